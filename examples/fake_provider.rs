@@ -36,12 +36,17 @@ const PROVIDERS: [(&str, Speaks); 10] = [
 
 fn read(args: &[String]) -> anyhow::Result<(Speaks, u16)> {
     let known = || PROVIDERS.map(|(word, _)| word).join(", ");
-    let (word, rest) = args.split_first().with_context(|| format!("name a provider: {}", known()))?;
+    let (word, rest) = args
+        .split_first()
+        .with_context(|| format!("name a provider: {}", known()))?;
     let found = PROVIDERS.iter().find(|(known, _)| known == word);
-    let (_, speaks) = found.with_context(|| format!("{word:?} is no provider; use one of {}", known()))?;
+    let (_, speaks) =
+        found.with_context(|| format!("{word:?} is no provider; use one of {}", known()))?;
     match rest {
         [] => Ok((*speaks, 0)),
-        [option, port] if option == "--port" => Ok((*speaks, port.parse().context("--port must be 0 to 65535")?)),
+        [option, port] if option == "--port" => {
+            Ok((*speaks, port.parse().context("--port must be 0 to 65535")?))
+        }
         _ => bail!("only --port PORT may follow the provider"),
     }
 }
@@ -52,9 +57,17 @@ fn obey(fake: &Fake, line: &str) -> anyhow::Result<()> {
         [] => {}
         ["throttle", account, seconds] => {
             let delay = Some(Duration::try_from_secs_f64(seconds.parse()?)?);
-            fake.fail(account, Fault::Throttle { whom: Whom::Account, delay });
+            fake.fail(
+                account,
+                Fault::Throttle {
+                    whom: Whom::Account,
+                    delay,
+                },
+            );
         }
-        ["quota", account, limit] => fake.set_quota(account, Some(Quota::per_second(limit.parse()?))),
+        ["quota", account, limit] => {
+            fake.set_quota(account, Some(Quota::per_second(limit.parse()?)))
+        }
         ["fail", account, status] => fake.fail(account, Fault::Status(status.parse()?)),
         ["suspend", account] => fake.suspend(account, true),
         ["heal", account] => {
@@ -63,7 +76,9 @@ fn obey(fake: &Fake, line: &str) -> anyhow::Result<()> {
             fake.heal(account);
         }
         _ => {
-            bail!("use throttle ACCOUNT SECONDS, quota ACCOUNT PER_SECOND, fail ACCOUNT STATUS, suspend ACCOUNT or heal ACCOUNT")
+            bail!(
+                "use throttle ACCOUNT SECONDS, quota ACCOUNT PER_SECOND, fail ACCOUNT STATUS, suspend ACCOUNT or heal ACCOUNT"
+            )
         }
     }
     Ok(())
@@ -73,8 +88,14 @@ fn obey(fake: &Fake, line: &str) -> anyhow::Result<()> {
 async fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (speaks, port) = read(&args)?;
-    let options = Options { port, tells_delay: true, ..Options::default() };
-    let fake = Fake::start(speaks, options).await.with_context(|| format!("port {port} is taken"))?;
+    let options = Options {
+        port,
+        tells_delay: true,
+        ..Options::default()
+    };
+    let fake = Fake::start(speaks, options)
+        .await
+        .with_context(|| format!("port {port} is taken"))?;
     println!("{} at {}", args[0], fake.url());
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     loop {

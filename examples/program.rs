@@ -11,13 +11,20 @@ struct Report {
 }
 
 async fn report(report: Report, context: Context) -> Result<(), Fault> {
-    println!("the report of {}, attempt {}", report.of, context.job.attempt);
+    println!(
+        "the report of {}, attempt {}",
+        report.of, context.job.attempt
+    );
     Ok(())
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let every_minute = NewSchedule::new("reports", "* * * * *", NewJob::new("report", json!({"of": "the last minute"})));
+    let every_minute = NewSchedule::new(
+        "reports",
+        "* * * * *",
+        NewJob::new("report", json!({"of": "the last minute"})),
+    );
     let runner = Runner::builder()
         .database_url(std::env::var("DATABASE_URL")?)
         .redis_url(std::env::var("REDIS_URL")?)

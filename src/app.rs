@@ -74,7 +74,11 @@ const DEFAULT_KNOBS: &str = include_str!("../knobs/default.toml");
 
 impl Roles {
     /// All roles in one process.
-    pub const ALL: Self = Self { api: true, runner: true, governor: true };
+    pub const ALL: Self = Self {
+        api: true,
+        runner: true,
+        governor: true,
+    };
 }
 
 /// A running process.
@@ -108,50 +112,110 @@ impl App {
             true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
             false => None,
         };
-        reach(&settings.database(), PATIENCE, true).await.map_err(|why| unreachable(why, settings))?;
-        let queue = Queue::connect(settings.database(), settings.database_connections, PATIENCE).await.context(NO_POSTGRES)?;
+        reach(&settings.database(), PATIENCE, true)
+            .await
+            .map_err(|why| unreachable(why, settings))?;
+        let queue = Queue::connect(settings.database(), settings.database_connections, PATIENCE)
+            .await
+            .context(NO_POSTGRES)?;
         queue.refuse_hidden_pooler().await?;
         migrate(&queue).await?;
-        let redis = Arc::new(RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?);
+        let redis = Arc::new(RedisStore::connect(
+            &settings.redis_url,
+            &settings.redis_prefix,
+        )?);
         let notes: Arc<dyn Notes> = redis.clone();
-        let leased = Arc::new(LeasedStore::new(redis, Duration::from_millis(settings.token_lease_ms.into())));
+        let leased = Arc::new(LeasedStore::new(
+            redis,
+            Duration::from_millis(settings.token_lease_ms.into()),
+        ));
         let throttles: Arc<dyn Store> = leased.clone();
-        let tenants: BTreeSet<&str> =
-            tokens.iter().filter_map(|token| token.settings?.tenant.as_deref()).chain([api::DEFAULT_TENANT]).collect();
-        let tenants: Vec<String> = tenants.into_iter().filter(|_| roles.api).map(str::to_owned).collect();
+        let tenants: BTreeSet<&str> = tokens
+            .iter()
+            .filter_map(|token| token.settings?.tenant.as_deref())
+            .chain([api::DEFAULT_TENANT])
+            .collect();
+        let tenants: Vec<String> = tenants
+            .into_iter()
+            .filter(|_| roles.api)
+            .map(str::to_owned)
+            .collect();
 
         let mut registry = Registry::default();
         let metrics = runner::Metrics::register(&mut registry);
         let open = pools::open(built, &queue, &throttles, &notes, &mut registry)?;
         let has_alerts = open.pools.0.values().any(|pool| pool.alert_url.is_some());
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
-        kinds.register(NOTIFICATION, NotificationHandler::new(open.pools.clone(), Some(open.means.clone())));
+        kinds.register(
+            NOTIFICATION,
+            NotificationHandler::new(open.pools.clone(), Some(open.means.clone())),
+        );
         kinds.extend(more);
         for (kind, set) in &settings.kinds {
             if !kinds.tune(kind, &tuning(set)) {
-                tracing::warn!(kind, "there are settings for a kind that this process does not have");
+                tracing::warn!(
+                    kind,
+                    "there are settings for a kind that this process does not have"
+                );
             }
         }
         leased.register(&mut registry);
-        let connections = api::Connections::new(descriptors::connections(settings.http_connections, open_files));
+        let connections = api::Connections::new(descriptors::connections(
+            settings.http_connections,
+            open_files,
+        ));
         connections.register(&mut registry);
-        let (pools, deliveries, tools) = (open.pools.clone(), open.means.deliveries.clone(), open.tools.clone());
+        let (pools, deliveries, tools) = (
+            open.pools.clone(),
+            open.means.deliveries.clone(),
+            open.tools.clone(),
+        );
         let cancel = CancellationToken::new();
         let vital = Vital::default();
-        let desks: Vec<_> = open.means.carriers.values().map(|carrier| carrier.desk.clone()).collect();
+        let desks: Vec<_> = open
+            .means
+            .carriers
+            .values()
+            .map(|carrier| carrier.desk.clone())
+            .collect();
         let record = Record::new(queue.pool.clone());
-        let seeding = Seeding { store: throttles.clone(), record, files, tenants, desks: desks.clone(), has_alerts };
+        let seeding = Seeding {
+            store: throttles.clone(),
+            record,
+            files,
+            tenants,
+            desks: desks.clone(),
+            has_alerts,
+        };
         let seeds = seeding.start(cancel.child_token()).await?;
-        let keep = keep_knobs::run(throttles.clone(), Record::new(queue.pool.clone()), cancel.child_token());
+        let keep = keep_knobs::run(
+            throttles.clone(),
+            Record::new(queue.pool.clone()),
+            cancel.child_token(),
+        );
         let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
         tasks.extend(seeds);
-        tasks.extend(open.start(roles.runner, (settings.retention_days, settings.dead_message_days), &vital, &cancel));
+        tasks.extend(open.start(
+            roles.runner,
+            (settings.retention_days, settings.dead_message_days),
+            &vital,
+            &cancel,
+        ));
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
                 let keep = cron::keep(Schedules::new(queue.pool.clone()), cancel.child_token());
                 tasks.push(vital.spawn("cron", cancel.child_token(), keep));
-                Some(Worker::start(config, queue.clone(), throttles.clone(), kinds.clone(), metrics).await?)
+                Some(
+                    Worker::start(
+                        config,
+                        queue.clone(),
+                        throttles.clone(),
+                        kinds.clone(),
+                        metrics,
+                    )
+                    .await?,
+                )
             }
             false => {
                 // Workers measure the queue's depth; a process without one must do it itself.
@@ -191,7 +255,16 @@ impl App {
                 }
             }));
         }
-        Ok(Self { queue, throttles, leased, address, worker, cancel, vital, tasks })
+        Ok(Self {
+            queue,
+            throttles,
+            leased,
+            address,
+            worker,
+            cancel,
+            vital,
+            tasks,
+        })
     }
 
     /// Waits until an essential loop has died of a defect, and returns its name.
@@ -263,7 +336,9 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
 pub(crate) fn unreachable(why: Unusable, settings: &Settings) -> anyhow::Error {
     let is_usual = settings.database_url == Settings::defaults().database_url;
     let why = match why {
-        Unusable::Nothing(place) if is_usual => Unusable::Nothing(format!("{place} (DATABASE_URL is not set)")),
+        Unusable::Nothing(place) if is_usual => {
+            Unusable::Nothing(format!("{place} (DATABASE_URL is not set)"))
+        }
         why => why,
     };
     anyhow::Error::new(why).context(NO_POSTGRES)
@@ -273,24 +348,42 @@ pub(crate) fn unreachable(why: Unusable, settings: &Settings) -> anyhow::Error {
 /// the program.
 pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
     if let Ok(Some(Schema::Newer(version))) = queue.schema().await {
-        anyhow::bail!("the schema is newer than this program, which does not know migration {version}: upgrade the program");
+        anyhow::bail!(
+            "the schema is newer than this program, which does not know migration {version}: upgrade the program"
+        );
     }
-    queue.migrate().await.context("the schema could not be brought up to date")
+    queue
+        .migrate()
+        .await
+        .context("the schema could not be brought up to date")
 }
 
 fn died(name: &str) -> anyhow::Error {
-    anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; the log above tells more")
+    anyhow::anyhow!(
+        "the loop {name:?} died, which is a defect of this program; the log above tells more"
+    )
 }
 
 /// Builds the API's form of a token.
 fn token(found: &TokenFound<'_>) -> api::Token {
     let secret = api::Secret::new(found.secret.clone());
-    let Some(set) = found.settings else { return api::Token::new(api::DEFAULT_TENANT, secret) };
-    let scopes = set.scopes.clone().unwrap_or_else(|| DEFAULT_SCOPES.map(str::to_owned).to_vec());
+    let Some(set) = found.settings else {
+        return api::Token::new(api::DEFAULT_TENANT, secret);
+    };
+    let scopes = set
+        .scopes
+        .clone()
+        .unwrap_or_else(|| DEFAULT_SCOPES.map(str::to_owned).to_vec());
     let leave = api::Leave {
         // The settings have been validated, so every scope is known.
-        scopes: scopes.iter().filter_map(|word| api::TokenScope::of(word)).collect(),
-        kinds: set.kinds.as_ref().map(|kinds| kinds.iter().cloned().collect()),
+        scopes: scopes
+            .iter()
+            .filter_map(|word| api::TokenScope::of(word))
+            .collect(),
+        kinds: set
+            .kinds
+            .as_ref()
+            .map(|kinds| kinds.iter().cloned().collect()),
         throttles: set.throttles.clone(),
     };
     api::Token::of(found.name, set.tenant.as_deref(), leave, secret)
@@ -298,7 +391,9 @@ fn token(found: &TokenFound<'_>) -> api::Token {
 
 fn tuning(set: &KindSettings) -> Tuning {
     // The settings have been validated, so every number of seconds is in range.
-    let seconds = |seconds: Option<f64>| seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let seconds = |seconds: Option<f64>| {
+        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    };
     Tuning {
         timeout: seconds(set.timeout_s),
         max_attempts: set.max_attempts,
@@ -317,7 +412,10 @@ struct Signals {
 
 impl Signals {
     fn new() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
     }
 
     /// Waits for the next signal and returns its name.
@@ -334,7 +432,11 @@ impl Signals {
 pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
     // The worker process decides which addresses may be reached, not the process that only checks
     // arguments.
-    let guard = if queue.is_some() { guard(settings)? } else { Guard::open() };
+    let guard = if queue.is_some() {
+        guard(settings)?
+    } else {
+        Guard::open()
+    };
     // A process that only checks arguments needs no secrets, and may have no right to read them.
     let secrets = match queue {
         Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
@@ -342,9 +444,28 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
     };
     let own = queue.map(|queue| Database::of(&queue.pool));
     let mut kinds = Kinds::default();
-    kinds.register("http", HttpHandler::new(outbound::Config { guard: guard.clone(), secrets, lookup: None })?);
-    kinds.register("reindex", ReindexHandler::new(reindex::Config { guard, catalogue: settings.catalogue() }, own)?);
-    kinds.register(NOTIFICATION, NotificationHandler::new(Arc::new(settings.pools_without_credentials()), None));
+    kinds.register(
+        "http",
+        HttpHandler::new(outbound::Config {
+            guard: guard.clone(),
+            secrets,
+            lookup: None,
+        })?,
+    );
+    kinds.register(
+        "reindex",
+        ReindexHandler::new(
+            reindex::Config {
+                guard,
+                catalogue: settings.catalogue(),
+            },
+            own,
+        )?,
+    );
+    kinds.register(
+        NOTIFICATION,
+        NotificationHandler::new(Arc::new(settings.pools_without_credentials()), None),
+    );
     Ok(kinds)
 }
 
@@ -358,7 +479,8 @@ fn guard(settings: &Settings) -> anyhow::Result<Guard> {
 
 /// Returns the environment's variables that are valid UTF-8.
 fn environment() -> impl Iterator<Item = (String, String)> {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
 }
 
 fn worker_config(settings: &Settings) -> runner::Config {
@@ -366,7 +488,10 @@ fn worker_config(settings: &Settings) -> runner::Config {
         concurrency: settings.concurrency,
         ttl: Duration::from_secs_f64(settings.worker_ttl_s),
         grace: Duration::from_secs_f64(settings.grace_s),
-        retention: Retention { days: settings.retention_days, dead_days: settings.dead_retention_days },
+        retention: Retention {
+            days: settings.retention_days,
+            dead_days: settings.dead_retention_days,
+        },
         ..runner::Config::default()
     }
 }

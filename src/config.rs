@@ -55,12 +55,22 @@ pub const KEYS: &[(&str, &str)] = &[
 ];
 
 /// The allowed beginnings of the URL of Redis.
-const REDIS_SCHEMES: &[&str] = &["redis://", "rediss://", "redis+unix://", "unix://", "redis+cluster://", "rediss+cluster://"];
+const REDIS_SCHEMES: &[&str] = &[
+    "redis://",
+    "rediss://",
+    "redis+unix://",
+    "unix://",
+    "redis+cluster://",
+    "rediss+cluster://",
+];
 
 /// The settings of one process. `default.toml` describes each of them.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-#[expect(missing_docs, reason = "the default file is the reference; saying it twice would let the two drift apart")]
+#[expect(
+    missing_docs,
+    reason = "the default file is the reference; saying it twice would let the two drift apart"
+)]
 pub struct Settings {
     pub database_url: String,
     pub database_connections: u32,
@@ -104,8 +114,14 @@ pub struct Settings {
 }
 
 /// Enumerated settings: key, allowed values, and the text that an error message uses for them.
-const WORDS: [(&str, &[&str], &str); 2] =
-    [("log_format", &["text", "json"], "text or json"), ("database_pooler", &["none", "transaction"], "none or transaction")];
+const WORDS: [(&str, &[&str], &str); 2] = [
+    ("log_format", &["text", "json"], "text or json"),
+    (
+        "database_pooler",
+        &["none", "transaction"],
+        "none or transaction",
+    ),
+];
 
 /// The connection pooler between the process and Postgres.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -156,11 +172,25 @@ pub struct ApiToken {
 }
 
 /// Keys of `[api_tokens.<name>]`.
-pub const API_TOKEN_KEYS: [&str; 6] = ["tenant", "secret_env", "secret_file", "scopes", "kinds", "throttles"];
+pub const API_TOKEN_KEYS: [&str; 6] = [
+    "tenant",
+    "secret_env",
+    "secret_file",
+    "scopes",
+    "kinds",
+    "throttles",
+];
 
 /// The scopes of tokens.
-pub const SCOPES: [&str; 7] =
-    ["jobs:enqueue", "jobs:read", "throttles:acquire", "metrics:read", "ops:read", "ops:write", "admin"];
+pub const SCOPES: [&str; 7] = [
+    "jobs:enqueue",
+    "jobs:read",
+    "throttles:acquire",
+    "metrics:read",
+    "ops:read",
+    "ops:write",
+    "admin",
+];
 
 /// The scopes of a token without `scopes`.
 pub const DEFAULT_SCOPES: [&str; 1] = ["jobs:enqueue"];
@@ -247,18 +277,28 @@ pub enum Error {
 impl Settings {
     /// Reads the settings: defaults, then `file` (or `flyball.toml` if it exists), then the
     /// environment. A variable that is set but empty counts as not set.
-    pub fn load(file: Option<&Path>, environment: &BTreeMap<String, String>) -> Result<Self, Error> {
-        let mut table: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
+    pub fn load(
+        file: Option<&Path>,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Self, Error> {
+        let mut table: toml::Table =
+            toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
         let mut places = BTreeMap::new();
         let mut pool_lines = BTreeMap::new();
         let usual = Path::new(USUAL_FILE);
         let file = file.or_else(|| usual.exists().then_some(usual));
         if let Some(path) = file {
             let shown = path.display().to_string();
-            let text = std::fs::read_to_string(path).map_err(|source| Error::Unreadable { file: shown.clone(), source })?;
+            let text = std::fs::read_to_string(path).map_err(|source| Error::Unreadable {
+                file: shown.clone(),
+                source,
+            })?;
             let own = own_table(&shown, &text)?;
             for key in own.keys() {
-                places.insert(key.clone(), format!("{shown}:{}: {key}", line_of_key(&text, key)));
+                places.insert(
+                    key.clone(),
+                    format!("{shown}:{}: {key}", line_of_key(&text, key)),
+                );
             }
             for (place, line) in table_lines(&text) {
                 places.insert(place.clone(), format!("{shown}:{line}: {place}"));
@@ -276,7 +316,9 @@ impl Settings {
                         toml::Value::Boolean(_) => "true or false",
                         toml::Value::Integer(_) if key.ends_with("_s") => "a number",
                         toml::Value::Array(_) => "texts with commas between them",
-                        toml::Value::String(_) => words_of(key).map_or("a text", |(_, allowed)| allowed),
+                        toml::Value::String(_) => {
+                            words_of(key).map_or("a text", |(_, allowed)| allowed)
+                        }
                         _ => "a whole number of 0 or more",
                     },
                 })?;
@@ -284,11 +326,14 @@ impl Settings {
                 places.insert((*key).to_owned(), place);
             }
         }
-        let mut settings: Self = table.try_into().map_err(|error: toml::de::Error| Error::File {
-            file: "settings".to_owned(),
-            line: 1,
-            message: error.message().to_owned(),
-        })?;
+        let mut settings: Self =
+            table
+                .try_into()
+                .map_err(|error: toml::de::Error| Error::File {
+                    file: "settings".to_owned(),
+                    line: 1,
+                    message: error.message().to_owned(),
+                })?;
         settings.pool_lines = pool_lines;
         settings.check(&places)?;
         Ok(settings)
@@ -296,8 +341,11 @@ impl Settings {
 
     /// Returns the defaults alone.
     pub fn defaults() -> Self {
-        let table: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
-        table.try_into().expect("the embedded default file holds every setting")
+        let table: toml::Table =
+            toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
+        table
+            .try_into()
+            .expect("the embedded default file holds every setting")
     }
 
     /// Validates settings that a program has changed.
@@ -314,7 +362,11 @@ impl Settings {
                 Err(std::env::VarError::NotPresent) => {}
                 Err(std::env::VarError::NotUnicode(_)) => {
                     let value = "not UTF-8".to_owned();
-                    return Err(Error::Value { place: (*env).to_owned(), value, allowed: "a text in UTF-8" });
+                    return Err(Error::Value {
+                        place: (*env).to_owned(),
+                        value,
+                        allowed: "a text in UTF-8",
+                    });
                 }
             }
         }
@@ -325,19 +377,43 @@ impl Settings {
     pub fn tokens(&self) -> Result<Vec<TokenFound<'_>>, Error> {
         let mut tokens: Vec<TokenFound<'_>> = Vec::new();
         if !self.api_token.is_empty() {
-            tokens.push(TokenFound { name: ADMIN, settings: None, secret: self.api_token.clone() });
+            tokens.push(TokenFound {
+                name: ADMIN,
+                settings: None,
+                secret: self.api_token.clone(),
+            });
         }
         for (name, token) in &self.api_tokens {
             let refuse = |key: &str, value: &str, allowed| {
-                Err(Error::Value { place: format!("api_tokens.{name}.{key}"), value: value.to_owned(), allowed })
+                Err(Error::Value {
+                    place: format!("api_tokens.{name}.{key}"),
+                    value: value.to_owned(),
+                    allowed,
+                })
             };
             let (key, from, secret) = match (&token.secret_env, &token.secret_file) {
-                (Some(variable), None) => ("secret_env", variable.clone(), std::env::var(variable).ok()),
-                (None, Some(file)) => ("secret_file", file.clone(), std::fs::read_to_string(file).ok()),
-                _ => return refuse("secret_env", "neither or both of secret_env and secret_file", "one of the two"),
+                (Some(variable), None) => {
+                    ("secret_env", variable.clone(), std::env::var(variable).ok())
+                }
+                (None, Some(file)) => (
+                    "secret_file",
+                    file.clone(),
+                    std::fs::read_to_string(file).ok(),
+                ),
+                _ => {
+                    return refuse(
+                        "secret_env",
+                        "neither or both of secret_env and secret_file",
+                        "one of the two",
+                    );
+                }
             };
             let Some(secret) = secret else {
-                let what = if key == "secret_env" { "which is not set" } else { "which cannot be read" };
+                let what = if key == "secret_env" {
+                    "which is not set"
+                } else {
+                    "which cannot be read"
+                };
                 return refuse(
                     key,
                     &format!("{from:?}, {what}"),
@@ -351,7 +427,11 @@ impl Settings {
             if tokens.iter().any(|other| other.secret == secret) {
                 return refuse(key, "the token of another", "a token of its own");
             }
-            tokens.push(TokenFound { name, settings: Some(token), secret: secret.to_owned() });
+            tokens.push(TokenFound {
+                name,
+                settings: Some(token),
+                secret: secret.to_owned(),
+            });
         }
         Ok(tokens)
     }
@@ -377,14 +457,24 @@ impl Settings {
 
     /// Returns the pools with their credentials, read from the places that the settings name.
     pub fn pools(&self) -> Result<Pools, Error> {
-        Ok(pools::read(&self.pools, Some(&pools::Real)).map_err(|problem| problem.located(&self.pool_lines))?)
+        Ok(pools::read(&self.pools, Some(&pools::Real))
+            .map_err(|problem| problem.located(&self.pool_lines))?)
     }
 
     /// Builds the error for an account's setting that its driver cannot use, with its place in the
     /// file.
-    pub fn unusable(&self, pool: &str, account: &str, refused: &crate::providers::Refused) -> Error {
+    pub fn unusable(
+        &self,
+        pool: &str,
+        account: &str,
+        refused: &crate::providers::Refused,
+    ) -> Error {
         let place = format!("pools.{pool}.{account}.{}", refused.field);
-        let problem = pools::PoolProblem { file: String::new(), place, message: refused.message.clone() };
+        let problem = pools::PoolProblem {
+            file: String::new(),
+            place,
+            message: refused.message.clone(),
+        };
         Error::Pool(problem.located(&self.pool_lines))
     }
 
@@ -401,60 +491,112 @@ impl Settings {
                 DatabasePooler::None => Pooler::None,
                 DatabasePooler::Transaction => Pooler::Transaction,
             },
-            direct_url: (!self.database_direct_url.is_empty()).then(|| self.database_direct_url.clone()),
+            direct_url: (!self.database_direct_url.is_empty())
+                .then(|| self.database_direct_url.clone()),
         }
     }
 
     fn check(&self, places: &BTreeMap<String, String>) -> Result<(), Error> {
         let refuse = |key: &str, value: String, allowed: &'static str| {
             let place = places.get(key).cloned().unwrap_or_else(|| key.to_owned());
-            Err(Error::Value { place, value, allowed })
+            Err(Error::Value {
+                place,
+                value,
+                allowed,
+            })
         };
         if !(2..=500).contains(&self.database_connections) {
-            return refuse("database_connections", self.database_connections.to_string(), "2 to 500");
+            return refuse(
+                "database_connections",
+                self.database_connections.to_string(),
+                "2 to 500",
+            );
         }
         if !(1..=10_000).contains(&self.concurrency) {
             return refuse("concurrency", self.concurrency.to_string(), "1 to 10000");
         }
         if !(16..=100_000).contains(&self.http_connections) {
-            return refuse("http_connections", self.http_connections.to_string(), "16 to 100000");
+            return refuse(
+                "http_connections",
+                self.http_connections.to_string(),
+                "16 to 100000",
+            );
         }
         if self.token_lease_ms > 250 {
-            return refuse("token_lease_ms", self.token_lease_ms.to_string(), "0 to 250 milliseconds");
+            return refuse(
+                "token_lease_ms",
+                self.token_lease_ms.to_string(),
+                "0 to 250 milliseconds",
+            );
         }
         if !(3.0..=3600.0).contains(&self.worker_ttl_s) {
-            return refuse("worker_ttl_s", self.worker_ttl_s.to_string(), "3 to 3600 seconds");
+            return refuse(
+                "worker_ttl_s",
+                self.worker_ttl_s.to_string(),
+                "3 to 3600 seconds",
+            );
         }
         if !(0.0..=3600.0).contains(&self.grace_s) {
             return refuse("grace_s", self.grace_s.to_string(), "0 to 3600 seconds");
         }
         if !(1..=3650).contains(&self.retention_days) {
-            return refuse("retention_days", self.retention_days.to_string(), "1 to 3650 days");
+            return refuse(
+                "retention_days",
+                self.retention_days.to_string(),
+                "1 to 3650 days",
+            );
         }
         if self.dead_retention_days > 3650 {
-            return refuse("dead_retention_days", self.dead_retention_days.to_string(), "0 to 3650 days");
+            return refuse(
+                "dead_retention_days",
+                self.dead_retention_days.to_string(),
+                "0 to 3650 days",
+            );
         }
         if self.dead_message_days > 3650 {
-            return refuse("dead_message_days", self.dead_message_days.to_string(), "0 to 3650 days");
+            return refuse(
+                "dead_message_days",
+                self.dead_message_days.to_string(),
+                "0 to 3650 days",
+            );
         }
         if !self.api_token.is_empty() && self.api_token.len() < 16 {
-            return refuse("api_token", "too short".to_owned(), "at least 16 characters, or empty for none");
+            return refuse(
+                "api_token",
+                "too short".to_owned(),
+                "at least 16 characters, or empty for none",
+            );
         }
         // A header cannot carry anything else, so no client could ever log in.
         if !self.api_token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return refuse("api_token", "unusable".to_owned(), "visible ASCII characters without spaces or line ends");
+            return refuse(
+                "api_token",
+                "unusable".to_owned(),
+                "visible ASCII characters without spaces or line ends",
+            );
         }
         if self.listen.is_empty() {
-            return refuse("listen", "empty".to_owned(), "host:port, for instance 127.0.0.1:8080");
+            return refuse(
+                "listen",
+                "empty".to_owned(),
+                "host:port, for instance 127.0.0.1:8080",
+            );
         }
-        let is_http = ["http://", "https://"].iter().any(|scheme| self.public_url.starts_with(scheme));
+        let is_http = ["http://", "https://"]
+            .iter()
+            .any(|scheme| self.public_url.starts_with(scheme));
         if !self.public_url.is_empty() && (!is_http || self.public_url.contains(['?', '#', ' '])) {
             let allowed = "http:// or https://, without a query, or empty for none";
             return refuse("public_url", "not such a URL".to_owned(), allowed);
         }
-        let is_postgres = |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
+        let is_postgres =
+            |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
         if !is_postgres(&self.database_url) {
-            return refuse("database_url", "not such a URL".to_owned(), "postgres://user@host/database");
+            return refuse(
+                "database_url",
+                "not such a URL".to_owned(),
+                "postgres://user@host/database",
+            );
         }
         if !self.database_direct_url.is_empty() && !is_postgres(&self.database_direct_url) {
             return refuse(
@@ -463,45 +605,108 @@ impl Settings {
                 "postgres://user@host/database, or empty for none",
             );
         }
-        if !REDIS_SCHEMES.iter().any(|scheme| self.redis_url.starts_with(scheme)) {
-            let allowed = "redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://";
+        if !REDIS_SCHEMES
+            .iter()
+            .any(|scheme| self.redis_url.starts_with(scheme))
+        {
+            let allowed =
+                "redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://";
             return refuse("redis_url", "not such a URL".to_owned(), allowed);
         }
-        if !self.prometheus_url.starts_with("http://") && !self.prometheus_url.starts_with("https://") {
-            return refuse("prometheus_url", "not such a URL".to_owned(), "http:// or https://");
+        if !self.prometheus_url.starts_with("http://")
+            && !self.prometheus_url.starts_with("https://")
+        {
+            return refuse(
+                "prometheus_url",
+                "not such a URL".to_owned(),
+                "http:// or https://",
+            );
         }
         for (name, token) in &self.api_tokens {
-            let is_tenant = |tenant: &str| tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok();
+            let is_tenant =
+                |tenant: &str| tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok();
             if let Some(tenant) = token.tenant.as_ref().filter(|tenant| !is_tenant(tenant)) {
                 let allowed = "1 to 64 letters, digits or any of . _ - / : { }";
-                return refuse(&format!("api_tokens.{name}.tenant"), format!("{tenant:?}"), allowed);
+                return refuse(
+                    &format!("api_tokens.{name}.tenant"),
+                    format!("{tenant:?}"),
+                    allowed,
+                );
             }
-            if name == ADMIN || name.is_empty() || name.len() > TOKEN_NAME_BYTES_MAX || name.contains(char::is_control) {
+            if name == ADMIN
+                || name.is_empty()
+                || name.len() > TOKEN_NAME_BYTES_MAX
+                || name.contains(char::is_control)
+            {
                 let allowed = "a name of 1 to 64 bytes other than admin, which is the token of FLYBALL_API_TOKEN";
                 return refuse(&format!("api_tokens.{name}"), format!("{name:?}"), allowed);
             }
-            if let Some(scope) = token.scopes.iter().flatten().find(|scope| !SCOPES.contains(&scope.as_str())) {
+            if let Some(scope) = token
+                .scopes
+                .iter()
+                .flatten()
+                .find(|scope| !SCOPES.contains(&scope.as_str()))
+            {
                 let allowed = "jobs:enqueue, jobs:read, throttles:acquire, metrics:read, ops:read, ops:write or admin";
-                return refuse(&format!("api_tokens.{name}.scopes"), format!("{scope:?}"), allowed);
+                return refuse(
+                    &format!("api_tokens.{name}.scopes"),
+                    format!("{scope:?}"),
+                    allowed,
+                );
             }
-            let is_throttle = |pattern: &str| pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok();
-            if let Some(throttle) = token.throttles.iter().flatten().find(|throttle| !is_throttle(throttle)) {
+            let is_throttle = |pattern: &str| {
+                pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok()
+            };
+            if let Some(throttle) = token
+                .throttles
+                .iter()
+                .flatten()
+                .find(|throttle| !is_throttle(throttle))
+            {
                 let allowed = "names of throttles, or their beginnings with a * behind";
-                return refuse(&format!("api_tokens.{name}.throttles"), format!("{throttle:?}"), allowed);
+                return refuse(
+                    &format!("api_tokens.{name}.throttles"),
+                    format!("{throttle:?}"),
+                    allowed,
+                );
             }
         }
-        let of_prometheus = self.prometheus.iter().map(|(name, server)| ("prometheus", name, server.check()));
-        let of_postgres = self.postgres.iter().map(|(name, server)| ("postgres", name, server.check()));
-        let of_sources = self.reindex.sources.iter().map(|(name, source)| ("reindex.sources", name, source.check()));
-        let of_sinks = self.reindex.sinks.iter().map(|(name, sink)| ("reindex.sinks", name, sink.check()));
-        for (table, name, wrong) in of_prometheus.chain(of_postgres).chain(of_sources).chain(of_sinks) {
+        let of_prometheus = self
+            .prometheus
+            .iter()
+            .map(|(name, server)| ("prometheus", name, server.check()));
+        let of_postgres = self
+            .postgres
+            .iter()
+            .map(|(name, server)| ("postgres", name, server.check()));
+        let of_sources = self
+            .reindex
+            .sources
+            .iter()
+            .map(|(name, source)| ("reindex.sources", name, source.check()));
+        let of_sinks = self
+            .reindex
+            .sinks
+            .iter()
+            .map(|(name, sink)| ("reindex.sinks", name, sink.check()));
+        for (table, name, wrong) in of_prometheus
+            .chain(of_postgres)
+            .chain(of_sources)
+            .chain(of_sinks)
+        {
             if let Some((key, value, allowed)) = wrong {
                 return refuse(&format!("{table}.{name}.{key}"), value.to_owned(), allowed);
             }
         }
         pools::read(&self.pools, None).map_err(|problem| problem.located(&self.pool_lines))?;
         for (kind, set) in &self.kinds {
-            let numbers = [set.timeout_s, set.max_attempts.map(f64::from), set.retry_base_s, set.retry_factor, set.retry_max_s];
+            let numbers = [
+                set.timeout_s,
+                set.max_attempts.map(f64::from),
+                set.retry_base_s,
+                set.retry_factor,
+                set.retry_max_s,
+            ];
             for ((key, least, most, allowed), number) in KIND_KEYS.iter().zip(numbers) {
                 if let Some(number) = number.filter(|number| !(*least..=*most).contains(number)) {
                     return refuse(&format!("kinds.{kind}.{key}"), number.to_string(), allowed);
@@ -516,7 +721,8 @@ impl Settings {
 fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
     let table: toml::Table = toml::from_str(text).map_err(|error| located(file, text, &error))?;
     let known: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
-    let defaults: toml::Table = toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
+    let defaults: toml::Table =
+        toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
     for (key, value) in &table {
         let line = line_of_key(text, key);
         if TABLES.contains(&key.as_str()) {
@@ -534,25 +740,39 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
                     })
                     .join(", ")
             );
-            return Err(Error::File { file: file.to_owned(), line, message });
+            return Err(Error::File {
+                file: file.to_owned(),
+                line,
+                message,
+            });
         };
         let number = |value: &toml::Value| value.is_integer() || value.is_float();
         if !(value.same_type(default) || number(value) && key.ends_with("_s")) {
             let message = format!("{key} must be {}, not {}", kind_of(default), kind_of(value));
-            return Err(Error::File { file: file.to_owned(), line, message });
+            return Err(Error::File {
+                file: file.to_owned(),
+                line,
+                message,
+            });
         }
         let problem = match value {
             toml::Value::Array(entries) if !entries.iter().all(toml::Value::is_str) => {
                 Some("a list of more than texts".to_owned())
             }
-            toml::Value::Integer(n) if u32::try_from(*n).is_err() => Some(format!("{n}; allowed is a whole number of 0 or more")),
+            toml::Value::Integer(n) if u32::try_from(*n).is_err() => {
+                Some(format!("{n}; allowed is a whole number of 0 or more"))
+            }
             toml::Value::String(text) => words_of(key)
                 .filter(|(words, _)| !words.contains(&text.as_str()))
                 .map(|(_, allowed)| format!("{text:?}; allowed is {allowed}")),
             _ => None,
         };
         if let Some(problem) = problem {
-            return Err(Error::File { file: file.to_owned(), line, message: format!("{key} is {problem}") });
+            return Err(Error::File {
+                file: file.to_owned(),
+                line,
+                message: format!("{key} is {problem}"),
+            });
         }
     }
     Ok(table)
@@ -561,11 +781,21 @@ fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
 /// Returns the allowed values of a key, and their text for an error; `None` for a key with any
 /// text.
 fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
-    WORDS.iter().find(|(other, ..)| *other == key).map(|(_, words, allowed)| (*words, *allowed))
+    WORDS
+        .iter()
+        .find(|(other, ..)| *other == key)
+        .map(|(_, words, allowed)| (*words, *allowed))
 }
 
 /// Settings that are tables of tables.
-const TABLES: [&str; 6] = ["kinds", "api_tokens", "prometheus", "postgres", "reindex", "pools"];
+const TABLES: [&str; 6] = [
+    "kinds",
+    "api_tokens",
+    "prometheus",
+    "postgres",
+    "reindex",
+    "pools",
+];
 
 /// Parses those tables for the sake of their errors, which know their lines.
 fn own_tables(file: &str, text: &str) -> Result<(), Error> {
@@ -584,7 +814,9 @@ fn own_tables(file: &str, text: &str) -> Result<(), Error> {
         #[serde(default, rename = "pools")]
         _pools: BTreeMap<String, toml::Table>,
     }
-    toml::from_str::<Tables>(text).map(drop).map_err(|error| located(file, text, &error))
+    toml::from_str::<Tables>(text)
+        .map(drop)
+        .map_err(|error| located(file, text, &error))
 }
 
 /// Returns the lines of the keys of such tables, if they are under headings of their own.
@@ -594,10 +826,16 @@ fn table_lines(text: &str) -> Vec<(String, usize)> {
     for (at, line) in text.lines().map(str::trim).enumerate() {
         if line.starts_with('[') {
             heading = line.split(['[', ']']).nth(1).unwrap_or_default().trim();
-        } else if TABLES.iter().any(|table| heading.strip_prefix(table).is_some_and(|rest| rest.starts_with('.')))
-            && let Some((key, _)) = line.split_once('=')
+        } else if TABLES.iter().any(|table| {
+            heading
+                .strip_prefix(table)
+                .is_some_and(|rest| rest.starts_with('.'))
+        }) && let Some((key, _)) = line.split_once('=')
         {
-            lines.push((format!("{}.{}", heading.replace('"', ""), key.trim()), at + 1));
+            lines.push((
+                format!("{}.{}", heading.replace('"', ""), key.trim()),
+                at + 1,
+            ));
         }
     }
     lines
@@ -614,14 +852,22 @@ fn kind_of(value: &toml::Value) -> &'static str {
 }
 
 fn line_of_key(text: &str, key: &str) -> usize {
-    let is_key = |line: &str| line.trim_start().strip_prefix(key).is_some_and(|rest| rest.trim_start().starts_with('='));
+    let is_key = |line: &str| {
+        line.trim_start()
+            .strip_prefix(key)
+            .is_some_and(|rest| rest.trim_start().starts_with('='))
+    };
     text.lines().position(is_key).map_or(1, |at| at + 1)
 }
 
 fn located(file: &str, text: &str, error: &toml::de::Error) -> Error {
     let at = error.span().map_or(0, |span| span.start.min(text.len()));
     let line = text[..at].matches('\n').count() + 1;
-    Error::File { file: file.to_owned(), line, message: error.message().to_owned() }
+    Error::File {
+        file: file.to_owned(),
+        line,
+        message: error.message().to_owned(),
+    }
 }
 
 /// Parses an environment variable's text as the type of the default.
@@ -632,13 +878,22 @@ fn typed(key: &str, text: &str, default: &toml::Value) -> Option<toml::Value> {
             "0" | "false" | "no" | "off" | "" => Some(false.into()),
             _ => None,
         },
-        toml::Value::Integer(_) if key.ends_with("_s") => text.parse::<f64>().ok().filter(|n| n.is_finite()).map(Into::into),
+        toml::Value::Integer(_) if key.ends_with("_s") => text
+            .parse::<f64>()
+            .ok()
+            .filter(|n| n.is_finite())
+            .map(Into::into),
         toml::Value::Integer(_) => text.parse::<u32>().ok().map(|n| i64::from(n).into()),
         toml::Value::Array(_) => {
-            let entries = text.split(',').map(str::trim).filter(|entry| !entry.is_empty());
+            let entries = text
+                .split(',')
+                .map(str::trim)
+                .filter(|entry| !entry.is_empty());
             Some(entries.map(toml::Value::from).collect::<Vec<_>>().into())
         }
-        _ => words_of(key).is_none_or(|(words, _)| words.contains(&text)).then(|| text.into()),
+        _ => words_of(key)
+            .is_none_or(|(words, _)| words.contains(&text))
+            .then(|| text.into()),
     }
 }
 
@@ -647,7 +902,10 @@ mod tests {
     use super::*;
 
     fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-        pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     fn refusal(file: Option<&str>, environment: &[(&str, &str)]) -> String {
@@ -667,7 +925,13 @@ mod tests {
         let table: toml::Table = toml::from_str(DEFAULT_FILE).unwrap();
         let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
 
-        assert_eq!(table.keys().map(String::as_str).collect::<std::collections::BTreeSet<_>>(), keys.into_iter().collect());
+        assert_eq!(
+            table
+                .keys()
+                .map(String::as_str)
+                .collect::<std::collections::BTreeSet<_>>(),
+            keys.into_iter().collect()
+        );
         for (_, variable) in KEYS {
             assert!(DEFAULT_FILE.contains(variable), "{variable}");
         }
@@ -686,9 +950,19 @@ mod tests {
 
         let settings = Settings::load(Some(&path), &env(&[])).unwrap();
 
-        let http = KindSettings { timeout_s: Some(10.0), max_attempts: Some(5), ..KindSettings::default() };
-        let own = KindSettings { retry_max_s: Some(60.0), ..KindSettings::default() };
-        assert_eq!(settings.kinds, BTreeMap::from([("http".to_owned(), http), ("my kind".to_owned(), own)]));
+        let http = KindSettings {
+            timeout_s: Some(10.0),
+            max_attempts: Some(5),
+            ..KindSettings::default()
+        };
+        let own = KindSettings {
+            retry_max_s: Some(60.0),
+            ..KindSettings::default()
+        };
+        assert_eq!(
+            settings.kinds,
+            BTreeMap::from([("http".to_owned(), http), ("my kind".to_owned(), own)])
+        );
         assert!(Settings::load(None, &env(&[])).unwrap().kinds.is_empty());
     }
 
@@ -697,51 +971,135 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (secret, path) = (folder.path().join("secret"), folder.path().join("own.toml"));
         std::fs::write(&secret, "0123456789abcdef-acme\n").unwrap();
-        let token = |tenant: &str, file: &Path| format!("tenant = \"{tenant}\"\nsecret_file = {:?}\n", file.to_str().unwrap());
+        let token = |tenant: &str, file: &Path| {
+            format!(
+                "tenant = \"{tenant}\"\nsecret_file = {:?}\n",
+                file.to_str().unwrap()
+            )
+        };
         let load = |text: String| {
             std::fs::write(&path, text).unwrap();
-            let settings = Settings::load(Some(&path), &env(&[("FLYBALL_API_TOKEN", "0123456789abcdef")]))?;
-            let found = |token: &TokenFound<'_>| (token.settings.and_then(|set| set.tenant.clone()), token.secret.clone());
-            settings.tokens().map(|tokens| tokens.iter().map(found).collect())
+            let settings = Settings::load(
+                Some(&path),
+                &env(&[("FLYBALL_API_TOKEN", "0123456789abcdef")]),
+            )?;
+            let found = |token: &TokenFound<'_>| {
+                (
+                    token.settings.and_then(|set| set.tenant.clone()),
+                    token.secret.clone(),
+                )
+            };
+            settings
+                .tokens()
+                .map(|tokens| tokens.iter().map(found).collect())
         };
-        let said = |text: String| load(text).map(|_: Vec<(Option<String>, String)>| ()).unwrap_err().to_string();
+        let said = |text: String| {
+            load(text)
+                .map(|_: Vec<(Option<String>, String)>| ())
+                .unwrap_err()
+                .to_string()
+        };
 
         let tokens = load(format!("[api_tokens.billing]\n{}", token("acme", &secret))).unwrap();
         assert_eq!(
             tokens,
-            [(None, "0123456789abcdef".to_owned()), (Some("acme".to_owned()), "0123456789abcdef-acme".to_owned())]
+            [
+                (None, "0123456789abcdef".to_owned()),
+                (Some("acme".to_owned()), "0123456789abcdef-acme".to_owned())
+            ]
         );
-        let wrong = said(format!("\n[api_tokens.billing]\n{}", token("two words", &secret)));
-        assert!(wrong.contains("own.toml:3: api_tokens.billing.tenant is \"two words\"; allowed is 1 to 64 letters"), "{wrong}");
+        let wrong = said(format!(
+            "\n[api_tokens.billing]\n{}",
+            token("two words", &secret)
+        ));
+        assert!(
+            wrong.contains(
+                "own.toml:3: api_tokens.billing.tenant is \"two words\"; allowed is 1 to 64 letters"
+            ),
+            "{wrong}"
+        );
         let none = said("[api_tokens.billing]\ntenant = \"acme\"\n".to_owned());
-        assert!(none.contains("api_tokens.billing.secret_env is neither or both"), "{none}");
-        let missing = said(format!("[api_tokens.billing]\n{}", token("acme", &folder.path().join("no"))));
-        assert!(missing.contains("no\", which cannot be read; allowed is an environment variable that is set"), "{missing}");
+        assert!(
+            none.contains("api_tokens.billing.secret_env is neither or both"),
+            "{none}"
+        );
+        let missing = said(format!(
+            "[api_tokens.billing]\n{}",
+            token("acme", &folder.path().join("no"))
+        ));
+        assert!(
+            missing.contains(
+                "no\", which cannot be read; allowed is an environment variable that is set"
+            ),
+            "{missing}"
+        );
         for (line, wrong) in [
-            ("scopes = [\"jobs:write\"]", "api_tokens.billing.scopes is \"jobs:write\"; allowed is jobs:enqueue, jobs:read"),
-            ("throttles = [\"a b\"]", "api_tokens.billing.throttles is \"a b\"; allowed is names of throttles"),
+            (
+                "scopes = [\"jobs:write\"]",
+                "api_tokens.billing.scopes is \"jobs:write\"; allowed is jobs:enqueue, jobs:read",
+            ),
+            (
+                "throttles = [\"a b\"]",
+                "api_tokens.billing.throttles is \"a b\"; allowed is names of throttles",
+            ),
         ] {
-            let refused = said(format!("[api_tokens.billing]\n{line}\n{}", token("acme", &secret)));
-            assert!(refused.contains(&format!("own.toml:2: {wrong}")), "{refused}");
+            let refused = said(format!(
+                "[api_tokens.billing]\n{line}\n{}",
+                token("acme", &secret)
+            ));
+            assert!(
+                refused.contains(&format!("own.toml:2: {wrong}")),
+                "{refused}"
+            );
         }
-        assert!(said(format!("[api_tokens.admin]\n{}", token("acme", &secret))).contains("other than admin"));
+        assert!(
+            said(format!("[api_tokens.admin]\n{}", token("acme", &secret)))
+                .contains("other than admin")
+        );
         std::fs::write(&secret, "tooshort").unwrap();
         let short = said(format!("[api_tokens.billing]\n{}", token("acme", &secret)));
-        assert!(short.contains("at least 16") && !short.contains("tooshort"), "{short}");
+        assert!(
+            short.contains("at least 16") && !short.contains("tooshort"),
+            "{short}"
+        );
         std::fs::write(&secret, "0123456789abcdef").unwrap();
-        assert!(said(format!("[api_tokens.billing]\n{}", token("acme", &secret))).contains("the token of another"));
-        assert!(said("[api_tokens.billing]\nsecret = \"x\"\n".to_owned()).contains("own.toml:2: unknown field `secret`"));
+        assert!(
+            said(format!("[api_tokens.billing]\n{}", token("acme", &secret)))
+                .contains("the token of another")
+        );
+        assert!(
+            said("[api_tokens.billing]\nsecret = \"x\"\n".to_owned())
+                .contains("own.toml:2: unknown field `secret`")
+        );
     }
 
     #[test]
     fn a_wrong_setting_of_a_kind_is_refused_with_its_line() {
         for (text, said) in [
-            ("\n[kinds.http]\ntimeout_s = 0\n", "own.toml:3: kinds.http.timeout_s is 0; allowed is 0.001 to 604800"),
-            ("[kinds.http]\nmax_attempts = 5000\n", "own.toml:2: kinds.http.max_attempts is 5000; allowed is 1 to 1000"),
-            ("[kinds.http]\nretry_factor = nan\n", "own.toml:2: kinds.http.retry_factor is NaN; allowed is 1 to 100"),
-            ("[kinds.http]\ntimeout = 5\n", "own.toml:2: unknown field `timeout`, expected one of `timeout_s`, `max_attempts`"),
-            ("[kinds.http]\nmax_attempts = 1.5\n", "own.toml:2: invalid type: floating point `1.5`"),
-            ("[kinds]\nhttp = 5\n", "own.toml:2: invalid type: integer `5`"),
+            (
+                "\n[kinds.http]\ntimeout_s = 0\n",
+                "own.toml:3: kinds.http.timeout_s is 0; allowed is 0.001 to 604800",
+            ),
+            (
+                "[kinds.http]\nmax_attempts = 5000\n",
+                "own.toml:2: kinds.http.max_attempts is 5000; allowed is 1 to 1000",
+            ),
+            (
+                "[kinds.http]\nretry_factor = nan\n",
+                "own.toml:2: kinds.http.retry_factor is NaN; allowed is 1 to 100",
+            ),
+            (
+                "[kinds.http]\ntimeout = 5\n",
+                "own.toml:2: unknown field `timeout`, expected one of `timeout_s`, `max_attempts`",
+            ),
+            (
+                "[kinds.http]\nmax_attempts = 1.5\n",
+                "own.toml:2: invalid type: floating point `1.5`",
+            ),
+            (
+                "[kinds]\nhttp = 5\n",
+                "own.toml:2: invalid type: integer `5`",
+            ),
         ] {
             let refused = refusal(Some(text), &[]);
             assert!(refused.contains(said), "{refused}");
@@ -762,14 +1120,38 @@ mod tests {
     #[test]
     fn a_value_of_the_file_is_refused_with_its_line() {
         for (text, said) in [
-            ("\nconcurrency = -1\n", "own.toml:2: concurrency is -1; allowed is a whole number of 0 or more"),
-            ("\nconcurrency = 0\n", "own.toml:2: concurrency is 0; allowed is 1 to 10000"),
-            ("token_lease_ms = 251\n", "own.toml:1: token_lease_ms is 251; allowed is 0 to 250 milliseconds"),
-            ("log_format = \"xml\"\n", "own.toml:1: log_format is \"xml\"; allowed is text or json"),
-            ("database_pooler = \"session\"\n", "own.toml:1: database_pooler is \"session\"; allowed is none or transaction"),
-            ("database_direct_url = \"here\"\n", "own.toml:1: database_direct_url is not such a URL"),
-            ("worker_ttl_s = nan\n", "own.toml:1: worker_ttl_s is NaN; allowed is 3 to 3600 seconds"),
-            ("listen = \"\"\n", "own.toml:1: listen is empty; allowed is host:port"),
+            (
+                "\nconcurrency = -1\n",
+                "own.toml:2: concurrency is -1; allowed is a whole number of 0 or more",
+            ),
+            (
+                "\nconcurrency = 0\n",
+                "own.toml:2: concurrency is 0; allowed is 1 to 10000",
+            ),
+            (
+                "token_lease_ms = 251\n",
+                "own.toml:1: token_lease_ms is 251; allowed is 0 to 250 milliseconds",
+            ),
+            (
+                "log_format = \"xml\"\n",
+                "own.toml:1: log_format is \"xml\"; allowed is text or json",
+            ),
+            (
+                "database_pooler = \"session\"\n",
+                "own.toml:1: database_pooler is \"session\"; allowed is none or transaction",
+            ),
+            (
+                "database_direct_url = \"here\"\n",
+                "own.toml:1: database_direct_url is not such a URL",
+            ),
+            (
+                "worker_ttl_s = nan\n",
+                "own.toml:1: worker_ttl_s is NaN; allowed is 3 to 3600 seconds",
+            ),
+            (
+                "listen = \"\"\n",
+                "own.toml:1: listen is empty; allowed is host:port",
+            ),
         ] {
             let refused = refusal(Some(text), &[]);
             assert!(refused.contains(said), "{refused}");
@@ -780,13 +1162,24 @@ mod tests {
     fn an_empty_variable_counts_as_unset() {
         let empty: Vec<(&str, &str)> = KEYS.iter().map(|(_, variable)| (*variable, "")).collect();
         let settings = Settings::load(None, &env(&empty)).unwrap();
-        assert_eq!((settings.concurrency, settings.listen.as_str()), (64, "127.0.0.1:8080"));
+        assert_eq!(
+            (settings.concurrency, settings.listen.as_str()),
+            (64, "127.0.0.1:8080")
+        );
     }
 
     #[test]
     fn a_token_that_no_header_can_carry_is_refused() {
-        for token in ["0123456789abcdef\n", "                    ", "0123456789abcdé-ef", "0123456789 abcdef"] {
-            assert!(refusal(None, &[("FLYBALL_API_TOKEN", token)]).contains("visible ASCII"), "{token:?}");
+        for token in [
+            "0123456789abcdef\n",
+            "                    ",
+            "0123456789abcdé-ef",
+            "0123456789 abcdef",
+        ] {
+            assert!(
+                refusal(None, &[("FLYBALL_API_TOKEN", token)]).contains("visible ASCII"),
+                "{token:?}"
+            );
         }
     }
 
@@ -797,13 +1190,17 @@ mod tests {
                 .contains("own.toml:2: concurency is not a setting; settings are database_url")
         );
         assert!(
-            refusal(Some("concurrency = \"many\"\n"), &[]).contains("own.toml:1: concurrency must be a whole number, not a text")
+            refusal(Some("concurrency = \"many\"\n"), &[])
+                .contains("own.toml:1: concurrency must be a whole number, not a text")
         );
         assert!(refusal(Some("a = [\n"), &[]).contains("own.toml:"));
         assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "0")]).contains("1 to 10000"));
         assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "-1")]).contains("whole number"));
         assert!(refusal(None, &[("FLYBALL_WORKER_TTL_S", "NaN")]).contains("a number"));
-        assert!(refusal(None, &[("FLYBALL_LOG_FORMAT", "xml")]).contains("FLYBALL_LOG_FORMAT (setting log_format) is \"xml\""));
+        assert!(
+            refusal(None, &[("FLYBALL_LOG_FORMAT", "xml")])
+                .contains("FLYBALL_LOG_FORMAT (setting log_format) is \"xml\"")
+        );
         assert!(!refusal(None, &[("FLYBALL_API_TOKEN", "short-secret")]).contains("short-secret"));
     }
 }

@@ -74,37 +74,103 @@ fn rows(cli: &Cli) -> Vec<Row> {
         }
         knobs
     };
-    let alone = Rules { quota, others: 0.0, tells: false };
-    let half = Rules { others: quota / 2.0, ..alone };
+    let alone = Rules {
+        quota,
+        others: 0.0,
+        tells: false,
+    };
+    let half = Rules {
+        others: quota / 2.0,
+        ..alone
+    };
     let row = |name: &str, knobs, rules: Rules, arithmetic: String| {
-        let goal =
-            match (name.contains("active-informed") || name.contains("told") || name.contains("no rate"), rules.others > 0.0) {
-                (true, true) => Some(100),
-                (true, false) if !name.contains("100 %") => Some(0),
-                _ => None,
-            };
-        Row { name: name.to_owned(), knobs, rules, arithmetic, goal }
+        let goal = match (
+            name.contains("active-informed") || name.contains("told") || name.contains("no rate"),
+            rules.others > 0.0,
+        ) {
+            (true, true) => Some(100),
+            (true, false) if !name.contains("100 %") => Some(0),
+            _ => None,
+        };
+        Row {
+            name: name.to_owned(),
+            knobs,
+            rules,
+            arithmetic,
+            goal,
+        }
     };
     vec![
-        row("passive-naive", with("passive-naive", 0.0), alone, format!("{:.0}", quota * windows * (windows - 1.0) / 2.0)),
-        row("passive-informed", with("passive-informed", 0.0), alone, format!("{:.0} x those under way", windows - 1.0)),
-        row("active-naive, at 97 % of the quota", with("active-naive", 0.97), alone, "0".to_owned()),
-        row("active-informed, at 97 %", with("active-informed", 0.97), alone, "0".to_owned()),
-        row("active-informed, at 100 %", with("active-informed", 1.0), alone, "0, and what jitter adds".to_owned()),
-        row("active-informed, told what is left", with("active-informed", 1.0), Rules { tells: true, ..alone }, "0".to_owned()),
+        row(
+            "passive-naive",
+            with("passive-naive", 0.0),
+            alone,
+            format!("{:.0}", quota * windows * (windows - 1.0) / 2.0),
+        ),
+        row(
+            "passive-informed",
+            with("passive-informed", 0.0),
+            alone,
+            format!("{:.0} x those under way", windows - 1.0),
+        ),
+        row(
+            "active-naive, at 97 % of the quota",
+            with("active-naive", 0.97),
+            alone,
+            "0".to_owned(),
+        ),
+        row(
+            "active-informed, at 97 %",
+            with("active-informed", 0.97),
+            alone,
+            "0".to_owned(),
+        ),
+        row(
+            "active-informed, at 100 %",
+            with("active-informed", 1.0),
+            alone,
+            "0, and what jitter adds".to_owned(),
+        ),
+        row(
+            "active-informed, told what is left",
+            with("active-informed", 1.0),
+            Rules {
+                tells: true,
+                ..alone
+            },
+            "0".to_owned(),
+        ),
         row(
             "half used by others: passive-informed",
             with("passive-informed", 0.0),
             half,
             format!("{:.0} x those under way", 2.0 * windows - 1.0),
         ),
-        row("half used by others: active-naive", with("active-naive", 1.0), half, format!("about {:.0}", jobs)),
-        row("half used by others: active-informed", with("active-informed", 1.0), half, "a pause a period".to_owned()),
-        row("half used by others: no rate known", with("active-informed", 0.0), half, "a pause a period".to_owned()),
+        row(
+            "half used by others: active-naive",
+            with("active-naive", 1.0),
+            half,
+            format!("about {:.0}", jobs),
+        ),
+        row(
+            "half used by others: active-informed",
+            with("active-informed", 1.0),
+            half,
+            "a pause a period".to_owned(),
+        ),
+        row(
+            "half used by others: no rate known",
+            with("active-informed", 0.0),
+            half,
+            "a pause a period".to_owned(),
+        ),
         row(
             "half used by others: told what is left",
             with("active-informed", 0.0),
-            Rules { tells: true, ..half },
+            Rules {
+                tells: true,
+                ..half
+            },
             "a pause a period".to_owned(),
         ),
     ]
@@ -124,21 +190,34 @@ async fn main() -> anyhow::Result<()> {
     let running = spawn(dir.path(), &options)?;
     let queue = Queue::connect(&running.urls.database_url, 6, Duration::from_secs(20)).await?;
     queue.migrate().await?;
-    println!("{} jobs of one key, {} a second allowed\n", cli.jobs, cli.quota);
+    println!(
+        "{} jobs of one key, {} a second allowed\n",
+        cli.jobs, cli.quota
+    );
     println!("| what | refused | arithmetic | took | other keys start after, p50 / p99 |");
     println!("|---|---|---|---|---|");
     for (at, row) in rows(&cli).iter().enumerate() {
-        if cli.only.as_ref().is_some_and(|only| !row.name.contains(only.as_str())) {
+        if cli
+            .only
+            .as_ref()
+            .is_some_and(|only| !row.name.contains(only.as_str()))
+        {
             continue;
         }
-        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&running.urls.redis_url, &format!("{at}:"))?);
+        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(
+            &running.urls.redis_url,
+            &format!("{at}:"),
+        )?);
         let came = burst(&cli, row, &queue, store, at).await?;
         let (p50, p99) = came.started_ms;
         println!(
             "| {} | {}{} | {} | {:.1} s | {p50:.1} / {p99:.1} ms ({}) |",
             row.name,
             came.refused,
-            row.goal.map_or(String::new(), |goal| format!(" (at most {goal}: {})", met(came.refused <= goal))),
+            row.goal.map_or(String::new(), |goal| format!(
+                " (at most {goal}: {})",
+                met(came.refused <= goal)
+            )),
             row.arithmetic,
             came.took.as_secs_f64(),
             met(p99 <= GOAL_MS),
@@ -147,20 +226,41 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn burst(cli: &Cli, row: &Row, queue: &Queue, store: Arc<dyn Store>, at: usize) -> anyhow::Result<Came> {
+async fn burst(
+    cli: &Cli,
+    row: &Row,
+    queue: &Queue,
+    store: Arc<dyn Store>,
+    at: usize,
+) -> anyhow::Result<Came> {
     let throttle = format!("burst{at}");
-    let mut fields: BTreeMap<String, Option<String>> =
-        row.knobs.iter().map(|(knob, text)| ((*knob).to_owned(), Some(text.clone()))).collect();
+    let mut fields: BTreeMap<String, Option<String>> = row
+        .knobs
+        .iter()
+        .map(|(knob, text)| ((*knob).to_owned(), Some(text.clone())))
+        .collect();
     fields.insert("rps".to_owned(), Some("-1".to_owned()));
-    let change = Change { fields, create: true, by: "bench".to_owned(), ..Change::default() };
+    let change = Change {
+        fields,
+        create: true,
+        by: "bench".to_owned(),
+        ..Change::default()
+    };
     store.set(&Name::new(throttle.as_str())?, &change).await?;
     let (address, seen) = server::start(row.rules).await?;
     let mut kinds = Kinds::default();
-    let allowed = outbound::Config { guard: outbound::Guard::open(), ..outbound::Config::default() };
+    let allowed = outbound::Config {
+        guard: outbound::Guard::open(),
+        ..outbound::Config::default()
+    };
     kinds.register("http", HttpHandler::new(allowed)?);
     let job = |key: String| {
         let args = json!({"url": format!("http://{address}/{key}"), "method": "POST"});
-        NewJob { throttle: throttle.clone(), key, ..NewJob::new("http", args) }
+        NewJob {
+            throttle: throttle.clone(),
+            key,
+            ..NewJob::new("http", args)
+        }
     };
     let jobs = vec![job(BURST.to_owned()); cli.jobs];
     for some in jobs.chunks(1000) {
@@ -182,12 +282,28 @@ async fn burst(cli: &Cli, row: &Row, queue: &Queue, store: Arc<dyn Store>, at: u
     tokio::time::sleep(Duration::from_millis(500)).await;
     worker.stop().await;
     let seen = seen.lock().expect("a lock");
-    let started = |(key, at): &(String, Instant)| Some(seen.trickled.get(key)?.duration_since(*at).as_secs_f64() * 1000.0);
+    let started = |(key, at): &(String, Instant)| {
+        Some(seen.trickled.get(key)?.duration_since(*at).as_secs_f64() * 1000.0)
+    };
     let mut started: Vec<f64> = sent.iter().filter_map(started).collect();
-    anyhow::ensure!(started.len() == sent.len(), "{} of {} jobs of other keys came", started.len(), sent.len());
-    anyhow::ensure!(seen.served >= cli.jobs as u64, "only {} of {} jobs were answered", seen.served, cli.jobs);
+    anyhow::ensure!(
+        started.len() == sent.len(),
+        "{} of {} jobs of other keys came",
+        started.len(),
+        sent.len()
+    );
+    anyhow::ensure!(
+        seen.served >= cli.jobs as u64,
+        "only {} of {} jobs were answered",
+        seen.served,
+        cli.jobs
+    );
     started.sort_by(f64::total_cmp);
     let share = |share: f64| started[((started.len() - 1) as f64 * share) as usize];
     let took = seen.last.unwrap_or(begun).duration_since(begun);
-    Ok(Came { refused: seen.refused, took, started_ms: (share(0.5), share(0.99)) })
+    Ok(Came {
+        refused: seen.refused,
+        took,
+        started_ms: (share(0.5), share(0.99)),
+    })
 }

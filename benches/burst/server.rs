@@ -51,10 +51,16 @@ pub const BURST: &str = "burst";
 /// Starts the server on a free port.
 pub async fn start(rules: Rules) -> anyhow::Result<(SocketAddr, Arc<Mutex<Seen>>)> {
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let server = Server { rules, begun: Instant::now(), seen: seen.clone() };
+    let server = Server {
+        rules,
+        begun: Instant::now(),
+        seen: seen.clone(),
+    };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
-    let router = Router::new().route("/{key}", post(answer)).with_state(server);
+    let router = Router::new()
+        .route("/{key}", post(answer))
+        .with_state(server);
     tokio::spawn(async move { axum::serve(listener, router).await });
     Ok((address, seen))
 }
@@ -62,7 +68,10 @@ pub async fn start(rules: Rules) -> anyhow::Result<(SocketAddr, Arc<Mutex<Seen>>
 async fn answer(State(server): State<Server>, Path(key): Path<String>) -> (StatusCode, HeaderMap) {
     let (now, rules) = (Instant::now(), server.rules);
     let into = now.duration_since(server.begun);
-    let (window, rest) = (into.as_secs(), Duration::from_nanos(into.subsec_nanos().into()));
+    let (window, rest) = (
+        into.as_secs(),
+        Duration::from_nanos(into.subsec_nanos().into()),
+    );
     let mut seen = server.seen.lock().expect("nothing panics under this lock");
     if key != BURST {
         seen.trickled.entry(key).or_insert(now);
@@ -87,11 +96,21 @@ async fn answer(State(server): State<Server>, Path(key): Path<String>) -> (Statu
     };
     let reset = (WINDOW - rest).as_secs_f64();
     if rules.tells {
-        tell("x-ratelimit-remaining", format!("{:.0}", (rules.quota - used - 1.0).max(0.0)));
+        tell(
+            "x-ratelimit-remaining",
+            format!("{:.0}", (rules.quota - used - 1.0).max(0.0)),
+        );
     }
     if rules.tells || !is_served {
         tell("x-ratelimit-reset-after", format!("{reset:.3}"));
         tell("x-ratelimit-reset", format!("{reset:.3}"));
     }
-    (if is_served { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS }, headers)
+    (
+        if is_served {
+            StatusCode::OK
+        } else {
+            StatusCode::TOO_MANY_REQUESTS
+        },
+        headers,
+    )
 }

@@ -23,9 +23,20 @@ pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<()> {
     let world = World::start(dir.path()).await?;
     let accounts = accounts(3);
     let fake = Fake::start(Speaks::Twilio, Options::default()).await?;
-    world.enqueue(0, (cli.dead_s as f64 * RPS * 4.0) as usize).await?;
-    let more = format!("breaker_failures = {FAILURES}\nbreaker_window_s = 30\nbreaker_cooldown_s = {COOLDOWN_S}\n");
-    let set = Set { url: &fake.url(), accounts: &accounts, rps: RPS, more: &more, concurrency: AT_ONCE, connections: 2 };
+    world
+        .enqueue(0, (cli.dead_s as f64 * RPS * 4.0) as usize)
+        .await?;
+    let more = format!(
+        "breaker_failures = {FAILURES}\nbreaker_window_s = 30\nbreaker_cooldown_s = {COOLDOWN_S}\n"
+    );
+    let set = Set {
+        url: &fake.url(),
+        accounts: &accounts,
+        rps: RPS,
+        more: &more,
+        concurrency: AT_ONCE,
+        connections: 2,
+    };
     let mut workers = Vec::new();
     for _ in 0..cli.workers {
         workers.push(world.worker(&set)?);
@@ -41,8 +52,19 @@ pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<()> {
     }
     let requests = fake.totals(&accounts[0]).requests - before;
     let probes = cli.dead_s / COOLDOWN_S;
-    let title = format!("an account that answers 503 for {} s, a cooldown of {COOLDOWN_S} s", cli.dead_s);
-    let table = report.table(&title, &["workers", "requests to it", "threshold and a probe a cooldown", "without a breaker"]);
+    let title = format!(
+        "an account that answers 503 for {} s, a cooldown of {COOLDOWN_S} s",
+        cli.dead_s
+    );
+    let table = report.table(
+        &title,
+        &[
+            "workers",
+            "requests to it",
+            "threshold and a probe a cooldown",
+            "without a breaker",
+        ],
+    );
     table.row([
         cli.workers.to_string(),
         count(requests as f64),

@@ -87,8 +87,12 @@ enum Part {
 
 fn main() -> anyhow::Result<std::process::ExitCode> {
     let cli = Cli::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let report = Report { markdown: cli.markdown };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let report = Report {
+        markdown: cli.markdown,
+    };
     let mut broken = Vec::new();
     runtime.block_on(async {
         let dir = tempfile::tempdir()?;
@@ -96,7 +100,10 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
             let world = world::World::start(dir.path()).await?;
             machine::describe(report, &world.queue, dir.path()).await?;
         }
-        for part in Part::value_variants().iter().filter(|part| cli.part.is_empty() || cli.part.contains(part)) {
+        for part in Part::value_variants()
+            .iter()
+            .filter(|part| cli.part.is_empty() || cli.part.contains(part))
+        {
             match part {
                 Part::Send => broken.extend(send::measure(&cli, report, true).await?),
                 Part::Free => broken.extend(send::measure(&cli, report, false).await?),
@@ -111,5 +118,9 @@ fn main() -> anyhow::Result<std::process::ExitCode> {
     for what in &broken {
         report.say(&format!("BROKEN: {what}"));
     }
-    Ok(if broken.is_empty() { std::process::ExitCode::SUCCESS } else { std::process::ExitCode::FAILURE })
+    Ok(if broken.is_empty() {
+        std::process::ExitCode::SUCCESS
+    } else {
+        std::process::ExitCode::FAILURE
+    })
 }

@@ -45,8 +45,17 @@ struct Round {
 /// Runs the rounds and returns the violations.
 pub async fn measure(cli: &Cli, report: Report, is_limited: bool) -> anyhow::Result<Vec<String>> {
     let title = match is_limited {
-        true => format!("{} messages through {} accounts of {} a second each", count(cli.messages as f64), cli.accounts, cli.rps),
-        false => format!("{} messages through {} accounts whose limits are far away", count(cli.messages as f64), cli.accounts),
+        true => format!(
+            "{} messages through {} accounts of {} a second each",
+            count(cli.messages as f64),
+            cli.accounts,
+            cli.rps
+        ),
+        false => format!(
+            "{} messages through {} accounts whose limits are far away",
+            count(cli.messages as f64),
+            cli.accounts
+        ),
     };
     let columns = [
         "round",
@@ -73,7 +82,13 @@ pub async fn measure(cli: &Cli, report: Report, is_limited: bool) -> anyhow::Res
         broken.extend(round.broken.iter().map(|what| format!("round {n}: {what}")));
         rounds.push(round);
     }
-    row(&table, "median, worst", &rounds.iter().collect::<Vec<_>>(), cli, is_limited);
+    row(
+        &table,
+        "median, worst",
+        &rounds.iter().collect::<Vec<_>>(),
+        cli,
+        is_limited,
+    );
     report.say("CPU: seconds for 1,000 messages, user and system.");
     Ok(broken)
 }
@@ -82,16 +97,34 @@ fn row(table: &crate::report::Table, name: &str, rounds: &[&Round], cli: &Cli, i
     let middle = |of: fn(&Round) -> f64| median(rounds.iter().map(|round| of(round)));
     let worst = |of: fn(&Round) -> f64| rounds.iter().map(|round| of(round)).fold(0.0, f64::max);
     let kept = |most: f64| match is_limited {
-        true => format!("{most:.0} of {:.0} ({})", cli.rps, if most <= cli.rps * TOLERANCE { "kept" } else { "broken" }),
+        true => format!(
+            "{most:.0} of {:.0} ({})",
+            cli.rps,
+            if most <= cli.rps * TOLERANCE {
+                "kept"
+            } else {
+                "broken"
+            }
+        ),
         false => format!("{most:.0}"),
     };
     let rate = middle(|round| median(round.per_second.iter().copied()));
     let goal = if rate >= GOAL { "met" } else { "missed" };
-    let rate = if is_limited { format!("{} (≥ {}: {goal})", count(rate), count(GOAL)) } else { count(rate) };
+    let rate = if is_limited {
+        format!("{} (≥ {}: {goal})", count(rate), count(GOAL))
+    } else {
+        count(rate)
+    };
     table.row([
         name.to_owned(),
         rate,
-        count(middle(|round| round.per_second.iter().copied().fold(f64::INFINITY, f64::min))),
+        count(middle(|round| {
+            round
+                .per_second
+                .iter()
+                .copied()
+                .fold(f64::INFINITY, f64::min)
+        })),
         kept(worst(|round| f64::from(round.most.fixed))),
         kept(worst(|round| f64::from(round.most.sliding))),
         count(worst(|round| round.refused as f64)),
@@ -111,10 +144,23 @@ async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
     let world = World::start(dir.path()).await?;
     let accounts = accounts(cli.accounts);
     let latency = Duration::from_millis(cli.answer_ms);
-    let latency = (!latency.is_zero()).then_some(Latency { base: latency, at_once: 10_000 });
-    let fake = Fake::start(Speaks::Twilio, Options { latency, tells_delay: true, ..Options::default() }).await?;
+    let latency = (!latency.is_zero()).then_some(Latency {
+        base: latency,
+        at_once: 10_000,
+    });
+    let fake = Fake::start(
+        Speaks::Twilio,
+        Options {
+            latency,
+            tells_delay: true,
+            ..Options::default()
+        },
+    )
+    .await?;
     if is_limited {
-        accounts.iter().for_each(|account| fake.set_quota(account, Some(Quota::per_second(cli.rps))));
+        accounts
+            .iter()
+            .for_each(|account| fake.set_quota(account, Some(Quota::per_second(cli.rps))));
     }
     if let Some(seconds) = cli.key_burst {
         world.save_up(seconds).await?;
@@ -122,8 +168,14 @@ async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
     world.enqueue(0, cli.messages).await?;
     // Without a limit a pool bounds its concurrency; with a distant limit only the worker does.
     let rps = if is_limited { cli.rps } else { 100_000.0 };
-    let set =
-        Set { url: &fake.url(), accounts: &accounts, rps, more: "", concurrency: cli.concurrency, connections: cli.connections };
+    let set = Set {
+        url: &fake.url(),
+        accounts: &accounts,
+        rps,
+        more: "",
+        concurrency: cli.concurrency,
+        connections: cli.connections,
+    };
     let mut worker = world.worker(&set)?;
     let stalled = Stalls::watch();
     let (from, to) = steady(cli, &fake, &world, &mut worker).await?;
@@ -137,7 +189,11 @@ async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
         per_second: seconds(&fake, &accounts, from.at_s + 1, to.at_s),
         most: Most::of(&fake, &accounts),
         refused: fake.totals_of_all().refused,
-        cpu: Cpu { postgres_s: each(cpu.postgres_s), flyball_s: each(cpu.flyball_s), redis_s: each(cpu.redis_s) },
+        cpu: Cpu {
+            postgres_s: each(cpu.postgres_s),
+            flyball_s: each(cpu.flyball_s),
+            redis_s: each(cpu.redis_s),
+        },
         fake_s: each(to.fake_s - from.fake_s),
         answered_ms: answered_ms(&world).await?,
         peak_mib,
@@ -165,11 +221,16 @@ impl Stalls {
                 let begun = Instant::now();
                 tokio::time::sleep(nap).await;
                 // Timers have a resolution of one millisecond.
-                let late = begun.elapsed().saturating_sub(nap + Duration::from_millis(1));
+                let late = begun
+                    .elapsed()
+                    .saturating_sub(nap + Duration::from_millis(1));
                 noted.fetch_max(late.as_millis() as u64, Ordering::Relaxed);
             }
         });
-        Self { longest_ms, watching }
+        Self {
+            longest_ms,
+            watching,
+        }
     }
 
     fn longest_ms(self) -> u64 {
@@ -187,7 +248,12 @@ struct Moment {
 }
 
 /// Waits until everything is sent and returns the first and the last moment of the steady part.
-async fn steady(cli: &Cli, fake: &Fake, world: &World, worker: &mut crate::world::Worker) -> anyhow::Result<(Moment, Moment)> {
+async fn steady(
+    cli: &Cli,
+    fake: &Fake,
+    world: &World,
+    worker: &mut crate::world::Worker,
+) -> anyhow::Result<(Moment, Moment)> {
     let begun = Instant::now();
     let mut first = None;
     let mut last = None;
@@ -212,7 +278,11 @@ async fn steady(cli: &Cli, fake: &Fake, world: &World, worker: &mut crate::world
         {
             return Ok((first, last));
         }
-        anyhow::ensure!(begun.elapsed() < LONGEST, "{accepted} of {} messages came", cli.messages);
+        anyhow::ensure!(
+            begun.elapsed() < LONGEST,
+            "{accepted} of {} messages came",
+            cli.messages
+        );
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
@@ -224,30 +294,50 @@ async fn answered_ms(world: &World) -> anyhow::Result<(f64, f64)> {
             extract(epoch from (d.attempts -> -1 ->> 'at')::timestamptz - a.started_at)::float8 * 1000
                 + (d.attempts -> -1 ->> 'ms')::float8)
         from flyball.attempt a join flyball.delivery d using (job_id) where a.outcome = 'completed'";
-    let quantiles: Vec<f64> = sqlx::query_scalar(statement).fetch_one(&world.queue.pool).await?;
+    let quantiles: Vec<f64> = sqlx::query_scalar(statement)
+        .fetch_one(&world.queue.pool)
+        .await?;
     Ok((quantiles[0], quantiles[1]))
 }
 
 /// Returns the violations: messages that were lost or came twice, and limits that were exceeded.
-async fn broken(cli: &Cli, fake: &Fake, world: &World, accounts: &[String], is_limited: bool) -> anyhow::Result<Vec<String>> {
+async fn broken(
+    cli: &Cli,
+    fake: &Fake,
+    world: &World,
+    accounts: &[String],
+    is_limited: bool,
+) -> anyhow::Result<Vec<String>> {
     let mut broken = Vec::new();
     let mut came: HashMap<String, u32> = HashMap::new();
     for message in accounts.iter().flat_map(|account| fake.received(account)) {
         *came.entry(message.to).or_default() += 1;
     }
-    let lost = (0..cli.messages).filter(|number| !came.contains_key(&recipient(*number))).count();
+    let lost = (0..cli.messages)
+        .filter(|number| !came.contains_key(&recipient(*number)))
+        .count();
     let doubled = came.values().filter(|times| **times > 1).count();
     if lost + doubled > 0 {
-        broken.push(format!("{lost} messages were lost, {doubled} came more than once"));
+        broken.push(format!(
+            "{lost} messages were lost, {doubled} came more than once"
+        ));
     }
     let statement = "select count(*) from flyball.delivery where state = 'sent'";
-    let recorded: i64 = sqlx::query_scalar(statement).fetch_one(&world.queue.pool).await?;
+    let recorded: i64 = sqlx::query_scalar(statement)
+        .fetch_one(&world.queue.pool)
+        .await?;
     if recorded != cli.messages as i64 {
-        broken.push(format!("{recorded} of {} messages are recorded as sent", cli.messages));
+        broken.push(format!(
+            "{recorded} of {} messages are recorded as sent",
+            cli.messages
+        ));
     }
     let most = Most::of(fake, accounts);
     if is_limited && f64::from(most.fixed.max(most.sliding)) > cli.rps * TOLERANCE {
-        broken.push(format!("an account of {} a second got {} in a second, {} in any", cli.rps, most.fixed, most.sliding));
+        broken.push(format!(
+            "an account of {} a second got {} in a second, {} in any",
+            cli.rps, most.fixed, most.sliding
+        ));
     }
     Ok(broken)
 }

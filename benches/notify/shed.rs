@@ -30,7 +30,10 @@ const TOLERANCE: f64 = 1.01;
 
 /// Measures with and without shedding and returns the violations.
 pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<Vec<String>> {
-    let title = format!("one of {ACCOUNTS} accounts of {RPS} a second is blocked, watched for {} s", cli.shed_s);
+    let title = format!(
+        "one of {ACCOUNTS} accounts of {RPS} a second is blocked, watched for {} s",
+        cli.shed_s
+    );
     let columns = [
         "shedding",
         "messages/s before",
@@ -46,7 +49,10 @@ pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<Vec<String>> {
         let seen = watch(cli, is_on).await?;
         let most = format!("{} of {RPS:.0}", seen.most);
         if is_on && f64::from(seen.most) > RPS * TOLERANCE {
-            broken.push(format!("with shedding a healthy account of {RPS} a second got {}", seen.most));
+            broken.push(format!(
+                "with shedding a healthy account of {RPS} a second got {}",
+                seen.most
+            ));
         }
         table.row([
             if is_on { "on" } else { "off" }.to_owned(),
@@ -55,7 +61,8 @@ pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<Vec<String>> {
             format!("{:.3}", seen.after / seen.before),
             most,
             format!("{} of {ACCOUNTS}", seen.left),
-            seen.none_after_s.map_or("-".to_owned(), |s| format!("{s:.1}")),
+            seen.none_after_s
+                .map_or("-".to_owned(), |s| format!("{s:.1}")),
         ]);
     }
     Ok(broken)
@@ -73,12 +80,26 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
     let dir = tempfile::tempdir()?;
     let world = World::start(dir.path()).await?;
     let accounts = accounts(ACCOUNTS);
-    let fake = Fake::start(Speaks::Twilio, Options { tells_delay: true, ..Options::default() }).await?;
-    accounts.iter().for_each(|account| fake.set_quota(account, Some(Quota::per_second(RPS))));
+    let fake = Fake::start(
+        Speaks::Twilio,
+        Options {
+            tells_delay: true,
+            ..Options::default()
+        },
+    )
+    .await?;
+    accounts
+        .iter()
+        .for_each(|account| fake.set_quota(account, Some(Quota::per_second(RPS))));
     let seconds_in_all = WARM_UP.as_secs() + BEFORE_S + cli.shed_s + 10;
-    world.enqueue(0, (seconds_in_all as f64 * RPS * ACCOUNTS as f64) as usize).await?;
+    world
+        .enqueue(0, (seconds_in_all as f64 * RPS * ACCOUNTS as f64) as usize)
+        .await?;
     // Without headroom, so that a share taken over puts the others above their limits.
-    let more = format!("shedding = {shedding}\n{}", if shedding { "" } else { "headroom = 1.0\n" });
+    let more = format!(
+        "shedding = {shedding}\n{}",
+        if shedding { "" } else { "headroom = 1.0\n" }
+    );
     let set = Set {
         url: &fake.url(),
         accounts: &accounts,
@@ -93,10 +114,16 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
     let from_s = now_s() + 1;
     tokio::time::sleep(Duration::from_secs(BEFORE_S + 2)).await;
     let before = median(seconds(&fake, &accounts, from_s, from_s + BEFORE_S));
-    let blocked = || Fault::Throttle { whom: Whom::Account, delay: Some(BLOCK) };
+    let blocked = || Fault::Throttle {
+        whom: Whom::Account,
+        delay: Some(BLOCK),
+    };
     fake.fail(&accounts[0], blocked());
     let mut left: Vec<&String> = accounts[1..].iter().collect();
-    let refused: Vec<u64> = accounts.iter().map(|account| fake.totals(account).refused).collect();
+    let refused: Vec<u64> = accounts
+        .iter()
+        .map(|account| fake.totals(account).refused)
+        .collect();
     let blocked_s = now_s();
     let begun = Instant::now();
     let until = begun + Duration::from_secs(cli.shed_s);
@@ -105,7 +132,10 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
         worker.check()?;
         // This provider blocks every account that goes over its limit.
         left.retain(|account| {
-            let at = accounts.iter().position(|other| other == *account).unwrap_or_default();
+            let at = accounts
+                .iter()
+                .position(|other| other == *account)
+                .unwrap_or_default();
             let goes_too_far = fake.totals(account).refused > refused[at] && !shedding;
             if goes_too_far {
                 fake.fail(account, blocked());
@@ -118,9 +148,21 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let after = median(seconds(&fake, &accounts, now_s() - 10, now_s()));
-    let later = accounts[1..].iter().flat_map(|account| fake.per_second(account)).filter(|second| second.at_s >= blocked_s);
-    let most = later.map(|second| second.accepted + second.refused).max().unwrap_or(0);
-    let seen = Seen { before, after, most, left: left.len(), none_after_s };
+    let later = accounts[1..]
+        .iter()
+        .flat_map(|account| fake.per_second(account))
+        .filter(|second| second.at_s >= blocked_s);
+    let most = later
+        .map(|second| second.accepted + second.refused)
+        .max()
+        .unwrap_or(0);
+    let seen = Seen {
+        before,
+        after,
+        most,
+        left: left.len(),
+        none_after_s,
+    };
     // Waiting messages are dropped with their database.
     worker.stop().await?;
     fake.stop().await;

@@ -15,12 +15,22 @@ impl Most {
     /// Returns the most of any of these accounts; `fixed` includes refused messages, because they
     /// were sent.
     pub fn of(fake: &Fake, accounts: &[String]) -> Self {
-        let fixed = accounts.iter().flat_map(|account| fake.per_second(account)).map(|second| second.accepted + second.refused);
+        let fixed = accounts
+            .iter()
+            .flat_map(|account| fake.per_second(account))
+            .map(|second| second.accepted + second.refused);
         let sliding = accounts.iter().map(|account| {
-            let times: Vec<u64> = fake.received(account).iter().map(|message| message.at_ms).collect();
+            let times: Vec<u64> = fake
+                .received(account)
+                .iter()
+                .map(|message| message.at_ms)
+                .collect();
             in_any_second(&times)
         });
-        Self { fixed: fixed.max().unwrap_or(0), sliding: sliding.max().unwrap_or(0) }
+        Self {
+            fixed: fixed.max().unwrap_or(0),
+            sliding: sliding.max().unwrap_or(0),
+        }
     }
 }
 
@@ -39,7 +49,17 @@ fn in_any_second(times_ms: &[u64]) -> u32 {
 
 /// Returns the accepted messages of all accounts in each whole second from `from_s` up to `to_s`.
 pub fn seconds(fake: &Fake, accounts: &[String], from_s: u64, to_s: u64) -> Vec<f64> {
-    let all: Vec<Second> = accounts.iter().flat_map(|account| fake.per_second(account)).collect();
-    let of = |at_s| f64::from(all.iter().filter(|second| second.at_s == at_s).map(|second| second.accepted).sum::<u32>());
+    let all: Vec<Second> = accounts
+        .iter()
+        .flat_map(|account| fake.per_second(account))
+        .collect();
+    let of = |at_s| {
+        f64::from(
+            all.iter()
+                .filter(|second| second.at_s == at_s)
+                .map(|second| second.accepted)
+                .sum::<u32>(),
+        )
+    };
     (from_s..to_s).map(of).collect()
 }

@@ -66,11 +66,21 @@ impl World {
         let queue = Queue::connect(&running.urls.database_url, 4, Duration::from_secs(20)).await?;
         queue.migrate().await?;
         let first = "select split_part(pg_read_file('postmaster.pid'), chr(10), 1)";
-        let mut superuser = PgConnection::connect(&as_superuser(&running.urls.database_url)).await?;
+        let mut superuser =
+            PgConnection::connect(&as_superuser(&running.urls.database_url)).await?;
         let postmaster: String = sqlx::query_scalar(first).fetch_one(&mut superuser).await?;
-        let redis = fs::read_to_string(dir.join("run/redis.pid")).context("reading the process id of Redis")?;
-        let servers = Servers { postmaster: postmaster.trim().parse()?, redis: redis.trim().parse()? };
-        Ok(Self { queue, servers, dir: dir.to_path_buf(), running })
+        let redis = fs::read_to_string(dir.join("run/redis.pid"))
+            .context("reading the process id of Redis")?;
+        let servers = Servers {
+            postmaster: postmaster.trim().parse()?,
+            redis: redis.trim().parse()?,
+        };
+        Ok(Self {
+            queue,
+            servers,
+            dir: dir.to_path_buf(),
+            running,
+        })
     }
 
     /// Enqueues messages with the numbers `from` up to `to`, each for a recipient of its own.
@@ -87,9 +97,16 @@ impl World {
     pub async fn save_up(&self, seconds: f64) -> anyhow::Result<()> {
         let fields = [("rps", "-1".to_owned()), ("key_burst", seconds.to_string())];
         let fields = fields.map(|(knob, text)| (knob.to_owned(), Some(text)));
-        let change = Change { fields: BTreeMap::from(fields), create: true, by: "bench".to_owned(), ..Change::default() };
+        let change = Change {
+            fields: BTreeMap::from(fields),
+            create: true,
+            by: "bench".to_owned(),
+            ..Change::default()
+        };
         let store = RedisStore::connect(&self.running.urls.redis_url, "")?;
-        store.set(&Name::new(format!("{POOL}:accounts"))?, &change).await?;
+        store
+            .set(&Name::new(format!("{POOL}:accounts"))?, &change)
+            .await?;
         Ok(())
     }
 
@@ -97,7 +114,10 @@ impl World {
     pub fn worker(&self, set: &Set<'_>) -> anyhow::Result<Worker> {
         let config = self.dir.join("worker.toml");
         fs::write(&config, settings(set)?)?;
-        let said = File::options().create(true).append(true).open(self.dir.join("worker.log"))?;
+        let said = File::options()
+            .create(true)
+            .append(true)
+            .open(self.dir.join("worker.log"))?;
         let mut command = Command::new(PROGRAM);
         for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("FLYBALL_")) {
             command.env_remove(name);
@@ -113,12 +133,16 @@ impl World {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(said);
-        Ok(Worker { child: command.spawn()?, log: self.dir.join("worker.log") })
+        Ok(Worker {
+            child: command.spawn()?,
+            log: self.dir.join("worker.log"),
+        })
     }
 
     /// Waits until no message waits or runs.
     pub async fn settled(&self, patience: Duration) -> anyhow::Result<()> {
-        let left = "select (select count(*) from flyball.lease) + (select count(*) from flyball.ready)
+        let left =
+            "select (select count(*) from flyball.lease) + (select count(*) from flyball.ready)
             + (select count(*) from flyball.scheduled)";
         let until = Instant::now() + patience;
         loop {
@@ -126,16 +150,26 @@ impl World {
             if left == 0 {
                 return Ok(());
             }
-            anyhow::ensure!(Instant::now() < until, "{left} messages are not over after {} s", patience.as_secs());
+            anyhow::ensure!(
+                Instant::now() < until,
+                "{left} messages are not over after {} s",
+                patience.as_secs()
+            );
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
 }
 
 /// Returns unix time in seconds, by the clock of the fake.
-#[allow(clippy::disallowed_methods, reason = "the fake runs in this process, by the same clock")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the fake runs in this process, by the same clock"
+)]
 pub fn now_s() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
 }
 
 /// Returns the recipient of message `number`.
@@ -149,11 +183,25 @@ fn message(number: usize) -> NewJob {
 }
 
 fn settings(set: &Set<'_>) -> anyhow::Result<String> {
-    let mut text = format!("concurrency = {}\ndatabase_connections = {}\nlog = \"warn\"\n", set.concurrency, set.connections);
-    write!(text, "[pools.{POOL}]\nprovider = \"twilio\"\nbase_url = \"{}\"\nrps = {:?}\n", set.url, set.rps)?;
-    write!(text, "auth_token_env = \"BENCH_TOKEN\"\nfrom = \"+15550100\"\n{}\n", set.more)?;
+    let mut text = format!(
+        "concurrency = {}\ndatabase_connections = {}\nlog = \"warn\"\n",
+        set.concurrency, set.connections
+    );
+    write!(
+        text,
+        "[pools.{POOL}]\nprovider = \"twilio\"\nbase_url = \"{}\"\nrps = {:?}\n",
+        set.url, set.rps
+    )?;
+    write!(
+        text,
+        "auth_token_env = \"BENCH_TOKEN\"\nfrom = \"+15550100\"\n{}\n",
+        set.more
+    )?;
     for account in set.accounts {
-        write!(text, "[[pools.{POOL}.accounts]]\nname = \"{account}\"\naccount_sid = \"{account}\"\n")?;
+        write!(
+            text,
+            "[[pools.{POOL}.accounts]]\nname = \"{account}\"\naccount_sid = \"{account}\"\n"
+        )?;
     }
     Ok(text)
 }

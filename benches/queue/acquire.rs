@@ -13,12 +13,24 @@ const CALLS: usize = 500;
 
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
-    let table = report
-        .table("asking a throttle for tokens, one client", &["lanes in one ask", "asks/s", "lanes/s", "lanes per Redis cpu-s"]);
+    let table = report.table(
+        "asking a throttle for tokens, one client",
+        &[
+            "lanes in one ask",
+            "asks/s",
+            "lanes/s",
+            "lanes per Redis cpu-s",
+        ],
+    );
     for lanes in [1, 10, MAX_LANES_PER_ASK] {
         let ask = Ask {
             throttle: Name::new(THROTTLE)?,
-            lanes: (0..lanes).map(|n| LaneAsk { key: n.to_string(), ..LaneAsk::default() }).collect(),
+            lanes: (0..lanes)
+                .map(|n| LaneAsk {
+                    key: n.to_string(),
+                    ..LaneAsk::default()
+                })
+                .collect(),
             holder: None,
         };
         let (mut rates, mut per_cpu) = (Vec::new(), Vec::new());
@@ -31,7 +43,12 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
             per_cpu.push((CALLS * lanes) as f64 / (world.servers.spent(&[]) - before).redis_s);
         }
         let rate = median(rates);
-        table.row([count(lanes as f64), count(rate), count(rate * lanes as f64), count(median(per_cpu))]);
+        table.row([
+            count(lanes as f64),
+            count(rate),
+            count(rate * lanes as f64),
+            count(median(per_cpu)),
+        ]);
     }
     Ok(())
 }

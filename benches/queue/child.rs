@@ -47,7 +47,11 @@ pub struct ChildArgs {
 pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
     let done = Arc::new(AtomicU64::new(0));
     let mut lines = stdin_lines();
-    if args.clients == 0 { runner(&args, &mut lines, done).await } else { floor(&args, &mut lines, done).await }
+    if args.clients == 0 {
+        runner(&args, &mut lines, done).await
+    } else {
+        floor(&args, &mut lines, done).await
+    }
 }
 
 /// Drains with the runner: throttles, fences and history.
@@ -63,7 +67,12 @@ async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> an
         std::future::ready(Outcome::Done)
     });
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let config = Config { concurrency: 4 * args.batch, batch: args.batch, grace: Duration::from_secs(5), ..Config::default() };
+    let config = Config {
+        concurrency: 4 * args.batch,
+        batch: args.batch,
+        grace: Duration::from_secs(5),
+        ..Config::default()
+    };
     let worker = Worker::start(config, queue, store, kinds, metrics).await?;
     tell(done, lines).await;
     worker.stop().await;
@@ -72,20 +81,43 @@ async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> an
 
 /// Drains with the bare statements, as fast as a minimal loop can send them.
 async fn floor(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> anyhow::Result<()> {
-    let queue = Queue::connect(&args.database_url, args.clients as u32, Duration::from_secs(20)).await?;
+    let queue = Queue::connect(
+        &args.database_url,
+        args.clients as u32,
+        Duration::from_secs(20),
+    )
+    .await?;
     let kinds = vec!["noop".to_owned()];
-    let worker = NewWorker { name: "floor".into(), host: "bench".into(), pid: 1, ttl: Duration::from_secs(3600), kinds };
+    let worker = NewWorker {
+        name: "floor".into(),
+        host: "bench".into(),
+        pid: 1,
+        ttl: Duration::from_secs(3600),
+        kinds,
+    };
     let worker = queue.register(&worker).await?;
     let ids: Arc<[i64]> = fill::lane_ids(queue.pool.pool(), &args.group).await?.into();
-    anyhow::ensure!(!ids.is_empty(), "there are no lanes in group {:?}", args.group);
+    anyhow::ensure!(
+        !ids.is_empty(),
+        "there are no lanes in group {:?}",
+        args.group
+    );
     say("ready");
     lines.changed().await?;
     let stop = CancellationToken::new();
     let mut clients = Vec::new();
     for client in 0..args.clients {
-        let (queue, ids, done, stop, batch) = (queue.clone(), ids.clone(), done.clone(), stop.clone(), args.batch);
+        let (queue, ids, done, stop, batch) = (
+            queue.clone(),
+            ids.clone(),
+            done.clone(),
+            stop.clone(),
+            args.batch,
+        );
         let place = client * ids.len() / args.clients;
-        clients.push(tokio::spawn(async move { client_loop(&queue, worker, &ids, place, batch, &done, &stop).await }));
+        clients.push(tokio::spawn(async move {
+            client_loop(&queue, worker, &ids, place, batch, &done, &stop).await
+        }));
     }
     tell(done, lines).await;
     stop.cancel();
@@ -111,7 +143,12 @@ async fn client_loop(
     let lanes = batch.min(ids.len());
     while !stop.is_cancelled() {
         let asked: Vec<LaneClaim> = (0..lanes)
-            .map(|n| LaneClaim::first(ids[(place + n) % ids.len()], (batch / lanes + usize::from(n < batch % lanes)) as i32))
+            .map(|n| {
+                LaneClaim::first(
+                    ids[(place + n) % ids.len()],
+                    (batch / lanes + usize::from(n < batch % lanes)) as i32,
+                )
+            })
             .collect();
         place = (place + lanes) % ids.len();
         let claimed = queue.claim(worker, fence, &asked).await?;
@@ -119,10 +156,21 @@ async fn client_loop(
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
         }
-        let ends: Vec<Finish> =
-            claimed.iter().map(|one| Finish { job_id: one.job.id, fence, ending: Ending::Completed }).collect();
+        let ends: Vec<Finish> = claimed
+            .iter()
+            .map(|one| Finish {
+                job_id: one.job.id,
+                fence,
+                ending: Ending::Completed,
+            })
+            .collect();
         let kept = queue.finish(&ends).await?.len();
-        anyhow::ensure!(kept == ends.len(), "{} of {} ends were refused", ends.len() - kept, ends.len());
+        anyhow::ensure!(
+            kept == ends.len(),
+            "{} of {} ends were refused",
+            ends.len() - kept,
+            ends.len()
+        );
         done.fetch_add(kept as u64, Ordering::Relaxed);
     }
     Ok(())

@@ -67,7 +67,10 @@ pub fn resident_mib(pid: u32) -> (f64, f64) {
 /// The scheduler's own count is exact to the nanosecond but forgets threads that have ended; clock
 /// ticks are coarse and remember them. The larger of the two is nearer to the truth.
 fn spent_s(pid: u32) -> f64 {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
     let exact: Option<Vec<f64>> = tasks
         .map(|task| {
             let text = fs::read_to_string(task.path().join("schedstat")).ok()?;
@@ -89,13 +92,19 @@ fn ticks_s(pid: u32, fields: [usize; 2]) -> f64 {
     // The name is in parentheses and may contain anything.
     let after = text.rsplit(')').next().unwrap_or_default();
     let values: Vec<&str> = after.split_whitespace().collect();
-    let ticks: f64 = fields.iter().filter_map(|field| values.get(*field)?.parse::<f64>().ok()).sum();
+    let ticks: f64 = fields
+        .iter()
+        .filter_map(|field| values.get(*field)?.parse::<f64>().ok())
+        .sum();
     ticks / TICKS_PER_S
 }
 
 fn children(pid: u32) -> Vec<u32> {
     match fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) {
-        Ok(text) => text.split_whitespace().filter_map(|word| word.parse().ok()).collect(),
+        Ok(text) => text
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect(),
         Err(_) => scanned_children(pid),
     }
 }
@@ -104,8 +113,14 @@ fn children(pid: u32) -> Vec<u32> {
 fn scanned_children(pid: u32) -> Vec<u32> {
     let is_child = |child: &u32| {
         let text = fs::read_to_string(format!("/proc/{child}/stat")).unwrap_or_default();
-        text.rsplit(')').next().and_then(|after| after.split_whitespace().nth(1)?.parse().ok()) == Some(pid)
+        text.rsplit(')')
+            .next()
+            .and_then(|after| after.split_whitespace().nth(1)?.parse().ok())
+            == Some(pid)
     };
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(is_child).collect()
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(is_child)
+        .collect()
 }

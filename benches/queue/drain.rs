@@ -51,7 +51,8 @@ struct Medians {
 
 impl Medians {
     fn of(rounds: &[Ran]) -> Self {
-        let over = |figure: fn(&Stretch) -> f64| median(rounds.iter().map(|ran| figure(&ran.whole)));
+        let over =
+            |figure: fn(&Stretch) -> f64| median(rounds.iter().map(|ran| figure(&ran.whole)));
         Self {
             per_s: over(Stretch::per_s),
             per_postgres_s: over(Stretch::per_postgres_s),
@@ -95,7 +96,12 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     let mut filled = None;
     for cell in cells(cli) {
         let plural = if cell.lanes == 1 { "lane" } else { "lanes" };
-        let label = format!("{} {plural}, {} waiting, {}", count(cell.lanes as f64), count(cell.backlog as f64), cell.batch);
+        let label = format!(
+            "{} {plural}, {} waiting, {}",
+            count(cell.lanes as f64),
+            count(cell.backlog as f64),
+            cell.batch
+        );
         let measured = match measure_cell(world, cli, cell, &mut filled).await {
             Ok(measured) => measured,
             Err(error) => {
@@ -108,16 +114,20 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
             let medians = Medians::of(rounds);
             let name = match way {
                 Way::Floor(clients) => format!("{label}: floor x{clients}"),
-                Way::Runner(rps) => format!("{label}: runner {}", if *rps == "-1" { "free" } else { "finite" }),
+                Way::Runner(rps) => format!(
+                    "{label}: runner {}",
+                    if *rps == "-1" { "free" } else { "finite" }
+                ),
             };
             let (wall, cpu) = match (way, floor) {
                 (Way::Runner(_), Some(floor)) if cell.batch >= GOAL_BATCH => (
                     against(medians.per_s / floor.per_s, GOAL_OF_FLOOR, true),
                     against(medians.per_both_s / floor.per_both_s, GOAL_OF_FLOOR, true),
                 ),
-                (Way::Runner(_), Some(floor)) => {
-                    (ratio(medians.per_s / floor.per_s), ratio(medians.per_both_s / floor.per_both_s))
-                }
+                (Way::Runner(_), Some(floor)) => (
+                    ratio(medians.per_s / floor.per_s),
+                    ratio(medians.per_both_s / floor.per_both_s),
+                ),
                 _ => (String::new(), String::new()),
             };
             table.row([
@@ -126,7 +136,11 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
                 count(medians.per_postgres_s),
                 count(medians.per_flyball_s),
                 count(medians.per_both_s),
-                if *way == Way::Runner("-1") || *way == Way::Runner(FAR_ABOVE) { count(medians.per_redis_s) } else { "-".into() },
+                if *way == Way::Runner("-1") || *way == Way::Runner(FAR_ABOVE) {
+                    count(medians.per_redis_s)
+                } else {
+                    "-".into()
+                },
                 count(medians.peak_mib),
                 wall,
                 cpu,
@@ -141,16 +155,38 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
 /// Returns the cells of the matrix; the short form leaves out those that cost minutes and reveal
 /// little.
 fn cells(cli: &Cli) -> Vec<Cell> {
-    let lanes = cli.lanes.clone().unwrap_or_else(|| if cli.full { vec![1, 10_000, 100_000] } else { vec![1, 10_000] });
-    let backlogs = cli.backlog.clone().unwrap_or_else(|| if cli.full { vec![0, 5_000_000] } else { vec![0, 200_000] });
-    let batches = cli.batch.clone().unwrap_or_else(|| if cli.full { vec![1, 10, 100, 500] } else { vec![1, 100, 500] });
+    let lanes = cli.lanes.clone().unwrap_or_else(|| {
+        if cli.full {
+            vec![1, 10_000, 100_000]
+        } else {
+            vec![1, 10_000]
+        }
+    });
+    let backlogs = cli.backlog.clone().unwrap_or_else(|| {
+        if cli.full {
+            vec![0, 5_000_000]
+        } else {
+            vec![0, 200_000]
+        }
+    });
+    let batches = cli.batch.clone().unwrap_or_else(|| {
+        if cli.full {
+            vec![1, 10, 100, 500]
+        } else {
+            vec![1, 100, 500]
+        }
+    });
     let mut cells = Vec::new();
     for lanes in &lanes {
         for backlog in &backlogs {
             for batch in &batches {
                 let for_orientation = !cli.full && cli.batch.is_none() && *batch == 1;
                 if !for_orientation || (*lanes == 1 && *backlog == 0) {
-                    cells.push(Cell { lanes: *lanes, backlog: *backlog, batch: *batch });
+                    cells.push(Cell {
+                        lanes: *lanes,
+                        backlog: *backlog,
+                        batch: *batch,
+                    });
                 }
             }
         }
@@ -203,13 +239,21 @@ async fn measure_cell(
 async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<Ran> {
     let (warm, measured) = size(cell.batch, cli.full);
     // The first discovery of so many lanes belongs to the warm-up.
-    let found = if cell.batch >= 100 { cell.lanes as u64 } else { 0 };
+    let found = if cell.batch >= 100 {
+        cell.lanes as u64
+    } else {
+        0
+    };
     let (warm, measured) = (warm.max(found), measured.max(found));
     // The end of a drain, with its short claims, is not measured; and each lane has at least one
     // job.
     let total = (warm + measured + measured / 4 + 4 * cell.batch as u64) as i64;
     let wanted = total.max(cell.lanes * 5 / 4) + cell.backlog;
-    let group = Group { throttle: THROTTLE, name: "", lanes: cell.lanes };
+    let group = Group {
+        throttle: THROTTLE,
+        name: "",
+        lanes: cell.lanes,
+    };
     let missing = wanted - fill::waiting(&world.pool).await?;
     fill::add(&world.pool, group, missing.max(0)).await?;
     fill::settle(&world.pool).await?;
@@ -226,8 +270,23 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
     }
     // Each client of the bare loop holds one batch; the runner claims whatever has room, which
     // comes close to its concurrency.
-    let batch = if let Way::Runner(_) = way { cell.batch * cli.in_flight } else { cell.batch };
-    let ran = run(world, Run { drainer, batch, warm, measured, parts: 1, patience }).await;
+    let batch = if let Way::Runner(_) = way {
+        cell.batch * cli.in_flight
+    } else {
+        cell.batch
+    };
+    let ran = run(
+        world,
+        Run {
+            drainer,
+            batch,
+            warm,
+            measured,
+            parts: 1,
+            patience,
+        },
+    )
+    .await;
     if cli.verbose || cli.statements {
         match &ran {
             Ok(ran) => eprintln!(
@@ -243,7 +302,9 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
     if cli.statements {
         // The statistics also cover the time before and after the measured stretch, so they are
         // divided by all jobs of the run.
-        let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt").fetch_one(&world.pool).await?;
+        let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt")
+            .fetch_one(&world.pool)
+            .await?;
         statements::tell(&world.pool, ended as f64).await?;
     }
     Ok(ran)
@@ -251,18 +312,38 @@ async fn once(world: &World, cli: &Cli, cell: Cell, way: Way) -> anyhow::Result<
 
 /// Returns the medians of the fastest number of clients, which are the floor.
 fn best_floor(measured: &BTreeMap<Way, Vec<Ran>>) -> Option<Medians> {
-    let floors = measured.iter().filter(|(way, _)| matches!(way, Way::Floor(_)));
-    floors.map(|(_, rounds)| Medians::of(rounds)).max_by(|a, b| a.per_s.total_cmp(&b.per_s))
+    let floors = measured
+        .iter()
+        .filter(|(way, _)| matches!(way, Way::Floor(_)));
+    floors
+        .map(|(_, rounds)| Medians::of(rounds))
+        .max_by(|a, b| a.per_s.total_cmp(&b.per_s))
 }
 
 /// Compares many lanes with one, and deep backlogs with none.
 fn compare(report: Report, seen: &BTreeMap<(Cell, Way), Medians>) {
-    let table = report.table("what many lanes and deep backlogs cost", &["of the same batch and way", "wall", "cpu of both"]);
+    let table = report.table(
+        "what many lanes and deep backlogs cost",
+        &["of the same batch and way", "wall", "cpu of both"],
+    );
     let line = |label: String, one: &Medians, base: &Medians, goal: f64, batch: usize| {
-        let cell = |value: f64| if batch >= GOAL_BATCH { against(value, goal, true) } else { ratio(value) };
-        table.row([label, cell(one.per_s / base.per_s), cell(one.per_both_s / base.per_both_s)]);
+        let cell = |value: f64| {
+            if batch >= GOAL_BATCH {
+                against(value, goal, true)
+            } else {
+                ratio(value)
+            }
+        };
+        table.row([
+            label,
+            cell(one.per_s / base.per_s),
+            cell(one.per_both_s / base.per_both_s),
+        ]);
     };
-    for ((cell, way), medians) in seen.iter().filter(|((_, way), _)| matches!(way, Way::Runner(_) | Way::Floor(2))) {
+    for ((cell, way), medians) in seen
+        .iter()
+        .filter(|((_, way), _)| matches!(way, Way::Runner(_) | Way::Floor(2)))
+    {
         let name = match way {
             Way::Floor(clients) => format!("floor x{clients}"),
             Way::Runner("-1") => "runner free".to_owned(),
@@ -271,12 +352,22 @@ fn compare(report: Report, seen: &BTreeMap<(Cell, Way), Medians>) {
         if cell.lanes > 1
             && let Some(base) = seen.get(&(Cell { lanes: 1, ..*cell }, *way))
         {
-            let label =
-                format!("{} lanes / 1, {} waiting, {}: {name}", count(cell.lanes as f64), count(cell.backlog as f64), cell.batch);
+            let label = format!(
+                "{} lanes / 1, {} waiting, {}: {name}",
+                count(cell.lanes as f64),
+                count(cell.backlog as f64),
+                cell.batch
+            );
             line(label, medians, base, GOAL_OF_LANES, cell.batch);
         }
         if cell.backlog > 0
-            && let Some(base) = seen.get(&(Cell { backlog: 0, ..*cell }, *way))
+            && let Some(base) = seen.get(&(
+                Cell {
+                    backlog: 0,
+                    ..*cell
+                },
+                *way,
+            ))
         {
             let label = format!(
                 "{} waiting / none, {} lanes, {}: {name}",

@@ -49,40 +49,75 @@ struct Turn {
     postgres_s: f64,
 }
 
-async fn turn<F: Future<Output = anyhow::Result<()>>>(servers: &Servers, rows: i64, work: F) -> anyhow::Result<Turn> {
+async fn turn<F: Future<Output = anyhow::Result<()>>>(
+    servers: &Servers,
+    rows: i64,
+    work: F,
+) -> anyhow::Result<Turn> {
     let (begun, before): (Instant, Cpu) = (Instant::now(), servers.spent(&[]));
     work.await?;
     let cpu = servers.spent(&[]) - before;
-    Ok(Turn { rows: rows as f64, wall_s: begun.elapsed().as_secs_f64(), postgres_s: cpu.postgres_s })
+    Ok(Turn {
+        rows: rows as f64,
+        wall_s: begun.elapsed().as_secs_f64(),
+        postgres_s: cpu.postgres_s,
+    })
 }
 
 /// Measures single rows and bulks.
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     fill::clear(&world.pool).await?;
-    let table = report.table("enqueue on one connection", &["way", "rows/s", "per PG cpu-s", "of bare: wall", "cpu"]);
+    let table = report.table(
+        "enqueue on one connection",
+        &["way", "rows/s", "per PG cpu-s", "of bare: wall", "cpu"],
+    );
     let mut connection = PgConnection::connect(&world.database_url).await?;
     sqlx::raw_sql(PLAIN).execute(&mut connection).await?;
     let rounds = cli.rounds() * 2 + 1;
     for asleep in [false, true] {
         // Producers notify only a sleeping dispatcher; a busy one is the common case.
-        sqlx::query("update flyball.doorbell set asleep = $1").bind(asleep).execute(&mut connection).await?;
+        sqlx::query("update flyball.doorbell set asleep = $1")
+            .bind(asleep)
+            .execute(&mut connection)
+            .await?;
         let (mut bare, mut ours) = (Vec::new(), Vec::new());
         for round in 0..rounds {
             bare.push(
-                turn(&world.servers, SINGLES, bare_ones(&mut connection, i64::from(asleep) * 1_000_000 + round as i64 * SINGLES))
-                    .await?,
+                turn(
+                    &world.servers,
+                    SINGLES,
+                    bare_ones(
+                        &mut connection,
+                        i64::from(asleep) * 1_000_000 + round as i64 * SINGLES,
+                    ),
+                )
+                .await?,
             );
             ours.push(turn(&world.servers, SINGLES, enqueue_ones(&mut connection)).await?);
         }
-        let wall = median(ours.iter().zip(&bare).map(|(ours, bare)| ours.wall_s / bare.wall_s));
-        let cpu = median(ours.iter().zip(&bare).map(|(ours, bare)| ours.postgres_s / bare.postgres_s));
-        let name = if asleep { "flyball.enqueue, ringing a sleeping dispatcher" } else { "flyball.enqueue" };
+        let wall = median(
+            ours.iter()
+                .zip(&bare)
+                .map(|(ours, bare)| ours.wall_s / bare.wall_s),
+        );
+        let cpu = median(
+            ours.iter()
+                .zip(&bare)
+                .map(|(ours, bare)| ours.postgres_s / bare.postgres_s),
+        );
+        let name = if asleep {
+            "flyball.enqueue, ringing a sleeping dispatcher"
+        } else {
+            "flyball.enqueue"
+        };
         if !asleep {
             row(&table, "bare insert of one row", &bare, None);
         }
         row(&table, name, &ours, Some((wall, cpu, GOAL_SINGLE, false)));
     }
-    sqlx::query("update flyball.doorbell set asleep = false").execute(&mut connection).await?;
+    sqlx::query("update flyball.doorbell set asleep = false")
+        .execute(&mut connection)
+        .await?;
     let queue = Queue::connect(&world.database_url, 1, std::time::Duration::from_secs(20)).await?;
     let mut next = 10_000_000;
     for size in [1_000_i64, 10_000] {
@@ -90,25 +125,66 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         let repeats = 20_000 / size;
         for _ in 0..rounds {
             let rows = size * repeats;
-            bare.push(turn(&world.servers, rows, bare_bulks(&mut connection, &mut next, size, repeats)).await?);
-            sql.push(turn(&world.servers, rows, sql_bulks(&mut connection, size, repeats)).await?);
+            bare.push(
+                turn(
+                    &world.servers,
+                    rows,
+                    bare_bulks(&mut connection, &mut next, size, repeats),
+                )
+                .await?,
+            );
+            sql.push(
+                turn(
+                    &world.servers,
+                    rows,
+                    sql_bulks(&mut connection, size, repeats),
+                )
+                .await?,
+            );
             rust.push(turn(&world.servers, rows, rust_bulks(&queue, size, repeats)).await?);
-            sqlx::raw_sql("truncate bench.plain, flyball.job, flyball.ready").execute(&mut connection).await?;
+            sqlx::raw_sql("truncate bench.plain, flyball.job, flyball.ready")
+                .execute(&mut connection)
+                .await?;
         }
-        row(&table, &format!("bare insert of {} rows", count(size as f64)), &bare, None);
+        row(
+            &table,
+            &format!("bare insert of {} rows", count(size as f64)),
+            &bare,
+            None,
+        );
         for (name, ours) in [("flyball.enqueue_many", &sql), ("Queue::enqueue", &rust)] {
-            let wall = median(ours.iter().zip(&bare).map(|(ours, bare)| bare.wall_s / ours.wall_s));
-            let cpu = median(ours.iter().zip(&bare).map(|(ours, bare)| bare.postgres_s / ours.postgres_s));
-            row(&table, &format!("{name} of {} jobs", count(size as f64)), ours, Some((wall, cpu, GOAL_BULK, true)));
+            let wall = median(
+                ours.iter()
+                    .zip(&bare)
+                    .map(|(ours, bare)| bare.wall_s / ours.wall_s),
+            );
+            let cpu = median(
+                ours.iter()
+                    .zip(&bare)
+                    .map(|(ours, bare)| bare.postgres_s / ours.postgres_s),
+            );
+            row(
+                &table,
+                &format!("{name} of {} jobs", count(size as f64)),
+                ours,
+                Some((wall, cpu, GOAL_BULK, true)),
+            );
         }
     }
     connection.close().await?;
     Ok(())
 }
 
-fn row(table: &crate::report::Table, name: &str, turns: &[Turn], of_bare: Option<(f64, f64, f64, bool)>) {
+fn row(
+    table: &crate::report::Table,
+    name: &str,
+    turns: &[Turn],
+    of_bare: Option<(f64, f64, f64, bool)>,
+) {
     let (wall, cpu) = match of_bare {
-        Some((wall, cpu, goal, at_least)) => (against(wall, goal, at_least), against(cpu, goal, at_least)),
+        Some((wall, cpu, goal, at_least)) => {
+            (against(wall, goal, at_least), against(cpu, goal, at_least))
+        }
         None => (String::new(), String::new()),
     };
     let rate = median(turns.iter().map(|turn| turn.rows / turn.wall_s));
@@ -118,7 +194,13 @@ fn row(table: &crate::report::Table, name: &str, turns: &[Turn], of_bare: Option
 
 async fn bare_ones(connection: &mut PgConnection, from: i64) -> anyhow::Result<()> {
     for n in from..from + SINGLES {
-        let statement = sqlx::query(BARE_ONE).bind(n).bind(n % 16).bind("noop").bind(THROTTLE).bind("k").bind(json!({ "n": n }));
+        let statement = sqlx::query(BARE_ONE)
+            .bind(n)
+            .bind(n % 16)
+            .bind("noop")
+            .bind(THROTTLE)
+            .bind("k")
+            .bind(json!({ "n": n }));
         statement.execute(&mut *connection).await?;
     }
     Ok(())
@@ -126,21 +208,35 @@ async fn bare_ones(connection: &mut PgConnection, from: i64) -> anyhow::Result<(
 
 async fn enqueue_ones(connection: &mut PgConnection) -> anyhow::Result<()> {
     for n in 0..SINGLES {
-        let statement = sqlx::query(ENQUEUE_ONE).bind("noop").bind(json!({ "n": n })).bind(THROTTLE).bind("k");
+        let statement = sqlx::query(ENQUEUE_ONE)
+            .bind("noop")
+            .bind(json!({ "n": n }))
+            .bind(THROTTLE)
+            .bind("k");
         statement.fetch_one(&mut *connection).await?;
     }
     Ok(())
 }
 
-async fn bare_bulks(connection: &mut PgConnection, next: &mut i64, size: i64, repeats: i64) -> anyhow::Result<()> {
+async fn bare_bulks(
+    connection: &mut PgConnection,
+    next: &mut i64,
+    size: i64,
+    repeats: i64,
+) -> anyhow::Result<()> {
     for _ in 0..repeats {
         let ids: Vec<i64> = (*next..*next + size).collect();
         *next += size;
         let lanes: Vec<i64> = ids.iter().map(|n| n % 16).collect();
         let texts = |text: &str| vec![text.to_owned(); size as usize];
         let args: Vec<_> = ids.iter().map(|n| json!({ "n": n })).collect();
-        let statement =
-            sqlx::query(BARE_MANY).bind(ids).bind(lanes).bind(texts("noop")).bind(texts(THROTTLE)).bind(texts("k")).bind(args);
+        let statement = sqlx::query(BARE_MANY)
+            .bind(ids)
+            .bind(lanes)
+            .bind(texts("noop"))
+            .bind(texts(THROTTLE))
+            .bind(texts("k"))
+            .bind(args);
         statement.execute(&mut *connection).await?;
     }
     Ok(())
@@ -148,9 +244,15 @@ async fn bare_bulks(connection: &mut PgConnection, next: &mut i64, size: i64, re
 
 async fn sql_bulks(connection: &mut PgConnection, size: i64, repeats: i64) -> anyhow::Result<()> {
     for _ in 0..repeats {
-        let jobs: Vec<_> =
-            (0..size).map(|n| json!({ "kind": "noop", "throttle": THROTTLE, "key": "k", "args": { "n": n } })).collect();
-        let row = sqlx::query(ENQUEUE_MANY).bind(json!(jobs)).fetch_one(&mut *connection).await?;
+        let jobs: Vec<_> = (0..size)
+            .map(
+                |n| json!({ "kind": "noop", "throttle": THROTTLE, "key": "k", "args": { "n": n } }),
+            )
+            .collect();
+        let row = sqlx::query(ENQUEUE_MANY)
+            .bind(json!(jobs))
+            .fetch_one(&mut *connection)
+            .await?;
         anyhow::ensure!(row.get::<i64, _>(0) == size, "not all jobs were enqueued");
     }
     Ok(())
@@ -158,7 +260,11 @@ async fn sql_bulks(connection: &mut PgConnection, size: i64, repeats: i64) -> an
 
 async fn rust_bulks(queue: &Queue, size: i64, repeats: i64) -> anyhow::Result<()> {
     for _ in 0..repeats {
-        let job = |n: i64| NewJob { throttle: THROTTLE.into(), key: "k".into(), ..NewJob::new("noop", json!({ "n": n })) };
+        let job = |n: i64| NewJob {
+            throttle: THROTTLE.into(),
+            key: "k".into(),
+            ..NewJob::new("noop", json!({ "n": n }))
+        };
         let jobs: Vec<NewJob> = (0..size).map(job).collect();
         let made = queue.enqueue(&jobs).await.context("enqueueing a bulk")?;
         anyhow::ensure!(made.len() as i64 == size, "not all jobs were enqueued");

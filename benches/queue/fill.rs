@@ -51,14 +51,29 @@ pub async fn prepare(pool: &PgPool) -> anyhow::Result<()> {
     for statement in SCHEMA {
         sqlx::query(*statement).execute(pool).await?;
     }
-    sqlx::query("select flyball.register_kind('noop')").execute(pool).await?;
+    sqlx::query("select flyball.register_kind('noop')")
+        .execute(pool)
+        .await?;
     Ok(())
 }
 
 /// Empties the queue, its history and the directory of lanes.
 pub async fn clear(pool: &PgPool) -> anyhow::Result<()> {
-    for table in ["ready", "lease", "scheduled", "dead", "job", "attempt", "failure", "uniq", "cancel", "lane"] {
-        sqlx::query(sqlx::AssertSqlSafe(format!("truncate flyball.{table}"))).execute(pool).await?;
+    for table in [
+        "ready",
+        "lease",
+        "scheduled",
+        "dead",
+        "job",
+        "attempt",
+        "failure",
+        "uniq",
+        "cancel",
+        "lane",
+    ] {
+        sqlx::query(sqlx::AssertSqlSafe(format!("truncate flyball.{table}")))
+            .execute(pool)
+            .await?;
     }
     sqlx::query("truncate bench.lane").execute(pool).await?;
     Ok(())
@@ -66,12 +81,27 @@ pub async fn clear(pool: &PgPool) -> anyhow::Result<()> {
 
 /// Adds jobs, spread evenly over the lanes of a group.
 pub async fn add(pool: &PgPool, group: Group<'_>, jobs: i64) -> anyhow::Result<()> {
-    sqlx::query(LANES).bind(group.throttle).bind(group.name).bind(group.lanes).execute(pool).await?;
-    sqlx::query(DIRECTORY).bind(group.throttle).bind(group.name).bind(group.lanes).execute(pool).await?;
+    sqlx::query(LANES)
+        .bind(group.throttle)
+        .bind(group.name)
+        .bind(group.lanes)
+        .execute(pool)
+        .await?;
+    sqlx::query(DIRECTORY)
+        .bind(group.throttle)
+        .bind(group.name)
+        .bind(group.lanes)
+        .execute(pool)
+        .await?;
     let mut from = 0;
     while from < jobs {
         let to = (from + PART).min(jobs);
-        let statement = sqlx::query(JOBS).bind(group.throttle).bind(group.name).bind(from).bind(to).bind(group.lanes);
+        let statement = sqlx::query(JOBS)
+            .bind(group.throttle)
+            .bind(group.name)
+            .bind(from)
+            .bind(to)
+            .bind(group.lanes);
         statement.execute(pool).await?;
         from = to;
     }
@@ -101,10 +131,17 @@ pub async fn settle(pool: &PgPool) -> anyhow::Result<()> {
 
 /// Returns the number of ready jobs.
 pub async fn waiting(pool: &PgPool) -> anyhow::Result<i64> {
-    Ok(sqlx::query_scalar("select count(*) from flyball.ready").fetch_one(pool).await?)
+    Ok(sqlx::query_scalar("select count(*) from flyball.ready")
+        .fetch_one(pool)
+        .await?)
 }
 
 /// Returns the lanes of a group, in the order of their numbers.
 pub async fn lane_ids(pool: &PgPool, name: &str) -> anyhow::Result<Vec<i64>> {
-    Ok(sqlx::query_scalar("select lane_id from bench.lane where grp = $1 order by n").bind(name).fetch_all(pool).await?)
+    Ok(
+        sqlx::query_scalar("select lane_id from bench.lane where grp = $1 order by n")
+            .bind(name)
+            .fetch_all(pool)
+            .await?,
+    )
 }

@@ -55,22 +55,57 @@ const OTHERS: &[&str] = &[
 ];
 
 pub async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) -> anyhow::Result<()> {
-    let (lanes, jobs) = if cli.full { (100_000, 5_000_000) } else { (10_000, 200_000) };
+    let (lanes, jobs) = if cli.full {
+        (100_000, 5_000_000)
+    } else {
+        (10_000, 200_000)
+    };
     let table = report.table(
-        &format!("lists over HTTP with {} jobs in {} lanes, ms", count(jobs as f64), count(lanes as f64)),
+        &format!(
+            "lists over HTTP with {} jobs in {} lanes, ms",
+            count(jobs as f64),
+            count(lanes as f64)
+        ),
         &["GET", "first", "p50", "max", "goal"],
     );
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     fill::clear(&world.pool).await?;
-    fill::add(&world.pool, Group { throttle: THROTTLE, name: "", lanes }, jobs + 30_000).await?;
+    fill::add(
+        &world.pool,
+        Group {
+            throttle: THROTTLE,
+            name: "",
+            lanes,
+        },
+        jobs + 30_000,
+    )
+    .await?;
     // The history also contains thirty thousand jobs that are done.
-    let drainer = Drainer::Floor { clients: 2, group: "" };
-    run(world, Run { drainer, batch: 500, warm: 1_000, measured: 29_000, parts: 1, patience: Duration::from_secs(60) }).await?;
+    let drainer = Drainer::Floor {
+        clients: 2,
+        group: "",
+    };
+    run(
+        world,
+        Run {
+            drainer,
+            batch: 500,
+            warm: 1_000,
+            measured: 29_000,
+            parts: 1,
+            patience: Duration::from_secs(60),
+        },
+    )
+    .await?;
     for statement in OTHERS {
         sqlx::query(*statement).execute(&world.pool).await?;
     }
-    for statement in ["vacuum (analyze) flyball.ready", "analyze flyball.job", "analyze flyball.attempt", "analyze flyball.dead"]
-    {
+    for statement in [
+        "vacuum (analyze) flyball.ready",
+        "analyze flyball.job",
+        "analyze flyball.attempt",
+        "analyze flyball.dead",
+    ] {
         sqlx::query(statement).execute(&world.pool).await?;
     }
     let mut served = Served::start(world, dir).await?;
@@ -81,14 +116,26 @@ pub async fn measure(world: &World, cli: &Cli, report: Report, dir: &Path) -> an
         match ask(&served, path).await {
             Ok(times) => {
                 let (first, p50, most) = (times[0], median(times.clone()), quantile(times, 1.0));
-                let goal = format!("≤ {GOAL_MS:.0}: {}", if most <= GOAL_MS { "met" } else { "missed" });
-                table.row([(*path).to_owned(), format!("{first:.1}"), format!("{p50:.1}"), format!("{most:.1}"), goal]);
+                let goal = format!(
+                    "≤ {GOAL_MS:.0}: {}",
+                    if most <= GOAL_MS { "met" } else { "missed" }
+                );
+                table.row([
+                    (*path).to_owned(),
+                    format!("{first:.1}"),
+                    format!("{p50:.1}"),
+                    format!("{most:.1}"),
+                    goal,
+                ]);
             }
             Err(error) => table.failed(path, &error),
         }
     }
     if cli.verbose {
-        eprintln!("{}", std::fs::read_to_string(dir.join("serve.log")).unwrap_or_default());
+        eprintln!(
+            "{}",
+            std::fs::read_to_string(dir.join("serve.log")).unwrap_or_default()
+        );
     }
     served.child.start_kill()?;
     served.child.wait().await?;
@@ -103,7 +150,12 @@ async fn ask(served: &Served, path: &str) -> anyhow::Result<Vec<f64>> {
     let mut times = Vec::with_capacity(REQUESTS);
     for _ in 0..REQUESTS {
         let begun = Instant::now();
-        let answer = served.client.get(format!("{}{path}", served.base)).send().await?.error_for_status()?;
+        let answer = served
+            .client
+            .get(format!("{}{path}", served.base))
+            .send()
+            .await?
+            .error_for_status()?;
         answer.bytes().await?;
         times.push(begun.elapsed().as_secs_f64() * 1e3);
         tokio::time::sleep(Duration::from_millis(40)).await;
@@ -119,13 +171,24 @@ struct Served {
 
 impl Served {
     async fn start(world: &World, dir: &Path) -> anyhow::Result<Self> {
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?
+            .local_addr()?
+            .port();
         let knobs = dir.join("knobs");
         std::fs::create_dir_all(&knobs)?;
         let log = std::fs::File::create(dir.join("serve.log"))?;
         let child = Command::new(env!("CARGO_BIN_EXE_flyball"))
-            .args(["serve", "--roles", "api", "--listen", &format!("127.0.0.1:{port}")])
-            .envs([("DATABASE_URL", world.database_url.as_str()), ("REDIS_URL", world.redis_url.as_str())])
+            .args([
+                "serve",
+                "--roles",
+                "api",
+                "--listen",
+                &format!("127.0.0.1:{port}"),
+            ])
+            .envs([
+                ("DATABASE_URL", world.database_url.as_str()),
+                ("REDIS_URL", world.redis_url.as_str()),
+            ])
             .env("FLYBALL_KNOBS_DIR", &knobs)
             .env_remove("FLYBALL_API_TOKEN")
             .current_dir(dir)
@@ -134,17 +197,28 @@ impl Served {
             .stderr(log)
             .kill_on_drop(true)
             .spawn()?;
-        let served = Self { child, client: reqwest::Client::new(), base: format!("http://127.0.0.1:{port}") };
+        let served = Self {
+            child,
+            client: reqwest::Client::new(),
+            base: format!("http://127.0.0.1:{port}"),
+        };
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            let answer = served.client.get(format!("{}/readyz", served.base)).send().await;
+            let answer = served
+                .client
+                .get(format!("{}/readyz", served.base))
+                .send()
+                .await;
             if answer.is_ok_and(|answer| answer.status().is_success()) {
                 return Ok(served);
             }
             if Instant::now() > deadline {
                 let said = std::fs::read_to_string(dir.join("serve.log")).unwrap_or_default();
-                return Err(anyhow::anyhow!("{}", said.lines().last().unwrap_or_default()))
-                    .context("flyball serve did not get ready");
+                return Err(anyhow::anyhow!(
+                    "{}",
+                    said.lines().last().unwrap_or_default()
+                ))
+                .context("flyball serve did not get ready");
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

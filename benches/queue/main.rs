@@ -130,7 +130,9 @@ impl Cli {
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     match cli.command {
         Some(Hidden::Child(args)) => runtime.block_on(child::run(args)),
         None => {
@@ -146,7 +148,9 @@ fn main() -> anyhow::Result<()> {
             };
             runtime.block_on(async {
                 let world = World::start(&dir, cli.statements).await?;
-                let report = Report { markdown: cli.markdown };
+                let report = Report {
+                    markdown: cli.markdown,
+                };
                 machine::describe(report, &world.queue, &dir).await?;
                 measure(&world, &cli, report, &dir).await;
                 machine::load(report);

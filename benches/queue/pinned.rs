@@ -42,21 +42,36 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     );
     let rounds = cli.rounds.unwrap_or(if cli.full { 3 } else { 1 });
     for lanes in [1, 100] {
-        for (drainer, name) in
-            [(Drainer::Floor { clients: 2, group: "" }, "floor x2"), (Drainer::Runner { processes: 1 }, "runner")]
-        {
+        for (drainer, name) in [
+            (
+                Drainer::Floor {
+                    clients: 2,
+                    group: "",
+                },
+                "floor x2",
+            ),
+            (Drainer::Runner { processes: 1 }, "runner"),
+        ] {
             let (mut free, mut pinned) = (Vec::new(), Vec::new());
             for _ in 0..rounds {
                 free.push(once(world, cli, lanes, drainer, false).await?);
                 pinned.push(once(world, cli, lanes, drainer, true).await?);
             }
             for (rounds, what) in [(&free, "no reader"), (&pinned, "a reader")] {
-                let half =
-                    |later: usize, figure: fn(&Stretch) -> f64| median(rounds.iter().map(|one| figure(&one.ran.parts[later])));
+                let half = |later: usize, figure: fn(&Stretch) -> f64| {
+                    median(rounds.iter().map(|one| figure(&one.ran.parts[later])))
+                };
                 let of_free = |figure: fn(&Stretch) -> f64| {
                     let pairs = rounds.iter().zip(&free);
-                    let value = median(pairs.map(|(one, free)| figure(&one.ran.parts[1]) / figure(&free.ran.parts[1])));
-                    if what == "no reader" { String::new() } else { against(value, GOAL, true) }
+                    let value =
+                        median(pairs.map(|(one, free)| {
+                            figure(&one.ran.parts[1]) / figure(&free.ran.parts[1])
+                        }));
+                    if what == "no reader" {
+                        String::new()
+                    } else {
+                        against(value, GOAL, true)
+                    }
                 };
                 let size = |of: fn(&Pinned) -> (f64, f64)| {
                     format!(
@@ -81,35 +96,76 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     Ok(())
 }
 
-async fn once(world: &World, cli: &Cli, lanes: i64, drainer: Drainer<'_>, pinned: bool) -> anyhow::Result<Pinned> {
+async fn once(
+    world: &World,
+    cli: &Cli,
+    lanes: i64,
+    drainer: Drainer<'_>,
+    pinned: bool,
+) -> anyhow::Result<Pinned> {
     let measured = if cli.full { 2_000_000 } else { 300_000 };
     let warm = 10_000;
     fill::clear(&world.pool).await?;
-    fill::add(&world.pool, Group { throttle: THROTTLE, name: "", lanes }, (measured + warm) as i64 * 21 / 20).await?;
+    fill::add(
+        &world.pool,
+        Group {
+            throttle: THROTTLE,
+            name: "",
+            lanes,
+        },
+        (measured + warm) as i64 * 21 / 20,
+    )
+    .await?;
     fill::settle(&world.pool).await?;
     let mut reader = PgConnection::connect(&world.database_url).await?;
     if pinned {
-        sqlx::raw_sql("begin isolation level repeatable read; select count(*) from flyball.doorbell")
-            .execute(&mut reader)
-            .await?;
+        sqlx::raw_sql(
+            "begin isolation level repeatable read; select count(*) from flyball.doorbell",
+        )
+        .execute(&mut reader)
+        .await?;
     }
     let patience = Duration::from_secs(if cli.full { 600 } else { 180 });
     if cli.statements {
         statements::reset(&world.pool).await?;
     }
-    let ran = run(world, Run { drainer, batch: BATCH, warm, measured, parts: 2, patience }).await;
+    let ran = run(
+        world,
+        Run {
+            drainer,
+            batch: BATCH,
+            warm,
+            measured,
+            parts: 2,
+            patience,
+        },
+    )
+    .await;
     if cli.statements {
-        eprintln!("{drainer:?}, {lanes} lanes, {}", if pinned { "pinned" } else { "free" });
+        eprintln!(
+            "{drainer:?}, {lanes} lanes, {}",
+            if pinned { "pinned" } else { "free" }
+        );
         statements::tell(&world.pool, (measured + warm) as f64).await?;
     }
-    let (ready_mib, lease_mib) = (size_mib(world, "flyball.ready").await?, size_mib(world, "flyball.lease").await?);
+    let (ready_mib, lease_mib) = (
+        size_mib(world, "flyball.ready").await?,
+        size_mib(world, "flyball.lease").await?,
+    );
     reader.close().await?;
-    Ok(Pinned { ran: ran?, ready_mib, lease_mib })
+    Ok(Pinned {
+        ran: ran?,
+        ready_mib,
+        lease_mib,
+    })
 }
 
 /// Returns the size of a table's heap and of its indexes, in MiB.
 async fn size_mib(world: &World, table: &str) -> anyhow::Result<(f64, f64)> {
     let sizes = "select pg_relation_size($1::regclass) / 1048576.0::float8, pg_indexes_size($1::regclass) / 1048576.0::float8";
-    let row = sqlx::query(sizes).bind(table).fetch_one(&world.pool).await?;
+    let row = sqlx::query(sizes)
+        .bind(table)
+        .fetch_one(&world.pool)
+        .await?;
     Ok((row.get(0), row.get(1)))
 }

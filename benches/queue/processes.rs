@@ -16,7 +16,15 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     world.knobs(THROTTLE, &[("rps", FAR_ABOVE)]).await?;
     let table = report.table(
         "worker processes on one queue, concurrency 100 each",
-        &["lanes, processes", "jobs/s", "per PG cpu-s", "per FB cpu-s", "per both", "of one process: wall", "cpu"],
+        &[
+            "lanes, processes",
+            "jobs/s",
+            "per PG cpu-s",
+            "per FB cpu-s",
+            "per both",
+            "of one process: wall",
+            "cpu",
+        ],
     );
     for lanes in [100, 1] {
         let mut seen: [Vec<Ran>; 3] = Default::default();
@@ -26,10 +34,20 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
             }
         }
         for (processes, rounds) in [1, 2, 4].into_iter().zip(&seen) {
-            let over = |figure: fn(&Stretch) -> f64| median(rounds.iter().map(|ran| figure(&ran.whole)));
+            let over =
+                |figure: fn(&Stretch) -> f64| median(rounds.iter().map(|ran| figure(&ran.whole)));
             let of_one = |figure: fn(&Stretch) -> f64| {
-                let value = median(rounds.iter().zip(&seen[0]).map(|(ran, one)| figure(&ran.whole) / figure(&one.whole)));
-                if processes == 1 { String::new() } else { ratio(value) }
+                let value = median(
+                    rounds
+                        .iter()
+                        .zip(&seen[0])
+                        .map(|(ran, one)| figure(&ran.whole) / figure(&one.whole)),
+                );
+                if processes == 1 {
+                    String::new()
+                } else {
+                    ratio(value)
+                }
             };
             table.row([
                 format!("{lanes} lanes, {processes} processes"),
@@ -49,8 +67,28 @@ async fn once(world: &World, cli: &Cli, lanes: i64, processes: usize) -> anyhow:
     let (warm, measured) = size(BATCH, cli.full);
     fill::clear(&world.pool).await?;
     let jobs = (warm + measured + measured / 2) as i64;
-    fill::add(&world.pool, Group { throttle: THROTTLE, name: "", lanes }, jobs).await?;
+    fill::add(
+        &world.pool,
+        Group {
+            throttle: THROTTLE,
+            name: "",
+            lanes,
+        },
+        jobs,
+    )
+    .await?;
     fill::settle(&world.pool).await?;
     let drainer = Drainer::Runner { processes };
-    run(world, Run { drainer, batch: BATCH, warm, measured, parts: 1, patience: Duration::from_secs(120) }).await
+    run(
+        world,
+        Run {
+            drainer,
+            batch: BATCH,
+            warm,
+            measured,
+            parts: 1,
+            patience: Duration::from_secs(120),
+        },
+    )
+    .await
 }

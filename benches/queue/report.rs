@@ -26,8 +26,15 @@ impl Report {
     /// Prints a title and the head of a table.
     pub fn table(self, title: &str, columns: &[&str]) -> Table {
         let first = |place: usize| if place == 0 { 44 } else { 0 };
-        let widths = columns.iter().enumerate().map(|(place, name)| name.chars().count().max(8).max(first(place))).collect();
-        let table = Table { markdown: self.markdown, widths };
+        let widths = columns
+            .iter()
+            .enumerate()
+            .map(|(place, name)| name.chars().count().max(8).max(first(place)))
+            .collect();
+        let table = Table {
+            markdown: self.markdown,
+            widths,
+        };
         if self.markdown {
             self.say(&format!("\n### {title}\n"));
         } else {
@@ -35,7 +42,11 @@ impl Report {
         }
         table.row(columns.iter().map(|name| (*name).to_owned()));
         if self.markdown {
-            let line: Vec<&str> = columns.iter().enumerate().map(|(place, _)| if place == 0 { "---" } else { "---:" }).collect();
+            let line: Vec<&str> = columns
+                .iter()
+                .enumerate()
+                .map(|(place, _)| if place == 0 { "---" } else { "---:" })
+                .collect();
             self.say(&format!("| {} |", line.join(" | ")));
         }
         table
@@ -53,7 +64,13 @@ impl Table {
                 .iter()
                 .zip(&self.widths)
                 .enumerate()
-                .map(|(place, (cell, width))| if place == 0 { format!("{cell:<width$}") } else { format!("{cell:>width$}") })
+                .map(|(place, (cell, width))| {
+                    if place == 0 {
+                        format!("{cell:<width$}")
+                    } else {
+                        format!("{cell:>width$}")
+                    }
+                })
                 .collect();
             println!("{}", aligned.join("  ").trim_end());
         }
@@ -92,12 +109,20 @@ pub fn count(value: f64) -> String {
         }
         text.push(digit);
     }
-    if value < 0.0 { format!("-{text}") } else { text }
+    if value < 0.0 {
+        format!("-{text}")
+    } else {
+        text
+    }
 }
 
 /// Formats a ratio with two decimals.
 pub fn ratio(value: f64) -> String {
-    if value.is_finite() { format!("{value:.2}") } else { "-".to_owned() }
+    if value.is_finite() {
+        format!("{value:.2}")
+    } else {
+        "-".to_owned()
+    }
 }
 
 /// Formats a ratio beside its goal.
@@ -105,7 +130,14 @@ pub fn against(value: f64, goal: f64, at_least: bool) -> String {
     if !value.is_finite() {
         return "-".to_owned();
     }
-    let met = if at_least { value >= goal } else { value <= goal };
+    let met = if at_least {
+        value >= goal
+    } else {
+        value <= goal
+    };
     let sign = if at_least { "≥" } else { "≤" };
-    format!("{value:.2} ({sign} {goal}: {})", if met { "met" } else { "missed" })
+    format!(
+        "{value:.2} ({sign} {goal}: {})",
+        if met { "met" } else { "missed" }
+    )
 }

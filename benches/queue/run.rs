@@ -112,12 +112,34 @@ impl Drain {
             Drainer::Runner { .. } => (0, ""),
         };
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("child").args(["--batch", &batch.to_string(), "--clients", &clients.to_string(), "--group", group]);
-        command.args(["--database-url", &world.database_url, "--redis-url", &world.redis_url]);
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+        command.arg("child").args([
+            "--batch",
+            &batch.to_string(),
+            "--clients",
+            &clients.to_string(),
+            "--group",
+            group,
+        ]);
+        command.args([
+            "--database-url",
+            &world.database_url,
+            "--redis-url",
+            &world.redis_url,
+        ]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
         let pid = child.id().context("the draining process ended at once")?;
-        let stdout = child.stdout.take().context("the draining process has no standard output")?;
-        let (ready, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let stdout = child
+            .stdout
+            .take()
+            .context("the draining process has no standard output")?;
+        let (ready, done) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let (is_ready, counted) = (ready.clone(), done.clone());
         tokio::spawn(async move {
             let mut lines = BufReader::new(stdout).lines();
@@ -128,11 +150,20 @@ impl Drain {
                 }
             }
         });
-        Ok(Self { child, pid, ready, done })
+        Ok(Self {
+            child,
+            pid,
+            ready,
+            done,
+        })
     }
 
     async fn go(&mut self) -> anyhow::Result<()> {
-        let stdin = self.child.stdin.as_mut().context("the draining process has no standard input")?;
+        let stdin = self
+            .child
+            .stdin
+            .as_mut()
+            .context("the draining process has no standard input")?;
         stdin.write_all(b"go\n").await?;
         Ok(stdin.flush().await?)
     }
@@ -140,8 +171,9 @@ impl Drain {
     /// Closes its standard input and waits until it has stopped gracefully.
     async fn stop(mut self) -> anyhow::Result<()> {
         drop(self.child.stdin.take());
-        let status =
-            tokio::time::timeout(Duration::from_secs(60), self.child.wait()).await.context("did not stop within 60 s")??;
+        let status = tokio::time::timeout(Duration::from_secs(60), self.child.wait())
+            .await
+            .context("did not stop within 60 s")??;
         if !status.success() {
             bail!("the draining process ended with {status}");
         }
@@ -157,7 +189,11 @@ struct Mark {
 }
 
 fn between(from: &Mark, to: &Mark) -> Stretch {
-    Stretch { jobs: to.jobs - from.jobs, wall_s: (to.at - from.at).as_secs_f64(), cpu: to.cpu - from.cpu }
+    Stretch {
+        jobs: to.jobs - from.jobs,
+        wall_s: (to.at - from.at).as_secs_f64(),
+        cpu: to.cpu - from.cpu,
+    }
 }
 
 /// Starts the processes, measures the run, and stops them.
@@ -166,21 +202,32 @@ pub async fn run(world: &World, what: Run<'_>) -> anyhow::Result<Ran> {
         Drainer::Floor { .. } => 1,
         Drainer::Runner { processes } => processes,
     };
-    let drains: anyhow::Result<Vec<Drain>> = (0..processes).map(|_| Drain::start(world, what.batch, what.drainer)).collect();
+    let drains: anyhow::Result<Vec<Drain>> = (0..processes)
+        .map(|_| Drain::start(world, what.batch, what.drainer))
+        .collect();
     let mut drains = drains?;
     let deadline = Instant::now() + what.patience;
-    until(deadline, "ready", &mut drains, |drains| drains.iter().all(|one| one.ready.load(Ordering::Relaxed))).await?;
+    until(deadline, "ready", &mut drains, |drains| {
+        drains.iter().all(|one| one.ready.load(Ordering::Relaxed))
+    })
+    .await?;
     let begun = Instant::now();
     for one in &mut drains {
         one.go().await?;
     }
-    until(deadline, "first job", &mut drains, |drains| total(drains) > 0).await?;
+    until(deadline, "first job", &mut drains, |drains| {
+        total(drains) > 0
+    })
+    .await?;
     let first_s = begun.elapsed().as_secs_f64();
     let pids: Vec<u32> = drains.iter().map(|one| one.pid).collect();
     let mut marks = Vec::new();
     for part in 0..=what.parts {
         let wanted = what.warm + what.measured * part / what.parts;
-        until(deadline, &format!("{wanted} jobs"), &mut drains, |drains| total(drains) >= wanted).await?;
+        until(deadline, &format!("{wanted} jobs"), &mut drains, |drains| {
+            total(drains) >= wanted
+        })
+        .await?;
         marks.push(mark(world, &pids, &drains, what.parts == 1).await?);
     }
     let memory: Vec<(f64, f64)> = pids.iter().map(|pid| resident_mib(*pid)).collect();
@@ -189,7 +236,10 @@ pub async fn run(world: &World, what: Run<'_>) -> anyhow::Result<Ran> {
     }
     Ok(Ran {
         whole: between(&marks[0], &marks[marks.len() - 1]),
-        parts: marks.windows(2).map(|pair| between(&pair[0], &pair[1])).collect(),
+        parts: marks
+            .windows(2)
+            .map(|pair| between(&pair[0], &pair[1]))
+            .collect(),
         peak_mib: memory.iter().map(|(peak, _)| *peak).fold(0.0, f64::max),
         resident_mib: memory.iter().map(|(_, now)| *now).fold(0.0, f64::max),
         first_s,
@@ -203,7 +253,9 @@ pub async fn run(world: &World, what: Run<'_>) -> anyhow::Result<Ran> {
 async fn mark(world: &World, pids: &[u32], drains: &[Drain], exact: bool) -> anyhow::Result<Mark> {
     let (at, cpu, handled) = (Instant::now(), world.servers.spent(pids), total(drains));
     let jobs = if exact {
-        let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt").fetch_one(&world.pool).await?;
+        let ended: i64 = sqlx::query_scalar("select count(*) from flyball.attempt")
+            .fetch_one(&world.pool)
+            .await?;
         ended as f64
     } else {
         handled as f64
@@ -212,17 +264,31 @@ async fn mark(world: &World, pids: &[u32], drains: &[Drain], exact: bool) -> any
 }
 
 fn total(drains: &[Drain]) -> u64 {
-    drains.iter().map(|one| one.done.load(Ordering::Relaxed)).sum()
+    drains
+        .iter()
+        .map(|one| one.done.load(Ordering::Relaxed))
+        .sum()
 }
 
-async fn until(deadline: Instant, what: &str, drains: &mut [Drain], reached: impl Fn(&[Drain]) -> bool) -> anyhow::Result<()> {
+async fn until(
+    deadline: Instant,
+    what: &str,
+    drains: &mut [Drain],
+    reached: impl Fn(&[Drain]) -> bool,
+) -> anyhow::Result<()> {
     while !reached(drains) {
         if Instant::now() > deadline {
-            bail!("stalled: {} jobs done, still waiting for: {what}", total(drains));
+            bail!(
+                "stalled: {} jobs done, still waiting for: {what}",
+                total(drains)
+            );
         }
         for one in drains.iter_mut() {
             if let Some(status) = one.child.try_wait()? {
-                bail!("a draining process ended with {status} after {} jobs", total(drains));
+                bail!(
+                    "a draining process ended with {status} after {} jobs",
+                    total(drains)
+                );
             }
         }
         tokio::time::sleep(LOOK_EVERY).await;

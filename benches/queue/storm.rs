@@ -56,8 +56,17 @@ select job_id from flyball.enqueue('noop', $1, $2, priority => $3, run_at => clo
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     let jobs = if cli.full { 5_000_000 } else { 300_000 };
     let table = report.table(
-        &format!("{} jobs due in one second, those of other throttles beside them", count(jobs as f64)),
-        &["ms from its time to its start", "p50", "p99", "max", "moved per s"],
+        &format!(
+            "{} jobs due in one second, those of other throttles beside them",
+            count(jobs as f64)
+        ),
+        &[
+            "ms from its time to its start",
+            "p50",
+            "p99",
+            "max",
+            "moved per s",
+        ],
     );
     world.knobs(CROWD.0, &[("rps", CROWD.1)]).await?;
     world.knobs("other", &[("rps", "-1")]).await?;
@@ -66,10 +75,19 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         let mut from = 0;
         while from < jobs {
             let to = (from + PART).min(jobs);
-            sqlx::query(FILL).bind(from).bind(to).bind(LANES).bind(CROWD.0).bind(jobs as f64).execute(&world.pool).await?;
+            sqlx::query(FILL)
+                .bind(from)
+                .bind(to)
+                .bind(LANES)
+                .bind(CROWD.0)
+                .bind(jobs as f64)
+                .execute(&world.pool)
+                .await?;
             from = to;
         }
-        sqlx::query("vacuum (analyze) flyball.scheduled").execute(&world.pool).await?;
+        sqlx::query("vacuum (analyze) flyball.scheduled")
+            .execute(&world.pool)
+            .await?;
         sqlx::query("checkpoint").execute(&world.pool).await?;
         let (critical, equal, per_s) = once(world).await?;
         for (name, late) in [("critical", critical), ("the crowd's priority", equal)] {
@@ -99,9 +117,15 @@ async fn once(world: &World) -> anyhow::Result<(Vec<f64>, Vec<f64>, f64)> {
         std::future::ready(Outcome::Done)
     });
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let config = Config { grace: Duration::from_secs(5), ..Config::default() };
+    let config = Config {
+        grace: Duration::from_secs(5),
+        ..Config::default()
+    };
     let queue = Queue::connect(&world.database_url, 10, Duration::from_secs(20)).await?;
-    let waiting = || sqlx::query_scalar::<_, i64>("select count(*) from flyball.scheduled").fetch_one(&world.pool);
+    let waiting = || {
+        sqlx::query_scalar::<_, i64>("select count(*) from flyball.scheduled")
+            .fetch_one(&world.pool)
+    };
     let (begun, before) = (Instant::now(), waiting().await?);
     let worker = Worker::start(config, queue, Arc::clone(&world.store), kinds, metrics).await?;
     let mut connection = PgConnection::connect(&world.database_url).await?;
@@ -112,9 +136,15 @@ async fn once(world: &World) -> anyhow::Result<(Vec<f64>, Vec<f64>, f64)> {
     while left > 100 && begun.elapsed() < LONGEST {
         tick.tick().await;
         for (throttle, priority) in [(THROTTLE, 0), ("other", 1)] {
-            let probe = sqlx::query(PROBE).bind(json!({ "n": due.len() })).bind(throttle).bind(priority);
+            let probe = sqlx::query(PROBE)
+                .bind(json!({ "n": due.len() }))
+                .bind(throttle)
+                .bind(priority);
             due.push(Instant::now() + AHEAD);
-            probe.bind(AHEAD.as_secs_f64()).fetch_one(&mut connection).await?;
+            probe
+                .bind(AHEAD.as_secs_f64())
+                .fetch_one(&mut connection)
+                .await?;
         }
         if due.len() % 40 == 0 {
             left = waiting().await?;

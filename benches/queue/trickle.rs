@@ -28,7 +28,14 @@ const GOAL_MS: (f64, f64) = (2.0, 6.0);
 pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result<()> {
     let table = report.table(
         "enqueue to start on an idle system, 100 jobs/s one by one",
-        &["ms from the return of enqueue", "p50", "p99", "max", "from its start p50", "p99"],
+        &[
+            "ms from the return of enqueue",
+            "p50",
+            "p99",
+            "max",
+            "from its start p50",
+            "p99",
+        ],
     );
     let jobs = PER_S * if cli.full { 20 } else { 6 };
     for (rps, name) in [("-1", "free"), (FAR_ABOVE, "finite")] {
@@ -37,17 +44,39 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         for round in 0..cli.rounds() {
             fill::clear(&world.pool).await?;
             let (from_return, from_start) = once(world, jobs).await?;
-            let (p50, p99) = (median(from_return.clone()), quantile(from_return.clone(), 0.99));
+            let (p50, p99) = (
+                median(from_return.clone()),
+                quantile(from_return.clone(), 0.99),
+            );
             let most = quantile(from_return, 1.0);
-            let cells = [p50, p99, most, median(from_start.clone()), quantile(from_start, 0.99)];
-            table.row(std::iter::once(format!("{name}, round {}", round + 1)).chain(cells.map(|ms| format!("{ms:.2}"))));
+            let cells = [
+                p50,
+                p99,
+                most,
+                median(from_start.clone()),
+                quantile(from_start, 0.99),
+            ];
+            table.row(
+                std::iter::once(format!("{name}, round {}", round + 1))
+                    .chain(cells.map(|ms| format!("{ms:.2}"))),
+            );
             p50s.push(p50);
             p99s.push(p99);
             worst = worst.max(most);
         }
         let (p50, p99) = (median(p50s), median(p99s));
-        let met = |value: f64, goal: f64| format!("{value:.2} (≤ {goal}: {})", if value <= goal { "met" } else { "missed" });
-        table.row([format!("{name}, median of rounds"), met(p50, GOAL_MS.0), met(p99, GOAL_MS.1), format!("{worst:.2}")]);
+        let met = |value: f64, goal: f64| {
+            format!(
+                "{value:.2} (≤ {goal}: {})",
+                if value <= goal { "met" } else { "missed" }
+            )
+        };
+        table.row([
+            format!("{name}, median of rounds"),
+            met(p50, GOAL_MS.0),
+            met(p99, GOAL_MS.1),
+            format!("{worst:.2}"),
+        ]);
     }
     Ok(())
 }
@@ -62,7 +91,10 @@ async fn once(world: &World, jobs: u64) -> anyhow::Result<(Vec<f64>, Vec<f64>)> 
         std::future::ready(Outcome::Done)
     });
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let config = Config { grace: Duration::from_secs(5), ..Config::default() };
+    let config = Config {
+        grace: Duration::from_secs(5),
+        ..Config::default()
+    };
     let queue = Queue::connect(&world.database_url, 10, Duration::from_secs(20)).await?;
     let worker = Worker::start(config, queue, Arc::clone(&world.store), kinds, metrics).await?;
     let mut connection = PgConnection::connect(&world.database_url).await?;
@@ -74,7 +106,10 @@ async fn once(world: &World, jobs: u64) -> anyhow::Result<(Vec<f64>, Vec<f64>)> 
     for n in 0..warm + jobs {
         tick.tick().await;
         let begun = Instant::now();
-        let statement = sqlx::query(ENQUEUE).bind(json!({ "n": n })).bind(THROTTLE).bind((n % 16).to_string());
+        let statement = sqlx::query(ENQUEUE)
+            .bind(json!({ "n": n }))
+            .bind(THROTTLE)
+            .bind((n % 16).to_string());
         statement.fetch_one(&mut connection).await?;
         moments.push((begun, Instant::now()));
     }

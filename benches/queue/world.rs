@@ -52,32 +52,57 @@ impl World {
         let urls = running.urls.clone();
         if statements {
             let pool = PgPool::connect(&as_superuser(&urls.database_url)).await?;
-            sqlx::query("alter system set shared_preload_libraries = 'pg_stat_statements'").execute(&pool).await?;
+            sqlx::query("alter system set shared_preload_libraries = 'pg_stat_statements'")
+                .execute(&pool)
+                .await?;
             pool.close().await;
             running.stop(Part::Postgres)?;
             running.start(Part::Postgres)?;
         }
         // The server's statistics and counts require its superuser.
-        let pool = PgPoolOptions::new().max_connections(4).connect(&as_superuser(&urls.database_url)).await?;
+        let pool = PgPoolOptions::new()
+            .max_connections(4)
+            .connect(&as_superuser(&urls.database_url))
+            .await?;
         if statements {
-            sqlx::query("create extension if not exists pg_stat_statements").execute(&pool).await?;
+            sqlx::query("create extension if not exists pg_stat_statements")
+                .execute(&pool)
+                .await?;
         }
         tune(&pool).await?;
         let queue = Queue::connect(&urls.database_url, 4, Duration::from_secs(20)).await?;
         queue.migrate().await?;
         fill::prepare(&pool).await?;
         let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&urls.redis_url, "")?);
-        let servers = Servers { postmaster: postmaster(&pool).await?, redis: read_pid(&dir.join("run/redis.pid"))? };
-        let world =
-            Self { database_url: urls.database_url, redis_url: urls.redis_url, pool, queue, store, servers, _running: running };
+        let servers = Servers {
+            postmaster: postmaster(&pool).await?,
+            redis: read_pid(&dir.join("run/redis.pid"))?,
+        };
+        let world = Self {
+            database_url: urls.database_url,
+            redis_url: urls.redis_url,
+            pool,
+            queue,
+            store,
+            servers,
+            _running: running,
+        };
         world.knobs(THROTTLE, &[("rps", "-1")]).await?;
         Ok(world)
     }
 
     /// Sets knobs of a throttle, which is created if it does not exist.
     pub async fn knobs(&self, throttle: &str, fields: &[(&str, &str)]) -> anyhow::Result<()> {
-        let fields: BTreeMap<_, _> = fields.iter().map(|(name, text)| ((*name).to_owned(), Some((*text).to_owned()))).collect();
-        let change = Change { fields, create: true, by: "bench".into(), ..Change::default() };
+        let fields: BTreeMap<_, _> = fields
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), Some((*text).to_owned())))
+            .collect();
+        let change = Change {
+            fields,
+            create: true,
+            by: "bench".into(),
+            ..Change::default()
+        };
         self.store.set(&Name::new(throttle)?, &change).await?;
         Ok(())
     }
@@ -86,7 +111,9 @@ impl World {
 /// Makes checkpoints rare, because they would interrupt long runs at arbitrary moments.
 async fn tune(pool: &PgPool) -> anyhow::Result<()> {
     for setting in ["max_wal_size = '16GB'", "checkpoint_timeout = '1h'"] {
-        sqlx::query(sqlx::AssertSqlSafe(format!("alter system set {setting}"))).execute(pool).await?;
+        sqlx::query(sqlx::AssertSqlSafe(format!("alter system set {setting}")))
+            .execute(pool)
+            .await?;
     }
     sqlx::query("select pg_reload_conf()").execute(pool).await?;
     Ok(())
@@ -95,12 +122,19 @@ async fn tune(pool: &PgPool) -> anyhow::Result<()> {
 /// Returns the postmaster's process id, which is the first line of this file of the server.
 async fn postmaster(pool: &PgPool) -> anyhow::Result<u32> {
     let text: String =
-        sqlx::query_scalar("select split_part(pg_read_file('postmaster.pid'), chr(10), 1)").fetch_one(pool).await?;
-    text.trim().parse().with_context(|| format!("{text:?} is not a process id"))
+        sqlx::query_scalar("select split_part(pg_read_file('postmaster.pid'), chr(10), 1)")
+            .fetch_one(pool)
+            .await?;
+    text.trim()
+        .parse()
+        .with_context(|| format!("{text:?} is not a process id"))
 }
 
 fn read_pid(path: &Path) -> anyhow::Result<u32> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let first = text.split_whitespace().next().unwrap_or_default();
-    first.parse().with_context(|| format!("{first:?} in {} is not a process id", path.display()))
+    first
+        .parse()
+        .with_context(|| format!("{first:?} in {} is not a process id", path.display()))
 }

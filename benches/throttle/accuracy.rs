@@ -15,7 +15,13 @@ use crate::world::World;
 const VIRTUAL: [&str; 5] = ["0.0001", "0.001", "0.01", "0.1", "0.7"];
 
 /// Rates that are measured in real time, in tokens per second, each with its duration in seconds.
-const REAL: [(&str, f64); 5] = [("1", 20.0), ("10", 10.0), ("100", 6.0), ("1000", 6.0), ("10000", 6.0)];
+const REAL: [(&str, f64); 5] = [
+    ("1", 20.0),
+    ("10", 10.0),
+    ("100", 6.0),
+    ("1000", 6.0),
+    ("10000", 6.0),
+];
 
 const ASKERS: [usize; 2] = [1, 8];
 
@@ -29,11 +35,22 @@ const ALLOWED: f64 = 0.002;
 const START: i64 = 1_795_000_000_000_000;
 
 pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
-    let columns = ["commanded rate, tokens/s", "who asks", "time", "granted", "achieved, tokens/s", "off by"];
+    let columns = [
+        "commanded rate, tokens/s",
+        "who asks",
+        "time",
+        "granted",
+        "achieved, tokens/s",
+        "off by",
+    ];
     let table = report.table("commanded and achieved rates (at most 0.2 % off)", &columns);
     let row = |commanded: &str, who: String, time: String, granted: f64, achieved: f64| {
         let off = achieved / commanded.parse::<f64>().unwrap_or(f64::NAN) - 1.0;
-        let met = if off.abs() <= ALLOWED { "met" } else { "missed" };
+        let met = if off.abs() <= ALLOWED {
+            "met"
+        } else {
+            "missed"
+        };
         table.row([
             commanded.to_owned(),
             who,
@@ -43,15 +60,31 @@ pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
             format!("{:+.4} % ({met})", off * 100.0),
         ]);
     };
-    for (rps, clients) in VIRTUAL.into_iter().flat_map(|rps| ASKERS.map(|clients| (rps, clients))) {
-        world.knobs(&format!("virtual-{clients}-{rps}"), &[("rps", rps)]).await?;
+    for (rps, clients) in VIRTUAL
+        .into_iter()
+        .flat_map(|rps| ASKERS.map(|clients| (rps, clients)))
+    {
+        world
+            .knobs(&format!("virtual-{clients}-{rps}"), &[("rps", rps)])
+            .await?;
         let (granted, seconds) = in_virtual_time(world, rps, clients).await?;
-        row(rps, format!("{clients} clients"), format!("{seconds:.0} s, virtual"), granted, granted / seconds);
+        row(
+            rps,
+            format!("{clients} clients"),
+            format!("{seconds:.0} s, virtual"),
+            granted,
+            granted / seconds,
+        );
     }
-    for ((rps, seconds), processes) in REAL.into_iter().flat_map(|rate| ASKERS.map(|processes| (rate, processes))) {
+    for ((rps, seconds), processes) in REAL
+        .into_iter()
+        .flat_map(|rate| ASKERS.map(|processes| (rate, processes)))
+    {
         let throttle = format!("real-{processes}-{rps}");
         world.knobs(&throttle, &[("rps", rps)]).await?;
-        let said = world.askers(What::Pace, &throttle, seconds, processes)?.go(|| Ok(()))?;
+        let said = world
+            .askers(What::Pace, &throttle, seconds, processes)?
+            .go(|| Ok(()))?;
         let read = |line: &String| {
             let (at_us, units) = line.split_once(' ')?;
             Some((at_us.parse::<i64>().ok()?, units.parse::<f64>().ok()?))
@@ -60,10 +93,18 @@ pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
         grants.sort_by_key(|grant| grant.0);
         // Each grant empties the bucket, so the tokens after the first grant are those refilled
         // until the last.
-        let (Some(first), Some(last)) = (grants.first(), grants.last()) else { anyhow::bail!("nothing was granted at {rps}") };
+        let (Some(first), Some(last)) = (grants.first(), grants.last()) else {
+            anyhow::bail!("nothing was granted at {rps}")
+        };
         let granted: f64 = grants.iter().skip(1).map(|grant| grant.1).sum();
         let took = (last.0 - first.0) as f64 / 1e6;
-        row(rps, format!("{processes} processes"), format!("{took:.2} s"), granted, granted / took);
+        row(
+            rps,
+            format!("{processes} processes"),
+            format!("{took:.2} s"),
+            granted,
+            granted / took,
+        );
     }
     Ok(())
 }
@@ -78,8 +119,14 @@ async fn in_virtual_time(world: &World, rps: &str, clients: usize) -> anyhow::Re
         let store = RedisStore::connect(&world.url(), "")?.with_bound(Duration::from_secs(10));
         anyhow::Ok(store.with_clock(Arc::new(move || clock.load(Ordering::SeqCst))))
     };
-    let stores = (0..clients).map(store).collect::<anyhow::Result<Vec<_>>>()?;
-    let ask = Ask { throttle: Name::new(format!("virtual-{clients}-{rps}"))?, lanes: vec![LaneAsk::default()], holder: None };
+    let stores = (0..clients)
+        .map(store)
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let ask = Ask {
+        throttle: Name::new(format!("virtual-{clients}-{rps}"))?,
+        lanes: vec![LaneAsk::default()],
+        holder: None,
+    };
     let mut due: Vec<i64> = (0..clients as i64).map(|n| START + n).collect();
     let (mut granted, mut first, mut last) = (0.0, None, START);
     while granted < TOKENS {

@@ -71,11 +71,18 @@ impl What {
 
 /// Asks for tokens and prints the results.
 pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
-    let redis: Arc<dyn Store> = Arc::new(RedisStore::connect(&args.redis_url, "")?.with_bound(Duration::from_secs(10)));
+    let redis: Arc<dyn Store> =
+        Arc::new(RedisStore::connect(&args.redis_url, "")?.with_bound(Duration::from_secs(10)));
     let throttle = Name::new(args.throttle.as_str())?;
     let lanes = |lanes: usize, want| Ask {
         throttle: throttle.clone(),
-        lanes: (0..lanes).map(|n| LaneAsk { key: n.to_string(), want, ..LaneAsk::default() }).collect(),
+        lanes: (0..lanes)
+            .map(|n| LaneAsk {
+                key: n.to_string(),
+                want,
+                ..LaneAsk::default()
+            })
+            .collect(),
         holder: None,
     };
     // The first connection is not measured.
@@ -97,7 +104,9 @@ pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
 }
 
 async fn bare(url: &str, begun: Instant, time: Duration) -> anyhow::Result<u64> {
-    let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let connection = redis::Client::open(url)?
+        .get_multiplexed_async_connection()
+        .await?;
     let script = redis::Script::new(BARE);
     let key = format!("bare:{}", std::process::id());
     let one = async || {
@@ -108,20 +117,35 @@ async fn bare(url: &str, begun: Instant, time: Duration) -> anyhow::Result<u64> 
         }
         anyhow::Ok(calls)
     };
-    Ok(try_join_all((0..IN_FLIGHT).map(|_| one())).await?.iter().sum())
+    Ok(try_join_all((0..IN_FLIGHT).map(|_| one()))
+        .await?
+        .iter()
+        .sum())
 }
 
-async fn asked(store: &Arc<dyn Store>, ask: &Ask, in_flight: usize, begun: Instant, time: Duration) -> anyhow::Result<u64> {
+async fn asked(
+    store: &Arc<dyn Store>,
+    ask: &Ask,
+    in_flight: usize,
+    begun: Instant,
+    time: Duration,
+) -> anyhow::Result<u64> {
     let one = async || {
         let mut decisions = 0;
         while begun.elapsed() < time {
             let answer = store.acquire(ask).await;
-            anyhow::ensure!(answer.lanes.iter().all(|lane| lane.granted == 1), "there is enough for everybody");
+            anyhow::ensure!(
+                answer.lanes.iter().all(|lane| lane.granted == 1),
+                "there is enough for everybody"
+            );
             decisions += answer.lanes.len() as u64;
         }
         anyhow::Ok(decisions)
     };
-    Ok(try_join_all((0..in_flight).map(|_| one())).await?.iter().sum())
+    Ok(try_join_all((0..in_flight).map(|_| one()))
+        .await?
+        .iter()
+        .sum())
 }
 
 /// The requests per millisecond, as from a handler that does some work with every token.
@@ -148,13 +172,17 @@ async fn leased(redis: Arc<dyn Store>, ask: &Ask, time: Duration) -> anyhow::Res
         let before = Instant::now();
         for _ in 0..A_MILLISECOND {
             let answer = store.acquire(ask).await;
-            anyhow::ensure!(answer.lanes[0].granted == 1, "there is enough for everybody");
+            anyhow::ensure!(
+                answer.lanes[0].granted == 1,
+                "there is enough for everybody"
+            );
         }
         each_us.push(before.elapsed().as_secs_f64() * 1e6 / f64::from(A_MILLISECOND));
     }
     let took_s = settled.unwrap_or(begun).elapsed().as_secs_f64();
     store.give_back_all().await;
-    let [decisions, all] = [each_us.len(), each_us.len() + before_that].map(|times| times * A_MILLISECOND as usize);
+    let [decisions, all] =
+        [each_us.len(), each_us.len() + before_that].map(|times| times * A_MILLISECOND as usize);
     println!("{decisions} {took_s} {} {all}", median(each_us));
     Ok(())
 }
@@ -171,6 +199,8 @@ async fn pace(store: &dyn Store, ask: &Ask, begun: Instant, time: Duration) -> a
         }
         tokio::time::sleep(lane.wait).await;
     }
-    granted.iter().for_each(|(at_us, units)| println!("{at_us} {units}"));
+    granted
+        .iter()
+        .for_each(|(at_us, units)| println!("{at_us} {units}"));
     Ok(())
 }

@@ -8,14 +8,23 @@ use crate::world::World;
 /// Prints the machine and the versions.
 pub fn describe(report: Report, world: &World) -> anyhow::Result<()> {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model =
-        info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':')).map_or("unknown", |(_, name)| name);
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
+        .map_or("unknown", |(_, name)| name);
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
-    let server: String = redis::cmd("INFO").arg("server").query(&mut world.redis()?)?;
-    let version = server.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or("unknown");
+    let server: String = redis::cmd("INFO")
+        .arg("server")
+        .query(&mut world.redis()?)?;
+    let version = server
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))
+        .unwrap_or("unknown");
     let bullet = if report.markdown { "- " } else { "" };
     report.say(&format!("{bullet}machine: {}, {cores} cores", model.trim()));
-    report.say(&format!("{bullet}server: Redis {version} on this machine by a unix socket"));
+    report.say(&format!(
+        "{bullet}server: Redis {version} on this machine by a unix socket"
+    ));
     load(report);
     Ok(())
 }
@@ -25,5 +34,9 @@ pub fn describe(report: Report, world: &World) -> anyhow::Result<()> {
 pub fn load(report: Report) {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let three: Vec<&str> = text.split_whitespace().take(3).collect();
-    report.say(&format!("{}load average: {}", if report.markdown { "- " } else { "" }, three.join(" ")));
+    report.say(&format!(
+        "{}load average: {}",
+        if report.markdown { "- " } else { "" },
+        three.join(" ")
+    ));
 }

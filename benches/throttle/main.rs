@@ -66,13 +66,26 @@ fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     if let Some(Hidden::Child(args)) = cli.command {
         // One thread, as in a process that is busy with other work.
-        return tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(child::run(args));
+        return tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?
+            .block_on(child::run(args));
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
-        let (world, report) = (World::start()?, Report { markdown: cli.markdown });
+        let (world, report) = (
+            World::start()?,
+            Report {
+                markdown: cli.markdown,
+            },
+        );
         machine::describe(report, &world)?;
-        for case in Case::value_variants().iter().filter(|case| cli.only.is_empty() || cli.only.contains(case)) {
+        for case in Case::value_variants()
+            .iter()
+            .filter(|case| cli.only.is_empty() || cli.only.contains(case))
+        {
             match case {
                 Case::Speed => speed::measure(&world, &cli, report).await?,
                 Case::Accuracy => accuracy::measure(&world, report).await?,

@@ -22,7 +22,13 @@ struct Row {
 const FAR: &str = "100000000";
 
 const ROWS: [Row; 6] = [
-    Row { name: "a bare EVALSHA of an INCR", what: What::Bare, lanes: 1, chain: &[("bare", &[("rps", FAR)])], goal_us: None },
+    Row {
+        name: "a bare EVALSHA of an INCR",
+        what: What::Bare,
+        lanes: 1,
+        chain: &[("bare", &[("rps", FAR)])],
+        goal_us: None,
+    },
     Row {
         name: "one key, one ask after the other",
         what: What::Single,
@@ -30,19 +36,34 @@ const ROWS: [Row; 6] = [
         chain: &[("one", &[("rps", FAR)])],
         goal_us: None,
     },
-    Row { name: "one key of one throttle", what: What::One, lanes: 1, chain: &[("one", &[("rps", FAR)])], goal_us: None },
+    Row {
+        name: "one key of one throttle",
+        what: What::One,
+        lanes: 1,
+        chain: &[("one", &[("rps", FAR)])],
+        goal_us: None,
+    },
     Row {
         name: "tier, throttle, 100 keys a call",
         what: What::Lanes,
         lanes: LANES,
-        chain: &[("tier", &[("rps", FAR)]), ("plain", &[("rps", FAR), ("parent", "tier")])],
+        chain: &[
+            ("tier", &[("rps", FAR)]),
+            ("plain", &[("rps", FAR), ("parent", "tier")]),
+        ],
         goal_us: Some(4.0),
     },
     Row {
         name: "the same, each key with its own rate",
         what: What::Lanes,
         lanes: LANES,
-        chain: &[("tier", &[("rps", FAR)]), ("keyed", &[("rps", FAR), ("parent", "tier"), ("key_rps", FAR)])],
+        chain: &[
+            ("tier", &[("rps", FAR)]),
+            (
+                "keyed",
+                &[("rps", FAR), ("parent", "tier"), ("key_rps", FAR)],
+            ),
+        ],
         goal_us: Some(4.0),
     },
     Row {
@@ -69,28 +90,54 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     for (throttle, knobs) in ROWS.iter().flat_map(|row| row.chain) {
         world.knobs(throttle, knobs).await?;
         // A new bucket begins with one token and fills from the first request on.
-        let ask = Ask { throttle: Name::new(*throttle)?, lanes: vec![LaneAsk::default()], holder: None };
+        let ask = Ask {
+            throttle: Name::new(*throttle)?,
+            lanes: vec![LaneAsk::default()],
+            holder: None,
+        };
         world.store.acquire(&ask).await;
     }
-    let columns = ["who is asked, by how many processes", "decisions/s", "µs each, asker", "Redis µs a call", "Redis µs each"];
-    let table = report.table("decisions: eight asks under way in each process, unless one is told", &columns);
+    let columns = [
+        "who is asked, by how many processes",
+        "decisions/s",
+        "µs each, asker",
+        "Redis µs a call",
+        "Redis µs each",
+    ];
+    let table = report.table(
+        "decisions: eight asks under way in each process, unless one is told",
+        &columns,
+    );
     let mut seen: Vec<Vec<Round>> = vec![Vec::new(); ROWS.len() * cli.processes.len()];
     for _ in 0..cli.rounds.max(1) {
-        let places = cli.processes.iter().flat_map(|processes| ROWS.iter().map(move |row| (row, *processes)));
+        let places = cli
+            .processes
+            .iter()
+            .flat_map(|processes| ROWS.iter().map(move |row| (row, *processes)));
         for ((row, processes), rounds) in places.zip(&mut seen) {
             rounds.push(once(world, row, processes, cli.seconds)?);
         }
     }
-    let places = cli.processes.iter().flat_map(|processes| ROWS.iter().map(move |row| (row, *processes)));
+    let places = cli
+        .processes
+        .iter()
+        .flat_map(|processes| ROWS.iter().map(move |row| (row, *processes)));
     for ((row, processes), rounds) in places.zip(&seen) {
         let over = |figure: fn(&Round) -> f64| median(rounds.iter().map(figure));
         let (client_us, redis_us) = (over(|round| round.client_us), over(|round| round.redis_us));
         table.row([
             format!("{} x{processes}", row.name),
             count(over(|round| round.per_s)),
-            if row.what == What::Leased { against(client_us, LEASED_GOAL_US, false) } else { format!("{client_us:.2}") },
+            if row.what == What::Leased {
+                against(client_us, LEASED_GOAL_US, false)
+            } else {
+                format!("{client_us:.2}")
+            },
             format!("{:.2}", over(|round| round.redis_us_per_call)),
-            row.goal_us.map_or_else(|| format!("{redis_us:.3}"), |goal| against(redis_us, goal, false)),
+            row.goal_us.map_or_else(
+                || format!("{redis_us:.3}"),
+                |goal| against(redis_us, goal, false),
+            ),
         ]);
     }
     Ok(())
@@ -121,7 +168,11 @@ fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Res
         per_s,
         client_us: busy_s * 1e6 / decisions,
         redis_us_per_call: redis_us / calls,
-        redis_us: if row.what == What::Leased { redis_us / known_decisions } else { redis_us / calls / row.lanes as f64 },
+        redis_us: if row.what == What::Leased {
+            redis_us / known_decisions
+        } else {
+            redis_us / calls / row.lanes as f64
+        },
     })
 }
 
@@ -129,8 +180,18 @@ fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Res
 /// microseconds that they took.
 fn scripts(redis: &mut redis::Connection) -> anyhow::Result<(f64, f64)> {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(redis)?;
-    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:")).unwrap_or_default();
-    let of = |name: &str| line.split(',').find_map(|part| part.strip_prefix(name)?.strip_prefix('=')?.parse::<f64>().ok());
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"))
+        .unwrap_or_default();
+    let of = |name: &str| {
+        line.split(',').find_map(|part| {
+            part.strip_prefix(name)?
+                .strip_prefix('=')?
+                .parse::<f64>()
+                .ok()
+        })
+    };
     match (of("calls"), of("usec")) {
         (Some(calls), Some(us)) if calls > 0.0 => Ok((calls, us)),
         _ => anyhow::bail!("Redis has counted no script: {line:?}"),

@@ -23,7 +23,10 @@ impl World {
     /// Starts Redis. Must be called inside a Tokio runtime.
     pub fn start() -> anyhow::Result<Self> {
         let server = Server::start();
-        Ok(Self { store: Arc::new(RedisStore::connect(&server.url(), "")?), server })
+        Ok(Self {
+            store: Arc::new(RedisStore::connect(&server.url(), "")?),
+            server,
+        })
     }
 
     pub fn url(&self) -> String {
@@ -32,8 +35,16 @@ impl World {
 
     /// Sets knobs of a throttle, which is created if it does not exist.
     pub async fn knobs(&self, throttle: &str, knobs: &[(&str, &str)]) -> anyhow::Result<()> {
-        let fields = knobs.iter().map(|(name, text)| ((*name).to_owned(), Some((*text).to_owned()))).collect();
-        let change = Change { fields, create: true, by: "bench".into(), ..Change::default() };
+        let fields = knobs
+            .iter()
+            .map(|(name, text)| ((*name).to_owned(), Some((*text).to_owned())))
+            .collect();
+        let change = Change {
+            fields,
+            create: true,
+            by: "bench".into(),
+            ..Change::default()
+        };
         self.store.set(&Name::new(throttle)?, &change).await?;
         Ok(())
     }
@@ -44,26 +55,57 @@ impl World {
     }
 
     /// Starts processes that wait for [`Askers::go`].
-    pub fn askers(&self, what: What, throttle: &str, seconds: f64, processes: usize) -> anyhow::Result<Askers> {
+    pub fn askers(
+        &self,
+        what: What,
+        throttle: &str,
+        seconds: f64,
+        processes: usize,
+    ) -> anyhow::Result<Askers> {
         let start = || {
             Command::new(std::env::current_exe()?)
-                .args(["child", "--redis-url", &self.url(), "--what", what.word(), "--throttle", throttle])
+                .args([
+                    "child",
+                    "--redis-url",
+                    &self.url(),
+                    "--what",
+                    what.word(),
+                    "--throttle",
+                    throttle,
+                ])
                 .args(["--seconds", &seconds.to_string()])
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
                 .spawn()
                 .context("starting a process that asks")
         };
-        Ok(Askers((0..processes).map(|_| start()).collect::<anyhow::Result<_>>()?))
+        Ok(Askers(
+            (0..processes)
+                .map(|_| start())
+                .collect::<anyhow::Result<_>>()?,
+        ))
     }
 }
 
 impl Askers {
     /// Waits until all are ready, calls `begin`, starts them, and returns the lines that each of
     /// them printed.
-    pub fn go(mut self, begin: impl FnOnce() -> anyhow::Result<()>) -> anyhow::Result<Vec<Vec<String>>> {
-        let take = |child: &mut Child| child.stdout.take().context("a pipe").map(|out| BufReader::new(out).lines());
-        let mut outs = self.0.iter_mut().map(take).collect::<anyhow::Result<Vec<_>>>()?;
+    pub fn go(
+        mut self,
+        begin: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<Vec<Vec<String>>> {
+        let take = |child: &mut Child| {
+            child
+                .stdout
+                .take()
+                .context("a pipe")
+                .map(|out| BufReader::new(out).lines())
+        };
+        let mut outs = self
+            .0
+            .iter_mut()
+            .map(take)
+            .collect::<anyhow::Result<Vec<_>>>()?;
         for out in &mut outs {
             let ready = out.next().context("a process that asks ended early")??;
             anyhow::ensure!(ready == "ready", "a process that asks said {ready:?}");
@@ -72,7 +114,10 @@ impl Askers {
         for child in &mut self.0 {
             child.stdin.as_mut().context("a pipe")?.write_all(b"go\n")?;
         }
-        let said = outs.into_iter().map(|out| Ok(out.collect::<std::io::Result<Vec<_>>>()?)).collect();
+        let said = outs
+            .into_iter()
+            .map(|out| Ok(out.collect::<std::io::Result<Vec<_>>>()?))
+            .collect();
         for child in &mut self.0 {
             anyhow::ensure!(child.wait()?.success(), "a process that asks failed");
         }

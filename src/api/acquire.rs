@@ -46,7 +46,10 @@ const PROBE: u32 = 1_000_000_000;
 
 /// What is wanted: `tokens`, all or nothing, or `want` units of `cost` tokens each, as many as there are.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct Wanted {
     /// The rate-limit key; empty for none.
     key: Option<String>,
@@ -99,7 +102,10 @@ pub struct Granted {
 
 /// Tokens that no work used.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct Unused {
     /// The rate-limit key for which they were taken; empty for none.
     key: Option<String>,
@@ -125,9 +131,17 @@ pub struct Returned {
     params(("name" = String, Path, description = "The throttle.")),
     request_body = Wanted,
     responses((status = 200, body = Granted)))]
-pub async fn acquire(State(app): State<App>, Path(name): Path<String>, request: Request) -> Result<Json<Granted>, Problem> {
+pub async fn acquire(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Granted>, Problem> {
     let (ask, wait) = read(&app, name, request, true).await?;
-    let answer = if wait.is_zero() { app.deps.throttles.acquire(&ask).await } else { wait_for(&app, &ask, wait).await };
+    let answer = if wait.is_zero() {
+        app.deps.throttles.acquire(&ask).await
+    } else {
+        wait_for(&app, &ask, wait).await
+    };
     granted(&app, &ask, answer, false).await.map(Json)
 }
 
@@ -136,7 +150,11 @@ pub async fn acquire(State(app): State<App>, Path(name): Path<String>, request: 
     params(("name" = String, Path, description = "The throttle.")),
     request_body = Wanted,
     responses((status = 200, body = Granted)))]
-pub async fn peek(State(app): State<App>, Path(name): Path<String>, request: Request) -> Result<Json<Granted>, Problem> {
+pub async fn peek(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Granted>, Problem> {
     let (ask, _) = read(&app, name, request, false).await?;
     let answer = app.deps.throttles.peek(&ask).await;
     granted(&app, &ask, answer, true).await.map(Json)
@@ -147,7 +165,11 @@ pub async fn peek(State(app): State<App>, Path(name): Path<String>, request: Req
     params(("name" = String, Path, description = "The throttle.")),
     request_body = Unused,
     responses((status = 200, body = Returned)))]
-pub async fn give_back(State(app): State<App>, Path(name): Path<String>, request: Request) -> Result<Json<Returned>, Problem> {
+pub async fn give_back(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Returned>, Problem> {
     let throttle = name_of(name)?;
     let mut errors = Errors::default();
     let (mut key, mut tokens) = (String::new(), None);
@@ -156,7 +178,12 @@ pub async fn give_back(State(app): State<App>, Path(name): Path<String>, request
         key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
         match fields.take("tokens") {
             Some(value) => tokens = fields.positive_of("tokens", &value, COST_MAX, " tokens"),
-            None => fields.wrong("tokens", format!("the field is missing; allowed: a number above 0, at most {COST_MAX} tokens")),
+            None => fields.wrong(
+                "tokens",
+                format!(
+                    "the field is missing; allowed: a number above 0, at most {COST_MAX} tokens"
+                ),
+            ),
         }
     }
     let Some(returned) = tokens.filter(|_| errors.is_empty()) else {
@@ -164,19 +191,48 @@ pub async fn give_back(State(app): State<App>, Path(name): Path<String>, request
     };
     // Nobody took more at once.
     check_cost(&*app.deps.throttles, &throttle, "tokens", returned).await?;
-    app.deps.throttles.settle_many(&throttle, &[(&key, -returned)]).await?;
-    let remaining = remaining(&app, &throttle, LaneAsk { key: key.clone(), want: 0, ..LaneAsk::default() }).await;
-    Ok(Json(Returned { throttle: throttle.to_string(), key, returned, remaining }))
+    app.deps
+        .throttles
+        .settle_many(&throttle, &[(&key, -returned)])
+        .await?;
+    let remaining = remaining(
+        &app,
+        &throttle,
+        LaneAsk {
+            key: key.clone(),
+            want: 0,
+            ..LaneAsk::default()
+        },
+    )
+    .await;
+    Ok(Json(Returned {
+        throttle: throttle.to_string(),
+        key,
+        returned,
+        remaining,
+    }))
 }
 
 /// Reads what is wanted, and how long the server may wait for it.
-async fn read(app: &App, name: String, request: Request, may_wait: bool) -> Result<(Ask, Duration), Problem> {
+async fn read(
+    app: &App,
+    name: String,
+    request: Request,
+    may_wait: bool,
+) -> Result<(Ask, Duration), Problem> {
     let throttle = name_of(name)?;
     let mut errors = Errors::default();
-    let (mut lane, mut holder, mut wait, mut cost_field) = (LaneAsk::default(), None, Duration::ZERO, "cost");
+    let (mut lane, mut holder, mut wait, mut cost_field) =
+        (LaneAsk::default(), None, Duration::ZERO, "cost");
     let value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
-    let allowed = ["key", "tokens", "cost", "want", "holder", "held", "key_held", "ttl_s", "wait_ms"];
-    let allowed = if may_wait { &allowed[..] } else { &allowed[..allowed.len() - 1] };
+    let allowed = [
+        "key", "tokens", "cost", "want", "holder", "held", "key_held", "ttl_s", "wait_ms",
+    ];
+    let allowed = if may_wait {
+        &allowed[..]
+    } else {
+        &allowed[..allowed.len() - 1]
+    };
     if let Some(mut fields) = Fields::open(value, "", allowed, &mut errors) {
         lane.key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
         if fields.has("tokens") && (fields.has("cost") || fields.has("want")) {
@@ -186,14 +242,34 @@ async fn read(app: &App, name: String, request: Request, may_wait: bool) -> Resu
         let tokens = fields.positive("tokens", COST_MAX, " tokens");
         cost_field = if tokens.is_some() { "tokens" } else { "cost" };
         lane.cost = tokens.or(cost).unwrap_or(1.0);
-        lane.want = fields.whole("want", 0..=WANT_MAX, "").and_then(|want| u32::try_from(want).ok()).unwrap_or(1);
-        let wait_ms = fields.whole("wait_ms", 0..=WAIT_MS_MAX, " milliseconds").and_then(|wait_ms| u64::try_from(wait_ms).ok());
+        lane.want = fields
+            .whole("want", 0..=WANT_MAX, "")
+            .and_then(|want| u32::try_from(want).ok())
+            .unwrap_or(1);
+        let wait_ms = fields
+            .whole("wait_ms", 0..=WAIT_MS_MAX, " milliseconds")
+            .and_then(|wait_ms| u64::try_from(wait_ms).ok());
         wait = Duration::from_millis(wait_ms.unwrap_or(0));
-        let mut held = |field| fields.whole(field, 0..=HELD_MAX, " jobs").and_then(|held| u32::try_from(held).ok()).unwrap_or(0);
+        let mut held = |field| {
+            fields
+                .whole(field, 0..=HELD_MAX, " jobs")
+                .and_then(|held| u32::try_from(held).ok())
+                .unwrap_or(0)
+        };
         let (all, of_key) = (held("held"), held("key_held"));
         lane.held = of_key;
-        let ttl = Duration::from_secs_f64(fields.positive("ttl_s", TTL_S_MAX, " seconds").unwrap_or(TTL_S));
-        holder = fields.text("holder", 1..=HOLDER_BYTES_MAX).map(|id| Holder { id: format!("{GUEST}{id}"), ttl, held: all });
+        let ttl = Duration::from_secs_f64(
+            fields
+                .positive("ttl_s", TTL_S_MAX, " seconds")
+                .unwrap_or(TTL_S),
+        );
+        holder = fields
+            .text("holder", 1..=HOLDER_BYTES_MAX)
+            .map(|id| Holder {
+                id: format!("{GUEST}{id}"),
+                ttl,
+                held: all,
+            });
     }
     if !errors.is_empty() {
         return Err(Problem::fields(Code::InvalidFields, errors));
@@ -206,7 +282,14 @@ async fn read(app: &App, name: String, request: Request, may_wait: bool) -> Resu
             checked => checked?,
         }
     }
-    Ok((Ask { throttle, lanes: vec![lane], holder }, wait))
+    Ok((
+        Ask {
+            throttle,
+            lanes: vec![lane],
+            holder,
+        },
+        wait,
+    ))
 }
 
 /// Takes tokens, and waits for them up to `wait`.
@@ -216,7 +299,9 @@ async fn read(app: &App, name: String, request: Request, may_wait: bool) -> Resu
 async fn wait_for(app: &App, ask: &Ask, wait: Duration) -> Answer {
     let began = Instant::now();
     let throttles = &app.deps.throttles;
-    let Some(line) = app.lines.join(&ask.throttle, &ask.lanes[0].key) else { return throttles.acquire(ask).await };
+    let Some(line) = app.lines.join(&ask.throttle, &ask.lanes[0].key) else {
+        return throttles.acquire(ask).await;
+    };
     let turn = tokio::select! {
         turn = timeout(wait, line.turn()) => turn.ok(),
         () = app.deps.cancel.cancelled() => None,
@@ -225,7 +310,12 @@ async fn wait_for(app: &App, ask: &Ask, wait: Duration) -> Answer {
         let answer = throttles.acquire(ask).await;
         let left = wait.saturating_sub(began.elapsed());
         let is_over = turn.is_none() || left.is_zero() || app.deps.cancel.is_cancelled();
-        let Some(told) = answer.lanes.first().and_then(|grant| told_to_wait(ask, grant)).filter(|_| !is_over) else {
+        let Some(told) = answer
+            .lanes
+            .first()
+            .and_then(|grant| told_to_wait(ask, grant))
+            .filter(|_| !is_over)
+        else {
             return answer;
         };
         tokio::select! {
@@ -244,35 +334,73 @@ fn told_to_wait(ask: &Ask, grant: &Grant) -> Option<Duration> {
 /// The answer for one lane. Where it was a peek, what is told as granted is not taken from what remains.
 async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<Granted, Problem> {
     let Some(grant) = answer.lanes.into_iter().next() else {
-        return Err(Problem::new(Code::Internal, "the throttle store answered without a grant"));
+        return Err(Problem::new(
+            Code::Internal,
+            "the throttle store answered without a grant",
+        ));
     };
     match &grant.limit {
         Some(Limit::Unknown { name }) if *name == ask.throttle => {
             // A key that is no hash is no throttle, and still something that somebody has to take away.
-            let wrong =
-                app.deps.throttles.status(name).await.ok().flatten().and_then(|status| status.problems.into_iter().next());
+            let wrong = app
+                .deps
+                .throttles
+                .status(name)
+                .await
+                .ok()
+                .flatten()
+                .and_then(|status| status.problems.into_iter().next());
             let not_found = Problem::throttle_not_found(name);
-            return Err(wrong.map_or(not_found, |wrong| Problem::new(Code::ThrottleNotFound, wrong.message)));
+            return Err(wrong.map_or(not_found, |wrong| {
+                Problem::new(Code::ThrottleNotFound, wrong.message)
+            }));
         }
         Some(Limit::StoreLost) if grant.granted == 0 => {
-            let what = answer.said.map_or_else(|| "Redis does not answer".to_owned(), |said| format!("Redis refuses ({said})"));
-            return Err(
-                Problem::new(Code::ThrottlesLost, format!("{what}, and this throttle grants nothing then")).retry_after(1)
+            let what = answer.said.map_or_else(
+                || "Redis does not answer".to_owned(),
+                |said| format!("Redis refuses ({said})"),
             );
+            return Err(Problem::new(
+                Code::ThrottlesLost,
+                format!("{what}, and this throttle grants nothing then"),
+            )
+            .retry_after(1));
         }
         _ => {}
     }
     let lane = &ask.lanes[0];
     let remaining = match answer.at_us {
         0 => None,
-        _ if grant.granted < lane.want && lane.cost <= 1.0 && !matches!(grant.limit, Some(Limit::Concurrency { .. })) => Some(0),
-        _ => remaining(app, &ask.throttle, LaneAsk { want: if is_peek { grant.granted } else { 0 }, ..lane.clone() }).await,
+        _ if grant.granted < lane.want
+            && lane.cost <= 1.0
+            && !matches!(grant.limit, Some(Limit::Concurrency { .. })) =>
+        {
+            Some(0)
+        }
+        _ => {
+            remaining(
+                app,
+                &ask.throttle,
+                LaneAsk {
+                    want: if is_peek { grant.granted } else { 0 },
+                    ..lane.clone()
+                },
+            )
+            .await
+        }
     };
     let until = i64::try_from(grant.wait.as_micros())
         .ok()
         .filter(|wait_us| *wait_us > 0 && answer.at_us > 0)
         .and_then(|wait_us| Timestamp::from_microsecond(answer.at_us.checked_add(wait_us)?).ok());
-    let sentence = |limit| waiting::sentence(ask.throttle.as_str(), &lane.key, answer.effective_rps, limit);
+    let sentence = |limit| {
+        waiting::sentence(
+            ask.throttle.as_str(),
+            &lane.key,
+            answer.effective_rps,
+            limit,
+        )
+    };
     Ok(Granted {
         allowed: grant.granted == lane.want,
         granted: grant.granted,
@@ -290,8 +418,20 @@ async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<
 /// Whole tokens of a key that are left after `taken`, which is asked for and not taken; `None` where nothing limits or nobody
 /// can say.
 pub async fn remaining(app: &App, throttle: &Name, taken: LaneAsk) -> Option<u32> {
-    let probe = LaneAsk { key: taken.key.clone(), want: PROBE, ..LaneAsk::default() };
-    let answer = app.deps.throttles.peek(&Ask { throttle: throttle.clone(), lanes: vec![taken, probe], holder: None }).await;
+    let probe = LaneAsk {
+        key: taken.key.clone(),
+        want: PROBE,
+        ..LaneAsk::default()
+    };
+    let answer = app
+        .deps
+        .throttles
+        .peek(&Ask {
+            throttle: throttle.clone(),
+            lanes: vec![taken, probe],
+            holder: None,
+        })
+        .await;
     let left = answer.lanes.last().filter(|_| answer.at_us > 0)?.granted;
     (left < PROBE).then_some(left)
 }

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use axum::extract::{Path, Request};
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
-    X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
@@ -19,7 +19,16 @@ use super::problem::{Code, Problem};
 /// Pages may load scripts, styles and data from here only, and nobody may frame them.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 /// Kinds of files that are served; tests and notes that lie beside them are not.
-const SERVED: [&str; 8] = [".js", ".css", ".svg", ".png", ".ico", ".woff2", ".webmanifest", ".html"];
+const SERVED: [&str; 8] = [
+    ".js",
+    ".css",
+    ".svg",
+    ".png",
+    ".ico",
+    ".woff2",
+    ".webmanifest",
+    ".html",
+];
 /// Shown where the dashboard's own login page is missing.
 const PLAIN_LOGIN: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Flyball</title><h1>Flyball</h1>\
     <form method=\"post\" action=\"/login\"><label>Token <input type=\"password\" name=\"token\" autocomplete=\"current-password\" required autofocus></label> \
@@ -47,9 +56,20 @@ pub async fn asset(Path(path): Path<String>, headers: HeaderMap) -> Response {
 pub fn login(status: StatusCode, error: &'static str) -> Response {
     let page = Files::get("login.html").map_or(PLAIN_LOGIN.as_bytes().into(), |file| file.data);
     let page = String::from_utf8_lossy(&page).replace("<!--error-->", error);
-    let mut response = (status, [(CONTENT_TYPE, "text/html; charset=utf-8"), (CACHE_CONTROL, "no-store")], page).into_response();
+    let mut response = (
+        status,
+        [
+            (CONTENT_TYPE, "text/html; charset=utf-8"),
+            (CACHE_CONTROL, "no-store"),
+        ],
+        page,
+    )
+        .into_response();
     if status == StatusCode::UNAUTHORIZED {
-        response.headers_mut().insert("www-authenticate", HeaderValue::from_static("Bearer realm=\"flyball\""));
+        response.headers_mut().insert(
+            "www-authenticate",
+            HeaderValue::from_static("Bearer realm=\"flyball\""),
+        );
     }
     response
 }
@@ -58,8 +78,13 @@ pub fn login(status: StatusCode, error: &'static str) -> Response {
 pub fn is_part_of_login(path: &str) -> bool {
     static NAMED: OnceLock<BTreeSet<String>> = OnceLock::new();
     let named = NAMED.get_or_init(|| {
-        let page = Files::get("login.html").map(|file| String::from_utf8_lossy(&file.data).into_owned()).unwrap_or_default();
-        page.split(['"', '\'']).filter(|text| text.starts_with("/assets/")).map(str::to_owned).collect()
+        let page = Files::get("login.html")
+            .map(|file| String::from_utf8_lossy(&file.data).into_owned())
+            .unwrap_or_default();
+        page.split(['"', '\''])
+            .filter(|text| text.starts_with("/assets/"))
+            .map(str::to_owned)
+            .collect()
     });
     named.contains(path)
 }
@@ -72,9 +97,17 @@ pub async fn headers(request: Request, next: Next) -> Response {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    headers.insert("cross-origin-opener-policy", HeaderValue::from_static("same-origin"));
-    headers.insert("cross-origin-resource-policy", HeaderValue::from_static("same-origin"));
-    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    headers.insert(
+        "cross-origin-opener-policy",
+        HeaderValue::from_static("same-origin"),
+    );
+    headers.insert(
+        "cross-origin-resource-policy",
+        HeaderValue::from_static("same-origin"),
+    );
+    headers
+        .entry(CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
     response
 }
 
@@ -84,21 +117,36 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
         return missing(path);
     };
     let hash = file.metadata.sha256_hash();
-    let tag: String = hash.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    let tag: String = hash
+        .iter()
+        .take(12)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     let tag = format!("\"{tag}\"");
     // Names do not change with their content, so a browser asks each time and is told that nothing changed. A proxy or
     // the compression may have made the tag weak.
-    let has_it = headers.get(IF_NONE_MATCH).and_then(|tags| tags.to_str().ok()).is_some_and(|tags| tags.contains(&tag));
+    let has_it = headers
+        .get(IF_NONE_MATCH)
+        .and_then(|tags| tags.to_str().ok())
+        .is_some_and(|tags| tags.contains(&tag));
     let cached = [(ETAG, tag), (CACHE_CONTROL, "no-cache".to_owned())];
     if has_it {
         return (StatusCode::NOT_MODIFIED, cached).into_response();
     }
     let kind = mime_guess::from_path(path).first_or_octet_stream();
     let is_text = kind.type_() == "text" || kind.subtype() == "javascript";
-    let kind = if is_text { format!("{}; charset=utf-8", kind.essence_str()) } else { kind.essence_str().to_owned() };
+    let kind = if is_text {
+        format!("{}; charset=utf-8", kind.essence_str())
+    } else {
+        kind.essence_str().to_owned()
+    };
     (cached, [(CONTENT_TYPE, kind)], file.data).into_response()
 }
 
 fn missing(path: &str) -> Response {
-    Problem::new(Code::RouteNotFound, format!("the dashboard has no file {:?}", clipped(path))).into_response()
+    Problem::new(
+        Code::RouteNotFound,
+        format!("the dashboard has no file {:?}", clipped(path)),
+    )
+    .into_response()
 }

@@ -58,34 +58,71 @@ impl Entry {
     pub fn now(who: String, action: &str, subject: String, why: String) -> Self {
         let at = Timestamp::UNIX_EPOCH;
         let (token, tenant, before, after) = (None, None, None, None);
-        Self { id: 0, at, who, token, tenant, action: action.to_owned(), subject, before, after, why }
+        Self {
+            id: 0,
+            at,
+            who,
+            token,
+            tenant,
+            action: action.to_owned(),
+            subject,
+            before,
+            after,
+            why,
+        }
     }
 
     /// Names the token that was shown.
     pub fn by(self, caller: &Caller) -> Self {
         let Via { token, tenant } = caller.via();
-        Self { token, tenant, ..self }
+        Self {
+            token,
+            tenant,
+            ..self
+        }
     }
 
     /// A change of knobs that has been made: the fields that it turned, as they stood and stand in the hash.
     pub fn turned(action: &str, change: &Change, before: Option<&Status>, after: &Status) -> Self {
         let fields = |status: &Status| {
             // Postgres keeps no NUL, and a person may have written megabytes.
-            let told = |text: &String| text.chars().filter(|c| *c != '\0').take(TEXT_CHARS_MAX).collect::<String>();
-            let text = |field: &String| status.raw.get(field).map(told).map_or(Value::Null, Value::String);
-            change.fields.keys().map(|field| (field.clone(), text(field))).collect()
+            let told = |text: &String| {
+                text.chars()
+                    .filter(|c| *c != '\0')
+                    .take(TEXT_CHARS_MAX)
+                    .collect::<String>()
+            };
+            let text = |field: &String| {
+                status
+                    .raw
+                    .get(field)
+                    .map(told)
+                    .map_or(Value::Null, Value::String)
+            };
+            change
+                .fields
+                .keys()
+                .map(|field| (field.clone(), text(field)))
+                .collect()
         };
         Self {
             before: before.map(fields),
             after: Some(fields(after)),
-            ..Self::now(change.by.clone(), action, after.name.to_string(), change.why.clone())
+            ..Self::now(
+                change.by.clone(),
+                action,
+                after.name.to_string(),
+                change.why.clone(),
+            )
         }
     }
 }
 
 /// Writes an entry; a change that was made already is not undone for the lack of its line, so the failure is a warning.
 pub async fn note(app: &App, entry: &Entry) -> Option<String> {
-    let problem = within(ONE, postgres::write_audit(&app.deps.queue.pool, entry)).await.err()?;
+    let problem = within(ONE, postgres::write_audit(&app.deps.queue.pool, entry))
+        .await
+        .err()?;
     tracing::error!(
         reason = problem.detail,
         who = entry.who,
@@ -100,7 +137,10 @@ pub async fn note(app: &App, entry: &Entry) -> Option<String> {
 #[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "audit",
     params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Audit)))]
-pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Audit>, Problem> {
+pub async fn list(
+    State(app): State<App>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Audit>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     if !query.errors.is_empty() {

@@ -41,7 +41,9 @@ impl Secret {
     /// True if `offered` is the secret; nothing is an empty one. Takes the same time wherever they differ, and whatever their lengths.
     pub fn is(&self, offered: &str) -> bool {
         let hash = |text: &str| digest::digest(&digest::SHA256, text.as_bytes());
-        constant_time::verify_slices_are_equal(hash(&self.0).as_ref(), hash(offered).as_ref()).is_ok() && !self.0.is_empty()
+        constant_time::verify_slices_are_equal(hash(&self.0).as_ref(), hash(offered).as_ref())
+            .is_ok()
+            && !self.0.is_empty()
     }
 
     /// The text itself.
@@ -70,7 +72,10 @@ pub struct Token {
 impl Token {
     /// A token that may do everything, for a tenant's rates.
     pub fn new(tenant: &str, secret: Secret) -> Self {
-        Self { tenant: tenant.into(), ..Self::of(ADMIN, None, Leave::admin(), secret) }
+        Self {
+            tenant: tenant.into(),
+            ..Self::of(ADMIN, None, Leave::admin(), secret)
+        }
     }
 
     /// A token by its name in the settings. Its unique keys are its tenant's; its own, where it has none; and those of operators,
@@ -106,8 +111,16 @@ impl Token {
 
 /// A name for something that must not be told itself.
 pub fn digest_of(bytes: &[u8]) -> String {
-    let purpose = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, b"flyball api key 1"), bytes);
-    purpose.as_ref().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    let purpose = hmac::sign(
+        &hmac::Key::new(hmac::HMAC_SHA256, b"flyball api key 1"),
+        bytes,
+    );
+    purpose
+        .as_ref()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Who asks.
@@ -156,7 +169,10 @@ impl Caller {
     /// What the audit log keeps beside the name that the request gave itself.
     pub fn via(&self) -> Via {
         let tenant = self.token.as_ref().map(|_| self.tenant.to_string());
-        Via { token: self.token.as_deref().map(str::to_owned), tenant }
+        Via {
+            token: self.token.as_deref().map(str::to_owned),
+            tenant,
+        }
     }
 }
 
@@ -177,7 +193,9 @@ pub async fn caller(app: &App, headers: &HeaderMap, now: Timestamp) -> Option<Ca
         return Some(token.caller(Proof::Token));
     }
     for value in cookies(headers, COOKIE) {
-        if let Some(token) = tokens.iter().find(|token| token.sessions.holds(value, now.as_second()))
+        if let Some(token) = tokens
+            .iter()
+            .find(|token| token.sessions.holds(value, now.as_second()))
             && !app.signed_out.holds(app, value, now).await
         {
             return Some(token.caller(Proof::Session));
@@ -188,7 +206,13 @@ pub async fn caller(app: &App, headers: &HeaderMap, now: Timestamp) -> Option<Ca
 
 /// The token that was offered. Looks at all of them, so that the time it takes tells nothing.
 fn find<'a>(tokens: &'a [Token], offered: &str) -> Option<&'a Token> {
-    tokens.iter().fold(None, |found, token| if token.secret.is(offered) { Some(token) } else { found })
+    tokens.iter().fold(None, |found, token| {
+        if token.secret.is(offered) {
+            Some(token)
+        } else {
+            found
+        }
+    })
 }
 
 /// The token of an `Authorization: Bearer` header.
@@ -230,17 +254,26 @@ pub async fn login(
         return (StatusCode::SEE_OTHER, home).into_response();
     }
     let Some(token) = find(&app.deps.tokens, form.token.trim()) else {
-        if let Some(problem) = gate::deny(&app, address.map(|Extension(ConnectInfo(address))| address.ip())).await {
+        if let Some(problem) = gate::deny(
+            &app,
+            address.map(|Extension(ConnectInfo(address))| address.ip()),
+        )
+        .await
+        {
             return problem.into_response();
         }
         // Guessing costs time; tokens are long, so this is a courtesy to the log more than a defence.
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         tracing::warn!("a login with a wrong token was refused");
-        return assets::login(StatusCode::UNAUTHORIZED, "That is not the token of this server.");
+        return assets::login(
+            StatusCode::UNAUTHORIZED,
+            "That is not the token of this server.",
+        );
     };
     let value = token.sessions.issue(clock::now().as_second() + SESSION_S);
     let secure = secure(&app, &headers);
-    let cookie = format!("{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}");
+    let cookie =
+        format!("{COOKIE}={value}; Path=/; Max-Age={SESSION_S}; HttpOnly; SameSite=Strict{secure}");
     (StatusCode::SEE_OTHER, home, [(SET_COOKIE, cookie)]).into_response()
 }
 
@@ -248,27 +281,53 @@ pub async fn login(
 pub async fn logout(State(app): State<App>, headers: HeaderMap) -> Response {
     let now = clock::now();
     for value in cookies(&headers, COOKIE) {
-        if app.deps.tokens.iter().any(|token| token.sessions.holds(value, now.as_second())) {
+        if app
+            .deps
+            .tokens
+            .iter()
+            .any(|token| token.sessions.holds(value, now.as_second()))
+        {
             app.signed_out.end(&app, value, now).await;
         }
     }
     // Where there is no token there is nothing to sign in with.
-    let next = if app.deps.tokens.is_empty() { "/" } else { "/login" };
-    let cookie = format!("{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{}", secure(&app, &headers));
-    (StatusCode::SEE_OTHER, [(LOCATION, next)], [(SET_COOKIE, cookie)]).into_response()
+    let next = if app.deps.tokens.is_empty() {
+        "/"
+    } else {
+        "/login"
+    };
+    let cookie = format!(
+        "{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Strict{}",
+        secure(&app, &headers)
+    );
+    (
+        StatusCode::SEE_OTHER,
+        [(LOCATION, next)],
+        [(SET_COOKIE, cookie)],
+    )
+        .into_response()
 }
 
 /// Keeps a cookie off plain connections, where the browser came by TLS or the settings say that people do.
 fn secure(app: &App, headers: &HeaderMap) -> &'static str {
-    if is_https(headers) || app.deps.public_url.starts_with("https://") { "; Secure" } else { "" }
+    if is_https(headers) || app.deps.public_url.starts_with("https://") {
+        "; Secure"
+    } else {
+        ""
+    }
 }
 
 /// True if a proxy in front of us says that the browser spoke TLS to it.
 fn is_https(headers: &HeaderMap) -> bool {
     let has = |name: &str, text: &str| {
-        headers.get(name).and_then(|value| value.to_str().ok()).is_some_and(|value| value.to_ascii_lowercase().contains(text))
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .is_some_and(|value| value.to_ascii_lowercase().contains(text))
     };
-    has("x-forwarded-proto", "https") || has("forwarded", "proto=https") || has("origin", "https://")
+    has("x-forwarded-proto", "https")
+        || has("forwarded", "proto=https")
+        || has("origin", "https://")
 }
 
 #[cfg(test)]
@@ -292,17 +351,26 @@ mod tests {
 
     #[test]
     fn each_token_has_a_key_of_its_own_that_does_not_tell_it() {
-        let tokens = ["0123456789abcdef", "0123456789abcdeg"].map(|secret| Token::new("acme", Secret::new(secret)));
+        let tokens = ["0123456789abcdef", "0123456789abcdeg"]
+            .map(|secret| Token::new("acme", Secret::new(secret)));
         assert_ne!(tokens[0].key, tokens[1].key);
         assert_eq!(tokens[0].key.len(), 16);
-        assert_eq!(find(&tokens, "0123456789abcdeg").unwrap().key, tokens[1].key);
+        assert_eq!(
+            find(&tokens, "0123456789abcdeg").unwrap().key,
+            tokens[1].key
+        );
         assert!(find(&tokens, "0123456789abcde").is_none() && find(&tokens, "").is_none());
     }
 
     #[test]
     fn the_cookie_is_found_among_others() {
         let mut headers = HeaderMap::new();
-        headers.insert("cookie", "a=1; flyball_session=x.y; flyball_session2=z".parse().unwrap());
+        headers.insert(
+            "cookie",
+            "a=1; flyball_session=x.y; flyball_session2=z"
+                .parse()
+                .unwrap(),
+        );
         assert_eq!(cookies(&headers, COOKIE).collect::<Vec<_>>(), ["x.y"]);
     }
 }

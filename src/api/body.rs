@@ -36,7 +36,11 @@ pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> 
     let (parts, body) = request.into_parts();
     media(&parts.headers)?;
     let text = bytes(&parts.headers, body, bytes_max).await?;
-    let value_max = if bytes_max > ONE_BYTES_MAX { BATCH_VALUE_MAX } else { ONE_VALUE_MAX };
+    let value_max = if bytes_max > ONE_BYTES_MAX {
+        BATCH_VALUE_MAX
+    } else {
+        ONE_VALUE_MAX
+    };
     if text.len() <= APART_BYTES {
         return Ok(parse(&text, value_max, &mut budget::take)?);
     }
@@ -45,12 +49,18 @@ pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> 
         let value = parse(&text, value_max, &mut |bytes| held.take(bytes));
         (value, held)
     });
-    let (value, held) = parsing.await.map_err(|_| Problem::new(Code::Internal, "the body could not be read"))?;
+    let (value, held) = parsing
+        .await
+        .map_err(|_| Problem::new(Code::Internal, "the body could not be read"))?;
     budget::keep(held);
     Ok(value?)
 }
 
-fn parse(text: &[u8], value_max: usize, room: &mut (dyn FnMut(usize) -> bool + Send)) -> Result<Value, Unread> {
+fn parse(
+    text: &[u8],
+    value_max: usize,
+    room: &mut (dyn FnMut(usize) -> bool + Send),
+) -> Result<Value, Unread> {
     json::parse(text, Meter::new(ITEMS_MAX, value_max, room))
 }
 
@@ -71,39 +81,79 @@ pub async fn json_or_empty(request: Request, bytes_max: usize) -> Result<Value, 
 /// As [`json_or_empty`], with `null` read as an empty object as well; for changes that need no field.
 pub async fn json_or_nothing(request: Request, bytes_max: usize) -> Result<Value, Problem> {
     let value = json_or_empty(request, bytes_max).await?;
-    Ok(if value.is_null() { Value::Object(serde_json::Map::new()) } else { value })
+    Ok(if value.is_null() {
+        Value::Object(serde_json::Map::new())
+    } else {
+        value
+    })
 }
 
 /// Only a body that says it is JSON is read: a page of another site cannot send that without the browser asking first.
 fn media(headers: &HeaderMap) -> Result<(), Problem> {
-    let named = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let essence = named.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    if let Some(coding) = headers.get(CONTENT_ENCODING).filter(|coding| *coding != "identity") {
+    let named = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    let essence = named
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
+    if let Some(coding) = headers
+        .get(CONTENT_ENCODING)
+        .filter(|coding| *coding != "identity")
+    {
         let coding = String::from_utf8_lossy(coding.as_bytes()).into_owned();
-        let detail = format!("the body is encoded as {:?}; send it plain", super::fields::clipped(&coding));
+        let detail = format!(
+            "the body is encoded as {:?}; send it plain",
+            super::fields::clipped(&coding)
+        );
         return Err(Problem::new(Code::UnsupportedMediaType, detail));
     }
-    if essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json")) {
+    if essence == "application/json"
+        || (essence.starts_with("application/") && essence.ends_with("+json"))
+    {
         return Ok(());
     }
-    let said = if essence.is_empty() { "no content type".to_owned() } else { format!("{:?}", super::fields::clipped(&essence)) };
-    let detail = format!("the body is sent with {said}; allowed: application/json (curl: -H 'content-type: application/json')");
+    let said = if essence.is_empty() {
+        "no content type".to_owned()
+    } else {
+        format!("{:?}", super::fields::clipped(&essence))
+    };
+    let detail = format!(
+        "the body is sent with {said}; allowed: application/json (curl: -H 'content-type: application/json')"
+    );
     Err(Problem::new(Code::UnsupportedMediaType, detail))
 }
 
-async fn bytes(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
-    let announced = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+async fn bytes(
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+) -> Result<axum::body::Bytes, Problem> {
+    let announced = headers
+        .get(CONTENT_LENGTH)
+        .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
         // A client that asked first has sent nothing yet; one that means to send very much is not waited for. The others are
         // heard out for a moment, or the answer would be lost in a reset connection.
-        if !headers.contains_key(EXPECT) && announced.is_some_and(|length| length <= DRAINED_BYTES_MAX) {
+        if !headers.contains_key(EXPECT)
+            && announced.is_some_and(|length| length <= DRAINED_BYTES_MAX)
+        {
             drain(body).await;
         }
         return Err(too_large(announced, bytes_max));
     }
     match tokio::time::timeout(READ_TIMEOUT, collect(body, bytes_max)).await {
         Ok(read) => read,
-        Err(_) => Err(Problem::new(Code::RequestTimeout, format!("the body did not arrive within {} s", READ_TIMEOUT.as_secs()))),
+        Err(_) => Err(Problem::new(
+            Code::RequestTimeout,
+            format!(
+                "the body did not arrive within {} s",
+                READ_TIMEOUT.as_secs()
+            ),
+        )),
     }
 }
 
@@ -111,7 +161,8 @@ async fn bytes(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<axum
 async fn collect(body: Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
     let (mut stream, mut bytes) = (body.into_data_stream(), Vec::new());
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|_| Problem::new(Code::BadRequest, "the body did not arrive whole"))?;
+        let chunk =
+            chunk.map_err(|_| Problem::new(Code::BadRequest, "the body did not arrive whole"))?;
         if bytes.len() + chunk.len() > bytes_max {
             return Err(too_large(None, bytes_max));
         }
@@ -138,7 +189,10 @@ async fn drain(body: Body) {
 }
 
 fn too_large(announced: Option<usize>, bytes_max: usize) -> Problem {
-    let size = announced.map_or_else(|| "the body".to_owned(), |bytes| format!("the body of {bytes} bytes"));
+    let size = announced.map_or_else(
+        || "the body".to_owned(),
+        |bytes| format!("the body of {bytes} bytes"),
+    );
     let mib = bytes_max / (1024 * 1024);
     Problem::new(
         Code::TooLarge,

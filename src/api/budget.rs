@@ -42,7 +42,10 @@ impl Held {
             return true;
         }
         let wanted = bytes.max(PIECE);
-        let Ok(more) = u32::try_from(wanted).map_err(drop).and_then(|wanted| all.try_acquire_many(wanted).map_err(drop)) else {
+        let Ok(more) = u32::try_from(wanted)
+            .map_err(drop)
+            .and_then(|wanted| all.try_acquire_many(wanted).map_err(drop))
+        else {
             return false;
         };
         match &mut self.permit {
@@ -66,7 +69,8 @@ impl Held {
 /// Takes bytes on behalf of the request that is being answered; false where they are not there.
 pub fn take(bytes: usize) -> bool {
     // Outside a request, in tests, nothing is counted.
-    HELD.try_with(|held| held.borrow_mut().take(bytes)).unwrap_or(true)
+    HELD.try_with(|held| held.borrow_mut().take(bytes))
+        .unwrap_or(true)
 }
 
 /// Keeps what was taken elsewhere until the request has been answered.

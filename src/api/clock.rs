@@ -4,7 +4,10 @@
 use jiff::Timestamp;
 
 /// The time now.
-#[allow(clippy::disallowed_methods, reason = "the one place of this room that looks at the clock")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the one place of this room that looks at the clock"
+)]
 pub fn now() -> Timestamp {
     Timestamp::now()
 }

@@ -81,7 +81,9 @@ impl Connections {
         };
         for reason in Refusal::ALL {
             // A rate over a series that begins with its first event misses that event.
-            let _ = shared.refused.get_or_create(&Reason { reason: reason.word() });
+            let _ = shared.refused.get_or_create(&Reason {
+                reason: reason.word(),
+            });
         }
         let connections = Self(Arc::new(shared));
         connections.count(&connections.crowd());
@@ -90,11 +92,23 @@ impl Connections {
 
     /// Registers what is counted.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register("flyball_connections", "Open connections to the API, by what they do", self.0.open.clone());
-        registry.register("flyball_connections_refused", "Connections that were not served, by reason", self.0.refused.clone());
+        registry.register(
+            "flyball_connections",
+            "Open connections to the API, by what they do",
+            self.0.open.clone(),
+        );
+        registry.register(
+            "flyball_connections_refused",
+            "Connections that were not served, by reason",
+            self.0.refused.clone(),
+        );
         let most = Gauge::<i64>::default();
         most.set(self.crowd().bound() as i64);
-        registry.register("flyball_connections_max", "Connections to the API that may be open at once", most);
+        registry.register(
+            "flyball_connections_max",
+            "Connections to the API that may be open at once",
+            most,
+        );
     }
 
     /// Takes a connection in; `None` where there is no room for it.
@@ -109,7 +123,12 @@ impl Connections {
             self.refused(Refusal::MadeRoom);
         }
         match admitted.seat {
-            Some((id, place)) => Some(Seat { connections: self.clone(), id, place, close }),
+            Some((id, place)) => Some(Seat {
+                connections: self.clone(),
+                id,
+                place,
+                close,
+            }),
             None => {
                 self.refused(Refusal::Full);
                 None
@@ -119,12 +138,18 @@ impl Connections {
 
     /// Counts a connection that was not served, and tells of it now and then.
     pub fn refused(&self, why: Refusal) {
-        self.0.refused.get_or_create(&Reason { reason: why.word() }).inc();
+        self.0
+            .refused
+            .get_or_create(&Reason { reason: why.word() })
+            .inc();
         let mut told = self.0.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.since += 1;
         if told.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
             let (count, reason) = (told.since, why.word());
-            *told = Told { at: Some(Instant::now()), since: 0 };
+            *told = Told {
+                at: Some(Instant::now()),
+                since: 0,
+            };
             tracing::warn!(
                 count,
                 reason,
@@ -140,14 +165,22 @@ impl Connections {
 
     fn count(&self, crowd: &Crowd<CancellationToken>) {
         let (all, waiting) = crowd.counts();
-        self.0.open.get_or_create(&State { state: "waiting" }).set(waiting as i64);
-        self.0.open.get_or_create(&State { state: "busy" }).set((all - waiting) as i64);
+        self.0
+            .open
+            .get_or_create(&State { state: "waiting" })
+            .set(waiting as i64);
+        self.0
+            .open
+            .get_or_create(&State { state: "busy" })
+            .set((all - waiting) as i64);
     }
 }
 
 impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connections").field("counts", &self.crowd().counts()).finish_non_exhaustive()
+        f.debug_struct("Connections")
+            .field("counts", &self.crowd().counts())
+            .finish_non_exhaustive()
     }
 }
 

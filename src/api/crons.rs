@@ -24,18 +24,36 @@ use crate::cron::{self, NewSchedule, Ran, Schedule, Schedules};
 use crate::jobs::NewJob;
 
 /// What a schedule has besides the fields of its job.
-const OWN_FIELDS: [&str; 7] = ["expression", "time_zone", "catch_up", "overlap", "paused", "by", "why"];
+const OWN_FIELDS: [&str; 7] = [
+    "expression",
+    "time_zone",
+    "catch_up",
+    "overlap",
+    "paused",
+    "by",
+    "why",
+];
 /// The longest expression, in bytes.
 pub(super) const EXPRESSION_BYTES_MAX: usize = 256;
 /// The longest name of a time zone, in bytes.
 pub(super) const ZONE_BYTES_MAX: usize = 64;
 /// Fields of a job that the schedule sets itself.
-pub(super) const SET_BY_SCHEDULE: [&str; 7] =
-    ["run_at", "unique_key", "unique_for", "debounce", "debounce_max", "replace", "traceparent"];
+pub(super) const SET_BY_SCHEDULE: [&str; 7] = [
+    "run_at",
+    "unique_key",
+    "unique_for",
+    "debounce",
+    "debounce_max",
+    "replace",
+    "traceparent",
+];
 
 /// A schedule to be; besides these it has the fields of a job, without those that only make sense for one job.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct ScheduleBody {
     /// When: `minute hour day-of-month month day-of-week`, with the second in front or not, or `@daily` and the like.
     expression: String,
@@ -89,13 +107,18 @@ pub struct RanNow {
 /// Lists all schedules.
 #[utoipa::path(get, path = "/api/v1/crons", operation_id = "list_schedules", tag = "crons", responses((status = 200, body = ScheduleList)))]
 pub async fn list(State(app): State<App>) -> Result<Json<ScheduleList>, Problem> {
-    Ok(Json(ScheduleList { crons: within(ONE, schedules(&app).list()).await? }))
+    Ok(Json(ScheduleList {
+        crons: within(ONE, schedules(&app).list()).await?,
+    }))
 }
 
 /// Shows a schedule and its next occurrences.
 #[utoipa::path(get, path = "/api/v1/crons/{name}", operation_id = "show_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), responses((status = 200, body = Schedule)))]
-pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<Json<Schedule>, Problem> {
+pub async fn show(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Json<Schedule>, Problem> {
     Ok(Json(found(&app, &name_of(name)?).await?))
 }
 
@@ -114,8 +137,12 @@ pub async fn set(
     let name = name_of(name)?;
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&app, &value).await?;
-    let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
-    let (schedule, by, why) = read(name, value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    let known = Known {
+        here: &app.deps.kinds,
+        elsewhere: &elsewhere,
+    };
+    let (schedule, by, why) =
+        read(name, value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     leave::check(&app, &caller, std::slice::from_ref(&schedule.job), false).await?;
     let by = by.unwrap_or_else(|| caller.who().to_owned());
     let before = within(ONE, schedules(&app).get(&schedule.name)).await?;
@@ -128,8 +155,18 @@ pub async fn set(
     entry.before = before.as_ref().map(told);
     entry.after = Some(told(&after));
     warnings.extend(audit::note(&app, &entry).await);
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(ScheduleView { schedule: after, warnings })))
+    let status = if is_new {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok((
+        status,
+        Json(ScheduleView {
+            schedule: after,
+            warnings,
+        }),
+    ))
 }
 
 /// Takes a schedule away. Jobs that it has made stay.
@@ -155,7 +192,8 @@ pub async fn delete(
     if !within(ONE, schedules(&app).delete(&before.name)).await? {
         return Err(not_found(&before.name));
     }
-    let mut entry = Entry::now(signed.by, "cron.delete", before.name.clone(), signed.why).by(&caller);
+    let mut entry =
+        Entry::now(signed.by, "cron.delete", before.name.clone(), signed.why).by(&caller);
     entry.before = Some(told(&before));
     audit::note(&app, &entry).await;
     Ok(StatusCode::NO_CONTENT)
@@ -176,12 +214,25 @@ pub async fn run(
 ) -> Result<impl IntoResponse, Problem> {
     let name = name_of(name)?;
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
-    let Ran::Job(job) = within(ONE, schedules(&app).run_now(&name)).await? else { return Err(not_found(&name)) };
+    let Ran::Job(job) = within(ONE, schedules(&app).run_now(&name)).await? else {
+        return Err(not_found(&name));
+    };
     let mut entry = Entry::now(signed.by, "cron.run", name, signed.why).by(&caller);
     entry.after = Some(json!({"job_id": job.id, "duplicate": job.duplicate}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
-    let status = if job.duplicate { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(RanNow { id: job.id, duplicate: job.duplicate, warnings })))
+    let status = if job.duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    Ok((
+        status,
+        Json(RanNow {
+            id: job.id,
+            duplicate: job.duplicate,
+            warnings,
+        }),
+    ))
 }
 
 /// Pauses a schedule. What it misses meanwhile is not caught up.
@@ -208,7 +259,13 @@ pub async fn resume(
     turn(&app, &caller, name, request, false).await
 }
 
-async fn turn(app: &App, caller: &Caller, name: String, request: Request, paused: bool) -> Result<Json<ScheduleView>, Problem> {
+async fn turn(
+    app: &App,
+    caller: &Caller,
+    name: String,
+    request: Request,
+    paused: bool,
+) -> Result<Json<ScheduleView>, Problem> {
     let name = name_of(name)?;
     let ((), signed) = signed(request, caller, &[], |_| ()).await?;
     let changed = within(ONE, schedules(app).pause(&name, paused)).await?;
@@ -227,11 +284,16 @@ fn schedules(app: &App) -> Schedules {
 }
 
 async fn found(app: &App, name: &str) -> Result<Schedule, Problem> {
-    within(ONE, schedules(app).get(name)).await?.ok_or_else(|| not_found(name))
+    within(ONE, schedules(app).get(name))
+        .await?
+        .ok_or_else(|| not_found(name))
 }
 
 fn not_found(name: &str) -> Problem {
-    Problem::new(Code::ScheduleNotFound, format!("there is no schedule {name}; GET /api/v1/crons lists them"))
+    Problem::new(
+        Code::ScheduleNotFound,
+        format!("there is no schedule {name}; GET /api/v1/crons lists them"),
+    )
 }
 
 fn name_of(name: String) -> Result<String, Problem> {
@@ -245,7 +307,15 @@ fn name_of(name: String) -> Result<String, Problem> {
 fn told(schedule: &Schedule) -> Value {
     let mut value = serde_json::to_value(schedule).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {
-        for passing in ["next_at", "upcoming", "last_at", "last_job_id", "skipped_at", "problem", "updated_at"] {
+        for passing in [
+            "next_at",
+            "upcoming",
+            "last_at",
+            "last_job_id",
+            "skipped_at",
+            "problem",
+            "updated_at",
+        ] {
             map.remove(passing);
         }
     }
@@ -253,14 +323,28 @@ fn told(schedule: &Schedule) -> Value {
 }
 
 /// The schedule that a request describes, with who and why; or everything that is wrong with it.
-fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, Option<String>, String), Errors> {
+fn read(
+    name: String,
+    value: Value,
+    known: &Known<'_>,
+) -> Result<(NewSchedule, Option<String>, String), Errors> {
     let mut errors = Errors::default();
     let Value::Object(map) = value else {
-        errors.body("", format!("{} is not an object; allowed: a schedule as an object", fields::describe(&value)));
+        errors.body(
+            "",
+            format!(
+                "{} is not an object; allowed: a schedule as an object",
+                fields::describe(&value)
+            ),
+        );
         return Err(errors);
     };
-    let allowed: Vec<&str> =
-        OWN_FIELDS.iter().chain(&jobs_input::FIELDS).copied().filter(|f| !SET_BY_SCHEDULE.contains(f)).collect();
+    let allowed: Vec<&str> = OWN_FIELDS
+        .iter()
+        .chain(&jobs_input::FIELDS)
+        .copied()
+        .filter(|f| !SET_BY_SCHEDULE.contains(f))
+        .collect();
     let (mut own, mut job) = (Map::new(), Map::new());
     for (field, value) in map {
         if SET_BY_SCHEDULE.contains(&field.as_str()) {
@@ -273,7 +357,10 @@ fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, O
         } else if allowed.contains(&field.as_str()) {
             job.insert(field, value);
         } else {
-            errors.body(fields::pointer("", &field), fields::unknown(&field, "field", &allowed));
+            errors.body(
+                fields::pointer("", &field),
+                fields::unknown(&field, "field", &allowed),
+            );
         }
     }
     let job = match jobs_input::one(Value::Object(job), known) {
@@ -290,9 +377,14 @@ fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, O
     if let Some(mut fields) = Fields::open(Value::Object(own), "", &OWN_FIELDS, &mut read) {
         match fields.take("expression") {
             Some(value) => {
-                schedule.expression = fields.text_of("expression", value, 1..=EXPRESSION_BYTES_MAX).unwrap_or_default()
+                schedule.expression = fields
+                    .text_of("expression", value, 1..=EXPRESSION_BYTES_MAX)
+                    .unwrap_or_default()
             }
-            None => fields.wrong("expression", "the field is missing; allowed: a cron expression such as \"30 2 * * *\""),
+            None => fields.wrong(
+                "expression",
+                "the field is missing; allowed: a cron expression such as \"30 2 * * *\"",
+            ),
         }
         if let Some(zone) = fields.text("time_zone", 1..=ZONE_BYTES_MAX) {
             schedule.time_zone = zone;
@@ -305,7 +397,10 @@ fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, O
         }
         match fields.take_nullable("paused") {
             Some(Value::Bool(paused)) => schedule.paused = Some(paused),
-            Some(other) => fields.wrong("paused", format!("{} is not true or false", fields::describe(&other))),
+            Some(other) => fields.wrong(
+                "paused",
+                format!("{} is not true or false", fields::describe(&other)),
+            ),
             None => {}
         }
         by = fields.text("by", 1..=BY_BYTES_MAX);
@@ -319,14 +414,30 @@ fn read(name: String, value: Value, known: &Known<'_>) -> Result<(NewSchedule, O
     errors.total += read.total;
     errors.listed.extend(read.listed);
     errors.listed.truncate(fields::MAX_LISTED);
-    if errors.is_empty() { Ok((schedule, by, why)) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok((schedule, by, why))
+    } else {
+        Err(errors)
+    }
 }
 
-fn word<T: Copy + Default>(fields: &mut Fields<'_>, name: &str, value: &Value, words: &[(&str, T)]) -> T {
+fn word<T: Copy + Default>(
+    fields: &mut Fields<'_>,
+    name: &str,
+    value: &Value,
+    words: &[(&str, T)],
+) -> T {
     let known = words.iter().find(|(word, _)| value.as_str() == Some(word));
     if known.is_none() {
         let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        fields.wrong(name, format!("{} is not one of them; allowed: {}", fields::describe(value), allowed.join(", ")));
+        fields.wrong(
+            name,
+            format!(
+                "{} is not one of them; allowed: {}",
+                fields::describe(value),
+                allowed.join(", ")
+            ),
+        );
     }
     known.map(|(_, value)| *value).unwrap_or_default()
 }
@@ -354,30 +465,69 @@ mod tests {
     fn wrong(body: Value) -> Vec<(String, String)> {
         let mut kinds = Kinds::default();
         kinds.register_fn("report", |_: Job, _: Context| async { Outcome::Done });
-        match read("nightly".into(), body, &Known { here: &kinds, elsewhere: &[] }) {
+        match read(
+            "nightly".into(),
+            body,
+            &Known {
+                here: &kinds,
+                elsewhere: &[],
+            },
+        ) {
             Ok(_) => Vec::new(),
-            Err(errors) => errors.listed.into_iter().map(|error| (error.pointer, error.message)).collect(),
+            Err(errors) => errors
+                .listed
+                .into_iter()
+                .map(|error| (error.pointer, error.message))
+                .collect(),
         }
     }
 
     #[test]
     fn a_schedule_is_read_with_the_fields_of_its_job() {
-        assert_eq!(wrong(json!({"expression": "30 2 * * *", "time_zone": "Europe/Berlin", "kind": "report", "key": "a"})), []);
+        assert_eq!(
+            wrong(
+                json!({"expression": "30 2 * * *", "time_zone": "Europe/Berlin", "kind": "report", "key": "a"})
+            ),
+            []
+        );
     }
 
     #[test]
     fn everything_that_is_wrong_is_told_at_once() {
-        let wrong = wrong(json!({"expression": "61 2 * * *", "kind": "reprot", "priority": 9, "run_at": null, "overlap": "no",
-            "paused": 1, "expresion": ""}));
+        let wrong = wrong(
+            json!({"expression": "61 2 * * *", "kind": "reprot", "priority": 9, "run_at": null, "overlap": "no",
+            "paused": 1, "expresion": ""}),
+        );
         let pointers: Vec<&str> = wrong.iter().map(|(pointer, _)| pointer.as_str()).collect();
-        assert_eq!(pointers, ["/expresion", "/run_at", "/kind", "/priority", "/overlap", "/paused"]);
-        assert!(wrong[0].1.contains("did you mean \"expression\"?"), "{}", wrong[0].1);
+        assert_eq!(
+            pointers,
+            [
+                "/expresion",
+                "/run_at",
+                "/kind",
+                "/priority",
+                "/overlap",
+                "/paused"
+            ]
+        );
+        assert!(
+            wrong[0].1.contains("did you mean \"expression\"?"),
+            "{}",
+            wrong[0].1
+        );
     }
 
     #[test]
     fn an_expression_is_refused_by_field() {
-        let wrong = wrong(json!({"expression": "61 2 * * *", "kind": "report", "time_zone": "Mars"}));
+        let wrong =
+            wrong(json!({"expression": "61 2 * * *", "kind": "report", "time_zone": "Mars"}));
         assert_eq!(wrong[0].0, "/expression");
-        assert!(wrong[0].1.starts_with("minute: 61 is out of range; allowed: 0 to 59"), "{}", wrong[0].1);
+        assert!(
+            wrong[0]
+                .1
+                .starts_with("minute: 61 is out of range; allowed: 0 to 59"),
+            "{}",
+            wrong[0].1
+        );
     }
 }

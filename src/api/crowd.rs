@@ -93,25 +93,43 @@ impl<T> Crowd<T> {
             false => (self.ordinary >= self.most, None),
         };
         if !is_full {
-            return Admitted { seat: Some((self.seat(origin, Place::Ordinary, door), Place::Ordinary)), sent_away: None };
+            return Admitted {
+                seat: Some((self.seat(origin, Place::Ordinary, door), Place::Ordinary)),
+                sent_away: None,
+            };
         }
-        if let Some(id) = self.longest(|row| row.place == Place::Ordinary && own.is_none_or(|own| row.origin == own)) {
+        if let Some(id) = self
+            .longest(|row| row.place == Place::Ordinary && own.is_none_or(|own| row.origin == own))
+        {
             let sent_away = self.remove(id);
-            return Admitted { seat: Some((self.seat(origin, Place::Ordinary, door), Place::Ordinary)), sent_away };
+            return Admitted {
+                seat: Some((self.seat(origin, Place::Ordinary, door), Place::Ordinary)),
+                sent_away,
+            };
         }
         let sent_away = match self.rows.len() - self.ordinary < RESERVE {
             true => None,
             false => match self.longest(|row| row.place == Place::Reserve) {
                 Some(id) => self.remove(id),
-                None => return Admitted { seat: None, sent_away: None },
+                None => {
+                    return Admitted {
+                        seat: None,
+                        sent_away: None,
+                    };
+                }
             },
         };
-        Admitted { seat: Some((self.seat(origin, Place::Reserve, door), Place::Reserve)), sent_away }
+        Admitted {
+            seat: Some((self.seat(origin, Place::Reserve, door), Place::Reserve)),
+            sent_away,
+        }
     }
 
     /// A request has come. False for a connection that had to leave: nobody may answer it any more.
     pub fn begins(&mut self, id: Id) -> bool {
-        let Some(row) = self.rows.get_mut(&id) else { return false };
+        let Some(row) = self.rows.get_mut(&id) else {
+            return false;
+        };
         if let Some(turn) = row.turn.take() {
             self.waiting.remove(&turn);
         }
@@ -135,14 +153,25 @@ impl<T> Crowd<T> {
     }
 
     fn longest(&self, is_meant: impl Fn(&Row<T>) -> bool) -> Option<Id> {
-        self.waiting.values().copied().find(|id| self.rows.get(id).is_some_and(&is_meant))
+        self.waiting
+            .values()
+            .copied()
+            .find(|id| self.rows.get(id).is_some_and(&is_meant))
     }
 
     fn seat(&mut self, origin: Origin, place: Place, door: T) -> Id {
         self.last += 1;
         let turn = self.next_turn();
         self.waiting.insert(turn, self.last);
-        self.rows.insert(self.last, Row { origin, place, turn: Some(turn), door });
+        self.rows.insert(
+            self.last,
+            Row {
+                origin,
+                place,
+                turn: Some(turn),
+                door,
+            },
+        );
         if place == Place::Ordinary {
             self.ordinary += 1;
             *self.origins.entry(origin).or_default() += 1;
@@ -184,7 +213,9 @@ mod tests {
     /// Fills the table with connections of as many origins as there are places.
     fn full(most: u8) -> (Crowd<u64>, Vec<Id>) {
         let mut crowd = Crowd::new(most.into());
-        let ids = (0..most).map(|n| crowd.admit(from(n), n.into()).seat.unwrap().0).collect();
+        let ids = (0..most)
+            .map(|n| crowd.admit(from(n), n.into()).seat.unwrap().0)
+            .collect();
         (crowd, ids)
     }
 
@@ -196,7 +227,10 @@ mod tests {
 
         let admitted = crowd.admit(from(100), 100);
 
-        assert_eq!((admitted.sent_away, admitted.seat.unwrap().1), (Some(1), Place::Ordinary));
+        assert_eq!(
+            (admitted.sent_away, admitted.seat.unwrap().1),
+            (Some(1), Place::Ordinary)
+        );
         assert!(!crowd.begins(ids[1]), "who was sent away is not answered");
         assert_eq!(crowd.counts(), (20, 20));
     }
@@ -240,6 +274,9 @@ mod tests {
             crowd.ends(id);
             crowd.leaves(id);
         }
-        assert_eq!((crowd.counts(), crowd.ordinary, crowd.origins.len()), ((0, 0), 0, 0));
+        assert_eq!(
+            (crowd.counts(), crowd.ordinary, crowd.origins.len()),
+            ((0, 0), 0, 0)
+        );
     }
 }

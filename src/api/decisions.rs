@@ -31,7 +31,10 @@ pub struct Failures {
         ("throttle" = Option<String>, Query, description = "Only decisions for this throttle."),
         ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Decided)))]
-pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Decided>, Problem> {
+pub async fn list(
+    State(app): State<App>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Decided>, Problem> {
     let mut query = Query::open(pairs, &["throttle", "limit"]);
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let throttle = query.text("throttle", throttle::name::MAX_BYTES);
@@ -46,7 +49,10 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
 #[utoipa::path(get, path = "/api/v1/failures", operation_id = "list_failures", tag = "jobs",
     params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Failures)))]
-pub async fn failures(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Failures>, Problem> {
+pub async fn failures(
+    State(app): State<App>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Failures>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     if !query.errors.is_empty() {

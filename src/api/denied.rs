@@ -74,12 +74,19 @@ mod tests {
     #[test]
     fn an_origin_is_refused_until_its_time_and_others_are_not() {
         let (denied, now) = (Denied::default(), Instant::now());
-        let [bad, good] = ["192.0.2.1", "192.0.2.2"].map(|text| origin(Some(text.parse().unwrap())));
+        let [bad, good] =
+            ["192.0.2.1", "192.0.2.2"].map(|text| origin(Some(text.parse().unwrap())));
 
         denied.refuse(Some(&bad), Duration::from_secs(2), now);
 
-        assert_eq!(denied.left(&bad, now + Duration::from_secs(1)), Duration::from_secs(1));
-        assert_eq!(denied.left(&bad, now + Duration::from_secs(2)), Duration::ZERO);
+        assert_eq!(
+            denied.left(&bad, now + Duration::from_secs(1)),
+            Duration::from_secs(1)
+        );
+        assert_eq!(
+            denied.left(&bad, now + Duration::from_secs(2)),
+            Duration::ZERO
+        );
         assert_eq!(denied.left(&good, now), Duration::ZERO);
         denied.refuse(None, Duration::from_secs(1), now);
         assert_eq!(denied.left(&good, now), Duration::from_secs(1));

@@ -56,7 +56,11 @@ impl Errors {
     pub fn push(&mut self, place: Place, pointer: String, message: String) {
         self.total += 1;
         if self.listed.len() < MAX_LISTED {
-            self.listed.push(FieldError { place, pointer, message });
+            self.listed.push(FieldError {
+                place,
+                pointer,
+                message,
+            });
         }
     }
 
@@ -78,13 +82,24 @@ impl<'e> Fields<'e> {
     /// Opens `value` as an object that may hold `allowed` fields; unknown ones are listed with what was probably meant.
     pub fn open(value: Value, at: &str, allowed: &[&str], errors: &'e mut Errors) -> Option<Self> {
         let Value::Object(map) = value else {
-            errors.body(at, format!("{} is not an object; allowed: an object with {}", describe(&value), list(allowed)));
+            errors.body(
+                at,
+                format!(
+                    "{} is not an object; allowed: an object with {}",
+                    describe(&value),
+                    list(allowed)
+                ),
+            );
             return None;
         };
         for name in map.keys().filter(|name| !allowed.contains(&name.as_str())) {
             errors.body(pointer(at, name), unknown(name, "field", allowed));
         }
-        Some(Self { map, at: at.to_owned(), errors })
+        Some(Self {
+            map,
+            at: at.to_owned(),
+            errors,
+        })
     }
 
     /// Takes a field as it is.
@@ -133,7 +148,12 @@ impl<'e> Fields<'e> {
     }
 
     /// As [`Self::text`], for a value that was taken already.
-    pub fn text_of(&mut self, name: &str, value: Value, bytes: RangeInclusive<usize>) -> Option<String> {
+    pub fn text_of(
+        &mut self,
+        name: &str,
+        value: Value,
+        bytes: RangeInclusive<usize>,
+    ) -> Option<String> {
         let allowed = format!("a text of {} to {} bytes", bytes.start(), bytes.end());
         match value {
             Value::String(text) if text.contains('\0') => {
@@ -141,12 +161,18 @@ impl<'e> Fields<'e> {
                 None
             }
             Value::String(text) if !bytes.contains(&text.len()) => {
-                self.wrong(name, format!("the text has {} bytes; allowed: {allowed}", text.len()));
+                self.wrong(
+                    name,
+                    format!("the text has {} bytes; allowed: {allowed}", text.len()),
+                );
                 None
             }
             Value::String(text) => Some(text),
             other => {
-                self.wrong(name, format!("{} is not a text; allowed: {allowed}", describe(&other)));
+                self.wrong(
+                    name,
+                    format!("{} is not a text; allowed: {allowed}", describe(&other)),
+                );
                 None
             }
         }
@@ -155,14 +181,32 @@ impl<'e> Fields<'e> {
     /// A whole number in `range`; `meaning` completes "allowed: a whole number from 0 to 3".
     pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>, meaning: &str) -> Option<i64> {
         let value = self.take(name)?;
-        let allowed = format!("a whole number from {} to {}{meaning}", range.start(), range.end());
-        let whole = value.as_i64().or_else(|| value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64));
+        let allowed = format!(
+            "a whole number from {} to {}{meaning}",
+            range.start(),
+            range.end()
+        );
+        let whole = value.as_i64().or_else(|| {
+            value
+                .as_f64()
+                .filter(|f| f.fract() == 0.0 && f.abs() < 9e15)
+                .map(|f| f as i64)
+        });
         match whole {
             Some(number) if range.contains(&number) => return Some(number),
             _ if value.is_number() && (whole.is_some() || value.is_u64()) => {
-                self.wrong(name, format!("{} is out of range; allowed: {allowed}", describe(&value)));
+                self.wrong(
+                    name,
+                    format!("{} is out of range; allowed: {allowed}", describe(&value)),
+                );
             }
-            _ => self.wrong(name, format!("{} is not a whole number; allowed: {allowed}", describe(&value))),
+            _ => self.wrong(
+                name,
+                format!(
+                    "{} is not a whole number; allowed: {allowed}",
+                    describe(&value)
+                ),
+            ),
         }
         None
     }
@@ -179,11 +223,17 @@ impl<'e> Fields<'e> {
         match value.as_f64() {
             Some(number) if number > 0.0 && number <= max => Some(number),
             Some(_) => {
-                self.wrong(name, format!("{} is out of range; allowed: {allowed}", describe(value)));
+                self.wrong(
+                    name,
+                    format!("{} is out of range; allowed: {allowed}", describe(value)),
+                );
                 None
             }
             None => {
-                self.wrong(name, format!("{} is not a number; allowed: {allowed}", describe(value)));
+                self.wrong(
+                    name,
+                    format!("{} is not a number; allowed: {allowed}", describe(value)),
+                );
                 None
             }
         }
@@ -193,7 +243,13 @@ impl<'e> Fields<'e> {
     pub fn flag(&mut self, name: &str) -> Option<bool> {
         let value = self.take(name)?;
         if !value.is_boolean() {
-            self.wrong(name, format!("{} is not a truth value; allowed: true or false", describe(&value)));
+            self.wrong(
+                name,
+                format!(
+                    "{} is not a truth value; allowed: true or false",
+                    describe(&value)
+                ),
+            );
         }
         value.as_bool()
     }
@@ -203,7 +259,10 @@ impl<'e> Fields<'e> {
         let value = self.take_nullable(name)?;
         let parsed = value.as_str().and_then(time_of);
         if parsed.is_none() {
-            self.wrong(name, format!("{} is not a time; allowed: {TIME}", describe(&value)));
+            self.wrong(
+                name,
+                format!("{} is not a time; allowed: {TIME}", describe(&value)),
+            );
         }
         parsed
     }
@@ -211,12 +270,19 @@ impl<'e> Fields<'e> {
     /// One of a few words; `None` if it is absent, `null` or was noted as wrong.
     pub fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
         let value = self.take_nullable(name)?;
-        let found = value.as_str().and_then(|text| words.iter().find(|(word, _)| *word == text)).map(|(_, found)| *found);
+        let found = value
+            .as_str()
+            .and_then(|text| words.iter().find(|(word, _)| *word == text))
+            .map(|(_, found)| *found);
         if found.is_none() {
             let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             let message = match value.as_str() {
                 Some(text) => unknown(text, "value", &names),
-                None => format!("{} is not a text; allowed: {}", describe(&value), list(&names)),
+                None => format!(
+                    "{} is not a text; allowed: {}",
+                    describe(&value),
+                    list(&names)
+                ),
             };
             self.wrong(name, message);
         }
@@ -236,11 +302,14 @@ impl<'e> Fields<'e> {
 }
 
 /// How times are written.
-pub const TIME: &str = "an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00";
+pub const TIME: &str =
+    "an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00";
 
 /// The time that a text names, if it is one that Postgres can hold.
 pub fn time_of(text: &str) -> Option<Timestamp> {
-    text.parse::<Timestamp>().ok().filter(|at| at.as_second() > -200_000_000_000)
+    text.parse::<Timestamp>()
+        .ok()
+        .filter(|at| at.as_second() > -200_000_000_000)
 }
 
 /// The JSON pointer of `name` below `at`.
@@ -271,10 +340,16 @@ pub fn clipped(text: &str) -> String {
 /// What to say of an unknown `what` named `name`, with the allowed names and the one that was probably meant.
 pub fn unknown(name: &str, what: &str, allowed: &[&str]) -> String {
     let name = clipped(name);
-    let meant =
-        allowed.iter().map(|known| (distance(&name, known), known)).min().filter(|(far, _)| *far <= 2 && *far < name.len());
+    let meant = allowed
+        .iter()
+        .map(|known| (distance(&name, known), known))
+        .min()
+        .filter(|(far, _)| *far <= 2 && *far < name.len());
     match meant {
-        Some((_, known)) => format!("unknown {what} {name:?}; did you mean {known:?}? allowed: {}", list(allowed)),
+        Some((_, known)) => format!(
+            "unknown {what} {name:?}; did you mean {known:?}? allowed: {}",
+            list(allowed)
+        ),
         None => format!("unknown {what} {name:?}; allowed: {}", list(allowed)),
     }
 }
@@ -309,19 +384,35 @@ mod tests {
     fn an_unknown_field_is_named_with_what_was_probably_meant() {
         let mut errors = Errors::default();
 
-        Fields::open(json!({"priorty": 1, "colour": 2}), "/3", &["kind", "priority"], &mut errors);
+        Fields::open(
+            json!({"priorty": 1, "colour": 2}),
+            "/3",
+            &["kind", "priority"],
+            &mut errors,
+        );
 
         assert_eq!(errors.listed[0].pointer, "/3/colour");
-        assert_eq!(errors.listed[0].message, "unknown field \"colour\"; allowed: kind, priority");
+        assert_eq!(
+            errors.listed[0].message,
+            "unknown field \"colour\"; allowed: kind, priority"
+        );
         assert_eq!(errors.listed[1].pointer, "/3/priorty");
-        assert!(errors.listed[1].message.contains("did you mean \"priority\"?"));
+        assert!(
+            errors.listed[1]
+                .message
+                .contains("did you mean \"priority\"?")
+        );
     }
 
     #[test]
     fn whole_numbers_may_be_written_with_a_point_but_not_with_a_fraction() {
-        for (value, expected) in
-            [(json!(2), Some(2)), (json!(2.0), Some(2)), (json!(2.5), None), (json!(9), None), (json!("2"), None)]
-        {
+        for (value, expected) in [
+            (json!(2), Some(2)),
+            (json!(2.0), Some(2)),
+            (json!(2.5), None),
+            (json!(9), None),
+            (json!("2"), None),
+        ] {
             let mut errors = Errors::default();
             let mut fields = Fields::open(json!({"n": value}), "", &["n"], &mut errors).unwrap();
             assert_eq!(fields.whole("n", 0..=3, ""), expected);

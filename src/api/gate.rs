@@ -85,7 +85,10 @@ impl Refusal {
 
     /// A bucket refills; whatever else limits does not end by waiting.
     fn is_soon(&self) -> bool {
-        matches!(self.limit, Some(Limit::Key | Limit::Throttle | Limit::Tier { .. }))
+        matches!(
+            self.limit,
+            Some(Limit::Key | Limit::Throttle | Limit::Tier { .. })
+        )
     }
 
     /// What was stopped by hand goes on by hand.
@@ -99,13 +102,22 @@ impl Refusal {
 
     fn sentence(&self, name: &Name, client: &Caller) -> String {
         match &self.limit {
-            Some(Limit::Key) => format!("your token has sent what throttle {name} lets one token send (key_rps)"),
+            Some(Limit::Key) => {
+                format!("your token has sent what throttle {name} lets one token send (key_rps)")
+            }
             Some(Limit::Throttle) => {
-                format!("the tokens of tenant {} have sent what throttle {name} lets them send together (rps)", client.tenant)
+                format!(
+                    "the tokens of tenant {} have sent what throttle {name} lets them send together (rps)",
+                    client.tenant
+                )
             }
             // Nobody comes in by waiting, and the way round is not that of other throttles.
             Some(Limit::Stopped { name, why }) => {
-                let why = if why.is_empty() { String::new() } else { format!(" ({why})") };
+                let why = if why.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({why})")
+                };
                 format!(
                     "throttle {name} is stopped{why}: its rate is 0 or somebody paused it; whoever may do everything can resume or turn it here, \
                      and anybody on the machine with: flyball throttle resume {name}, or flyball throttle set {name} rps=<rate>"
@@ -120,21 +132,33 @@ impl Refusal {
 /// Lets a request pass with a token of its group's throttle, or answers that there is none.
 pub async fn gate(State(app): State<App>, request: Request, next: Next) -> Response {
     // Who has shown nothing has been let in to what is open to everybody.
-    let Some(client) = request.extensions().get::<Caller>().cloned() else { return next.run(request).await };
+    let Some(client) = request.extensions().get::<Caller>().cloned() else {
+        return next.run(request).await;
+    };
     // Who may do everything cannot be locked out by the throttles that he turns.
     if client.leave.is_admin() && turns_the_api(&request) {
         return next.run(request).await;
     }
-    let is_dashboard = client.proof == Proof::Session || (client.proof == Proof::Loopback && is_page(request.headers()));
+    let is_dashboard = client.proof == Proof::Session
+        || (client.proof == Proof::Loopback && is_page(request.headers()));
     let group = Group::of(request.method(), request.uri().path(), is_dashboard);
-    let Some(name) = group.and_then(|group| group.throttle(&client.tenant).ok()) else { return next.run(request).await };
+    let Some(name) = group.and_then(|group| group.throttle(&client.tenant).ok()) else {
+        return next.run(request).await;
+    };
     match ask_patiently(&app, &name, &client.key).await {
         Verdict::Free => next.run(request).await,
         Verdict::Admitted => {
             // What is left is found out while the request is served, so that nobody waits for it.
-            let taken = LaneAsk { key: client.key.to_string(), want: 0, ..LaneAsk::default() };
-            let (mut response, left, promise) =
-                tokio::join!(next.run(request), remaining(&app, &name, taken), promise(&app, &name));
+            let taken = LaneAsk {
+                key: client.key.to_string(),
+                want: 0,
+                ..LaneAsk::default()
+            };
+            let (mut response, left, promise) = tokio::join!(
+                next.run(request),
+                remaining(&app, &name, taken),
+                promise(&app, &name)
+            );
             let standing = left.map(|left| Promise::standing(&name, false, left, 0));
             tell(&mut response, promise, standing);
             response
@@ -144,7 +168,10 @@ pub async fn gate(State(app): State<App>, request: Request, next: Next) -> Respo
             let (problem, wait_s) = if refusal.ends_by_waiting() {
                 let wait_s = refusal.wait_s();
                 let detail = format!("{sentence}; try again in {wait_s} s");
-                (Problem::new(Code::TooManyRequests, detail).retry_after(wait_s), wait_s)
+                (
+                    Problem::new(Code::TooManyRequests, detail).retry_after(wait_s),
+                    wait_s,
+                )
             } else {
                 (Problem::new(Code::TooManyRequests, sentence), 0)
             };
@@ -159,14 +186,20 @@ pub async fn gate(State(app): State<App>, request: Request, next: Next) -> Respo
 /// Whether somebody without a valid token may be told so: `None`, or what to answer in its place. Costs Redis nothing while
 /// the client is known to be refused.
 pub async fn deny(app: &App, address: Option<IpAddr>) -> Option<Problem> {
-    let Ok(name) = Group::Denied.throttle(DEFAULT_TENANT) else { return None };
+    let Ok(name) = Group::Denied.throttle(DEFAULT_TENANT) else {
+        return None;
+    };
     let (origin, now) = (origin(address), Instant::now());
     let mut left = app.gate.denied.left(&origin, now);
     if left.is_zero() {
         let key = super::auth::digest_of(&origin);
-        let Verdict::Refused(refusal) = ask(app, &name, &key).await else { return None };
+        let Verdict::Refused(refusal) = ask(app, &name, &key).await else {
+            return None;
+        };
         left = refusal.wait;
-        app.gate.denied.refuse(refusal.is_of_key().then_some(&origin), left, now);
+        app.gate
+            .denied
+            .refuse(refusal.is_of_key().then_some(&origin), left, now);
     }
     Some(too_many(left))
 }
@@ -179,25 +212,34 @@ pub fn denied(app: &App, address: Option<IpAddr>) -> Option<Problem> {
 
 fn too_many(left: Duration) -> Problem {
     let wait_s = (left.as_secs_f64().ceil() as u64).max(1);
-    let detail = format!("too many requests without a valid token; try again in {wait_s} s with the right one");
+    let detail = format!(
+        "too many requests without a valid token; try again in {wait_s} s with the right one"
+    );
     Problem::new(Code::TooManyRequests, detail).retry_after(wait_s)
 }
 
 /// The address from which a request came, where the listener has told it.
 pub fn address(extensions: &Extensions) -> Option<IpAddr> {
-    extensions.get::<ConnectInfo<SocketAddr>>().map(|ConnectInfo(address)| address.ip())
+    extensions
+        .get::<ConnectInfo<SocketAddr>>()
+        .map(|ConnectInfo(address)| address.ip())
 }
 
 /// Whether a request is about one of the API's own throttles.
 fn turns_the_api(request: &Request) -> bool {
-    let template = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let template = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("", MatchedPath::as_str);
     scopes::throttle_in(template, request.uri().path()).is_some_and(|name| is_of_the_api(&name))
 }
 
 /// A page of ours, where browsers need no session: no program can pretend it by accident, and who does it on purpose gains
 /// one more share.
 fn is_page(headers: &HeaderMap) -> bool {
-    headers.get("sec-fetch-site").is_some_and(|site| site == "same-origin")
+    headers
+        .get("sec-fetch-site")
+        .is_some_and(|site| site == "same-origin")
 }
 
 /// Asks again where the next token is due within a moment: a page that loads sends some requests at once, and a bucket that was
@@ -207,7 +249,9 @@ async fn ask_patiently(app: &App, name: &Name, key: &str) -> Verdict {
     loop {
         let verdict = ask(app, name, key).await;
         match &verdict {
-            Verdict::Refused(refusal) if refusal.is_soon() && began.elapsed() + refusal.wait <= MOMENT => {
+            Verdict::Refused(refusal)
+                if refusal.is_soon() && began.elapsed() + refusal.wait <= MOMENT =>
+            {
                 tokio::time::sleep(refusal.wait.max(NAP_MIN)).await;
             }
             _ => return verdict,
@@ -216,14 +260,28 @@ async fn ask_patiently(app: &App, name: &Name, key: &str) -> Verdict {
 }
 
 async fn ask(app: &App, name: &Name, key: &str) -> Verdict {
-    if app.gate.absent().get(name).is_some_and(|at| at.elapsed() < LOOK_EVERY) {
+    if app
+        .gate
+        .absent()
+        .get(name)
+        .is_some_and(|at| at.elapsed() < LOOK_EVERY)
+    {
         return Verdict::Free;
     }
-    let ask = Ask { throttle: name.clone(), lanes: vec![LaneAsk { key: key.to_owned(), ..LaneAsk::default() }], holder: None };
+    let ask = Ask {
+        throttle: name.clone(),
+        lanes: vec![LaneAsk {
+            key: key.to_owned(),
+            ..LaneAsk::default()
+        }],
+        holder: None,
+    };
     let answer = app.deps.throttles.acquire(&ask).await;
     let was_asked = answer.at_us > 0;
     let effective_rps = answer.effective_rps;
-    let Some(grant) = answer.lanes.into_iter().next() else { return Verdict::Free };
+    let Some(grant) = answer.lanes.into_iter().next() else {
+        return Verdict::Free;
+    };
     if grant.granted > 0 {
         if was_asked {
             app.gate.locked().entry(name.clone()).or_default();
@@ -239,7 +297,11 @@ async fn ask(app: &App, name: &Name, key: &str) -> Verdict {
         }
         // Nor does one that Redis has not yet told this process of: its word for that case is not known.
         Some(Limit::StoreLost) if !app.gate.locked().contains_key(name) => Verdict::Free,
-        _ => Verdict::Refused(Refusal { wait: grant.wait, limit: grant.limit, effective_rps }),
+        _ => Verdict::Refused(Refusal {
+            wait: grant.wait,
+            limit: grant.limit,
+            effective_rps,
+        }),
     }
 }
 
@@ -248,7 +310,10 @@ async fn promise(app: &App, name: &Name) -> Option<Promise> {
     {
         let mut known = app.gate.locked();
         let known = known.entry(name.clone()).or_default();
-        if known.read_at.is_some_and(|at| now.duration_since(at) < LOOK_EVERY) {
+        if known
+            .read_at
+            .is_some_and(|at| now.duration_since(at) < LOOK_EVERY)
+        {
             return known.promise.clone();
         }
         // One request reads; those beside it tell what was known before, but for the first.
@@ -258,12 +323,20 @@ async fn promise(app: &App, name: &Name) -> Option<Promise> {
     }
     let status = app.deps.throttles.status(name).await.ok()?;
     let promise = status.map(|status| Promise::of(name, &status.knobs));
-    app.gate.locked().insert(name.clone(), Known { promise: promise.clone(), read_at: Some(now) });
+    app.gate.locked().insert(
+        name.clone(),
+        Known {
+            promise: promise.clone(),
+            read_at: Some(now),
+        },
+    );
     promise
 }
 
 fn tell(response: &mut Response, promise: Option<Promise>, standing: Option<String>) {
-    let policy = promise.map(|promise| promise.policy()).filter(|policy| !policy.is_empty());
+    let policy = promise
+        .map(|promise| promise.policy())
+        .filter(|policy| !policy.is_empty());
     for (name, text) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, standing)] {
         if let Some(value) = text.and_then(|text| HeaderValue::try_from(text).ok()) {
             response.headers_mut().insert(name, value);

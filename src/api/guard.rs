@@ -33,16 +33,24 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
         return problem.into_response();
     }
     let caller = auth::caller(&app, headers, clock::now()).await;
-    let changes = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
+    let changes = !matches!(
+        *request.method(),
+        Method::GET | Method::HEAD | Method::OPTIONS
+    );
     // A program that shows the token itself cannot be a page of another site that borrows a browser's session.
     if changes
-        && caller.as_ref().is_none_or(|caller| caller.proof != Proof::Token)
+        && caller
+            .as_ref()
+            .is_none_or(|caller| caller.proof != Proof::Token)
         && let Err(problem) = origin_is_ours(headers)
     {
         return problem.into_response();
     }
     if let Some(caller) = caller {
-        let template = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        let template = request
+            .extensions()
+            .get::<MatchedPath>()
+            .map_or("", MatchedPath::as_str);
         if let Err(problem) = scopes::check(&caller, request.method(), template, path) {
             return problem.into_response();
         }
@@ -77,32 +85,54 @@ fn is_open(path: &str) -> bool {
 }
 
 fn wants_page(request: &Request) -> bool {
-    let accepts = request.headers().get("accept").and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let accepts = request
+        .headers()
+        .get("accept")
+        .and_then(|accept| accept.to_str().ok())
+        .unwrap_or_default();
     matches!(*request.method(), Method::GET | Method::HEAD) && accepts.contains("text/html")
 }
 
 /// Without a token only this machine may ask, and by a name that cannot be another site's: a page whose name was pointed
 /// at 127.0.0.1 (DNS rebinding) still sends its own name here.
 fn host_is_loopback(headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Problem> {
-    let host = headers.get("host").and_then(|host| host.to_str().ok()).or(authority.map(Authority::as_str));
-    let is_loopback = host.and_then(|host| host.parse::<Authority>().ok()).is_some_and(|host| is_loopback(host.host()));
+    let host = headers
+        .get("host")
+        .and_then(|host| host.to_str().ok())
+        .or(authority.map(Authority::as_str));
+    let is_loopback = host
+        .and_then(|host| host.parse::<Authority>().ok())
+        .is_some_and(|host| is_loopback(host.host()));
     if is_loopback {
         return Ok(());
     }
-    let said = host.map_or_else(|| "no Host header".to_owned(), |host| format!("the Host {:?}", super::fields::clipped(host)));
-    let detail = format!("the request has {said}; without FLYBALL_API_TOKEN only localhost, 127.0.0.1 and [::1] are served");
+    let said = host.map_or_else(
+        || "no Host header".to_owned(),
+        |host| format!("the Host {:?}", super::fields::clipped(host)),
+    );
+    let detail = format!(
+        "the request has {said}; without FLYBALL_API_TOKEN only localhost, 127.0.0.1 and [::1] are served"
+    );
     Err(Problem::new(Code::ForeignHost, detail))
 }
 
 fn is_loopback(host: &str) -> bool {
     let host = host.trim_end_matches('.').to_ascii_lowercase();
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost" || host.ends_with(".localhost") || bare.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+    host == "localhost"
+        || host.ends_with(".localhost")
+        || bare
+            .parse::<IpAddr>()
+            .is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
 /// Browsers say where a request comes from; one that changes something must come from our own pages.
 fn origin_is_ours(headers: &HeaderMap) -> Result<(), Problem> {
-    let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("unreadable"));
+    let text = |name: &str| {
+        headers
+            .get(name)
+            .map(|value| value.to_str().unwrap_or("unreadable"))
+    };
     let ours = match (text("sec-fetch-site"), text("origin")) {
         (Some(site), _) => site == "same-origin" || site == "none",
         (None, Some(origin)) => {
@@ -125,7 +155,10 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
-        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
+            .collect()
     }
 
     #[test]
@@ -140,10 +173,24 @@ mod tests {
             "[::ffff:127.0.0.1]",
             "LOCALHOST.",
         ] {
-            assert!(host_is_loopback(&headers(&[("host", host)]), None).is_ok(), "{host}");
+            assert!(
+                host_is_loopback(&headers(&[("host", host)]), None).is_ok(),
+                "{host}"
+            );
         }
-        for host in ["evil.example", "localhost.evil.example", "10.0.0.1", "127.0.0.1.evil.example", "[::2]", "0.0.0.0", "a b"] {
-            assert!(host_is_loopback(&headers(&[("host", host)]), None).is_err(), "{host}");
+        for host in [
+            "evil.example",
+            "localhost.evil.example",
+            "10.0.0.1",
+            "127.0.0.1.evil.example",
+            "[::2]",
+            "0.0.0.0",
+            "a b",
+        ] {
+            assert!(
+                host_is_loopback(&headers(&[("host", host)]), None).is_err(),
+                "{host}"
+            );
         }
         assert!(host_is_loopback(&HeaderMap::new(), None).is_err());
     }
@@ -154,12 +201,22 @@ mod tests {
         assert!(origin_is_ours(&headers(&[host])).is_ok());
         assert!(origin_is_ours(&headers(&[host, ("origin", "http://127.0.0.1:8080")])).is_ok());
         assert!(
-            origin_is_ours(&headers(&[host, ("sec-fetch-site", "same-origin"), ("origin", "https://proxy.example")])).is_ok()
+            origin_is_ours(&headers(&[
+                host,
+                ("sec-fetch-site", "same-origin"),
+                ("origin", "https://proxy.example")
+            ]))
+            .is_ok()
         );
         assert!(origin_is_ours(&headers(&[host, ("origin", "http://127.0.0.1:9090")])).is_err());
         assert!(origin_is_ours(&headers(&[host, ("origin", "null")])).is_err());
         assert!(
-            origin_is_ours(&headers(&[host, ("sec-fetch-site", "cross-site"), ("origin", "http://127.0.0.1:8080")])).is_err()
+            origin_is_ours(&headers(&[
+                host,
+                ("sec-fetch-site", "cross-site"),
+                ("origin", "http://127.0.0.1:8080")
+            ]))
+            .is_err()
         );
         assert!(origin_is_ours(&headers(&[host, ("sec-fetch-site", "same-site")])).is_err());
     }

@@ -31,7 +31,10 @@ pub struct Health {
 /// Says that the process lives; looks at nothing else.
 #[utoipa::path(get, path = "/healthz", operation_id = "show_liveness", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub async fn alive() -> Json<Health> {
-    Json(Health { status: "alive", checks: BTreeMap::new() })
+    Json(Health {
+        status: "alive",
+        checks: BTreeMap::new(),
+    })
 }
 
 /// Says whether Postgres and Redis answer and the process is not stopping.
@@ -47,19 +50,38 @@ pub async fn ready(State(app): State<App>) -> Response {
     if let Ok(Err(throttle::Error::Lost(reason))) = &redis
         && let Some(said) = throttle::said_in(reason)
     {
-        return Problem::new(Code::NotReady, format!("Redis refuses: {said}")).retry_after(1).into_response();
+        return Problem::new(Code::NotReady, format!("Redis refuses: {said}"))
+            .retry_after(1)
+            .into_response();
     }
-    let lost: Vec<&str> = [("Postgres", matches!(postgres, Ok(Ok(())))), ("Redis", matches!(redis, Ok(Ok(()))))]
-        .iter()
-        .filter(|(_, ok)| !ok)
-        .map(|(name, _)| *name)
-        .collect();
+    let lost: Vec<&str> = [
+        ("Postgres", matches!(postgres, Ok(Ok(())))),
+        ("Redis", matches!(redis, Ok(Ok(())))),
+    ]
+    .iter()
+    .filter(|(_, ok)| !ok)
+    .map(|(name, _)| *name)
+    .collect();
     if lost.is_empty() {
         let checks = BTreeMap::from([("postgres", "ok"), ("redis", "ok")]);
-        return (StatusCode::OK, Json(Health { status: "ready", checks })).into_response();
+        return (
+            StatusCode::OK,
+            Json(Health {
+                status: "ready",
+                checks,
+            }),
+        )
+            .into_response();
     }
     let verb = if lost.len() == 1 { "does" } else { "do" };
-    Problem::new(Code::NotReady, format!("{} {verb} not answer within {} s", lost.join(" and "), ANSWER_WITHIN.as_secs()))
-        .retry_after(1)
-        .into_response()
+    Problem::new(
+        Code::NotReady,
+        format!(
+            "{} {verb} not answer within {} s",
+            lost.join(" and "),
+            ANSWER_WITHIN.as_secs()
+        ),
+    )
+    .retry_after(1)
+    .into_response()
 }

@@ -8,18 +8,40 @@ use crate::throttle::{Ask, HeldKeys, LaneAsk, MAX_LANES_PER_ASK, Name, Status, S
 const MAX_LEVELS: usize = 8;
 
 /// Sums up the keys of a throttle that hold jobs back; `None` where none does.
-pub async fn held_keys(queue: &Queue, throttles: &dyn Store, name: &Name) -> Result<Option<HeldKeys>, ReadError> {
+pub async fn held_keys(
+    queue: &Queue,
+    throttles: &dyn Store,
+    name: &Name,
+) -> Result<Option<HeldKeys>, ReadError> {
     // One cheap question tells of most throttles that no key of theirs has anything of its own.
-    let ask = Ask { throttle: name.clone(), lanes: vec![LaneAsk::default()], holder: None };
+    let ask = Ask {
+        throttle: name.clone(),
+        lanes: vec![LaneAsk::default()],
+        holder: None,
+    };
     if throttles.peek(&ask).await.levels_decide {
         return Ok(None);
     }
     let failed = |error: String| ReadError::Failed(error);
-    let page = queue.lanes_of(name.as_str(), &LanesAfter::DEEPEST, MAX_LANES_PER_ASK as i64).await;
+    let page = queue
+        .lanes_of(
+            name.as_str(),
+            &LanesAfter::DEEPEST,
+            MAX_LANES_PER_ASK as i64,
+        )
+        .await;
     let lanes = page.map_err(|error| failed(error.to_string()))?.lanes;
     let keys: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
-    let states = throttles.look(name, &keys).await.map_err(|error| failed(error.to_string()))?;
-    let held = HeldKeys::of(lanes.iter().zip(&states).map(|(lane, state)| (lane.key.as_str(), lane.depth, state)));
+    let states = throttles
+        .look(name, &keys)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
+    let held = HeldKeys::of(
+        lanes
+            .iter()
+            .zip(&states)
+            .map(|(lane, state)| (lane.key.as_str(), lane.depth, state)),
+    );
     Ok((held.held() > 0).then_some(held))
 }
 

@@ -23,7 +23,9 @@ use super::state::App;
 use super::waiting::{self, Waiting};
 use super::within::{MANY, ONE, within};
 use super::{body, clock, leave};
-use crate::jobs::{Attempt, Backlog, Detail, Enqueued, Filter, NewJob, Queue, State as JobState, Summary};
+use crate::jobs::{
+    Attempt, Backlog, Detail, Enqueued, Filter, NewJob, Queue, State as JobState, Summary,
+};
 use crate::throttle::{self, Ask, LaneAsk, Name, Store};
 
 /// Throttles of a batch that are looked up for its warnings.
@@ -138,34 +140,67 @@ pub async fn enqueue(
     let trace = traceparent(request.headers());
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&app, &value).await?;
-    let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
-    let mut job = jobs_input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    let known = Known {
+        here: &app.deps.kinds,
+        elsewhere: &elsewhere,
+    };
+    let mut job = jobs_input::one(value, &known)
+        .map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     job.traceparent = job.traceparent.or(trace);
     leave::check(&app, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
 
     let asked = async {
-        let enqueued = app.deps.queue.enqueue_for(&caller.owner, std::slice::from_ref(&job)).await;
+        let enqueued = app
+            .deps
+            .queue
+            .enqueue_for(&caller.owner, std::slice::from_ref(&job))
+            .await;
         enqueued.map_err(|error| refused(&app, error, false))
     };
     let enqueued = within(ONE, asked).await?;
     note_backlogs(&app, &enqueued);
 
     let Some(ticket) = enqueued.first() else {
-        return Err(Problem::new(Code::Internal, "the queue store answered without a job"));
+        return Err(Problem::new(
+            Code::Internal,
+            "the queue store answered without a job",
+        ));
     };
-    let status = if ticket.duplicate { StatusCode::OK } else { StatusCode::CREATED };
+    let status = if ticket.duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
     let location = format!("/api/v1/jobs/{}", ticket.id);
     // The job is there, whatever becomes of this look at it.
-    let found = within(ONE, app.deps.queue.get(ticket.id)).await.ok().flatten();
+    let found = within(ONE, app.deps.queue.get(ticket.id))
+        .await
+        .ok()
+        .flatten();
     let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
     mask_args(&job.summary.kind, &mut job.args);
     if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
         // It may be of somebody else: of the same tenant, or of the time before keys had owners.
         job.args = Value::Null;
     }
-    let Enqueued { duplicate, replaced, backlog, .. } = *ticket;
-    Ok((status, [(LOCATION, location)], Json(Accepted { job, duplicate, replaced, backlog, warnings })))
+    let Enqueued {
+        duplicate,
+        replaced,
+        backlog,
+        ..
+    } = *ticket;
+    Ok((
+        status,
+        [(LOCATION, location)],
+        Json(Accepted {
+            job,
+            duplicate,
+            replaced,
+            backlog,
+            warnings,
+        }),
+    ))
 }
 
 /// Enqueues up to 10,000 jobs, all or none.
@@ -181,8 +216,12 @@ pub async fn enqueue_batch(
     let trace = traceparent(request.headers());
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&app, &value).await?;
-    let known = Known { here: &app.deps.kinds, elsewhere: &elsewhere };
-    let mut jobs = jobs_input::batch(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    let known = Known {
+        here: &app.deps.kinds,
+        elsewhere: &elsewhere,
+    };
+    let mut jobs = jobs_input::batch(value, &known)
+        .map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     for job in jobs.iter_mut().filter(|job| job.traceparent.is_none()) {
         job.traceparent.clone_from(&trace);
     }
@@ -192,14 +231,33 @@ pub async fn enqueue_batch(
     let enqueued = if jobs.is_empty() {
         Vec::new()
     } else {
-        let enqueue =
-            async { app.deps.queue.enqueue_for(&caller.owner, &jobs).await.map_err(|error| refused(&app, error, true)) };
+        let enqueue = async {
+            app.deps
+                .queue
+                .enqueue_for(&caller.owner, &jobs)
+                .await
+                .map_err(|error| refused(&app, error, true))
+        };
         within(MANY, enqueue).await?
     };
     note_backlogs(&app, &enqueued);
 
-    let status = if enqueued.iter().all(|ticket| ticket.duplicate) { StatusCode::OK } else { StatusCode::CREATED };
-    let ticket = |Enqueued { id, duplicate, replaced, backlog }| Ticket { id, duplicate, replaced, backlog };
+    let status = if enqueued.iter().all(|ticket| ticket.duplicate) {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    let ticket = |Enqueued {
+                      id,
+                      duplicate,
+                      replaced,
+                      backlog,
+                  }| Ticket {
+        id,
+        duplicate,
+        replaced,
+        backlog,
+    };
     let jobs = enqueued.into_iter().map(ticket).collect();
     Ok((status, Json(AcceptedBatch { jobs, warnings })))
 }
@@ -217,8 +275,20 @@ pub async fn enqueue_batch(
         ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
         ("before" = Option<i64>, Query, description = "Only jobs with a smaller id: the cursor.")),
     responses((status = 200, body = Jobs, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
-pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<impl IntoResponse, Problem> {
-    let allowed = ["state", "kind", "throttle", "key", "created_after", "created_before", "limit", "before"];
+pub async fn list(
+    State(app): State<App>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<impl IntoResponse, Problem> {
+    let allowed = [
+        "state",
+        "kind",
+        "throttle",
+        "key",
+        "created_after",
+        "created_before",
+        "limit",
+        "before",
+    ];
     let mut query = Query::open(pairs, &allowed);
     let searched = query.word("state", &SEARCHED);
     let filter = Filter {
@@ -238,7 +308,10 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     if let (Some(from), Some(to)) = (filter.created_after, filter.created_before)
         && from >= to
     {
-        query.wrong("created_after", format!("{from} is not before created_before, {to}"));
+        query.wrong(
+            "created_after",
+            format!("{from} is not before created_before, {to}"),
+        );
     }
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
@@ -246,16 +319,28 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     let page = within(MANY, app.deps.queue.page(&filter)).await?;
     let next = page.next.map(|next| next_page(&filter, next));
     let mut headers = HeaderMap::new();
-    if let Some(link) = next.as_ref().and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok()) {
+    if let Some(link) = next
+        .as_ref()
+        .and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok())
+    {
         headers.insert(LINK, link);
     }
-    Ok((headers, Json(Jobs { jobs: page.jobs, next })))
+    Ok((
+        headers,
+        Json(Jobs {
+            jobs: page.jobs,
+            next,
+        }),
+    ))
 }
 
 /// Shows a job: its state, its attempts and, while it waits, why and until when.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}", operation_id = "show_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
     responses((status = 200, body = JobView)))]
-pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<JobView>, Problem> {
+pub async fn show(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
     Ok(Json(view(&app, found(&app, id).await?).await))
 }
@@ -284,10 +369,12 @@ pub async fn attempts(
         found(&app, id).await?;
     }
     let is_full = i64::try_from(attempts.len()).is_ok_and(|found| found >= limit);
-    let next = attempts
-        .last()
-        .filter(|_| is_full)
-        .map(|last| format!("/api/v1/jobs/{id}/attempts?limit={limit}&before={}", last.finished_at));
+    let next = attempts.last().filter(|_| is_full).map(|last| {
+        format!(
+            "/api/v1/jobs/{id}/attempts?limit={limit}&before={}",
+            last.finished_at
+        )
+    });
     Ok(Json(Attempts { attempts, next }))
 }
 
@@ -307,7 +394,10 @@ pub(super) fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Prob
 
 /// Counts the jobs that were taken although their lane was over its cap.
 pub(super) fn note_backlogs(app: &App, enqueued: &[Enqueued]) {
-    let over = enqueued.iter().filter(|ticket| ticket.backlog.is_some()).count();
+    let over = enqueued
+        .iter()
+        .filter(|ticket| ticket.backlog.is_some())
+        .count();
     app.http.note_backlog(BacklogAnswer::Signalled, over as u64);
 }
 
@@ -322,10 +412,17 @@ pub(super) async fn kinds_elsewhere(app: &App, body: &Value) -> Result<Vec<Strin
 
 /// What the sender should know about the throttles it names. A store that does not answer warns of nothing: the jobs are
 /// kept in Postgres whatever Redis does.
-pub(super) async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a str>) -> Vec<String> {
+pub(super) async fn warnings<'a>(
+    app: &App,
+    throttles: impl Iterator<Item = &'a str>,
+) -> Vec<String> {
     let distinct: BTreeSet<&str> = throttles.collect();
     let mut warnings = Vec::new();
-    for name in distinct.into_iter().take(WARNED_THROTTLES_MAX).filter_map(|name| Name::new(name).ok()) {
+    for name in distinct
+        .into_iter()
+        .take(WARNED_THROTTLES_MAX)
+        .filter_map(|name| Name::new(name).ok())
+    {
         match app.deps.throttles.status(&name).await {
             Ok(None) => warnings.push(format!(
                 "there is no throttle {name}; the job is kept and waits until it exists: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
@@ -339,7 +436,9 @@ pub(super) async fn warnings<'a>(app: &App, throttles: impl Iterator<Item = &'a 
 
 /// A job that must exist.
 pub async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
-    let mut detail = within(ONE, app.deps.queue.get(id)).await?.ok_or_else(|| Problem::job_not_found(id))?;
+    let mut detail = within(ONE, app.deps.queue.get(id))
+        .await?
+        .ok_or_else(|| Problem::job_not_found(id))?;
     mask_args(&detail.summary.kind, &mut detail.args);
     Ok(detail)
 }
@@ -351,12 +450,17 @@ pub async fn view(app: &App, detail: Detail) -> JobView {
 }
 
 /// Why the job does not run now, or does not stop; `None` if it runs or has ended.
-pub async fn why_job_waits(queue: &Queue, throttles: &dyn Store, detail: &Detail) -> Option<Waiting> {
+pub async fn why_job_waits(
+    queue: &Queue,
+    throttles: &dyn Store,
+    detail: &Detail,
+) -> Option<Waiting> {
     let job = &detail.summary;
     if let Some(need) = waiting::need(detail) {
         // Where the workers cannot be read, nothing is claimed about them.
         let serving = within(ONE, queue.serving()).await.ok();
-        let is_served = serving.is_none_or(|workers| workers.iter().any(|worker| worker.serves(need)));
+        let is_served =
+            serving.is_none_or(|workers| workers.iter().any(|worker| worker.serves(need)));
         return Some(waiting::for_a_worker(job, need, is_served));
     }
     if job.state != JobState::Ready {
@@ -366,24 +470,42 @@ pub async fn why_job_waits(queue: &Queue, throttles: &dyn Store, detail: &Detail
         return Some(waiting::for_everything(&pause));
     }
     let throttle = Name::new(job.throttle.as_str()).ok()?;
-    let lane = LaneAsk { key: job.key.clone(), cost: job.cost, ..LaneAsk::default() };
-    let answer = throttles.peek(&Ask { throttle, lanes: vec![lane], holder: Some(waiting::stranger()) }).await;
+    let lane = LaneAsk {
+        key: job.key.clone(),
+        cost: job.cost,
+        ..LaneAsk::default()
+    };
+    let answer = throttles
+        .peek(&Ask {
+            throttle,
+            lanes: vec![lane],
+            holder: Some(waiting::stranger()),
+        })
+        .await;
     // Where the workers cannot be read, nothing is claimed about them.
-    let is_handled = within(ONE, postgres::read_live_kinds(&queue.pool)).await.map_or(true, |kinds| kinds.contains(&job.kind));
+    let is_handled = within(ONE, postgres::read_live_kinds(&queue.pool))
+        .await
+        .map_or(true, |kinds| kinds.contains(&job.kind));
     Some(waiting::for_tokens(job, &answer, is_handled))
 }
 
 /// The number in a path, checked.
 pub fn id_of(text: &str) -> Result<i64, Problem> {
     text.parse().ok().filter(|id| *id > 0).ok_or_else(|| {
-        let message = format!("{:?} is not the number of a job; allowed: a whole number above 0", super::fields::clipped(text));
+        let message = format!(
+            "{:?} is not the number of a job; allowed: a whole number above 0",
+            super::fields::clipped(text)
+        );
         Problem::at(Code::InvalidPath, Place::Path, "id", message)
     })
 }
 
 /// The word of a state.
 pub fn word(state: JobState) -> &'static str {
-    STATES.iter().find(|(_, known)| *known == state).map_or("unknown", |(word, _)| word)
+    STATES
+        .iter()
+        .find(|(_, known)| *known == state)
+        .map_or("unknown", |(word, _)| word)
 }
 
 /// The job as its sender described it, for when it was stored and could not be read back.
@@ -396,7 +518,11 @@ fn as_sent(job: NewJob, id: i64) -> Detail {
             kind: job.kind,
             throttle: job.throttle,
             key: job.key,
-            state: if due_at.is_some() { JobState::Scheduled } else { JobState::Ready },
+            state: if due_at.is_some() {
+                JobState::Scheduled
+            } else {
+                JobState::Ready
+            },
             priority: job.priority,
             attempt: 0,
             max_attempts: job.max_attempts,
@@ -426,12 +552,25 @@ fn next_page(filter: &Filter, before: i64) -> String {
             page.push_str(&format!("&{name}={}", encoded(value)));
         }
     };
-    add("state", if filter.ended { Some("ended") } else { filter.state.map(word) });
+    add(
+        "state",
+        if filter.ended {
+            Some("ended")
+        } else {
+            filter.state.map(word)
+        },
+    );
     add("kind", filter.kind.as_deref());
     add("throttle", filter.throttle.as_deref());
     add("key", filter.key.as_deref());
-    add("created_after", filter.created_after.map(|at| at.to_string()).as_deref());
-    add("created_before", filter.created_before.map(|at| at.to_string()).as_deref());
+    add(
+        "created_after",
+        filter.created_after.map(|at| at.to_string()).as_deref(),
+    );
+    add(
+        "created_before",
+        filter.created_before.map(|at| at.to_string()).as_deref(),
+    );
     page
 }
 
@@ -439,7 +578,9 @@ fn next_page(filter: &Filter, before: i64) -> String {
 pub fn encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => {
+                char::from(byte).to_string()
+            }
             _ => format!("%{byte:02X}"),
         })
         .collect()
@@ -451,8 +592,16 @@ mod tests {
 
     #[test]
     fn the_next_page_keeps_the_filter() {
-        let filter = Filter { state: Some(JobState::Dead), key: Some("a&b ü".into()), limit: 5, ..Filter::default() };
-        assert_eq!(next_page(&filter, 42), "/api/v1/jobs?limit=5&before=42&state=dead&key=a%26b%20%C3%BC");
+        let filter = Filter {
+            state: Some(JobState::Dead),
+            key: Some("a&b ü".into()),
+            limit: 5,
+            ..Filter::default()
+        };
+        assert_eq!(
+            next_page(&filter, 42),
+            "/api/v1/jobs?limit=5&before=42&state=dead&key=a%26b%20%C3%BC"
+        );
     }
 
     #[test]

@@ -74,14 +74,18 @@ pub fn kinds_named(body: &Value) -> impl Iterator<Item = &str> {
         Value::Array(jobs) => jobs.as_slice(),
         one => std::slice::from_ref(one),
     };
-    jobs.iter().filter_map(|job| job.get("kind").and_then(Value::as_str))
+    jobs.iter()
+        .filter_map(|job| job.get("kind").and_then(Value::as_str))
 }
 
 /// One job, or everything that is wrong with it.
 pub fn one(body: Value, known: &Known<'_>) -> Result<NewJob, Errors> {
     let mut errors = Errors::default();
     if body.is_array() {
-        errors.body("", "this route takes one job as an object; an array of jobs goes to /api/v1/jobs/batch");
+        errors.body(
+            "",
+            "this route takes one job as an object; an array of jobs goes to /api/v1/jobs/batch",
+        );
         return Err(errors);
     }
     match job(body, "", known, &mut errors) {
@@ -101,12 +105,25 @@ pub fn batch(body: Value, known: &Known<'_>) -> Result<Vec<NewJob>, Errors> {
         return Err(errors);
     };
     if items.len() > BATCH_MAX {
-        errors.body("", format!("the batch has {} jobs; allowed: at most {BATCH_MAX}", items.len()));
+        errors.body(
+            "",
+            format!(
+                "the batch has {} jobs; allowed: at most {BATCH_MAX}",
+                items.len()
+            ),
+        );
         return Err(errors);
     }
-    let jobs: Vec<NewJob> =
-        items.into_iter().enumerate().filter_map(|(i, item)| job(item, &format!("/{i}"), known, &mut errors)).collect();
-    if errors.is_empty() { Ok(jobs) } else { Err(errors) }
+    let jobs: Vec<NewJob> = items
+        .into_iter()
+        .enumerate()
+        .filter_map(|(i, item)| job(item, &format!("/{i}"), known, &mut errors))
+        .collect();
+    if errors.is_empty() {
+        Ok(jobs)
+    } else {
+        Err(errors)
+    }
 }
 
 /// Reads one job; what is wrong goes to `errors`, and only then the answer may be `None` or unusable.
@@ -140,7 +157,11 @@ fn job(value: Value, at: &str, known: &Known<'_>, errors: &mut Errors) -> Option
     let is_unique = unique_key.is_some();
     if let Some(value) = unique_key {
         job.unique_key = fields.text_of("unique_key", value, 1..=KEY_BYTES_MAX);
-        if job.unique_key.as_ref().is_some_and(|key| key.starts_with(OF_SCHEDULES)) {
+        if job
+            .unique_key
+            .as_ref()
+            .is_some_and(|key| key.starts_with(OF_SCHEDULES))
+        {
             fields.wrong("unique_key", SCHEDULES_ONLY);
         }
     }
@@ -153,7 +174,10 @@ fn job(value: Value, at: &str, known: &Known<'_>, errors: &mut Errors) -> Option
     }
     job.timeout_s = span(&mut fields, "timeout", SPAN_MAX_S);
     if let Some(timeout_s) = job.timeout_s.filter(|seconds| *seconds < TIMEOUT_MIN_S) {
-        fields.wrong("timeout", format!("{timeout_s} is out of range; allowed: at least {TIMEOUT_MIN_S} seconds"));
+        fields.wrong(
+            "timeout",
+            format!("{timeout_s} is out of range; allowed: at least {TIMEOUT_MIN_S} seconds"),
+        );
     }
     job.debounce_s = span(&mut fields, "debounce", SPAN_MAX_S);
     job.debounce_max_s = span(&mut fields, "debounce_max", DEBOUNCE_MAX_MAX_S);
@@ -168,7 +192,10 @@ fn kind(fields: &mut Fields<'_>, known: &Known<'_>) -> Option<String> {
     let names = known.names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let Some(value) = fields.take("kind") else {
-        fields.wrong("kind", format!("the field is missing; allowed: one of {}", names.join(", ")));
+        fields.wrong(
+            "kind",
+            format!("the field is missing; allowed: one of {}", names.join(", ")),
+        );
         return None;
     };
     let kind = fields.text_of("kind", value, 1..=KIND_BYTES_MAX)?;
@@ -201,7 +228,10 @@ fn args(fields: &mut Fields<'_>, kind: Option<&str>, args: &Value, known: &Known
 pub fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
     match value {
         Value::String(text) if text.contains('\0') => found.push(at.to_owned()),
-        Value::Array(items) => items.iter().enumerate().for_each(|(i, item)| find_nul(item, &format!("{at}/{i}"), found)),
+        Value::Array(items) => items
+            .iter()
+            .enumerate()
+            .for_each(|(i, item)| find_nul(item, &format!("{at}/{i}"), found)),
         Value::Object(map) => {
             for (name, item) in map {
                 let below = pointer(at, &name.replace('\0', "\\u0000"));
@@ -219,12 +249,21 @@ pub fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
 pub fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
     const ALLOWED: &str = "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, from 1970 to ten years from now";
     let Some(text) = value.as_str() else {
-        fields.wrong("run_at", format!("{} is not a time; {ALLOWED}", describe(value)));
+        fields.wrong(
+            "run_at",
+            format!("{} is not a time; {ALLOWED}", describe(value)),
+        );
         return None;
     };
-    let parsed = text.parse::<Timestamp>().ok().filter(|at| (0..7_289_654_400).contains(&at.as_second()));
+    let parsed = text
+        .parse::<Timestamp>()
+        .ok()
+        .filter(|at| (0..7_289_654_400).contains(&at.as_second()));
     if parsed.is_none() {
-        fields.wrong("run_at", format!("{:?} is not a time; {ALLOWED}", clipped(text)));
+        fields.wrong(
+            "run_at",
+            format!("{:?} is not a time; {ALLOWED}", clipped(text)),
+        );
     }
     parsed
 }
@@ -233,7 +272,12 @@ pub fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
 fn span(fields: &mut Fields<'_>, name: &str, max_s: f64) -> Option<f64> {
     let value = fields.take_nullable(name)?;
     let Some(text) = value.as_str() else {
-        return fields.positive_of(name, &value, max_s, " seconds, or a text such as \"10 minutes\" or \"PT10M\"");
+        return fields.positive_of(
+            name,
+            &value,
+            max_s,
+            " seconds, or a text such as \"10 minutes\" or \"PT10M\"",
+        );
     };
     let days_have_24_hours = SpanRelativeTo::days_are_24_hours();
     let seconds = text
@@ -261,7 +305,10 @@ fn traceparent(fields: &mut Fields<'_>, value: &Value) -> Option<String> {
     if text.is_none() {
         fields.wrong(
             "traceparent",
-            format!("{} is not a W3C trace parent; allowed: a text such as \"{TRACEPARENT_EXAMPLE}\"", describe(value)),
+            format!(
+                "{} is not a W3C trace parent; allowed: a text such as \"{TRACEPARENT_EXAMPLE}\"",
+                describe(value)
+            ),
         );
     }
     text.map(str::to_owned)
@@ -269,22 +316,38 @@ fn traceparent(fields: &mut Fields<'_>, value: &Value) -> Option<String> {
 
 /// Fields that have a meaning only beside others, or none beside them.
 fn together(fields: &mut Fields<'_>, job: &NewJob, is_unique: bool) {
-    for (name, given) in
-        [("unique_for", job.unique_for.is_some()), ("debounce", job.debounce_s.is_some()), ("replace", job.replace)]
-    {
+    for (name, given) in [
+        ("unique_for", job.unique_for.is_some()),
+        ("debounce", job.debounce_s.is_some()),
+        ("replace", job.replace),
+    ] {
         if given && !is_unique {
-            fields.wrong(name, "it has a meaning only together with unique_key; give both or neither");
+            fields.wrong(
+                name,
+                "it has a meaning only together with unique_key; give both or neither",
+            );
         } else if given && name != "unique_for" && job.unique_for.is_some() {
             fields.wrong(name, "it cannot be used together with unique_for: the key is free when the job has ended");
         }
     }
     if job.debounce_s.is_some() && job.run_at.is_some() {
-        fields.wrong("debounce", "it cannot be used together with run_at: it names the time itself");
+        fields.wrong(
+            "debounce",
+            "it cannot be used together with run_at: it names the time itself",
+        );
     }
     match (job.debounce_s, job.debounce_max_s) {
-        (None, Some(_)) => fields.wrong("debounce_max", "it has a meaning only together with debounce; give both or neither"),
+        (None, Some(_)) => fields.wrong(
+            "debounce_max",
+            "it has a meaning only together with debounce; give both or neither",
+        ),
         (Some(debounce), Some(max)) if max < debounce => {
-            fields.wrong("debounce_max", format!("{max} is out of range; allowed: at least the debounce of {debounce} seconds"));
+            fields.wrong(
+                "debounce_max",
+                format!(
+                    "{max} is out of range; allowed: at least the debounce of {debounce} seconds"
+                ),
+            );
         }
         _ => {}
     }

@@ -12,7 +12,10 @@ impl Handler for Http {
     fn check(&self, args: &Value) -> Vec<Issue> {
         match args.get("url") {
             Some(Value::String(url)) if url.contains("://") => Vec::new(),
-            _ => vec![Issue { pointer: "/url".to_owned(), message: "a URL with a scheme is needed".to_owned() }],
+            _ => vec![Issue {
+                pointer: "/url".to_owned(),
+                message: "a URL with a scheme is needed".to_owned(),
+            }],
         }
     }
 
@@ -37,19 +40,31 @@ fn kinds() -> Kinds {
 }
 
 fn read(body: Value) -> Result<NewJob, Errors> {
-    one(body, &Known { here: &kinds(), elsewhere: &["remote".to_owned()] })
+    one(
+        body,
+        &Known {
+            here: &kinds(),
+            elsewhere: &["remote".to_owned()],
+        },
+    )
 }
 
 /// The pointer and the message of the only thing that is wrong.
 fn refused(body: Value) -> (String, String) {
     let errors = read(body).expect_err("the job should be refused");
     assert_eq!(errors.listed.len(), 1, "{:?}", errors.listed);
-    (errors.listed[0].pointer.clone(), errors.listed[0].message.clone())
+    (
+        errors.listed[0].pointer.clone(),
+        errors.listed[0].message.clone(),
+    )
 }
 
 #[test]
 fn a_job_with_only_its_kind_gets_the_documented_defaults() {
-    assert_eq!(read(json!({"kind": "free"})).unwrap(), NewJob::new("free", json!({})));
+    assert_eq!(
+        read(json!({"kind": "free"})).unwrap(),
+        NewJob::new("free", json!({}))
+    );
 }
 
 #[test]
@@ -64,11 +79,28 @@ fn every_field_is_read() {
         read(json!({"kind": "free", "unique_key": "u", "debounce": 5, "debounce_max": "1 minute", "replace": true})).unwrap();
 
     assert_eq!(job.args, json!([1, "two"]));
-    assert_eq!((job.throttle.as_str(), job.key.as_str(), job.priority, job.max_attempts), ("{notify}.sms", "acme", 3, 1));
+    assert_eq!(
+        (
+            job.throttle.as_str(),
+            job.key.as_str(),
+            job.priority,
+            job.max_attempts
+        ),
+        ("{notify}.sms", "acme", 3, 1)
+    );
     assert_eq!(job.run_at.unwrap().to_string(), "2030-01-31T08:30:00Z");
-    assert_eq!((job.unique_key.as_deref(), job.unique_for, job.cost), (Some("u"), Some(600.0), 0.5));
-    assert_eq!((job.traceparent.as_deref().map(str::len), job.timeout_s), (Some(55), Some(90.0)));
-    assert_eq!((later.debounce_s, later.debounce_max_s, later.replace), (Some(5.0), Some(60.0), true));
+    assert_eq!(
+        (job.unique_key.as_deref(), job.unique_for, job.cost),
+        (Some("u"), Some(600.0), 0.5)
+    );
+    assert_eq!(
+        (job.traceparent.as_deref().map(str::len), job.timeout_s),
+        (Some(55), Some(90.0))
+    );
+    assert_eq!(
+        (later.debounce_s, later.debounce_max_s, later.replace),
+        (Some(5.0), Some(60.0), true)
+    );
 }
 
 #[test]
@@ -79,7 +111,11 @@ fn all_that_is_wrong_is_listed_at_once() {
     }))
     .unwrap_err();
 
-    let mut pointers: Vec<&str> = errors.listed.iter().map(|error| error.pointer.as_str()).collect();
+    let mut pointers: Vec<&str> = errors
+        .listed
+        .iter()
+        .map(|error| error.pointer.as_str())
+        .collect();
     pointers.sort_unstable();
     assert_eq!(
         pointers,
@@ -97,7 +133,10 @@ fn all_that_is_wrong_is_listed_at_once() {
         ]
     );
     for error in &errors.listed {
-        assert!(error.message.contains("allowed") || error.pointer == "/args/url", "{error:?}");
+        assert!(
+            error.message.contains("allowed") || error.pointer == "/args/url",
+            "{error:?}"
+        );
     }
 }
 
@@ -105,38 +144,71 @@ fn all_that_is_wrong_is_listed_at_once() {
 fn an_unknown_kind_is_refused_with_the_kinds_that_somebody_runs() {
     let (pointer, message) = refused(json!({"kind": "htp"}));
     assert_eq!(pointer, "/kind");
-    assert_eq!(message, "unknown kind \"htp\"; did you mean \"http\"? allowed: free, http, remote");
+    assert_eq!(
+        message,
+        "unknown kind \"htp\"; did you mean \"http\"? allowed: free, http, remote"
+    );
     assert_eq!(read(json!({"kind": "remote"})).unwrap().kind, "remote");
     assert_eq!(refused(json!({})).0, "/kind");
 }
 
 #[test]
 fn costs_and_priorities_outside_their_range_are_refused() {
-    for cost in [json!(0), json!(-1), json!(1.1e9), json!("1"), json!(null), json!(true)] {
+    for cost in [
+        json!(0),
+        json!(-1),
+        json!(1.1e9),
+        json!("1"),
+        json!(null),
+        json!(true),
+    ] {
         assert_eq!(refused(json!({"kind": "free", "cost": cost})).0, "/cost");
     }
-    for priority in [json!(4), json!(1.5), json!("high"), json!(null), json!(1e300), json!(u64::MAX)] {
-        assert_eq!(refused(json!({"kind": "free", "priority": priority})).0, "/priority");
+    for priority in [
+        json!(4),
+        json!(1.5),
+        json!("high"),
+        json!(null),
+        json!(1e300),
+        json!(u64::MAX),
+    ] {
+        assert_eq!(
+            refused(json!({"kind": "free", "priority": priority})).0,
+            "/priority"
+        );
     }
 }
 
 #[test]
 fn nul_characters_are_refused_where_they_are() {
-    assert_eq!(refused(json!({"kind": "free", "args": {"a": ["x", "b\0"]}})).0, "/args/a/1");
-    assert_eq!(refused(json!({"kind": "free", "args": {"b\0": 1}})).0, "/args/b\\u0000");
+    assert_eq!(
+        refused(json!({"kind": "free", "args": {"a": ["x", "b\0"]}})).0,
+        "/args/a/1"
+    );
+    assert_eq!(
+        refused(json!({"kind": "free", "args": {"b\0": 1}})).0,
+        "/args/b\\u0000"
+    );
     assert_eq!(refused(json!({"kind": "free", "key": "a\0"})).0, "/key");
 }
 
 #[test]
 fn arguments_above_256_kib_are_refused_with_their_size() {
-    let (pointer, message) = refused(json!({"kind": "free", "args": {"blob": "x".repeat(300_000)}}));
+    let (pointer, message) =
+        refused(json!({"kind": "free", "args": {"blob": "x".repeat(300_000)}}));
     assert_eq!(pointer, "/args");
-    assert!(message.contains("300011 bytes") && message.contains("262144"), "{message}");
+    assert!(
+        message.contains("300011 bytes") && message.contains("262144"),
+        "{message}"
+    );
 }
 
 #[test]
 fn a_unique_time_is_seconds_or_a_text_that_people_and_postgres_write() {
-    let seconds = |value: Value| read(json!({"kind": "free", "unique_key": "u", "unique_for": value})).map(|job| job.unique_for);
+    let seconds = |value: Value| {
+        read(json!({"kind": "free", "unique_key": "u", "unique_for": value}))
+            .map(|job| job.unique_for)
+    };
     for (value, expected) in [
         (json!(90), 90.0),
         (json!(0.5), 0.5),
@@ -148,37 +220,94 @@ fn a_unique_time_is_seconds_or_a_text_that_people_and_postgres_write() {
     ] {
         assert_eq!(seconds(value.clone()).unwrap(), Some(expected), "{value}");
     }
-    for value in [json!("soon"), json!("1 month"), json!("-1 day"), json!("2 years"), json!([]), json!(0), json!(1e10)] {
+    for value in [
+        json!("soon"),
+        json!("1 month"),
+        json!("-1 day"),
+        json!("2 years"),
+        json!([]),
+        json!(0),
+        json!(1e10),
+    ] {
         assert!(seconds(value.clone()).is_err(), "{value}");
     }
-    assert_eq!(refused(json!({"kind": "free", "unique_for": 5})).0, "/unique_for");
+    assert_eq!(
+        refused(json!({"kind": "free", "unique_for": 5})).0,
+        "/unique_for"
+    );
 }
 
 #[test]
 fn times_need_an_offset_and_a_sane_year() {
-    for text in ["2030-01-31", "2030-01-31T09:30:00", "09:30", "1960-01-01T00:00:00Z", "9999-01-01T00:00:00Z", ""] {
-        assert_eq!(refused(json!({"kind": "free", "run_at": text})).0, "/run_at", "{text}");
+    for text in [
+        "2030-01-31",
+        "2030-01-31T09:30:00",
+        "09:30",
+        "1960-01-01T00:00:00Z",
+        "9999-01-01T00:00:00Z",
+        "",
+    ] {
+        assert_eq!(
+            refused(json!({"kind": "free", "run_at": text})).0,
+            "/run_at",
+            "{text}"
+        );
     }
-    assert_eq!(refused(json!({"kind": "free", "run_at": 1893456000})).0, "/run_at");
-    assert_eq!(read(json!({"kind": "free", "run_at": null})).unwrap().run_at, None);
+    assert_eq!(
+        refused(json!({"kind": "free", "run_at": 1893456000})).0,
+        "/run_at"
+    );
+    assert_eq!(
+        read(json!({"kind": "free", "run_at": null}))
+            .unwrap()
+            .run_at,
+        None
+    );
 }
 
 #[test]
 fn pointers_of_a_batch_begin_with_the_index_of_the_job() {
-    let body = json!([{"kind": "free"}, {"kind": "free", "priority": 9}, 5, {"kind": "http", "args": {}}]);
-    let errors = batch(body, &Known { here: &kinds(), elsewhere: &[] }).unwrap_err();
-    let pointers: Vec<&str> = errors.listed.iter().map(|error| error.pointer.as_str()).collect();
+    let body =
+        json!([{"kind": "free"}, {"kind": "free", "priority": 9}, 5, {"kind": "http", "args": {}}]);
+    let errors = batch(
+        body,
+        &Known {
+            here: &kinds(),
+            elsewhere: &[],
+        },
+    )
+    .unwrap_err();
+    let pointers: Vec<&str> = errors
+        .listed
+        .iter()
+        .map(|error| error.pointer.as_str())
+        .collect();
     assert_eq!(pointers, ["/1/priority", "/2", "/3/args/url"]);
 }
 
 #[test]
 fn the_two_routes_point_at_each_other() {
-    let known = Known { here: &kinds(), elsewhere: &[] };
-    assert!(batch(json!({"kind": "free"}), &known).unwrap_err().listed[0].message.contains("/api/v1/jobs"));
-    assert!(one(json!([{"kind": "free"}]), &known).unwrap_err().listed[0].message.contains("/api/v1/jobs/batch"));
+    let known = Known {
+        here: &kinds(),
+        elsewhere: &[],
+    };
+    assert!(
+        batch(json!({"kind": "free"}), &known).unwrap_err().listed[0]
+            .message
+            .contains("/api/v1/jobs")
+    );
+    assert!(
+        one(json!([{"kind": "free"}]), &known).unwrap_err().listed[0]
+            .message
+            .contains("/api/v1/jobs/batch")
+    );
     assert_eq!(batch(json!([]), &known).unwrap(), []);
     let many = vec![json!({"kind": "free"}); BATCH_MAX + 1];
-    assert!(batch(json!(many), &known).unwrap_err().listed[0].message.contains("at most 10000"));
+    assert!(
+        batch(json!(many), &known).unwrap_err().listed[0]
+            .message
+            .contains("at most 10000")
+    );
 }
 
 fn any_json() -> impl Strategy<Value = Value> {
@@ -224,23 +353,51 @@ proptest! {
 #[test]
 fn fields_that_do_not_go_together_are_named() {
     for (body, pointer, said) in [
-        (json!({"kind": "free", "debounce": 5}), "/debounce", "only together with unique_key"),
-        (json!({"kind": "free", "replace": true}), "/replace", "only together with unique_key"),
-        (json!({"kind": "free", "debounce_max": 5}), "/debounce_max", "only together with debounce"),
+        (
+            json!({"kind": "free", "debounce": 5}),
+            "/debounce",
+            "only together with unique_key",
+        ),
+        (
+            json!({"kind": "free", "replace": true}),
+            "/replace",
+            "only together with unique_key",
+        ),
+        (
+            json!({"kind": "free", "debounce_max": 5}),
+            "/debounce_max",
+            "only together with debounce",
+        ),
         (
             json!({"kind": "free", "unique_key": "u", "debounce": 5, "debounce_max": 4}),
             "/debounce_max",
             "at least the debounce of 5",
         ),
-        (json!({"kind": "free", "unique_key": "u", "unique_for": 5, "replace": true}), "/replace", "together with unique_for"),
+        (
+            json!({"kind": "free", "unique_key": "u", "unique_for": 5, "replace": true}),
+            "/replace",
+            "together with unique_for",
+        ),
         (
             json!({"kind": "free", "unique_key": "u", "debounce": 5, "run_at": "2030-01-31T09:30:00Z"}),
             "/debounce",
             "together with run_at",
         ),
-        (json!({"kind": "free", "replace": "yes"}), "/replace", "\"yes\" is not a truth value; allowed: true or false"),
-        (json!({"kind": "free", "timeout": 0}), "/timeout", "0 is out of range"),
-        (json!({"kind": "free", "timeout": 1e-9}), "/timeout", "is out of range; allowed: at least 0.000001 seconds"),
+        (
+            json!({"kind": "free", "replace": "yes"}),
+            "/replace",
+            "\"yes\" is not a truth value; allowed: true or false",
+        ),
+        (
+            json!({"kind": "free", "timeout": 0}),
+            "/timeout",
+            "0 is out of range",
+        ),
+        (
+            json!({"kind": "free", "timeout": 1e-9}),
+            "/timeout",
+            "is out of range; allowed: at least 0.000001 seconds",
+        ),
         (
             json!({"kind": "free", "traceparent": "00-x"}),
             "/traceparent",

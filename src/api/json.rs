@@ -59,8 +59,18 @@ pub struct Meter<'a> {
 
 impl<'a> Meter<'a> {
     /// A meter with these bounds, which asks `room` for memory.
-    pub fn new(items_max: usize, bytes_max: usize, room: &'a mut (dyn FnMut(usize) -> bool + Send)) -> Self {
-        Self { items_max, bytes_max, bytes: 0, room, passed: None }
+    pub fn new(
+        items_max: usize,
+        bytes_max: usize,
+        room: &'a mut (dyn FnMut(usize) -> bool + Send),
+    ) -> Self {
+        Self {
+            items_max,
+            bytes_max,
+            bytes: 0,
+            room,
+            passed: None,
+        }
     }
 
     fn take<E: serde::de::Error>(&mut self, bytes: usize) -> Result<(), E> {
@@ -92,12 +102,20 @@ pub fn parse(text: &[u8], mut meter: Meter<'_>) -> Result<Value, Unread> {
 
 fn strict(text: &[u8], meter: &mut Meter<'_>) -> Result<Value, Malformed> {
     let mut parser = serde_json::Deserializer::from_slice(text);
-    Strict { meter, depth: 0 }.deserialize(&mut parser).and_then(|value| parser.end().map(|()| value)).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
-        let whole = error.to_string();
-        let what = whole.split(" at line ").next().unwrap_or(&whole).to_owned();
-        Malformed { what, line, column, hint: hint(text, line, column) }
-    })
+    Strict { meter, depth: 0 }
+        .deserialize(&mut parser)
+        .and_then(|value| parser.end().map(|()| value))
+        .map_err(|error| {
+            let (line, column) = (error.line(), error.column());
+            let whole = error.to_string();
+            let what = whole.split(" at line ").next().unwrap_or(&whole).to_owned();
+            Malformed {
+                what,
+                line,
+                column,
+                hint: hint(text, line, column),
+            }
+        })
 }
 
 /// JSON has no NaN and no infinity, and people who print floats with other tools find out here.
@@ -105,8 +123,14 @@ fn hint(text: &[u8], line: usize, column: usize) -> &'static str {
     if text.iter().all(u8::is_ascii_whitespace) {
         return "; the body is empty";
     }
-    let start = text.split(|byte| *byte == b'\n').take(line.saturating_sub(1)).map(|line| line.len() + 1).sum::<usize>();
-    let rest = text.get(start + column.saturating_sub(1)..).unwrap_or_default();
+    let start = text
+        .split(|byte| *byte == b'\n')
+        .take(line.saturating_sub(1))
+        .map(|line| line.len() + 1)
+        .sum::<usize>();
+    let rest = text
+        .get(start + column.saturating_sub(1)..)
+        .unwrap_or_default();
     let named = |names: [&[u8]; 4]| names.iter().any(|name| rest.starts_with(name));
     match () {
         () if named([b"NaN", b"nan", b"Inf", b"inf"]) || rest.starts_with(b"Infinity") => {
@@ -155,7 +179,9 @@ impl<'de> Visitor<'de> for Strict<'_, '_> {
     }
 
     fn visit_f64<E: serde::de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("a number is not finite"))
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("a number is not finite"))
     }
 
     fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
@@ -171,7 +197,10 @@ impl<'de> Visitor<'de> for Strict<'_, '_> {
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
         let Self { meter, depth } = self;
         let mut array = Vec::new();
-        while let Some(item) = items.next_element_seed(Strict { meter: &mut *meter, depth: depth + 1 })? {
+        while let Some(item) = items.next_element_seed(Strict {
+            meter: &mut *meter,
+            depth: depth + 1,
+        })? {
             if depth == 0 && array.len() >= meter.items_max {
                 meter.pass(Unread::Items(meter.items_max))?;
             }
@@ -188,10 +217,19 @@ impl<'de> Visitor<'de> for Strict<'_, '_> {
         let mut object = Map::new();
         while let Some(name) = entries.next_key::<String>()? {
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format!("the field {:?} is given twice", super::fields::clipped(&name))));
+                return Err(A::Error::custom(format!(
+                    "the field {:?} is given twice",
+                    super::fields::clipped(&name)
+                )));
             }
             meter.take(size_of::<String>() + name.len())?;
-            object.insert(name, entries.next_value_seed(Strict { meter: &mut *meter, depth: depth + 1 })?);
+            object.insert(
+                name,
+                entries.next_value_seed(Strict {
+                    meter: &mut *meter,
+                    depth: depth + 1,
+                })?,
+            );
         }
         Ok(Value::Object(object))
     }
@@ -212,13 +250,21 @@ mod tests {
     }
 
     /// How a text is read under these bounds, and how much memory it asked for.
-    fn bounded(text: &str, items_max: usize, bytes_max: usize, room: usize) -> (Result<Value, Unread>, usize) {
+    fn bounded(
+        text: &str,
+        items_max: usize,
+        bytes_max: usize,
+        room: usize,
+    ) -> (Result<Value, Unread>, usize) {
         let mut asked = 0;
         let mut grant = |bytes: usize| {
             asked += bytes;
             asked <= room
         };
-        let read = super::parse(text.as_bytes(), Meter::new(items_max, bytes_max, &mut grant));
+        let read = super::parse(
+            text.as_bytes(),
+            Meter::new(items_max, bytes_max, &mut grant),
+        );
         (read, asked)
     }
 
@@ -247,7 +293,10 @@ mod tests {
         assert_eq!(read.unwrap(), serde_json::from_str::<Value>(text).unwrap());
         assert!(asked > text.len());
         // Broken JSON is called so, whatever the bounds.
-        assert!(matches!(bounded("[1,", 2, 4096, 4096).0, Err(Unread::Malformed(_))));
+        assert!(matches!(
+            bounded("[1,", 2, 4096, 4096).0,
+            Err(Unread::Malformed(_))
+        ));
     }
 
     #[test]
@@ -259,23 +308,63 @@ mod tests {
 
     #[test]
     fn nan_empty_bodies_single_quotes_and_overflows_are_explained() {
-        assert!(parse(b"{\"cost\":NaN}").unwrap_err().to_string().contains("no NaN"));
-        assert!(parse(b"{\"cost\":\n Infinity}").unwrap_err().to_string().contains("no infinity"));
-        assert!(parse(b"  ").unwrap_err().to_string().contains("the body is empty"));
-        assert!(parse(b"{'kind':1}").unwrap_err().to_string().contains("double quotes"));
-        assert!(parse(b"{\"cost\":1e999}").unwrap_err().to_string().contains("out of range"));
+        assert!(
+            parse(b"{\"cost\":NaN}")
+                .unwrap_err()
+                .to_string()
+                .contains("no NaN")
+        );
+        assert!(
+            parse(b"{\"cost\":\n Infinity}")
+                .unwrap_err()
+                .to_string()
+                .contains("no infinity")
+        );
+        assert!(
+            parse(b"  ")
+                .unwrap_err()
+                .to_string()
+                .contains("the body is empty")
+        );
+        assert!(
+            parse(b"{'kind':1}")
+                .unwrap_err()
+                .to_string()
+                .contains("double quotes")
+        );
+        assert!(
+            parse(b"{\"cost\":1e999}")
+                .unwrap_err()
+                .to_string()
+                .contains("out of range")
+        );
         assert!(parse(b"{\"a\":\"\xff\"}").is_err());
-        assert!(parse(b"{} {}").unwrap_err().to_string().contains("trailing"));
+        assert!(
+            parse(b"{} {}")
+                .unwrap_err()
+                .to_string()
+                .contains("trailing")
+        );
     }
 
     #[test]
     fn a_field_given_twice_is_refused_because_one_would_be_lost() {
-        assert!(parse(br#"{"a":{"b":1,"b":2}}"#).unwrap_err().what.contains("\"b\" is given twice"));
+        assert!(
+            parse(br#"{"a":{"b":1,"b":2}}"#)
+                .unwrap_err()
+                .what
+                .contains("\"b\" is given twice")
+        );
     }
 
     #[test]
     fn a_text_nested_without_end_is_refused_and_does_not_overflow_the_stack() {
-        assert!(parse("[".repeat(1_000_000).as_bytes()).unwrap_err().what.contains("recursion limit"));
+        assert!(
+            parse("[".repeat(1_000_000).as_bytes())
+                .unwrap_err()
+                .what
+                .contains("recursion limit")
+        );
     }
 
     proptest! {

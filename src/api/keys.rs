@@ -21,7 +21,10 @@ use crate::throttle::{MAX_PAUSE, check_key};
 
 /// A pause to be.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct KeyPause {
     /// How long from now, in seconds, above 0 and at most 30 days. A longer pause that is in force already stays.
     seconds: f64,
@@ -77,13 +80,27 @@ pub async fn pause(
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     if let Some(mut fields) = Fields::open(value, "", &["seconds", "why", "by"], &mut errors) {
         match fields.take("seconds") {
-            Some(value) => seconds = fields.positive_of("seconds", &value, MAX_PAUSE.as_secs_f64(), " seconds (30 days)"),
+            Some(value) => {
+                seconds = fields.positive_of(
+                    "seconds",
+                    &value,
+                    MAX_PAUSE.as_secs_f64(),
+                    " seconds (30 days)",
+                )
+            }
             None => {
                 let most = MAX_PAUSE.as_secs();
-                fields.wrong("seconds", format!("the field is missing; allowed: a number above 0, at most {most} (30 days)"));
+                fields.wrong(
+                    "seconds",
+                    format!(
+                        "the field is missing; allowed: a number above 0, at most {most} (30 days)"
+                    ),
+                );
             }
         }
-        why = fields.text_or_null("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
+        why = fields
+            .text_or_null("why", 0..=WHY_BYTES_MAX)
+            .unwrap_or_default();
         by = fields.text_or_null("by", 1..=BY_BYTES_MAX).unwrap_or(by);
     }
     let Some(seconds) = seconds.filter(|_| errors.is_empty()) else {
@@ -91,13 +108,22 @@ pub async fn pause(
     };
     let name = status(&app, &name).await?.name;
 
-    let until_ms = app.deps.throttles.pause_key(&name, &key, Duration::from_secs_f64(seconds), &why).await?;
+    let until_ms = app
+        .deps
+        .throttles
+        .pause_key(&name, &key, Duration::from_secs_f64(seconds), &why)
+        .await?;
 
     let until = Timestamp::from_millisecond(until_ms).ok();
     let mut entry = Entry::now(by, "key.pause", name.to_string(), why).by(&caller);
     entry.after = Some(json!({"key": key, "seconds": seconds, "until": until}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
-    Ok(Json(KeyPaused { throttle: name.to_string(), key, until, warnings }))
+    Ok(Json(KeyPaused {
+        throttle: name.to_string(),
+        key,
+        until,
+        warnings,
+    }))
 }
 
 /// Ends the pause of a key.
@@ -116,7 +142,9 @@ pub async fn resume(
     let (mut why, mut by) = (String::new(), caller.who().to_owned());
     let value: Value = body::json_or_nothing(request, body::ONE_BYTES_MAX).await?;
     if let Some(mut fields) = Fields::open(value, "", &["why", "by"], &mut errors) {
-        why = fields.text_or_null("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
+        why = fields
+            .text_or_null("why", 0..=WHY_BYTES_MAX)
+            .unwrap_or_default();
         by = fields.text_or_null("by", 1..=BY_BYTES_MAX).unwrap_or(by);
     }
     if !errors.is_empty() {
@@ -129,13 +157,19 @@ pub async fn resume(
     let mut entry = Entry::now(by, "key.resume", name.to_string(), why).by(&caller);
     entry.after = Some(json!({"key": key, "resumed": resumed}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
-    Ok(Json(KeyResumed { throttle: name.to_string(), key, resumed, warnings }))
+    Ok(Json(KeyResumed {
+        throttle: name.to_string(),
+        key,
+        resumed,
+        warnings,
+    }))
 }
 
 /// The key in a path, checked.
 pub fn key_of(part: String) -> Result<String, Problem> {
     let key = key_of_part(part);
-    check_key(&key).map_err(|message| Problem::at(Code::InvalidPath, Place::Path, "key", message))?;
+    check_key(&key)
+        .map_err(|message| Problem::at(Code::InvalidPath, Place::Path, "key", message))?;
     Ok(key)
 }
 
@@ -154,9 +188,20 @@ mod tests {
 
     #[test]
     fn every_key_can_be_written_in_a_path() {
-        for (part, key) in [("-", ""), ("--", "-"), ("---", "--"), ("a", "a"), ("-a", "-a"), ("a-", "a-")] {
+        for (part, key) in [
+            ("-", ""),
+            ("--", "-"),
+            ("---", "--"),
+            ("a", "a"),
+            ("-a", "-a"),
+            ("a-", "a-"),
+        ] {
             assert_eq!(key_of(part.to_owned()).unwrap(), key);
         }
-        assert!(key_of("-".repeat(513)).is_ok() && key_of("-".repeat(514)).is_err() && key_of("a\0".to_owned()).is_err());
+        assert!(
+            key_of("-".repeat(513)).is_ok()
+                && key_of("-".repeat(514)).is_err()
+                && key_of("a\0".to_owned()).is_err()
+        );
     }
 }

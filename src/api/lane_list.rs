@@ -112,16 +112,23 @@ pub async fn list(
     let mut query = Query::open(pairs, &["order", "key", "limit", "after"]);
     let order = query.word("order", &ORDERS).unwrap_or(Order::Depth);
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
-    let key = query.text_or_empty("key", KEY_BYTES_MAX + 1).map(key_of_part);
+    let key = query
+        .text_or_empty("key", KEY_BYTES_MAX + 1)
+        .map(key_of_part);
     let after = query.text("after", KEY_BYTES_MAX + 1);
     let after = match (order, after) {
         (Order::Depth, None) => LanesAfter::DEEPEST,
         (Order::Depth, Some(text)) => deep(&text).unwrap_or_else(|| {
-            query.wrong("after", "is no cursor of this list; allowed: what `next` of the page before holds");
+            query.wrong(
+                "after",
+                "is no cursor of this list; allowed: what `next` of the page before holds",
+            );
             LanesAfter::DEEPEST
         }),
         // The key is written behind a colon, so that an empty key is a cursor as well.
-        (Order::Key, after) => LanesAfter::Key(after.map(|text| text.strip_prefix(':').unwrap_or(&text).to_owned())),
+        (Order::Key, after) => {
+            LanesAfter::Key(after.map(|text| text.strip_prefix(':').unwrap_or(&text).to_owned()))
+        }
     };
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
@@ -129,20 +136,49 @@ pub async fn list(
     // A throttle may have lanes before it exists, so the name need not be known.
     let name = name_of(name)?;
     let (lanes, next) = match key {
-        Some(key) => (within(MANY, app.deps.queue.lane_of(name.as_str(), &key)).await?.into_iter().collect(), None),
+        Some(key) => (
+            within(MANY, app.deps.queue.lane_of(name.as_str(), &key))
+                .await?
+                .into_iter()
+                .collect(),
+            None,
+        ),
         None => {
             let page = within(MANY, app.deps.queue.lanes_of(name.as_str(), &after, limit)).await?;
-            (page.lanes, page.next.map(|next| next_page(&name, limit, &next)))
+            (
+                page.lanes,
+                page.next.map(|next| next_page(&name, limit, &next)),
+            )
         }
     };
-    let holds = holds(&app, &name, lanes.iter().map(|lane| lane.key.clone()).collect()).await;
+    let holds = holds(
+        &app,
+        &name,
+        lanes.iter().map(|lane| lane.key.clone()).collect(),
+    )
+    .await;
     let now = clock::now();
-    let lanes = lanes.into_iter().zip(holds).map(|(lane, hold)| view(lane, hold, now)).collect();
+    let lanes = lanes
+        .into_iter()
+        .zip(holds)
+        .map(|(lane, hold)| view(lane, hold, now))
+        .collect();
     let mut headers = HeaderMap::new();
-    if let Some(link) = next.as_ref().and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok()) {
+    if let Some(link) = next
+        .as_ref()
+        .and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok())
+    {
         headers.insert(LINK, link);
     }
-    Ok((headers, Json(Lanes { throttle: name.to_string(), at: now, lanes, next })))
+    Ok((
+        headers,
+        Json(Lanes {
+            throttle: name.to_string(),
+            at: now,
+            lanes,
+            next,
+        }),
+    ))
 }
 
 fn view(lane: LaneDepth, hold: LaneHold, now: Timestamp) -> LaneView {
@@ -160,30 +196,49 @@ fn view(lane: LaneDepth, hold: LaneHold, now: Timestamp) -> LaneView {
 
 /// What holds each key back. A store that does not answer tells of nothing.
 pub async fn holds(app: &App, name: &Name, keys: Vec<String>) -> Vec<LaneHold> {
-    let states = app.deps.throttles.look(name, &keys).await.unwrap_or_default();
+    let states = app
+        .deps
+        .throttles
+        .look(name, &keys)
+        .await
+        .unwrap_or_default();
     let mut holds: Vec<LaneHold> = states.into_iter().map(hold).collect();
     holds.resize(keys.len(), LaneHold::default());
     holds
 }
 
 fn hold(state: KeyState) -> LaneHold {
-    let until = state.paused_until_ms.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let until = state
+        .paused_until_ms
+        .and_then(|ms| Timestamp::from_millisecond(ms).ok());
     let is_learned = state.learned_rps.is_some() || state.probing;
     LaneHold {
-        paused: state.paused_until_ms.map(|_| LanePause { until, why: state.why }),
-        learned: is_learned.then_some(LearnedPace { rps: state.learned_rps, probing: state.probing, refused: state.refused }),
+        paused: state.paused_until_ms.map(|_| LanePause {
+            until,
+            why: state.why,
+        }),
+        learned: is_learned.then_some(LearnedPace {
+            rps: state.learned_rps,
+            probing: state.probing,
+            refused: state.refused,
+        }),
     }
 }
 
 fn deep(text: &str) -> Option<LanesAfter> {
     let (depth, lane_id) = text.split_once(':')?;
-    Some(LanesAfter::Depth { depth: depth.parse().ok()?, lane_id: lane_id.parse().ok()? })
+    Some(LanesAfter::Depth {
+        depth: depth.parse().ok()?,
+        lane_id: lane_id.parse().ok()?,
+    })
 }
 
 fn next_page(name: &Name, limit: i64, after: &LanesAfter) -> String {
     let name = encoded(name.as_str());
     match after {
-        LanesAfter::Depth { depth, lane_id } => format!("/api/v1/throttles/{name}/lanes?limit={limit}&after={depth}:{lane_id}"),
+        LanesAfter::Depth { depth, lane_id } => {
+            format!("/api/v1/throttles/{name}/lanes?limit={limit}&after={depth}:{lane_id}")
+        }
         LanesAfter::Key(key) => {
             format!(
                 "/api/v1/throttles/{name}/lanes?order=key&limit={limit}&after=:{}",
@@ -200,7 +255,10 @@ mod tests {
     #[test]
     fn a_cursor_is_read_as_it_was_written() {
         let name = Name::new("a/b").unwrap();
-        let after = LanesAfter::Depth { depth: 12, lane_id: -7 };
+        let after = LanesAfter::Depth {
+            depth: 12,
+            lane_id: -7,
+        };
         let page = next_page(&name, 5, &after);
         assert_eq!(page, "/api/v1/throttles/a%2Fb/lanes?limit=5&after=12:-7");
         assert_eq!(deep(page.rsplit('=').next().unwrap()), Some(after));
@@ -212,7 +270,15 @@ mod tests {
 
     #[test]
     fn another_text_is_no_cursor() {
-        for text in ["", "1", "1:", ":1", "a:b", "1:2:3", "99999999999999999999:1"] {
+        for text in [
+            "",
+            "1",
+            "1:",
+            ":1",
+            "a:b",
+            "1:2:3",
+            "99999999999999999999:1",
+        ] {
             assert_eq!(deep(text), None, "{text}");
         }
     }

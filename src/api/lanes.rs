@@ -48,7 +48,10 @@ pub struct LaneNow {
 
 /// A weight to be.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct Weigh {
     /// The lane's share beside the other lanes of its throttle, 0.001 to 1000; 1 by default.
     weight: f64,
@@ -62,7 +65,10 @@ pub struct Weigh {
 #[utoipa::path(get, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "show_lane", tag = "lanes",
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
     responses((status = 200, body = LaneNow)))]
-pub async fn show(State(app): State<App>, Path((name, key)): Path<(String, String)>) -> Result<Json<LaneNow>, Problem> {
+pub async fn show(
+    State(app): State<App>,
+    Path((name, key)): Path<(String, String)>,
+) -> Result<Json<LaneNow>, Problem> {
     let (name, key) = (name_of(name)?, key_of(key)?);
     Ok(Json(lane(&app, &name, &key).await?))
 }
@@ -83,18 +89,37 @@ pub async fn weigh(
         Some(value) => {
             let weight = fields.positive_of("weight", &value, WEIGHT_MAX, "")?;
             if weight < WEIGHT_MIN {
-                fields.wrong("weight", format!("{weight} is out of range; allowed: {WEIGHT_MIN} to {WEIGHT_MAX}"));
+                fields.wrong(
+                    "weight",
+                    format!("{weight} is out of range; allowed: {WEIGHT_MIN} to {WEIGHT_MAX}"),
+                );
             }
             Some(weight)
         }
         None => {
-            fields.wrong("weight", format!("the field is missing; allowed: a number from {WEIGHT_MIN} to {WEIGHT_MAX}"));
+            fields.wrong(
+                "weight",
+                format!(
+                    "the field is missing; allowed: a number from {WEIGHT_MIN} to {WEIGHT_MAX}"
+                ),
+            );
             None
         }
     };
     let (weight, signed) = signed(request, &caller, &["weight"], read).await?;
-    let Some(weight) = weight else { return Err(Problem::new(Code::Internal, "a weight was neither read nor refused")) };
-    within(ONE, app.deps.queue.set_weight(name.as_str(), &key, weight, &signed)).await?;
+    let Some(weight) = weight else {
+        return Err(Problem::new(
+            Code::Internal,
+            "a weight was neither read nor refused",
+        ));
+    };
+    within(
+        ONE,
+        app.deps
+            .queue
+            .set_weight(name.as_str(), &key, weight, &signed),
+    )
+    .await?;
     Ok(Json(lane(&app, &name, &key).await?))
 }
 
@@ -124,9 +149,13 @@ pub async fn purge(
     }
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
-        within(MANY, queue.count_lane(name.as_str(), &key)).await?.into()
+        within(MANY, queue.count_lane(name.as_str(), &key))
+            .await?
+            .into()
     } else {
-        within(MANY, queue.purge_lane(name.as_str(), &key, &walk, &signed)).await?.into()
+        within(MANY, queue.purge_lane(name.as_str(), &key, &walk, &signed))
+            .await?
+            .into()
     }))
 }
 
@@ -134,7 +163,9 @@ async fn lane(app: &App, name: &Name, key: &str) -> Result<LaneNow, Problem> {
     let queue = &app.deps.queue;
     let found = within(ONE, queue.lane_of(name.as_str(), key)).await?;
     let waiting = within(ONE, queue.count_lane(name.as_str(), key)).await?;
-    let hold = lane_list::holds(app, name, vec![key.to_owned()]).await.remove(0);
+    let hold = lane_list::holds(app, name, vec![key.to_owned()])
+        .await
+        .remove(0);
     let oldest_at = found.as_ref().and_then(|lane| lane.oldest_at);
     Ok(LaneNow {
         throttle: name.to_string(),

@@ -44,7 +44,14 @@ pub enum Group {
 
 impl Group {
     /// All groups.
-    pub const ALL: [Self; 6] = [Self::Read, Self::Write, Self::Enqueue, Self::Acquire, Self::Dashboard, Self::Denied];
+    pub const ALL: [Self; 6] = [
+        Self::Read,
+        Self::Write,
+        Self::Enqueue,
+        Self::Acquire,
+        Self::Dashboard,
+        Self::Denied,
+    ];
 
     /// The group of a request that was let in; `None` for what passes no throttle.
     pub fn of(method: &Method, path: &str, is_dashboard: bool) -> Option<Self> {
@@ -56,8 +63,20 @@ impl Group {
         Some(match *method {
             _ if is_dashboard => Self::Dashboard,
             Method::GET | Method::HEAD | Method::OPTIONS => Self::Read,
-            Method::POST if ["/api/v1/jobs", "/api/v1/jobs/batch", "/api/v1/notifications"].contains(&path) => Self::Enqueue,
-            Method::POST if path.starts_with("/api/v1/throttles/") && TOKENS.iter().any(|verb| path.ends_with(verb)) => {
+            Method::POST
+                if [
+                    "/api/v1/jobs",
+                    "/api/v1/jobs/batch",
+                    "/api/v1/notifications",
+                ]
+                .contains(&path) =>
+            {
+                Self::Enqueue
+            }
+            Method::POST
+                if path.starts_with("/api/v1/throttles/")
+                    && TOKENS.iter().any(|verb| path.ends_with(verb)) =>
+            {
                 Self::Acquire
             }
             _ => Self::Write,
@@ -98,11 +117,21 @@ impl Group {
 
 /// Makes the throttles of the API where they are not there; what somebody set stays.
 pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
-    let all = tenants.iter().flat_map(|tenant| Group::ALL.map(|group| (group, *tenant)));
+    let all = tenants
+        .iter()
+        .flat_map(|tenant| Group::ALL.map(|group| (group, *tenant)));
     // Who has no valid token has no tenant.
-    for (group, tenant) in all.filter(|(group, tenant)| *group != Group::Denied || *tenant == DEFAULT_TENANT) {
-        let Ok(name) = group.throttle(tenant) else { continue };
-        let total = if group == Group::Denied { 20.0 } else { TENANT_TOKENS };
+    for (group, tenant) in
+        all.filter(|(group, tenant)| *group != Group::Denied || *tenant == DEFAULT_TENANT)
+    {
+        let Ok(name) = group.throttle(tenant) else {
+            continue;
+        };
+        let total = if group == Group::Denied {
+            20.0
+        } else {
+            TENANT_TOKENS
+        };
         let fields = [
             ("rps", (group.key_rps() * total).to_string()),
             ("key_rps", group.key_rps().to_string()),
@@ -113,7 +142,10 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
             ("on_store_loss", "open".to_owned()),
         ];
         let change = Change {
-            fields: fields.into_iter().map(|(field, text)| (field.to_owned(), Some(text))).collect::<BTreeMap<_, _>>(),
+            fields: fields
+                .into_iter()
+                .map(|(field, text)| (field.to_owned(), Some(text)))
+                .collect::<BTreeMap<_, _>>(),
             by: "flyball".to_owned(),
             why: "a limit of the API; change it as you need".to_owned(),
             create: true,
@@ -144,30 +176,48 @@ pub struct Promise {
 impl Promise {
     /// As its knobs say it.
     pub fn of(name: &Name, knobs: &Knobs) -> Self {
-        Self { name: name.clone(), key_rps: knobs.key_rps, rps: knobs.rps }
+        Self {
+            name: name.clone(),
+            key_rps: knobs.key_rps,
+            rps: knobs.rps,
+        }
     }
 
     /// `RateLimit-Policy`: what one token may send, and what all tokens of its tenant may; empty where nothing limits.
     pub fn policy(&self) -> String {
-        let policies = [(String::new(), self.key_rps), ("/total".to_owned(), self.rps)];
-        let limited = policies.iter().filter(|(_, rps)| *rps > 0.0).map(|(part, rps)| {
-            let (quota, window) = quota(*rps);
-            format!("\"{}{part}\";q={quota};w={window}", self.name)
-        });
+        let policies = [
+            (String::new(), self.key_rps),
+            ("/total".to_owned(), self.rps),
+        ];
+        let limited = policies
+            .iter()
+            .filter(|(_, rps)| *rps > 0.0)
+            .map(|(part, rps)| {
+                let (quota, window) = quota(*rps);
+                format!("\"{}{part}\";q={quota};w={window}", self.name)
+            });
         limited.collect::<Vec<_>>().join(", ")
     }
 
     /// `RateLimit`: what is left, and when there is more where nothing is.
     pub fn standing(name: &Name, is_total: bool, remaining: u32, wait_s: u64) -> String {
         let part = if is_total { "/total" } else { "" };
-        let wait = if wait_s > 0 { format!(";t={wait_s}") } else { String::new() };
+        let wait = if wait_s > 0 {
+            format!(";t={wait_s}")
+        } else {
+            String::new()
+        };
         format!("\"{name}{part}\";r={remaining}{wait}")
     }
 }
 
 /// A rate as a whole quota in whole seconds.
 fn quota(rps: f64) -> (u64, u64) {
-    if rps >= 1.0 { (rps.floor() as u64, 1) } else { (1, (1.0 / rps).ceil() as u64) }
+    if rps >= 1.0 {
+        (rps.floor() as u64, 1)
+    } else {
+        (1, (1.0 / rps).ceil() as u64)
+    }
 }
 
 #[cfg(test)]
@@ -180,19 +230,45 @@ mod tests {
         assert_eq!(of(Method::GET, "/api/v1/jobs"), Some(Group::Read));
         assert_eq!(of(Method::POST, "/api/v1/jobs"), Some(Group::Enqueue));
         assert_eq!(of(Method::POST, "/api/v1/jobs/batch"), Some(Group::Enqueue));
-        assert_eq!(of(Method::POST, "/api/v1/notifications"), Some(Group::Enqueue));
+        assert_eq!(
+            of(Method::POST, "/api/v1/notifications"),
+            Some(Group::Enqueue)
+        );
         assert_eq!(of(Method::POST, "/api/v1/suppressions"), Some(Group::Write));
         assert_eq!(of(Method::POST, "/api/v1/jobs/cancel"), Some(Group::Write));
-        assert_eq!(of(Method::PATCH, "/api/v1/throttles/mail"), Some(Group::Write));
-        assert_eq!(of(Method::POST, "/api/v1/throttles/a%2Fb/acquire"), Some(Group::Acquire));
-        assert_eq!(of(Method::POST, "/api/v1/throttles/mail/return"), Some(Group::Acquire));
-        assert_eq!(of(Method::POST, "/api/v1/throttles/mail/pause"), Some(Group::Write));
-        assert_eq!(Group::of(&Method::PATCH, "/api/v1/throttles/mail", true), Some(Group::Dashboard));
+        assert_eq!(
+            of(Method::PATCH, "/api/v1/throttles/mail"),
+            Some(Group::Write)
+        );
+        assert_eq!(
+            of(Method::POST, "/api/v1/throttles/a%2Fb/acquire"),
+            Some(Group::Acquire)
+        );
+        assert_eq!(
+            of(Method::POST, "/api/v1/throttles/mail/return"),
+            Some(Group::Acquire)
+        );
+        assert_eq!(
+            of(Method::POST, "/api/v1/throttles/mail/pause"),
+            Some(Group::Write)
+        );
+        assert_eq!(
+            Group::of(&Method::PATCH, "/api/v1/throttles/mail", true),
+            Some(Group::Dashboard)
+        );
     }
 
     #[test]
     fn what_shows_how_the_process_stands_passes_no_throttle() {
-        for path in ["/", "/assets/app.js", "/login", "/healthz", "/readyz", "/metrics", "/api/v1/stream"] {
+        for path in [
+            "/",
+            "/assets/app.js",
+            "/login",
+            "/healthz",
+            "/readyz",
+            "/metrics",
+            "/api/v1/stream",
+        ] {
             for is_dashboard in [true, false] {
                 assert_eq!(Group::of(&Method::GET, path, is_dashboard), None, "{path}");
             }
@@ -205,10 +281,34 @@ mod tests {
         assert_eq!(quota(2.9), (2, 1));
         assert_eq!(quota(0.3), (1, 4));
         let name = Group::Write.throttle("acme").unwrap();
-        let knobs = Knobs { rps: 120.0, key_rps: 40.0, ..Knobs::default() };
-        assert_eq!(Promise::of(&name, &knobs).policy(), r#""api:write:acme";q=40;w=1, "api:write:acme/total";q=120;w=1"#);
-        assert_eq!(Promise::of(&name, &Knobs { rps: -1.0, key_rps: -1.0, ..knobs }).policy(), "");
-        assert_eq!(Promise::standing(&name, false, 7, 0), r#""api:write:acme";r=7"#);
-        assert_eq!(Promise::standing(&name, true, 0, 3), r#""api:write:acme/total";r=0;t=3"#);
+        let knobs = Knobs {
+            rps: 120.0,
+            key_rps: 40.0,
+            ..Knobs::default()
+        };
+        assert_eq!(
+            Promise::of(&name, &knobs).policy(),
+            r#""api:write:acme";q=40;w=1, "api:write:acme/total";q=120;w=1"#
+        );
+        assert_eq!(
+            Promise::of(
+                &name,
+                &Knobs {
+                    rps: -1.0,
+                    key_rps: -1.0,
+                    ..knobs
+                }
+            )
+            .policy(),
+            ""
+        );
+        assert_eq!(
+            Promise::standing(&name, false, 7, 0),
+            r#""api:write:acme";r=7"#
+        );
+        assert_eq!(
+            Promise::standing(&name, true, 0, 3),
+            r#""api:write:acme/total";r=0;t=3"#
+        );
     }
 }

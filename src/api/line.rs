@@ -42,7 +42,11 @@ impl Lines {
         standing.waiting += 1;
         let (line, places) = standing.lines.entry(lane.clone()).or_default();
         *places += 1;
-        Some(Place { lines: self.clone(), lane, line: line.clone() })
+        Some(Place {
+            lines: self.clone(),
+            lane,
+            line: line.clone(),
+        })
     }
 
     fn locked(&self) -> Locked<'_, Standing> {
@@ -82,7 +86,12 @@ mod tests {
     #[test]
     fn a_lane_has_one_turn_at_a_time_and_other_lanes_have_their_own() {
         let (lines, mail) = (Lines::default(), Name::new("mail").unwrap());
-        let [first, second, other] = [lines.join(&mail, "a"), lines.join(&mail, "a"), lines.join(&mail, "b")].map(Option::unwrap);
+        let [first, second, other] = [
+            lines.join(&mail, "a"),
+            lines.join(&mail, "a"),
+            lines.join(&mail, "b"),
+        ]
+        .map(Option::unwrap);
         let mut context = Context::from_waker(Waker::noop());
         let turn = first.line.try_lock().unwrap();
         let mut next = pin!(second.turn());
@@ -96,7 +105,9 @@ mod tests {
     #[test]
     fn places_are_bounded_and_nothing_is_left_behind() {
         let (lines, mail) = (Lines::default(), Name::new("mail").unwrap());
-        let places: Vec<Place> = (0..2000).map_while(|i| lines.join(&mail, &(i % 7).to_string())).collect();
+        let places: Vec<Place> = (0..2000)
+            .map_while(|i| lines.join(&mail, &(i % 7).to_string()))
+            .collect();
 
         assert_eq!(places.len(), WAITING_MAX);
         drop(places);

@@ -26,7 +26,9 @@ pub enum ListenError {
         address: SocketAddr,
     },
     /// The system did not give us the address.
-    #[error("failed to listen on {listen}: {source}; another process may have the port, choose one with FLYBALL_LISTEN")]
+    #[error(
+        "failed to listen on {listen}: {source}; another process may have the port, choose one with FLYBALL_LISTEN"
+    )]
     Taken {
         /// As it was set.
         listen: String,
@@ -37,15 +39,29 @@ pub enum ListenError {
 
 /// Listens on `listen`; without a token every address that it stands for must be loopback.
 pub async fn bind(listen: &str, has_token: bool) -> Result<TcpListener, ListenError> {
-    let not_an_address = |reason: String| ListenError::NotAnAddress { listen: listen.to_owned(), reason };
-    let addresses: Vec<SocketAddr> = lookup_host(listen).await.map_err(|error| not_an_address(error.to_string()))?.collect();
+    let not_an_address = |reason: String| ListenError::NotAnAddress {
+        listen: listen.to_owned(),
+        reason,
+    };
+    let addresses: Vec<SocketAddr> = lookup_host(listen)
+        .await
+        .map_err(|error| not_an_address(error.to_string()))?
+        .collect();
     if addresses.is_empty() {
         return Err(not_an_address("the name stands for no address".to_owned()));
     }
-    if let Some(address) = addresses.iter().find(|address| !has_token && !address.ip().to_canonical().is_loopback()) {
+    if let Some(address) = addresses
+        .iter()
+        .find(|address| !has_token && !address.ip().to_canonical().is_loopback())
+    {
         return Err(ListenError::Open { address: *address });
     }
-    TcpListener::bind(addresses.as_slice()).await.map_err(|source| ListenError::Taken { listen: listen.to_owned(), source })
+    TcpListener::bind(addresses.as_slice())
+        .await
+        .map_err(|source| ListenError::Taken {
+            listen: listen.to_owned(),
+            source,
+        })
 }
 
 #[cfg(test)]
@@ -56,10 +72,21 @@ mod tests {
     async fn without_a_token_only_loopback_is_served() {
         for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "[::ffff:10.0.0.1]:0"] {
             let error = bind(listen, false).await.unwrap_err();
-            assert!(matches!(error, ListenError::Open { .. }), "{listen}: {error}");
+            assert!(
+                matches!(error, ListenError::Open { .. }),
+                "{listen}: {error}"
+            );
             assert!(error.to_string().contains("FLYBALL_API_TOKEN"));
         }
-        assert!(bind("127.0.0.1:0", false).await.unwrap().local_addr().unwrap().ip().is_loopback());
+        assert!(
+            bind("127.0.0.1:0", false)
+                .await
+                .unwrap()
+                .local_addr()
+                .unwrap()
+                .ip()
+                .is_loopback()
+        );
     }
 
     #[tokio::test]
@@ -70,10 +97,19 @@ mod tests {
     #[tokio::test]
     async fn what_is_not_an_address_and_what_is_taken_are_told_apart() {
         for listen in ["", "8080", "localhost", "127.0.0.1:99999"] {
-            assert!(matches!(bind(listen, true).await, Err(ListenError::NotAnAddress { .. })), "{listen}");
+            assert!(
+                matches!(
+                    bind(listen, true).await,
+                    Err(ListenError::NotAnAddress { .. })
+                ),
+                "{listen}"
+            );
         }
         let first = bind("127.0.0.1:0", false).await.unwrap();
         let again = first.local_addr().unwrap().to_string();
-        assert!(matches!(bind(&again, false).await, Err(ListenError::Taken { .. })));
+        assert!(matches!(
+            bind(&again, false).await,
+            Err(ListenError::Taken { .. })
+        ));
     }
 }

@@ -138,7 +138,9 @@ impl Default for Live {
 impl Live {
     /// Keeps a tick and sends it to whoever listens.
     pub fn publish_tick(&self, tick: &Tick) {
-        let Ok(text) = serde_json::to_string(tick) else { return };
+        let Ok(text) = serde_json::to_string(tick) else {
+            return;
+        };
         let data: Arc<str> = text.into();
         let mut ring = self.ring();
         if ring.len() == TICKS_MAX {
@@ -146,13 +148,21 @@ impl Live {
         }
         ring.push_back((tick.at, data.clone()));
         // Sent while the ring is held, so that a listener that joins gets each tick once: in its history or as an event.
-        let _ = self.0.sender.send(Event { name: "tick", id: Some(tick.at), data });
+        let _ = self.0.sender.send(Event {
+            name: "tick",
+            id: Some(tick.at),
+            data,
+        });
     }
 
     /// Sends an event that is not kept.
     pub fn publish(&self, name: &'static str, data: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(data) {
-            let _ = self.0.sender.send(Event { name, id: None, data: text.into() });
+            let _ = self.0.sender.send(Event {
+                name,
+                id: None,
+                data: text.into(),
+            });
         }
     }
 
@@ -177,20 +187,29 @@ impl Live {
         let mut streams = self.streams();
         let (all, of_others) = streams
             .iter()
-            .fold((0, 0), |(all, others), ((admin, _), open)| (all + open, others + if *admin { 0 } else { *open }));
+            .fold((0, 0), |(all, others), ((admin, _), open)| {
+                (all + open, others + if *admin { 0 } else { *open })
+            });
         let of = (is_admin, token.to_owned());
         let own = streams.get(&of).copied().unwrap_or(0);
-        let is_free = all < STREAMS_MAX && (is_admin || own < STREAMS_OF_ONE && of_others < STREAMS_OF_OTHERS);
+        let is_free = all < STREAMS_MAX
+            && (is_admin || own < STREAMS_OF_ONE && of_others < STREAMS_OF_OTHERS);
         if !is_free {
             return None;
         }
         streams.insert(of.clone(), own + 1);
-        Some(Seat { live: self.clone(), of })
+        Some(Seat {
+            live: self.clone(),
+            of,
+        })
     }
 
     fn streams(&self) -> MutexGuard<'_, BTreeMap<(bool, String), usize>> {
         // The map is whole between any two statements, so a poisoned lock is still good.
-        self.0.streams.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .streams
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Joins: the history after tick `after` (or all of it), with the id of its last tick, and what comes next.
@@ -207,7 +226,9 @@ impl Live {
 
 fn history(ring: &VecDeque<(i64, Arc<str>)>, after: Option<i64>) -> Event {
     // An id from the future (another machine's clock, or an invention) must not hide everything.
-    let after = after.filter(|after| ring.back().is_some_and(|(last, _)| after <= last)).unwrap_or(i64::MIN);
+    let after = after
+        .filter(|after| ring.back().is_some_and(|(last, _)| after <= last))
+        .unwrap_or(i64::MIN);
     let mut bytes = 0;
     let newest: Vec<&str> = ring
         .iter()
@@ -220,7 +241,11 @@ fn history(ring: &VecDeque<(i64, Arc<str>)>, after: Option<i64>) -> Event {
         .collect();
     let ticks: Vec<&str> = newest.into_iter().rev().collect();
     let data = format!("{{\"ticks\":[{}]}}", ticks.join(","));
-    Event { name: "history", id: ring.back().map(|(at, _)| *at), data: data.into() }
+    Event {
+        name: "history",
+        id: ring.back().map(|(at, _)| *at),
+        data: data.into(),
+    }
 }
 
 #[cfg(test)]
@@ -228,12 +253,23 @@ mod tests {
     use super::*;
 
     fn tick(at: i64) -> Tick {
-        Tick { at, throttles: BTreeMap::new(), running_total: 0, workers: 0, depth_age_s: None }
+        Tick {
+            at,
+            throttles: BTreeMap::new(),
+            running_total: 0,
+            workers: 0,
+            depth_age_s: None,
+        }
     }
 
     fn ticks(event: &Event) -> Vec<i64> {
         let value: serde_json::Value = serde_json::from_str(&event.data).unwrap();
-        value["ticks"].as_array().unwrap().iter().map(|tick| tick["at"].as_i64().unwrap()).collect()
+        value["ticks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|tick| tick["at"].as_i64().unwrap())
+            .collect()
     }
 
     #[test]
@@ -265,7 +301,9 @@ mod tests {
     #[test]
     fn places_are_bounded_and_come_back() {
         let live = Live::default();
-        let places: Vec<_> = std::iter::from_fn(|| live.place("a", true)).take(1000).collect();
+        let places: Vec<_> = std::iter::from_fn(|| live.place("a", true))
+            .take(1000)
+            .collect();
         assert_eq!(places.len(), STREAMS_MAX);
         drop(places);
         assert!(live.place("b", false).is_some());
@@ -275,10 +313,15 @@ mod tests {
     fn one_token_cannot_take_the_places_of_the_others() {
         let live = Live::default();
         let take = |token: &'static str, is_admin: bool| {
-            std::iter::from_fn(|| live.place(token, is_admin)).take(1000).collect::<Vec<_>>()
+            std::iter::from_fn(|| live.place(token, is_admin))
+                .take(1000)
+                .collect::<Vec<_>>()
         };
         let of_tokens = ["a", "b", "c", "d"].map(|token| take(token, false));
-        assert_eq!(of_tokens.each_ref().map(Vec::len), [STREAMS_OF_ONE, STREAMS_OF_ONE, STREAMS_OF_ONE, 0]);
+        assert_eq!(
+            of_tokens.each_ref().map(Vec::len),
+            [STREAMS_OF_ONE, STREAMS_OF_ONE, STREAMS_OF_ONE, 0]
+        );
         assert_eq!(take("admin", true).len(), STREAMS_MAX - STREAMS_OF_OTHERS);
         drop(of_tokens);
         assert_eq!(take("d", false).len(), STREAMS_OF_ONE);

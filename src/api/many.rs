@@ -28,7 +28,10 @@ pub(super) const PATTERN_WILDCARDS_MAX: usize = 5;
 
 /// Which jobs to cancel; at least one of the filters.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct CancelMany {
     /// Only jobs of this kind.
     kind: Option<String>,
@@ -56,7 +59,10 @@ pub struct CancelMany {
 
 /// Which dead jobs to requeue or discard; at least one of the filters.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct DeadMany {
     /// Only jobs of this kind.
     kind: Option<String>,
@@ -92,23 +98,52 @@ pub async fn cancel(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Changed>, Problem> {
-    const FILTERS: [&str; 6] = ["kind", "throttle", "key", "state", "created_after", "created_before"];
+    const FILTERS: [&str; 6] = [
+        "kind",
+        "throttle",
+        "key",
+        "state",
+        "created_after",
+        "created_before",
+    ];
     let read = |fields: &mut Fields<'_>| {
         need_one_of(fields, &FILTERS);
         let (kind, throttle, key) = place(fields);
         let state = fields.word("state", &LIVE);
         let created_after = fields.time("created_after");
         let created_before = fields.time("created_before");
-        in_order(fields, ("created_after", created_after), ("created_before", created_before));
-        (CancelFilter { kind, throttle, key, state, created_after, created_before }, operate::walk(fields))
+        in_order(
+            fields,
+            ("created_after", created_after),
+            ("created_before", created_before),
+        );
+        (
+            CancelFilter {
+                kind,
+                throttle,
+                key,
+                state,
+                created_after,
+                created_before,
+            },
+            operate::walk(fields),
+        )
     };
-    let ((filter, walk), signed) = signed(request, &caller, &[&FILTERS[..], &operate::FIELDS].concat(), read).await?;
+    let ((filter, walk), signed) = signed(
+        request,
+        &caller,
+        &[&FILTERS[..], &operate::FIELDS].concat(),
+        read,
+    )
+    .await?;
 
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
         within(MANY, queue.count_cancel_jobs(&filter)).await?.into()
     } else {
-        within(MANY, queue.cancel_jobs(&filter, &walk, &signed)).await?.into()
+        within(MANY, queue.cancel_jobs(&filter, &walk, &signed))
+            .await?
+            .into()
     }))
 }
 
@@ -120,7 +155,13 @@ pub async fn requeue(
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Changed>, Problem> {
-    let read = |fields: &mut Fields<'_>| (dead(fields), fields.flag("keep_attempts").unwrap_or(false), operate::walk(fields));
+    let read = |fields: &mut Fields<'_>| {
+        (
+            dead(fields),
+            fields.flag("keep_attempts").unwrap_or(false),
+            operate::walk(fields),
+        )
+    };
     let allowed = [&DEAD_FILTERS[..], &["keep_attempts"], &operate::FIELDS].concat();
     let ((filter, keep, walk), signed) = signed(request, &caller, &allowed, read).await?;
 
@@ -128,7 +169,9 @@ pub async fn requeue(
     Ok(Json(if walk.dry_run {
         within(MANY, queue.count_dead(&filter)).await?.into()
     } else {
-        within(MANY, queue.requeue_dead(&filter, keep, &walk, &signed)).await?.into()
+        within(MANY, queue.requeue_dead(&filter, keep, &walk, &signed))
+            .await?
+            .into()
     }))
 }
 
@@ -141,18 +184,33 @@ pub async fn discard(
     request: Request,
 ) -> Result<Json<Changed>, Problem> {
     let read = |fields: &mut Fields<'_>| (dead(fields), operate::walk(fields));
-    let ((filter, walk), signed) = signed(request, &caller, &[&DEAD_FILTERS[..], &operate::FIELDS].concat(), read).await?;
+    let ((filter, walk), signed) = signed(
+        request,
+        &caller,
+        &[&DEAD_FILTERS[..], &operate::FIELDS].concat(),
+        read,
+    )
+    .await?;
 
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
         within(MANY, queue.count_dead(&filter)).await?.into()
     } else {
-        within(MANY, queue.discard_dead(&filter, &walk, &signed)).await?.into()
+        within(MANY, queue.discard_dead(&filter, &walk, &signed))
+            .await?
+            .into()
     }))
 }
 
 /// The filters of dead jobs.
-pub(super) const DEAD_FILTERS: [&str; 6] = ["kind", "throttle", "key", "error_like", "died_after", "died_before"];
+pub(super) const DEAD_FILTERS: [&str; 6] = [
+    "kind",
+    "throttle",
+    "key",
+    "error_like",
+    "died_after",
+    "died_before",
+];
 
 fn dead(fields: &mut Fields<'_>) -> DeadFilter {
     need_one_of(fields, &DEAD_FILTERS);
@@ -163,15 +221,28 @@ fn dead(fields: &mut Fields<'_>) -> DeadFilter {
     }
     let died_after = fields.time("died_after");
     let died_before = fields.time("died_before");
-    in_order(fields, ("died_after", died_after), ("died_before", died_before));
-    DeadFilter { kind, throttle, key, error_like, died_after, died_before }
+    in_order(
+        fields,
+        ("died_after", died_after),
+        ("died_before", died_before),
+    );
+    DeadFilter {
+        kind,
+        throttle,
+        key,
+        error_like,
+        died_after,
+        died_before,
+    }
 }
 
 /// What Postgres would not match, or not soon.
 fn wrong_pattern(pattern: &str) -> Option<String> {
     let trailing = pattern.chars().rev().take_while(|c| *c == '\\').count();
     if trailing % 2 == 1 {
-        return Some("the pattern ends with a lone backslash; write two for a backslash itself".to_owned());
+        return Some(
+            "the pattern ends with a lone backslash; write two for a backslash itself".to_owned(),
+        );
     }
     let wildcards = pattern.matches('%').count();
     (wildcards > PATTERN_WILDCARDS_MAX)
@@ -181,17 +252,28 @@ fn wrong_pattern(pattern: &str) -> Option<String> {
 fn place(fields: &mut Fields<'_>) -> (Option<String>, Option<String>, Option<String>) {
     let kind = fields.text_or_null("kind", 1..=KIND_BYTES_MAX);
     let throttle = fields.text_or_null("throttle", 1..=THROTTLE_BYTES_MAX);
-    (kind, throttle, fields.text_or_null("key", 0..=KEY_BYTES_MAX))
+    (
+        kind,
+        throttle,
+        fields.text_or_null("key", 0..=KEY_BYTES_MAX),
+    )
 }
 
 /// A change that names nothing would change everything.
 fn need_one_of(fields: &mut Fields<'_>, names: &[&str]) {
     if !names.iter().any(|name| fields.has(name)) {
-        fields.wrong_whole(format!("nothing is chosen; name at least one of {}", names.join(", ")));
+        fields.wrong_whole(format!(
+            "nothing is chosen; name at least one of {}",
+            names.join(", ")
+        ));
     }
 }
 
-fn in_order(fields: &mut Fields<'_>, low: (&str, Option<Timestamp>), high: (&str, Option<Timestamp>)) {
+fn in_order(
+    fields: &mut Fields<'_>,
+    low: (&str, Option<Timestamp>),
+    high: (&str, Option<Timestamp>),
+) {
     if let (Some(from), Some(to)) = (low.1, high.1)
         && from >= to
     {

@@ -29,7 +29,9 @@ const THROTTLE_LABELS_MAX: usize = 200;
 /// The label of those others.
 const OTHER: &str = "other";
 /// Upper bounds of the request durations, in seconds.
-const DURATIONS_S: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0];
+const DURATIONS_S: [f64; 11] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0,
+];
 
 /// Counters of the requests.
 #[derive(Clone, Debug)]
@@ -42,7 +44,11 @@ pub struct HttpMetrics {
 impl HttpMetrics {
     /// Counts jobs that came while their lane held more than its throttle's `max_backlog`.
     pub fn note_backlog(&self, answer: BacklogAnswer, jobs: u64) {
-        self.backlogs.get_or_create(&BacklogLabels { answer: answer.word() }).inc_by(jobs);
+        self.backlogs
+            .get_or_create(&BacklogLabels {
+                answer: answer.word(),
+            })
+            .inc_by(jobs);
     }
 }
 
@@ -85,8 +91,11 @@ struct RouteLabels {
 impl Default for HttpMetrics {
     fn default() -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(DURATIONS_S);
-        let metrics =
-            Self { requests: Family::default(), durations: Family::new_with_constructor(histogram), backlogs: Family::default() };
+        let metrics = Self {
+            requests: Family::default(),
+            durations: Family::new_with_constructor(histogram),
+            backlogs: Family::default(),
+        };
         // Both are there from the start: a rate over a series that begins with its first event misses that event.
         for answer in [BacklogAnswer::Signalled, BacklogAnswer::Rejected] {
             metrics.note_backlog(answer, 0);
@@ -98,12 +107,28 @@ impl Default for HttpMetrics {
 /// Counts and times every request, by the route's template and never by the path itself.
 pub async fn measure(State(app): State<App>, request: Request, next: Next) -> Response {
     let began = Instant::now();
-    let route = request.extensions().get::<MatchedPath>().map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
     let method = method_word(request.method());
     let response = next.run(request).await;
     let status = response.status().as_u16();
-    app.http.durations.get_or_create(&RouteLabels { route: route.clone(), method }).observe(began.elapsed().as_secs_f64());
-    app.http.requests.get_or_create(&RequestLabels { route, method, status }).inc();
+    app.http
+        .durations
+        .get_or_create(&RouteLabels {
+            route: route.clone(),
+            method,
+        })
+        .observe(began.elapsed().as_secs_f64());
+    app.http
+        .requests
+        .get_or_create(&RequestLabels {
+            route,
+            method,
+            status,
+        })
+        .inc();
     response
 }
 
@@ -126,14 +151,26 @@ fn method_word(method: &Method) -> &'static str {
     responses((status = 200, body = String, content_type = "text/plain", description = "Prometheus' text format.")))]
 pub async fn show(State(app): State<App>) -> Response {
     let text = exposition(&app.http, app.deps.live.sample(), &app.deps.registry);
-    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
+    (
+        [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
+        text,
+    )
+        .into_response()
 }
 
 /// The text of the exposition.
 pub fn exposition(http: &HttpMetrics, sample: Option<Arc<Sample>>, others: &Registry) -> String {
     let mut registry = Registry::default();
-    registry.register("flyball_http_requests", "Requests that were answered, by route, method and status", http.requests.clone());
-    registry.register("flyball_http_request_duration_seconds", "Time until the headers of the answer", http.durations.clone());
+    registry.register(
+        "flyball_http_requests",
+        "Requests that were answered, by route, method and status",
+        http.requests.clone(),
+    );
+    registry.register(
+        "flyball_http_request_duration_seconds",
+        "Time until the headers of the answer",
+        http.durations.clone(),
+    );
     registry.register(
         "flyball_enqueue_over_backlog",
         "Jobs sent to a lane above its max_backlog, by answer",
@@ -154,7 +191,12 @@ pub fn exposition(http: &HttpMetrics, sample: Option<Arc<Sample>>, others: &Regi
 fn classic(open: &str) -> String {
     let typed = |kind: &str| -> Vec<String> {
         open.lines()
-            .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(kind)?.strip_suffix(' ').map(str::to_owned))
+            .filter_map(|line| {
+                line.strip_prefix("# TYPE ")?
+                    .strip_suffix(kind)?
+                    .strip_suffix(' ')
+                    .map(str::to_owned)
+            })
             .collect()
     };
     let (counters, infos) = (typed("counter"), typed("info"));
@@ -221,9 +263,16 @@ impl Sampled {
         let sample = &*self.0;
         let named: Vec<(&str, &Measured)> = sample.chosen(THROTTLE_LABELS_MAX).collect();
         let each = |value: &dyn Fn(&Measured) -> Option<f64>| -> Rows {
-            named.iter().filter_map(|(name, measured)| Some((vec![("throttle", (*name).to_owned())], value(measured)?))).collect()
+            named
+                .iter()
+                .filter_map(|(name, measured)| {
+                    Some((vec![("throttle", (*name).to_owned())], value(measured)?))
+                })
+                .collect()
         };
-        let status = |value: &dyn Fn(&crate::throttle::Status) -> f64| each(&|measured| measured.status.as_ref().map(value));
+        let status = |value: &dyn Fn(&crate::throttle::Status) -> f64| {
+            each(&|measured| measured.status.as_ref().map(value))
+        };
         let jobs = |value: &dyn Fn(&Measured) -> i64| -> Rows {
             if sample.counted_at.is_none() {
                 return Rows::new();
@@ -238,9 +287,19 @@ impl Sampled {
         };
         let signals = |value: &dyn Fn(&super::state::SignalState) -> Option<f64>| -> Rows {
             let of = |(name, measured): &(&str, &Measured)| -> Rows {
-                let signals = measured.governor.iter().flat_map(|governor| &governor.signals);
-                let labels = |signal: &str| vec![("throttle", (*name).to_owned()), ("signal", signal.to_owned())];
-                signals.filter_map(|signal| Some((labels(&signal.name), value(signal)?))).collect()
+                let signals = measured
+                    .governor
+                    .iter()
+                    .flat_map(|governor| &governor.signals);
+                let labels = |signal: &str| {
+                    vec![
+                        ("throttle", (*name).to_owned()),
+                        ("signal", signal.to_owned()),
+                    ]
+                };
+                signals
+                    .filter_map(|signal| Some((labels(&signal.name), value(signal)?)))
+                    .collect()
             };
             named.iter().flat_map(of).collect()
         };
@@ -252,33 +311,63 @@ impl Sampled {
         };
         let both = |value: &dyn Fn(&ShadowState) -> [f64; 2]| -> Rows {
             let of = |(name, measured): &(&str, &Measured)| -> Rows {
-                let found = measured.governor.as_ref().and_then(|governor| governor.shadow.as_ref()).map(value);
-                let row = |rate: &str, value: f64| (vec![("throttle", (*name).to_owned()), ("rate", rate.to_owned())], value);
-                found.map_or_else(Rows::new, |[real, own]| vec![row("real", real), row("own", own)])
+                let found = measured
+                    .governor
+                    .as_ref()
+                    .and_then(|governor| governor.shadow.as_ref())
+                    .map(value);
+                let row = |rate: &str, value: f64| {
+                    (
+                        vec![("throttle", (*name).to_owned()), ("rate", rate.to_owned())],
+                        value,
+                    )
+                };
+                found.map_or_else(Rows::new, |[real, own]| {
+                    vec![row("real", real), row("own", own)]
+                })
             };
             named.iter().flat_map(of).collect()
         };
-        let governors = || named.iter().filter_map(|(name, measured)| Some((*name, measured.governor.as_ref()?)));
-        let word =
-            |throttle: &str, label: &'static str, word: &str| vec![("throttle", throttle.to_owned()), (label, word.to_owned())];
-        let limiting = governors().filter_map(|(name, g)| Some((word(name, "limiting", g.limiting.as_deref()?), 1.0))).collect();
+        let governors = || {
+            named
+                .iter()
+                .filter_map(|(name, measured)| Some((*name, measured.governor.as_ref()?)))
+        };
+        let word = |throttle: &str, label: &'static str, word: &str| {
+            vec![("throttle", throttle.to_owned()), (label, word.to_owned())]
+        };
+        let limiting = governors()
+            .filter_map(|(name, g)| Some((word(name, "limiting", g.limiting.as_deref()?), 1.0)))
+            .collect();
         let states = named.iter().filter_map(|(name, measured)| {
             let state = throttle_view::state_word(measured.status.as_ref()?, Some(measured));
             Some((word(name, "state", state), 1.0))
         });
         let states = states.collect();
-        let held_keys = named.iter().filter_map(|(name, measured)| Some((*name, measured.held.as_ref()?)));
+        let held_keys = named
+            .iter()
+            .filter_map(|(name, measured)| Some((*name, measured.held.as_ref()?)));
         let held_keys = held_keys.flat_map(|(name, held)| {
-            let holds =
-                [("paused", held.paused), ("resting", held.resting), ("learned", held.learned), ("probing", held.probing)];
+            let holds = [
+                ("paused", held.paused),
+                ("resting", held.resting),
+                ("learned", held.learned),
+                ("probing", held.probing),
+            ];
             holds.map(|(hold, keys)| (word(name, "hold", hold), keys as f64))
         });
         let held_keys = held_keys.collect();
         let watchdogs = governors()
             .flat_map(|(name, governor)| {
                 Finding::ALL.map(|finding| {
-                    let found = governor.findings.iter().any(|found| found.finding == finding.word());
-                    (word(name, "finding", finding.word()), f64::from(u8::from(found)))
+                    let found = governor
+                        .findings
+                        .iter()
+                        .any(|found| found.finding == finding.word());
+                    (
+                        word(name, "finding", finding.word()),
+                        f64::from(u8::from(found)),
+                    )
                 })
             })
             .collect();
@@ -328,7 +417,11 @@ impl Sampled {
                 "1 while the governor's lease on the knob has lapsed and safe_rps is in force",
                 status(&|status| f64::from(u8::from(status.lease_lapsed))),
             ),
-            ("flyball_throttle_state", "1 for the state that the throttle is in", states),
+            (
+                "flyball_throttle_state",
+                "1 for the state that the throttle is in",
+                states,
+            ),
             (
                 "flyball_throttle_held_keys",
                 "Keys that hold their jobs back, among the deepest lanes, by what holds them",
@@ -354,38 +447,78 @@ impl Sampled {
                 "Jobs that hold a lease, as last counted",
                 jobs(&|measured| measured.depth.running),
             ),
-            ("flyball_throttle_dead_jobs", "Dead letters, as last counted", jobs(&|measured| measured.depth.dead)),
+            (
+                "flyball_throttle_dead_jobs",
+                "Dead letters, as last counted",
+                jobs(&|measured| measured.depth.dead),
+            ),
             (
                 "flyball_throttle_oldest_ready_seconds",
                 "Seconds since the oldest ready job was enqueued; 0 while none is ready",
                 each(&|measured| {
                     sample.counted_at?;
-                    Some(measured.depth.oldest_ready_at.map_or(0.0, |oldest| since_s(oldest, sample.at)))
+                    Some(
+                        measured
+                            .depth
+                            .oldest_ready_at
+                            .map_or(0.0, |oldest| since_s(oldest, sample.at)),
+                    )
                 }),
             ),
             (
                 "flyball_depth_age_seconds",
                 "Age of the counted figures; it grows while nobody counts",
-                sample.counted_at.map(|at| (Vec::new(), since_s(at, sample.at))).into_iter().collect(),
+                sample
+                    .counted_at
+                    .map(|at| (Vec::new(), since_s(at, sample.at)))
+                    .into_iter()
+                    .collect(),
             ),
             (
                 "flyball_governor_breaker_state",
                 "0 closed, 1 half open, 2 open",
-                each(&|measured| measured.governor.as_ref().map(|governor| breaker_number(&governor.breaker))),
+                each(&|measured| {
+                    measured
+                        .governor
+                        .as_ref()
+                        .map(|governor| breaker_number(&governor.breaker))
+                }),
             ),
-            ("flyball_governor_limiting", "1 for the signal or the word that decides the rate now", limiting),
-            ("flyball_governor_watchdog", "1 while a watchdog of the governor finds this", watchdogs),
+            (
+                "flyball_governor_limiting",
+                "1 for the signal or the word that decides the rate now",
+                limiting,
+            ),
+            (
+                "flyball_governor_watchdog",
+                "1 while a watchdog of the governor finds this",
+                watchdogs,
+            ),
             (
                 "flyball_governor_gain_factor",
                 "What the watchdogs leave of the gain: 1, 0.5 or 0.25",
-                each(&|measured| measured.governor.as_ref().map(|governor| governor.gain_factor)),
+                each(&|measured| {
+                    measured
+                        .governor
+                        .as_ref()
+                        .map(|governor| governor.gain_factor)
+                }),
             ),
             (
                 "flyball_governor_signal_ratio",
                 "The last reading of a signal over its setpoint; the governor holds the largest near 1",
-                signals(&|signal| signal.value.filter(|_| signal.setpoint != 0.0).map(|value| value / signal.setpoint)),
+                signals(&|signal| {
+                    signal
+                        .value
+                        .filter(|_| signal.setpoint != 0.0)
+                        .map(|value| value / signal.setpoint)
+                }),
             ),
-            ("flyball_governor_signal_age_seconds", "Age of a signal's last reading", signals(&|signal| signal.age_s)),
+            (
+                "flyball_governor_signal_age_seconds",
+                "Age of a signal's last reading",
+                signals(&|signal| signal.age_s),
+            ),
             (
                 "flyball_governor_signal_stale",
                 "1 while a signal's reading is too old or unusable",
@@ -399,7 +532,12 @@ impl Sampled {
             (
                 "flyball_governor_learned_quota_refused_share",
                 "The share that was refused when that was learned, 0 to 1",
-                signals(&|signal| signal.learned_quota.as_ref().map(|quota| quota.refused_share)),
+                signals(&|signal| {
+                    signal
+                        .learned_quota
+                        .as_ref()
+                        .map(|quota| quota.refused_share)
+                }),
             ),
             (
                 "flyball_governor_shadow_rps",
@@ -426,7 +564,11 @@ impl Sampled {
                 "1 while the throttle store does not answer this process",
                 vec![(Vec::new(), f64::from(u8::from(sample.is_store_lost)))],
             ),
-            ("flyball_workers", "Worker processes that live, as last counted", vec![(Vec::new(), sample.workers as f64)]),
+            (
+                "flyball_workers",
+                "Worker processes that live, as last counted",
+                vec![(Vec::new(), sample.workers as f64)],
+            ),
         ]
     }
 }

@@ -13,8 +13,16 @@ use crate::jobs::Depth;
 use crate::throttle::{HeldKeys, Knobs, Mode, Name, Status};
 
 fn measured(name: &str) -> Measured {
-    let knobs =
-        Knobs { rps: 5.0, mode: Mode::Auto, min: 1.0, max: 100.0, seq: 1, term: 1, by: "governor".into(), ..Knobs::default() };
+    let knobs = Knobs {
+        rps: 5.0,
+        mode: Mode::Auto,
+        min: 1.0,
+        max: 100.0,
+        seq: 1,
+        term: 1,
+        by: "governor".into(),
+        ..Knobs::default()
+    };
     let status = Status {
         name: Name::new(name).unwrap(),
         knobs,
@@ -39,7 +47,11 @@ fn measured(name: &str) -> Measured {
         age_s: Some(4.2),
         stale: false,
         ask_rps: Some(6.5),
-        learned_quota: Some(crate::api::QuotaState { rps: 40.5, at: Timestamp::UNIX_EPOCH, refused_share: 0.25 }),
+        learned_quota: Some(crate::api::QuotaState {
+            rps: 40.5,
+            at: Timestamp::UNIX_EPOCH,
+            refused_share: 0.25,
+        }),
     };
     let shadow = ShadowState {
         since: Timestamp::UNIX_EPOCH,
@@ -60,8 +72,16 @@ fn measured(name: &str) -> Measured {
     };
     Measured {
         status: Some(status),
-        slope: Some(Slope { achieved_rps: 4.9, limiting_share: 0.97 }),
-        depth: Depth { throttle: name.into(), ready: 7, oldest_ready_at: Some(Timestamp::UNIX_EPOCH), ..Depth::default() },
+        slope: Some(Slope {
+            achieved_rps: 4.9,
+            limiting_share: 0.97,
+        }),
+        depth: Depth {
+            throttle: name.into(),
+            ready: 7,
+            oldest_ready_at: Some(Timestamp::UNIX_EPOCH),
+            ..Depth::default()
+        },
         governor: Some(GovernorState {
             actuator: "rps".to_owned(),
             unit: "rps".to_owned(),
@@ -81,14 +101,24 @@ fn measured(name: &str) -> Measured {
             gain_factor: 0.5,
             signals: vec![signal],
         }),
-        held: Some(HeldKeys { keys: 3, ready: 7, paused: 1, held_ready: 2, ..HeldKeys::default() }),
+        held: Some(HeldKeys {
+            keys: 3,
+            ready: 7,
+            paused: 1,
+            held_ready: 2,
+            ..HeldKeys::default()
+        }),
         failing: None,
         above: None,
     }
 }
 
 fn sample(throttles: usize) -> Arc<Sample> {
-    let mut sample = Sample { counted_at: Some(Timestamp::UNIX_EPOCH), workers: 2, ..Sample::default() };
+    let mut sample = Sample {
+        counted_at: Some(Timestamp::UNIX_EPOCH),
+        workers: 2,
+        ..Sample::default()
+    };
     for i in 0..throttles {
         let name = format!("t{i:04}");
         sample.throttles.insert(name.clone(), measured(&name));
@@ -99,20 +129,45 @@ fn sample(throttles: usize) -> Arc<Sample> {
 /// What a process exposes after some traffic, with a counter, a unit and an info of another room.
 fn text(throttles: usize) -> String {
     let http = HttpMetrics::default();
-    http.requests.get_or_create(&RequestLabels { route: "/healthz".into(), method: "GET", status: 200 }).inc();
-    http.durations.get_or_create(&RouteLabels { route: "/healthz".into(), method: "GET" }).observe(0.002);
+    http.requests
+        .get_or_create(&RequestLabels {
+            route: "/healthz".into(),
+            method: "GET",
+            status: 200,
+        })
+        .inc();
+    http.durations
+        .get_or_create(&RouteLabels {
+            route: "/healthz".into(),
+            method: "GET",
+        })
+        .observe(0.002);
     exposition(&http, Some(sample(throttles)), &Registry::default())
 }
 
 fn families(text: &str) -> BTreeSet<String> {
-    text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned)).collect()
+    text.lines()
+        .filter_map(|line| {
+            line.strip_prefix("# TYPE ")?
+                .split(' ')
+                .next()
+                .map(str::to_owned)
+        })
+        .collect()
 }
 
 #[test]
 fn every_family_is_in_the_reference_and_the_reference_invents_none() {
     let reference = include_str!("../../docs/reference/metrics.md");
-    let documented: BTreeSet<String> =
-        reference.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next().map(str::to_owned)).collect();
+    let documented: BTreeSet<String> = reference
+        .lines()
+        .filter_map(|line| {
+            line.strip_prefix("| `")?
+                .split('`')
+                .next()
+                .map(str::to_owned)
+        })
+        .collect();
     let exposed = families(&text(1));
 
     assert_eq!(
@@ -120,9 +175,19 @@ fn every_family_is_in_the_reference_and_the_reference_invents_none() {
         Vec::<&String>::new(),
         "docs/reference/metrics.md lacks these"
     );
-    let ours =
-        |name: &&String| ["flyball_throttle_", "flyball_governor_", "flyball_http_"].iter().any(|room| name.starts_with(room));
-    assert_eq!(documented.difference(&exposed).filter(ours).collect::<Vec<_>>(), Vec::<&String>::new(), "these do not exist");
+    let ours = |name: &&String| {
+        ["flyball_throttle_", "flyball_governor_", "flyball_http_"]
+            .iter()
+            .any(|room| name.starts_with(room))
+    };
+    assert_eq!(
+        documented
+            .difference(&exposed)
+            .filter(ours)
+            .collect::<Vec<_>>(),
+        Vec::<&String>::new(),
+        "these do not exist"
+    );
 }
 
 #[test]
@@ -142,16 +207,25 @@ fn values_and_labels_are_what_was_sampled() {
         r#"flyball_http_requests_total{route="/healthz",method="GET",status="200"} 1"#,
         "flyball_workers 2.0",
     ] {
-        assert!(text.lines().any(|exposed| exposed == line), "{line} is not in\n{text}");
+        assert!(
+            text.lines().any(|exposed| exposed == line),
+            "{line} is not in\n{text}"
+        );
     }
 }
 
 #[test]
 fn labels_are_bounded_and_the_jobs_of_the_rest_are_summed() {
     let text = text(500);
-    let labelled = text.lines().filter(|line| line.starts_with("flyball_throttle_rps{")).count();
+    let labelled = text
+        .lines()
+        .filter(|line| line.starts_with("flyball_throttle_rps{"))
+        .count();
     assert_eq!(labelled, THROTTLE_LABELS_MAX);
-    assert!(text.contains(r#"flyball_throttle_ready_jobs{throttle="other"} 2100.0"#), "{text}");
+    assert!(
+        text.contains(r#"flyball_throttle_ready_jobs{throttle="other"} 2100.0"#),
+        "{text}"
+    );
 }
 
 #[test]
@@ -173,8 +247,17 @@ fn promtool_has_nothing_to_say() {
         eprintln!("promtool is not installed; the exposition was not checked with it");
         return;
     };
-    promtool.stdin.take().unwrap().write_all(text(3).as_bytes()).unwrap();
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text(3).as_bytes())
+        .unwrap();
     let said = promtool.wait_with_output().unwrap();
-    let words = format!("{}{}", String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    let words = format!(
+        "{}{}",
+        String::from_utf8_lossy(&said.stdout),
+        String::from_utf8_lossy(&said.stderr)
+    );
     assert!(said.status.success() && words.trim().is_empty(), "{words}");
 }

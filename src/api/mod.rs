@@ -81,6 +81,6 @@ pub use obstacles::Obstacles;
 pub use scopes::{Leave, TokenScope};
 pub use serve::{serve, serve_within};
 pub use state::{
-    Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, QuotaState, ReadError, ShadowState,
-    SignalState, Trip,
+    Decision, Decisions, Deps, FindingState, GovernorState, HandState, NoDecisions, QuotaState,
+    ReadError, ShadowState, SignalState, Trip,
 };

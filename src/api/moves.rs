@@ -17,7 +17,10 @@ use crate::jobs::{CancelAnswer, MoveAnswer, RetryAnswer, State as JobState};
 
 /// A retry to be.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct Retry {
     /// `true` leaves a dead job the attempts that it has used: it gets those that are left, and one if none is.
     keep_attempts: Option<bool>,
@@ -29,7 +32,10 @@ pub struct Retry {
 
 /// A new time to be.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct Reschedule {
     /// Not before this time.
     run_at: Timestamp,
@@ -41,7 +47,10 @@ pub struct Reschedule {
 
 /// Who asks and why.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct Reason {
     /// Who asks; for the audit log.
     by: Option<String>,
@@ -76,7 +85,10 @@ pub async fn cancel(
         CancelAnswer::Ended(state) => {
             return Err(Problem::new(
                 Code::WrongState,
-                format!("job {id} is {} already, so it cannot be cancelled", word(state)),
+                format!(
+                    "job {id} is {} already, so it cannot be cancelled",
+                    word(state)
+                ),
             ));
         }
         CancelAnswer::NotFound => return Err(Problem::job_not_found(id)),
@@ -96,12 +108,16 @@ pub async fn retry(
     request: Request,
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
-    let read = |fields: &mut super::fields::Fields<'_>| fields.flag("keep_attempts").unwrap_or(false);
+    let read =
+        |fields: &mut super::fields::Fields<'_>| fields.flag("keep_attempts").unwrap_or(false);
     let (keep, signed) = signed(request, &caller, &["keep_attempts"], read).await?;
     match within(ONE, app.deps.queue.retry_signed(id, keep, &signed)).await? {
         RetryAnswer::Ready => Ok(Json(view(&app, found(&app, id).await?).await)),
         RetryAnswer::Refused(state) => {
-            let detail = format!("job {id} is {}; only dead, retryable and scheduled jobs can be retried", word(state));
+            let detail = format!(
+                "job {id} is {}; only dead, retryable and scheduled jobs can be retried",
+                word(state)
+            );
             Err(Problem::new(Code::WrongState, detail))
         }
         RetryAnswer::NotFound => Err(Problem::job_not_found(id)),
@@ -124,18 +140,29 @@ pub async fn reschedule(
         let run_at = fields.take("run_at");
         match run_at {
             None => {
-                fields.wrong("run_at", format!("the field is missing; allowed: {}", super::fields::TIME));
+                fields.wrong(
+                    "run_at",
+                    format!("the field is missing; allowed: {}", super::fields::TIME),
+                );
                 None
             }
             Some(value) => super::jobs_input::run_at(fields, &value),
         }
     };
     let (run_at, signed) = signed(request, &caller, &["run_at"], read).await?;
-    let Some(run_at) = run_at else { return Err(Problem::new(Code::Internal, "a time was neither read nor refused")) };
+    let Some(run_at) = run_at else {
+        return Err(Problem::new(
+            Code::Internal,
+            "a time was neither read nor refused",
+        ));
+    };
     match within(ONE, app.deps.queue.reschedule(id, run_at, &signed)).await? {
         MoveAnswer::Moved => Ok(Json(view(&app, found(&app, id).await?).await)),
         MoveAnswer::Refused(state) => {
-            let detail = format!("job {id} is {}; only scheduled, ready and retryable jobs can be rescheduled", word(state));
+            let detail = format!(
+                "job {id} is {}; only scheduled, ready and retryable jobs can be rescheduled",
+                word(state)
+            );
             Err(Problem::new(Code::WrongState, detail))
         }
         MoveAnswer::NotFound => Err(Problem::job_not_found(id)),
@@ -158,7 +185,10 @@ pub async fn discard(
     match within(ONE, app.deps.queue.discard(id, &signed)).await? {
         MoveAnswer::Moved => Ok(Json(view(&app, found(&app, id).await?).await)),
         MoveAnswer::Refused(state) => {
-            let detail = format!("job {id} is {}; only dead jobs can be discarded", word(state));
+            let detail = format!(
+                "job {id} is {}; only dead jobs can be discarded",
+                word(state)
+            );
             Err(Problem::new(Code::WrongState, detail))
         }
         MoveAnswer::NotFound => Err(Problem::job_not_found(id)),

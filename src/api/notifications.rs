@@ -22,7 +22,10 @@ use crate::providers::Channel;
 
 /// A message to be.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct NewNotification {
     /// `sms`, `email`, `push`, `chat` or `webhook`.
     #[schema(value_type = String)]
@@ -101,17 +104,33 @@ pub async fn send(
     leave::check(&app, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
     let asked = async {
-        let enqueued = app.deps.queue.enqueue_for(&caller.owner, std::slice::from_ref(&job)).await;
+        let enqueued = app
+            .deps
+            .queue
+            .enqueue_for(&caller.owner, std::slice::from_ref(&job))
+            .await;
         enqueued.map_err(|error| refused(&app, error, false))
     };
     let enqueued = within(ONE, asked).await?;
     note_backlogs(&app, &enqueued);
     let Some(ticket) = enqueued.first() else {
-        return Err(Problem::new(Code::Internal, "the queue store answered without a job"));
+        return Err(Problem::new(
+            Code::Internal,
+            "the queue store answered without a job",
+        ));
     };
-    let status = if ticket.duplicate { StatusCode::OK } else { StatusCode::ACCEPTED };
+    let status = if ticket.duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::ACCEPTED
+    };
     let location = format!("/api/v1/notifications/{}", ticket.id);
-    let accepted = AcceptedNotification { id: ticket.id, pool: job.throttle, duplicate: ticket.duplicate, warnings };
+    let accepted = AcceptedNotification {
+        id: ticket.id,
+        pool: job.throttle,
+        duplicate: ticket.duplicate,
+        warnings,
+    };
     Ok((status, [(LOCATION, location)], Json(accepted)))
 }
 
@@ -126,8 +145,14 @@ pub async fn send(
         ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
         ("cursor" = Option<i64>, Query, description = "Only messages with a smaller id.")),
     responses((status = 200, body = Notifications, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
-pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<impl IntoResponse, Problem> {
-    let mut query = Query::open(pairs, &["state", "channel", "pool", "account", "limit", "cursor"]);
+pub async fn list(
+    State(app): State<App>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<impl IntoResponse, Problem> {
+    let mut query = Query::open(
+        pairs,
+        &["state", "channel", "pool", "account", "limit", "cursor"],
+    );
     let filter = NotificationFilter {
         state: query.word("state", &DeliveryState::WORDS),
         channel: query.word("channel", &Channel::WORDS),
@@ -142,17 +167,29 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     let page = within(MANY, app.deps.deliveries.page(&filter)).await?;
     let next = page.next.map(|next| next_page(&filter, next));
     let mut headers = HeaderMap::new();
-    if let Some(link) = next.as_ref().and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok()) {
+    if let Some(link) = next
+        .as_ref()
+        .and_then(|next| HeaderValue::from_str(&format!("<{next}>; rel=\"next\"")).ok())
+    {
         headers.insert(LINK, link);
     }
-    Ok((headers, Json(Notifications { notifications: page.notifications, next })))
+    Ok((
+        headers,
+        Json(Notifications {
+            notifications: page.notifications,
+            next,
+        }),
+    ))
 }
 
 /// Shows what became of a message: its state, and every attempt with account, status and reason.
 #[utoipa::path(get, path = "/api/v1/notifications/{id}", operation_id = "show_notification", tag = "notifications",
     params(("id" = i64, Path, description = "The number of its job.")),
     responses((status = 200, body = Notification)))]
-pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json<Notification>, Problem> {
+pub async fn show(
+    State(app): State<App>,
+    Path(id): Path<String>,
+) -> Result<Json<Notification>, Problem> {
     let id = id_of(&id)?;
     let found = within(ONE, app.deps.deliveries.find(id)).await?;
     found.map(Json).ok_or_else(|| {
@@ -164,7 +201,10 @@ pub async fn show(State(app): State<App>, Path(id): Path<String>) -> Result<Json
 }
 
 fn next_page(filter: &NotificationFilter, cursor: i64) -> String {
-    let mut page = format!("/api/v1/notifications?limit={}&cursor={cursor}", filter.limit);
+    let mut page = format!(
+        "/api/v1/notifications?limit={}&cursor={cursor}",
+        filter.limit
+    );
     let words = [
         ("state", filter.state.map(DeliveryState::word)),
         ("channel", filter.channel.map(Channel::word)),

@@ -26,15 +26,28 @@ pub struct Obstacles<'a> {
 impl Obstacles<'_> {
     /// Puts `sentence`, why the throttle runs at its rate, behind what explains more than the rate does and before the rest.
     pub fn around(&self, sentence: &str) -> String {
-        let closed = if self.status.knobs.paused { Vec::new() } else { closed(self) };
-        let held = self.held.and_then(|held| Some((held.hold_most(), keys(self, held)?)));
+        let closed = if self.status.knobs.paused {
+            Vec::new()
+        } else {
+            closed(self)
+        };
+        let held = self
+            .held
+            .and_then(|held| Some((held.hold_most(), keys(self, held)?)));
         let (first, last) = match held {
             Some((true, keys)) => (Some(keys), None),
             Some((false, keys)) => (None, Some(keys)),
             None => (None, None),
         };
-        let before = closed.into_iter().chain(self.failing.map(|failing| failures(self, failing))).chain(first);
-        before.chain([sentence.to_owned()]).chain(last).collect::<Vec<_>>().join(" ")
+        let before = closed
+            .into_iter()
+            .chain(self.failing.map(|failing| failures(self, failing)))
+            .chain(first);
+        before
+            .chain([sentence.to_owned()])
+            .chain(last)
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 
@@ -45,10 +58,14 @@ fn closed(asked: &Obstacles) -> Vec<String> {
         let name = &above.name;
         let why = match own(asked, above) {
             Some(sentence) => sentence,
-            None if above.knobs.paused => format!("It is paused; resume it with: flyball throttle resume {name}."),
+            None if above.knobs.paused => {
+                format!("It is paused; resume it with: flyball throttle resume {name}.")
+            }
             None => format!("Its rate is 0; set one with: flyball throttle set {name} rps=10."),
         };
-        all.push(format!("Nothing goes, because the throttle {name} above it lets nothing through. {why}"));
+        all.push(format!(
+            "Nothing goes, because the throttle {name} above it lets nothing through. {why}"
+        ));
     }
     all
 }
@@ -75,17 +92,34 @@ fn failures(asked: &Obstacles, failing: &Failing) -> String {
         Some(at) => format!("for {}", seconds((asked.now - unix_s(at)).max(0.0))),
         None => "since its workers started".to_owned(),
     };
-    let error = if failing.error.is_empty() { String::new() } else { format!("; the last error: {}", quoted(&failing.error)) };
-    format!("All its jobs fail: {} attempts failed and none has succeeded {since}{error}.", failing.failures)
+    let error = if failing.error.is_empty() {
+        String::new()
+    } else {
+        format!("; the last error: {}", quoted(&failing.error))
+    };
+    format!(
+        "All its jobs fail: {} attempts failed and none has succeeded {since}{error}.",
+        failing.failures
+    )
 }
 
 /// The keys that hold jobs back, how many by what, and the slowest of them.
 fn keys(asked: &Obstacles, held: &HeldKeys) -> Option<String> {
     let slowest = held.slowest.as_ref()?;
-    let key = if slowest.key.is_empty() { "''" } else { &slowest.key };
+    let key = if slowest.key.is_empty() {
+        "''"
+    } else {
+        &slowest.key
+    };
     let detail = match (slowest.paused_until_ms, slowest.learned_rps) {
-        (Some(until_ms), _) if slowest.why.is_empty() => format!("{key}, for {} more", left(asked, until_ms)),
-        (Some(until_ms), _) => format!("{key}, for {} more, {}", left(asked, until_ms), quoted(&slowest.why)),
+        (Some(until_ms), _) if slowest.why.is_empty() => {
+            format!("{key}, for {} more", left(asked, until_ms))
+        }
+        (Some(until_ms), _) => format!(
+            "{key}, for {} more, {}",
+            left(asked, until_ms),
+            quoted(&slowest.why)
+        ),
         (None, Some(rps)) if rps >= 0.1 => format!("{key}, {}/s", number(rps)),
         (None, Some(rps)) if rps > 0.0 => format!("{key}, one in {}", seconds(1.0 / rps)),
         (None, _) => key.to_owned(),
@@ -96,11 +130,18 @@ fn keys(asked: &Obstacles, held: &HeldKeys) -> Option<String> {
         (held.learned, "at a learned rate"),
         (held.probing, "on trial"),
     ];
-    let parts: Vec<String> = counts.into_iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")).collect();
+    let parts: Vec<String> = counts
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{n} {what}"))
+        .collect();
     let of = match (held.held(), held.keys) {
         (1, 1) => "The only key with waiting jobs is".to_owned(),
         (n, all) if n == all => format!("All {n} keys with waiting jobs are"),
-        (n, all) => format!("{n} of {all} keys with waiting jobs {}", if n == 1 { "is" } else { "are" }),
+        (n, all) => format!(
+            "{n} of {all} keys with waiting jobs {}",
+            if n == 1 { "is" } else { "are" }
+        ),
     };
     Some(format!(
         "{of} held by what their server answered: {} (the slowest: {}); free a key with: flyball throttle resume {} --key {key}.",
@@ -137,7 +178,12 @@ mod tests {
 
     fn status(name: &str) -> Status {
         let raw = BTreeMap::from([("rps".to_owned(), "12".to_owned())]);
-        Status::read(Name::new(name).unwrap(), raw, &Meter::default(), (NOW * 1e6) as i64)
+        Status::read(
+            Name::new(name).unwrap(),
+            raw,
+            &Meter::default(),
+            (NOW * 1e6) as i64,
+        )
     }
 
     fn in_ms(seconds: f64) -> i64 {
@@ -145,7 +191,13 @@ mod tests {
     }
 
     fn told(status: &Status) -> Obstacles<'_> {
-        Obstacles { status, above: None, held: None, failing: None, now: NOW }
+        Obstacles {
+            status,
+            above: None,
+            held: None,
+            failing: None,
+            now: NOW,
+        }
     }
 
     #[test]
@@ -156,12 +208,27 @@ mod tests {
     #[test]
     fn keys_that_hold_most_of_the_jobs_come_before_the_rate_with_the_slowest_and_the_way_out() {
         let hooks = status("hooks");
-        let learned = |rps| KeyState { learned_rps: Some(rps), ..KeyState::default() };
-        let paused = KeyState { paused_until_ms: Some(in_ms(840.0)), why: "answered 429".into(), ..KeyState::default() };
-        let states = [("tenant-3", paused), ("tenant-0", learned(0.009)), ("tenant-1", learned(2.0))];
+        let learned = |rps| KeyState {
+            learned_rps: Some(rps),
+            ..KeyState::default()
+        };
+        let paused = KeyState {
+            paused_until_ms: Some(in_ms(840.0)),
+            why: "answered 429".into(),
+            ..KeyState::default()
+        };
+        let states = [
+            ("tenant-3", paused),
+            ("tenant-0", learned(0.009)),
+            ("tenant-1", learned(2.0)),
+        ];
         let held = HeldKeys::of(states.iter().map(|(key, state)| (*key, 100, state)));
 
-        let sentence = Obstacles { held: Some(&held), ..told(&hooks) }.around(RATE);
+        let sentence = Obstacles {
+            held: Some(&held),
+            ..told(&hooks)
+        }
+        .around(RATE);
 
         assert_eq!(
             sentence,
@@ -174,10 +241,20 @@ mod tests {
     #[test]
     fn a_few_keys_that_hold_little_back_come_behind_the_rate() {
         let hooks = status("hooks");
-        let (slow, free) = (KeyState { learned_rps: Some(0.5), ..KeyState::default() }, KeyState::default());
+        let (slow, free) = (
+            KeyState {
+                learned_rps: Some(0.5),
+                ..KeyState::default()
+            },
+            KeyState::default(),
+        );
         let held = HeldKeys::of([("a", 1, &slow), ("b", 9, &free)]);
 
-        let sentence = Obstacles { held: Some(&held), ..told(&hooks) }.around(RATE);
+        let sentence = Obstacles {
+            held: Some(&held),
+            ..told(&hooks)
+        }
+        .around(RATE);
 
         assert_eq!(
             sentence,
@@ -188,15 +265,23 @@ mod tests {
 
     #[test]
     fn a_refusal_and_a_debt_say_how_long_nothing_goes_and_what_ends_it() {
-        let refused =
-            Status { refusal: Some(RefusalPause { until_ms: in_ms(90.0), why: "answered 503\nbody".into() }), ..status("hooks") };
+        let refused = Status {
+            refusal: Some(RefusalPause {
+                until_ms: in_ms(90.0),
+                why: "answered 503\nbody".into(),
+            }),
+            ..status("hooks")
+        };
         assert_eq!(
             told(&refused).around(RATE),
             "Nothing goes for 90 s more, because a server refused hooks: \"answered 503\"; end the pause with: flyball throttle \
              resume hooks. 12 rps, set by ann."
         );
 
-        let indebted = Status { debt_until_ms: Some(in_ms(240.0)), ..status("hooks") };
+        let indebted = Status {
+            debt_until_ms: Some(in_ms(240.0)),
+            ..status("hooks")
+        };
         assert_eq!(
             told(&indebted).around(RATE),
             "Nothing goes for 4 min more, because hooks is in debt: jobs cost more than it held; clear the debt with: flyball \
@@ -208,7 +293,11 @@ mod tests {
     fn a_throttle_below_one_that_is_closed_says_which_and_why() {
         let (below, mut above) = (status("mail/bulk"), status("mail"));
         above.knobs.paused = true;
-        let sentence = Obstacles { above: Some(&above), ..told(&below) }.around(RATE);
+        let sentence = Obstacles {
+            above: Some(&above),
+            ..told(&below)
+        }
+        .around(RATE);
         assert_eq!(
             sentence,
             "Nothing goes, because the throttle mail above it lets nothing through. It is paused; resume it with: flyball throttle \
@@ -219,14 +308,28 @@ mod tests {
     #[test]
     fn failures_are_told_with_their_number_the_last_success_and_the_last_error() {
         let hooks = status("hooks");
-        let mut failing = Failing { failures: 66, error: "answered 500: upstream".into(), ..Failing::default() };
-        let sentence = |failing: &Failing| Obstacles { failing: Some(failing), ..told(&hooks) }.around(RATE);
+        let mut failing = Failing {
+            failures: 66,
+            error: "answered 500: upstream".into(),
+            ..Failing::default()
+        };
+        let sentence = |failing: &Failing| {
+            Obstacles {
+                failing: Some(failing),
+                ..told(&hooks)
+            }
+            .around(RATE)
+        };
         assert_eq!(
             sentence(&failing),
             "All its jobs fail: 66 attempts failed and none has succeeded since its workers started; the last error: \"answered \
              500: upstream\". 12 rps, set by ann."
         );
         failing.succeeded_at = Timestamp::from_second(NOW as i64 - 660).ok();
-        assert!(sentence(&failing).contains("none has succeeded for 11 min"), "{}", sentence(&failing));
+        assert!(
+            sentence(&failing).contains("none has succeeded for 11 min"),
+            "{}",
+            sentence(&failing)
+        );
     }
 }

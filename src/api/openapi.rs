@@ -24,8 +24,10 @@ pub(super) const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 const OF_THE_STREAM: [&str; 4] = ["Tick", "Decision", "Failure", "AuditEntry"];
 
 /// Bodies that are as another one without a field: the new name, the other, the field, and the operation that takes it.
-const WITHOUT: [(&str, &str, &str, &str); 2] =
-    [("Peek", "Wanted", "wait_ms", "peek_tokens"), ("DeadDiscard", "DeadMany", "keep_attempts", "discard_dead")];
+const WITHOUT: [(&str, &str, &str, &str); 2] = [
+    ("Peek", "Wanted", "wait_ms", "peek_tokens"),
+    ("DeadDiscard", "DeadMany", "keep_attempts", "discard_dead"),
+];
 
 /// Shows this document.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "show_openapi", tag = "meta",
@@ -57,8 +59,14 @@ pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
         components.schemas.insert(name.to_owned(), schema);
     }
     if has_tokens {
-        components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
-        api.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>("token", [])]);
+        components.add_security_scheme(
+            "token",
+            SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
+        );
+        api.security = Some(vec![SecurityRequirement::new::<_, [&str; 0], &str>(
+            "token",
+            [],
+        )]);
     }
     let mut document = serde_json::to_value(&api).unwrap_or_default();
     document["servers"] = json!([{ "url": "/", "description": "This server." }]);
@@ -80,11 +88,16 @@ pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
 
 /// Every operation with its path and method.
 pub(super) fn operations(document: &mut Value) -> Vec<(String, String, &mut Map<String, Value>)> {
-    let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return Vec::new() };
+    let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else {
+        return Vec::new();
+    };
     paths
         .iter_mut()
         .filter_map(|(path, item)| Some((path, item.as_object_mut()?)))
-        .flat_map(|(path, item)| item.iter_mut().map(move |(method, operation)| (path.clone(), method.clone(), operation)))
+        .flat_map(|(path, item)| {
+            item.iter_mut()
+                .map(move |(method, operation)| (path.clone(), method.clone(), operation))
+        })
         .filter(|(_, method, _)| METHODS.contains(&method.as_str()))
         .filter_map(|(path, method, operation)| Some((path, method, operation.as_object_mut()?)))
         .collect()
@@ -92,32 +105,61 @@ pub(super) fn operations(document: &mut Value) -> Vec<(String, String, &mut Map<
 
 /// The identifier of an operation.
 pub(super) fn id_of(operation: &Map<String, Value>) -> &str {
-    operation.get("operationId").and_then(Value::as_str).unwrap_or_default()
+    operation
+        .get("operationId")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// Makes one flat object of each that is put together of others: an object that allows no field but its own cannot be a part of one
 /// that has more.
 fn flatten(document: &mut Value) {
-    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
+    let Some(schemas) = document
+        .pointer_mut("/components/schemas")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
     let all = schemas.clone();
-    for schema in schemas.values_mut().filter(|schema| schema.get("allOf").is_some()) {
+    for schema in schemas
+        .values_mut()
+        .filter(|schema| schema.get("allOf").is_some())
+    {
         let flat = flat(schema, &all);
         *schema = flat;
     }
 }
 
 fn flat(schema: &Value, all: &Map<String, Value>) -> Value {
-    let named = schema.get("$ref").and_then(Value::as_str).and_then(|name| all.get(name.rsplit('/').next()?));
+    let named = schema
+        .get("$ref")
+        .and_then(Value::as_str)
+        .and_then(|name| all.get(name.rsplit('/').next()?));
     let schema = named.unwrap_or(schema);
-    let Some(parts) = schema.get("allOf").and_then(Value::as_array) else { return schema.clone() };
+    let Some(parts) = schema.get("allOf").and_then(Value::as_array) else {
+        return schema.clone();
+    };
     let mut whole = schema.as_object().cloned().unwrap_or_default();
     whole.remove("allOf");
     whole.insert("type".to_owned(), json!("object"));
     let (mut properties, mut required) = (Map::new(), BTreeSet::new());
     for part in parts.iter().map(|part| flat(part, all)) {
-        properties.extend(part.get("properties").and_then(Value::as_object).cloned().unwrap_or_default());
-        let names = part.get("required").and_then(Value::as_array).cloned().unwrap_or_default();
-        required.extend(names.into_iter().filter_map(|name| name.as_str().map(str::to_owned)));
+        properties.extend(
+            part.get("properties")
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default(),
+        );
+        let names = part
+            .get("required")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        required.extend(
+            names
+                .into_iter()
+                .filter_map(|name| name.as_str().map(str::to_owned)),
+        );
     }
     whole.insert("properties".to_owned(), Value::Object(properties));
     whole.insert("required".to_owned(), json!(required));
@@ -127,14 +169,27 @@ fn flat(schema: &Value, all: &Map<String, Value>) -> Value {
 /// Gives operations that take less than others a body of their own.
 fn part(document: &mut Value) {
     for (name, other, field, operation) in WITHOUT {
-        let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
-        let Some(mut schema) = schemas.get(other).cloned() else { continue };
+        let Some(schemas) = document
+            .pointer_mut("/components/schemas")
+            .and_then(Value::as_object_mut)
+        else {
+            return;
+        };
+        let Some(mut schema) = schemas.get(other).cloned() else {
+            continue;
+        };
         if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
             properties.remove(field);
         }
         schemas.insert(name.to_owned(), schema);
-        for (_, _, found) in operations(document).into_iter().filter(|(_, _, found)| id_of(found) == operation) {
-            if let Some(body) = found.get_mut("requestBody").and_then(|body| body.pointer_mut("/content/application~1json")) {
+        for (_, _, found) in operations(document)
+            .into_iter()
+            .filter(|(_, _, found)| id_of(found) == operation)
+        {
+            if let Some(body) = found
+                .get_mut("requestBody")
+                .and_then(|body| body.pointer_mut("/content/application~1json"))
+            {
                 body["schema"] = json!({ "$ref": format!("#/components/schemas/{name}") });
             }
         }
@@ -144,7 +199,9 @@ fn part(document: &mut Value) {
 /// Every answer must be described; where a route says nothing more, what it does says enough.
 fn describe_answers(operation: &mut Map<String, Value>) {
     let summary = operation.get("summary").cloned().unwrap_or_default();
-    let answers = operation.get_mut("responses").and_then(Value::as_object_mut);
+    let answers = operation
+        .get_mut("responses")
+        .and_then(Value::as_object_mut);
     for answer in answers.into_iter().flat_map(|answers| answers.values_mut()) {
         if answer["description"].as_str().is_none_or(str::is_empty) {
             answer["description"] = summary.clone();
@@ -156,11 +213,19 @@ fn describe_answers(operation: &mut Map<String, Value>) {
 fn prune(document: &mut Value) {
     let mut known: BTreeSet<String> = OF_THE_STREAM.map(str::to_owned).into();
     references(&document["paths"], &mut known);
-    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
+    let Some(schemas) = document
+        .pointer_mut("/components/schemas")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
     loop {
         let mut more = known.clone();
         for name in &known {
-            schemas.get(name).into_iter().for_each(|schema| references(schema, &mut more));
+            schemas
+                .get(name)
+                .into_iter()
+                .for_each(|schema| references(schema, &mut more));
         }
         if more.len() == known.len() {
             break;
@@ -175,7 +240,11 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
         Value::Array(items) => items.iter().for_each(|item| references(item, found)),
         Value::Object(map) => {
             for (name, item) in map {
-                match item.as_str().filter(|_| name == "$ref").and_then(|text| text.rsplit('/').next()) {
+                match item
+                    .as_str()
+                    .filter(|_| name == "$ref")
+                    .and_then(|text| text.rsplit('/').next())
+                {
                     Some(name) => drop(found.insert(name.to_owned())),
                     None => references(item, found),
                 }

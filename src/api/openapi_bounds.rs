@@ -11,7 +11,8 @@ use super::acquire::{HELD_MAX, HOLDER_BYTES_MAX, TTL_S_MAX, WAIT_MS_MAX, WANT_MA
 use super::clock;
 use super::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use super::jobs_input::{
-    BATCH_MAX, COST_MAX, DEBOUNCE_MAX_MAX_S, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES, SPAN_MAX_S, TIMEOUT_MIN_S,
+    BATCH_MAX, COST_MAX, DEBOUNCE_MAX_MAX_S, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS,
+    PRIORITIES, SPAN_MAX_S, TIMEOUT_MIN_S,
 };
 use super::lanes::{WEIGHT_MAX, WEIGHT_MIN};
 use super::many::{LIVE, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
@@ -24,8 +25,8 @@ use crate::jobs::BATCH_JOBS_MAX;
 use crate::jobs::check::OF_SCHEDULES;
 use crate::notify::DeliveryState;
 use crate::notify::args::{
-    CATEGORY_BYTES, EXTRA_MAX, FROM_BYTES, ON_AMBIGUOUS, PRIORITIES as WORDS_OF_PRIORITY, PROVIDER_BYTES, TO_BYTES,
-    VALID_FOR_MAX_S,
+    CATEGORY_BYTES, EXTRA_MAX, FROM_BYTES, ON_AMBIGUOUS, PRIORITIES as WORDS_OF_PRIORITY,
+    PROVIDER_BYTES, TO_BYTES, VALID_FOR_MAX_S,
 };
 use crate::providers::Channel;
 use crate::throttle::MAX_PAUSE;
@@ -59,44 +60,74 @@ struct Body {
 
 /// Completes the schemas.
 pub(super) fn apply(document: &mut Value) {
-    let Some(schemas) = document.pointer_mut("/components/schemas").and_then(Value::as_object_mut) else { return };
+    let Some(schemas) = document
+        .pointer_mut("/components/schemas")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
     for body in bodies() {
         if let Some(schema) = schemas.get_mut(body.name) {
             close(schema, body);
         }
     }
     let bodies: Vec<&str> = bodies().iter().map(|body| body.name).collect();
-    for (name, schema) in schemas.iter_mut().filter(|(name, _)| !bodies.contains(&name.as_str())) {
-        let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else { continue };
+    for (name, schema) in schemas
+        .iter_mut()
+        .filter(|(name, _)| !bodies.contains(&name.as_str()))
+    {
+        let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+            continue;
+        };
         for (field, property) in properties {
             let is_figure = property["type"] == "integer"
                 || property["type"] == "number"
-                || property["type"]
-                    .as_array()
-                    .is_some_and(|kinds| kinds.iter().any(|kind| kind == "integer" || kind == "number"));
+                || property["type"].as_array().is_some_and(|kinds| {
+                    kinds
+                        .iter()
+                        .any(|kind| kind == "integer" || kind == "number")
+                });
             let is_text = property["type"] == "string";
-            let limits = if is_figure { answered(name, field) } else { named(field).filter(|_| is_text) };
+            let limits = if is_figure {
+                answered(name, field)
+            } else {
+                named(field).filter(|_| is_text)
+            };
             if let (Some(limits), Some(property)) = (limits, property.as_object_mut()) {
                 property.extend(limits.as_object().cloned().unwrap_or_default());
             }
         }
     }
-    if let Some(code) = schemas.get_mut("Problem").and_then(|schema| schema.pointer_mut("/properties/code")) {
-        code["enum"] = json!(super::problem::Code::ALL.map(super::problem::Code::slug).as_slice());
+    if let Some(code) = schemas
+        .get_mut("Problem")
+        .and_then(|schema| schema.pointer_mut("/properties/code"))
+    {
+        code["enum"] = json!(
+            super::problem::Code::ALL
+                .map(super::problem::Code::slug)
+                .as_slice()
+        );
     }
 }
 
 /// Gives the parameters and the body of an operation their limits.
 pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
     let id = id_of(operation).to_owned();
-    let parameters = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    let parameters = operation
+        .get_mut("parameters")
+        .and_then(Value::as_array_mut);
     for parameter in parameters.into_iter().flatten() {
-        let (name, place) = (parameter["name"].as_str().unwrap_or_default(), parameter["in"].as_str().unwrap_or_default());
+        let (name, place) = (
+            parameter["name"].as_str().unwrap_or_default(),
+            parameter["in"].as_str().unwrap_or_default(),
+        );
         if let Some(schema) = parameter_of(&id, place, name) {
             parameter["schema"] = schema;
         }
     }
-    let Some(body) = operation.get_mut("requestBody") else { return };
+    let Some(body) = operation.get_mut("requestBody") else {
+        return;
+    };
     let may_be_empty = MAY_BE_EMPTY.contains(&id.as_str());
     body["required"] = json!(may_be_empty.not());
     // What says nothing may say so by `null`, but for tokens, where a word that went lost would cost somebody a token.
@@ -106,7 +137,10 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
     {
         *schema = json!({ "anyOf": [schema.take(), { "type": "null" }] });
     }
-    if let Some(schema) = body.pointer_mut("/content/application~1json/schema").filter(|schema| schema["type"] == "array") {
+    if let Some(schema) = body
+        .pointer_mut("/content/application~1json/schema")
+        .filter(|schema| schema["type"] == "array")
+    {
         schema["maxItems"] = json!(BATCH_MAX);
     }
 }
@@ -129,11 +163,22 @@ const MAY_BE_EMPTY: [&str; 13] = [
 ];
 
 fn close(schema: &mut Value, body: Body) {
-    let told = schema.get("properties").and_then(Value::as_object).cloned().unwrap_or_default();
+    let told = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
     let described = |(name, mut limits): (&str, Value)| {
         // A field that may be of another type, or nothing, is described where the other type is named.
-        let words = |field: &Value| field.get("description").or_else(|| field.pointer("/oneOf/0/description")).cloned();
-        if let (Some(words), Some(limits)) = (told.get(name).and_then(words), limits.as_object_mut()) {
+        let words = |field: &Value| {
+            field
+                .get("description")
+                .or_else(|| field.pointer("/oneOf/0/description"))
+                .cloned()
+        };
+        if let (Some(words), Some(limits)) =
+            (told.get(name).and_then(words), limits.as_object_mut())
+        {
             limits.insert("description".to_owned(), words);
         }
         (name.to_owned(), limits)
@@ -195,7 +240,13 @@ fn time() -> Value {
 /// A time to run at: those years for which a job can wait whatever the offset is, counted from the start of this process.
 fn run_at() -> Value {
     let last = clock::now().to_zoned(jiff::tz::TimeZone::UTC).year() + 9;
-    let of_decade = |decade: i16| format!("{decade}[{}-{}]", if decade == 197 { 1 } else { 0 }, (last - decade * 10).min(9));
+    let of_decade = |decade: i16| {
+        format!(
+            "{decade}[{}-{}]",
+            if decade == 197 { 1 } else { 0 },
+            (last - decade * 10).min(9)
+        )
+    };
     let decades: Vec<String> = (197..=last / 10).map(of_decade).collect();
     json!({ "type": "string", "format": "date-time", "pattern": format!("^({})-", decades.join("|")) })
 }
@@ -224,7 +275,8 @@ fn span(least: Option<f64>, most: f64) -> Value {
         "^({DAYS} days?|[1-9][0-9]{{0,2}} hours?( [1-9][0-9]? minutes?)?|[1-9][0-9]{{0,4}} minutes?|[1-9][0-9]{{0,6}} seconds?|\
          P{DAYS}D|PT[1-9][0-9]{{0,2}}H|PT[1-9][0-9]{{0,4}}M|PT[1-9][0-9]{{0,6}}S)$"
     );
-    let mut schema = json!({ "type": ["number", "string", "null"], "maximum": most, "pattern": text });
+    let mut schema =
+        json!({ "type": ["number", "string", "null"], "maximum": most, "pattern": text });
     match least {
         Some(least) => schema["minimum"] = json!(least),
         None => schema["exclusiveMinimum"] = json!(0),
@@ -244,29 +296,81 @@ fn why() -> Value {
 
 /// All bodies, each as its reader reads it.
 fn bodies() -> Vec<Body> {
-    let body = |name, fields, required| Body { name, fields, required, more: Value::Null };
+    let body = |name, fields, required| Body {
+        name,
+        fields,
+        required,
+        more: Value::Null,
+    };
     let signed = || [("by", or_null(by())), ("why", or_null(why()))];
-    let with_signed = |fields: Vec<(&'static str, Value)>| fields.into_iter().chain(signed()).collect::<Vec<_>>();
+    let with_signed =
+        |fields: Vec<(&'static str, Value)>| fields.into_iter().chain(signed()).collect::<Vec<_>>();
     vec![
-        Body { more: together(), ..body("NewJob", job(), &["kind"]) },
-        Body { more: overlap(), ..body("ScheduleBody", of_schedule(), &["expression", "kind"]) },
-        Body { more: json!({ "anyOf": any_of(&settable()) }), ..body("Edit", edit(), &[]) },
+        Body {
+            more: together(),
+            ..body("NewJob", job(), &["kind"])
+        },
+        Body {
+            more: overlap(),
+            ..body("ScheduleBody", of_schedule(), &["expression", "kind"])
+        },
+        Body {
+            more: json!({ "anyOf": any_of(&settable()) }),
+            ..body("Edit", edit(), &[])
+        },
         body("Reason", with_signed(Vec::new()), &[]),
         body("Retry", with_signed(vec![("keep_attempts", flag())]), &[]),
-        body("Reschedule", with_signed(vec![("run_at", run_at())]), &["run_at"]),
+        body(
+            "Reschedule",
+            with_signed(vec![("run_at", run_at())]),
+            &["run_at"],
+        ),
         Body {
-            more: at_least_one(&["kind", "throttle", "key", "state", "created_after", "created_before"]),
+            more: at_least_one(&[
+                "kind",
+                "throttle",
+                "key",
+                "state",
+                "created_after",
+                "created_before",
+            ]),
             ..body("CancelMany", with_signed(cancel_many()), &[])
         },
-        Body { more: at_least_one(&DEAD), ..body("DeadMany", with_signed(dead_many(true)), &[]) },
-        Body { more: at_least_one(&DEAD), ..body("DeadDiscard", with_signed(dead_many(false)), &[]) },
-        Body { more: tokens_alone(), ..body("Wanted", wanted(true), &[]) },
-        Body { more: tokens_alone(), ..body("Peek", wanted(false), &[]) },
-        body("Unused", vec![("key", text(0..=KEY_BYTES_MAX)), ("tokens", above_zero(COST_MAX))], &["tokens"]),
-        body("KeyPause", with_signed(vec![("seconds", above_zero(MAX_PAUSE.as_secs_f64()))]), &["seconds"]),
+        Body {
+            more: at_least_one(&DEAD),
+            ..body("DeadMany", with_signed(dead_many(true)), &[])
+        },
+        Body {
+            more: at_least_one(&DEAD),
+            ..body("DeadDiscard", with_signed(dead_many(false)), &[])
+        },
+        Body {
+            more: tokens_alone(),
+            ..body("Wanted", wanted(true), &[])
+        },
+        Body {
+            more: tokens_alone(),
+            ..body("Peek", wanted(false), &[])
+        },
+        body(
+            "Unused",
+            vec![
+                ("key", text(0..=KEY_BYTES_MAX)),
+                ("tokens", above_zero(COST_MAX)),
+            ],
+            &["tokens"],
+        ),
+        body(
+            "KeyPause",
+            with_signed(vec![("seconds", above_zero(MAX_PAUSE.as_secs_f64()))]),
+            &["seconds"],
+        ),
         body(
             "Weigh",
-            with_signed(vec![("weight", json!({ "type": "number", "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX }))]),
+            with_signed(vec![(
+                "weight",
+                json!({ "type": "number", "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX }),
+            )]),
             &["weight"],
         ),
         body(
@@ -278,7 +382,10 @@ fn bodies() -> Vec<Body> {
             ]),
             &["channel", "recipient"],
         ),
-        Body { more: contents(), ..body("NewNotification", message(), &["channel", "to"]) },
+        Body {
+            more: contents(),
+            ..body("NewNotification", message(), &["channel", "to"])
+        },
     ]
 }
 
@@ -289,7 +396,10 @@ fn job() -> Vec<(&'static str, Value)> {
     vec![
         ("kind", text(1..=KIND_BYTES_MAX)),
         ("args", json!({ "default": {} })),
-        ("throttle", with_default(throttle(), json!(crate::throttle::Name::DEFAULT))),
+        (
+            "throttle",
+            with_default(throttle(), json!(crate::throttle::Name::DEFAULT)),
+        ),
         ("key", with_default(text(0..=KEY_BYTES_MAX), json!(""))),
         ("priority", with_default(whole(PRIORITIES), json!(1))),
         ("run_at", or_null(run_at())),
@@ -297,7 +407,10 @@ fn job() -> Vec<(&'static str, Value)> {
         ("unique_key", unique_key),
         ("unique_for", span(None, SPAN_MAX_S)),
         ("cost", with_default(above_zero(COST_MAX), json!(1))),
-        ("traceparent", json!({ "type": ["string", "null"], "pattern": trace })),
+        (
+            "traceparent",
+            json!({ "type": ["string", "null"], "pattern": trace }),
+        ),
         ("timeout", span(Some(TIMEOUT_MIN_S), SPAN_MAX_S)),
         ("debounce", span(None, SPAN_MAX_S)),
         ("debounce_max", span(None, DEBOUNCE_MAX_MAX_S)),
@@ -313,7 +426,8 @@ fn with_default(mut schema: Value, default: Value) -> Value {
 /// Fields of a job that have a meaning only beside others, or none beside them. That `debounce_max` is not below `debounce` no
 /// schema can say.
 fn together() -> Value {
-    let unique = json!({ "required": ["unique_key"], "properties": { "unique_key": { "type": "string" } } });
+    let unique =
+        json!({ "required": ["unique_key"], "properties": { "unique_key": { "type": "string" } } });
     let unique_alone = json!({
         "required": ["unique_key"], "properties": { "unique_key": { "type": "string" }, "unique_for": { "type": "null" } },
     });
@@ -339,14 +453,23 @@ fn is_given(field: &str) -> Value {
 fn of_schedule() -> Vec<(&'static str, Value)> {
     let own = [
         ("expression", text(1..=EXPRESSION_BYTES_MAX)),
-        ("time_zone", with_default(text(1..=ZONE_BYTES_MAX), json!("UTC"))),
+        (
+            "time_zone",
+            with_default(text(1..=ZONE_BYTES_MAX), json!("UTC")),
+        ),
         ("catch_up", with_default(one_of(&CATCH_UPS), json!("one"))),
         ("overlap", with_default(one_of(&OVERLAPS), json!("skip"))),
         ("paused", or_null(flag())),
         ("by", by()),
         ("why", why()),
     ];
-    own.into_iter().chain(job().into_iter().filter(|(field, _)| !SET_BY_SCHEDULE.contains(field))).collect()
+    own.into_iter()
+        .chain(
+            job()
+                .into_iter()
+                .filter(|(field, _)| !SET_BY_SCHEDULE.contains(field)),
+        )
+        .collect()
 }
 
 /// All that was missed runs side by side, which has to be allowed.
@@ -358,7 +481,9 @@ fn overlap() -> Value {
 }
 
 fn edit() -> Vec<(&'static str, Value)> {
-    let knobs = settable().into_iter().filter_map(|name| Some((name, knob(name)?.schema())));
+    let knobs = settable()
+        .into_iter()
+        .filter_map(|name| Some((name, knob(name)?.schema())));
     knobs.chain([("by", by()), ("why", why())]).collect()
 }
 
@@ -371,11 +496,19 @@ fn place() -> Vec<(&'static str, Value)> {
 }
 
 fn walk() -> Vec<(&'static str, Value)> {
-    vec![("limit", whole(1..=BATCH_JOBS_MAX)), ("dry_run", flag()), ("start", or_null(text(1..=START_BYTES_MAX)))]
+    vec![
+        ("limit", whole(1..=BATCH_JOBS_MAX)),
+        ("dry_run", flag()),
+        ("start", or_null(text(1..=START_BYTES_MAX))),
+    ]
 }
 
 fn cancel_many() -> Vec<(&'static str, Value)> {
-    let own = vec![("state", or_null(one_of(&LIVE))), ("created_after", or_null(time())), ("created_before", or_null(time()))];
+    let own = vec![
+        ("state", or_null(one_of(&LIVE))),
+        ("created_after", or_null(time())),
+        ("created_before", or_null(time())),
+    ];
     [place(), own, walk()].concat()
 }
 
@@ -383,10 +516,16 @@ const DEAD: [&str; 6] = super::many::DEAD_FILTERS;
 
 fn dead_many(requeues: bool) -> Vec<(&'static str, Value)> {
     let mut like = or_null(text(1..=PATTERN_BYTES_MAX));
-    like["pattern"] = json!(format!("^[^%\\u0000]*(%[^%\\u0000]*){{0,{PATTERN_WILDCARDS_MAX}}}$"));
+    like["pattern"] = json!(format!(
+        "^[^%\\u0000]*(%[^%\\u0000]*){{0,{PATTERN_WILDCARDS_MAX}}}$"
+    ));
     // A lone backslash at the end escapes nothing.
     like["not"] = json!({ "type": "string", "pattern": "(^|[^\\\\])(\\\\\\\\)*\\\\$" });
-    let mut own = vec![("error_like", like), ("died_after", or_null(time())), ("died_before", or_null(time()))];
+    let mut own = vec![
+        ("error_like", like),
+        ("died_after", or_null(time())),
+        ("died_before", or_null(time())),
+    ];
     if requeues {
         own.push(("keep_attempts", flag()));
     }
@@ -395,7 +534,10 @@ fn dead_many(requeues: bool) -> Vec<(&'static str, Value)> {
 
 /// An edit that turns no knob is a mistake.
 fn any_of(fields: &[&str]) -> Value {
-    fields.iter().map(|field| json!({ "required": [field] })).collect()
+    fields
+        .iter()
+        .map(|field| json!({ "required": [field] }))
+        .collect()
 }
 
 /// A change that names nothing would change everything.
@@ -448,8 +590,14 @@ fn message() -> Vec<(&'static str, Value)> {
         ("priority", or_null(one_of(&WORDS_OF_PRIORITY))),
         ("category", or_null(text(1..=CATEGORY_BYTES))),
         ("provider", or_null(text(1..=PROVIDER_BYTES))),
-        ("extra", json!({ "type": ["object", "null"], "maxProperties": EXTRA_MAX })),
-        ("valid_for_s", json!({ "type": ["number", "null"], "minimum": 1, "maximum": VALID_FOR_MAX_S })),
+        (
+            "extra",
+            json!({ "type": ["object", "null"], "maxProperties": EXTRA_MAX }),
+        ),
+        (
+            "valid_for_s",
+            json!({ "type": ["number", "null"], "minimum": 1, "maximum": VALID_FOR_MAX_S }),
+        ),
         ("on_ambiguous", or_null(one_of(&ON_AMBIGUOUS))),
         ("key", text(0..=KEY_BYTES_MAX)),
         ("run_at", or_null(run_at())),
@@ -491,19 +639,31 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         // Only a key of minuses is written with one more, and that one the document need not tell.
         (_, "path", "key") => text(1..=KEY_BYTES_MAX),
         (
-            "show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule" | "pause_schedule" | "resume_schedule",
+            "show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule"
+            | "pause_schedule" | "resume_schedule",
             "path",
             _,
         ) => schedule(),
-        (_, "path", "account") => json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX }),
+        (_, "path", "account") => {
+            json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX })
+        }
         ("show_pool" | "resume_account" | "tell_provider_events", "path", _) => {
             json!({ "type": "string", "minLength": 1, "maxLength": THROTTLE_BYTES_MAX })
         }
         (_, "path", "name") => throttle(),
-        (_, "header", "If-Match") => json!({ "type": "string", "pattern": "^(\\*|(W/)?\"?[0-9]{1,19}\"?)$" }),
+        (_, "header", "If-Match") => {
+            json!({ "type": "string", "pattern": "^(\\*|(W/)?\"?[0-9]{1,19}\"?)$" })
+        }
         (_, "header", _) => json!({ "type": "string" }),
         ("purge_lane", _, "limit") => whole(1..=BATCH_JOBS_MAX),
-        (_, _, "limit") => with_default(limit(), json!(if operation == "explain_throttle" { 20 } else { 100 })),
+        (_, _, "limit") => with_default(
+            limit(),
+            json!(if operation == "explain_throttle" {
+                20
+            } else {
+                100
+            }),
+        ),
         (_, _, "by") => text(0..=BY_BYTES_MAX),
         (_, _, "why") => text(0..=WHY_BYTES_MAX),
         (_, _, "start") => text(0..=START_BYTES_MAX),
@@ -517,7 +677,9 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
         ("list_jobs", _, "state") => one_of(&super::jobs::SEARCHED),
         ("list_notifications", _, "state") => one_of(&DeliveryState::WORDS),
         (_, _, "channel") => one_of(&Channel::WORDS),
-        (_, _, "recipient") => text(if operation == "unsuppress" { 1 } else { 0 }..=RECIPIENT_BYTES_MAX),
+        (_, _, "recipient") => {
+            text(if operation == "unsuppress" { 1 } else { 0 }..=RECIPIENT_BYTES_MAX)
+        }
         ("list_lanes", _, "order") => one_of(&super::lane_list::ORDERS),
         ("list_lanes", _, "key" | "after") => text(0..=KEY_BYTES_MAX + 1),
         (_, _, "kind") => text(0..=KIND_BYTES_MAX),
@@ -547,7 +709,9 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         // The type of the answer is its own: a knob in use has a value where the knob itself may be absent.
         let mut limits = knob.schema();
         let kept = ["minimum", "maximum", "anyOf"];
-        limits.as_object_mut()?.retain(|word, _| kept.contains(&word.as_str()));
+        limits
+            .as_object_mut()?
+            .retain(|word, _| kept.contains(&word.as_str()));
         return Some(limits);
     }
     Some(match (schema, field) {
@@ -555,27 +719,35 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
         ("KnobProblem" | "Edit", _) => return None,
         (_, "id" | "job_id" | "last_job_id") => json!({ "minimum": 1, "maximum": i64::MAX }),
         (_, "priority") => json!({ "minimum": PRIORITIES.start(), "maximum": PRIORITIES.end() }),
-        (_, "max_attempts") => json!({ "minimum": MAX_ATTEMPTS.start(), "maximum": MAX_ATTEMPTS.end() }),
+        (_, "max_attempts") => {
+            json!({ "minimum": MAX_ATTEMPTS.start(), "maximum": MAX_ATTEMPTS.end() })
+        }
         (_, "cost") => json!({ "exclusiveMinimum": 0, "maximum": COST_MAX }),
         ("Lane" | "LaneNow", "weight") => json!({ "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX }),
         (_, "percent") => json!({ "minimum": 0, "maximum": 100 }),
-        (_, "limiting_share" | "refused_share" | "braked_share" | "gain_factor") => json!({ "minimum": 0, "maximum": 1 }),
+        (_, "limiting_share" | "refused_share" | "braked_share" | "gain_factor") => {
+            json!({ "minimum": 0, "maximum": 1 })
+        }
         // -1 is no limit.
-        (_, "effective_rps" | "rps" | "previous_rps" | "concurrency" | "limit_rps" | "configured_rps" | "capacity_rps") => {
-            from(-1)
-        }
-        ("Granted", "granted") => {
-            whole(0..=WANT_MAX).as_object().map(|all| json!({ "minimum": all["minimum"], "maximum": all["maximum"] }))?
-        }
+        (
+            _,
+            "effective_rps" | "rps" | "previous_rps" | "concurrency" | "limit_rps"
+            | "configured_rps" | "capacity_rps",
+        ) => from(-1),
+        ("Granted", "granted") => whole(0..=WANT_MAX)
+            .as_object()
+            .map(|all| json!({ "minimum": all["minimum"], "maximum": all["maximum"] }))?,
         (_, "timeout" | "timeout_s") => json!({ "minimum": TIMEOUT_MIN_S, "maximum": SPAN_MAX_S }),
         // Counts, ages, rates and moments of our own: none is below zero.
         (
             _,
-            "depth" | "max" | "max_backlog" | "ready" | "held_ready" | "scheduled" | "running" | "dead" | "jobs" | "requested"
-            | "attempt" | "attempts" | "done" | "total" | "tries" | "ms" | "seq" | "errors_omitted" | "workers" | "running_total"
-            | "at" | "remaining" | "granted" | "retry_after_ms" | "wait_s" | "returned" | "there" | "failures" | "refused"
-            | "mean_cost" | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds" | "own_jobs" | "overload_s" | "own_overload_s"
-            | "peak" | "own_peak" | "lower_s" | "higher_s" | "stopped_s" | "parked_jobs",
+            "depth" | "max" | "max_backlog" | "ready" | "held_ready" | "scheduled" | "running"
+            | "dead" | "jobs" | "requested" | "attempt" | "attempts" | "done" | "total" | "tries"
+            | "ms" | "seq" | "errors_omitted" | "workers" | "running_total" | "at" | "remaining"
+            | "granted" | "retry_after_ms" | "wait_s" | "returned" | "there" | "failures"
+            | "refused" | "mean_cost" | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds"
+            | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s"
+            | "higher_s" | "stopped_s" | "parked_jobs",
         ) => return Some(from(0)),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),
         _ => return None,

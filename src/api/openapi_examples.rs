@@ -7,14 +7,21 @@ use super::openapi::id_of;
 /// Puts the examples of an operation to its body and to its first good answer.
 pub(super) fn apply(operation: &mut Map<String, Value>) {
     let id = id_of(operation).to_owned();
-    if let (Some(example), Some(content)) =
-        (body(&id), operation.get_mut("requestBody").and_then(|body| body.pointer_mut("/content/application~1json")))
-    {
+    if let (Some(example), Some(content)) = (
+        body(&id),
+        operation
+            .get_mut("requestBody")
+            .and_then(|body| body.pointer_mut("/content/application~1json")),
+    ) {
         content["example"] = example;
     }
-    let answers = operation.get_mut("responses").and_then(Value::as_object_mut);
+    let answers = operation
+        .get_mut("responses")
+        .and_then(Value::as_object_mut);
     for (status, answered) in answers.into_iter().flatten() {
-        let Some(content) = answered.pointer_mut("/content/application~1json") else { continue };
+        let Some(content) = answered.pointer_mut("/content/application~1json") else {
+            continue;
+        };
         if let Some(example) = answer(&id).filter(|_| status.starts_with('2')) {
             content["example"] = of_status(&id, status, example);
         }
@@ -39,12 +46,22 @@ fn body(operation: &str) -> Option<Value> {
     let signed = || json!({ "by": "alice", "why": "search is being upgraded" });
     Some(match operation {
         "enqueue_job" => new_job(),
-        "enqueue_jobs" => json!([new_job(), { "kind": "http", "args": { "url": "https://example.org/other" } }]),
-        "cancel_jobs" => json!({ "throttle": "hooks", "created_before": "2026-11-20T00:00:00Z", "dry_run": true }),
-        "requeue_dead" | "discard_dead" => json!({ "throttle": "hooks", "error_like": "timeout%", "limit": 500 }),
+        "enqueue_jobs" => {
+            json!([new_job(), { "kind": "http", "args": { "url": "https://example.org/other" } }])
+        }
+        "cancel_jobs" => {
+            json!({ "throttle": "hooks", "created_before": "2026-11-20T00:00:00Z", "dry_run": true })
+        }
+        "requeue_dead" | "discard_dead" => {
+            json!({ "throttle": "hooks", "error_like": "timeout%", "limit": 500 })
+        }
         "retry_job" => json!({ "keep_attempts": false, "by": "alice" }),
-        "reschedule_job" => json!({ "run_at": "2030-01-31T09:30:00Z", "by": "alice", "why": "the receiver is down till then" }),
-        "edit_throttle" => json!({ "rps": 5, "mode": "manual", "by": "alice", "why": "search is being upgraded" }),
+        "reschedule_job" => {
+            json!({ "run_at": "2030-01-31T09:30:00Z", "by": "alice", "why": "the receiver is down till then" })
+        }
+        "edit_throttle" => {
+            json!({ "rps": 5, "mode": "manual", "by": "alice", "why": "search is being upgraded" })
+        }
         "acquire_tokens" => json!({ "key": "acme", "tokens": 2, "wait_ms": 1000 }),
         "peek_tokens" => json!({ "key": "acme", "tokens": 2 }),
         "return_tokens" => json!({ "key": "acme", "tokens": 2 }),
@@ -54,12 +71,15 @@ fn body(operation: &str) -> Option<Value> {
             "expression": "30 2 * * MON-FRI", "time_zone": "Europe/Berlin", "kind": "http",
             "args": { "url": "https://example.com/report" }, "by": "alice",
         }),
-        "notify" => json!({ "channel": "email", "to": "ada@example.com", "subject": "Welcome", "body": "Hello Ada" }),
+        "notify" => {
+            json!({ "channel": "email", "to": "ada@example.com", "subject": "Welcome", "body": "Hello Ada" })
+        }
         "suppress" => {
             json!({ "channel": "email", "recipient": "ada@example.com", "reason": "asked for it by phone", "by": "alice" })
         }
-        "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key" | "discard_job" | "resume_account"
-        | "run_schedule" | "pause_schedule" | "resume_schedule" => signed(),
+        "pause_all" | "resume_all" | "pause_throttle" | "resume_throttle" | "resume_key"
+        | "discard_job" | "resume_account" | "run_schedule" | "pause_schedule"
+        | "resume_schedule" => signed(),
         _ => return None,
     })
 }
@@ -73,16 +93,25 @@ fn answer(operation: &str) -> Option<Value> {
     };
     let ticket = json!({ "id": ID, "duplicate": false, "replaced": false, "backlog": null });
     Some(match operation {
-        "enqueue_job" => with(detail(), json!({ "duplicate": false, "replaced": false, "backlog": null, "warnings": [] })),
+        "enqueue_job" => with(
+            detail(),
+            json!({ "duplicate": false, "replaced": false, "backlog": null, "warnings": [] }),
+        ),
         "enqueue_jobs" => json!({ "jobs": [ticket], "warnings": [] }),
-        "list_jobs" => json!({ "jobs": [summary()], "next": format!("/api/v1/jobs?limit=1&before={ID}") }),
+        "list_jobs" => {
+            json!({ "jobs": [summary()], "next": format!("/api/v1/jobs?limit=1&before={ID}") })
+        }
         "show_job" | "retry_job" | "reschedule_job" => with(
             detail(),
             json!({ "waiting": { "reason": "throttle hooks lets 5 a second through and others go first", "until": null } }),
         ),
-        "cancel_job" | "discard_job" => with(detail(), json!({ "state": "cancelled", "waiting": null })),
+        "cancel_job" | "discard_job" => {
+            with(detail(), json!({ "state": "cancelled", "waiting": null }))
+        }
         "list_attempts" => json!({ "attempts": [attempt()], "next": null }),
-        "cancel_jobs" => json!({ "jobs": 10000, "requested": 0, "dry_run": true, "more": true, "next": null }),
+        "cancel_jobs" => {
+            json!({ "jobs": 10000, "requested": 0, "dry_run": true, "more": true, "next": null })
+        }
         "requeue_dead" | "discard_dead" | "purge_lane" => {
             json!({ "jobs": 42, "requested": 0, "dry_run": false, "more": false, "next": null })
         }
@@ -91,12 +120,19 @@ fn answer(operation: &str) -> Option<Value> {
             "error": "answered 500", "at": AT,
         }] }),
         "show_pause" => json!({ "paused": null, "changed": false }),
-        "pause_all" => json!({ "paused": { "since": AT, "by": "alice", "why": "search is being upgraded" }, "changed": true }),
+        "pause_all" => {
+            json!({ "paused": { "since": AT, "by": "alice", "why": "search is being upgraded" }, "changed": true })
+        }
         "resume_all" => json!({ "paused": null, "changed": true }),
         "list_throttles" => json!({ "at": AT, "throttles": [throttle()] }),
         "show_throttle" | "edit_throttle" | "resume_throttle" => throttle(),
-        "pause_throttle" => with(throttle(), json!({ "paused": true, "state": "paused", "effective_rps": 0.0 })),
-        "delete_throttle" => json!({ "throttle": "hooks", "waiting": { "jobs": 532, "more": false } }),
+        "pause_throttle" => with(
+            throttle(),
+            json!({ "paused": true, "state": "paused", "effective_rps": 0.0 }),
+        ),
+        "delete_throttle" => {
+            json!({ "throttle": "hooks", "waiting": { "jobs": 532, "more": false } })
+        }
         "explain_throttle" => {
             json!({ "throttle": "hooks", "sentence": "hooks runs at 5 a second; alice wrote its knobs last", "decisions": [] })
         }
@@ -105,7 +141,9 @@ fn answer(operation: &str) -> Option<Value> {
             "limit": { "level": "throttle" }, "reason": "throttle hooks lets 5 a second through and others go first",
             "effective_rps": 5.0, "limits_concurrency": false,
         }),
-        "return_tokens" => json!({ "throttle": "hooks", "key": "acme", "returned": 2.0, "remaining": 7 }),
+        "return_tokens" => {
+            json!({ "throttle": "hooks", "key": "acme", "returned": 2.0, "remaining": 7 })
+        }
         "pause_key" => json!({ "throttle": "hooks", "key": "acme", "until": AT }),
         "resume_key" => json!({ "throttle": "hooks", "key": "acme", "resumed": true }),
         "list_lanes" => json!({ "throttle": "hooks", "at": AT, "next": null, "lanes": [{
@@ -128,7 +166,9 @@ fn answer(operation: &str) -> Option<Value> {
         }] }),
         "list_decisions" => json!({ "decisions": [] }),
         "show_liveness" => json!({ "status": "alive" }),
-        "show_readiness" => json!({ "status": "ready", "checks": { "postgres": "ok", "redis": "ok" } }),
+        "show_readiness" => {
+            json!({ "status": "ready", "checks": { "postgres": "ok", "redis": "ok" } })
+        }
         _ => return None,
     })
 }

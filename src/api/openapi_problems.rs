@@ -9,8 +9,9 @@ use super::openapi::id_of;
 use super::problem::{Code, MEDIA_TYPE};
 use super::scopes::{Need, need};
 use Code::{
-    AccountNotFound, BadRequest, Conflict, InUse, InvalidHeader, JobNotFound, LaneFull, NotAllowed, NotReady,
-    NotificationNotFound, PoolNotFound, QueueLost, ScheduleNotFound, ThrottleNotFound, ThrottlesLost, TooManyStreams, WrongState,
+    AccountNotFound, BadRequest, Conflict, InUse, InvalidHeader, JobNotFound, LaneFull, NotAllowed,
+    NotReady, NotificationNotFound, PoolNotFound, QueueLost, ScheduleNotFound, ThrottleNotFound,
+    ThrottlesLost, TooManyStreams, WrongState,
 };
 
 /// Codes that only some operations answer: something is not there, forbidden, or in a store that is away. The rest follows from what
@@ -33,15 +34,33 @@ const OWN: &[(&str, &[Code])] = &[
     ("resume_all", &[QueueLost]),
     ("list_throttles", &[ThrottlesLost]),
     ("show_throttle", &[ThrottleNotFound, ThrottlesLost]),
-    ("edit_throttle", &[InvalidHeader, ThrottleNotFound, Conflict, ThrottlesLost]),
-    ("delete_throttle", &[ThrottleNotFound, InUse, QueueLost, ThrottlesLost]),
-    ("explain_throttle", &[ThrottleNotFound, QueueLost, ThrottlesLost]),
+    (
+        "edit_throttle",
+        &[InvalidHeader, ThrottleNotFound, Conflict, ThrottlesLost],
+    ),
+    (
+        "delete_throttle",
+        &[ThrottleNotFound, InUse, QueueLost, ThrottlesLost],
+    ),
+    (
+        "explain_throttle",
+        &[ThrottleNotFound, QueueLost, ThrottlesLost],
+    ),
     ("pause_throttle", &[ThrottleNotFound, ThrottlesLost]),
     ("resume_throttle", &[ThrottleNotFound, ThrottlesLost]),
     ("list_lanes", &[QueueLost]),
-    ("acquire_tokens", &[NotAllowed, ThrottleNotFound, ThrottlesLost]),
-    ("peek_tokens", &[NotAllowed, ThrottleNotFound, ThrottlesLost]),
-    ("return_tokens", &[NotAllowed, ThrottleNotFound, ThrottlesLost]),
+    (
+        "acquire_tokens",
+        &[NotAllowed, ThrottleNotFound, ThrottlesLost],
+    ),
+    (
+        "peek_tokens",
+        &[NotAllowed, ThrottleNotFound, ThrottlesLost],
+    ),
+    (
+        "return_tokens",
+        &[NotAllowed, ThrottleNotFound, ThrottlesLost],
+    ),
     ("show_lane", &[QueueLost]),
     ("weigh_lane", &[QueueLost]),
     ("purge_lane", &[QueueLost]),
@@ -49,7 +68,10 @@ const OWN: &[(&str, &[Code])] = &[
     ("resume_key", &[ThrottleNotFound, ThrottlesLost]),
     ("list_pools", &[]),
     ("show_pool", &[PoolNotFound, QueueLost]),
-    ("resume_account", &[PoolNotFound, AccountNotFound, ThrottlesLost]),
+    (
+        "resume_account",
+        &[PoolNotFound, AccountNotFound, ThrottlesLost],
+    ),
     ("list_schedules", &[QueueLost]),
     ("show_schedule", &[ScheduleNotFound, QueueLost]),
     ("set_schedule", &[NotAllowed, QueueLost]),
@@ -63,7 +85,16 @@ const OWN: &[(&str, &[Code])] = &[
     ("list_suppressions", &[QueueLost]),
     ("suppress", &[QueueLost]),
     ("unsuppress", &[QueueLost]),
-    ("tell_provider_events", &[BadRequest, Code::Unauthorized, AccountNotFound, Code::TooManyRequests, QueueLost]),
+    (
+        "tell_provider_events",
+        &[
+            BadRequest,
+            Code::Unauthorized,
+            AccountNotFound,
+            Code::TooManyRequests,
+            QueueLost,
+        ],
+    ),
     ("list_decisions", &[QueueLost]),
     ("list_failures", &[QueueLost]),
     ("list_audit", &[QueueLost]),
@@ -78,13 +109,24 @@ const OWN: &[(&str, &[Code])] = &[
 /// Operations for which a row of [`OWN`] is missing, and rows without an operation.
 #[cfg(test)]
 pub(super) fn unmatched(operations: &[String]) -> Vec<String> {
-    let missing = operations.iter().filter(|id| !OWN.iter().any(|(own, _)| own == id)).cloned();
-    let left = OWN.iter().filter(|(own, _)| !operations.iter().any(|id| id == own)).map(|(own, _)| (*own).to_owned());
+    let missing = operations
+        .iter()
+        .filter(|id| !OWN.iter().any(|(own, _)| own == id))
+        .cloned();
+    let left = OWN
+        .iter()
+        .filter(|(own, _)| !operations.iter().any(|id| id == own))
+        .map(|(own, _)| (*own).to_owned());
     missing.chain(left).collect()
 }
 
 /// Declares what can go wrong in an operation; what no row foresees is a problem all the same.
-pub(super) fn apply(path: &str, method: &str, operation: &mut Map<String, Value>, has_tokens: bool) {
+pub(super) fn apply(
+    path: &str,
+    method: &str,
+    operation: &mut Map<String, Value>,
+    has_tokens: bool,
+) {
     let mut by_status: BTreeMap<u16, Vec<Code>> = BTreeMap::new();
     for code in codes(path, method, operation, has_tokens) {
         let of_status = by_status.entry(code.status().as_u16()).or_default();
@@ -92,12 +134,23 @@ pub(super) fn apply(path: &str, method: &str, operation: &mut Map<String, Value>
             of_status.push(code);
         }
     }
-    let Some(answers) = operation.get_mut("responses").and_then(Value::as_object_mut) else { return };
+    let Some(answers) = operation
+        .get_mut("responses")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
     for (status, codes) in by_status {
-        let told: Vec<String> = codes.iter().map(|code| format!("`{}`: {}.", code.slug(), code.title())).collect();
+        let told: Vec<String> = codes
+            .iter()
+            .map(|code| format!("`{}`: {}.", code.slug(), code.title()))
+            .collect();
         answers.insert(status.to_string(), problem(&told.join(" "), status));
     }
-    answers.insert("default".to_owned(), problem("Why not; docs/reference/errors.md lists the codes.", 0));
+    answers.insert(
+        "default".to_owned(),
+        problem("Why not; docs/reference/errors.md lists the codes.", 0),
+    );
 }
 
 fn problem(description: &str, status: u16) -> Value {
@@ -106,7 +159,10 @@ fn problem(description: &str, status: u16) -> Value {
         "content": { MEDIA_TYPE: { "schema": { "$ref": "#/components/schemas/Problem" } } },
     });
     let (name, header) = match status {
-        401 => ("WWW-Authenticate", json!({ "description": "The scheme: Bearer.", "schema": { "type": "string" } })),
+        401 => (
+            "WWW-Authenticate",
+            json!({ "description": "The scheme: Bearer.", "schema": { "type": "string" } }),
+        ),
         429 | 503 => (
             "Retry-After",
             json!({ "description": "Seconds after which it may be tried again, where that helps.",
@@ -119,9 +175,16 @@ fn problem(description: &str, status: u16) -> Value {
 }
 
 fn codes(path: &str, method: &str, operation: &Map<String, Value>, has_tokens: bool) -> Vec<Code> {
-    let own = OWN.iter().find(|(id, _)| *id == id_of(operation)).map_or(&[][..], |(_, own)| own);
+    let own = OWN
+        .iter()
+        .find(|(id, _)| *id == id_of(operation))
+        .map_or(&[][..], |(_, own)| own);
     let mut codes = own.to_vec();
-    let parameters = operation.get("parameters").and_then(Value::as_array).cloned().unwrap_or_default();
+    let parameters = operation
+        .get("parameters")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     let method: axum::http::Method = method.to_uppercase().parse().unwrap_or_default();
     if need(&method, path) != Need::Open {
         codes.push(Code::InvalidQuery);
@@ -146,7 +209,8 @@ fn codes(path: &str, method: &str, operation: &Map<String, Value>, has_tokens: b
         codes.retain(|code| !matches!(code, NotAllowed));
     }
     let checked = |parameter: &Value| {
-        parameter["in"] == "path" && parameter["schema"].get("pattern").is_some() || parameter["name"] == "id"
+        parameter["in"] == "path" && parameter["schema"].get("pattern").is_some()
+            || parameter["name"] == "id"
     };
     if parameters.iter().any(checked) {
         codes.push(Code::InvalidPath);
@@ -155,9 +219,18 @@ fn codes(path: &str, method: &str, operation: &Map<String, Value>, has_tokens: b
         codes.push(Code::BadRequest);
     }
     if let Some(body) = operation.get("requestBody") {
-        codes.extend([Code::BadRequest, Code::RequestTimeout, Code::TooLarge, Code::Overloaded]);
+        codes.extend([
+            Code::BadRequest,
+            Code::RequestTimeout,
+            Code::TooLarge,
+            Code::Overloaded,
+        ]);
         if body["content"].get("application/json").is_some() {
-            codes.extend([Code::MalformedJson, Code::UnsupportedMediaType, Code::InvalidFields]);
+            codes.extend([
+                Code::MalformedJson,
+                Code::UnsupportedMediaType,
+                Code::InvalidFields,
+            ]);
         }
     }
     codes.push(Code::Internal);

@@ -41,14 +41,30 @@ pub struct Changed {
 
 impl From<Walked> for Changed {
     fn from(walked: Walked) -> Self {
-        let Walked { jobs, requested, next } = walked;
-        Self { jobs, requested, dry_run: false, more: next.is_some(), next }
+        let Walked {
+            jobs,
+            requested,
+            next,
+        } = walked;
+        Self {
+            jobs,
+            requested,
+            dry_run: false,
+            more: next.is_some(),
+            next,
+        }
     }
 }
 
 impl From<Count> for Changed {
     fn from(count: Count) -> Self {
-        Self { jobs: count.jobs, requested: 0, dry_run: true, more: count.more, next: None }
+        Self {
+            jobs: count.jobs,
+            requested: 0,
+            dry_run: true,
+            more: count.more,
+            next: None,
+        }
     }
 }
 
@@ -70,21 +86,40 @@ pub fn from_body<T>(
     allowed: &[&str],
     read: impl FnOnce(&mut Fields<'_>) -> T,
 ) -> Result<(T, Signed), Problem> {
-    let allowed: Vec<&str> = allowed.iter().copied().chain(["by", "why"].into_iter().filter(|f| !allowed.contains(f))).collect();
+    let allowed: Vec<&str> = allowed
+        .iter()
+        .copied()
+        .chain(["by", "why"].into_iter().filter(|f| !allowed.contains(f)))
+        .collect();
     let mut errors = Errors::default();
     let found = Fields::open(value, "", &allowed, &mut errors).map(|mut fields| {
         let found = read(&mut fields);
-        let why = fields.text_or_null("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
-        let by = fields.text_or_null("by", 1..=BY_BYTES_MAX).unwrap_or_else(|| caller.who().to_owned());
-        (found, Signed { by, why, via: caller.via() })
+        let why = fields
+            .text_or_null("why", 0..=WHY_BYTES_MAX)
+            .unwrap_or_default();
+        let by = fields
+            .text_or_null("by", 1..=BY_BYTES_MAX)
+            .unwrap_or_else(|| caller.who().to_owned());
+        (
+            found,
+            Signed {
+                by,
+                why,
+                via: caller.via(),
+            },
+        )
     });
-    found.filter(|_| errors.is_empty()).ok_or_else(|| Problem::fields(Code::InvalidFields, errors))
+    found
+        .filter(|_| errors.is_empty())
+        .ok_or_else(|| Problem::fields(Code::InvalidFields, errors))
 }
 
 /// How far a change goes, from the fields of a body.
 pub fn walk(fields: &mut Fields<'_>) -> Walk {
     Walk {
-        max_jobs: fields.whole("limit", 1..=BATCH_JOBS_MAX, "").unwrap_or(JOBS_DEFAULT),
+        max_jobs: fields
+            .whole("limit", 1..=BATCH_JOBS_MAX, "")
+            .unwrap_or(JOBS_DEFAULT),
         dry_run: fields.flag("dry_run").unwrap_or(false),
         start: fields.text_or_null("start", 1..=START_BYTES_MAX),
     }
@@ -93,7 +128,9 @@ pub fn walk(fields: &mut Fields<'_>) -> Walk {
 /// The same from a query, for routes without a body.
 pub fn walk_of_query(query: &mut Query) -> Walk {
     Walk {
-        max_jobs: query.whole("limit", 1..=BATCH_JOBS_MAX).unwrap_or(JOBS_DEFAULT),
+        max_jobs: query
+            .whole("limit", 1..=BATCH_JOBS_MAX)
+            .unwrap_or(JOBS_DEFAULT),
         dry_run: query.flag("dry_run").unwrap_or(false),
         start: query.text("start", START_BYTES_MAX),
     }
@@ -102,7 +139,9 @@ pub fn walk_of_query(query: &mut Query) -> Walk {
 /// Who signs, from a query.
 pub fn signed_of_query(query: &mut Query, caller: &Caller) -> Signed {
     Signed {
-        by: query.text("by", BY_BYTES_MAX).unwrap_or_else(|| caller.who().to_owned()),
+        by: query
+            .text("by", BY_BYTES_MAX)
+            .unwrap_or_else(|| caller.who().to_owned()),
         why: query.text("why", WHY_BYTES_MAX).unwrap_or_default(),
         via: caller.via(),
     }

@@ -31,7 +31,11 @@ pub struct Slope {
 impl Pace {
     /// Takes in a reading of the counters.
     pub fn observe(&mut self, status: &Status) {
-        self.push(Point { at_us: status.at_us, used: status.used, limited_us: status.limited_us });
+        self.push(Point {
+            at_us: status.at_us,
+            used: status.used,
+            limited_us: status.limited_us,
+        });
     }
 
     fn push(&mut self, point: Point) {
@@ -72,7 +76,11 @@ mod tests {
     fn pace(points: &[(i64, f64, f64)]) -> Option<Slope> {
         let mut pace = Pace::default();
         for (at_s, used, limited_s) in points {
-            pace.push(Point { at_us: at_s * 1_000_000, used: *used, limited_us: limited_s * 1e6 });
+            pace.push(Point {
+                at_us: at_s * 1_000_000,
+                used: *used,
+                limited_us: limited_s * 1e6,
+            });
         }
         pace.slope()
     }
@@ -84,14 +92,35 @@ mod tests {
 
     #[test]
     fn a_steady_rate_is_exact_and_the_window_forgets_what_was_before() {
-        let slope = pace(&[(0, 0.0, 0.0), (1, 1000.0, 1.0), (2, 1005.0, 1.0), (3, 1010.0, 1.5), (4, 1015.0, 2.0)]).unwrap();
-        assert_eq!(slope, Slope { achieved_rps: 5.0, limiting_share: 1.0 / 3.0 });
+        let slope = pace(&[
+            (0, 0.0, 0.0),
+            (1, 1000.0, 1.0),
+            (2, 1005.0, 1.0),
+            (3, 1010.0, 1.5),
+            (4, 1015.0, 2.0),
+        ])
+        .unwrap();
+        assert_eq!(
+            slope,
+            Slope {
+                achieved_rps: 5.0,
+                limiting_share: 1.0 / 3.0
+            }
+        );
     }
 
     #[test]
     fn tokens_given_back_are_no_restart_and_an_emptied_store_is() {
-        assert_eq!(pace(&[(0, 10.0, 0.0), (1, 9.0, 0.0)]).unwrap().achieved_rps, 0.0);
+        assert_eq!(
+            pace(&[(0, 10.0, 0.0), (1, 9.0, 0.0)]).unwrap().achieved_rps,
+            0.0
+        );
         assert_eq!(pace(&[(0, 10_000.0, 9.0), (1, 3.0, 0.0)]), None);
-        assert_eq!(pace(&[(0, 10_000.0, 9.0), (1, 3.0, 0.0), (2, 7.0, 0.0)]).unwrap().achieved_rps, 4.0);
+        assert_eq!(
+            pace(&[(0, 10_000.0, 9.0), (1, 3.0, 0.0), (2, 7.0, 0.0)])
+                .unwrap()
+                .achieved_rps,
+            4.0
+        );
     }
 }

@@ -32,7 +32,10 @@ pub struct PauseState {
 #[utoipa::path(get, path = "/api/v1/pause", operation_id = "show_pause", tag = "pause", responses((status = 200, body = PauseState)))]
 pub async fn show(State(app): State<App>) -> Result<Json<PauseState>, Problem> {
     let paused = within(ONE, app.deps.queue.paused()).await?;
-    Ok(Json(PauseState { paused, changed: false }))
+    Ok(Json(PauseState {
+        paused,
+        changed: false,
+    }))
 }
 
 /// Pauses everything: no worker claims a job until it is resumed; what runs goes on.
@@ -59,7 +62,10 @@ pub async fn resume(
 ) -> Result<Json<PauseState>, Problem> {
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
     let changed = within(ONE, app.deps.queue.resume_all(&signed)).await?;
-    Ok(Json(PauseState { paused: None, changed }))
+    Ok(Json(PauseState {
+        paused: None,
+        changed,
+    }))
 }
 
 /// Pauses a throttle: nothing flows through it until it is resumed; its knobs are kept.
@@ -101,7 +107,12 @@ async fn turn(
     let name = name_of(name)?;
     let ((), signed) = signed(request, caller, &[], |_| ()).await?;
     let fields = BTreeMap::from([("paused".to_owned(), Some(paused.to_owned()))]);
-    let change = Change { fields, by: signed.by, why: signed.why, ..Change::default() };
+    let change = Change {
+        fields,
+        by: signed.by,
+        why: signed.why,
+        ..Change::default()
+    };
 
     let (before, after) = app.deps.throttles.set(&name, &change).await?;
 

@@ -47,14 +47,19 @@ pub struct AccountResumed {
 /// Lists the pools with their accounts.
 #[utoipa::path(get, path = "/api/v1/pools", operation_id = "list_pools", tag = "pools", responses((status = 200, body = PoolList)))]
 pub async fn list(State(app): State<App>) -> Json<PoolList> {
-    Json(PoolList { pools: app.deps.desks.iter().map(Desk::view).collect() })
+    Json(PoolList {
+        pools: app.deps.desks.iter().map(Desk::view).collect(),
+    })
 }
 
 /// Shows one pool with the newest changes of its accounts' breakers.
 #[utoipa::path(get, path = "/api/v1/pools/{name}", operation_id = "show_pool", tag = "pools",
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = PoolShown)))]
-pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<Json<PoolShown>, Problem> {
+pub async fn show(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<Json<PoolShown>, Problem> {
     let pool = desk(&app, &name)?.view();
     let alarms = Alarms::new(app.deps.queue.clone());
     let events = within(ONE, alarms.newest(&name, EVENTS)).await?;
@@ -74,8 +79,10 @@ pub async fn resume(
 ) -> Result<Json<AccountResumed>, Problem> {
     let desk = desk(&app, &name)?;
     if desk.pool().account(&account).is_none() {
-        let message =
-            format!("pool {name} has no account {:?}; GET /api/v1/pools/{name} lists them", super::fields::clipped(&account));
+        let message = format!(
+            "pool {name} has no account {:?}; GET /api/v1/pools/{name} lists them",
+            super::fields::clipped(&account)
+        );
         return Err(Problem::new(Code::AccountNotFound, message));
     }
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
@@ -89,7 +96,10 @@ fn desk<'a>(app: &'a App, name: &str) -> Result<&'a Desk, Problem> {
     found.ok_or_else(|| {
         Problem::new(
             Code::PoolNotFound,
-            format!("there is no pool {:?}; GET /api/v1/pools lists them", super::fields::clipped(name)),
+            format!(
+                "there is no pool {:?}; GET /api/v1/pools lists them",
+                super::fields::clipped(name)
+            ),
         )
     })
 }

@@ -118,49 +118,93 @@ pub async fn write_audit(pool: &Db, entry: &Entry) -> Result<(), ReadError> {
 
 /// The last lines of the audit log, newest first.
 pub async fn read_audit(pool: &Db, limit: i64) -> Result<Vec<Entry>, ReadError> {
-    let rows = sqlx::query(READ_AUDIT).bind(limit).fetch_all(pool).await.map_err(read_error)?;
-    rows.iter().map(entry).collect::<Result<_, _>>().map_err(read_error)
+    let rows = sqlx::query(READ_AUDIT)
+        .bind(limit)
+        .fetch_all(pool)
+        .await
+        .map_err(read_error)?;
+    rows.iter()
+        .map(entry)
+        .collect::<Result<_, _>>()
+        .map_err(read_error)
 }
 
 /// The live workers.
 pub async fn read_workers(pool: &Db) -> Result<Vec<Worker>, ReadError> {
-    let rows = sqlx::query(READ_WORKERS).fetch_all(pool).await.map_err(read_error)?;
-    rows.iter().map(worker).collect::<Result<_, _>>().map_err(read_error)
+    let rows = sqlx::query(READ_WORKERS)
+        .fetch_all(pool)
+        .await
+        .map_err(read_error)?;
+    rows.iter()
+        .map(worker)
+        .collect::<Result<_, _>>()
+        .map_err(read_error)
 }
 
 /// How many workers live.
 pub async fn count_workers(pool: &Db) -> Result<i64, ReadError> {
-    sqlx::query_scalar(COUNT_WORKERS).fetch_one(pool).await.map_err(read_error)
+    sqlx::query_scalar(COUNT_WORKERS)
+        .fetch_one(pool)
+        .await
+        .map_err(read_error)
 }
 
 /// The kinds that can be enqueued.
 pub async fn read_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
-    sqlx::query_scalar(READ_KINDS).fetch_all(pool).await.map_err(read_error)
+    sqlx::query_scalar(READ_KINDS)
+        .fetch_all(pool)
+        .await
+        .map_err(read_error)
 }
 
 /// The kinds that everybody may enqueue who may enqueue.
 pub async fn read_public_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
-    sqlx::query_scalar(READ_PUBLIC_KINDS).fetch_all(pool).await.map_err(read_error)
+    sqlx::query_scalar(READ_PUBLIC_KINDS)
+        .fetch_all(pool)
+        .await
+        .map_err(read_error)
 }
 
 /// Digests of ended sessions, with the unix second until which they would have been good.
 pub async fn read_signed_out(pool: &Db) -> Result<Vec<(String, i64)>, ReadError> {
-    sqlx::query_as(READ_SIGNED_OUT).fetch_all(pool).await.map_err(read_error)
+    sqlx::query_as(READ_SIGNED_OUT)
+        .fetch_all(pool)
+        .await
+        .map_err(read_error)
 }
 
 /// Keeps the end of a session.
-pub async fn write_signed_out(pool: &Db, digest: &str, until_s: i64, now_s: i64) -> Result<(), ReadError> {
-    sqlx::query(WRITE_SIGNED_OUT).bind(digest).bind(until_s).bind(now_s).execute(pool).await.map(drop).map_err(read_error)
+pub async fn write_signed_out(
+    pool: &Db,
+    digest: &str,
+    until_s: i64,
+    now_s: i64,
+) -> Result<(), ReadError> {
+    sqlx::query(WRITE_SIGNED_OUT)
+        .bind(digest)
+        .bind(until_s)
+        .bind(now_s)
+        .execute(pool)
+        .await
+        .map(drop)
+        .map_err(read_error)
 }
 
 /// The kinds that live workers run.
 pub async fn read_live_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
-    sqlx::query_scalar(READ_LIVE_KINDS).fetch_all(pool).await.map_err(read_error)
+    sqlx::query_scalar(READ_LIVE_KINDS)
+        .fetch_all(pool)
+        .await
+        .map_err(read_error)
 }
 
 /// Answers if Postgres does.
 pub async fn ping(pool: &Db) -> Result<(), ReadError> {
-    sqlx::query("select 1").execute(pool).await.map(drop).map_err(read_error)
+    sqlx::query("select 1")
+        .execute(pool)
+        .await
+        .map(drop)
+        .map_err(read_error)
 }
 
 fn entry(row: &PgRow) -> Result<Entry, sqlx::Error> {
@@ -171,7 +215,9 @@ fn entry(row: &PgRow) -> Result<Entry, sqlx::Error> {
         token: row.try_get("token")?,
         tenant: row.try_get("tenant")?,
         action: row.try_get("action")?,
-        subject: row.try_get::<Option<String>, _>("subject")?.unwrap_or_default(),
+        subject: row
+            .try_get::<Option<String>, _>("subject")?
+            .unwrap_or_default(),
         before: row.try_get::<Option<Value>, _>("before")?,
         after: row.try_get::<Option<Value>, _>("after")?,
         why: row.try_get::<Option<String>, _>("why")?.unwrap_or_default(),
@@ -185,13 +231,18 @@ fn worker(row: &PgRow) -> Result<Worker, sqlx::Error> {
         started_at: time(row, "started_at")?,
         heartbeat_at: time(row, "heartbeat_at")?,
         running: row.try_get("running")?,
-        kinds: row.try_get::<Option<Vec<String>>, _>("kinds")?.unwrap_or_default(),
-        offers: row.try_get::<sqlx::types::Json<BTreeMap<String, String>>, _>("offers")?.0,
+        kinds: row
+            .try_get::<Option<Vec<String>>, _>("kinds")?
+            .unwrap_or_default(),
+        offers: row
+            .try_get::<sqlx::types::Json<BTreeMap<String, String>>, _>("offers")?
+            .0,
     })
 }
 
 fn time(row: &PgRow, column: &str) -> Result<Timestamp, sqlx::Error> {
-    row.try_get::<jiff_sqlx::Timestamp, _>(column).map(jiff_sqlx::Timestamp::to_jiff)
+    row.try_get::<jiff_sqlx::Timestamp, _>(column)
+        .map(jiff_sqlx::Timestamp::to_jiff)
 }
 
 fn read_error(error: sqlx::Error) -> ReadError {
@@ -202,10 +253,14 @@ fn read_error(error: sqlx::Error) -> ReadError {
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed => true,
         // Connection exceptions, too many connections, and a server that is starting or stopping.
-        sqlx::Error::Database(error) => {
-            error.code().is_some_and(|code| code.starts_with("08") || ["53300", "57P01", "57P02", "57P03"].contains(&&*code))
-        }
+        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
+            code.starts_with("08") || ["53300", "57P01", "57P02", "57P03"].contains(&&*code)
+        }),
         _ => false,
     };
-    if is_lost { ReadError::Lost(error.to_string()) } else { ReadError::Failed(error.to_string()) }
+    if is_lost {
+        ReadError::Lost(error.to_string())
+    } else {
+        ReadError::Failed(error.to_string())
+    }
 }

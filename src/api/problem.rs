@@ -138,23 +138,39 @@ impl Code {
             Self::BadRequest => ("bad_request", 400, "The request cannot be understood"),
             Self::Unauthorized => ("unauthorized", 401, "A valid token is needed"),
             Self::ForeignHost => ("foreign_host", 403, "The Host header is not allowed"),
-            Self::ForeignOrigin => ("foreign_origin", 403, "Requests from other sites are refused"),
+            Self::ForeignOrigin => (
+                "foreign_origin",
+                403,
+                "Requests from other sites are refused",
+            ),
             Self::ScopeMissing => ("scope_missing", 403, "The token lacks a scope"),
             Self::NotAllowed => ("not_allowed", 403, "The token may not use this"),
             Self::RouteNotFound => ("route_not_found", 404, "There is no such route"),
             Self::JobNotFound => ("job_not_found", 404, "There is no such job"),
-            Self::NotificationNotFound => ("notification_not_found", 404, "There is no such notification"),
+            Self::NotificationNotFound => (
+                "notification_not_found",
+                404,
+                "There is no such notification",
+            ),
             Self::AccountNotFound => ("account_not_found", 404, "There is no such account"),
             Self::ThrottleNotFound => ("throttle_not_found", 404, "There is no such throttle"),
             Self::ScheduleNotFound => ("schedule_not_found", 404, "There is no such schedule"),
             Self::PoolNotFound => ("pool_not_found", 404, "There is no such pool"),
-            Self::MethodNotAllowed => ("method_not_allowed", 405, "The route does not know this method"),
+            Self::MethodNotAllowed => (
+                "method_not_allowed",
+                405,
+                "The route does not know this method",
+            ),
             Self::RequestTimeout => ("request_timeout", 408, "The body took too long to arrive"),
             Self::WrongState => ("wrong_state", 409, "The state of the job forbids it"),
             Self::Conflict => ("conflict", 409, "The knobs changed meanwhile"),
             Self::InUse => ("in_use", 409, "Something else needs it"),
             Self::TooLarge => ("too_large", 413, "The body is too large"),
-            Self::UnsupportedMediaType => ("unsupported_media_type", 415, "The body must be sent as JSON"),
+            Self::UnsupportedMediaType => (
+                "unsupported_media_type",
+                415,
+                "The body must be sent as JSON",
+            ),
             Self::InvalidFields => ("invalid_fields", 422, "The body has wrong fields"),
             Self::TooManyRequests => ("too_many_requests", 429, "Too many requests"),
             Self::Internal => ("internal", 500, "Flyball failed"),
@@ -242,7 +258,10 @@ pub struct ProblemBody {
     max_backlog: Option<i64>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for a reference"
+)]
 fn is_zero(number: &usize) -> bool {
     *number == 0
 }
@@ -250,20 +269,42 @@ fn is_zero(number: &usize) -> bool {
 impl Problem {
     /// A problem with a sentence of its own.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self { code, detail: detail.into(), errors: Errors::default(), retry_after_s: None, backlog: None }
+        Self {
+            code,
+            detail: detail.into(),
+            errors: Errors::default(),
+            retry_after_s: None,
+            backlog: None,
+        }
     }
 
     /// A problem that lists wrong fields.
     pub fn fields(code: Code, errors: Errors) -> Self {
         let detail = match (errors.total, errors.listed.first()) {
-            (1, Some(only)) => format!("{}: {}", if only.pointer.is_empty() { "the body" } else { &only.pointer }, only.message),
+            (1, Some(only)) => format!(
+                "{}: {}",
+                if only.pointer.is_empty() {
+                    "the body"
+                } else {
+                    &only.pointer
+                },
+                only.message
+            ),
             (n, _) => format!("{n} fields are wrong; nothing was changed"),
         };
-        Self { errors, ..Self::new(code, detail) }
+        Self {
+            errors,
+            ..Self::new(code, detail)
+        }
     }
 
     /// One wrong place outside the body.
-    pub fn at(code: Code, place: super::fields::Place, name: &str, message: impl Into<String>) -> Self {
+    pub fn at(
+        code: Code,
+        place: super::fields::Place,
+        name: &str,
+        message: impl Into<String>,
+    ) -> Self {
         let mut errors = Errors::default();
         errors.push(place, format!("/{name}"), message.into());
         Self::fields(code, errors)
@@ -285,21 +326,40 @@ impl Problem {
 
     /// No such job.
     pub fn job_not_found(id: i64) -> Self {
-        Self::new(Code::JobNotFound, format!("there is no job {id}; finished jobs are kept for a while only"))
+        Self::new(
+            Code::JobNotFound,
+            format!("there is no job {id}; finished jobs are kept for a while only"),
+        )
     }
 
     /// The queue store refused a field that our own checks let pass; `batch` puts the job's index into the pointer.
     pub fn from_queue(error: jobs::Error, batch: bool) -> Self {
         match error {
-            jobs::Error::Refused { index, field, message } => {
+            jobs::Error::Refused {
+                index,
+                field,
+                message,
+            } => {
                 let below = super::fields::pointer("", &field);
                 let mut errors = Errors::default();
-                errors.body(if batch { format!("/{}{below}", index.unwrap_or(0)) } else { below }, message);
+                errors.body(
+                    if batch {
+                        format!("/{}{below}", index.unwrap_or(0))
+                    } else {
+                        below
+                    },
+                    message,
+                );
                 Self::fields(Code::InvalidFields, errors)
             }
             full @ jobs::Error::Full { backlog, .. } => {
-                let detail = format!("{full}; nothing was enqueued: try again when some of them have run");
-                Self { backlog: Some(backlog), ..Self::new(Code::LaneFull, detail) }.retry_after(LANE_FULL_RETRY_S)
+                let detail =
+                    format!("{full}; nothing was enqueued: try again when some of them have run");
+                Self {
+                    backlog: Some(backlog),
+                    ..Self::new(Code::LaneFull, detail)
+                }
+                .retry_after(LANE_FULL_RETRY_S)
             }
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
@@ -310,7 +370,10 @@ impl Problem {
             jobs::Error::Store(error) => {
                 // What Postgres says may quote the data of a job, so it goes to the log of the server only.
                 tracing::error!(error = %error, "the queue store failed");
-                Self::new(Code::Internal, "the queue store failed; the server's log has the reason")
+                Self::new(
+                    Code::Internal,
+                    "the queue store failed; the server's log has the reason",
+                )
             }
         }
     }
@@ -334,7 +397,10 @@ impl Problem {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         if self.code == Code::Unauthorized {
-            headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"flyball\""));
+            headers.insert(
+                WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer realm=\"flyball\""),
+            );
         }
         response
     }
@@ -353,14 +419,21 @@ impl From<Unread> for Problem {
             Unread::Malformed(malformed) => Self::new(Code::MalformedJson, malformed.to_string()),
             Unread::Items(most) => {
                 let mut errors = Errors::default();
-                errors.body("", format!("the batch has more than {most} jobs; allowed: at most {most}"));
+                errors.body(
+                    "",
+                    format!("the batch has more than {most} jobs; allowed: at most {most}"),
+                );
                 Self::fields(Code::InvalidFields, errors)
             }
             Unread::Bytes(_) => {
-                let detail = format!("{error}; keep large data elsewhere and pass a reference, or send several batches");
+                let detail = format!(
+                    "{error}; keep large data elsewhere and pass a reference, or send several batches"
+                );
                 Self::new(Code::TooLarge, detail)
             }
-            Unread::NoRoom => Self::new(Code::Overloaded, format!("{error}; try again soon")).retry_after(1),
+            Unread::NoRoom => {
+                Self::new(Code::Overloaded, format!("{error}; try again soon")).retry_after(1)
+            }
         }
     }
 }
@@ -383,7 +456,9 @@ impl From<throttle::Error> for Problem {
                 Self::new(Code::ThrottlesLost, detail).retry_after(1)
             }
             throttle::Error::Unknown(name) => Self::throttle_not_found(&name),
-            conflict @ throttle::Error::Conflict { .. } => Self::new(Code::Conflict, conflict.to_string()),
+            conflict @ throttle::Error::Conflict { .. } => {
+                Self::new(Code::Conflict, conflict.to_string())
+            }
             throttle::Error::Invalid(problems) => {
                 let mut errors = Errors::default();
                 for problem in problems {
@@ -401,7 +476,10 @@ impl From<ReadError> for Problem {
             ReadError::Lost(reason) => jobs::Error::Lost(reason).into(),
             ReadError::Failed(reason) => {
                 tracing::error!(%reason, "a read failed");
-                Self::new(Code::Internal, "the store failed; the server's log has the reason")
+                Self::new(
+                    Code::Internal,
+                    "the store failed; the server's log has the reason",
+                )
             }
         }
     }
@@ -419,10 +497,16 @@ pub async fn dress(request: Request, next: Next) -> Response {
     let (parts, body) = response.into_parts();
     let code = Code::of(status);
     let detail = match code {
-        Code::RouteNotFound => format!("there is no route {}; /openapi.json lists them", super::fields::clipped(&path)),
+        Code::RouteNotFound => format!(
+            "there is no route {}; /openapi.json lists them",
+            super::fields::clipped(&path)
+        ),
         // The router adds the Allow header outside of this layer.
         Code::MethodNotAllowed => {
-            format!("{} does not know {method}; the Allow header lists what it knows", super::fields::clipped(&path))
+            format!(
+                "{} does not know {method}; the Allow header lists what it knows",
+                super::fields::clipped(&path)
+            )
         }
         _ => plain(body).await.unwrap_or_else(|| code.title().to_owned()),
     };
@@ -432,13 +516,18 @@ pub async fn dress(request: Request, next: Next) -> Response {
 }
 
 fn has_media(response: &Response, media: &str) -> bool {
-    response.headers().get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(media.as_bytes()))
+    response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(media.as_bytes()))
 }
 
 /// What the library said, where it is short text.
 async fn plain(body: Body) -> Option<String> {
     let bytes = axum::body::to_bytes(body, 4096).await.ok()?;
-    String::from_utf8(bytes.to_vec()).ok().filter(|text| !text.is_empty())
+    String::from_utf8(bytes.to_vec())
+        .ok()
+        .filter(|text| !text.is_empty())
 }
 
 fn keep(from: HeaderMap, to: &mut HeaderMap) {
@@ -451,7 +540,11 @@ fn keep(from: HeaderMap, to: &mut HeaderMap) {
 
 /// The answer when a handler panicked; the panic hook has written the reason to the log.
 pub fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
-    Problem::new(Code::Internal, "a defect of Flyball; the server's log has the reason").into_response()
+    Problem::new(
+        Code::Internal,
+        "a defect of Flyball; the server's log has the reason",
+    )
+    .into_response()
 }
 
 #[cfg(test)]
@@ -463,9 +556,16 @@ mod tests {
         let reference = include_str!("../../docs/reference/errors.md");
         for code in Code::ALL {
             let row = format!("| `{}` | {} |", code.slug(), code.status().as_u16());
-            assert!(reference.contains(&row), "docs/reference/errors.md lacks a row that begins: {row}");
+            assert!(
+                reference.contains(&row),
+                "docs/reference/errors.md lacks a row that begins: {row}"
+            );
         }
-        assert_eq!(reference.matches("\n| `").count(), Code::ALL.len(), "the reference lists codes that do not exist");
+        assert_eq!(
+            reference.matches("\n| `").count(),
+            Code::ALL.len(),
+            "the reference lists codes that do not exist"
+        );
     }
 
     #[test]
@@ -479,8 +579,18 @@ mod tests {
 
     #[test]
     fn what_the_queue_refuses_points_at_the_job_of_a_batch() {
-        let refused = || jobs::Error::Refused { index: Some(3), field: "kind".into(), message: "no".into() };
-        assert_eq!(Problem::from_queue(refused(), true).errors.listed[0].pointer, "/3/kind");
-        assert_eq!(Problem::from_queue(refused(), false).errors.listed[0].pointer, "/kind");
+        let refused = || jobs::Error::Refused {
+            index: Some(3),
+            field: "kind".into(),
+            message: "no".into(),
+        };
+        assert_eq!(
+            Problem::from_queue(refused(), true).errors.listed[0].pointer,
+            "/3/kind"
+        );
+        assert_eq!(
+            Problem::from_queue(refused(), false).errors.listed[0].pointer,
+            "/kind"
+        );
     }
 }

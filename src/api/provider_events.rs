@@ -36,9 +36,19 @@ pub async fn tell(
     request: Request,
 ) -> Result<StatusCode, Problem> {
     let address = gate::address(request.extensions());
-    let found = app.deps.pools.get(&pool).and_then(|pool| Some((pool, pool.account(&account)?)));
+    let found = app
+        .deps
+        .pools
+        .get(&pool)
+        .and_then(|pool| Some((pool, pool.account(&account)?)));
     let Some((pool, account)) = found else {
-        return Err(refuse(&app, address, Code::AccountNotFound, "there is no such account").await);
+        return Err(refuse(
+            &app,
+            address,
+            Code::AccountNotFound,
+            "there is no such account",
+        )
+        .await);
     };
     // Who was told to wait gets no work done, neither here nor elsewhere.
     if let Some(problem) = gate::denied(&app, address) {
@@ -47,7 +57,12 @@ pub async fn tell(
     let url = public_url(&app.deps.public_url, request.headers(), request.uri());
     let headers = headers(request.headers());
     let bytes = body::raw(request, BYTES_MAX).await?;
-    let posted = Posted { url: &url, headers: &headers, body: &bytes, now_s: clock::now().as_second() };
+    let posted = Posted {
+        url: &url,
+        headers: &headers,
+        body: &bytes,
+        now_s: clock::now().as_second(),
+    };
     match events::read(pool.provider, account, &posted, &app.deps.tools).await {
         Ok(events) if events.is_empty() => {}
         Ok(events) => {
@@ -55,10 +70,19 @@ pub async fn tell(
                 && !within(ONE, app.deps.deliveries.is_of_this_body(&once)).await?
             {
                 let (pool, account) = (&pool.name, &account.name);
-                tracing::warn!(pool, account, "events of a provider were not believed: the signature was used for another body");
+                tracing::warn!(
+                    pool,
+                    account,
+                    "events of a provider were not believed: the signature was used for another body"
+                );
                 return Err(refuse(&app, address, Code::Unauthorized, UNSIGNED).await);
             }
-            let notice = Notice { pool: pool.name.clone(), account: account.name.clone(), channel: pool.channel(), events };
+            let notice = Notice {
+                pool: pool.name.clone(),
+                account: account.name.clone(),
+                channel: pool.channel(),
+                events,
+            };
             // An error here makes the provider send it again, and what was noted already counts once.
             within(ONE, app.deps.deliveries.tell(notice)).await?;
         }
@@ -69,11 +93,18 @@ pub async fn tell(
         }
         Err(error @ Disbelieved::Later(_)) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be checked yet");
-            return Err(Problem::new(Code::Overloaded, "the request cannot be checked now; send it again").retry_after(5));
+            return Err(Problem::new(
+                Code::Overloaded,
+                "the request cannot be checked now; send it again",
+            )
+            .retry_after(5));
         }
         Err(error @ Disbelieved::Unreadable(_)) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be read");
-            return Err(Problem::new(Code::BadRequest, "the request is signed and cannot be read"));
+            return Err(Problem::new(
+                Code::BadRequest,
+                "the request is signed and cannot be read",
+            ));
         }
     }
     Ok(StatusCode::NO_CONTENT)
@@ -81,23 +112,33 @@ pub async fn tell(
 
 /// Who guesses is slowed down like whoever guesses tokens.
 async fn refuse(app: &App, address: Option<std::net::IpAddr>, code: Code, detail: &str) -> Problem {
-    gate::deny(app, address).await.unwrap_or_else(|| Problem::new(code, detail))
+    gate::deny(app, address)
+        .await
+        .unwrap_or_else(|| Problem::new(code, detail))
 }
 
 /// The address as the provider knows it: what the settings say or else the request, with the path and the query as they came.
 fn public_url(public: &str, headers: &HeaderMap, uri: &Uri) -> String {
-    let path = uri.path_and_query().map_or(uri.path(), |path| path.as_str());
+    let path = uri
+        .path_and_query()
+        .map_or(uri.path(), |path| path.as_str());
     if !public.is_empty() {
         return format!("{}{path}", public.trim_end_matches('/'));
     }
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-    let scheme = text("x-forwarded-proto").filter(|scheme| *scheme == "https").unwrap_or("http");
+    let scheme = text("x-forwarded-proto")
+        .filter(|scheme| *scheme == "https")
+        .unwrap_or("http");
     format!("{scheme}://{}{path}", text("host").unwrap_or_default())
 }
 
 /// Names in lower case, as HTTP has them here anyway. What is no text signs nothing.
 fn headers(all: &HeaderMap) -> BTreeMap<String, String> {
-    all.iter().filter_map(|(name, value)| Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))).collect()
+    all.iter()
+        .filter_map(|(name, value)| {
+            Some((name.as_str().to_owned(), value.to_str().ok()?.to_owned()))
+        })
+        .collect()
 }
 
 /// A pool of two accounts at Mailgun, for tests of this room.
@@ -107,7 +148,13 @@ pub fn example_pools() -> crate::providers::Pools {
 
     use crate::providers::{Account, Limited, Pool, Pools, Provider};
 
-    let account = |name: &str| Limited { account: Account { name: name.to_owned(), ..Account::default() }, rps: -1.0 };
+    let account = |name: &str| Limited {
+        account: Account {
+            name: name.to_owned(),
+            ..Account::default()
+        },
+        rps: -1.0,
+    };
     let pool = Pool {
         name: "mail".to_owned(),
         provider: Provider::Mailgun,
@@ -133,14 +180,28 @@ mod tests {
 
     #[test]
     fn the_address_is_the_public_one_with_the_path_and_query_that_came() {
-        let uri: Uri = "/api/v1/provider-events/sms/a%201?x=1&y=%20".parse().unwrap();
+        let uri: Uri = "/api/v1/provider-events/sms/a%201?x=1&y=%20"
+            .parse()
+            .unwrap();
         let mut headers = HeaderMap::new();
         headers.insert("host", "10.0.0.7:8080".parse().unwrap());
         let path = "/api/v1/provider-events/sms/a%201?x=1&y=%20";
-        assert_eq!(public_url("https://jobs.example.com/", &headers, &uri), format!("https://jobs.example.com{path}"));
-        assert_eq!(public_url("https://example.com/flyball", &headers, &uri), format!("https://example.com/flyball{path}"));
-        assert_eq!(public_url("", &headers, &uri), format!("http://10.0.0.7:8080{path}"));
+        assert_eq!(
+            public_url("https://jobs.example.com/", &headers, &uri),
+            format!("https://jobs.example.com{path}")
+        );
+        assert_eq!(
+            public_url("https://example.com/flyball", &headers, &uri),
+            format!("https://example.com/flyball{path}")
+        );
+        assert_eq!(
+            public_url("", &headers, &uri),
+            format!("http://10.0.0.7:8080{path}")
+        );
         headers.insert("x-forwarded-proto", "https".parse().unwrap());
-        assert_eq!(public_url("", &headers, &uri), format!("https://10.0.0.7:8080{path}"));
+        assert_eq!(
+            public_url("", &headers, &uri),
+            format!("https://10.0.0.7:8080{path}")
+        );
     }
 }

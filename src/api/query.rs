@@ -11,10 +11,23 @@ use super::problem::{Code, Problem};
 
 /// What is wrong with a query that is not UTF-8 where it is decoded: nobody could say which text was meant.
 pub fn unreadable(query: &str) -> Option<Problem> {
-    let is_text = |part: &str| percent_encoding::percent_decode_str(part).decode_utf8().is_ok();
+    let is_text = |part: &str| {
+        percent_encoding::percent_decode_str(part)
+            .decode_utf8()
+            .is_ok()
+    };
     let pair = query.split('&').find(|pair| !is_text(pair))?;
-    let name = pair.split('=').next().filter(|name| is_text(name)).unwrap_or("?");
-    Some(Problem::at(Code::InvalidQuery, Place::Query, &clipped(name), "is not UTF-8; allowed: percent-encoded UTF-8"))
+    let name = pair
+        .split('=')
+        .next()
+        .filter(|name| is_text(name))
+        .unwrap_or("?");
+    Some(Problem::at(
+        Code::InvalidQuery,
+        Place::Query,
+        &clipped(name),
+        "is not UTF-8; allowed: percent-encoded UTF-8",
+    ))
 }
 
 /// The longest page of a list.
@@ -32,11 +45,17 @@ pub struct Query {
 impl Query {
     /// Opens the decoded pairs; unknown and repeated parameters are listed.
     pub fn open(pairs: Vec<(String, String)>, allowed: &[&str]) -> Self {
-        let mut query = Self { values: BTreeMap::new(), errors: Errors::default() };
+        let mut query = Self {
+            values: BTreeMap::new(),
+            errors: Errors::default(),
+        };
         for (name, value) in pairs {
             if !allowed.contains(&name.as_str()) {
                 let message = if allowed.is_empty() {
-                    format!("unknown parameter {:?}; this route takes none", clipped(&name))
+                    format!(
+                        "unknown parameter {:?}; this route takes none",
+                        clipped(&name)
+                    )
                 } else {
                     unknown(&name, "parameter", allowed)
                 };
@@ -50,12 +69,14 @@ impl Query {
 
     /// Notes that `name` is wrong.
     pub fn wrong(&mut self, name: &str, message: impl Into<String>) {
-        self.errors.push(Place::Query, pointer("", &clipped(name)), message.into());
+        self.errors
+            .push(Place::Query, pointer("", &clipped(name)), message.into());
     }
 
     /// A text of at most so many bytes without NUL.
     pub fn text(&mut self, name: &str, bytes_max: usize) -> Option<String> {
-        self.text_or_empty(name, bytes_max).filter(|text| !text.is_empty())
+        self.text_or_empty(name, bytes_max)
+            .filter(|text| !text.is_empty())
     }
 
     /// A text as [`Self::text`], where an empty one is one.
@@ -64,7 +85,10 @@ impl Query {
         if text.len() <= bytes_max && !text.contains('\0') {
             return Some(text);
         }
-        self.wrong(name, format!("allowed: a text of at most {bytes_max} bytes without NUL"));
+        self.wrong(
+            name,
+            format!("allowed: a text of at most {bytes_max} bytes without NUL"),
+        );
         None
     }
 
@@ -79,7 +103,10 @@ impl Query {
             Ok(number) if range.contains(&number) => Some(number),
             _ => {
                 let allowed = format!("a whole number from {} to {}", range.start(), range.end());
-                self.wrong(name, format!("{:?} is not allowed; allowed: {allowed}", clipped(&text)));
+                self.wrong(
+                    name,
+                    format!("{:?} is not allowed; allowed: {allowed}", clipped(&text)),
+                );
                 None
             }
         }
@@ -91,20 +118,29 @@ impl Query {
         // A plus of an offset that was not encoded arrives as a space.
         let found = time_of(&text).or_else(|| time_of(&text.replace(' ', "+")));
         if found.is_none() {
-            self.wrong(name, format!("{:?} is not a time; allowed: {TIME}", clipped(&text)));
+            self.wrong(
+                name,
+                format!("{:?} is not a time; allowed: {TIME}", clipped(&text)),
+            );
         }
         found
     }
 
     /// `true` or `false`.
     pub fn flag(&mut self, name: &str) -> Option<bool> {
-        self.word(name, &[("true", true), ("false", false), ("1", true), ("0", false)])
+        self.word(
+            name,
+            &[("true", true), ("false", false), ("1", true), ("0", false)],
+        )
     }
 
     /// One of a few words.
     pub fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
         let text = self.take(name)?;
-        let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
+        let found = words
+            .iter()
+            .find(|(word, _)| *word == text)
+            .map(|(_, value)| *value);
         if found.is_none() {
             let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
             self.wrong(name, unknown(&text, "value", &names));
@@ -118,12 +154,20 @@ mod tests {
     use super::*;
 
     fn pairs(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        pairs
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect()
     }
 
     #[test]
     fn what_is_not_utf8_is_refused_by_the_name_of_its_parameter() {
-        assert!(unreadable("key=%ff").unwrap().detail.starts_with("/key: is not UTF-8"));
+        assert!(
+            unreadable("key=%ff")
+                .unwrap()
+                .detail
+                .starts_with("/key: is not UTF-8")
+        );
         assert!(unreadable("a=1&key=%c3").is_some() && unreadable("%ff=1").is_some());
         assert!(unreadable("key=%c3%bc&a=b+c&d").is_none() && unreadable("").is_none());
     }
@@ -131,28 +175,68 @@ mod tests {
     #[test]
     fn every_wrong_parameter_is_listed() {
         let mut query = Query::open(
-            pairs(&[("limt", "1"), ("limit", "0"), ("state", "redy"), ("key", "a"), ("key", "b")]),
+            pairs(&[
+                ("limt", "1"),
+                ("limit", "0"),
+                ("state", "redy"),
+                ("key", "a"),
+                ("key", "b"),
+            ]),
             &["limit", "state", "key"],
         );
 
         assert_eq!(query.whole("limit", 1..=1000), None);
         assert_eq!(query.word("state", &[("ready", 1), ("dead", 2)]), None);
 
-        let pointers: Vec<&str> = query.errors.listed.iter().map(|error| error.pointer.as_str()).collect();
+        let pointers: Vec<&str> = query
+            .errors
+            .listed
+            .iter()
+            .map(|error| error.pointer.as_str())
+            .collect();
         assert_eq!(pointers, ["/limt", "/key", "/limit", "/state"]);
-        assert!(query.errors.listed[0].message.contains("did you mean \"limit\"?"));
-        assert!(query.errors.listed[3].message.contains("did you mean \"ready\"?"));
+        assert!(
+            query.errors.listed[0]
+                .message
+                .contains("did you mean \"limit\"?")
+        );
+        assert!(
+            query.errors.listed[3]
+                .message
+                .contains("did you mean \"ready\"?")
+        );
     }
 
     #[test]
     fn an_empty_text_counts_as_absent_and_an_empty_number_time_or_word_is_wrong() {
         let names = ["kind", "limit", "state", "before", "dry_run"];
-        let mut query = Query::open(names.iter().map(|name| ((*name).to_owned(), String::new())).collect(), &names);
+        let mut query = Query::open(
+            names
+                .iter()
+                .map(|name| ((*name).to_owned(), String::new()))
+                .collect(),
+            &names,
+        );
 
-        assert_eq!((query.text("kind", 10), query.whole("limit", 1..=10)), (None, None));
-        assert_eq!((query.word("state", &[("ready", 1)]), query.time("before"), query.flag("dry_run")), (None, None, None));
+        assert_eq!(
+            (query.text("kind", 10), query.whole("limit", 1..=10)),
+            (None, None)
+        );
+        assert_eq!(
+            (
+                query.word("state", &[("ready", 1)]),
+                query.time("before"),
+                query.flag("dry_run")
+            ),
+            (None, None, None)
+        );
 
-        let pointers: Vec<&str> = query.errors.listed.iter().map(|error| error.pointer.as_str()).collect();
+        let pointers: Vec<&str> = query
+            .errors
+            .listed
+            .iter()
+            .map(|error| error.pointer.as_str())
+            .collect();
         assert_eq!(pointers, ["/limit", "/state", "/before", "/dry_run"]);
     }
 
@@ -160,7 +244,10 @@ mod tests {
     fn an_empty_text_is_told_from_an_absent_one_where_it_has_a_meaning() {
         let mut query = Query::open(pairs(&[("key", "")]), &["key", "kind"]);
 
-        let texts = (query.text_or_empty("key", 10), query.text_or_empty("kind", 10));
+        let texts = (
+            query.text_or_empty("key", 10),
+            query.text_or_empty("kind", 10),
+        );
 
         assert_eq!(texts, (Some(String::new()), None));
     }

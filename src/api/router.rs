@@ -12,9 +12,9 @@ use utoipa_axum::routes;
 use super::problem::{self, Code, Problem};
 use super::state::{App, Deps};
 use super::{
-    acquire, assets, audit, auth, budget, crons, decisions, fields, gate, guard, health, jobs, keys, lane_list, lanes, many,
-    metrics, moves, notifications, openapi, pause, pools, provider_events, stream, suppressions, throttle_delete, throttles,
-    workers,
+    acquire, assets, audit, auth, budget, crons, decisions, fields, gate, guard, health, jobs,
+    keys, lane_list, lanes, many, metrics, moves, notifications, openapi, pause, pools,
+    provider_events, stream, suppressions, throttle_delete, throttles, workers,
 };
 
 /// The API: every route here is in `/openapi.json`, because the document is made from this.
@@ -33,7 +33,11 @@ pub fn api() -> OpenApiRouter<App> {
         .routes(routes!(pause::show, pause::pause))
         .routes(routes!(pause::resume))
         .routes(routes!(throttles::list))
-        .routes(routes!(throttles::show, throttles::edit, throttle_delete::delete))
+        .routes(routes!(
+            throttles::show,
+            throttles::edit,
+            throttle_delete::delete
+        ))
         .routes(routes!(throttles::why))
         .routes(routes!(pause::pause_throttle))
         .routes(routes!(pause::resume_throttle))
@@ -55,7 +59,11 @@ pub fn api() -> OpenApiRouter<App> {
         .routes(routes!(crons::resume))
         .routes(routes!(notifications::list, notifications::send))
         .routes(routes!(notifications::show))
-        .routes(routes!(suppressions::list, suppressions::add, suppressions::remove))
+        .routes(routes!(
+            suppressions::list,
+            suppressions::add,
+            suppressions::remove
+        ))
         .routes(routes!(provider_events::tell))
         .routes(routes!(decisions::list))
         .routes(routes!(decisions::failures))
@@ -97,7 +105,13 @@ pub fn router(deps: Deps) -> Router {
 }
 
 async fn no_route(uri: Uri) -> Problem {
-    Problem::new(Code::RouteNotFound, format!("there is no route {}; /openapi.json lists them", fields::clipped(uri.path())))
+    Problem::new(
+        Code::RouteNotFound,
+        format!(
+            "there is no route {}; /openapi.json lists them",
+            fields::clipped(uri.path())
+        ),
+    )
 }
 
 #[cfg(test)]

@@ -117,8 +117,13 @@ async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<
     loop {
         // Just after the whole second of the wall clock, so that ids neither repeat nor leave holes.
         let into_second_ms = u64::from(clock::now().subsec_nanosecond().unsigned_abs() / 1_000_000);
-        sleep(Duration::from_millis(1010_u64.saturating_sub(into_second_ms).max(10))).await;
-        let sample = sampler.sample(deps, &counts.load(), &held.load(), clock::now()).await;
+        sleep(Duration::from_millis(
+            1010_u64.saturating_sub(into_second_ms).max(10),
+        ))
+        .await;
+        let sample = sampler
+            .sample(deps, &counts.load(), &held.load(), clock::now())
+            .await;
         let mut tick = tick(&sample);
         tick.at = tick.at.max(last_at + 1);
         last_at = tick.at;
@@ -136,8 +141,17 @@ struct Sampler {
 }
 
 impl Sampler {
-    async fn sample(&mut self, deps: &Deps, counts: &Counts, held: &Held, now: Timestamp) -> Sample {
-        let (names, governors) = tokio::join!(deps.throttles.names(), timeout(JOURNAL_TIMEOUT, deps.decisions.governors()));
+    async fn sample(
+        &mut self,
+        deps: &Deps,
+        counts: &Counts,
+        held: &Held,
+        now: Timestamp,
+    ) -> Sample {
+        let (names, governors) = tokio::join!(
+            deps.throttles.names(),
+            timeout(JOURNAL_TIMEOUT, deps.decisions.governors())
+        );
         if let Ok(Ok(governors)) = governors {
             self.governors = governors;
         }
@@ -151,22 +165,46 @@ impl Sampler {
             self.names.iter().map(|name| (name.clone(), None)).collect()
         } else {
             stream::iter(self.names.clone())
-                .map(|name| async move { (name.clone(), deps.throttles.status(&name).await.ok().flatten()) })
+                .map(|name| async move {
+                    (
+                        name.clone(),
+                        deps.throttles.status(&name).await.ok().flatten(),
+                    )
+                })
                 .buffer_unordered(ASKED_AT_ONCE)
                 .collect()
                 .await
         };
-        let mut sample = Sample { at: now, counted_at: counts.at, workers: counts.workers, is_store_lost, ..Sample::default() };
+        let mut sample = Sample {
+            at: now,
+            counted_at: counts.at,
+            workers: counts.workers,
+            is_store_lost,
+            ..Sample::default()
+        };
         for (name, status) in statuses {
             let slope = status.as_ref().and_then(|status| {
                 let pace = self.paces.entry(name.clone()).or_default();
                 pace.observe(status);
                 pace.slope()
             });
-            let depth = Depth { throttle: name.to_string(), ..Depth::default() };
+            let depth = Depth {
+                throttle: name.to_string(),
+                ..Depth::default()
+            };
             let governor = self.governors.get(name.as_str()).cloned();
             let held = held.get(name.as_str()).cloned();
-            sample.throttles.insert(name.to_string(), Measured { status, slope, depth, governor, held, ..Measured::default() });
+            sample.throttles.insert(
+                name.to_string(),
+                Measured {
+                    status,
+                    slope,
+                    depth,
+                    governor,
+                    held,
+                    ..Measured::default()
+                },
+            );
         }
         sample.look_above();
         for failing in &counts.failing {
@@ -176,8 +214,14 @@ impl Sampler {
         }
         for depth in &counts.depths {
             sample.running_total += depth.running;
-            if sample.throttles.contains_key(&depth.throttle) || sample.throttles.len() < 2 * SAMPLED_MAX {
-                sample.throttles.entry(depth.throttle.clone()).or_default().depth = depth.clone();
+            if sample.throttles.contains_key(&depth.throttle)
+                || sample.throttles.len() < 2 * SAMPLED_MAX
+            {
+                sample
+                    .throttles
+                    .entry(depth.throttle.clone())
+                    .or_default()
+                    .depth = depth.clone();
             }
         }
         sample
@@ -206,7 +250,11 @@ impl Sample {
 
     /// At most `max` throttles: governed ones first, then busy ones, then by name.
     pub fn chosen(&self, max: usize) -> impl Iterator<Item = (&str, &Measured)> {
-        let mut all: Vec<(&str, &Measured)> = self.throttles.iter().map(|(name, measured)| (name.as_str(), measured)).collect();
+        let mut all: Vec<(&str, &Measured)> = self
+            .throttles
+            .iter()
+            .map(|(name, measured)| (name.as_str(), measured))
+            .collect();
         if all.len() > max {
             let is_busy = |measured: &Measured| measured.depth.ready + measured.depth.running > 0;
             all.sort_by_key(|(_, measured)| (measured.governor.is_none(), !is_busy(measured)));
@@ -221,25 +269,33 @@ fn tick(sample: &Sample) -> Tick {
     let chosen = sample.chosen(TICK_THROTTLES_MAX);
     Tick {
         at: sample.at.as_second(),
-        throttles: chosen.map(|(name, measured)| (name.to_owned(), tick_throttle(measured, sample.at))).collect(),
+        throttles: chosen
+            .map(|(name, measured)| (name.to_owned(), tick_throttle(measured, sample.at)))
+            .collect(),
         running_total: sample.running_total,
         workers: sample.workers,
-        depth_age_s: sample.counted_at.map(|at| throttle_view::since_s(at, sample.at)),
+        depth_age_s: sample
+            .counted_at
+            .map(|at| throttle_view::since_s(at, sample.at)),
     }
 }
 
 fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
     let status = measured.status.as_ref();
-    let signals = measured.governor.iter().flat_map(|governor| &governor.signals).map(|signal| {
-        let tick = TickSignal {
-            value: signal.value,
-            setpoint: signal.setpoint,
-            trip: signal.trip,
-            age_s: signal.age_s,
-            stale: signal.stale,
-        };
-        (signal.name.clone(), tick)
-    });
+    let signals = measured
+        .governor
+        .iter()
+        .flat_map(|governor| &governor.signals)
+        .map(|signal| {
+            let tick = TickSignal {
+                value: signal.value,
+                setpoint: signal.setpoint,
+                trip: signal.trip,
+                age_s: signal.age_s,
+                stale: signal.stale,
+            };
+            (signal.name.clone(), tick)
+        });
     TickThrottle {
         rps: status.map(|status| status.knobs.rps),
         effective_rps: status.map(|status| status.effective_rps),
@@ -247,12 +303,22 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
         achieved_rps: measured.slope.map(|slope| slope.achieved_rps),
         limiting_share: measured.slope.map(|slope| slope.limiting_share),
         mode: status.map(|status| throttle_view::mode_word(&status.knobs).to_owned()),
-        state: status.map_or("unknown", |status| throttle_view::state_word(status, Some(measured))).to_owned(),
-        breaker: measured.governor.as_ref().map(|governor| governor.breaker.clone()),
+        state: status
+            .map_or("unknown", |status| {
+                throttle_view::state_word(status, Some(measured))
+            })
+            .to_owned(),
+        breaker: measured
+            .governor
+            .as_ref()
+            .map(|governor| governor.breaker.clone()),
         ready: measured.depth.ready,
         running: measured.depth.running,
         dead: measured.depth.dead,
-        oldest_ready_s: measured.depth.oldest_ready_at.map(|oldest| throttle_view::since_s(oldest, now)),
+        oldest_ready_s: measured
+            .depth
+            .oldest_ready_at
+            .map(|oldest| throttle_view::since_s(oldest, now)),
         signals: signals.collect(),
     }
 }
@@ -260,17 +326,33 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
 async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     let mut is_lost = false;
     loop {
-        let (depths, failing, workers) =
-            tokio::join!(deps.queue.depths(), deps.queue.failing(), postgres::count_workers(&deps.queue.pool));
+        let (depths, failing, workers) = tokio::join!(
+            deps.queue.depths(),
+            deps.queue.failing(),
+            postgres::count_workers(&deps.queue.pool)
+        );
         match (depths, failing, workers) {
             (Ok(depths), Ok(failing), Ok(workers)) => {
-                counts.store(Arc::new(Counts { at: depths.at, depths: depths.throttles, failing, workers }));
+                counts.store(Arc::new(Counts {
+                    at: depths.at,
+                    depths: depths.throttles,
+                    failing,
+                    workers,
+                }));
                 is_lost = false;
             }
             (depths, failing, workers) if !is_lost => {
-                let errors = [depths.err(), failing.err()].into_iter().flatten().map(|error| error.to_string());
-                let reason = errors.chain(workers.err().map(|error| error.to_string())).next();
-                tracing::warn!(reason = reason.unwrap_or_default(), "jobs cannot be counted; the last count is shown");
+                let errors = [depths.err(), failing.err()]
+                    .into_iter()
+                    .flatten()
+                    .map(|error| error.to_string());
+                let reason = errors
+                    .chain(workers.err().map(|error| error.to_string()))
+                    .next();
+                tracing::warn!(
+                    reason = reason.unwrap_or_default(),
+                    "jobs cannot be counted; the last count is shown"
+                );
                 is_lost = true;
             }
             _ => {}
@@ -286,16 +368,24 @@ async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held
         let mut waiting: Vec<(i64, Name)> = {
             let counts = counts.load();
             let depths = counts.depths.iter().filter(|depth| depth.ready > 0);
-            depths.filter_map(|depth| Some((depth.ready, Name::new(depth.throttle.clone()).ok()?))).collect()
+            depths
+                .filter_map(|depth| Some((depth.ready, Name::new(depth.throttle.clone()).ok()?)))
+                .collect()
         };
         waiting.sort_by_key(|(ready, _)| std::cmp::Reverse(*ready));
         waiting.truncate(KEYS_THROTTLES_MAX);
         let looks = waiting.into_iter().map(|(_, name)| async move {
             // A look that fails tells of nothing; the next one is some seconds away.
-            let found = held_keys(&deps.queue, &*deps.throttles, &name).await.ok().flatten()?;
+            let found = held_keys(&deps.queue, &*deps.throttles, &name)
+                .await
+                .ok()
+                .flatten()?;
             Some((name.to_string(), found))
         });
-        let found: Vec<_> = stream::iter(looks).buffer_unordered(KEYS_ASKED_AT_ONCE).collect().await;
+        let found: Vec<_> = stream::iter(looks)
+            .buffer_unordered(KEYS_ASKED_AT_ONCE)
+            .collect()
+            .await;
         held.store(Arc::new(found.into_iter().flatten().collect()));
     }
 }
@@ -318,18 +408,29 @@ async fn follow_for_listeners(deps: &Deps) {
         // Somebody who came a moment ago has read the journals himself and missed what happened between that and this first look.
         let lately = clock::now() - FIRST_LOOK;
         // A journal that cannot be read now is read again in a second; what is new in it is still new then.
-        for decision in
-            decisions.map(|items| fresh(&mut seen.decisions, items, |it| it.id, |it| it.at >= lately)).unwrap_or_default()
+        for decision in decisions
+            .map(|items| fresh(&mut seen.decisions, items, |it| it.id, |it| it.at >= lately))
+            .unwrap_or_default()
         {
             deps.live.publish("decision", &decision);
         }
         for failure in failures
-            .map(|items| fresh(&mut seen.failures, items, |it| (it.job_id, it.attempt, it.at), |it| it.at >= lately))
+            .map(|items| {
+                fresh(
+                    &mut seen.failures,
+                    items,
+                    |it| (it.job_id, it.attempt, it.at),
+                    |it| it.at >= lately,
+                )
+            })
             .unwrap_or_default()
         {
             deps.live.publish("failure", &failure);
         }
-        for entry in audit.map(|items| fresh(&mut seen.audit, items, |it| it.id, |it| it.at >= lately)).unwrap_or_default() {
+        for entry in audit
+            .map(|items| fresh(&mut seen.audit, items, |it| it.id, |it| it.at >= lately))
+            .unwrap_or_default()
+        {
             deps.live.publish("audit", &entry);
         }
     }
@@ -351,7 +452,11 @@ fn fresh<T, K: Ord + Copy>(
 ) -> Vec<T> {
     let keys: BTreeSet<K> = items.iter().map(&key).collect();
     let before = seen.replace(keys);
-    let is_new = |item: &T| before.as_ref().map_or_else(|| is_recent(item), |before| !before.contains(&key(item)));
+    let is_new = |item: &T| {
+        before
+            .as_ref()
+            .map_or_else(|| is_recent(item), |before| !before.contains(&key(item)))
+    };
     items.into_iter().filter(is_new).rev().collect()
 }
 
@@ -364,7 +469,10 @@ mod tests {
         let mut seen = None;
         assert_eq!(fresh(&mut seen, vec![3, 2, 1], |n| *n, |n| *n > 2), [3]);
         assert_eq!(fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true), [4, 5]);
-        assert_eq!(fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true), Vec::<i32>::new());
+        assert_eq!(
+            fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true),
+            Vec::<i32>::new()
+        );
         assert_eq!(fresh(&mut seen, vec![6, 5, 4], |n| *n, |_| true), [6]);
     }
 
@@ -379,7 +487,9 @@ mod tests {
     fn a_tick_holds_a_bounded_number_of_throttles_governed_and_busy_ones_first() {
         let mut sample = Sample::default();
         for i in 0..500 {
-            sample.throttles.insert(format!("t{i:03}"), Measured::default());
+            sample
+                .throttles
+                .insert(format!("t{i:03}"), Measured::default());
         }
         sample.throttles.get_mut("t499").unwrap().depth.ready = 1;
 

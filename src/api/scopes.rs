@@ -42,12 +42,18 @@ impl TokenScope {
 
     /// The scope of a word.
     pub fn of(word: &str) -> Option<Self> {
-        Self::WORDS.iter().find(|(other, _)| *other == word).map(|(_, scope)| *scope)
+        Self::WORDS
+            .iter()
+            .find(|(other, _)| *other == word)
+            .map(|(_, scope)| *scope)
     }
 
     /// Its word.
     pub fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, other)| *other == self).map_or("admin", |(word, _)| word)
+        Self::WORDS
+            .iter()
+            .find(|(_, other)| *other == self)
+            .map_or("admin", |(word, _)| word)
     }
 }
 
@@ -66,7 +72,10 @@ pub struct Leave {
 impl Leave {
     /// Leave for everything.
     pub fn admin() -> Self {
-        Self { scopes: BTreeSet::from([TokenScope::Admin]), ..Self::default() }
+        Self {
+            scopes: BTreeSet::from([TokenScope::Admin]),
+            ..Self::default()
+        }
     }
 
     /// Whether everything is allowed.
@@ -86,7 +95,11 @@ impl Leave {
             None => pattern == throttle,
         };
         self.is_admin()
-            || !limits::is_of_the_api(throttle) && self.throttles.as_ref().is_none_or(|patterns| patterns.iter().any(fits))
+            || !limits::is_of_the_api(throttle)
+                && self
+                    .throttles
+                    .as_ref()
+                    .is_none_or(|patterns| patterns.iter().any(fits))
     }
 
     /// The throttles that may be used, in words.
@@ -100,7 +113,11 @@ impl Leave {
 
     fn scopes_told(&self) -> String {
         let words: Vec<&str> = self.scopes.iter().map(|scope| scope.word()).collect();
-        if words.is_empty() { "no scope".to_owned() } else { words.join(", ") }
+        if words.is_empty() {
+            "no scope".to_owned()
+        } else {
+            words.join(", ")
+        }
     }
 }
 
@@ -119,7 +136,11 @@ pub enum Need {
 const NEEDS: [(&str, &str, Need); 58] = [
     ("GET", "/healthz", Need::Open),
     ("GET", "/readyz", Need::Open),
-    ("POST", "/api/v1/provider-events/{pool}/{account}", Need::Open),
+    (
+        "POST",
+        "/api/v1/provider-events/{pool}/{account}",
+        Need::Open,
+    ),
     ("GET", "/openapi.json", Need::Token),
     ("GET", "/metrics", Need::Scope(MetricsRead)),
     ("POST", "/api/v1/jobs", Need::Scope(JobsEnqueue)),
@@ -130,15 +151,35 @@ const NEEDS: [(&str, &str, Need); 58] = [
     ("GET", "/api/v1/jobs/{id}/attempts", Need::Scope(JobsRead)),
     ("GET", "/api/v1/notifications", Need::Scope(JobsRead)),
     ("GET", "/api/v1/notifications/{id}", Need::Scope(JobsRead)),
-    ("POST", "/api/v1/throttles/{name}/acquire", Need::Scope(ThrottlesAcquire)),
-    ("POST", "/api/v1/throttles/{name}/peek", Need::Scope(ThrottlesAcquire)),
-    ("POST", "/api/v1/throttles/{name}/return", Need::Scope(ThrottlesAcquire)),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/acquire",
+        Need::Scope(ThrottlesAcquire),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/peek",
+        Need::Scope(ThrottlesAcquire),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/return",
+        Need::Scope(ThrottlesAcquire),
+    ),
     ("GET", "/api/v1/pause", Need::Scope(OpsRead)),
     ("GET", "/api/v1/throttles", Need::Scope(OpsRead)),
     ("GET", "/api/v1/throttles/{name}", Need::Scope(OpsRead)),
     ("GET", "/api/v1/throttles/{name}/why", Need::Scope(OpsRead)),
-    ("GET", "/api/v1/throttles/{name}/lanes", Need::Scope(OpsRead)),
-    ("GET", "/api/v1/throttles/{name}/keys/{key}", Need::Scope(OpsRead)),
+    (
+        "GET",
+        "/api/v1/throttles/{name}/lanes",
+        Need::Scope(OpsRead),
+    ),
+    (
+        "GET",
+        "/api/v1/throttles/{name}/keys/{key}",
+        Need::Scope(OpsRead),
+    ),
     ("GET", "/api/v1/pools", Need::Scope(OpsRead)),
     ("GET", "/api/v1/pools/{name}", Need::Scope(OpsRead)),
     ("GET", "/api/v1/crons", Need::Scope(OpsRead)),
@@ -152,7 +193,11 @@ const NEEDS: [(&str, &str, Need); 58] = [
     ("POST", "/api/v1/jobs/cancel", Need::Scope(OpsWrite)),
     ("DELETE", "/api/v1/jobs/{id}", Need::Scope(OpsWrite)),
     ("POST", "/api/v1/jobs/{id}/retry", Need::Scope(OpsWrite)),
-    ("POST", "/api/v1/jobs/{id}/reschedule", Need::Scope(OpsWrite)),
+    (
+        "POST",
+        "/api/v1/jobs/{id}/reschedule",
+        Need::Scope(OpsWrite),
+    ),
     ("POST", "/api/v1/jobs/{id}/discard", Need::Scope(OpsWrite)),
     ("POST", "/api/v1/dead/requeue", Need::Scope(OpsWrite)),
     ("POST", "/api/v1/dead/discard", Need::Scope(OpsWrite)),
@@ -160,13 +205,41 @@ const NEEDS: [(&str, &str, Need); 58] = [
     ("POST", "/api/v1/resume", Need::Scope(OpsWrite)),
     ("PATCH", "/api/v1/throttles/{name}", Need::Scope(OpsWrite)),
     ("DELETE", "/api/v1/throttles/{name}", Need::Scope(OpsWrite)),
-    ("POST", "/api/v1/throttles/{name}/pause", Need::Scope(OpsWrite)),
-    ("POST", "/api/v1/throttles/{name}/resume", Need::Scope(OpsWrite)),
-    ("PATCH", "/api/v1/throttles/{name}/keys/{key}", Need::Scope(OpsWrite)),
-    ("DELETE", "/api/v1/throttles/{name}/keys/{key}/jobs", Need::Scope(OpsWrite)),
-    ("POST", "/api/v1/throttles/{name}/keys/{key}/pause", Need::Scope(OpsWrite)),
-    ("POST", "/api/v1/throttles/{name}/keys/{key}/resume", Need::Scope(OpsWrite)),
-    ("POST", "/api/v1/pools/{name}/accounts/{account}/resume", Need::Scope(OpsWrite)),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/pause",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/resume",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "PATCH",
+        "/api/v1/throttles/{name}/keys/{key}",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "DELETE",
+        "/api/v1/throttles/{name}/keys/{key}/jobs",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/keys/{key}/pause",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/keys/{key}/resume",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "POST",
+        "/api/v1/pools/{name}/accounts/{account}/resume",
+        Need::Scope(OpsWrite),
+    ),
     ("PUT", "/api/v1/crons/{name}", Need::Scope(OpsWrite)),
     ("DELETE", "/api/v1/crons/{name}", Need::Scope(OpsWrite)),
     ("POST", "/api/v1/crons/{name}/run", Need::Scope(OpsWrite)),
@@ -179,34 +252,49 @@ const NEEDS: [(&str, &str, Need); 58] = [
 
 /// What a route needs, by its template. Pages and files of the dashboard show nothing by themselves.
 pub fn need(method: &Method, template: &str) -> Need {
-    let method = if *method == Method::HEAD { "GET" } else { method.as_str() };
-    let found = NEEDS.iter().find(|(of, path, _)| (*of, *path) == (method, template));
+    let method = if *method == Method::HEAD {
+        "GET"
+    } else {
+        method.as_str()
+    };
+    let found = NEEDS
+        .iter()
+        .find(|(of, path, _)| (*of, *path) == (method, template));
     match found {
         Some((_, _, need)) => *need,
-        None if template.starts_with("/api/") || template == "/metrics" => Need::Scope(TokenScope::Admin),
+        None if template.starts_with("/api/") || template == "/metrics" => {
+            Need::Scope(TokenScope::Admin)
+        }
         None => Need::Token,
     }
 }
 
 /// Whether a route stands in the table, so that somebody has thought about it.
 pub fn is_known(method: &Method, template: &str) -> bool {
-    NEEDS.iter().any(|(of, path, _)| (*of, *path) == (method.as_str(), template))
+    NEEDS
+        .iter()
+        .any(|(of, path, _)| (*of, *path) == (method.as_str(), template))
 }
 
 /// Lets a caller in to a route, or says what is missing.
 pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Result<(), Problem> {
     let leave = &caller.leave;
-    let Need::Scope(scope) = need(method, template) else { return Ok(()) };
+    let Need::Scope(scope) = need(method, template) else {
+        return Ok(());
+    };
     if leave.is_admin() {
         return Ok(());
     }
     if !leave.has(scope) {
         let (scope, token, scopes) = (scope.word(), caller.token_name(), leave.scopes_told());
-        let detail = format!("{method} {template} needs the scope {scope}; token {token} has {scopes}");
+        let detail =
+            format!("{method} {template} needs the scope {scope}; token {token} has {scopes}");
         return Err(Problem::new(Code::ScopeMissing, detail));
     }
     // Looking at the API's own throttles is for operators as well; turning, stopping or draining them is not.
-    let Some(throttle) = throttle_in(template, path).filter(|_| *method != Method::GET && *method != Method::HEAD) else {
+    let Some(throttle) =
+        throttle_in(template, path).filter(|_| *method != Method::GET && *method != Method::HEAD)
+    else {
         return Ok(());
     };
     if limits::is_of_the_api(&throttle) {
@@ -218,8 +306,11 @@ pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Re
         return Err(Problem::new(Code::ScopeMissing, detail));
     }
     if scope == ThrottlesAcquire && !leave.may_use(&throttle) {
-        let detail =
-            format!("token {} may not use throttle {throttle}; allowed: {}", caller.token_name(), leave.throttles_told());
+        let detail = format!(
+            "token {} may not use throttle {throttle}; allowed: {}",
+            caller.token_name(),
+            leave.throttles_told()
+        );
         return Err(Problem::new(Code::NotAllowed, detail));
     }
     Ok(())
@@ -232,7 +323,11 @@ pub fn throttle_in(template: &str, path: &str) -> Option<String> {
         return None;
     }
     let name = path.strip_prefix("/api/v1/throttles/")?.split('/').next()?;
-    Some(percent_encoding::percent_decode_str(name).decode_utf8_lossy().into_owned())
+    Some(
+        percent_encoding::percent_decode_str(name)
+            .decode_utf8_lossy()
+            .into_owned(),
+    )
 }
 
 #[cfg(test)]
@@ -242,9 +337,21 @@ mod tests {
     #[test]
     fn a_throttle_is_found_in_a_path_however_it_is_written() {
         for (template, path, name) in [
-            ("/api/v1/throttles/{name}", "/api/v1/throttles/api%3Awrite", Some("api:write")),
-            ("/api/v1/throttles/{name}/pause", "/api/v1/throttles/a%2Fb/pause", Some("a/b")),
-            ("/api/v1/throttles/{name}/keys/{key}", "/api/v1/throttles/%61pi:read/keys/x", Some("api:read")),
+            (
+                "/api/v1/throttles/{name}",
+                "/api/v1/throttles/api%3Awrite",
+                Some("api:write"),
+            ),
+            (
+                "/api/v1/throttles/{name}/pause",
+                "/api/v1/throttles/a%2Fb/pause",
+                Some("a/b"),
+            ),
+            (
+                "/api/v1/throttles/{name}/keys/{key}",
+                "/api/v1/throttles/%61pi:read/keys/x",
+                Some("api:read"),
+            ),
             ("/api/v1/throttles", "/api/v1/throttles", None),
             ("/api/v1/pools/{name}", "/api/v1/pools/api:read", None),
         ] {
@@ -260,14 +367,22 @@ mod tests {
         };
         assert!(leave(None).may_use("mail") && !leave(None).may_use("api:write"));
         let some = leave(Some(&["mail", "shop:*"]));
-        assert!(some.may_use("mail") && some.may_use("shop:eu") && !some.may_use("mailing") && !some.may_use("shop"));
+        assert!(
+            some.may_use("mail")
+                && some.may_use("shop:eu")
+                && !some.may_use("mailing")
+                && !some.may_use("shop")
+        );
         assert!(!leave(Some(&["*"])).may_use("api:read:acme") && !leave(Some(&[])).may_use("mail"));
         assert!(Leave::admin().may_use("api:write"));
     }
 
     #[test]
     fn what_nobody_thought_about_is_for_administrators() {
-        assert_eq!(need(&Method::POST, "/api/v1/new"), Need::Scope(TokenScope::Admin));
+        assert_eq!(
+            need(&Method::POST, "/api/v1/new"),
+            Need::Scope(TokenScope::Admin)
+        );
         assert_eq!(need(&Method::HEAD, "/api/v1/jobs"), Need::Scope(JobsRead));
         assert_eq!(need(&Method::GET, "/"), Need::Token);
     }

@@ -61,20 +61,33 @@ pub async fn serve(deps: Deps, listener: TcpListener) -> io::Result<()> {
 }
 
 /// Serves, and samples, until the deps' cancel token fires and the requests under way have ended, or the grace time is over.
-pub async fn serve_within(deps: Deps, listener: TcpListener, connections: Connections) -> io::Result<()> {
+pub async fn serve_within(
+    deps: Deps,
+    listener: TcpListener,
+    connections: Connections,
+) -> io::Result<()> {
     let cancel = deps.cancel.clone();
     let sampler = tokio::spawn(sample::run(deps.clone()));
     let app = router::router(deps);
     let tasks = TaskTracker::new();
     while let Some((stream, address)) = accept(&listener, &connections, &cancel).await {
         if let Some(seat) = connections.admit(origin(Some(address.ip()))) {
-            tasks.spawn(attend(app.clone(), stream, address, Arc::new(seat), cancel.clone()));
+            tasks.spawn(attend(
+                app.clone(),
+                stream,
+                address,
+                Arc::new(seat),
+                cancel.clone(),
+            ));
         }
     }
     drop(listener);
     tasks.close();
     if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
-        tracing::warn!(grace_s = GRACE.as_secs(), "requests were cut off because they did not end within the grace time");
+        tracing::warn!(
+            grace_s = GRACE.as_secs(),
+            "requests were cut off because they did not end within the grace time"
+        );
     }
     sampler.abort();
     Ok(())
@@ -107,16 +120,31 @@ async fn accept(
 
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    )
 }
 
 /// Answers what one connection asks until it ends, has to leave, or the process stops.
-async fn attend(app: Router, stream: TcpStream, address: SocketAddr, seat: Arc<Seat>, cancel: CancellationToken) {
+async fn attend(
+    app: Router,
+    stream: TcpStream,
+    address: SocketAddr,
+    seat: Arc<Seat>,
+    cancel: CancellationToken,
+) {
     // Answers are small and somebody waits for them.
     let _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
-    let head = if seat.is_reserve() { RESERVE_HEAD_TIMEOUT } else { HEAD_TIMEOUT };
-    http.timer(TokioTimer::new()).header_read_timeout(head).keep_alive(!seat.is_reserve());
+    let head = if seat.is_reserve() {
+        RESERVE_HEAD_TIMEOUT
+    } else {
+        HEAD_TIMEOUT
+    };
+    http.timer(TokioTimer::new())
+        .header_read_timeout(head)
+        .keep_alive(!seat.is_reserve());
     let answering = service_fn(|request: hyper::Request<Incoming>| {
         let (app, seat) = (app.clone(), seat.clone());
         async move { Ok::<_, Infallible>(answer(app, request.map(Body::new), address, &seat).await) }
@@ -137,13 +165,25 @@ async fn attend(app: Router, stream: TcpStream, address: SocketAddr, seat: Arc<S
     }
 }
 
-async fn answer(mut app: Router, mut request: Request, address: SocketAddr, seat: &Arc<Seat>) -> Response {
+async fn answer(
+    mut app: Router,
+    mut request: Request,
+    address: SocketAddr,
+    seat: &Arc<Seat>,
+) -> Response {
     // Who had to leave just now gets no answer, so nothing may be done for it.
-    let Some(busy) = seat.begin() else { return pending().await };
+    let Some(busy) = seat.begin() else {
+        return pending().await;
+    };
     let response = match seat.is_reserve() && !ON_RESERVE.contains(&request.uri().path()) {
         true => {
             seat.connections().refused(Refusal::Reserve);
-            Problem::new(Code::Overloaded, "too many connections are open; try again soon").retry_after(1).into_response()
+            Problem::new(
+                Code::Overloaded,
+                "too many connections are open; try again soon",
+            )
+            .retry_after(1)
+            .into_response()
         }
         false => {
             request.extensions_mut().insert(ConnectInfo(address));
@@ -164,7 +204,10 @@ impl HttpBody for Answering {
     type Data = Bytes;
     type Error = axum::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         Pin::new(&mut self.body).poll_frame(cx)
     }
 
@@ -185,29 +228,46 @@ struct Watched {
 
 impl Watched {
     fn new(stream: TcpStream) -> Self {
-        Self { stream, stalled: None }
+        Self {
+            stream,
+            stalled: None,
+        }
     }
 
     /// Lets go of the clock where something was written, and winds it where nothing could be.
-    fn watch<T>(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn watch<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.stalled = None;
             return written;
         }
-        let clock = self.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STALLED)));
+        let clock = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(Instant::now() + STALLED)));
         ready!(clock.as_mut().poll(cx));
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
 impl AsyncRead for Watched {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
 impl AsyncWrite for Watched {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
         self.watch(cx, written)
     }

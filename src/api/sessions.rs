@@ -24,8 +24,13 @@ pub struct Sessions {
 impl Sessions {
     /// Derives the key from the token.
     pub fn new(token: &Secret) -> Self {
-        let purpose = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, token.expose().as_bytes()), b"flyball browser session 2");
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, purpose.as_ref()) }
+        let purpose = hmac::sign(
+            &hmac::Key::new(hmac::HMAC_SHA256, token.expose().as_bytes()),
+            b"flyball browser session 2",
+        );
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, purpose.as_ref()),
+        }
     }
 
     /// A cookie's value that is good until `until_s`, unix seconds.
@@ -35,15 +40,21 @@ impl Sessions {
 
     fn signed(&self, until_s: i64, number: u64) -> String {
         let text = format!("{until_s}.{number}");
-        format!("{text}.{}", hex(hmac::sign(&self.key, text.as_bytes()).as_ref()))
+        format!(
+            "{text}.{}",
+            hex(hmac::sign(&self.key, text.as_bytes()).as_ref())
+        )
     }
 
     /// True if the value was issued by us and is still good at `now_s`.
     pub fn holds(&self, value: &str, now_s: i64) -> bool {
-        let Some((until_s, number)) = parts(value) else { return false };
+        let Some((until_s, number)) = parts(value) else {
+            return false;
+        };
         // Issuing again and comparing whole texts spares the parsing of hex.
         let expected = self.signed(until_s, number);
-        constant_time::verify_slices_are_equal(expected.as_bytes(), value.as_bytes()).is_ok() && until_s > now_s
+        constant_time::verify_slices_are_equal(expected.as_bytes(), value.as_bytes()).is_ok()
+            && until_s > now_s
     }
 }
 
@@ -65,10 +76,16 @@ impl SignedOut {
             let mut known = self.known();
             let is_due = known.read_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
             // One request reads for those beside it.
-            known.read_at = if is_due { Some(Instant::now()) } else { known.read_at };
+            known.read_at = if is_due {
+                Some(Instant::now())
+            } else {
+                known.read_at
+            };
             is_due
         };
-        if is_due && let Ok(ended) = within(ONE, postgres::read_signed_out(&app.deps.queue.pool)).await {
+        if is_due
+            && let Ok(ended) = within(ONE, postgres::read_signed_out(&app.deps.queue.pool)).await
+        {
             let mut known = self.known();
             known.ended.retain(|_, until_s| *until_s > now.as_second());
             known.ended.extend(ended);
@@ -78,11 +95,21 @@ impl SignedOut {
 
     /// Ends a session: in this process at once, in the others within seconds.
     pub async fn end(&self, app: &App, value: &str, now: Timestamp) {
-        let Some((until_s, _)) = parts(value) else { return };
+        let Some((until_s, _)) = parts(value) else {
+            return;
+        };
         let digest = digest_of_session(value);
         self.known().ended.insert(digest.clone(), until_s);
-        if within(ONE, postgres::write_signed_out(&app.deps.queue.pool, &digest, until_s, now.as_second())).await.is_err() {
-            tracing::warn!("a session was ended, but Postgres did not take it, so that other processes know nothing of it");
+        if within(
+            ONE,
+            postgres::write_signed_out(&app.deps.queue.pool, &digest, until_s, now.as_second()),
+        )
+        .await
+        .is_err()
+        {
+            tracing::warn!(
+                "a session was ended, but Postgres did not take it, so that other processes know nothing of it"
+            );
         }
     }
 
@@ -119,9 +146,23 @@ mod tests {
         assert!(!sessions.holds(&cookie, 1000));
         assert!(!Sessions::new(&Secret::new("b")).holds(&cookie, 999));
         assert!(!sessions.holds(&cookie.replace("1000.", "2000."), 999));
-        for broken in ["", ".", "x.y", "1000", "1000.", "1000.1", "1000.1.", "-1.", "99999999999999999999.aa"] {
+        for broken in [
+            "",
+            ".",
+            "x.y",
+            "1000",
+            "1000.",
+            "1000.1",
+            "1000.1.",
+            "-1.",
+            "99999999999999999999.aa",
+        ] {
             assert!(!sessions.holds(broken, 0), "{broken}");
         }
-        assert_ne!(sessions.issue(1000), cookie, "each has a number of its own, so that one can be ended");
+        assert_ne!(
+            sessions.issue(1000),
+            cookie,
+            "each has a number of its own, so that one can be ended"
+        );
     }
 }

@@ -22,7 +22,10 @@ use crate::{jobs, throttle};
 
 /// Checks knobs that a person wrote: field and JSON value in, field and the text for the hash out. This is
 /// `throttle::Knobs::check`, handed over as a function.
-pub type CheckKnobs = fn(&BTreeMap<String, Value>) -> Result<BTreeMap<String, Option<String>>, Vec<throttle::store::Problem>>;
+pub type CheckKnobs = fn(
+    &BTreeMap<String, Value>,
+)
+    -> Result<BTreeMap<String, Option<String>>, Vec<throttle::store::Problem>>;
 
 /// Everything that the API needs; the composition root fills it.
 #[derive(Clone)]
@@ -60,13 +63,20 @@ pub struct Deps {
 /// What the governor has decided, read from its journal.
 pub trait Decisions: Send + Sync + 'static {
     /// The last decisions, newest first; of all throttles where none is named.
-    fn recent<'a>(&'a self, throttle: Option<&'a str>, limit: i64) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>>;
+    fn recent<'a>(
+        &'a self,
+        throttle: Option<&'a str>,
+        limit: i64,
+    ) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>>;
 
     /// How every governor stands, by throttle, in one read: it is asked each second.
     fn governors(&self) -> BoxFuture<'_, Result<BTreeMap<String, GovernorState>, ReadError>>;
 
     /// One sentence on why the throttle runs at the rate it runs at; `None` leaves it to the knobs to explain themselves.
-    fn why<'a>(&'a self, status: &'a throttle::Status) -> BoxFuture<'a, Result<Option<String>, ReadError>>;
+    fn why<'a>(
+        &'a self,
+        status: &'a throttle::Status,
+    ) -> BoxFuture<'a, Result<Option<String>, ReadError>>;
 }
 
 /// Why something could not be read from Postgres.
@@ -253,7 +263,11 @@ pub struct QuotaState {
 pub struct NoDecisions;
 
 impl Decisions for NoDecisions {
-    fn recent<'a>(&'a self, _: Option<&'a str>, _: i64) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>> {
+    fn recent<'a>(
+        &'a self,
+        _: Option<&'a str>,
+        _: i64,
+    ) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>> {
         Box::pin(async { Ok(Vec::new()) })
     }
 
@@ -261,7 +275,10 @@ impl Decisions for NoDecisions {
         Box::pin(async { Ok(BTreeMap::new()) })
     }
 
-    fn why<'a>(&'a self, _: &'a throttle::Status) -> BoxFuture<'a, Result<Option<String>, ReadError>> {
+    fn why<'a>(
+        &'a self,
+        _: &'a throttle::Status,
+    ) -> BoxFuture<'a, Result<Option<String>, ReadError>> {
         Box::pin(async { Ok(None) })
     }
 }
@@ -290,7 +307,14 @@ impl App {
     /// Puts the parts together.
     pub fn new(deps: Deps, openapi: String) -> Self {
         let (http, gate, lines) = (HttpMetrics::default(), Gate::default(), Lines::default());
-        Self(Arc::new(Parts { deps, http, gate, lines, signed_out: SignedOut::default(), openapi }))
+        Self(Arc::new(Parts {
+            deps,
+            http,
+            gate,
+            lines,
+            signed_out: SignedOut::default(),
+            openapi,
+        }))
     }
 }
 

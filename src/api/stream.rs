@@ -39,24 +39,35 @@ pub async fn stream(
         );
         return Err(Problem::new(Code::TooManyStreams, detail).retry_after(5));
     };
-    let after = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.trim().parse().ok());
+    let after = headers
+        .get("last-event-id")
+        .and_then(|id| id.to_str().ok()?.trim().parse().ok());
     let (history, receiver) = app.deps.live.join(after);
     let events = stream::unfold((receiver, place), |(mut receiver, place)| async move {
         match receiver.recv().await {
             Ok(event) => Some((event, (receiver, place))),
             // A listener that lags is sent away; it comes back with its last id and is replayed what it missed.
-            Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => None,
+            Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => {
+                None
+            }
         }
     });
     // A stream that outlived the cancel token would keep the server from ending.
     let ends = app.deps.cancel.clone().cancelled_owned();
-    let all = stream::once(async { history }).chain(events).map(|event| Ok(sent(&event))).take_until(ends);
+    let all = stream::once(async { history })
+        .chain(events)
+        .map(|event| Ok(sent(&event)))
+        .take_until(ends);
     Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
 fn sent(event: &Event) -> sse::Event {
     let sent = sse::Event::default().event(event.name).data(&*event.data);
-    let sent = if event.name == "history" { sent.retry(RETRY) } else { sent };
+    let sent = if event.name == "history" {
+        sent.retry(RETRY)
+    } else {
+        sent
+    };
     match event.id {
         Some(id) => sent.id(id.to_string()),
         None => sent,

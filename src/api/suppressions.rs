@@ -27,7 +27,10 @@ const DIGEST_DIGITS: usize = 64;
 
 /// A recipient to whom nothing shall go.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct NewSuppression {
     /// The channel.
     #[schema(value_type = String)]
@@ -68,7 +71,10 @@ pub struct Suppressions {
         ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
         ("cursor" = Option<String>, Query, description = "Where to go on, from `next`.")),
     responses((status = 200, body = Suppressions)))]
-pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, String)>>) -> Result<Json<Suppressions>, Problem> {
+pub async fn list(
+    State(app): State<App>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Suppressions>, Problem> {
     let mut query = Query::open(pairs, &["channel", "recipient", "limit", "cursor"]);
     let channel = query.word("channel", &Channel::WORDS);
     let recipient = query.text("recipient", RECIPIENT_BYTES_MAX);
@@ -76,12 +82,18 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     let cursor = query.text("cursor", CURSOR_BYTES_MAX);
     let after = cursor.as_deref().map(place);
     if after == Some(None) {
-        query.wrong("cursor", "it is not a place to go on from; give what \"next\" says, or leave it out");
+        query.wrong(
+            "cursor",
+            "it is not a place to go on from; give what \"next\" says, or leave it out",
+        );
     }
     if recipient.is_some() && channel.is_none() && query.errors.is_empty() {
         query.wrong(
             "channel",
-            format!("it is needed with a recipient; allowed: one of {}", Channel::WORDS.map(|(word, _)| word).join(", ")),
+            format!(
+                "it is needed with a recipient; allowed: one of {}",
+                Channel::WORDS.map(|(word, _)| word).join(", ")
+            ),
         );
     }
     if !query.errors.is_empty() {
@@ -90,14 +102,28 @@ pub async fn list(State(app): State<App>, Pairs(pairs): Pairs<Vec<(String, Strin
     if let (Some(channel), Some(recipient)) = (channel, recipient) {
         let recipient = read(&mut query, channel, &recipient)?;
         let found = within(ONE, app.deps.deliveries.suppression(&recipient)).await?;
-        return Ok(Json(Suppressions { suppressions: found.into_iter().collect(), next: None }));
+        return Ok(Json(Suppressions {
+            suppressions: found.into_iter().collect(),
+            next: None,
+        }));
     }
-    let suppressions = within(MANY, app.deps.deliveries.suppressions(channel, after.flatten(), limit)).await?;
+    let suppressions = within(
+        MANY,
+        app.deps
+            .deliveries
+            .suppressions(channel, after.flatten(), limit),
+    )
+    .await?;
     let is_full = i64::try_from(suppressions.len()).is_ok_and(|found| found >= limit);
     let next = suppressions.last().filter(|_| is_full).map(|last| {
-        let of = channel.map(|channel| format!("&channel={}", channel.word())).unwrap_or_default();
+        let of = channel
+            .map(|channel| format!("&channel={}", channel.word()))
+            .unwrap_or_default();
         let cursor = format!("{}:{}", last.channel, last.recipient_digest);
-        format!("/api/v1/suppressions?limit={limit}{of}&cursor={}", encoded(&cursor))
+        format!(
+            "/api/v1/suppressions?limit={limit}{of}&cursor={}",
+            encoded(&cursor)
+        )
     });
     Ok(Json(Suppressions { suppressions, next }))
 }
@@ -113,10 +139,15 @@ pub async fn add(
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let read = |fields: &mut super::fields::Fields<'_>| {
-        let missing: Vec<&str> = ["channel", "recipient"].into_iter().filter(|name| !fields.has(name)).collect();
+        let missing: Vec<&str> = ["channel", "recipient"]
+            .into_iter()
+            .filter(|name| !fields.has(name))
+            .collect();
         let channel = fields.word("channel", &Channel::WORDS);
         let recipient = fields.text_or_null("recipient", 1..=RECIPIENT_BYTES_MAX);
-        let reason = fields.text_or_null("reason", 0..=WHY_BYTES_MAX).unwrap_or_default();
+        let reason = fields
+            .text_or_null("reason", 0..=WHY_BYTES_MAX)
+            .unwrap_or_default();
         for name in missing {
             let allowed = if name == "channel" {
                 "one of sms, email, push, chat, webhook"
@@ -125,22 +156,38 @@ pub async fn add(
             };
             fields.wrong(name, format!("the field is missing; allowed: {allowed}"));
         }
-        let whom = channel.zip(recipient).map(|(channel, text)| Recipient::parse(channel, &text));
+        let whom = channel
+            .zip(recipient)
+            .map(|(channel, text)| Recipient::parse(channel, &text));
         if let Some(Err(message)) = &whom {
             fields.wrong("recipient", *message);
         }
         (whom.and_then(Result::ok), reason)
     };
-    let ((whom, reason), mut signed) = signed(request, &caller, &["channel", "recipient", "reason"], read).await?;
+    let ((whom, reason), mut signed) =
+        signed(request, &caller, &["channel", "recipient", "reason"], read).await?;
     let Some(recipient) = whom else {
-        return Err(Problem::new(Code::Internal, "a recipient was neither read nor refused"));
+        return Err(Problem::new(
+            Code::Internal,
+            "a recipient was neither read nor refused",
+        ));
     };
     if signed.why.is_empty() {
         signed.why = reason;
     }
     let changed = within(ONE, app.deps.deliveries.suppress(&recipient, &signed)).await?;
-    let status = if changed { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(Suppressed { suppressed: true, changed })))
+    let status = if changed {
+        StatusCode::CREATED
+    } else {
+        StatusCode::OK
+    };
+    Ok((
+        status,
+        Json(Suppressed {
+            suppressed: true,
+            changed,
+        }),
+    ))
 }
 
 /// Lets messages go to a recipient again.
@@ -161,18 +208,25 @@ pub async fn remove(
     let recipient = query.text("recipient", RECIPIENT_BYTES_MAX);
     let signed = signed_of_query(&mut query, &caller);
     if query.errors.is_empty() {
-        for (name, is_given) in [("channel", channel.is_some()), ("recipient", recipient.is_some())] {
+        for (name, is_given) in [
+            ("channel", channel.is_some()),
+            ("recipient", recipient.is_some()),
+        ] {
             if !is_given {
                 query.wrong(name, "the parameter is missing");
             }
         }
     }
-    let (Some(channel), Some(recipient), true) = (channel, recipient, query.errors.is_empty()) else {
+    let (Some(channel), Some(recipient), true) = (channel, recipient, query.errors.is_empty())
+    else {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     };
     let recipient = read(&mut query, channel, &recipient)?;
     let changed = within(ONE, app.deps.deliveries.unsuppress(&recipient, &signed)).await?;
-    Ok(Json(Suppressed { suppressed: false, changed }))
+    Ok(Json(Suppressed {
+        suppressed: false,
+        changed,
+    }))
 }
 
 /// The recipient that a query names.
@@ -185,6 +239,10 @@ fn read(query: &mut Query, channel: Channel, text: &str) -> Result<Recipient, Pr
 
 /// The channel and the digest of a cursor.
 fn place(cursor: &str) -> Option<(&str, &str)> {
-    let is_digest = |text: &str| text.len() == DIGEST_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    cursor.split_once(':').filter(|(_, digest)| is_digest(digest))
+    let is_digest = |text: &str| {
+        text.len() == DIGEST_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    cursor
+        .split_once(':')
+        .filter(|(_, digest)| is_digest(digest))
 }

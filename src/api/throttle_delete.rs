@@ -63,12 +63,21 @@ pub enum Kept {
 /// Takes a throttle away with its record, and answers how it stood. The record goes first, or the keeper of knobs would restore what is
 /// taken away.
 pub async fn take_away(store: &dyn Store, queue: &Queue, name: &Name) -> Result<Status, Kept> {
-    let before = store.status(name).await?.ok_or_else(|| Kept::Unknown(name.clone()))?;
+    let before = store
+        .status(name)
+        .await?
+        .ok_or_else(|| Kept::Unknown(name.clone()))?;
     let children = children(store, name).await?;
     if !children.is_empty() {
-        return Err(Kept::Parent { name: name.clone(), children });
+        return Err(Kept::Parent {
+            name: name.clone(),
+            children,
+        });
     }
-    Record::new(queue.pool.clone()).forget(name).await.map_err(jobs::Error::from)?;
+    Record::new(queue.pool.clone())
+        .forget(name)
+        .await
+        .map_err(jobs::Error::from)?;
     store.delete(name).await?;
     Ok(before)
 }
@@ -118,29 +127,48 @@ pub async fn delete(
         return Err(Problem::new(Code::InUse, detail));
     }
     if app.deps.pools.get(name.as_str()).is_some() {
-        let detail = format!("throttle {name} carries the pool {name}; take [pools.{name}] out of the settings first");
+        let detail = format!(
+            "throttle {name} carries the pool {name}; take [pools.{name}] out of the settings first"
+        );
         return Err(Problem::new(Code::InUse, detail));
     }
     let (queue, throttles) = (&app.deps.queue, &*app.deps.throttles);
 
-    let before = within(MANY, async { take_away(throttles, queue, &name).await.map_err(Problem::from) }).await?;
+    let before = within(MANY, async {
+        take_away(throttles, queue, &name)
+            .await
+            .map_err(Problem::from)
+    })
+    .await?;
 
-    let mut entry = Entry::now(signed.by, "throttle.delete", name.to_string(), signed.why).by(&caller);
+    let mut entry =
+        Entry::now(signed.by, "throttle.delete", name.to_string(), signed.why).by(&caller);
     entry.before = serde_json::to_value(&before.raw).ok();
     let mut warnings: Vec<String> = audit::note(&app, &entry).await.into_iter().collect();
     let waiting = within(MANY, waiting(queue, &name)).await.unwrap_or_else(|_| {
         warnings.push("the throttle is deleted, but its jobs could not be counted: Postgres does not answer".to_owned());
         Count { jobs: 0, more: true }
     });
-    Ok(Json(ThrottleDeleted { throttle: name.to_string(), waiting, warnings }))
+    Ok(Json(ThrottleDeleted {
+        throttle: name.to_string(),
+        waiting,
+        warnings,
+    }))
 }
 
 async fn waiting(queue: &Queue, name: &Name) -> Result<Count, jobs::Error> {
     let mut all = Count::default();
     for state in WAITING {
-        let filter = CancelFilter { throttle: Some(name.to_string()), state: Some(state), ..CancelFilter::default() };
+        let filter = CancelFilter {
+            throttle: Some(name.to_string()),
+            state: Some(state),
+            ..CancelFilter::default()
+        };
         let Count { jobs, more } = queue.count_cancel_jobs(&filter).await?;
-        all = Count { jobs: all.jobs + jobs, more: all.more || more };
+        all = Count {
+            jobs: all.jobs + jobs,
+            more: all.more || more,
+        };
     }
     Ok(all)
 }

@@ -199,7 +199,12 @@ pub struct DepthView {
 
 impl View {
     /// Joins a status with what the sampler knows.
-    pub fn of(status: &Status, measured: Option<&Measured>, counted_at: Option<Timestamp>, now: Timestamp) -> Self {
+    pub fn of(
+        status: &Status,
+        measured: Option<&Measured>,
+        counted_at: Option<Timestamp>,
+        now: Timestamp,
+    ) -> Self {
         let knobs = &status.knobs;
         Self {
             name: status.name.to_string(),
@@ -209,19 +214,33 @@ impl View {
             seq: knobs.seq,
             knobs: Some(KnobsView::of(knobs)),
             effective_rps: Some(status.effective_rps),
-            achieved_rps: measured.and_then(|measured| measured.slope).map(|slope| slope.achieved_rps),
-            limiting_share: measured.and_then(|measured| measured.slope).map(|slope| slope.limiting_share),
+            achieved_rps: measured
+                .and_then(|measured| measured.slope)
+                .map(|slope| slope.achieved_rps),
+            limiting_share: measured
+                .and_then(|measured| measured.slope)
+                .map(|slope| slope.limiting_share),
             state: state_word(status, measured),
             refusal: status.refusal.as_ref().and_then(RefusalView::of),
-            debt_until: status.debt_until_ms.and_then(|ms| Timestamp::from_millisecond(ms).ok()),
-            held_keys: measured.and_then(|measured| measured.held.as_ref()).map(HeldKeysView::of),
-            failing: measured.and_then(|measured| measured.failing.as_ref()).map(FailingView::of),
+            debt_until: status
+                .debt_until_ms
+                .and_then(|ms| Timestamp::from_millisecond(ms).ok()),
+            held_keys: measured
+                .and_then(|measured| measured.held.as_ref())
+                .map(HeldKeysView::of),
+            failing: measured
+                .and_then(|measured| measured.failing.as_ref())
+                .map(FailingView::of),
             problems: status
                 .problems
                 .iter()
-                .map(|problem| ProblemView { field: problem.field.clone(), message: problem.message.clone() })
+                .map(|problem| ProblemView {
+                    field: problem.field.clone(),
+                    message: problem.message.clone(),
+                })
                 .collect(),
-            depth: counted_at.map(|at| DepthView::of(measured.map(|measured| &measured.depth), at, now)),
+            depth: counted_at
+                .map(|at| DepthView::of(measured.map(|measured| &measured.depth), at, now)),
             governor: measured.and_then(|measured| measured.governor.clone()),
             warnings: Vec::new(),
         }
@@ -229,7 +248,9 @@ impl View {
 
     /// A name that jobs carry and no throttle has: its jobs are parked.
     pub fn parked(name: &str, depth: &Depth, counted_at: Timestamp, now: Timestamp) -> Self {
-        let message = format!("there is no throttle {name}; its jobs wait until it exists: flyball throttle set {name} rps=10");
+        let message = format!(
+            "there is no throttle {name}; its jobs wait until it exists: flyball throttle set {name} rps=10"
+        );
         Self {
             name: name.to_owned(),
             mode: None,
@@ -245,7 +266,10 @@ impl View {
             debt_until: None,
             held_keys: None,
             failing: None,
-            problems: vec![ProblemView { field: String::new(), message }],
+            problems: vec![ProblemView {
+                field: String::new(),
+                message,
+            }],
             depth: Some(DepthView::of(Some(depth), counted_at, now)),
             governor: None,
             warnings: Vec::new(),
@@ -255,7 +279,10 @@ impl View {
 
 impl RefusalView {
     fn of(refusal: &RefusalPause) -> Option<Self> {
-        Some(Self { until: Timestamp::from_millisecond(refusal.until_ms).ok()?, why: refusal.why.clone() })
+        Some(Self {
+            until: Timestamp::from_millisecond(refusal.until_ms).ok()?,
+            why: refusal.why.clone(),
+        })
     }
 }
 
@@ -263,18 +290,41 @@ impl HeldKeysView {
     fn of(held: &HeldKeys) -> Self {
         let slowest = held.slowest.as_ref().map(|slowest| SlowestKeyView {
             key: slowest.key.clone(),
-            paused_until: slowest.paused_until_ms.and_then(|ms| Timestamp::from_millisecond(ms).ok()),
+            paused_until: slowest
+                .paused_until_ms
+                .and_then(|ms| Timestamp::from_millisecond(ms).ok()),
             why: slowest.why.clone(),
             learned_rps: slowest.learned_rps,
         });
-        let HeldKeys { keys, ready, paused, resting, learned, probing, held_ready, .. } = *held;
-        Self { keys, ready, paused, resting, learned, probing, held_ready, slowest }
+        let HeldKeys {
+            keys,
+            ready,
+            paused,
+            resting,
+            learned,
+            probing,
+            held_ready,
+            ..
+        } = *held;
+        Self {
+            keys,
+            ready,
+            paused,
+            resting,
+            learned,
+            probing,
+            held_ready,
+            slowest,
+        }
     }
 }
 
 impl FailingView {
     fn of(failing: &Failing) -> Self {
-        Self { failures: failing.failures, succeeded_at: failing.succeeded_at }
+        Self {
+            failures: failing.failures,
+            succeeded_at: failing.succeeded_at,
+        }
     }
 }
 
@@ -354,7 +404,9 @@ pub fn state_word(status: &Status, measured: Option<&Measured>) -> &'static str 
     if let Some(above) = measured.above {
         return above;
     }
-    let is_limiting = measured.slope.is_some_and(|slope| slope.limiting_share > LIMITING);
+    let is_limiting = measured
+        .slope
+        .is_some_and(|slope| slope.limiting_share > LIMITING);
     match own {
         _ if measured.failing.is_some() => "failing",
         _ if !is_limiting && measured.held.as_ref().is_some_and(HeldKeys::hold_most) => "held",
@@ -374,8 +426,19 @@ pub fn state_below(status: &Status) -> Option<&'static str> {
 /// The state of a throttle as its own hash and bucket tell it.
 fn own_state(status: &Status) -> &'static str {
     // Each of these makes the throttle run at safe_rps, or at rps if that is slower.
-    const CAREFUL: [&str; 7] = ["rps", "burst", "window", "safe_rps", "capacity", "key_rps", "key_burst"];
-    let is_careful = status.problems.iter().any(|problem| CAREFUL.contains(&problem.field.as_str()));
+    const CAREFUL: [&str; 7] = [
+        "rps",
+        "burst",
+        "window",
+        "safe_rps",
+        "capacity",
+        "key_rps",
+        "key_burst",
+    ];
+    let is_careful = status
+        .problems
+        .iter()
+        .any(|problem| CAREFUL.contains(&problem.field.as_str()));
     match status.effective_rps {
         _ if status.knobs.paused => "paused",
         0.0 => "stopped",
@@ -390,8 +453,13 @@ fn own_state(status: &Status) -> &'static str {
 
 /// Why the throttle runs at the rate it runs at, as its knobs tell it, and that they will vanish where they do.
 pub fn explain(status: &Status) -> String {
-    let expiry = status.problems.iter().find(|problem| problem.field == EXPIRES);
-    let expiry = expiry.map_or_else(String::new, |problem| format!("; its knobs expire {}", problem.message));
+    let expiry = status
+        .problems
+        .iter()
+        .find(|problem| problem.field == EXPIRES);
+    let expiry = expiry.map_or_else(String::new, |problem| {
+        format!("; its knobs expire {}", problem.message)
+    });
     format!("{}{expiry}", explain_rate(status))
 }
 
@@ -399,16 +467,37 @@ fn explain_rate(status: &Status) -> String {
     let (name, knobs) = (&status.name, &status.knobs);
     let rate = super::waiting::rate(status.effective_rps);
     if status.has_missing_parent() || status.raw.is_empty() {
-        let said: Vec<String> = status.problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
+        let said: Vec<String> = status
+            .problems
+            .iter()
+            .map(|problem| format!("{}: {}", problem.field, problem.message))
+            .collect();
         return format!("{name} is stopped: {}", said.join("; "));
     }
-    if let Some(problem) = status.problems.iter().find(|problem| problem.field != EXPIRES) {
-        return format!("{name} runs at {rate} a second because a knob cannot be used: {}: {}", problem.field, problem.message);
+    if let Some(problem) = status
+        .problems
+        .iter()
+        .find(|problem| problem.field != EXPIRES)
+    {
+        return format!(
+            "{name} runs at {rate} a second because a knob cannot be used: {}: {}",
+            problem.field, problem.message
+        );
     }
-    let who = if knobs.by.is_empty() { "somebody".to_owned() } else { knobs.by.clone() };
-    let when = Timestamp::from_millisecond(knobs.at_ms).ok().filter(|_| knobs.at_ms > 0);
+    let who = if knobs.by.is_empty() {
+        "somebody".to_owned()
+    } else {
+        knobs.by.clone()
+    };
+    let when = Timestamp::from_millisecond(knobs.at_ms)
+        .ok()
+        .filter(|_| knobs.at_ms > 0);
     let when = when.map_or_else(String::new, |at| format!(" at {at:.0}"));
-    let why = if knobs.why.is_empty() { String::new() } else { format!(": {}", knobs.why) };
+    let why = if knobs.why.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", knobs.why)
+    };
     if !knobs.paused && knobs.is_limited_by_capacity(status.at_us) {
         let why = match knobs.capacity_why.as_str() {
             "" => String::new(),
@@ -421,7 +510,9 @@ fn explain_rate(status: &Status) -> String {
     }
     match own_state(status) {
         "paused" => format!("{name} is paused; {who} wrote its knobs last{when}{why}"),
-        "stopped" => format!("{name} is stopped because its rate is 0; {who} wrote its knobs last{when}{why}"),
+        "stopped" => format!(
+            "{name} is stopped because its rate is 0; {who} wrote its knobs last{when}{why}"
+        ),
         "safe_rps" => format!(
             "{name} runs at its safe rate of {rate} a second because its governor has not been heard of since its lease ran out"
         ),

@@ -44,7 +44,9 @@ pub struct Why {
     /// Its name.
     throttle: String,
     /// One sentence.
-    #[schema(example = "34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51 by mongo-load; grew 3 %/min.")]
+    #[schema(
+        example = "34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51 by mongo-load; grew 3 %/min."
+    )]
     sentence: String,
     /// The last decisions, newest first.
     decisions: Vec<Decision>,
@@ -52,7 +54,10 @@ pub struct Why {
 
 /// An edit of knobs; a field that is left out keeps its value, `null` gives it its default back.
 #[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "it describes the body; the fields are checked one by one")]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
 pub struct Edit {
     /// Tokens per second; 0 stops, -1 is unlimited.
     rps: Option<f64>,
@@ -130,20 +135,34 @@ pub async fn list(State(app): State<App>) -> Result<Json<Throttles>, Problem> {
             views.insert(status.name.to_string(), view(&status, sample.as_deref()));
         }
     }
-    if let Some((sample, counted_at)) = sample.as_deref().and_then(|sample| Some((sample, sample.counted_at?))) {
-        for (name, measured) in sample.throttles.iter().filter(|(_, measured)| measured.status.is_none() && !sample.is_store_lost)
+    if let Some((sample, counted_at)) = sample
+        .as_deref()
+        .and_then(|sample| Some((sample, sample.counted_at?)))
+    {
+        for (name, measured) in sample
+            .throttles
+            .iter()
+            .filter(|(_, measured)| measured.status.is_none() && !sample.is_store_lost)
         {
-            views.entry(name.clone()).or_insert_with(|| View::parked(name, &measured.depth, counted_at, clock::now()));
+            views
+                .entry(name.clone())
+                .or_insert_with(|| View::parked(name, &measured.depth, counted_at, clock::now()));
         }
     }
-    Ok(Json(Throttles { at: clock::now(), throttles: views.into_values().collect() }))
+    Ok(Json(Throttles {
+        at: clock::now(),
+        throttles: views.into_values().collect(),
+    }))
 }
 
 /// Shows one throttle.
 #[utoipa::path(get, path = "/api/v1/throttles/{name}", operation_id = "show_throttle", tag = "throttles",
     params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
     responses((status = 200, body = View, headers(("ETag" = String, description = "The knobs' `seq`, for `If-Match`.")))))]
-pub async fn show(State(app): State<App>, Path(name): Path<String>) -> Result<impl IntoResponse, Problem> {
+pub async fn show(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<impl IntoResponse, Problem> {
     let status = status(&app, &name_of(name)?).await?;
     Ok(answer(view(&status, app.deps.live.sample().as_deref())))
 }
@@ -165,9 +184,19 @@ pub async fn why(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let status = status(&app, &name_of(name)?).await?;
-    let sentence = within(ONE, app.deps.decisions.why(&status)).await?.unwrap_or_else(|| explain(&status));
-    let decisions = within(ONE, app.deps.decisions.recent(Some(status.name.as_str()), limit)).await?;
-    Ok(Json(Why { throttle: status.name.to_string(), sentence, decisions }))
+    let sentence = within(ONE, app.deps.decisions.why(&status))
+        .await?
+        .unwrap_or_else(|| explain(&status));
+    let decisions = within(
+        ONE,
+        app.deps.decisions.recent(Some(status.name.as_str()), limit),
+    )
+    .await?;
+    Ok(Json(Why {
+        throttle: status.name.to_string(),
+        sentence,
+        decisions,
+    }))
 }
 
 /// Turns knobs.
@@ -187,18 +216,29 @@ pub async fn edit(
 ) -> Result<impl IntoResponse, Problem> {
     let name = name_of(name)?;
     let mut query = Query::open(pairs, &["create"]);
-    let create = query.word("create", &[("true", true), ("false", false), ("1", true), ("0", false)]).unwrap_or(false);
+    let create = query
+        .word(
+            "create",
+            &[("true", true), ("false", false), ("1", true), ("0", false)],
+        )
+        .unwrap_or(false);
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let if_seq = if_match(request.headers())?;
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
-    let mut change = change(&app, &name, value).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
-    if let Some(parent) = change.fields.get("parent").and_then(Option::as_deref).filter(|parent| limits::is_of_the_api(parent))
+    let mut change = change(&app, &name, value)
+        .map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    if let Some(parent) = change
+        .fields
+        .get("parent")
+        .and_then(Option::as_deref)
+        .filter(|parent| limits::is_of_the_api(parent))
         && !caller.leave.is_admin()
     {
-        let detail =
-            format!("throttle {parent} limits the API itself; only a token with the scope admin may let others draw from it");
+        let detail = format!(
+            "throttle {parent} limits the API itself; only a token with the scope admin may let others draw from it"
+        );
         return Err(Problem::new(Code::ScopeMissing, detail));
     }
     change.if_seq = if_seq;
@@ -221,10 +261,16 @@ fn change(app: &App, name: &Name, value: Value) -> Result<Change, Errors> {
     let mut change = Change::default();
     let knobs: BTreeMap<String, Value> = {
         let allowed = [settable(), vec!["by", "why"]].concat();
-        let Some(mut fields) = Fields::open(value, "", &allowed, &mut errors) else { return Err(errors) };
+        let Some(mut fields) = Fields::open(value, "", &allowed, &mut errors) else {
+            return Err(errors);
+        };
         change.by = fields.text("by", 1..=BY_BYTES_MAX).unwrap_or_default();
         change.why = fields.text("why", 0..=WHY_BYTES_MAX).unwrap_or_default();
-        fields.rest().into_iter().filter(|(field, _)| knob(field).is_some_and(Knob::is_settable)).collect()
+        fields
+            .rest()
+            .into_iter()
+            .filter(|(field, _)| knob(field).is_some_and(Knob::is_settable))
+            .collect()
     };
     match (app.deps.check_knobs)(&knobs) {
         Ok(fields) => change.fields = fields,
@@ -235,50 +281,87 @@ fn change(app: &App, name: &Name, value: Value) -> Result<Change, Errors> {
         }
     }
     if knobs.get("parent").and_then(Value::as_str) == Some(name.as_str()) {
-        errors.body("/parent", "a throttle cannot draw from itself; allowed: the name of another throttle, or null");
+        errors.body(
+            "/parent",
+            "a throttle cannot draw from itself; allowed: the name of another throttle, or null",
+        );
     }
     let ends = knobs.get("manual_until_ms").and_then(Value::as_f64);
     if ends.is_some_and(|ends| ends <= clock::now().as_millisecond() as f64) && errors.is_empty() {
-        errors.body("/manual_until_ms", "is in the past; allowed: unix milliseconds that are still to come, or null for no end");
+        errors.body(
+            "/manual_until_ms",
+            "is in the past; allowed: unix milliseconds that are still to come, or null for no end",
+        );
     }
     if knobs.is_empty() && errors.is_empty() {
-        errors.body("", format!("there is nothing to change; allowed: any of {}", settable().join(", ")));
+        errors.body(
+            "",
+            format!(
+                "there is nothing to change; allowed: any of {}",
+                settable().join(", ")
+            ),
+        );
     }
-    if errors.is_empty() { Ok(change) } else { Err(errors) }
+    if errors.is_empty() {
+        Ok(change)
+    } else {
+        Err(errors)
+    }
 }
 
 fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
-    let Some(value) = headers.get("if-match") else { return Ok(None) };
+    let Some(value) = headers.get("if-match") else {
+        return Ok(None);
+    };
     let text = value.to_str().unwrap_or_default().trim();
     if text == "*" {
         return Ok(None);
     }
-    text.trim_start_matches("W/").trim_matches('"').parse().map(Some).map_err(|_| {
-        let message =
-            format!("{:?} is not allowed; allowed: the seq of the knobs in quotes, such as \"17\"", super::fields::clipped(text));
-        Problem::at(Code::InvalidHeader, Place::Header, "If-Match", message)
-    })
+    text.trim_start_matches("W/")
+        .trim_matches('"')
+        .parse()
+        .map(Some)
+        .map_err(|_| {
+            let message = format!(
+                "{:?} is not allowed; allowed: the seq of the knobs in quotes, such as \"17\"",
+                super::fields::clipped(text)
+            );
+            Problem::at(Code::InvalidHeader, Place::Header, "If-Match", message)
+        })
 }
 
 /// The name in a path, checked.
 pub fn name_of(text: String) -> Result<Name, Problem> {
-    Name::new(text).map_err(|error| Problem::at(Code::InvalidPath, Place::Path, "name", error.to_string()))
+    Name::new(text)
+        .map_err(|error| Problem::at(Code::InvalidPath, Place::Path, "name", error.to_string()))
 }
 
 /// The status of a throttle that must exist.
 pub async fn status(app: &App, name: &Name) -> Result<Status, Problem> {
-    app.deps.throttles.status(name).await?.ok_or_else(|| Problem::throttle_not_found(name))
+    app.deps
+        .throttles
+        .status(name)
+        .await?
+        .ok_or_else(|| Problem::throttle_not_found(name))
 }
 
 /// The throttle as the API shows it.
 pub fn view(status: &Status, sample: Option<&Sample>) -> View {
     let measured = sample.and_then(|sample| sample.throttles.get(status.name.as_str()));
-    View::of(status, measured, sample.and_then(|sample| sample.counted_at), clock::now())
+    View::of(
+        status,
+        measured,
+        sample.and_then(|sample| sample.counted_at),
+        clock::now(),
+    )
 }
 
 /// The answer that shows a throttle.
 pub fn answer(view: View) -> impl IntoResponse {
-    (AppendHeaders([(ETAG, format!("\"{}\"", view.seq))]), Json(view))
+    (
+        AppendHeaders([(ETAG, format!("\"{}\"", view.seq))]),
+        Json(view),
+    )
 }
 
 #[cfg(test)]
@@ -292,7 +375,12 @@ mod tests {
     #[test]
     fn every_knob_that_may_be_set_is_told_in_the_document() {
         let document = serde_json::to_value(Edit::schema()).unwrap();
-        let told: BTreeSet<&str> = document["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        let told: BTreeSet<&str> = document["properties"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
 
         assert_eq!(told, settable().into_iter().chain(["by", "why"]).collect());
     }

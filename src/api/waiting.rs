@@ -22,17 +22,29 @@ pub fn for_its_time(job: &Summary) -> Option<Waiting> {
     let reason = match job.state {
         State::Scheduled => "it is scheduled for a later time".to_owned(),
         State::Retryable => {
-            let error = job.last_error.as_deref().map_or_else(String::new, |error| format!(" ({})", first_line(error)));
-            format!("attempt {} of {} failed{error} and the next is due later", job.attempt, job.max_attempts)
+            let error = job
+                .last_error
+                .as_deref()
+                .map_or_else(String::new, |error| format!(" ({})", first_line(error)));
+            format!(
+                "attempt {} of {} failed{error} and the next is due later",
+                job.attempt, job.max_attempts
+            )
         }
         _ => return None,
     };
-    Some(Waiting { reason, until: job.due_at })
+    Some(Waiting {
+        reason,
+        until: job.due_at,
+    })
 }
 
 /// What the worker lacked that met a waiting job last.
 pub fn need(job: &Detail) -> Option<&str> {
-    let waits = matches!(job.summary.state, State::Scheduled | State::Retryable | State::Ready);
+    let waits = matches!(
+        job.summary.state,
+        State::Scheduled | State::Retryable | State::Ready
+    );
     let last = job.attempts.last().filter(|_| waits)?;
     need_of(last.error.as_deref()?)
 }
@@ -50,26 +62,44 @@ pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> Waiting {
         };
         format!("no live worker serves {need}{add}")
     };
-    Waiting { reason, until: job.due_at }
+    Waiting {
+        reason,
+        until: job.due_at,
+    }
 }
 
 /// Why a running job whose cancellation was asked for still runs.
 pub fn for_its_handler(job: &Detail) -> Option<Waiting> {
     let cancelling = job.summary.state == State::Running && job.cancelling;
-    cancelling
-        .then(|| Waiting { reason: "its cancellation was asked for and its handler has not stopped yet".to_owned(), until: None })
+    cancelling.then(|| Waiting {
+        reason: "its cancellation was asked for and its handler has not stopped yet".to_owned(),
+        until: None,
+    })
 }
 
 /// Why a ready job waits while everything is paused.
 pub fn for_everything(pause: &Pause) -> Waiting {
-    let why = if pause.why.is_empty() { String::new() } else { format!(": {}", first_line(&pause.why)) };
-    Waiting { reason: format!("everything has been paused since {:.0} by {}{why}", pause.since, pause.by), until: None }
+    let why = if pause.why.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", first_line(&pause.why))
+    };
+    Waiting {
+        reason: format!(
+            "everything has been paused since {:.0} by {}{why}",
+            pause.since, pause.by
+        ),
+        until: None,
+    }
 }
 
 /// Why a ready job waits, by what its throttle would answer now; `is_handled` tells whether a live worker runs its kind.
 pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
     let grant = answer.lanes.first();
-    if let Some(limit) = grant.filter(|grant| grant.granted == 0).and_then(|grant| grant.limit.as_ref()) {
+    if let Some(limit) = grant
+        .filter(|grant| grant.granted == 0)
+        .and_then(|grant| grant.limit.as_ref())
+    {
         let wait = grant.map(|grant| grant.wait).unwrap_or_default();
         let until = match limit {
             Limit::Paused { until_ms, .. } => Timestamp::from_millisecond(*until_ms).ok(),
@@ -84,61 +114,98 @@ pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
                 .and_then(|wait_us| answer.at_us.checked_add(wait_us))
                 .and_then(|at_us| Timestamp::from_microsecond(at_us).ok()),
         };
-        return Waiting { reason: sentence(&job.throttle, &job.key, answer.effective_rps, limit), until };
+        return Waiting {
+            reason: sentence(&job.throttle, &job.key, answer.effective_rps, limit),
+            until,
+        };
     }
     let reason = if is_handled {
         "tokens are free; a worker takes it as soon as one has a free slot".to_owned()
     } else {
         format!("no live worker runs jobs of kind {}", job.kind)
     };
-    Waiting { reason, until: None }
+    Waiting {
+        reason,
+        until: None,
+    }
 }
 
 /// Somebody who runs nothing yet, to peek at what the limits of concurrency leave.
 pub fn stranger() -> Holder {
-    Holder { id: String::new(), ttl: std::time::Duration::from_secs(1), held: 0 }
+    Holder {
+        id: String::new(),
+        ttl: std::time::Duration::from_secs(1),
+        held: 0,
+    }
 }
 
 /// What limits a lane, in one sentence.
 pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) -> String {
     match limit {
-        Limit::Tier { name } => format!("throttle {throttle} draws from {name}, which has no token left for it; others go first"),
-        Limit::Throttle => format!("throttle {throttle} lets {} a second through and others go first", rate(effective_rps)),
+        Limit::Tier { name } => format!(
+            "throttle {throttle} draws from {name}, which has no token left for it; others go first"
+        ),
+        Limit::Throttle => format!(
+            "throttle {throttle} lets {} a second through and others go first",
+            rate(effective_rps)
+        ),
         Limit::Key => format!("key {key:?} of throttle {throttle} has used the rate of one key"),
         Limit::Learned => {
-            format!("key {key:?} of throttle {throttle} has used the rate that was learned from what its server answered")
+            format!(
+                "key {key:?} of throttle {throttle} has used the rate that was learned from what its server answered"
+            )
         }
         Limit::Probing { name, key: false } => {
-            format!("throttle {name} was refused by a server; a few jobs go first to see whether more are welcome")
+            format!(
+                "throttle {name} was refused by a server; a few jobs go first to see whether more are welcome"
+            )
         }
         Limit::Probing { key: true, .. } => {
             format!(
                 "key {key:?} of throttle {throttle} was refused by its server; a few jobs go first to see whether more are welcome"
             )
         }
-        Limit::Paused { why, name: Some(name), .. } => {
-            format!("throttle {name} is paused because a server refused it: {}", first_line(why))
+        Limit::Paused {
+            why,
+            name: Some(name),
+            ..
+        } => {
+            format!(
+                "throttle {name} is paused because a server refused it: {}",
+                first_line(why)
+            )
         }
-        Limit::Paused { why, .. } if why.is_empty() => format!("key {key:?} of throttle {throttle} is paused"),
-        Limit::Paused { why, .. } => format!("key {key:?} of throttle {throttle} is paused: {}", first_line(why)),
+        Limit::Paused { why, .. } if why.is_empty() => {
+            format!("key {key:?} of throttle {throttle} is paused")
+        }
+        Limit::Paused { why, .. } => format!(
+            "key {key:?} of throttle {throttle} is paused: {}",
+            first_line(why)
+        ),
         Limit::Stopped { name, why } if why.is_empty() => {
             format!("throttle {name} is stopped: its rate is 0 or somebody paused it")
         }
         Limit::Stopped { name, why } => format!("throttle {name} is stopped: {}", first_line(why)),
         Limit::Concurrency { name, key: false } => {
-            format!("as many jobs of throttle {name} run as may run at once; it starts when one of them ends")
+            format!(
+                "as many jobs of throttle {name} run as may run at once; it starts when one of them ends"
+            )
         }
         Limit::Concurrency { name, key: true } => {
             format!(
                 "as many jobs of key {key:?} run as throttle {name} lets run at once for one key; it starts when one of them ends"
             )
         }
-        Limit::Unknown { name } => format!("there is no throttle {name} yet; create it with: flyball throttle set {name} rps=10"),
+        Limit::Unknown { name } => format!(
+            "there is no throttle {name} yet; create it with: flyball throttle set {name} rps=10"
+        ),
         Limit::Holders { name } => format!(
             "throttle {name} keeps the jobs of {MAX_HOLDERS} holders, and there are as many: use one name for each process, and tell \
              what it holds when it ends"
         ),
-        Limit::StoreLost => format!("Redis does not answer, and throttle {throttle} stops when it cannot ask"),
+        Limit::StoreLost => {
+            format!("Redis does not answer, and throttle {throttle} stops when it cannot ask")
+        }
     }
 }
 
@@ -155,12 +222,20 @@ pub fn rate(rps: f64) -> String {
         4
     };
     let text = format!("{rps:.digits$}");
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
-    if line.chars().count() > 200 { line.chars().take(200).chain(['…']).collect() } else { line.to_owned() }
+    if line.chars().count() > 200 {
+        line.chars().take(200).chain(['…']).collect()
+    } else {
+        line.to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -189,36 +264,66 @@ mod tests {
 
     fn answer(granted: u32, wait_ms: u64, limit: Option<Limit>) -> Answer {
         let wait = Duration::from_millis(wait_ms);
-        let grant = Grant { granted, wait, limit, ..Grant::default() };
-        Answer { lanes: vec![grant], effective_rps: 5.0, at_us: 1_000_000, seq: 1, ..Answer::default() }
+        let grant = Grant {
+            granted,
+            wait,
+            limit,
+            ..Grant::default()
+        };
+        Answer {
+            lanes: vec![grant],
+            effective_rps: 5.0,
+            at_us: 1_000_000,
+            seq: 1,
+            ..Answer::default()
+        }
     }
 
     #[test]
     fn jobs_with_a_due_time_wait_for_it() {
         let waiting = for_its_time(&job(State::Retryable)).unwrap();
-        assert_eq!(waiting.reason, "attempt 2 of 10 failed (500) and the next is due later");
+        assert_eq!(
+            waiting.reason,
+            "attempt 2 of 10 failed (500) and the next is due later"
+        );
         assert_eq!(waiting.until.unwrap().as_second(), 60);
         assert!(for_its_time(&job(State::Ready)).is_none());
     }
 
     #[test]
     fn a_throttled_job_waits_until_the_next_token_by_the_stores_clock() {
-        let waiting = for_tokens(&job(State::Ready), &answer(0, 500, Some(Limit::Throttle)), true);
-        assert_eq!(waiting.reason, "throttle reindex lets 5 a second through and others go first");
+        let waiting = for_tokens(
+            &job(State::Ready),
+            &answer(0, 500, Some(Limit::Throttle)),
+            true,
+        );
+        assert_eq!(
+            waiting.reason,
+            "throttle reindex lets 5 a second through and others go first"
+        );
         assert_eq!(waiting.until.unwrap().as_microsecond(), 1_500_000);
     }
 
     #[test]
     fn a_paused_key_waits_until_its_pause_ends() {
-        let limit = Limit::Paused { until_ms: 9_000, why: "429 from api.example".into(), name: None };
+        let limit = Limit::Paused {
+            until_ms: 9_000,
+            why: "429 from api.example".into(),
+            name: None,
+        };
         let waiting = for_tokens(&job(State::Ready), &answer(0, 1, Some(limit)), true);
-        assert_eq!(waiting.reason, "key \"acme\" of throttle reindex is paused: 429 from api.example");
+        assert_eq!(
+            waiting.reason,
+            "key \"acme\" of throttle reindex is paused: 429 from api.example"
+        );
         assert_eq!(waiting.until.unwrap().as_second(), 9);
     }
 
     #[test]
     fn an_unknown_throttle_says_how_to_create_it_and_nobody_knows_when() {
-        let limit = Limit::Unknown { name: Name::new("new").unwrap() };
+        let limit = Limit::Unknown {
+            name: Name::new("new").unwrap(),
+        };
         let waiting = for_tokens(&job(State::Ready), &answer(0, 0, Some(limit)), true);
         assert!(waiting.reason.contains("flyball throttle set new"));
         assert_eq!(waiting.until, None);
@@ -226,15 +331,25 @@ mod tests {
 
     #[test]
     fn with_tokens_free_a_job_waits_for_a_worker_or_for_one_to_exist() {
-        assert!(for_tokens(&job(State::Ready), &answer(1, 0, None), true).reason.contains("free slot"));
         assert!(
-            for_tokens(&job(State::Ready), &answer(1, 0, None), false).reason.contains("no live worker runs jobs of kind http")
+            for_tokens(&job(State::Ready), &answer(1, 0, None), true)
+                .reason
+                .contains("free slot")
+        );
+        assert!(
+            for_tokens(&job(State::Ready), &answer(1, 0, None), false)
+                .reason
+                .contains("no live worker runs jobs of kind http")
         );
     }
 
     #[test]
     fn while_everything_is_paused_a_job_says_who_did_it_and_why() {
-        let mut pause = Pause { since: Timestamp::UNIX_EPOCH, by: "alice".into(), why: "the disk is full".into() };
+        let mut pause = Pause {
+            since: Timestamp::UNIX_EPOCH,
+            by: "alice".into(),
+            why: "the disk is full".into(),
+        };
         assert_eq!(
             for_everything(&pause).reason,
             "everything has been paused since 1970-01-01T00:00:00Z by alice: the disk is full"
@@ -245,9 +360,15 @@ mod tests {
 
     #[test]
     fn rates_are_written_without_needless_digits() {
-        for (rps, text) in
-            [(5.0, "5"), (0.25, "0.25"), (1.0 / 3.0, "0.3333"), (120.46, "120"), (100.0, "100"), (-1.0, "any number"), (0.0, "0")]
-        {
+        for (rps, text) in [
+            (5.0, "5"),
+            (0.25, "0.25"),
+            (1.0 / 3.0, "0.3333"),
+            (120.46, "120"),
+            (100.0, "100"),
+            (-1.0, "any number"),
+            (0.0, "0"),
+        ] {
             assert_eq!(rate(rps), text);
         }
     }

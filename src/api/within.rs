@@ -10,11 +10,17 @@ pub const ONE: Duration = Duration::from_secs(4);
 pub const MANY: Duration = Duration::from_secs(15);
 
 /// What Postgres answers within `limit`, or the problem that it did not.
-pub async fn within<T, E: Into<Problem>>(limit: Duration, work: impl Future<Output = Result<T, E>>) -> Result<T, Problem> {
+pub async fn within<T, E: Into<Problem>>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, Problem> {
     match tokio::time::timeout(limit, work).await {
         Ok(answer) => answer.map_err(Into::into),
         Err(_) => {
-            tracing::warn!(limit_s = limit.as_secs(), "Postgres did not answer a request in time");
+            tracing::warn!(
+                limit_s = limit.as_secs(),
+                "Postgres did not answer a request in time"
+            );
             let detail = format!(
                 "Postgres did not answer within {} s: it is busy, or a transaction that is still open holds what this needs, such as an \
                  equal unique_key; a change may or may not be made yet. Try again soon, a job with a unique_key cannot be made twice",

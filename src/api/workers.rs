@@ -59,7 +59,15 @@ pub struct Workers {
 pub async fn list(State(app): State<App>) -> Result<Json<Workers>, Problem> {
     let workers = within(ONE, postgres::read_workers(&app.deps.queue.pool)).await?;
     let costs = within(ONE, app.deps.queue.kind_costs()).await?;
-    let costs = costs.into_iter().map(|one| KindCost { kind: one.kind, attempts: one.attempts, mean_cost: one.mean });
+    let costs = costs.into_iter().map(|one| KindCost {
+        kind: one.kind,
+        attempts: one.attempts,
+        mean_cost: one.mean,
+    });
     let differences = differences(&within(ONE, app.deps.queue.serving()).await?);
-    Ok(Json(Workers { workers, differences, costs: costs.collect() }))
+    Ok(Json(Workers {
+        workers,
+        differences,
+        costs: costs.collect(),
+    }))
 }

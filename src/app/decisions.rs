@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 
 use super::clock;
 use crate::api::{
-    Decision, Decisions, FindingState, GovernorState, HandState, Obstacles, QuotaState, ReadError, ShadowState, SignalState,
-    Trip, closed_above, held_keys,
+    Decision, Decisions, FindingState, GovernorState, HandState, Obstacles, QuotaState, ReadError,
+    ShadowState, SignalState, Trip, closed_above, held_keys,
 };
 use crate::governor::decision::timestamp;
 use crate::governor::postgres::Error;
@@ -42,46 +42,102 @@ impl Journalled {
     /// Returns the state of a throttle's governor at `now` (unix seconds); `None` if the throttle
     /// has no governor or it has not decided yet.
     pub async fn view(&self, name: &Name, now: f64) -> Result<Option<View>, ReadError> {
-        let Some(policy) = self.policies.get(name) else { return Ok(None) };
+        let Some(policy) = self.policies.get(name) else {
+            return Ok(None);
+        };
         let stored = self.journal.load(name.as_str()).await.map_err(unread)?;
         Ok(stored.and_then(|(_, state)| View::of_stored(state, policy, now)))
     }
 
     /// Returns one sentence that explains the current rate of a throttle. `status` is `None` if
     /// there is no such throttle.
-    pub async fn sentence(&self, name: &Name, status: Option<&Status>) -> Result<String, ReadError> {
+    pub async fn sentence(
+        &self,
+        name: &Name,
+        status: Option<&Status>,
+    ) -> Result<String, ReadError> {
         let now = status.map_or_else(clock::unix_s, |status| status.at_us as f64 / 1e6);
         let view = self.view(name, now).await?;
-        let decisions = self.journal.recent(Some(name.as_str()), RECENT).await.map_err(unread)?;
-        let depths = self.queue.depths().await.map_err(|error| ReadError::Failed(error.to_string()))?;
-        let ready = depths.throttles.iter().find(|depth| depth.throttle == name.as_str()).map(|depth| depth.ready as u64);
-        let asked = Asked { name: name.as_str(), status, view: view.as_ref(), decisions: &decisions, ready, now };
+        let decisions = self
+            .journal
+            .recent(Some(name.as_str()), RECENT)
+            .await
+            .map_err(unread)?;
+        let depths = self
+            .queue
+            .depths()
+            .await
+            .map_err(|error| ReadError::Failed(error.to_string()))?;
+        let ready = depths
+            .throttles
+            .iter()
+            .find(|depth| depth.throttle == name.as_str())
+            .map(|depth| depth.ready as u64);
+        let asked = Asked {
+            name: name.as_str(),
+            status,
+            view: view.as_ref(),
+            decisions: &decisions,
+            ready,
+            now,
+        };
         let mut sentence = why::sentence(asked);
         let told = view.as_ref().map_or("rps", |view| view.actuator.field());
         // The sentence covers a problem of the governed knob itself; problems of other knobs are
         // added here.
-        for problem in status.iter().flat_map(|status| &status.problems).filter(|problem| problem.field != told) {
+        for problem in status
+            .iter()
+            .flat_map(|status| &status.problems)
+            .filter(|problem| problem.field != told)
+        {
             sentence += &format!(" Its knob {}: {}.", problem.field, problem.message);
         }
         match status {
-            Some(status) => self.with_obstacles(&sentence, status, ready.unwrap_or(0), now).await,
+            Some(status) => {
+                self.with_obstacles(&sentence, status, ready.unwrap_or(0), now)
+                    .await
+            }
             None => Ok(sentence),
         }
     }
 
     /// Adds the other obstacles of the throttle's jobs to the sentence.
-    async fn with_obstacles(&self, sentence: &str, status: &Status, ready: u64, now: f64) -> Result<String, ReadError> {
+    async fn with_obstacles(
+        &self,
+        sentence: &str,
+        status: &Status,
+        ready: u64,
+        now: f64,
+    ) -> Result<String, ReadError> {
         let (name, throttles) = (&status.name, &*self.throttles);
-        let failing = self.queue.failing_of(name.as_str()).await.map_err(|error| ReadError::Failed(error.to_string()))?;
-        let held = if ready > 0 { held_keys(&self.queue, throttles, name).await? } else { None };
+        let failing = self
+            .queue
+            .failing_of(name.as_str())
+            .await
+            .map_err(|error| ReadError::Failed(error.to_string()))?;
+        let held = if ready > 0 {
+            held_keys(&self.queue, throttles, name).await?
+        } else {
+            None
+        };
         let above = closed_above(throttles, status).await;
-        let obstacles = Obstacles { status, above: above.as_ref(), held: held.as_ref(), failing: failing.as_ref(), now };
+        let obstacles = Obstacles {
+            status,
+            above: above.as_ref(),
+            held: held.as_ref(),
+            failing: failing.as_ref(),
+            now,
+        };
         Ok(obstacles.around(sentence))
     }
 }
 
 impl Decisions for Journalled {
-    fn recent<'a>(&'a self, throttle: Option<&'a str>, limit: i64) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>> {
+    fn recent<'a>(
+        &'a self,
+        throttle: Option<&'a str>,
+        limit: i64,
+    ) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>> {
         Box::pin(async move {
             let decisions = self.journal.recent(throttle, limit).await.map_err(unread)?;
             Ok(decisions.into_iter().map(shown).collect())
@@ -158,8 +214,17 @@ fn standing(view: View) -> GovernorState {
         braked_share: score.braked_share(),
         sentence: score.sentence(),
     });
-    let last_trip = view.last_trip.map(|trip| Trip { at: trip.at, by: trip.by, height: trip.height });
-    let hand = view.hand.map(|hand| HandState { what: hand.what, by: hand.by, at: timestamp(hand.at), why: hand.why });
+    let last_trip = view.last_trip.map(|trip| Trip {
+        at: trip.at,
+        by: trip.by,
+        height: trip.height,
+    });
+    let hand = view.hand.map(|hand| HandState {
+        what: hand.what,
+        by: hand.by,
+        at: timestamp(hand.at),
+        why: hand.why,
+    });
     let findings = view.findings.into_iter().map(|found| FindingState {
         finding: found.finding.word().to_owned(),
         since: found.since,
@@ -184,5 +249,8 @@ fn standing(view: View) -> GovernorState {
 
 /// Returns the name of a unit variant in JSON.
 fn word(value: &impl serde::Serialize) -> Option<String> {
-    serde_json::to_value(value).ok()?.as_str().map(str::to_owned)
+    serde_json::to_value(value)
+        .ok()?
+        .as_str()
+        .map(str::to_owned)
 }

@@ -35,6 +35,9 @@ mod tests {
     #[test]
     fn the_soft_limit_becomes_the_hard_one() {
         let raised = raise_limit();
-        assert_eq!(Some(raised), getrlimit(Resource::Nofile).maximum.or(Some(raised)));
+        assert_eq!(
+            Some(raised),
+            getrlimit(Resource::Nofile).maximum.or(Some(raised))
+        );
     }
 }

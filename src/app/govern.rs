@@ -54,12 +54,23 @@ pub(super) fn governor(
     // unreachable Postgres holds the knob up.
     let apart = queue.apart(2, PATIENCE);
     let usual = Prometheus::new(&settings.prometheus_url)?;
-    let timed = policies.iter().filter(|(_, policy)| policy.hears_durations()).map(|(name, _)| name.to_string()).collect();
+    let timed = policies
+        .iter()
+        .filter(|(_, policy)| policy.hears_durations())
+        .map(|(name, _)| name.to_string())
+        .collect();
     let told = feedback(Feedbacks::new(&apart).with_durations(timed));
-    let sources = Sources::new(usual).with_depth(depth(queue.clone())).with_feedback(told);
+    let sources = Sources::new(usual)
+        .with_depth(depth(queue.clone()))
+        .with_feedback(told);
     let sources = sources.with_complaints(complaints_postgres::from_tally(apart.clone()));
     let sources = servers::named(settings, sources)?;
-    Ok(Governor::with(throttles.clone(), Journal::new(apart).with_patience(PATIENCE), sources, policies)?)
+    Ok(Governor::with(
+        throttles.clone(),
+        Journal::new(apart).with_patience(PATIENCE),
+        sources,
+        policies,
+    )?)
 }
 
 /// Returns a source of the depth and age of a throttle's queue, as of its last walk.
@@ -70,10 +81,18 @@ fn depth(queue: Queue) -> DepthSource {
     Arc::new(move |throttle| {
         let (queue, throttle) = (queue.clone(), throttle.to_owned());
         Box::pin(async move {
-            let depths = tokio::time::timeout(PATIENCE, queue.depths()).await.ok()?.ok()?;
+            let depths = tokio::time::timeout(PATIENCE, queue.depths())
+                .await
+                .ok()?
+                .ok()?;
             let at = unix_s(depths.at?);
-            let of = depths.throttles.iter().find(|depth| depth.throttle == throttle);
-            let oldest_at = of.filter(|depth| depth.ready > 0).and_then(|depth| depth.oldest_ready_at);
+            let of = depths
+                .throttles
+                .iter()
+                .find(|depth| depth.throttle == throttle);
+            let oldest_at = of
+                .filter(|depth| depth.ready > 0)
+                .and_then(|depth| depth.oldest_ready_at);
             Some(Depth {
                 ready: of.map_or(0, |depth| depth.ready) as f64,
                 oldest_s: oldest_at.map_or(0.0, |oldest| (at - unix_s(oldest)).max(0.0)),
@@ -108,7 +127,11 @@ fn feedback(told: Feedbacks) -> FeedbackSource {
                 age_s: one.age_s,
                 born_s: one.born_s,
             };
-            let told = told.of(&throttle).await.inspect_err(|error| tracing::debug!(%error, "no word of the workers")).ok()?;
+            let told = told
+                .of(&throttle)
+                .await
+                .inspect_err(|error| tracing::debug!(%error, "no word of the workers"))
+                .ok()?;
             Some(told.into_iter().map(of).collect())
         })
     })
@@ -145,7 +168,9 @@ impl Term {
 
     /// Returns the term, unless its lease may have expired.
     fn leading(&self) -> Option<u64> {
-        self.get().filter(|(_, since)| since.elapsed() < LEASE).map(|(term, _)| term)
+        self.get()
+            .filter(|(_, since)| since.elapsed() < LEASE)
+            .map(|(term, _)| term)
     }
 }
 
@@ -160,7 +185,10 @@ async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &Cancel
         let before = term.get();
         if reached.is_none_or(|at: Instant| at.elapsed() >= OUT_OF_REACH) {
             if let Some((term, _)) = before {
-                tracing::warn!(term, "the knobs cannot be reached; another process may lead the governor");
+                tracing::warn!(
+                    term,
+                    "the knobs cannot be reached; another process may lead the governor"
+                );
                 let _ = leader.release().await;
             }
             term.set(None);
@@ -214,7 +242,9 @@ async fn rounds(governor: &Governor, round: Round, term: &Term, cancel: &Cancell
             () = cancel.cancelled() => return,
             _ = pace.tick() => {}
         }
-        let Some(leading) = term.leading() else { continue };
+        let Some(leading) = term.leading() else {
+            continue;
+        };
         let report = match round {
             Round::Tick => governor.tick(leading).await,
             Round::Fast => governor.fast(leading).await,
@@ -223,7 +253,10 @@ async fn rounds(governor: &Governor, round: Round, term: &Term, cancel: &Cancell
             pace.reset_after(CONFIRM_AFTER);
         }
         if report.fenced {
-            tracing::warn!(term = leading, "another governor leads with a later term; resting");
+            tracing::warn!(
+                term = leading,
+                "another governor leads with a later term; resting"
+            );
             term.set(None);
         }
     }

@@ -25,17 +25,27 @@ const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_why"];
 
 pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: CancellationToken) {
     let saved = Arc::new(tokio::sync::Mutex::new((BTreeMap::new(), Odd::new())));
-    periodic(Pace { name: "keep knobs", every: EVERY, wake: None }, cancel, || {
-        let (store, record, saved) = (store.clone(), record.clone(), saved.clone());
-        async move {
-            let (saved, told) = &mut *saved.lock().await;
-            let odd = tick(&*store, &record, saved).await?;
-            // Each problem is logged once, for as long as it stays the same.
-            odd.iter().filter(|(name, why)| told.get(*name) != Some(*why)).for_each(tell);
-            *told = odd;
-            anyhow::Ok(())
-        }
-    })
+    periodic(
+        Pace {
+            name: "keep knobs",
+            every: EVERY,
+            wake: None,
+        },
+        cancel,
+        || {
+            let (store, record, saved) = (store.clone(), record.clone(), saved.clone());
+            async move {
+                let (saved, told) = &mut *saved.lock().await;
+                let odd = tick(&*store, &record, saved).await?;
+                // Each problem is logged once, for as long as it stays the same.
+                odd.iter()
+                    .filter(|(name, why)| told.get(*name) != Some(*why))
+                    .for_each(tell);
+                *told = odd;
+                anyhow::Ok(())
+            }
+        },
+    )
     .await;
 }
 
@@ -58,12 +68,16 @@ const MOST_FIELDS: usize = 200;
 fn recordable(raw: BTreeMap<String, String>) -> (BTreeMap<String, String>, Option<String>) {
     let all = raw.len();
     let fits = |text: &str| !text.contains('\0') && text.len() <= LONGEST_TEXT;
-    let (knobs, others): (Vec<_>, Vec<_>) =
-        raw.into_iter().filter(|(field, text)| fits(field) && fits(text)).partition(|(field, _)| rules::knob(field).is_some());
-    let kept: BTreeMap<String, String> = knobs.into_iter().chain(others).take(MOST_FIELDS).collect();
+    let (knobs, others): (Vec<_>, Vec<_>) = raw
+        .into_iter()
+        .filter(|(field, text)| fits(field) && fits(text))
+        .partition(|(field, _)| rules::knob(field).is_some());
+    let kept: BTreeMap<String, String> =
+        knobs.into_iter().chain(others).take(MOST_FIELDS).collect();
     let left_out = all - kept.len();
-    let why =
-        format!("{left_out} fields hold a NUL, are longer than {LONGEST_TEXT} bytes or are too many; they are not recorded");
+    let why = format!(
+        "{left_out} fields hold a NUL, are longer than {LONGEST_TEXT} bytes or are too many; they are not recorded"
+    );
     (kept, (left_out > 0).then_some(why))
 }
 
@@ -148,10 +162,18 @@ pub(super) async fn tick(
     failed.map_or(Ok(odd), |error| Err(error.into()))
 }
 
-async fn restore(store: &dyn Store, name: &Name, fields: &BTreeMap<String, String>) -> Result<Status, throttle::Error> {
-    let fields = fields.iter().filter(|(field, _)| !PASSING.contains(&field.as_str()));
+async fn restore(
+    store: &dyn Store,
+    name: &Name,
+    fields: &BTreeMap<String, String>,
+) -> Result<Status, throttle::Error> {
+    let fields = fields
+        .iter()
+        .filter(|(field, _)| !PASSING.contains(&field.as_str()));
     let change = Change {
-        fields: fields.map(|(field, text)| (field.clone(), Some(text.clone()))).collect(),
+        fields: fields
+            .map(|(field, text)| (field.clone(), Some(text.clone())))
+            .collect(),
         by: "flyball".to_owned(),
         why: "restored: the knobs were missing in Redis".to_owned(),
         create: true,

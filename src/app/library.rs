@@ -58,8 +58,18 @@ impl Runner {
 
     /// Begins with these settings, for instance those of `Settings::from_env`.
     pub fn with(settings: Settings) -> Builder {
-        let roles = Roles { api: false, runner: true, governor: false };
-        Builder { settings, roles, kinds: Kinds::default(), throttles: Vec::new(), schedules: Vec::new() }
+        let roles = Roles {
+            api: false,
+            runner: true,
+            governor: false,
+        };
+        Builder {
+            settings,
+            roles,
+            kinds: Kinds::default(),
+            throttles: Vec::new(),
+            schedules: Vec::new(),
+        }
     }
 
     /// Returns the queue, to enqueue and inspect jobs.
@@ -166,8 +176,15 @@ impl Builder {
 
     /// Creates a throttle with these knobs if it does not exist yet; an existing throttle keeps its
     /// knobs.
-    pub fn throttle<'a>(mut self, name: impl Into<String>, knobs: impl IntoIterator<Item = (&'a str, Value)>) -> Self {
-        let knobs = knobs.into_iter().map(|(knob, value)| (knob.to_owned(), value)).collect();
+    pub fn throttle<'a>(
+        mut self,
+        name: impl Into<String>,
+        knobs: impl IntoIterator<Item = (&'a str, Value)>,
+    ) -> Self {
+        let knobs = knobs
+            .into_iter()
+            .map(|(knob, value)| (knob.to_owned(), value))
+            .collect();
         self.throttles.push((name.into(), knobs));
         self
     }
@@ -193,12 +210,17 @@ impl Builder {
             let problems = schedule.problems();
             if !problems.is_empty() {
                 let error = crate::cron::Error::Invalid(problems);
-                return Err(anyhow::Error::new(error).context(format!("the schedule {:?}", schedule.name)));
+                return Err(
+                    anyhow::Error::new(error).context(format!("the schedule {:?}", schedule.name))
+                );
             }
         }
         let mut changes = Vec::new();
         for (name, knobs) in &self.throttles {
-            let (name, fields) = (Name::new(name.as_str())?, Knobs::check(knobs).map_err(Error::Invalid)?);
+            let (name, fields) = (
+                Name::new(name.as_str())?,
+                Knobs::check(knobs).map_err(Error::Invalid)?,
+            );
             let change = Change {
                 fields,
                 by: "program".to_owned(),

@@ -9,14 +9,20 @@ use crate::config::{self, LogFormat, Settings};
 /// Starts logging as the settings say; a second call changes nothing.
 pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
     // Postgres' notices are logged as info and say nothing that an operator needs.
-    let wanted = if settings.log.contains("sqlx") { settings.log.clone() } else { format!("{},sqlx=warn", settings.log) };
+    let wanted = if settings.log.contains("sqlx") {
+        settings.log.clone()
+    } else {
+        format!("{},sqlx=warn", settings.log)
+    };
     let filter = EnvFilter::try_new(wanted).map_err(|error| config::Error::Value {
         place: "FLYBALL_LOG (setting log)".to_owned(),
         value: format!("{:?} ({error})", settings.log),
         allowed: "error, warn, info, debug, trace, or a filter such as flyball=debug,sqlx=warn",
     })?;
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
+    let lines = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
     let _ = match settings.log_format {
         LogFormat::Text => lines.with_target(false).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),

@@ -40,16 +40,27 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> 
     let pools = Arc::new(settings.pools()?);
     // The operator sets the addresses of providers; those of recipients come with the message and
     // are guarded.
-    let tools = Tools { http: Arc::new(Http::new(Guard::open())?), guarded: Arc::new(Http::new(guard)?) };
+    let tools = Tools {
+        http: Arc::new(Http::new(Guard::open())?),
+        guarded: Arc::new(Http::new(guard)?),
+    };
     let mut drivers = BTreeMap::new();
     for (name, pool) in &pools.0 {
         let of_pool = pool.accounts.iter().map(|limited| {
             let account = &limited.account;
-            build::build(pool.provider, account, &tools).map_err(|refused| settings.unusable(name, &account.name, &refused))
+            build::build(pool.provider, account, &tools)
+                .map_err(|refused| settings.unusable(name, &account.name, &refused))
         });
-        drivers.insert(name.clone(), Arc::new(of_pool.collect::<Result<Vec<_>, _>>()?));
+        drivers.insert(
+            name.clone(),
+            Arc::new(of_pool.collect::<Result<Vec<_>, _>>()?),
+        );
     }
-    Ok(Built { pools, tools, drivers })
+    Ok(Built {
+        pools,
+        tools,
+        drivers,
+    })
 }
 
 /// Opens the desks of pools.
@@ -60,18 +71,34 @@ pub(super) fn open(
     notes: &Arc<dyn Notes>,
     registry: &mut Registry,
 ) -> anyhow::Result<Open> {
-    let Built { pools, tools, drivers } = built;
+    let Built {
+        pools,
+        tools,
+        drivers,
+    } = built;
     let metrics = Metrics::register(registry);
     let (tell, changes) = mpsc::unbounded_channel();
     let mut carriers = BTreeMap::new();
     for (name, drivers) in drivers {
-        let Some(pool) = pools.get(&name) else { continue };
+        let Some(pool) = pools.get(&name) else {
+            continue;
+        };
         let desk = Desk::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
         carriers.insert(name, Carrier { desk, drivers });
     }
     let deliveries = Deliveries::new(&queue.pool);
     deliveries.metrics.register(registry);
-    Ok(Open { pools, means: Means { carriers, deliveries, metrics }, tools, alarms: Alarms::new(queue.clone()), changes })
+    Ok(Open {
+        pools,
+        means: Means {
+            carriers,
+            deliveries,
+            metrics,
+        },
+        tools,
+        alarms: Alarms::new(queue.clone()),
+        changes,
+    })
 }
 
 impl Open {
@@ -84,7 +111,11 @@ impl Open {
         vital: &Vital,
         cancel: &CancellationToken,
     ) -> Vec<JoinHandle<()>> {
-        let Means { carriers, deliveries, metrics } = self.means;
+        let Means {
+            carriers,
+            deliveries,
+            metrics,
+        } = self.means;
         let mut tasks = Vec::new();
         for carrier in carriers.values() {
             let Carrier { desk, drivers } = carrier.clone();
@@ -103,7 +134,13 @@ impl Open {
         if carriers.is_empty() {
             return tasks;
         }
-        let told = tell_changes(carriers, self.alarms, metrics, self.changes, cancel.child_token());
+        let told = tell_changes(
+            carriers,
+            self.alarms,
+            metrics,
+            self.changes,
+            cancel.child_token(),
+        );
         tasks.push(vital.spawn("tell changes", cancel.child_token(), told));
         tasks
     }

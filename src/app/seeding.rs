@@ -38,10 +38,15 @@ pub(super) struct Seeding {
 
 impl Seeding {
     /// Seeds, or starts a task that will if Redis is unreachable.
-    pub(super) async fn start(self, cancel: CancellationToken) -> anyhow::Result<Option<JoinHandle<()>>> {
+    pub(super) async fn start(
+        self,
+        cancel: CancellationToken,
+    ) -> anyhow::Result<Option<JoinHandle<()>>> {
         let begun = Instant::now();
         loop {
-            let Err(error) = self.once().await else { return Ok(None) };
+            let Err(error) = self.once().await else {
+                return Ok(None);
+            };
             // Knobs that this Redis cannot hold will not become valid with time.
             if matches!(cause(&error), Some(throttle::Error::Invalid(_))) {
                 return Err(error.context("the recorded knobs cannot be restored"));
@@ -92,7 +97,9 @@ impl Seeding {
         let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();
         api::seed_limits(store, &tenants).await?;
         for desk in &self.desks {
-            pool::seed(desk).await.with_context(|| format!("the throttles of pool {}", desk.pool().name))?;
+            pool::seed(desk)
+                .await
+                .with_context(|| format!("the throttles of pool {}", desk.pool().name))?;
         }
         if self.has_alerts {
             seed_alerts(store).await?;
@@ -110,10 +117,15 @@ fn cause(error: &anyhow::Error) -> Option<&throttle::Error> {
 
 /// Creates the throttle of alarms if it does not exist; existing knobs stay.
 async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
-    let Ok(name) = Name::new(ALERTS) else { return Ok(()) };
+    let Ok(name) = Name::new(ALERTS) else {
+        return Ok(());
+    };
     let fields = [("rps", "10"), ("key_rps", "2"), ("on_store_loss", "open")];
     let change = Change {
-        fields: fields.into_iter().map(|(field, text)| (field.to_owned(), Some(text.to_owned()))).collect(),
+        fields: fields
+            .into_iter()
+            .map(|(field, text)| (field.to_owned(), Some(text.to_owned())))
+            .collect(),
         by: "flyball".to_owned(),
         why: "alarms of pools; change it as you need".to_owned(),
         create: true,

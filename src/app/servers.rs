@@ -12,7 +12,10 @@ use crate::signals::{Database, Prometheus};
 /// Builds sources with the Prometheus servers of the settings, for commands that read signals
 /// without a governor.
 pub fn prometheus_sources(settings: &Settings) -> anyhow::Result<Sources> {
-    named(settings, Sources::new(Prometheus::new(&settings.prometheus_url)?))
+    named(
+        settings,
+        Sources::new(Prometheus::new(&settings.prometheus_url)?),
+    )
 }
 
 /// Adds the servers of the settings to the sources. A server that cannot be read or used stops the
@@ -33,21 +36,40 @@ pub(super) fn named(settings: &Settings, mut sources: Sources) -> anyhow::Result
 
 fn access(server: &PrometheusServer) -> anyhow::Result<Access> {
     let credentials = match &server.user {
-        None => secret(("token_env", &server.token_env), ("token_file", &server.token_file))?.map(Credentials::Bearer),
-        Some(user) => secret(("password_env", &server.password_env), ("password_file", &server.password_file))?
-            .map(|password| Credentials::Basic(user.clone(), password)),
+        None => secret(
+            ("token_env", &server.token_env),
+            ("token_file", &server.token_file),
+        )?
+        .map(Credentials::Bearer),
+        Some(user) => secret(
+            ("password_env", &server.password_env),
+            ("password_file", &server.password_file),
+        )?
+        .map(|password| Credentials::Basic(user.clone(), password)),
     };
     let mut headers: Vec<(String, String)> = server.headers.clone().into_iter().collect();
     for (name, variable) in &server.headers_env {
         headers.push((name.clone(), variable_of("headers_env", variable)?));
     }
-    let authorities = server.ca_file.as_ref().map(|path| std::fs::read(path).context("ca_file cannot be read")).transpose()?;
-    Ok(Access { url: server.url.clone(), credentials: credentials.unwrap_or_default(), headers, authorities })
+    let authorities = server
+        .ca_file
+        .as_ref()
+        .map(|path| std::fs::read(path).context("ca_file cannot be read"))
+        .transpose()?;
+    Ok(Access {
+        url: server.url.clone(),
+        credentials: credentials.unwrap_or_default(),
+        headers,
+        authorities,
+    })
 }
 
 /// Reads the secret that one of two keys leads to. A file is read again for each use, and here only
 /// to check that it can be read.
-fn secret((env, variable): (&str, &Option<String>), (file, path): (&str, &Option<String>)) -> anyhow::Result<Option<Secret>> {
+fn secret(
+    (env, variable): (&str, &Option<String>),
+    (file, path): (&str, &Option<String>),
+) -> anyhow::Result<Option<Secret>> {
     if let Some(variable) = variable {
         return Ok(Some(Secret::Text(variable_of(env, variable)?)));
     }
@@ -65,12 +87,18 @@ fn url(server: &DatabaseServer) -> anyhow::Result<String> {
 }
 
 fn variable_of(key: &str, variable: &str) -> anyhow::Result<String> {
-    let text = std::env::var(variable).ok().filter(|text| !text.trim().is_empty());
-    Ok(text.with_context(|| format!("{key}: the environment variable {variable} is not set"))?.trim().to_owned())
+    let text = std::env::var(variable)
+        .ok()
+        .filter(|text| !text.trim().is_empty());
+    Ok(text
+        .with_context(|| format!("{key}: the environment variable {variable} is not set"))?
+        .trim()
+        .to_owned())
 }
 
 fn read(key: &str, path: &str) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("{key}: the file {path} cannot be read"))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("{key}: the file {path} cannot be read"))?;
     anyhow::ensure!(!text.trim().is_empty(), "{key}: the file {path} is empty");
     Ok(text.trim().to_owned())
 }

@@ -11,11 +11,13 @@
 
 /// Candidate lags, in seconds.
 const LAGS_S: [f64; 24] = [
-    0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 75.0, 90.0, 110.0, 130.0, 150.0,
-    180.0, 220.0, 300.0,
+    0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 60.0, 75.0,
+    90.0, 110.0, 130.0, 150.0, 180.0, 220.0, 300.0,
 ];
 /// Candidate dead times, in seconds.
-const DEAD_S: [f64; 14] = [0.0, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0, 60.0];
+const DEAD_S: [f64; 14] = [
+    0.0, 1.0, 2.0, 4.0, 7.0, 10.0, 15.0, 20.0, 25.0, 30.0, 35.0, 40.0, 50.0, 60.0,
+];
 /// Fewest samples from which five numbers can be estimated.
 const SAMPLES_MIN: usize = 12;
 /// Smallest part of the load that counts as a response, in setpoints.
@@ -79,11 +81,25 @@ pub fn fit(samples: &[Sample], rate: &[Stretch]) -> Option<Fit> {
     for lag_s in LAGS_S {
         let behind = lagged(rate, begin, last.at, lag_s);
         for dead_s in DEAD_S {
-            let at = |t: f64| behind[((t - dead_s - begin).round().max(0.0) as usize).min(behind.len() - 1)];
-            let rows: Vec<[f64; 3]> = samples.iter().map(|s| [1.0, (s.at - middle) / 3600.0, at(s.at)]).collect();
-            let Some((squares, found)) = solve(samples, &rows) else { continue };
+            let at = |t: f64| {
+                behind[((t - dead_s - begin).round().max(0.0) as usize).min(behind.len() - 1)]
+            };
+            let rows: Vec<[f64; 3]> = samples
+                .iter()
+                .map(|s| [1.0, (s.at - middle) / 3600.0, at(s.at)])
+                .collect();
+            let Some((squares, found)) = solve(samples, &rows) else {
+                continue;
+            };
             if best.as_ref().is_none_or(|(least, _)| squares < *least) {
-                best = Some((squares, Fit { lag_s, dead_time_s: dead_s, ..found }));
+                best = Some((
+                    squares,
+                    Fit {
+                        lag_s,
+                        dead_time_s: dead_s,
+                        ..found
+                    },
+                ));
             }
         }
     }
@@ -92,7 +108,11 @@ pub fn fit(samples: &[Sample], rate: &[Stretch]) -> Option<Fit> {
 
 /// Returns the rate behind a first-order lag, at every second from `begin` to `end`.
 fn lagged(rate: &[Stretch], begin: f64, end: f64, lag_s: f64) -> Vec<f64> {
-    let share = if lag_s < 1.0 { 1.0 } else { 1.0 - (-1.0 / lag_s).exp() };
+    let share = if lag_s < 1.0 {
+        1.0
+    } else {
+        1.0 - (-1.0 / lag_s).exp()
+    };
     let mut stretches = rate.iter().peekable();
     let mut value = rate[0].rps;
     let seconds = (end - begin).ceil().max(0.0) as usize;
@@ -101,7 +121,9 @@ fn lagged(rate: &[Stretch], begin: f64, end: f64, lag_s: f64) -> Vec<f64> {
         while stretches.peek().is_some_and(|stretch| stretch.until < t) {
             stretches.next();
         }
-        let rps = stretches.peek().map_or(rate[rate.len() - 1].rps, |stretch| stretch.rps);
+        let rps = stretches
+            .peek()
+            .map_or(rate[rate.len() - 1].rps, |stretch| stretch.rps);
         value += share * (rps - value);
         value
     });
@@ -113,14 +135,30 @@ fn lagged(rate: &[Stretch], begin: f64, end: f64, lag_s: f64) -> Vec<f64> {
 fn solve(samples: &[Sample], rows: &[[f64; 3]]) -> Option<(f64, Fit)> {
     let y: Vec<f64> = samples.iter().map(|s| s.x).collect();
     let plain = least_squares(rows, &y)?.0;
-    let left: Vec<f64> = rows.iter().zip(&y).map(|(row, y)| y - dot(row, &plain)).collect();
-    let (own, next): (f64, f64) =
-        left.windows(2).fold((0.0, 0.0), |(own, next), pair| (own + pair[0] * pair[0], next + pair[0] * pair[1]));
-    let alike = if own > 0.0 { (next / own).clamp(0.0, RESEMBLANCE_MAX) } else { 0.0 };
-    let white_rows: Vec<[f64; 3]> = rows.windows(2).map(|pair| [0, 1, 2].map(|i| pair[1][i] - alike * pair[0][i])).collect();
+    let left: Vec<f64> = rows
+        .iter()
+        .zip(&y)
+        .map(|(row, y)| y - dot(row, &plain))
+        .collect();
+    let (own, next): (f64, f64) = left.windows(2).fold((0.0, 0.0), |(own, next), pair| {
+        (own + pair[0] * pair[0], next + pair[0] * pair[1])
+    });
+    let alike = if own > 0.0 {
+        (next / own).clamp(0.0, RESEMBLANCE_MAX)
+    } else {
+        0.0
+    };
+    let white_rows: Vec<[f64; 3]> = rows
+        .windows(2)
+        .map(|pair| [0, 1, 2].map(|i| pair[1][i] - alike * pair[0][i]))
+        .collect();
     let white_y: Vec<f64> = y.windows(2).map(|pair| pair[1] - alike * pair[0]).collect();
     let (found, unit_variance) = least_squares(&white_rows, &white_y)?;
-    let squares: f64 = white_rows.iter().zip(&white_y).map(|(row, y)| (y - dot(row, &found)).powi(2)).sum();
+    let squares: f64 = white_rows
+        .iter()
+        .zip(&white_y)
+        .map(|(row, y)| (y - dot(row, &found)).powi(2))
+        .sum();
     let [background, drift_per_hour, cost] = found;
     let freedom = (samples.len() - 5).max(1) as f64;
     let cost_error = (squares / freedom * unit_variance).sqrt() / cost;
@@ -177,7 +215,8 @@ fn least_squares(rows: &[[f64; 3]], y: &[f64]) -> Option<([f64; 3], f64)> {
     if determinant.abs() < 1e-9 {
         return None;
     }
-    let found = [0, 1, 2].map(|i| (0..3).map(|j| minor(j, i) * right[j]).sum::<f64>() / determinant / size[i]);
+    let found = [0, 1, 2]
+        .map(|i| (0..3).map(|j| minor(j, i) * right[j]).sum::<f64>() / determinant / size[i]);
     Some((found, minor(2, 2) / determinant / (size[2] * size[2])))
 }
 

@@ -25,29 +25,51 @@ const BACKGROUND: f64 = 0.25;
 fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
     let mut noise = Noise(seed);
     let start = 0.15 / cost;
-    let mut pulse = Pulse::new(Shape::default(), start, (start / 100.0, start * 100.0), 0.0).unwrap();
+    let mut pulse =
+        Pulse::new(Shape::default(), start, (start / 100.0, start * 100.0), 0.0).unwrap();
     let mut rates = vec![start; dead_s as usize + 1];
-    let (mut rate, mut swing, mut average, mut peak) = (start, 0.0, BACKGROUND + cost * start, 0.0f64);
-    let (mut taken, mut samples, mut stretches): (Vec<Sample>, Vec<Sample>, Vec<Stretch>) = Default::default();
+    let (mut rate, mut swing, mut average, mut peak) =
+        (start, 0.0, BACKGROUND + cost * start, 0.0f64);
+    let (mut taken, mut samples, mut stretches): (Vec<Sample>, Vec<Sample>, Vec<Stretch>) =
+        Default::default();
     for second in 1..8000u32 {
         let now = f64::from(second);
         rates.push(rate);
         swing += -swing / 120.0 + 0.12 * (2.0f64 / 120.0).sqrt() * 1.73 * noise.next();
         let load = BACKGROUND * (1.0 + swing) + cost * rates[rates.len() - 1 - dead_s as usize];
-        average = smooth(average, load * (1.0 + 1.5 * noise.next()).max(0.0), 1.0, lag_s);
+        average = smooth(
+            average,
+            load * (1.0 + 1.5 * noise.next()).max(0.0),
+            1.0,
+            lag_s,
+        );
         if second % 15 == 7 {
             peak = peak.max(average);
-            taken.push(Sample { at: now, x: average });
+            taken.push(Sample {
+                at: now,
+                x: average,
+            });
         }
-        stretches.push(Stretch { until: now, rps: rate });
-        let visible = taken.iter().take_while(|sample| sample.at + 22.0 <= now).count();
+        stretches.push(Stretch {
+            until: now,
+            rps: rate,
+        });
+        let visible = taken
+            .iter()
+            .take_while(|sample| sample.at + 22.0 <= now)
+            .count();
         let fresh: Vec<Sample> = taken.drain(..visible).collect();
         samples.extend(&fresh);
         match pulse.next(now, &fresh) {
             Move::Stay => {}
             Move::Set(wanted) => rate = wanted,
             Move::Abort(_) => return None,
-            Move::Done => return Some(Found { fit: fit(&samples, &stretches)?, peak }),
+            Move::Done => {
+                return Some(Found {
+                    fit: fit(&samples, &stretches)?,
+                    peak,
+                });
+            }
         }
     }
     None
@@ -56,7 +78,9 @@ fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
 /// Plays the test with some seeds; returns the number that finished, their sorted lags and rates
 /// (as shares of the true one), and the highest peak.
 fn many(seeds: u32, lag_s: f64, dead_s: u32, cost: f64) -> (usize, Vec<f64>, Vec<f64>, f64) {
-    let found: Vec<Found> = (1..=seeds).filter_map(|seed| play(lag_s, dead_s, cost, seed * 7919)).collect();
+    let found: Vec<Found> = (1..=seeds)
+        .filter_map(|seed| play(lag_s, dead_s, cost, seed * 7919))
+        .collect();
     let sorted = |of: &dyn Fn(&Fit) -> f64| {
         let mut all: Vec<f64> = found.iter().map(|found| of(&found.fit)).collect();
         all.sort_by(f64::total_cmp);
@@ -64,7 +88,12 @@ fn many(seeds: u32, lag_s: f64, dead_s: u32, cost: f64) -> (usize, Vec<f64>, Vec
     };
     let truth = (1.0 - BACKGROUND) / cost;
     let peak = found.iter().map(|found| found.peak).fold(0.0, f64::max);
-    (found.len(), sorted(&|fit| fit.lag_s), sorted(&|fit| fit.rate_at_setpoint / truth), peak)
+    (
+        found.len(),
+        sorted(&|fit| fit.lag_s),
+        sorted(&|fit| fit.rate_at_setpoint / truth),
+        peak,
+    )
 }
 
 #[test]
@@ -90,13 +119,25 @@ fn lag_and_rate_are_found_whatever_a_job_costs() {
             at(&rates, 0.9)
         );
         let (low, high) = (lag_s / 2.0, 3.3 * lag_s);
-        assert!(20 * finished >= 13 * seeds as usize, "{finished} of {seeds} finished");
-        assert!(at(&lags, 0.5) >= 0.6 * lag_s && at(&lags, 0.5) <= 1.7 * lag_s, "{lags:?}");
+        assert!(
+            20 * finished >= 13 * seeds as usize,
+            "{finished} of {seeds} finished"
+        );
+        assert!(
+            at(&lags, 0.5) >= 0.6 * lag_s && at(&lags, 0.5) <= 1.7 * lag_s,
+            "{lags:?}"
+        );
         // Percentiles of a few seeds are their extremes.
         let few = seeds < 20;
-        assert!(few || at(&lags, 0.1) >= low.min(lag_s - 13.0) && at(&lags, 0.9) <= high, "{lags:?}");
+        assert!(
+            few || at(&lags, 0.1) >= low.min(lag_s - 13.0) && at(&lags, 0.9) <= high,
+            "{lags:?}"
+        );
         assert!((at(&rates, 0.5) - 1.0).abs() <= 0.1, "{rates:?}");
-        assert!(few || at(&rates, 0.1) >= 0.75 && at(&rates, 0.9) <= 1.25, "{rates:?}");
+        assert!(
+            few || at(&rates, 0.1) >= 0.75 && at(&rates, 0.9) <= 1.25,
+            "{rates:?}"
+        );
         assert!(peak < 1.6, "{peak}");
     }
 }
@@ -104,14 +145,29 @@ fn lag_and_rate_are_found_whatever_a_job_costs() {
 #[test]
 fn without_noise_the_plant_is_found_as_it_is() {
     let (b, c, lag_s) = (0.3, 0.02, 30.0);
-    let rate = |t: f64| if ((t / 120.0) as u32).is_multiple_of(2) { 20.0 } else { 10.0 };
-    let stretches: Vec<Stretch> = (1..1500).map(f64::from).map(|until| Stretch { until, rps: rate(until) }).collect();
+    let rate = |t: f64| {
+        if ((t / 120.0) as u32).is_multiple_of(2) {
+            20.0
+        } else {
+            10.0
+        }
+    };
+    let stretches: Vec<Stretch> = (1..1500)
+        .map(f64::from)
+        .map(|until| Stretch {
+            until,
+            rps: rate(until),
+        })
+        .collect();
     let mut average = b + c * 20.0;
     let samples: Vec<Sample> = stretches
         .iter()
         .map(|stretch| {
             average = smooth(average, b + c * stretch.rps, 1.0, lag_s);
-            Sample { at: stretch.until, x: average }
+            Sample {
+                at: stretch.until,
+                x: average,
+            }
         })
         .filter(|sample| (sample.at as u32).is_multiple_of(15))
         .collect();
@@ -119,18 +175,37 @@ fn without_noise_the_plant_is_found_as_it_is() {
     let fit = fit(&samples, &stretches).unwrap();
 
     assert_eq!((fit.lag_s, fit.dead_time_s), (30.0, 0.0), "{fit:?}");
-    assert!((fit.cost / c - 1.0).abs() < 0.01 && (fit.background - b).abs() < 0.01, "{fit:?}");
-    assert!((fit.rate_at_setpoint - 35.0).abs() < 0.5 && fit.noise < 0.01 && fit.cost_error < 0.01, "{fit:?}");
+    assert!(
+        (fit.cost / c - 1.0).abs() < 0.01 && (fit.background - b).abs() < 0.01,
+        "{fit:?}"
+    );
+    assert!(
+        (fit.rate_at_setpoint - 35.0).abs() < 0.5 && fit.noise < 0.01 && fit.cost_error < 0.01,
+        "{fit:?}"
+    );
 }
 
 #[test]
 fn what_cannot_tell_says_nothing() {
-    let samples: Vec<Sample> = (0..100).map(|n| Sample { at: f64::from(n) * 15.0, x: 0.5 }).collect();
-    let still = vec![Stretch { until: 1500.0, rps: 20.0 }];
+    let samples: Vec<Sample> = (0..100)
+        .map(|n| Sample {
+            at: f64::from(n) * 15.0,
+            x: 0.5,
+        })
+        .collect();
+    let still = vec![Stretch {
+        until: 1500.0,
+        rps: 20.0,
+    }];
     assert_eq!(fit(&samples, &still), None, "the rate stood still");
     assert_eq!(fit(&samples[..5], &still), None, "few samples");
     assert_eq!(fit(&[], &still), None);
     assert_eq!(fit(&samples, &[]), None);
-    let moved: Vec<Stretch> = (1..1500).map(|n| Stretch { until: f64::from(n), rps: f64::from(n / 200 % 2) }).collect();
+    let moved: Vec<Stretch> = (1..1500)
+        .map(|n| Stretch {
+            until: f64::from(n),
+            rps: f64::from(n / 200 % 2),
+        })
+        .collect();
     assert_eq!(fit(&samples, &moved), None, "the load does not answer");
 }

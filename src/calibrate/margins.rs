@@ -30,14 +30,27 @@ pub fn margins(fit: &Fit, law: &Law, lag_s: f64, spacing_s: f64, late_s: f64) ->
     let share = (1.0 - fit.background).clamp(0.0, 1.0);
     let gain = law.gain * (told / 60.0).min(LAG_MAX_MIN) * share / share.clamp(SHARE_OVER, 1.0);
     let dead_s = fit.dead_time_s + late_s + 0.5 * (spacing_s + law.tick_s);
-    let size = |w: f64| gain * (1.0 + (told * w).powi(2)).sqrt() / (told * w) / (1.0 + (fit.lag_s * w).powi(2)).sqrt();
-    let angle = |w: f64| (told * w).atan() - std::f64::consts::FRAC_PI_2 - dead_s * w - (fit.lag_s * w).atan();
+    let size = |w: f64| {
+        gain * (1.0 + (told * w).powi(2)).sqrt()
+            / (told * w)
+            / (1.0 + (fit.lag_s * w).powi(2)).sqrt()
+    };
+    let angle = |w: f64| {
+        (told * w).atan() - std::f64::consts::FRAC_PI_2 - dead_s * w - (fit.lag_s * w).atan()
+    };
     // The frequencies reach from a cycle in some ten hours to one in half a second.
     let w = |n: u32| 1e-4 * 1.01f64.powi(i32::try_from(n).unwrap_or(0));
     let frequencies = || (0..1200).map(w);
-    let gain = frequencies().find(|&w| angle(w) <= -std::f64::consts::PI).map_or(f64::INFINITY, |w| 1.0 / size(w));
-    let phase = frequencies().find(|&w| size(w) <= 1.0).map_or(180.0, |w| 180.0 + angle(w).to_degrees());
-    Margins { gain, phase_deg: phase }
+    let gain = frequencies()
+        .find(|&w| angle(w) <= -std::f64::consts::PI)
+        .map_or(f64::INFINITY, |w| 1.0 / size(w));
+    let phase = frequencies()
+        .find(|&w| size(w) <= 1.0)
+        .map_or(180.0, |w| 180.0 + angle(w).to_degrees());
+    Margins {
+        gain,
+        phase_deg: phase,
+    }
 }
 
 #[cfg(test)]
@@ -64,11 +77,21 @@ mod tests {
     fn a_loop_that_is_all_integral_has_the_margins_of_the_textbook() {
         // Ti equal to the lag cancels it: L = kc/(Ti*s) * exp(-D*s), whose gain margin is pi/2 *
         // Ti/(kc*D).
-        let law = Law { tick_s: 5.0, gain: 1.2, ..Law::default() };
+        let law = Law {
+            tick_s: 5.0,
+            gain: 1.2,
+            ..Law::default()
+        };
         let margins = margins(&found(60.0, 0.0, 0.0), &law, 60.0, 15.0, 10.0);
         let expected = std::f64::consts::FRAC_PI_2 * 60.0 / (1.2 * 20.0);
-        assert!((margins.gain / expected - 1.0).abs() < 0.02, "{margins:?}, {expected}");
-        assert!((margins.phase_deg - (90.0 - (1.2f64 / 60.0 * 20.0).to_degrees())).abs() < 1.0, "{margins:?}");
+        assert!(
+            (margins.gain / expected - 1.0).abs() < 0.02,
+            "{margins:?}, {expected}"
+        );
+        assert!(
+            (margins.phase_deg - (90.0 - (1.2f64 / 60.0 * 20.0).to_degrees())).abs() < 1.0,
+            "{margins:?}"
+        );
     }
 
     #[test]
@@ -78,7 +101,10 @@ mod tests {
         let plain = of(found(60.0, 0.0, 0.2), 60.0);
         let late = of(found(60.0, 60.0, 0.2), 60.0);
         let wrong = of(found(10.0, 0.0, 0.2), 60.0);
-        assert!(late.gain < 0.5 * plain.gain && late.phase_deg < plain.phase_deg, "{late:?} {plain:?}");
+        assert!(
+            late.gain < 0.5 * plain.gain && late.phase_deg < plain.phase_deg,
+            "{late:?} {plain:?}"
+        );
         assert!(wrong.gain < 0.5 * plain.gain, "{wrong:?} {plain:?}");
     }
 }

@@ -32,7 +32,15 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Self { climb_s: 90.0, climb: 1.25, target: 0.6, pulse_s: 240.0, pulse: 1.4, halves: 6, abort: 1.5 }
+        Self {
+            climb_s: 90.0,
+            climb: 1.25,
+            target: 0.6,
+            pulse_s: 240.0,
+            pulse: 1.4,
+            halves: 6,
+            abort: 1.5,
+        }
     }
 }
 
@@ -41,7 +49,12 @@ impl Shape {
     /// their proportion.
     pub fn of(pulse_s: f64, halves: u32) -> Self {
         let plain = Self::default();
-        Self { climb_s: plain.climb_s * pulse_s / plain.pulse_s, pulse_s, halves, ..plain }
+        Self {
+            climb_s: plain.climb_s * pulse_s / plain.pulse_s,
+            pulse_s,
+            halves,
+            ..plain
+        }
     }
 }
 
@@ -89,7 +102,16 @@ impl Pulse {
                 "min {min} and max {max} leave no room: the rate must be able to change by a factor of {wanted:.2}"
             ));
         }
-        Ok(Self { shape, least, most, rate, base: rate, phase: Phase::Search, since: now, samples: Vec::new() })
+        Ok(Self {
+            shape,
+            least,
+            most,
+            rate,
+            base: rate,
+            phase: Phase::Search,
+            since: now,
+            samples: Vec::new(),
+        })
     }
 
     /// Returns the highest rate that the test may set, in jobs per second.
@@ -105,8 +127,12 @@ impl Pulse {
     /// Returns the shortest and the longest duration of the test, in seconds.
     pub fn lengths_s(&self) -> (f64, f64) {
         let halves = f64::from(self.shape.halves) * self.shape.pulse_s;
-        let steps = (self.most / self.rate).max(self.rate / self.least).ln() / self.shape.climb.ln();
-        (halves + self.shape.climb_s, halves + (steps.ceil() + 1.0) * self.shape.climb_s)
+        let steps =
+            (self.most / self.rate).max(self.rate / self.least).ln() / self.shape.climb.ln();
+        (
+            halves + self.shape.climb_s,
+            halves + (steps.ceil() + 1.0) * self.shape.climb_s,
+        )
     }
 
     /// Returns the action at `now`, with the `fresh` samples of the load since the last call.
@@ -130,10 +156,19 @@ impl Pulse {
     /// Ends a step of the search.
     fn search(&mut self, now: f64) -> Move {
         let settled = self.since + 0.5 * self.shape.climb_s;
-        let late: Vec<f64> = self.samples.iter().filter(|s| s.at > settled).map(|s| s.x).collect();
+        let late: Vec<f64> = self
+            .samples
+            .iter()
+            .filter(|s| s.at > settled)
+            .map(|s| s.x)
+            .collect();
         if late.is_empty() {
             let lost = now - self.since > PATIENCE * self.shape.climb_s;
-            return if lost { self.abort("the load has no new samples".to_owned()) } else { Move::Stay };
+            return if lost {
+                self.abort("the load has no new samples".to_owned())
+            } else {
+                Move::Stay
+            };
         }
         let load = late.iter().sum::<f64>() / late.len() as f64;
         let (target, climb) = (self.shape.target, self.shape.climb);
@@ -149,7 +184,9 @@ impl Pulse {
         if load < FOUND.0 * target && self.rate * climb <= self.most {
             return self.set(now, self.rate * climb);
         }
-        self.base = self.rate.clamp(self.shape.pulse * self.least, self.most / self.shape.pulse);
+        self.base = self
+            .rate
+            .clamp(self.shape.pulse * self.least, self.most / self.shape.pulse);
         self.half(now, 0)
     }
 
@@ -160,7 +197,11 @@ impl Pulse {
             return Move::Done;
         }
         self.phase = Phase::Half(n);
-        let factor = if n.is_multiple_of(2) { self.shape.pulse } else { 1.0 / self.shape.pulse };
+        let factor = if n.is_multiple_of(2) {
+            self.shape.pulse
+        } else {
+            1.0 / self.shape.pulse
+        };
         self.set(now, self.base * factor)
     }
 
@@ -188,7 +229,11 @@ mod tests {
         let (mut rate, mut rates) = (start, Vec::new());
         for second in 1..20_000 {
             let now = f64::from(second);
-            let fresh: Vec<Sample> = load(rate).filter(|_| second % 15 == 0).map(|x| Sample { at: now, x }).into_iter().collect();
+            let fresh: Vec<Sample> = load(rate)
+                .filter(|_| second % 15 == 0)
+                .map(|x| Sample { at: now, x })
+                .into_iter()
+                .collect();
             match pulse.next(now, &fresh) {
                 Move::Stay => {}
                 Move::Set(wanted) => {
@@ -211,23 +256,41 @@ mod tests {
         let (climb, halves) = rates.split_at(rates.len() - 6);
         let base = *climb.last().unwrap();
         assert!((0.54..=0.75).contains(&(0.2 + 0.01 * base)), "{rates:?}");
-        assert!(climb.windows(2).all(|pair| (pair[1] / pair[0] - 1.25).abs() < 1e-9), "{rates:?}");
-        assert_eq!(halves, [1.4, 1.0 / 1.4, 1.4, 1.0 / 1.4, 1.4, 1.0 / 1.4].map(|factor| factor * base));
+        assert!(
+            climb
+                .windows(2)
+                .all(|pair| (pair[1] / pair[0] - 1.25).abs() < 1e-9),
+            "{rates:?}"
+        );
+        assert_eq!(
+            halves,
+            [1.4, 1.0 / 1.4, 1.4, 1.0 / 1.4, 1.4, 1.0 / 1.4].map(|factor| factor * base)
+        );
     }
 
     #[test]
     fn a_load_at_its_setpoint_is_brought_down_first() {
         let (rates, end) = play(100.0, (1.0, 1000.0), |rate| Some(0.01 * rate));
         assert_eq!(end, Move::Done);
-        assert!(rates[0] == 80.0 && rates.iter().all(|rate| *rate <= 105.0), "{rates:?}");
+        assert!(
+            rates[0] == 80.0 && rates.iter().all(|rate| *rate <= 105.0),
+            "{rates:?}"
+        );
     }
 
     #[test]
     fn the_bounds_are_kept() {
         let (rates, end) = play(20.0, (1.0, 30.0), |_| Some(0.3));
         assert_eq!(end, Move::Done);
-        assert!(rates.iter().all(|rate| (1.0..=30.000_001).contains(rate)), "{rates:?}");
-        assert!(Pulse::new(Shape::default(), 20.0, (15.0, 25.0), 0.0).unwrap_err().contains("leave no room"));
+        assert!(
+            rates.iter().all(|rate| (1.0..=30.000_001).contains(rate)),
+            "{rates:?}"
+        );
+        assert!(
+            Pulse::new(Shape::default(), 20.0, (15.0, 25.0), 0.0)
+                .unwrap_err()
+                .contains("leave no room")
+        );
     }
 
     #[test]
@@ -236,8 +299,13 @@ mod tests {
             Move::Abort(why) => why,
             other => panic!("{other:?}"),
         };
-        let steep = why(play(20.0, (1.0, 1000.0), |rate| Some(if rate > 30.0 { 1.6 } else { 0.3 })));
-        assert!(steep.contains("reached 1.60 of its setpoint; at most 1.5"), "{steep}");
+        let steep = why(play(20.0, (1.0, 1000.0), |rate| {
+            Some(if rate > 30.0 { 1.6 } else { 0.3 })
+        }));
+        assert!(
+            steep.contains("reached 1.60 of its setpoint; at most 1.5"),
+            "{steep}"
+        );
         let others = why(play(20.0, (1.0, 1000.0), |_| Some(0.9)));
         assert!(others.contains("most of it is not ours"), "{others}");
         let unseen = why(play(20.0, (1.0, 1000.0), |_| None));

@@ -146,32 +146,56 @@ impl Session {
         shape: Shape,
     ) -> Result<Self, Refusal> {
         let can = |about: &&Signal| about.kind == Kind::Load && about.source == Source::Prometheus;
-        let names: Vec<&str> = policy.signals.iter().filter(can).map(|about| about.name.as_str()).collect();
+        let names: Vec<&str> = policy
+            .signals
+            .iter()
+            .filter(can)
+            .map(|about| about.name.as_str())
+            .collect();
         let chosen = match signal {
             None => names.first().copied(),
             Some(wanted) => names.iter().copied().find(|name| *name == wanted),
         };
         let Some(chosen) = chosen else {
-            let wanted = signal.map_or_else(|| "the policy".to_owned(), |wanted| format!("{wanted:?}"));
-            let list = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-            return Err(Refusal::State(format!("{wanted} has no load from Prometheus to calibrate; there are: {list}")));
+            let wanted =
+                signal.map_or_else(|| "the policy".to_owned(), |wanted| format!("{wanted:?}"));
+            let list = if names.is_empty() {
+                "none".to_owned()
+            } else {
+                names.join(", ")
+            };
+            return Err(Refusal::State(format!(
+                "{wanted} has no load from Prometheus to calibrate; there are: {list}"
+            )));
         };
         if policy.law.actuator != Actuator::Rps {
-            let what =
-                "its governor turns concurrency, and a calibration turns rps; leave actuator out of [governor] to calibrate";
+            let what = "its governor turns concurrency, and a calibration turns rps; leave actuator out of [governor] to calibrate";
             return Err(Refusal::State(format!("{name}: {what}")));
         }
         let signal = chosen.to_owned();
-        let looks = policy.signals.iter().filter_map(|about| Some((about.name.clone(), about.probe.as_ref()?)));
+        let looks = policy
+            .signals
+            .iter()
+            .filter_map(|about| Some((about.name.clone(), about.probe.as_ref()?)));
         let probes = looks.map(|(name, look)| Ok((name, probe(look)?)));
         let probes = probes.collect::<Result<_, signals::Error>>()?;
         sources.check(&policy)?;
-        Ok(Self { store, sources, probes, name, policy, signal, shape })
+        Ok(Self {
+            store,
+            sources,
+            probes,
+            name,
+            policy,
+            signal,
+            shape,
+        })
     }
 
     /// Returns the signal under test.
     pub fn signal(&self) -> &Signal {
-        self.policy.signal(&self.signal).unwrap_or(&self.policy.signals[0])
+        self.policy
+            .signal(&self.signal)
+            .unwrap_or(&self.policy.signals[0])
     }
 
     /// Observes the throttle for a few seconds, without changing anything.
@@ -183,7 +207,9 @@ impl Session {
             .sources
             .history(about, now_s(&before))
             .await
-            .map_err(|error| Refusal::State(format!("the signal {} cannot be read: {error}", about.name)))?;
+            .map_err(|error| {
+                Refusal::State(format!("the signal {} cannot be read: {error}", about.name))
+            })?;
         let load = readings.last().map_or(0.0, |r| r.value * about.scale) / about.setpoint;
         if load > BEGIN_MAX {
             return Err(Refusal::State(format!(
@@ -203,18 +229,30 @@ impl Session {
             )));
         }
         let bounds = (after.knobs.min, after.knobs.max);
-        let pulse = Pulse::new(self.shape, after.effective_rps, bounds, 0.0).map_err(Refusal::State)?;
-        Ok(Survey { rps: after.effective_rps, load, bounds, most_rps: pulse.most(), lengths_s: pulse.lengths_s() })
+        let pulse =
+            Pulse::new(self.shape, after.effective_rps, bounds, 0.0).map_err(Refusal::State)?;
+        Ok(Survey {
+            rps: after.effective_rps,
+            load,
+            bounds,
+            most_rps: pulse.most(),
+            lengths_s: pulse.lengths_s(),
+        })
     }
 
     /// Runs the test until it is over or `cancel` fires, and puts the knob back. Every step is
     /// reported to `tell`.
-    pub async fn run(&self, cancel: &CancellationToken, tell: &mut (dyn FnMut(&str) + Send)) -> Result<Ended, Refusal> {
+    pub async fn run(
+        &self,
+        cancel: &CancellationToken,
+        tell: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<Ended, Refusal> {
         let first = self.status().await?;
         judge(&first).map_err(Refusal::State)?;
         let now = now_s(&first);
         let knobs = &first.knobs;
-        let pulse = Pulse::new(self.shape, first.effective_rps, (knobs.min, knobs.max), now).map_err(Refusal::State)?;
+        let pulse = Pulse::new(self.shape, first.effective_rps, (knobs.min, knobs.max), now)
+            .map_err(Refusal::State)?;
         let text = first.raw.get("rps").cloned().unwrap_or_default();
         let mut watch = Watch {
             state: State::new(&self.policy, bounds(&first), first.effective_rps, now),
@@ -222,7 +260,10 @@ impl Session {
             text,
             until_ms: 0,
             counters: Counters::of(&first),
-            stretches: vec![Stretch { until: now, rps: first.effective_rps }],
+            stretches: vec![Stretch {
+                until: now,
+                rps: first.effective_rps,
+            }],
             points: Vec::new(),
             newest: now,
             late_sum_s: 0.0,
@@ -230,15 +271,25 @@ impl Session {
             began: now,
         };
         // From here on the test owns the knob, and must put it back however it ends.
-        let stop = match self.write(&mut watch, &first, BEGIN * first.effective_rps).await {
+        let stop = match self
+            .write(&mut watch, &first, BEGIN * first.effective_rps)
+            .await
+        {
             Err(error) => return Err(error.into()),
             Ok(()) => self.turn(&mut watch, cancel, tell).await,
         };
         let knob = self.put_back(&watch, &first, &stop).await;
         let n = watch.points.len().max(1) as f64;
-        let index = self.policy.signals.iter().position(|about| about.name == self.signal).unwrap_or(0);
+        let index = self
+            .policy
+            .signals
+            .iter()
+            .position(|about| about.name == self.signal)
+            .unwrap_or(0);
         Ok(Ended {
-            fit: matches!(stop, Stop::Whole).then(|| fit(&watch.points, &watch.stretches)).flatten(),
+            fit: matches!(stop, Stop::Whole)
+                .then(|| fit(&watch.points, &watch.stretches))
+                .flatten(),
             early: match stop {
                 Stop::Whole => None,
                 Stop::Interrupted => Some("interrupted".to_owned()),
@@ -250,7 +301,12 @@ impl Session {
         })
     }
 
-    async fn turn(&self, watch: &mut Watch, cancel: &CancellationToken, tell: &mut (dyn FnMut(&str) + Send)) -> Stop {
+    async fn turn(
+        &self,
+        watch: &mut Watch,
+        cancel: &CancellationToken,
+        tell: &mut (dyn FnMut(&str) + Send),
+    ) -> Stop {
         let mut pace = tokio::time::interval(LOOK_EVERY);
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut silent_s = 0.0;
@@ -276,7 +332,10 @@ impl Session {
             }
             let rps = match self.look(watch, &status).await {
                 Ok(Some(rps)) => {
-                    tell(&format!("{rps:.3} jobs per second, load at {:.2} of its setpoint", newest_x(watch)));
+                    tell(&format!(
+                        "{rps:.3} jobs per second, load at {:.2} of its setpoint",
+                        newest_x(watch)
+                    ));
                     rps
                 }
                 Ok(None) if watch.until_ms - status.at_us / 1000 > RENEW_MS => continue,
@@ -301,28 +360,63 @@ impl Session {
         let span_s = now - watch.counters.at_us as f64 / 1e6;
         watch.counters = counters;
         if let Some(flow) = flow {
-            watch.stretches.push(Stretch { until: now, rps: flow.achieved_rps });
-            watch.limited += (span_s / IDLE_S).min(1.0) * (flow.limited_by(status.knobs.rps) - watch.limited);
+            watch.stretches.push(Stretch {
+                until: now,
+                rps: flow.achieved_rps,
+            });
+            watch.limited +=
+                (span_s / IDLE_S).min(1.0) * (flow.limited_by(status.knobs.rps) - watch.limited);
         }
         if watch.limited < BOTTLENECK && now - watch.began > IDLE_S {
-            return Err(Stop::Hindered(format!("there is not enough work: {} is no longer the bottleneck", self.name)));
+            return Err(Stop::Hindered(format!(
+                "there is not enough work: {} is no longer the bottleneck",
+                self.name
+            )));
         }
 
         let looks = self.probe(now).await;
         let (readings, fresh) = self.read(watch, now).await;
         let achieved_rps = flow.map(|flow| flow.achieved_rps);
-        let seen = Observation { now, readings, achieved_rps, ..Observation::default() };
-        watch.state.follow(&self.policy, bounds(status), &seen, status.knobs.rps, "a calibration turns it");
+        let seen = Observation {
+            now,
+            readings,
+            achieved_rps,
+            ..Observation::default()
+        };
+        watch.state.follow(
+            &self.policy,
+            bounds(status),
+            &seen,
+            status.knobs.rps,
+            "a calibration turns it",
+        );
         if let Some((name, height)) = watch.state.alarm(&self.policy, now) {
-            return Err(Stop::Overload(format!("the load {name} is at {height:.2} of its setpoint, above its trip level")));
+            return Err(Stop::Overload(format!(
+                "the load {name} is at {height:.2} of its setpoint, above its trip level"
+            )));
         }
-        if let Some(plan) = watch.state.fast(&self.policy, bounds(status), now, achieved_rps, &looks) {
-            return Err(Stop::Overload(format!("a probe would trip the breaker: {}", plan.reason)));
+        if let Some(plan) =
+            watch
+                .state
+                .fast(&self.policy, bounds(status), now, achieved_rps, &looks)
+        {
+            return Err(Stop::Overload(format!(
+                "a probe would trip the breaker: {}",
+                plan.reason
+            )));
         }
-        let patience_s =
-            self.policy.law.stale_hold_s.max(3.5 * watch.state.signals.iter().fold(0.0, |most, s| s.front.gap_s.max(most)));
+        let patience_s = self.policy.law.stale_hold_s.max(
+            3.5 * watch
+                .state
+                .signals
+                .iter()
+                .fold(0.0, |most, s| s.front.gap_s.max(most)),
+        );
         if now - watch.newest > patience_s {
-            return Err(Stop::Hindered(format!("the signal {} has had no new sample for {patience_s:.0} s", self.signal)));
+            return Err(Stop::Hindered(format!(
+                "the signal {} has had no new sample for {patience_s:.0} s",
+                self.signal
+            )));
         }
         match watch.pulse.next(now, &fresh) {
             Move::Stay => Ok(None),
@@ -337,16 +431,36 @@ impl Session {
     async fn probe(&self, now: f64) -> Vec<Sample> {
         let read = |(name, probe): &(String, Probe)| {
             let (name, probe) = (name.clone(), probe.clone());
-            async move { Some(Sample { signal: name, value: Some(probe.read(now).await.ok()?.value), at: now }) }
+            async move {
+                Some(Sample {
+                    signal: name,
+                    value: Some(probe.read(now).await.ok()?.value),
+                    at: now,
+                })
+            }
         };
-        futures_util::future::join_all(self.probes.iter().map(read)).await.into_iter().flatten().collect()
+        futures_util::future::join_all(self.probes.iter().map(read))
+            .await
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     /// Returns the samples of every load from Prometheus, and the new ones of the signal under
     /// test, in setpoints.
     async fn read(&self, watch: &mut Watch, now: f64) -> (Vec<Sample>, Vec<Point>) {
-        let loads = self.policy.signals.iter().filter(|about| about.kind == Kind::Load && about.source == Source::Prometheus);
-        let read = async |about: &Signal| (about.name.clone(), about.scale, self.sources.history(about, now).await);
+        let loads = self
+            .policy
+            .signals
+            .iter()
+            .filter(|about| about.kind == Kind::Load && about.source == Source::Prometheus);
+        let read = async |about: &Signal| {
+            (
+                about.name.clone(),
+                about.scale,
+                self.sources.history(about, now).await,
+            )
+        };
         let (mut samples, mut fresh) = (Vec::new(), Vec::new());
         // A signal that cannot be read now may be readable at the next look; staleness bounds the
         // patience.
@@ -356,9 +470,16 @@ impl Session {
                 if name == self.signal && reading.at > watch.newest {
                     watch.newest = reading.at;
                     watch.late_sum_s += (now - reading.at).max(0.0);
-                    fresh.push(Point { at: reading.at, x: value / self.signal().setpoint });
+                    fresh.push(Point {
+                        at: reading.at,
+                        x: value / self.signal().setpoint,
+                    });
                 }
-                samples.push(Sample { signal: name.clone(), value: Some(value), at: reading.at });
+                samples.push(Sample {
+                    signal: name.clone(),
+                    value: Some(value),
+                    at: reading.at,
+                });
             }
         }
         watch.points.extend(&fresh);
@@ -367,19 +488,43 @@ impl Session {
 
     /// Writes a rate with the mark and a fresh lease, unless another writer has changed the knob
     /// meanwhile.
-    async fn write(&self, watch: &mut Watch, status: &Status, rps: f64) -> Result<(), throttle::Error> {
+    async fn write(
+        &self,
+        watch: &mut Watch,
+        status: &Status,
+        rps: f64,
+    ) -> Result<(), throttle::Error> {
         let text = spell(rps.clamp(status.knobs.min, status.knobs.max));
         let until_ms = status.at_us / 1000 + LEASE_MS;
-        let fields = [("rps", Some(text.clone())), ("valid_until", Some(until_ms.to_string()))];
+        let fields = [
+            ("rps", Some(text.clone())),
+            ("valid_until", Some(until_ms.to_string())),
+        ];
         let why = format!("pulse test of {}; flyball calibrate", self.signal);
-        self.set(&fields, &watch.text, calibration::TURNS, why).await?;
+        self.set(&fields, &watch.text, calibration::TURNS, why)
+            .await?;
         (watch.text, watch.until_ms) = (text, until_ms);
         Ok(())
     }
 
-    async fn set(&self, fields: &[(&str, Option<String>)], if_rps: &str, by: &str, why: String) -> Result<(), throttle::Error> {
-        let fields = fields.iter().map(|(field, text)| ((*field).to_owned(), text.clone())).collect();
-        let change = Change { fields, if_rps: Some(if_rps.to_owned()), by: by.to_owned(), why, ..Change::default() };
+    async fn set(
+        &self,
+        fields: &[(&str, Option<String>)],
+        if_rps: &str,
+        by: &str,
+        why: String,
+    ) -> Result<(), throttle::Error> {
+        let fields = fields
+            .iter()
+            .map(|(field, text)| ((*field).to_owned(), text.clone()))
+            .collect();
+        let change = Change {
+            fields,
+            if_rps: Some(if_rps.to_owned()),
+            by: by.to_owned(),
+            why,
+            ..Change::default()
+        };
         self.store.set(&self.name, &change).await.map(|_| ())
     }
 
@@ -393,11 +538,21 @@ impl Session {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        format!("The knob could not be put back ({told}); its lease lapses within {} s, to safe_rps.", LEASE_MS / 1000)
+        format!(
+            "The knob could not be put back ({told}); its lease lapses within {} s, to safe_rps.",
+            LEASE_MS / 1000
+        )
     }
 
-    async fn try_put_back(&self, watch: &Watch, first: &Status, stop: &Stop) -> Result<String, throttle::Error> {
-        let Some(status) = self.store.status(&self.name).await? else { return Ok("The throttle is gone.".to_owned()) };
+    async fn try_put_back(
+        &self,
+        watch: &Watch,
+        first: &Status,
+        stop: &Stop,
+    ) -> Result<String, throttle::Error> {
+        let Some(status) = self.store.status(&self.name).await? else {
+            return Ok("The throttle is gone.".to_owned());
+        };
         let text = status.raw.get("rps").cloned().unwrap_or_default();
         let lease = |kept: bool| {
             let until_ms = status.at_us / 1000 + (self.policy.law.lease_s() * 1e3) as i64;
@@ -407,25 +562,49 @@ impl Session {
             if status.knobs.by == calibration::TURNS {
                 // The rate was written directly into the store: it stays, but without the test's
                 // mark and lease.
-                self.set(&[lease(false)], &text, calibration::ENDED, "somebody turned the knob".to_owned()).await?;
+                self.set(
+                    &[lease(false)],
+                    &text,
+                    calibration::ENDED,
+                    "somebody turned the knob".to_owned(),
+                )
+                .await?;
             }
-            return Ok(format!("The knob stays as somebody else has turned it: {text}."));
+            return Ok(format!(
+                "The knob stays as somebody else has turned it: {text}."
+            ));
         }
         let original = first.raw.get("rps").cloned().unwrap_or_default();
         let low = watch.pulse.base() / self.shape.pulse;
         let (back, why) = match stop {
             // The rate before the test is no longer known to be safe.
-            Stop::Overload(why) if low < first.effective_rps => (spell(low.max(status.knobs.min)), format!("ended early: {why}")),
-            Stop::Overload(why) | Stop::Hindered(why) | Stop::Lost(why) => (original, format!("ended early: {why}")),
-            Stop::Whole | Stop::Interrupted => (original, "the rate is as it was before the test".to_owned()),
+            Stop::Overload(why) if low < first.effective_rps => (
+                spell(low.max(status.knobs.min)),
+                format!("ended early: {why}"),
+            ),
+            Stop::Overload(why) | Stop::Hindered(why) | Stop::Lost(why) => {
+                (original, format!("ended early: {why}"))
+            }
+            Stop::Whole | Stop::Interrupted => {
+                (original, "the rate is as it was before the test".to_owned())
+            }
         };
         let had_lease = first.raw.contains_key("valid_until");
-        self.set(&[("rps", Some(back.clone())), lease(had_lease)], &text, calibration::ENDED, why).await?;
+        self.set(
+            &[("rps", Some(back.clone())), lease(had_lease)],
+            &text,
+            calibration::ENDED,
+            why,
+        )
+        .await?;
         Ok(format!("The knob is back at {back}."))
     }
 
     async fn status(&self) -> Result<Status, throttle::Error> {
-        self.store.status(&self.name).await?.ok_or_else(|| throttle::Error::Unknown(self.name.clone()))
+        self.store
+            .status(&self.name)
+            .await?
+            .ok_or_else(|| throttle::Error::Unknown(self.name.clone()))
     }
 }
 
@@ -433,19 +612,34 @@ impl Session {
 fn judge(status: &Status) -> Result<(), String> {
     let (name, knobs) = (&status.name, &status.knobs);
     if let Some(problem) = status.problems.first() {
-        return Err(format!("the knob {} of {name} {}; correct it first", problem.field, problem.message));
+        return Err(format!(
+            "the knob {} of {name} {}; correct it first",
+            problem.field, problem.message
+        ));
     }
-    let fixed = |who: &str| Err(format!("{who}; set it to auto first: flyball throttle set {name} mode=auto"));
+    let fixed = |who: &str| {
+        Err(format!(
+            "{who}; set it to auto first: flyball throttle set {name} mode=auto"
+        ))
+    };
     match knobs.mode {
-        _ if knobs.paused => Err(format!("{name} is paused; resume it first: flyball throttle resume {name}")),
+        _ if knobs.paused => Err(format!(
+            "{name} is paused; resume it first: flyball throttle resume {name}"
+        )),
         Mode::Manual => fixed(&format!("a person turns {name} (mode manual)")),
-        Mode::Shadow => fixed(&format!("{name} is only watched (mode shadow), and a person turns it")),
+        Mode::Shadow => fixed(&format!(
+            "{name} is only watched (mode shadow), and a person turns it"
+        )),
         Mode::Off => fixed(&format!("nothing governs {name} (mode off)")),
         Mode::Auto if knobs.by == calibration::TURNS && !status.lease_lapsed => {
             Err(format!("another calibration of {name} is under way"))
         }
-        Mode::Auto if status.effective_rps < 0.0 => Err(format!("{name} is unlimited (rps -1); give it a rate first")),
-        Mode::Auto if status.effective_rps == 0.0 => Err(format!("{name} is stopped; see flyball why {name}")),
+        Mode::Auto if status.effective_rps < 0.0 => Err(format!(
+            "{name} is unlimited (rps -1); give it a rate first"
+        )),
+        Mode::Auto if status.effective_rps == 0.0 => {
+            Err(format!("{name} is stopped; see flyball why {name}"))
+        }
         Mode::Auto => Ok(()),
     }
 }
@@ -453,9 +647,20 @@ fn judge(status: &Status) -> Result<(), String> {
 /// Returns [`Stop::Lost`] if another writer has changed the knob, its mode or its pause.
 fn lost(watch: &Watch, status: &Status) -> Option<Stop> {
     let knobs = &status.knobs;
-    let text = status.raw.get("rps").map(String::as_str).unwrap_or_default();
+    let text = status
+        .raw
+        .get("rps")
+        .map(String::as_str)
+        .unwrap_or_default();
     let why = if text != watch.text {
-        format!("the knob was turned to {text} by {}", if knobs.by == calibration::TURNS { "somebody" } else { &knobs.by })
+        format!(
+            "the knob was turned to {text} by {}",
+            if knobs.by == calibration::TURNS {
+                "somebody"
+            } else {
+                &knobs.by
+            }
+        )
     } else if knobs.mode != Mode::Auto {
         format!("the mode became {}", knobs.mode.as_str())
     } else if knobs.paused {
@@ -475,7 +680,11 @@ fn now_s(status: &Status) -> f64 {
 }
 
 fn bounds(status: &Status) -> Bounds {
-    Bounds { min: status.knobs.min, max: status.knobs.max, safe_rps: status.knobs.safe_rps }
+    Bounds {
+        min: status.knobs.min,
+        max: status.knobs.max,
+        safe_rps: status.knobs.safe_rps,
+    }
 }
 
 #[cfg(test)]
@@ -486,10 +695,25 @@ mod tests {
     use crate::throttle::bucket::Meter;
 
     fn judged(knobs: &[(&str, &str)]) -> String {
-        let plain = [("rps", "20"), ("mode", "auto"), ("min", "1"), ("max", "100")];
-        let raw: BTreeMap<String, String> =
-            plain.iter().chain(knobs).map(|(field, text)| ((*field).to_owned(), (*text).to_owned())).collect();
-        judge(&Status::read(Name::new("reindex").unwrap(), raw, &Meter::default(), 5_000_000)).err().unwrap_or_default()
+        let plain = [
+            ("rps", "20"),
+            ("mode", "auto"),
+            ("min", "1"),
+            ("max", "100"),
+        ];
+        let raw: BTreeMap<String, String> = plain
+            .iter()
+            .chain(knobs)
+            .map(|(field, text)| ((*field).to_owned(), (*text).to_owned()))
+            .collect();
+        judge(&Status::read(
+            Name::new("reindex").unwrap(),
+            raw,
+            &Meter::default(),
+            5_000_000,
+        ))
+        .err()
+        .unwrap_or_default()
     }
 
     #[test]
@@ -497,19 +721,41 @@ mod tests {
         assert_eq!(judged(&[]), "");
         let cases: [(&[(&str, &str)], &str); 9] = [
             (&[("paused", "1")], "reindex is paused; resume it first"),
-            (&[("mode", "manual")], "a person turns reindex (mode manual); set it to auto first"),
-            (&[("mode", "shadow")], "reindex is only watched (mode shadow)"),
+            (
+                &[("mode", "manual")],
+                "a person turns reindex (mode manual); set it to auto first",
+            ),
+            (
+                &[("mode", "shadow")],
+                "reindex is only watched (mode shadow)",
+            ),
             (&[("mode", "off")], "nothing governs reindex (mode off)"),
             (&[("rps", "-1")], "reindex is unlimited"),
-            (&[("rps", "0.000")], "reindex is stopped; see flyball why reindex"),
-            (&[("rps", "ten")], "the knob rps of reindex \"ten\" cannot be used"),
-            (&[("min", "200")], "the knob min of reindex 200 is above max 100"),
-            (&[("by", calibration::TURNS), ("valid_until", "9000")], "another calibration of reindex is under way"),
+            (
+                &[("rps", "0.000")],
+                "reindex is stopped; see flyball why reindex",
+            ),
+            (
+                &[("rps", "ten")],
+                "the knob rps of reindex \"ten\" cannot be used",
+            ),
+            (
+                &[("min", "200")],
+                "the knob min of reindex 200 is above max 100",
+            ),
+            (
+                &[("by", calibration::TURNS), ("valid_until", "9000")],
+                "another calibration of reindex is under way",
+            ),
         ];
         for (knobs, expected) in cases {
             let said = judged(knobs);
             assert!(said.starts_with(expected), "{knobs:?} gave {said:?}");
         }
-        assert_eq!(judged(&[("by", calibration::TURNS), ("valid_until", "4000")]), "", "one that died");
+        assert_eq!(
+            judged(&[("by", calibration::TURNS), ("valid_until", "4000")]),
+            "",
+            "one that died"
+        );
     }
 }

@@ -41,9 +41,13 @@ impl Bulk {
         if !self.yes {
             let count = count.await?;
             if !self.dry_run {
-                bail!(Failure::Refused(format!("{count} jobs would be {done}; add --yes to do it")));
+                bail!(Failure::Refused(format!(
+                    "{count} jobs would be {done}; add --yes to do it"
+                )));
             } else if self.signed.json {
-                return output::json(&serde_json::json!({ "dry_run": true, "jobs": count.jobs, "more": count.more }));
+                return output::json(
+                    &serde_json::json!({ "dry_run": true, "jobs": count.jobs, "more": count.more }),
+                );
             }
             say!("{count} jobs would be {done}");
             return Ok(());
@@ -52,13 +56,17 @@ impl Bulk {
         let mut walk = Walk::of(BATCH_JOBS);
         let mut shown = false;
         loop {
-            let left = self.limit.map_or(BATCH_JOBS, |limit| limit - jobs - requested);
+            let left = self
+                .limit
+                .map_or(BATCH_JOBS, |limit| limit - jobs - requested);
             walk.max_jobs = left.min(BATCH_JOBS);
             let walked = step(walk.clone()).await?;
             jobs += walked.jobs;
             requested += walked.requested;
             let full = self.limit.is_some_and(|limit| jobs + requested >= limit);
-            let Some(next) = walked.next.filter(|_| !full) else { break };
+            let Some(next) = walked.next.filter(|_| !full) else {
+                break;
+            };
             walk.start = Some(next);
             if std::io::stderr().is_terminal() {
                 eprint!("\r{} jobs {done} so far", jobs + requested);
@@ -72,7 +80,11 @@ impl Bulk {
         if self.signed.json {
             return output::json(&serde_json::json!({ "jobs": jobs, "requested": requested }));
         }
-        let stopping = if requested > 0 { format!(", {requested} running ones asked to stop") } else { String::new() };
+        let stopping = if requested > 0 {
+            format!(", {requested} running ones asked to stop")
+        } else {
+            String::new()
+        };
         say!("{jobs} jobs {done}{stopping}");
         Ok(())
     }

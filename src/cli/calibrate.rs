@@ -67,17 +67,28 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let store = connect::throttles(&settings).await?;
     let shape = Shape::of(f64::from(args.pulse_s), args.halves);
     let law = policy.law.clone();
-    let session =
-        Session::new(store, app::prometheus_sources(&settings)?, name, policy, args.signal.as_deref(), shape).map_err(refused)?;
+    let session = Session::new(
+        store,
+        app::prometheus_sources(&settings)?,
+        name,
+        policy,
+        args.signal.as_deref(),
+        shape,
+    )
+    .map_err(refused)?;
     // Without a terminal the consent must be given before the throttle is observed.
     let can_ask = std::io::stdin().is_terminal();
     if !args.yes && !can_ask {
-        bail!(Failure::Refused("nobody can be asked without a terminal; add --yes to start the test".to_owned()));
+        bail!(Failure::Refused(
+            "nobody can be asked without a terminal; add --yes to start the test".to_owned()
+        ));
     }
     let survey = session.survey().await.map_err(refused)?;
     tell_before(&args, &survey, &session);
     if !args.yes && !agreed().await? {
-        bail!(Failure::Refused("not started; nothing was changed".to_owned()));
+        bail!(Failure::Refused(
+            "not started; nothing was changed".to_owned()
+        ));
     }
     let cancel = CancellationToken::new();
     let interrupts = interrupts(cancel.clone())?;
@@ -88,10 +99,14 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         bail!("the test ended early: {why}. {}", ended.knob);
     }
     let Some(fit) = ended.fit.filter(|fit| fit.cost_error <= COST_ERROR_MAX) else {
-        bail!("the load did not answer to the rate clearly enough to tell anything. {}", ended.knob);
+        bail!(
+            "the load did not answer to the rate clearly enough to tell anything. {}",
+            ended.knob
+        );
     };
     let about = session.signal();
-    let wanted = (fit.lag_s.max(about.lag_s) > AGREES * fit.lag_s.min(about.lag_s)).then_some(fit.lag_s);
+    let wanted =
+        (fit.lag_s.max(about.lag_s) > AGREES * fit.lag_s.min(about.lag_s)).then_some(fit.lag_s);
     let written = match wanted {
         Some(lag_s) if args.write => {
             let text = edit::set_lag(&file.text, &about.name, lag_s).map_err(Failure::Refused)?;
@@ -100,8 +115,20 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         }
         _ => false,
     };
-    let told = Told { fit, ended: &ended, law: &law, lag_s: about.lag_s, wanted, written, path: &path };
-    if args.json { told.json(&about.name) } else { told.say(&about.name) }?;
+    let told = Told {
+        fit,
+        ended: &ended,
+        law: &law,
+        lag_s: about.lag_s,
+        wanted,
+        written,
+        path: &path,
+    };
+    if args.json {
+        told.json(&about.name)
+    } else {
+        told.say(&about.name)
+    }?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -134,12 +161,18 @@ async fn agreed() -> anyhow::Result<bool> {
         std::io::stdin().lock().read_line(&mut line).map(|_| line)
     });
     let answer = answer.await?.context("reading the answer")?;
-    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+    Ok(matches!(
+        answer.trim().to_ascii_lowercase().as_str(),
+        "y" | "yes"
+    ))
 }
 
 /// Makes Ctrl-C and SIGTERM end the test in order from here on.
 fn interrupts(cancel: CancellationToken) -> anyhow::Result<tokio::task::JoinHandle<()>> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     Ok(tokio::spawn(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -155,7 +188,9 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     let real = path.canonicalize().with_context(context)?;
     let beside = PathBuf::from(format!("{}.new", real.display()));
     std::fs::write(&beside, text).with_context(context)?;
-    let rights = std::fs::metadata(&real).with_context(context)?.permissions();
+    let rights = std::fs::metadata(&real)
+        .with_context(context)?
+        .permissions();
     std::fs::set_permissions(&beside, rights).with_context(context)?;
     std::fs::rename(&beside, &real).with_context(context)
 }
@@ -183,11 +218,20 @@ struct Told<'a> {
 
 impl Told<'_> {
     fn margins(&self, lag_s: f64) -> Margins {
-        margins(&self.fit, self.law, lag_s, self.ended.spacing_s, self.ended.late_s)
+        margins(
+            &self.fit,
+            self.law,
+            lag_s,
+            self.ended.spacing_s,
+            self.ended.late_s,
+        )
     }
 
     fn json(&self, signal: &str) -> anyhow::Result<()> {
-        let (now, then) = (self.margins(self.lag_s), self.margins(self.wanted.unwrap_or(self.lag_s)));
+        let (now, then) = (
+            self.margins(self.lag_s),
+            self.margins(self.wanted.unwrap_or(self.lag_s)),
+        );
         output::json(&json!({
             "signal": signal,
             "found": self.fit,
@@ -202,23 +246,60 @@ impl Told<'_> {
 
     fn say(&self, signal: &str) -> anyhow::Result<()> {
         let fit = &self.fit;
-        let row = |name: &str, value: String, what: &str| vec![name.to_owned(), value, what.to_owned()];
+        let row =
+            |name: &str, value: String, what: &str| vec![name.to_owned(), value, what.to_owned()];
         let rows = [
-            row("lag", format!("{:.0} s", fit.lag_s), "what the exporter averages over; good for its order of size"),
-            row("dead time", format!("{:.0} s", fit.dead_time_s), "hardly told from a lag through noise"),
-            row("share", format!("{:.0} %", 100.0 * fit.share), "of the load that was ours during the test"),
-            row("rate at setpoint", format!("{} /s", output::number(fit.rate_at_setpoint)), "right within 20 %"),
-            row("noise", format!("{:.0} %", 100.0 * fit.noise), "of the setpoint"),
-            row("background", format!("{:.2}", fit.background), "setpoints that are not ours"),
+            row(
+                "lag",
+                format!("{:.0} s", fit.lag_s),
+                "what the exporter averages over; good for its order of size",
+            ),
+            row(
+                "dead time",
+                format!("{:.0} s", fit.dead_time_s),
+                "hardly told from a lag through noise",
+            ),
+            row(
+                "share",
+                format!("{:.0} %", 100.0 * fit.share),
+                "of the load that was ours during the test",
+            ),
+            row(
+                "rate at setpoint",
+                format!("{} /s", output::number(fit.rate_at_setpoint)),
+                "right within 20 %",
+            ),
+            row(
+                "noise",
+                format!("{:.0} %", 100.0 * fit.noise),
+                "of the setpoint",
+            ),
+            row(
+                "background",
+                format!("{:.2}", fit.background),
+                "setpoints that are not ours",
+            ),
             row(
                 "samples",
                 fit.samples.to_string(),
-                &format!("{:.0} s apart, seen {:.0} s late", self.ended.spacing_s, self.ended.late_s),
+                &format!(
+                    "{:.0} s apart, seen {:.0} s late",
+                    self.ended.spacing_s, self.ended.late_s
+                ),
             ),
         ];
         output::table(&["FOUND", "", ""], rows)?;
-        let words = |m: Margins| format!("gain margin {:.1}, phase margin {:.0} degrees", m.gain, m.phase_deg);
-        say!("The policy says lag_s = {} for {signal}: {}, without the predictor.", self.lag_s, words(self.margins(self.lag_s)));
+        let words = |m: Margins| {
+            format!(
+                "gain margin {:.1}, phase margin {:.0} degrees",
+                m.gain, m.phase_deg
+            )
+        };
+        say!(
+            "The policy says lag_s = {} for {signal}: {}, without the predictor.",
+            self.lag_s,
+            words(self.margins(self.lag_s))
+        );
         match (self.wanted, self.written) {
             (None, _) => say!("That agrees with what was found; there is nothing to write."),
             (Some(lag_s), true) => {
@@ -229,7 +310,11 @@ impl Told<'_> {
                 );
             }
             (Some(lag_s), false) => {
-                say!("--write would write into {}: lag_s = {lag_s} ({}).", self.path.display(), words(self.margins(lag_s)));
+                say!(
+                    "--write would write into {}: lag_s = {lag_s} ({}).",
+                    self.path.display(),
+                    words(self.margins(lag_s))
+                );
             }
         }
         output::line(&self.ended.knob)

@@ -21,9 +21,13 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
     let queue = database(settings).await?;
     match queue.schema().await.map_err(Error::from)? {
-        Some(Schema::Missing) => Err(Failure::NoSchema("there is no schema yet: run flyball migrate".to_owned()).into()),
+        Some(Schema::Missing) => {
+            Err(Failure::NoSchema("there is no schema yet: run flyball migrate".to_owned()).into())
+        }
         Some(Schema::Older(missing)) => {
-            let text = format!("the schema is older than this program, which has {missing} more migrations: run flyball migrate");
+            let text = format!(
+                "the schema is older than this program, which has {missing} more migrations: run flyball migrate"
+            );
             Err(Failure::NoSchema(text).into())
         }
         Some(Schema::Newer(version)) => {
@@ -38,13 +42,20 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
 
 /// Connects to the database, whatever its content is.
 pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
-    reach(&settings.database(), PATIENCE, false).await.map_err(|why| app::unreachable(why, settings))?;
-    Queue::connect(settings.database(), 2, PATIENCE).await.context(app::NO_POSTGRES)
+    reach(&settings.database(), PATIENCE, false)
+        .await
+        .map_err(|why| app::unreachable(why, settings))?;
+    Queue::connect(settings.database(), 2, PATIENCE)
+        .await
+        .context(app::NO_POSTGRES)
 }
 
 /// Connects to the throttles.
 pub(super) async fn throttles(settings: &Settings) -> anyhow::Result<Arc<dyn Store>> {
     let store = RedisStore::connect(&settings.redis_url, &settings.redis_prefix)?;
-    store.names().await.context("cannot reach Redis; set REDIS_URL or redis_url")?;
+    store
+        .names()
+        .await
+        .context("cannot reach Redis; set REDIS_URL or redis_url")?;
     Ok(Arc::new(store))
 }

@@ -131,7 +131,11 @@ pub(super) struct Signed {
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     // A wrong expression can be refused without a database.
-    if let Command::Next(Next { expression: Some(expression), time_zone, .. }) = &command
+    if let Command::Next(Next {
+        expression: Some(expression),
+        time_zone,
+        ..
+    }) = &command
         && let Err(bad) = Timing::new(expression, time_zone)
     {
         bail!(cron::Error::Invalid(vec![bad]));
@@ -141,8 +145,14 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     match command {
         Command::List { json } => list(&schedules, json).await?,
         Command::Show { name, json } => {
-            let Some(stands) = schedules.get(&name).await? else { bail!(unknown(&name)) };
-            if json { output::json(&stands)? } else { tell(&stands)? }
+            let Some(stands) = schedules.get(&name).await? else {
+                bail!(unknown(&name))
+            };
+            if json {
+                output::json(&stands)?
+            } else {
+                tell(&stands)?
+            }
         }
         Command::Set(set) => make(&queue, &schedules, &settings, *set).await?,
         Command::Delete(one) => {
@@ -157,11 +167,21 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Run(one) => match schedules.run_now(&one.name).await? {
             Ran::NotFound => bail!(unknown(&one.name)),
             Ran::Job(job) => {
-                note(&queue, "cron.run", &one.name, &one.signed, Some(json!({ "job_id": job.id, "duplicate": job.duplicate })))
-                    .await;
+                note(
+                    &queue,
+                    "cron.run",
+                    &one.name,
+                    &one.signed,
+                    Some(json!({ "job_id": job.id, "duplicate": job.duplicate })),
+                )
+                .await;
                 match (one.signed.json, job.duplicate) {
                     (true, _) => output::json(&job)?,
-                    (false, true) => say!("job {} of {} is unfinished; no other was made", job.id, one.name),
+                    (false, true) => say!(
+                        "job {} of {} is unfinished; no other was made",
+                        job.id,
+                        one.name
+                    ),
                     (false, false) => say!("enqueued job {}", job.id),
                 }
             }
@@ -176,7 +196,17 @@ async fn list(schedules: &Schedules, json: bool) -> anyhow::Result<()> {
     if json {
         return output::json(&json!({ "crons": all }));
     }
-    let header = ["NAME", "EXPRESSION", "TIME ZONE", "KIND", "THROTTLE", "NEXT", "LAST", "JOB", "NOTE"];
+    let header = [
+        "NAME",
+        "EXPRESSION",
+        "TIME ZONE",
+        "KIND",
+        "THROTTLE",
+        "NEXT",
+        "LAST",
+        "JOB",
+        "NOTE",
+    ];
     output::table(&header, all.iter().map(row))
 }
 
@@ -197,8 +227,14 @@ fn tell(one: &Schedule) -> anyhow::Result<()> {
     if let Some(problem) = &one.problem {
         say!("problem    {problem}");
     }
-    let last_job = one.last_job_id.map_or(String::new(), |id| format!(", job {id}"));
-    say!("last       {}{last_job}", one.last_at.map_or("never".to_owned(), |at| local(timing.as_ref(), at)));
+    let last_job = one
+        .last_job_id
+        .map_or(String::new(), |id| format!(", job {id}"));
+    say!(
+        "last       {}{last_job}",
+        one.last_at
+            .map_or("never".to_owned(), |at| local(timing.as_ref(), at))
+    );
     if !one.paused {
         say!("next");
         show(&one.expression, &one.time_zone, &one.upcoming)?;
@@ -209,7 +245,10 @@ fn tell(one: &Schedule) -> anyhow::Result<()> {
 fn row(one: &Schedule) -> Vec<String> {
     let timing = Timing::new(&one.expression, &one.time_zone).ok();
     let shown = |at: Option<Timestamp>| at.map_or("-".to_owned(), |at| local(timing.as_ref(), at));
-    let next = one.next_at.or(one.upcoming.first().copied()).filter(|_| !one.paused);
+    let next = one
+        .next_at
+        .or(one.upcoming.first().copied())
+        .filter(|_| !one.paused);
     let mut notes = Vec::new();
     if one.paused {
         notes.push("paused".to_owned());
@@ -228,11 +267,18 @@ fn row(one: &Schedule) -> Vec<String> {
     ]
 }
 
-async fn make(queue: &Queue, schedules: &Schedules, settings: &Settings, set: Set) -> anyhow::Result<()> {
+async fn make(
+    queue: &Queue,
+    schedules: &Schedules,
+    settings: &Settings,
+    set: Set,
+) -> anyhow::Result<()> {
     let signed = set.signed;
     for (name, number) in [("cost", Some(set.cost)), ("timeout", set.timeout)] {
         if let Some(number) = number.filter(|number| !(*number > 0.0 && *number <= 1e9)) {
-            bail!(Failure::Refused(format!("{name}: is {number}; allowed is a number above 0; no schedule was changed")));
+            bail!(Failure::Refused(format!(
+                "{name}: is {number}; allowed is a number above 0; no schedule was changed"
+            )));
         }
     }
     let job = NewJob {
@@ -248,29 +294,51 @@ async fn make(queue: &Queue, schedules: &Schedules, settings: &Settings, set: Se
     if let Some(handler) = crate::app::built_in_kinds(settings, None)?.get(&job.kind) {
         let issues = handler.check(&job.args);
         if !issues.is_empty() {
-            let each: Vec<String> = issues.iter().map(|issue| format!("args{}: {}", issue.pointer, issue.message)).collect();
-            bail!(Failure::Refused(format!("{}; no schedule was changed", each.join("; "))));
+            let each: Vec<String> = issues
+                .iter()
+                .map(|issue| format!("args{}: {}", issue.pointer, issue.message))
+                .collect();
+            bail!(Failure::Refused(format!(
+                "{}; no schedule was changed",
+                each.join("; ")
+            )));
         }
     }
-    let schedule =
-        NewSchedule::new(set.name, set.expression, job).time_zone(set.time_zone).catch_up(set.catch_up).overlap(set.overlap);
+    let schedule = NewSchedule::new(set.name, set.expression, job)
+        .time_zone(set.time_zone)
+        .catch_up(set.catch_up)
+        .overlap(set.overlap);
     let is_new = schedules.set(&schedule).await?;
-    let Some(stands) = schedules.get(&schedule.name).await? else { bail!(unknown(&schedule.name)) };
-    let after =
-        json!({ "expression": stands.expression, "time_zone": stands.time_zone, "kind": stands.kind, "args": stands.args });
+    let Some(stands) = schedules.get(&schedule.name).await? else {
+        bail!(unknown(&schedule.name))
+    };
+    let after = json!({ "expression": stands.expression, "time_zone": stands.time_zone, "kind": stands.kind, "args": stands.args });
     note(queue, "cron.set", &schedule.name, &signed, Some(after)).await;
     if signed.json {
         return output::json(&stands);
     }
-    say!("schedule {} is {}; it comes", stands.name, if is_new { "made" } else { "changed" });
+    say!(
+        "schedule {} is {}; it comes",
+        stands.name,
+        if is_new { "made" } else { "changed" }
+    );
     show(&stands.expression, &stands.time_zone, &stands.upcoming)
 }
 
 async fn turn(queue: &Queue, schedules: &Schedules, one: One, paused: bool) -> anyhow::Result<()> {
     let changed = schedules.pause(&one.name, paused).await?;
-    let Some(stands) = schedules.get(&one.name).await? else { bail!(unknown(&one.name)) };
+    let Some(stands) = schedules.get(&one.name).await? else {
+        bail!(unknown(&one.name))
+    };
     if changed {
-        note(queue, if paused { "cron.pause" } else { "cron.resume" }, &one.name, &one.signed, None).await;
+        note(
+            queue,
+            if paused { "cron.pause" } else { "cron.resume" },
+            &one.name,
+            &one.signed,
+            None,
+        )
+        .await;
     }
     if one.signed.json {
         return output::json(&stands);
@@ -281,15 +349,27 @@ async fn turn(queue: &Queue, schedules: &Schedules, one: One, paused: bool) -> a
 async fn preview(schedules: &Schedules, next: Next) -> anyhow::Result<()> {
     let (expression, time_zone, upcoming, problem) = match (next.expression, next.name) {
         (Some(expression), _) => {
-            let timing = Timing::new(&expression, &next.time_zone).map_err(|bad| cron::Error::Invalid(vec![bad]))?;
+            let timing = Timing::new(&expression, &next.time_zone)
+                .map_err(|bad| cron::Error::Invalid(vec![bad]))?;
             let upcoming = timing.preview(schedules.now().await?);
             (expression, next.time_zone, upcoming, None)
         }
         (None, name) => {
             let name = name.unwrap_or_default();
-            let Some(stands) = schedules.get(&name).await? else { bail!(unknown(&name)) };
-            let problem = if stands.paused { Some("it is paused".to_owned()) } else { stands.problem };
-            (stands.expression, stands.time_zone, stands.upcoming, problem)
+            let Some(stands) = schedules.get(&name).await? else {
+                bail!(unknown(&name))
+            };
+            let problem = if stands.paused {
+                Some("it is paused".to_owned())
+            } else {
+                stands.problem
+            };
+            (
+                stands.expression,
+                stands.time_zone,
+                stands.upcoming,
+                problem,
+            )
         }
     };
     if next.json {
@@ -314,7 +394,10 @@ fn show(expression: &str, time_zone: &str, upcoming: &[Timestamp]) -> anyhow::Re
 /// Returns a time as the clocks of the schedule's zone show it.
 fn local(timing: Option<&Timing>, at: Timestamp) -> String {
     match timing {
-        Some(timing) => timing.local(at).strftime("%a %Y-%m-%d %H:%M:%S %:z").to_string(),
+        Some(timing) => timing
+            .local(at)
+            .strftime("%a %Y-%m-%d %H:%M:%S %:z")
+            .to_string(),
         None => at.to_string(),
     }
 }
@@ -338,17 +421,27 @@ fn args_of(text: &str) -> anyhow::Result<Value> {
             std::io::stdin().read_to_string(&mut text)?;
             text
         }
-        at if at.starts_with('@') => std::fs::read_to_string(&at[1..]).with_context(|| format!("cannot read {}", &at[1..]))?,
+        at if at.starts_with('@') => std::fs::read_to_string(&at[1..])
+            .with_context(|| format!("cannot read {}", &at[1..]))?,
         literal => literal.to_owned(),
     };
-    let refused = |error| Failure::Refused(format!("args: is not JSON: {error}; no schedule was changed"));
+    let refused = |error| {
+        Failure::Refused(format!(
+            "args: is not JSON: {error}; no schedule was changed"
+        ))
+    };
     Ok(serde_json::from_str(&text).map_err(refused)?)
 }
 
 /// Writes a line of the audit log. A failure is only a warning, because the change itself is not
 /// undone for it.
 async fn note(queue: &Queue, action: &str, name: &str, signed: &Signed, after: Option<Value>) {
-    let mut entry = Entry::now(signed.by.clone(), action, name.to_owned(), signed.why.clone());
+    let mut entry = Entry::now(
+        signed.by.clone(),
+        action,
+        name.to_owned(),
+        signed.why.clone(),
+    );
     entry.after = after;
     if let Err(error) = crate::api::postgres::write_audit(&queue.pool, &entry).await {
         eprintln!("flyball: the audit line could not be written: {error}");

@@ -57,17 +57,28 @@ pub(super) struct Filter {
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     let queue = &connect::queue(&settings).await?;
     match command {
-        Command::Requeue { filter, keep_attempts, bulk } => {
+        Command::Requeue {
+            filter,
+            keep_attempts,
+            bulk,
+        } => {
             let (filter, signed) = (&filter.read(), &bulk.signed.signature());
             let step = |walk| -> BoxFuture<'_, _> {
-                Box::pin(async move { queue.requeue_dead(filter, keep_attempts, &walk, signed).await })
+                Box::pin(async move {
+                    queue
+                        .requeue_dead(filter, keep_attempts, &walk, signed)
+                        .await
+                })
             };
             bulk.run("requeued", queue.count_dead(filter), step).await?;
         }
         Command::Discard { filter, bulk } => {
             let (filter, signed) = (&filter.read(), &bulk.signed.signature());
-            let step = |walk| -> BoxFuture<'_, _> { Box::pin(async move { queue.discard_dead(filter, &walk, signed).await }) };
-            bulk.run("discarded", queue.count_dead(filter), step).await?;
+            let step = |walk| -> BoxFuture<'_, _> {
+                Box::pin(async move { queue.discard_dead(filter, &walk, signed).await })
+            };
+            bulk.run("discarded", queue.count_dead(filter), step)
+                .await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -75,7 +86,21 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 
 impl Filter {
     fn read(self) -> DeadFilter {
-        let Self { kind, throttle, key, error_like, died_after, died_before } = self;
-        DeadFilter { kind, throttle, key, error_like, died_after, died_before }
+        let Self {
+            kind,
+            throttle,
+            key,
+            error_like,
+            died_after,
+            died_before,
+        } = self;
+        DeadFilter {
+            kind,
+            throttle,
+            key,
+            error_like,
+            died_after,
+            died_before,
+        }
     }
 }

@@ -46,7 +46,10 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         demo::plot::plot(&options)?;
         return Ok(ExitCode::SUCCESS);
     }
-    demo::run(args.options, async |wanted: AppSettings| start(settings, wanted).await).await?;
+    demo::run(args.options, async |wanted: AppSettings| {
+        start(settings, wanted).await
+    })
+    .await?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -66,6 +69,13 @@ async fn start(settings: Settings, wanted: AppSettings) -> anyhow::Result<AppHan
         ..settings
     };
     let app = App::start(&settings, Roles::ALL, Kinds::default()).await?;
-    let url = app.address.map_or_else(String::new, |address| format!("http://{address}"));
-    Ok(AppHandle { url, queue: app.queue.clone(), throttles: app.throttles.clone(), stop: Box::pin(app.stop()) })
+    let url = app
+        .address
+        .map_or_else(String::new, |address| format!("http://{address}"));
+    Ok(AppHandle {
+        url,
+        queue: app.queue.clone(),
+        throttles: app.throttles.clone(),
+        stop: Box::pin(app.stop()),
+    })
 }

@@ -110,7 +110,10 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         let done = queue.enqueue(batch).await;
         enqueued.extend(done.with_context(|| match nth {
             0 => "nothing was enqueued".to_owned(),
-            _ => format!("the first {} jobs were enqueued, the rest was not", nth * BATCH),
+            _ => format!(
+                "the first {} jobs were enqueued, the rest was not",
+                nth * BATCH
+            ),
         })?);
         bar.inc(batch.len() as u64);
     }
@@ -129,7 +132,9 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
     ];
     for (name, number) in numbers {
         if let Some(number) = number.filter(|number| !number.is_finite()) {
-            bail!(Failure::Refused(format!("{name}: is {number}; allowed is a number above 0; nothing was enqueued")));
+            bail!(Failure::Refused(format!(
+                "{name}: is {number}; allowed is a number above 0; nothing was enqueued"
+            )));
         }
     }
     let text = match args.args.as_str() {
@@ -138,11 +143,13 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
             std::io::stdin().read_to_string(&mut text)?;
             text
         }
-        at if at.starts_with('@') => std::fs::read_to_string(&at[1..]).with_context(|| format!("cannot read {}", &at[1..]))?,
+        at if at.starts_with('@') => std::fs::read_to_string(&at[1..])
+            .with_context(|| format!("cannot read {}", &at[1..]))?,
         literal => literal.to_owned(),
     };
-    let value: Value = serde_json::from_str(&text)
-        .map_err(|error| Failure::Refused(format!("args: is not JSON: {error}; nothing was enqueued")))?;
+    let value: Value = serde_json::from_str(&text).map_err(|error| {
+        Failure::Refused(format!("args: is not JSON: {error}; nothing was enqueued"))
+    })?;
     Ok(NewJob {
         throttle: args.throttle.clone(),
         key: args.key.clone(),
@@ -165,15 +172,27 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
     let reader: Box<dyn BufRead> = if file.as_os_str() == "-" {
         Box::new(std::io::stdin().lock())
     } else {
-        let open = std::fs::File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let open =
+            std::fs::File::open(file).with_context(|| format!("cannot read {}", file.display()))?;
         Box::new(std::io::BufReader::new(open))
     };
     let mut jobs = Vec::new();
-    let name = if file.as_os_str() == "-" { "standard input".to_owned() } else { file.display().to_string() };
+    let name = if file.as_os_str() == "-" {
+        "standard input".to_owned()
+    } else {
+        file.display().to_string()
+    };
     for (at, line) in reader.lines().enumerate() {
-        let refused = |reason: &str| Failure::Refused(format!("{name}, line {}: {reason}; nothing was enqueued", at + 1));
+        let refused = |reason: &str| {
+            Failure::Refused(format!(
+                "{name}, line {}: {reason}; nothing was enqueued",
+                at + 1
+            ))
+        };
         let line = match line {
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => bail!(refused("is no text in UTF-8")),
+            Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                bail!(refused("is no text in UTF-8"))
+            }
             line => line.with_context(|| format!("cannot read {name}"))?,
         };
         if line.trim().is_empty() {
@@ -182,8 +201,17 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
         let job = match serde_json::from_str(&line) {
             Ok(job) => job,
             // The parser counts lines of its own, and describes broken syntax in its own terms.
-            Err(error) if error.is_data() => bail!(refused(error.to_string().split(" at line ").next().unwrap_or_default())),
-            Err(error) => bail!(refused(&format!("is not JSON from column {} on; allowed is one job a line", error.column()))),
+            Err(error) if error.is_data() => bail!(refused(
+                error
+                    .to_string()
+                    .split(" at line ")
+                    .next()
+                    .unwrap_or_default()
+            )),
+            Err(error) => bail!(refused(&format!(
+                "is not JSON from column {} on; allowed is one job a line",
+                error.column()
+            ))),
         };
         jobs.push(job);
     }
@@ -199,9 +227,20 @@ fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
     let kinds = app::built_in_kinds(settings, None)?;
     let mut wrong = Vec::new();
     for (at, job) in jobs.iter().enumerate() {
-        let Some(handler) = kinds.get(&job.kind) else { continue };
-        let place = if jobs.len() > 1 { format!("job {at}: ") } else { String::new() };
-        wrong.extend(handler.check(&job.args).iter().map(|issue| format!("{place}args{}: {}", issue.pointer, issue.message)));
+        let Some(handler) = kinds.get(&job.kind) else {
+            continue;
+        };
+        let place = if jobs.len() > 1 {
+            format!("job {at}: ")
+        } else {
+            String::new()
+        };
+        wrong.extend(
+            handler
+                .check(&job.args)
+                .iter()
+                .map(|issue| format!("{place}args{}: {}", issue.pointer, issue.message)),
+        );
     }
     if wrong.is_empty() {
         return Ok(());
@@ -211,14 +250,18 @@ fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
     if more > 0 {
         wrong.push(format!("and {more} more"));
     }
-    bail!(Failure::Refused(format!("{}; nothing was enqueued", wrong.join("; "))))
+    bail!(Failure::Refused(format!(
+        "{}; nothing was enqueued",
+        wrong.join("; ")
+    )))
 }
 
 fn progress(jobs: usize) -> ProgressBar {
     if jobs <= BATCH || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} jobs, {eta} left").unwrap_or(ProgressStyle::default_bar());
+    let style = ProgressStyle::with_template("{bar:40} {pos} of {len} jobs, {eta} left")
+        .unwrap_or(ProgressStyle::default_bar());
     ProgressBar::new(jobs as u64).with_style(style)
 }
 
@@ -227,13 +270,26 @@ fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
     match (enqueued, as_json) {
         (all, true) => output::json(&json!({ "jobs": all }))?,
         ([one], false) if one.replaced => say!("job {} was waiting and is this job now", one.id),
-        ([one], false) if one.duplicate => say!("job {} holds the unique key already; nothing was enqueued", one.id),
+        ([one], false) if one.duplicate => say!(
+            "job {} holds the unique key already; nothing was enqueued",
+            one.id
+        ),
         ([one], false) => say!("enqueued job {}", one.id),
-        (all, false) if duplicates > 0 => say!("enqueued {} jobs; {duplicates} were duplicates", all.len() - duplicates),
+        (all, false) if duplicates > 0 => say!(
+            "enqueued {} jobs; {duplicates} were duplicates",
+            all.len() - duplicates
+        ),
         (all, false) => say!("enqueued {} jobs", all.len()),
     }
-    if let Some(over) = enqueued.iter().filter_map(|one| one.backlog).max_by_key(|backlog| backlog.depth) {
-        eprintln!("a lane holds {} ready jobs; its throttle's max_backlog is {}: send less", over.depth, over.max);
+    if let Some(over) = enqueued
+        .iter()
+        .filter_map(|one| one.backlog)
+        .max_by_key(|backlog| backlog.depth)
+    {
+        eprintln!(
+            "a lane holds {} ready jobs; its throttle's max_backlog is {}: send less",
+            over.depth, over.max
+        );
     }
     Ok(())
 }

@@ -42,7 +42,11 @@ pub(super) fn message(error: &anyhow::Error) -> String {
 fn without_line(text: String) -> String {
     let is_postgres = text.contains("error returned from database: ");
     match text.rsplit_once(" at line ") {
-        Some((before, number)) if is_postgres && number.bytes().all(|byte| byte.is_ascii_digit()) => before.to_owned(),
+        Some((before, number))
+            if is_postgres && number.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            before.to_owned()
+        }
         _ => text,
     }
 }
@@ -87,7 +91,11 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
         return Some(match error {
             throttle::Error::Lost(_) => 69,
             throttle::Error::Unknown(_) => 3,
-            throttle::Error::Invalid(problems) if problems.iter().any(|problem| problem.field == "REDIS_URL") => 78,
+            throttle::Error::Invalid(problems)
+                if problems.iter().any(|problem| problem.field == "REDIS_URL") =>
+            {
+                78
+            }
             throttle::Error::Conflict { .. } | throttle::Error::Invalid(_) => 4,
         });
     }
@@ -110,7 +118,8 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             _ => None,
         };
     }
-    let setting =
-        cause.is::<config::Error>() || cause.is::<throttle::file::FileError>() || cause.is::<crate::governor::policy::Refused>();
+    let setting = cause.is::<config::Error>()
+        || cause.is::<throttle::file::FileError>()
+        || cause.is::<crate::governor::policy::Refused>();
     (setting || cause.is::<crate::api::ListenError>()).then_some(78)
 }

@@ -65,7 +65,11 @@ pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
     let Command::Step(args) = command;
     let (policy, knobs) = policy(&args.policy)?;
     let actuator = policy.law.actuator;
-    let bounds = actuator.bounds(Bounds { min: knobs.min, max: knobs.max, safe_rps: knobs.safe_rps });
+    let bounds = actuator.bounds(Bounds {
+        min: knobs.min,
+        max: knobs.max,
+        safe_rps: knobs.safe_rps,
+    });
     let rps = match (&args.rps, actuator) {
         (None, Actuator::Rps) => knobs.rps,
         (None, Actuator::Concurrency) if knobs.concurrency < 0 => bounds.max,
@@ -74,7 +78,9 @@ pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
             Some(rps) => rps,
             None => {
                 let allowed = rules::allowed(actuator.field());
-                bail!(Failure::Refused(format!("--rps {text:?} is not allowed: it must be {allowed}")))
+                bail!(Failure::Refused(format!(
+                    "--rps {text:?} is not allowed: it must be {allowed}"
+                )))
             }
         },
     };
@@ -82,7 +88,10 @@ pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
         None => Filter::new(policy, bounds, rps),
         Some((path, stored)) => match Filter::resume(policy, bounds, stored) {
             Some(filter) => filter,
-            None => bail!(Failure::Refused(format!("{}: is not a governor's state of this release", path.display()))),
+            None => bail!(Failure::Refused(format!(
+                "{}: is not a governor's state of this release",
+                path.display()
+            ))),
         },
     };
     pass(&mut filter, &mut std::io::stdin().lock())?;
@@ -97,9 +106,9 @@ fn pass(filter: &mut Filter, input: &mut impl BufRead) -> anyhow::Result<()> {
     let mut line = Vec::new();
     while next(input, &mut line).context("cannot read standard input")? {
         let taken = match std::str::from_utf8(&line) {
-            _ if line.len() > LINE_BYTES_MAX => {
-                Some(Err(filter.refuse(format!("the line is too long; at most {LINE_BYTES_MAX} bytes are allowed"))))
-            }
+            _ if line.len() > LINE_BYTES_MAX => Some(Err(filter.refuse(format!(
+                "the line is too long; at most {LINE_BYTES_MAX} bytes are allowed"
+            )))),
             Err(error) => Some(Err(filter.refuse(format!("is not UTF-8: {error}")))),
             Ok(text) => filter.take(text),
         };
@@ -120,7 +129,9 @@ fn told(mistake: &Mistake) -> String {
 /// the end of the input.
 fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
     line.clear();
-    input.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', line)?;
+    input
+        .take(LINE_BYTES_MAX as u64 + 1)
+        .read_until(b'\n', line)?;
     while line.len() > LINE_BYTES_MAX && line.last() != Some(&b'\n') {
         let buffer = input.fill_buf()?;
         let (used, ends) = match buffer.iter().position(|byte| *byte == b'\n') {
@@ -138,16 +149,27 @@ fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<bool> {
 /// Reads the policy and the knobs of a knobs file; the error lists all its faults.
 fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
     let file = path.display().to_string();
-    let whole = |key: &str, reason: String| FileProblem { file: file.clone(), line: 0, key: key.to_owned(), reason };
+    let whole = |key: &str, reason: String| FileProblem {
+        file: file.clone(),
+        line: 0,
+        key: key.to_owned(),
+        reason,
+    };
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) => bail!(FileError(vec![whole("", format!("cannot be read: {error}"))])),
+        Err(error) => bail!(FileError(vec![whole(
+            "",
+            format!("cannot be read: {error}")
+        )])),
     };
     let mut problems = Vec::new();
     let policy = match Policy::parse(&text, &file) {
         Ok(Some(policy)) => Some(policy),
         Ok(None) => {
-            problems.push(whole("signal", "is missing: a policy has at least one [[signal]]".to_owned()));
+            problems.push(whole(
+                "signal",
+                "is missing: a policy has at least one [[signal]]".to_owned(),
+            ));
             None
         }
         Err(refused) => {
@@ -161,12 +183,18 @@ fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
         }
     };
     match (KnobsFile::parse(path, text), policy) {
-        (Ok(knobs), Some(policy)) if problems.is_empty() => Ok((policy, Knobs::read(&knobs.fields).0)),
+        (Ok(knobs), Some(policy)) if problems.is_empty() => {
+            Ok((policy, Knobs::read(&knobs.fields).0))
+        }
         (knobs, _) => {
             // Both readers report a text that is not TOML; one report is enough.
             let found = knobs.err().map_or_else(Vec::new, |error| error.0);
-            problems
-                .retain(|problem| problem.key != "toml" && !(found.iter().any(|f| f.line == problem.line && f.key.is_empty())));
+            problems.retain(|problem| {
+                problem.key != "toml"
+                    && !(found
+                        .iter()
+                        .any(|f| f.line == problem.line && f.key.is_empty()))
+            });
             problems.extend(found);
             problems.sort_by_key(|problem| problem.line);
             bail!(FileError(problems))
@@ -181,7 +209,10 @@ fn kept(path: &Path) -> anyhow::Result<Option<(&Path, serde_json::Value)>> {
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         Ok(text) => match serde_json::from_str(&text) {
             Ok(stored) => Ok(Some((path, stored))),
-            Err(error) => bail!(Failure::Refused(format!("{}: is not a governor's state: {error}", path.display()))),
+            Err(error) => bail!(Failure::Refused(format!(
+                "{}: is not a governor's state: {error}",
+                path.display()
+            ))),
         },
     }
 }

@@ -13,7 +13,9 @@ use super::output::say;
 use super::signed::Signed;
 use super::{connect, output, when};
 use crate::config::Settings;
-use crate::jobs::{CancelAnswer, CancelFilter, Detail, Filter, MoveAnswer, Queue, RetryAnswer, State, Summary};
+use crate::jobs::{
+    CancelAnswer, CancelFilter, Detail, Filter, MoveAnswer, Queue, RetryAnswer, State, Summary,
+};
 use crate::throttle::Name;
 
 /// Longest time for which a search walks back before it returns its results.
@@ -127,7 +129,14 @@ pub(super) struct Cancel {
 }
 
 /// The filters by which many jobs are cancelled.
-const FILTERS: [&str; 6] = ["kind", "throttle", "key", "state", "created_after", "created_before"];
+const FILTERS: [&str; 6] = [
+    "kind",
+    "throttle",
+    "key",
+    "state",
+    "created_after",
+    "created_before",
+];
 
 /// Options that only make sense for many jobs.
 const FOR_MANY: [&str; 3] = ["yes", "dry_run", "limit"];
@@ -144,42 +153,92 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     match command {
         Command::List(list) => search(queue, list).await?,
         Command::Show(one) => {
-            let Some(mut job) = queue.get(one.id).await? else { bail!(unknown(one.id)) };
+            let Some(mut job) = queue.get(one.id).await? else {
+                bail!(unknown(one.id))
+            };
             crate::api::shown::mask_args(&job.summary.kind, &mut job.args);
-            if one.json { output::json(&job)? } else { show(&job)? }
+            if one.json {
+                output::json(&job)?
+            } else {
+                show(&job)?
+            }
         }
-        Command::Cancel(Cancel { id: Some(id), bulk, .. }) => {
+        Command::Cancel(Cancel {
+            id: Some(id), bulk, ..
+        }) => {
             let said = match queue.cancel_signed(id, &bulk.signed.signature()).await? {
                 // A second cancellation of the same job has the wanted result.
                 CancelAnswer::Cancelled | CancelAnswer::Ended(State::Cancelled) => "cancelled",
                 CancelAnswer::Requested => "asked to stop",
-                CancelAnswer::Ended(state) => bail!(Failure::Refused(format!("job {id} is {} already", word(state)))),
+                CancelAnswer::Ended(state) => bail!(Failure::Refused(format!(
+                    "job {id} is {} already",
+                    word(state)
+                ))),
                 CancelAnswer::NotFound => bail!(unknown(id)),
             };
             answer(id, bulk.signed.json, said)?;
         }
-        Command::Cancel(Cancel { kind, throttle, key, state, created_after, created_before, bulk, .. }) => {
-            let filter = &CancelFilter { kind, throttle, key, state, created_after, created_before };
+        Command::Cancel(Cancel {
+            kind,
+            throttle,
+            key,
+            state,
+            created_after,
+            created_before,
+            bulk,
+            ..
+        }) => {
+            let filter = &CancelFilter {
+                kind,
+                throttle,
+                key,
+                state,
+                created_after,
+                created_before,
+            };
             if *filter == CancelFilter::default() {
-                let filters = FILTERS.map(|name| format!("--{}", name.replace('_', "-"))).join(", ");
+                let filters = FILTERS
+                    .map(|name| format!("--{}", name.replace('_', "-")))
+                    .join(", ");
                 bail!(Failure::Refused(format!(
                     "name a job by its number, or many by one or more of {filters}; nothing was cancelled"
                 )));
             }
             let signed = &bulk.signed.signature();
-            let step = |walk| -> BoxFuture<'_, _> { Box::pin(async move { queue.cancel_jobs(filter, &walk, signed).await }) };
-            bulk.run("cancelled", queue.count_cancel_jobs(filter), step).await?;
+            let step = |walk| -> BoxFuture<'_, _> {
+                Box::pin(async move { queue.cancel_jobs(filter, &walk, signed).await })
+            };
+            bulk.run("cancelled", queue.count_cancel_jobs(filter), step)
+                .await?;
         }
-        Command::Retry { id, keep_attempts, signed } => match queue.retry_signed(id, keep_attempts, &signed.signature()).await? {
+        Command::Retry {
+            id,
+            keep_attempts,
+            signed,
+        } => match queue
+            .retry_signed(id, keep_attempts, &signed.signature())
+            .await?
+        {
             RetryAnswer::Ready => answer(id, signed.json, "ready")?,
             RetryAnswer::Refused(state) => {
-                refused(id, state, "only dead, retryable and scheduled jobs can be run again")?;
+                refused(
+                    id,
+                    state,
+                    "only dead, retryable and scheduled jobs can be run again",
+                )?;
             }
             RetryAnswer::NotFound => bail!(unknown(id)),
         },
-        Command::Reschedule { id, run_at, signed } => match queue.reschedule(id, run_at, &signed.signature()).await? {
+        Command::Reschedule { id, run_at, signed } => match queue
+            .reschedule(id, run_at, &signed.signature())
+            .await?
+        {
             MoveAnswer::Moved => answer(id, signed.json, &format!("scheduled for {run_at:.0}"))?,
-            MoveAnswer::Refused(state) => refused(id, state, "only scheduled, ready and retryable jobs can be rescheduled")?,
+            MoveAnswer::Refused(state) => refused(
+                id,
+                state,
+                "only scheduled, ready and retryable jobs can be rescheduled",
+            )?,
             MoveAnswer::NotFound => bail!(unknown(id)),
         },
         Command::Discard { id, signed } => match queue.discard(id, &signed.signature()).await? {
@@ -224,7 +283,9 @@ async fn search(queue: &Queue, list: List) -> anyhow::Result<()> {
     if list.json {
         return output::json(&serde_json::json!({ "jobs": jobs, "next": next }));
     }
-    let header = ["ID", "STATE", "KIND", "THROTTLE", "KEY", "ATTEMPT", "CREATED", "ERROR"];
+    let header = [
+        "ID", "STATE", "KIND", "THROTTLE", "KEY", "ATTEMPT", "CREATED", "ERROR",
+    ];
     output::table(&header, jobs.iter().map(row))?;
     if let Some(next) = next.filter(|_| filter.limit > 0) {
         eprintln!("flyball: older jobs have not been looked at; go on with --before {next}");
@@ -233,7 +294,10 @@ async fn search(queue: &Queue, list: List) -> anyhow::Result<()> {
 }
 
 fn refused(id: i64, state: State, allowed: &str) -> anyhow::Result<()> {
-    bail!(Failure::Refused(format!("job {id} is {}; {allowed}", word(state))))
+    bail!(Failure::Refused(format!(
+        "job {id} is {}; {allowed}",
+        word(state)
+    )))
 }
 
 fn answer(id: i64, json: bool, said: &str) -> anyhow::Result<()> {
@@ -257,14 +321,27 @@ fn row(job: &Summary) -> Vec<String> {
         job.key.clone(),
         format!("{}/{}", job.attempt, job.max_attempts),
         format!("{:.0}", job.created_at),
-        job.last_error.clone().unwrap_or_default().chars().take(80).collect(),
+        job.last_error
+            .clone()
+            .unwrap_or_default()
+            .chars()
+            .take(80)
+            .collect(),
     ]
 }
 
 fn show(job: &Detail) -> anyhow::Result<()> {
     let head = &job.summary;
     say!("job        {}", head.id);
-    say!("state      {}{}", word(head.state), if job.cancelling { ", asked to stop" } else { "" });
+    say!(
+        "state      {}{}",
+        word(head.state),
+        if job.cancelling {
+            ", asked to stop"
+        } else {
+            ""
+        }
+    );
     say!("kind       {}", head.kind);
     say!("throttle   {}", head.throttle);
     if !head.key.is_empty() {
@@ -281,36 +358,57 @@ fn show(job: &Detail) -> anyhow::Result<()> {
         say!("timeout    {timeout_s} s");
     }
     if let Some(worker) = &job.worker {
-        let beat = job.heartbeat_age_s.map(|age_s| format!(", last heartbeat {age_s:.1} s ago")).unwrap_or_default();
+        let beat = job
+            .heartbeat_age_s
+            .map(|age_s| format!(", last heartbeat {age_s:.1} s ago"))
+            .unwrap_or_default();
         say!("worker     {worker}{beat}");
     }
     if let Some(traceparent) = &job.traceparent {
         say!("trace      {traceparent}");
     }
     if let Some(progress) = &job.progress {
-        let percent = progress.percent.map(|percent| format!("{percent:.1} %, ")).unwrap_or_default();
+        let percent = progress
+            .percent
+            .map(|percent| format!("{percent:.1} %, "))
+            .unwrap_or_default();
         say!("progress   {percent}{}", progress.note);
     }
     say!("args       {}", job.args);
     for attempt in &job.attempts {
-        let error = attempt.error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-        say!("attempt {}  {} at {:.0}{error}", attempt.attempt, attempt.outcome, attempt.finished_at);
+        let error = attempt
+            .error
+            .as_ref()
+            .map(|error| format!(": {error}"))
+            .unwrap_or_default();
+        say!(
+            "attempt {}  {} at {:.0}{error}",
+            attempt.attempt,
+            attempt.outcome,
+            attempt.finished_at
+        );
     }
     Ok(())
 }
 
 fn parse_state(text: &str) -> Result<State, String> {
-    serde_json::from_value(serde_json::Value::String(text.to_owned()))
-        .map_err(|_| "allowed are scheduled, ready, running, retryable, completed, cancelled, dead".to_owned())
+    serde_json::from_value(serde_json::Value::String(text.to_owned())).map_err(|_| {
+        "allowed are scheduled, ready, running, retryable, completed, cancelled, dead".to_owned()
+    })
 }
 
 fn parse_search(text: &str) -> Result<Search, String> {
     if text == "ended" {
         return Ok(Search::Ended);
     }
-    parse_state(text).map(Search::In).map_err(|allowed| format!("{allowed}, ended"))
+    parse_state(text)
+        .map(Search::In)
+        .map_err(|allowed| format!("{allowed}, ended"))
 }
 
 pub(super) fn word(state: State) -> String {
-    serde_json::to_value(state).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(state)
+        .ok()
+        .and_then(|value| value.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }

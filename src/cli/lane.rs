@@ -69,18 +69,35 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     let queue = &connect::queue(&settings).await?;
     // Pauses and learned rates are in Redis; without it the rest is shown all the same.
     let states = async |name: &Name, keys: &[String]| -> anyhow::Result<Option<Vec<KeyState>>> {
-        Ok(connect::throttles(&settings).await?.look(name, keys).await.ok())
+        Ok(connect::throttles(&settings)
+            .await?
+            .look(name, keys)
+            .await
+            .ok())
     };
     match command {
-        Command::List { throttle, by_key, after, limit, json } => {
-            let after = if by_key { LanesAfter::Key(after) } else { LanesAfter::DEEPEST };
+        Command::List {
+            throttle,
+            by_key,
+            after,
+            limit,
+            json,
+        } => {
+            let after = if by_key {
+                LanesAfter::Key(after)
+            } else {
+                LanesAfter::DEEPEST
+            };
             let shown = Name::new(throttle)?;
             let lanes = queue.lanes_of(shown.as_str(), &after, limit).await?.lanes;
             let keys: Vec<String> = lanes.iter().map(|lane| lane.key.clone()).collect();
             let states = states(&shown, &keys).await?;
             let state = |at: usize| states.as_ref().map(|states| &states[at]);
             if json {
-                let lanes = lanes.iter().enumerate().map(|(at, lane)| told(lane, state(at)));
+                let lanes = lanes
+                    .iter()
+                    .enumerate()
+                    .map(|(at, lane)| told(lane, state(at)));
                 output::json(&json!({ "lanes": lanes.collect::<Vec<_>>() }))?;
             } else {
                 if lanes.is_empty() {
@@ -88,13 +105,28 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     return Ok(ExitCode::SUCCESS);
                 }
                 let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST", "HELD"];
-                output::table(&header, lanes.iter().enumerate().map(|(at, lane)| row(lane, state(at))))?;
-                if states.as_ref().is_some_and(|states| states.iter().any(|state| !held(Some(state)).is_empty())) {
-                    say!("free a key, and forget what was learned of it: flyball throttle resume {shown} --key KEY");
+                output::table(
+                    &header,
+                    lanes
+                        .iter()
+                        .enumerate()
+                        .map(|(at, lane)| row(lane, state(at))),
+                )?;
+                if states
+                    .as_ref()
+                    .is_some_and(|states| states.iter().any(|state| !held(Some(state)).is_empty()))
+                {
+                    say!(
+                        "free a key, and forget what was learned of it: flyball throttle resume {shown} --key KEY"
+                    );
                 }
             }
         }
-        Command::Show { throttle, key, json } => {
+        Command::Show {
+            throttle,
+            key,
+            json,
+        } => {
             let throttle = Name::new(throttle)?;
             let lane = queue.lane_of(throttle.as_str(), &key).await?;
             let waiting = queue.count_lane(throttle.as_str(), &key).await?;
@@ -124,21 +156,43 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 say!("held       {}", held(state));
             }
         }
-        Command::Weight { throttle, key, weight, signed } => {
+        Command::Weight {
+            throttle,
+            key,
+            weight,
+            signed,
+        } => {
             let throttle = Name::new(throttle)?;
-            let before = queue.set_weight(throttle.as_str(), &key, weight, &signed.signature()).await?;
+            let before = queue
+                .set_weight(throttle.as_str(), &key, weight, &signed.signature())
+                .await?;
             if signed.json {
-                output::json(&json!({ "throttle": throttle, "key": key, "weight": weight, "before": before }))?;
+                output::json(
+                    &json!({ "throttle": throttle, "key": key, "weight": weight, "before": before }),
+                )?;
             } else {
                 say!("lane {key:?} of {throttle} weighs {weight}; it weighed {before}");
             }
         }
-        Command::Purge { throttle, key, bulk } => {
-            let (throttle, key, signed) = (&Name::new(throttle)?, key.as_str(), &bulk.signed.signature());
+        Command::Purge {
+            throttle,
+            key,
+            bulk,
+        } => {
+            let (throttle, key, signed) = (
+                &Name::new(throttle)?,
+                key.as_str(),
+                &bulk.signed.signature(),
+            );
             let step = |walk| -> BoxFuture<'_, _> {
-                Box::pin(async move { queue.purge_lane(throttle.as_str(), key, &walk, signed).await })
+                Box::pin(async move {
+                    queue
+                        .purge_lane(throttle.as_str(), key, &walk, signed)
+                        .await
+                })
             };
-            bulk.run("cancelled", queue.count_lane(throttle.as_str(), key), step).await?;
+            bulk.run("cancelled", queue.count_lane(throttle.as_str(), key), step)
+                .await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -146,18 +200,36 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 
 fn row(lane: &LaneDepth, state: Option<&KeyState>) -> Vec<String> {
     let (counted, oldest) = (moment(lane.counted_at), moment(lane.oldest_at));
-    vec![lane.key.clone(), lane.weight.to_string(), lane.depth.to_string(), counted, oldest, held(state)]
+    vec![
+        lane.key.clone(),
+        lane.weight.to_string(),
+        lane.depth.to_string(),
+        counted,
+        oldest,
+        held(state),
+    ]
 }
 
 /// Returns the limits that hold a key back, in a few words; `?` if Redis did not answer.
 fn held(state: Option<&KeyState>) -> String {
-    let Some(state) = state else { return "?".to_owned() };
+    let Some(state) = state else {
+        return "?".to_owned();
+    };
     let pause = state.paused_until_ms.map(|ms| {
         let until = moment(Timestamp::from_millisecond(ms).ok());
-        if state.why.is_empty() { format!("paused until {until}") } else { format!("paused until {until}: {}", state.why) }
+        if state.why.is_empty() {
+            format!("paused until {until}")
+        } else {
+            format!("paused until {until}: {}", state.why)
+        }
     });
-    let learned =
-        state.learned_rps.map(|rps| if rps > 0.0 { format!("learned {rps:.3}/s") } else { "waits for its quota".to_owned() });
+    let learned = state.learned_rps.map(|rps| {
+        if rps > 0.0 {
+            format!("learned {rps:.3}/s")
+        } else {
+            "waits for its quota".to_owned()
+        }
+    });
     let probing = state.probing.then(|| "on trial".to_owned());
     pause.or(learned).or(probing).unwrap_or_default()
 }

@@ -97,7 +97,10 @@ enum Command {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     // A program that asked for JSON reads its errors as JSON as well.
-    let is_json = std::env::args_os().skip(1).take_while(|word| word != "--").any(|word| word == "--json");
+    let is_json = std::env::args_os()
+        .skip(1)
+        .take_while(|word| word != "--")
+        .any(|word| word == "--json");
     match run(cli) {
         Ok(code) => code,
         Err(error) => {
@@ -128,12 +131,17 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let mut settings = Settings::from_env(cli.config.as_deref())?;
     // A command reports its errors itself; log lines are for commands that run on.
-    let runs_on = matches!(cli.command, Command::Serve(_) | Command::Demo(_) | Command::DemoStore(_) | Command::Calibrate(_));
+    let runs_on = matches!(
+        cli.command,
+        Command::Serve(_) | Command::Demo(_) | Command::DemoStore(_) | Command::Calibrate(_)
+    );
     if !runs_on && settings.log == Settings::defaults().log {
         "error".clone_into(&mut settings.log);
     }
     crate::app::start_logging(&settings)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     let ended = runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(args, settings).await,
@@ -151,8 +159,12 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Calibrate(args) => calibrate::run(args, settings).await,
             Command::Replay(args) => replay::run(args, settings).await,
             Command::Demo(args) => demo::run(args, settings).await,
-            Command::DemoStore(options) => crate::demo::store::serve(options).await.map(|()| ExitCode::SUCCESS),
-            Command::Services(_) | Command::Simulate(_) | Command::Governor(_) => unreachable!("handled above"),
+            Command::DemoStore(options) => crate::demo::store::serve(options)
+                .await
+                .map(|()| ExitCode::SUCCESS),
+            Command::Services(_) | Command::Simulate(_) | Command::Governor(_) => {
+                unreachable!("handled above")
+            }
         }
     });
     // A handler that does not stop must not keep the process alive.

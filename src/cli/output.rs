@@ -40,19 +40,39 @@ fn write(text: &str) -> anyhow::Result<()> {
 /// Returns the text with control characters, and those that change the direction of writing, as
 /// escapes, because keys and errors come from anywhere and must not control the reader's terminal.
 pub(super) fn clean(text: &str) -> String {
-    let steers =
-        |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    text.chars().flat_map(|c| if steers(c) { c.escape_default().collect() } else { vec![c] }).collect()
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars()
+        .flat_map(|c| {
+            if steers(c) {
+                c.escape_default().collect()
+            } else {
+                vec![c]
+            }
+        })
+        .collect()
 }
 
 /// Prints a table without lines, as wide as the terminal allows.
-pub(super) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> anyhow::Result<()> {
+pub(super) fn table(
+    header: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> anyhow::Result<()> {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Dynamic).set_header(header);
+    table
+        .load_style(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_header(header);
     for row in rows {
         table.add_row(row.iter().map(|cell| clean(cell)));
     }
-    let lines: Vec<String> = table.to_string().lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    let lines: Vec<String> = table
+        .to_string()
+        .lines()
+        .map(|line| format!("{}\n", line.trim_end()))
+        .collect();
     write(&lines.concat())
 }
 
@@ -83,13 +103,19 @@ mod tests {
 
     #[test]
     fn what_could_steer_a_terminal_is_written_as_an_escape() {
-        assert_eq!(clean("a\u{1b}[2Jb\n\u{202e}c\td"), r"a\u{1b}[2Jb\n\u{202e}c\td");
+        assert_eq!(
+            clean("a\u{1b}[2Jb\n\u{202e}c\td"),
+            r"a\u{1b}[2Jb\n\u{202e}c\td"
+        );
         assert_eq!(clean("Jürgen 😀 \"x\" \\"), "Jürgen 😀 \"x\" \\");
     }
 
     #[test]
     fn rates_are_short_and_special_ones_are_words() {
-        let said: Vec<String> = [-1.0, 0.0, 0.05, 2.5, 40.0, 1234.5].into_iter().map(rate).collect();
+        let said: Vec<String> = [-1.0, 0.0, 0.05, 2.5, 40.0, 1234.5]
+            .into_iter()
+            .map(rate)
+            .collect();
         assert_eq!(said, ["unlimited", "stopped", "0.05", "2.5", "40", "1234"]);
     }
 }

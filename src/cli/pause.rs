@@ -35,13 +35,24 @@ pub(super) async fn resume(args: Args, settings: Settings) -> anyhow::Result<Exi
     if args.signed.json {
         output::json(&json!({ "paused": null, "changed": changed }))?;
     } else {
-        say!("{}", if changed { "everything flows again" } else { "everything was running already" });
+        say!(
+            "{}",
+            if changed {
+                "everything flows again"
+            } else {
+                "everything was running already"
+            }
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the pause in words.
 pub(super) fn sentence(pause: &Pause) -> String {
-    let why = if pause.why.is_empty() { String::new() } else { format!(": {}", pause.why) };
+    let why = if pause.why.is_empty() {
+        String::new()
+    } else {
+        format!(": {}", pause.why)
+    };
     format!("paused since {:.0} by {}{why}", pause.since, pause.by)
 }

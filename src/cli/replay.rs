@@ -59,7 +59,10 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let (file, policy) = policy(&args.policy)?;
     if policy.law.actuator != Actuator::Rps {
         let what = "its governor turns concurrency, and a replay is about rates; leave actuator out of [governor] to replay";
-        bail!(Failure::Refused(format!("{}: {what}", args.policy.display())));
+        bail!(Failure::Refused(format!(
+            "{}: {what}",
+            args.policy.display()
+        )));
     }
     let throttle = file.name.as_str();
     let record = match &args.file {
@@ -67,11 +70,20 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         None => from_prometheus(&args, &settings, throttle, &policy).await?,
     };
     let (knobs, _) = Knobs::read(&file.fields);
-    let bounds = Bounds { min: knobs.min, max: knobs.max, safe_rps: knobs.safe_rps };
-    let setting = replay::Settings { bounds, delay_s: f64::from(args.delay) };
-    let report = replay::replay(throttle, &policy, &setting, &record).map_err(|problem| refused(&args, &problem))?;
+    let bounds = Bounds {
+        min: knobs.min,
+        max: knobs.max,
+        safe_rps: knobs.safe_rps,
+    };
+    let setting = replay::Settings {
+        bounds,
+        delay_s: f64::from(args.delay),
+    };
+    let report = replay::replay(throttle, &policy, &setting, &record)
+        .map_err(|problem| refused(&args, &problem))?;
     if let Some(path) = &args.svg {
-        let svg = replay::plot::svg(&report).map_err(|reason| anyhow::anyhow!("drawing: {reason}"))?;
+        let svg =
+            replay::plot::svg(&report).map_err(|reason| anyhow::anyhow!("drawing: {reason}"))?;
         std::fs::write(path, svg).with_context(|| format!("writing {}", path.display()))?;
     }
     if args.json {
@@ -84,30 +96,50 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
 
 /// Reads the knobs file at `path`, and the policy in it.
 pub(super) fn policy(path: &Path) -> anyhow::Result<(KnobsFile, Policy)> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::NotFound(format!("{} cannot be read: {error}", path.display())))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::NotFound(format!("{} cannot be read: {error}", path.display()))
+    })?;
     let policy = Policy::parse(&text, &path.display().to_string())?;
     let file = KnobsFile::parse(path, text)?;
     match policy {
         Some(policy) => Ok((file, policy)),
-        None => bail!(Failure::Refused(format!("{} has no [[signal]], so that nothing governs by it", path.display()))),
+        None => bail!(Failure::Refused(format!(
+            "{} has no [[signal]], so that nothing governs by it",
+            path.display()
+        ))),
     }
 }
 
 fn from_file(path: &Path, policy: &Policy) -> anyhow::Result<Record> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| Failure::NotFound(format!("{} cannot be read: {error}", path.display())))?;
-    let known: Vec<&str> = replayed(policy).iter().map(|signal| signal.name.as_str()).collect();
-    Record::parse(&text, &known).map_err(|problem| Failure::Refused(format!("{}: {problem}", path.display())).into())
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Failure::NotFound(format!("{} cannot be read: {error}", path.display()))
+    })?;
+    let known: Vec<&str> = replayed(policy)
+        .iter()
+        .map(|signal| signal.name.as_str())
+        .collect();
+    Record::parse(&text, &known)
+        .map_err(|problem| Failure::Refused(format!("{}: {problem}", path.display())).into())
 }
 
-async fn from_prometheus(args: &Args, settings: &Settings, throttle: &str, policy: &Policy) -> anyhow::Result<Record> {
+async fn from_prometheus(
+    args: &Args,
+    settings: &Settings,
+    throttle: &str,
+    policy: &Policy,
+) -> anyhow::Result<Record> {
     let seconds = |at: jiff::Timestamp| at.as_microsecond() as f64 / 1e6;
     let to = args.to.unwrap_or_else(when::now);
     if args.from >= to {
-        bail!(Failure::Refused(format!("--from {} is not before --to {to}; the range is empty", args.from)));
+        bail!(Failure::Refused(format!(
+            "--from {} is not before --to {to}; the range is empty",
+            args.from
+        )));
     }
-    let query = args.rate.clone().unwrap_or_else(|| replay::prometheus::rate_query(throttle));
+    let query = args
+        .rate
+        .clone()
+        .unwrap_or_else(|| replay::prometheus::rate_query(throttle));
     let sources = app::prometheus_sources(settings)?;
     sources.check(policy)?;
     let range = (seconds(args.from), seconds(to));
@@ -115,30 +147,60 @@ async fn from_prometheus(args: &Args, settings: &Settings, throttle: &str, polic
 }
 
 fn refused(args: &Args, problem: &replay::Problem) -> Failure {
-    let place = args.file.as_ref().map_or_else(String::new, |path| format!("{}: ", path.display()));
+    let place = args
+        .file
+        .as_ref()
+        .map_or_else(String::new, |path| format!("{}: ", path.display()));
     Failure::Refused(format!("{place}{problem}"))
 }
 
 fn tell(report: &Report) -> anyhow::Result<()> {
-    let at = |t: f64| jiff::Timestamp::from_second(t as i64).map_or_else(|_| t.to_string(), |t| t.to_string());
+    let at = |t: f64| {
+        jiff::Timestamp::from_second(t as i64).map_or_else(|_| t.to_string(), |t| t.to_string())
+    };
     let hours = (report.to - report.from) / 3600.0;
-    say!("{}: {} to {} ({hours:.1} h), {}", report.throttle, at(report.from), at(report.to), report.signals.join(", "));
+    say!(
+        "{}: {} to {} ({hours:.1} h), {}",
+        report.throttle,
+        at(report.from),
+        at(report.to),
+        report.signals.join(", ")
+    );
     let columns = report.would_be.iter().map(|variant| match variant.share {
         Some(share) => format!("WOULD BE ({:.0} % OURS)", 100.0 * share),
         None => "WOULD BE".to_owned(),
     });
-    let header: Vec<String> = ["", "RECORDED"].map(str::to_owned).into_iter().chain(columns).collect();
+    let header: Vec<String> = ["", "RECORDED"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(columns)
+        .collect();
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
-    let all = || std::iter::once(&report.recorded).chain(report.would_be.iter().map(|variant| &variant.figures));
-    let row = |name: &str, of: &dyn Fn(&Figures) -> String| std::iter::once(name.to_owned()).chain(all().map(of)).collect();
+    let all = || {
+        std::iter::once(&report.recorded)
+            .chain(report.would_be.iter().map(|variant| &variant.figures))
+    };
+    let row = |name: &str, of: &dyn Fn(&Figures) -> String| {
+        std::iter::once(name.to_owned())
+            .chain(all().map(of))
+            .collect()
+    };
     let unknown = || "-".to_owned();
     let rows: Vec<Vec<String>> = vec![
         row("jobs", &|f| format!("{:.0}", f.jobs)),
-        row("overload, setpoint seconds", &|f| format!("{:.0}", f.overload_s)),
-        row("  above 1.2 setpoints", &|f| format!("{:.0}", f.overload_20_s)),
+        row("overload, setpoint seconds", &|f| {
+            format!("{:.0}", f.overload_s)
+        }),
+        row("  above 1.2 setpoints", &|f| {
+            format!("{:.0}", f.overload_20_s)
+        }),
         row("peak, setpoints", &|f| format!("{:.2}", f.peak)),
-        row("trips", &|f| f.trips.map_or_else(unknown, |n| n.to_string())),
-        row("stopped, s", &|f| f.stopped_s.map_or_else(unknown, |s| format!("{s:.0}"))),
+        row("trips", &|f| {
+            f.trips.map_or_else(unknown, |n| n.to_string())
+        }),
+        row("stopped, s", &|f| {
+            f.stopped_s.map_or_else(unknown, |s| format!("{s:.0}"))
+        }),
     ];
     output::table(&header, rows)?;
     report.notes.iter().try_for_each(output::line)

@@ -9,7 +9,12 @@ use crate::jobs::Kinds;
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// What this process does: any of api, runner, governor, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "api,runner,governor", value_enum)]
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "api,runner,governor",
+        value_enum
+    )]
     roles: Vec<Role>,
     /// Address and port of the API and the dashboard; wins over FLYBALL_LISTEN
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -31,7 +36,11 @@ pub(super) async fn run(args: Args, mut settings: Settings) -> anyhow::Result<Ex
         settings.listen = listen;
     }
     let has = |role| args.roles.contains(&role);
-    let roles = Roles { api: has(Role::Api), runner: has(Role::Runner), governor: has(Role::Governor) };
+    let roles = Roles {
+        api: has(Role::Api),
+        runner: has(Role::Runner),
+        governor: has(Role::Governor),
+    };
     app::serve(settings, roles, Kinds::default()).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -39,7 +39,12 @@ pub struct ServicesArgs {
     pub redis_url: Option<String>,
 
     /// Use this Prometheus and start none.
-    #[arg(long, env = "PROMETHEUS_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        env = "PROMETHEUS_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub prometheus_url: Option<String>,
 
     /// How often Prometheus asks its targets: a whole number and ms, s or m.

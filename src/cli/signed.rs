@@ -18,6 +18,10 @@ pub(super) struct Signed {
 impl Signed {
     /// Returns the signature as the queue takes it.
     pub(super) fn signature(&self) -> jobs::Signed {
-        jobs::Signed { by: self.by.clone(), why: self.why.clone(), via: jobs::Via::default() }
+        jobs::Signed {
+            by: self.by.clone(),
+            why: self.why.clone(),
+            via: jobs::Via::default(),
+        }
     }
 }

@@ -14,7 +14,8 @@ use crate::simulate::weather::Weather;
 use crate::simulate::{Contender, Scenario, library, plot};
 
 #[derive(clap::Args)]
-#[command(after_help = "Scenarios are knobs files with tables about their plant; those in scenarios/ come with the program.
+#[command(
+    after_help = "Scenarios are knobs files with tables about their plant; those in scenarios/ come with the program.
 
 Columns: over: seconds x setpoints of the load average above the setpoint (refused: seconds x share that a provider refused); peak:
 its highest value from the step on; back: seconds from the step until it was below 1.1 setpoints for half a minute; recovered: until a
@@ -27,7 +28,8 @@ Examples:
   flyball simulate --all --seeds 20               every scenario, twenty days each
   flyball simulate S1 S13 --svg pictures          two of them, with a picture of the first day of each
   flyball simulate mine.toml --set gain=1.2       a plant of your own, under another law
-  flyball simulate --all --set durations=false    what a part of the law buys")]
+  flyball simulate --all --set durations=false    what a part of the law buys"
+)]
 pub(super) struct Args {
     /// Names of scenarios, or files
     #[arg(value_name = "SCENARIO", required_unless_present_any = ["all", "list"])]
@@ -67,18 +69,30 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let known = library::scenarios()?;
     if args.list && args.json {
-        let all: Vec<_> = known.iter().map(|s| serde_json::json!({ "name": s.name, "about": s.about })).collect();
+        let all: Vec<_> = known
+            .iter()
+            .map(|s| serde_json::json!({ "name": s.name, "about": s.about }))
+            .collect();
         output::json(&serde_json::json!({ "scenarios": all }))?;
         return Ok(ExitCode::SUCCESS);
     }
     if args.list {
-        output::table(&["NAME", "WHAT HAPPENS"], known.iter().map(|s| vec![s.name.clone(), s.about.clone()]))?;
+        output::table(
+            &["NAME", "WHAT HAPPENS"],
+            known.iter().map(|s| vec![s.name.clone(), s.about.clone()]),
+        )?;
         return Ok(ExitCode::SUCCESS);
     }
     let wanted: Vec<(String, String)> = if args.all {
-        library::FILES.iter().map(|(file, text)| ((*file).to_owned(), (*text).to_owned())).collect()
+        library::FILES
+            .iter()
+            .map(|(file, text)| ((*file).to_owned(), (*text).to_owned()))
+            .collect()
     } else {
-        args.scenarios.iter().map(|name| find(name, &known)).collect::<anyhow::Result<_>>()?
+        args.scenarios
+            .iter()
+            .map(|name| find(name, &known))
+            .collect::<anyhow::Result<_>>()?
     };
     let law = law(args)?;
     let mut scenarios = Vec::new();
@@ -96,7 +110,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         draw_all(directory, &scenarios, args.seed)?;
     }
     if args.json {
-        output::json(&serde_json::json!({ "days": args.seeds, "first_day": args.seed, "rows": rows, "sums": sums }))?;
+        output::json(
+            &serde_json::json!({ "days": args.seeds, "first_day": args.seed, "rows": rows, "sums": sums }),
+        )?;
     } else {
         tables(&scenarios, &rows, &sums, args)?;
     }
@@ -105,18 +121,30 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn contender(name: &str) -> Result<Contender, String> {
     let names = Contender::ALL.map(Contender::name);
-    Contender::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| format!("use some of {}", names.join(",")))
+    Contender::ALL
+        .into_iter()
+        .find(|one| one.name() == name)
+        .ok_or_else(|| format!("use some of {}", names.join(",")))
 }
 
 /// Returns the file of a scenario and its text, by its name or as a path.
 fn find(name: &str, known: &[Scenario]) -> anyhow::Result<(String, String)> {
-    if let Some(n) = known.iter().position(|scenario| scenario.name.eq_ignore_ascii_case(name)) {
+    if let Some(n) = known
+        .iter()
+        .position(|scenario| scenario.name.eq_ignore_ascii_case(name))
+    {
         let (file, text) = library::FILES[n];
         return Ok((file.to_owned(), text.to_owned()));
     }
     if !Path::new(name).exists() {
-        let names: Vec<&str> = known.iter().map(|scenario| scenario.name.as_str()).collect();
-        bail!(Failure::NotFound(format!("there is no scenario and no file {name:?}; use a file or one of {}", names.join(", "))));
+        let names: Vec<&str> = known
+            .iter()
+            .map(|scenario| scenario.name.as_str())
+            .collect();
+        bail!(Failure::NotFound(format!(
+            "there is no scenario and no file {name:?}; use a file or one of {}",
+            names.join(", ")
+        )));
     }
     let text = std::fs::read_to_string(name).with_context(|| format!("reading {name}"))?;
     Ok((name.to_owned(), text))
@@ -129,7 +157,9 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
     }
     let text = match &args.policy {
         None => String::new(),
-        Some(path) => std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?,
+        Some(path) => {
+            std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?
+        }
     };
     let mut file: toml::Table = text.parse().with_context(|| "reading the policy")?;
     // Only the law is taken from the file, because the scenario has signals of its own.
@@ -140,32 +170,47 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
     for set in &args.set {
         let one: toml::Table = match set.parse() {
             Ok(one) => one,
-            Err(_) => bail!(Failure::Refused(format!("--set {set:?} is not KEY=VALUE, such as gain=1.2"))),
+            Err(_) => bail!(Failure::Refused(format!(
+                "--set {set:?} is not KEY=VALUE, such as gain=1.2"
+            ))),
         };
         table.extend(one);
     }
-    let name = args.policy.as_ref().map_or_else(|| "--set".to_owned(), |path| path.display().to_string());
+    let name = args
+        .policy
+        .as_ref()
+        .map_or_else(|| "--set".to_owned(), |path| path.display().to_string());
     let signal = "[[signal]]\nname = \"load\"\nquery = \"load\"\nsetpoint = 1\n";
     let whole = format!("{signal}[governor]\n{table}");
     match Policy::parse(&whole, &name) {
         Ok(policy) => Ok(policy.map(|policy| policy.law)),
         Err(refused) => {
             // Line numbers of the text made here would mislead; the key names the place.
-            let faults: Vec<String> = refused.0.iter().map(|fault| format!("{name}: {}: {}", fault.key, fault.reason)).collect();
+            let faults: Vec<String> = refused
+                .0
+                .iter()
+                .map(|fault| format!("{name}: {}: {}", fault.key, fault.reason))
+                .collect();
             bail!(Failure::Refused(faults.join("\n")))
         }
     }
 }
 
 fn draw_all(directory: &Path, scenarios: &[Scenario], seed: u64) -> anyhow::Result<()> {
-    std::fs::create_dir_all(directory).with_context(|| format!("making {}", directory.display()))?;
+    std::fs::create_dir_all(directory)
+        .with_context(|| format!("making {}", directory.display()))?;
     for scenario in scenarios {
         let weather = Weather::draw(scenario, seed);
         let governed = crate::simulate::run(scenario, &weather, Contender::Flyball);
         let other = crate::simulate::run(scenario, &weather, Contender::Pid);
-        let svg = plot::draw(scenario, &governed, (Contender::Pid.name(), &other)).map_err(anyhow::Error::msg)?;
-        let name: String =
-            scenario.name.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let svg = plot::draw(scenario, &governed, (Contender::Pid.name(), &other))
+            .map_err(anyhow::Error::msg)?;
+        let name: String = scenario
+            .name
+            .to_lowercase()
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+            .collect();
         let path = directory.join(format!("{name}.svg"));
         std::fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
     }
@@ -173,16 +218,37 @@ fn draw_all(directory: &Path, scenarios: &[Scenario], seed: u64) -> anyhow::Resu
 }
 
 fn tables(scenarios: &[Scenario], rows: &[Row], sums: &[Sum], args: &Args) -> anyhow::Result<()> {
-    let header = ["scenario", "controller", "over s", "peak", "back s", "recovered s", "used %", "raw %", "swing", "turns/h"];
+    let header = [
+        "scenario",
+        "controller",
+        "over s",
+        "peak",
+        "back s",
+        "recovered s",
+        "used %",
+        "raw %",
+        "swing",
+        "turns/h",
+    ];
     let cells = rows.iter().map(|row| {
         let score = &row.mean;
-        let seconds = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"));
+        let seconds = |value: Option<f64>| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"))
+        };
         let percent = |value: f64| format!("{:.1}", 100.0 * value);
-        let peak = if row.refusals { "-".to_owned() } else { format!("{:.2}", score.peak) };
+        let peak = if row.refusals {
+            "-".to_owned()
+        } else {
+            format!("{:.2}", score.peak)
+        };
         vec![
             row.scenario.clone(),
             row.controller.to_owned(),
-            format!("{:.0}{}", score.overload_s, if row.refusals { " refused" } else { "" }),
+            format!(
+                "{:.0}{}",
+                score.overload_s,
+                if row.refusals { " refused" } else { "" }
+            ),
             peak,
             seconds(score.back_s),
             seconds(score.recovered_s),
@@ -194,9 +260,17 @@ fn tables(scenarios: &[Scenario], rows: &[Row], sums: &[Sum], args: &Args) -> an
     });
     print(args, &header, cells)?;
     say!("");
-    let header = ["controller", "overload, x pid", "used % (mean)", "used % (worst)", "S8 spread"];
+    let header = [
+        "controller",
+        "overload, x pid",
+        "used % (mean)",
+        "used % (worst)",
+        "S8 spread",
+    ];
     let cells = sums.iter().map(|sum| {
-        let maybe = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+        let maybe = |value: Option<f64>| {
+            value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"))
+        };
         vec![
             sum.controller.to_owned(),
             maybe(sum.overload_of_pid),
@@ -209,14 +283,28 @@ fn tables(scenarios: &[Scenario], rows: &[Row], sums: &[Sum], args: &Args) -> an
     let virtual_s: u64 = scenarios.iter().map(|scenario| scenario.duration_s).sum();
     let hours = (virtual_s * args.seeds * args.controllers.len() as u64) as f64 / 3600.0;
     say!("");
-    say!("{} days of each scenario, from day {}: {hours:.0} hours of virtual time", args.seeds, args.seed);
+    say!(
+        "{} days of each scenario, from day {}: {hours:.0} hours of virtual time",
+        args.seeds,
+        args.seed
+    );
     Ok(())
 }
 
-fn print(args: &Args, header: &[&str], rows: impl Iterator<Item = Vec<String>>) -> anyhow::Result<()> {
+fn print(
+    args: &Args,
+    header: &[&str],
+    rows: impl Iterator<Item = Vec<String>>,
+) -> anyhow::Result<()> {
     if !args.markdown {
         return output::table(
-            &header.iter().map(|name| name.to_uppercase()).collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>(),
+            &header
+                .iter()
+                .map(|name| name.to_uppercase())
+                .collect::<Vec<_>>()
+                .iter()
+                .map(String::as_str)
+                .collect::<Vec<_>>(),
             rows,
         );
     }

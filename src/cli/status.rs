@@ -43,13 +43,25 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         }
         Err(error) => store_lost = Some(super::exit::message(&error)),
     }
-    let jobs: BTreeMap<&str, &Depth> = depths.throttles.iter().map(|depth| (depth.throttle.as_str(), depth)).collect();
-    let mut names: Vec<&str> = jobs.keys().copied().chain(rates.keys().map(String::as_str)).collect();
+    let jobs: BTreeMap<&str, &Depth> = depths
+        .throttles
+        .iter()
+        .map(|depth| (depth.throttle.as_str(), depth))
+        .collect();
+    let mut names: Vec<&str> = jobs
+        .keys()
+        .copied()
+        .chain(rates.keys().map(String::as_str))
+        .collect();
     names.sort_unstable();
     names.dedup();
 
     // The output is as complete as possible, but a script must learn that a service is away.
-    let code = if store_lost.is_some() { ExitCode::from(69) } else { ExitCode::SUCCESS };
+    let code = if store_lost.is_some() {
+        ExitCode::from(69)
+    } else {
+        ExitCode::SUCCESS
+    };
     if args.json {
         let throttles: Vec<_> = names
             .iter()
@@ -81,7 +93,10 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         Some(paused) => say!("everything is {}", pause::sentence(paused)),
         None => say!("running: nothing pauses all throttles"),
     }
-    say!("{workers} live {}", if workers == 1 { "worker" } else { "workers" });
+    say!(
+        "{workers} live {}",
+        if workers == 1 { "worker" } else { "workers" }
+    );
     for difference in &differences {
         say!("they differ: {difference}");
     }
@@ -99,15 +114,33 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         &header,
         shown.map(|name| {
             let rate = rates.get(*name).map_or_else(String::new, |status| {
-                if status.knobs.paused { "paused".to_owned() } else { output::rate(status.effective_rps) }
+                if status.knobs.paused {
+                    "paused".to_owned()
+                } else {
+                    output::rate(status.effective_rps)
+                }
             });
-            let count = |read: fn(&Depth) -> i64| jobs.get(name).map_or(0, |depth| read(depth)).to_string();
-            vec![(*name).to_owned(), rate, count(|d| d.ready), count(|d| d.scheduled), count(|d| d.running), count(|d| d.dead)]
+            let count =
+                |read: fn(&Depth) -> i64| jobs.get(name).map_or(0, |depth| read(depth)).to_string();
+            vec![
+                (*name).to_owned(),
+                rate,
+                count(|d| d.ready),
+                count(|d| d.scheduled),
+                count(|d| d.running),
+                count(|d| d.dead),
+            ]
         }),
     )?;
     if !costs.is_empty() {
         let header = ["KIND", "ATTEMPTS", "MEAN COST"];
-        let row = |one: &KindCost| vec![one.kind.clone(), one.attempts.to_string(), output::number(one.mean)];
+        let row = |one: &KindCost| {
+            vec![
+                one.kind.clone(),
+                one.attempts.to_string(),
+                output::number(one.mean),
+            ]
+        };
         output::table(&header, costs.iter().map(row))?;
     }
     Ok(code)

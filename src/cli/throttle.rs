@@ -13,7 +13,9 @@ use super::signed::Signed;
 use super::{connect, output, when};
 use crate::api::throttle_delete::{Kept, take_away};
 use crate::config::Settings;
-use crate::throttle::{Change, Error, Knobs, LAW, MAX_PAUSE, Name, Status, Store, check_key, foreign};
+use crate::throttle::{
+    Change, Error, Knobs, LAW, MAX_PAUSE, Name, Status, Store, check_key, foreign,
+};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -102,48 +104,106 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::List { all, json } => list(&store, all, json).await?,
         Command::Show { name, json } => {
             let name = Name::new(name)?;
-            let Some(status) = store.status(&name).await? else { bail!(Error::Unknown(name)) };
-            if json { output::json(&status)? } else { show(&status)? }
+            let Some(status) = store.status(&name).await? else {
+                bail!(Error::Unknown(name))
+            };
+            if json {
+                output::json(&status)?
+            } else {
+                show(&status)?
+            }
         }
-        Command::Set { name, knobs, until, signed } => {
+        Command::Set {
+            name,
+            knobs,
+            until,
+            signed,
+        } => {
             let mut given = parse(&knobs)?;
             if let Some(until) = until {
                 by_hand_until(&mut given, until)?;
             }
             let fields = Knobs::check(&given).map_err(Error::Invalid)?;
-            change(&store, &settings, &name, fields, signed, true, "throttle.set").await?;
+            change(
+                &store,
+                &settings,
+                &name,
+                fields,
+                signed,
+                true,
+                "throttle.set",
+            )
+            .await?;
         }
         Command::Script => {}
         Command::ImportLimitlion { yes, signed } => import(&store, &settings, yes, &signed).await?,
-        Command::Delete { name, signed } => delete(&store, &settings, &Name::new(name)?, &signed).await?,
-        Command::Pause { name, key: Some(key), seconds, signed } => {
+        Command::Delete { name, signed } => {
+            delete(&store, &settings, &Name::new(name)?, &signed).await?
+        }
+        Command::Pause {
+            name,
+            key: Some(key),
+            seconds,
+            signed,
+        } => {
             let seconds = seconds.unwrap_or_default();
             if !(seconds > 0.0 && seconds <= MAX_PAUSE.as_secs_f64()) {
                 let most = MAX_PAUSE.as_secs();
-                bail!(Failure::Refused(format!("--seconds is {seconds}; allowed is more than 0 and at most {most} (30 days)")));
+                bail!(Failure::Refused(format!(
+                    "--seconds is {seconds}; allowed is more than 0 and at most {most} (30 days)"
+                )));
             }
             check_key(&key).map_err(|message| Failure::Refused(format!("--key: {message}")))?;
             let name = known(&store, &name).await?;
-            let until = store.pause_key(&name, &key, std::time::Duration::from_secs_f64(seconds), &signed.why).await?;
+            let until = store
+                .pause_key(
+                    &name,
+                    &key,
+                    std::time::Duration::from_secs_f64(seconds),
+                    &signed.why,
+                )
+                .await?;
             let until = jiff::Timestamp::from_millisecond(until)?;
-            note_key(&settings, "key.pause", &name, &signed, json!({ "key": key, "seconds": seconds, "until": until })).await;
+            note_key(
+                &settings,
+                "key.pause",
+                &name,
+                &signed,
+                json!({ "key": key, "seconds": seconds, "until": until }),
+            )
+            .await;
             if signed.json {
                 output::json(&json!({ "throttle": name, "key": key, "until": until }))?;
             } else {
                 say!("key {key:?} of {name} is paused until {until:.0}");
             }
         }
-        Command::Resume { name, key: Some(key), signed } => {
+        Command::Resume {
+            name,
+            key: Some(key),
+            signed,
+        } => {
             check_key(&key).map_err(|message| Failure::Refused(format!("--key: {message}")))?;
             let name = known(&store, &name).await?;
             let known = store.look(&name, std::slice::from_ref(&key)).await?;
             let forgot = known.first().and_then(|state| state.learned_rps);
             let resumed = store.resume_key(&name, &key).await?;
-            note_key(&settings, "key.resume", &name, &signed, json!({ "key": key, "resumed": resumed })).await;
+            note_key(
+                &settings,
+                "key.resume",
+                &name,
+                &signed,
+                json!({ "key": key, "resumed": resumed }),
+            )
+            .await;
             if signed.json {
-                output::json(&json!({ "throttle": name, "key": key, "resumed": resumed, "forgot_rps": forgot }))?;
+                output::json(
+                    &json!({ "throttle": name, "key": key, "resumed": resumed, "forgot_rps": forgot }),
+                )?;
             } else if let Some(rps) = forgot {
-                say!("key {key:?} of {name} flows again; its learned rate of {rps:.3}/s is forgotten");
+                say!(
+                    "key {key:?} of {name} flows again; its learned rate of {rps:.3}/s is forgotten"
+                );
             } else if resumed {
                 say!("key {key:?} of {name} flows again");
             } else {
@@ -152,11 +212,29 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         }
         Command::Pause { name, signed, .. } => {
             let fields = BTreeMap::from([("paused".to_owned(), Some("1".to_owned()))]);
-            change(&store, &settings, &name, fields, signed, false, "throttle.pause").await?;
+            change(
+                &store,
+                &settings,
+                &name,
+                fields,
+                signed,
+                false,
+                "throttle.pause",
+            )
+            .await?;
         }
         Command::Resume { name, signed, .. } => {
             let fields = BTreeMap::from([("paused".to_owned(), Some("0".to_owned()))]);
-            change(&store, &settings, &name, fields, signed, false, "throttle.resume").await?;
+            change(
+                &store,
+                &settings,
+                &name,
+                fields,
+                signed,
+                false,
+                "throttle.resume",
+            )
+            .await?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -170,12 +248,18 @@ async fn list(store: &Arc<dyn Store>, with_limits: bool, json: bool) -> anyhow::
     if json {
         return output::json(&json!({ "throttles": all }));
     }
-    let header = ["THROTTLE", "RPS", "BURST", "WINDOW", "MODE", "PARENT", "BY", "NOTE"];
-    let (limits, work): (Vec<_>, Vec<_>) =
-        all.iter().partition(|status| !with_limits && status.name.as_str().starts_with("api:"));
+    let header = [
+        "THROTTLE", "RPS", "BURST", "WINDOW", "MODE", "PARENT", "BY", "NOTE",
+    ];
+    let (limits, work): (Vec<_>, Vec<_>) = all
+        .iter()
+        .partition(|status| !with_limits && status.name.as_str().starts_with("api:"));
     output::table(&header, work.into_iter().map(row))?;
     if !limits.is_empty() {
-        say!("and {} limits of the API, api:*; --all lists them", limits.len());
+        say!(
+            "and {} limits of the API, api:*; --all lists them",
+            limits.len()
+        );
     }
     Ok(())
 }
@@ -188,14 +272,21 @@ fn row(status: &Status) -> Vec<String> {
         knobs.burst.to_string(),
         format!("{} s", knobs.window),
         mode(status),
-        knobs.parent.as_ref().map(Name::to_string).unwrap_or_default(),
+        knobs
+            .parent
+            .as_ref()
+            .map(Name::to_string)
+            .unwrap_or_default(),
         knobs.by.clone(),
         note(status),
     ]
 }
 
 fn mode(status: &Status) -> String {
-    serde_json::to_value(status.knobs.mode).ok().and_then(|mode| mode.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(status.knobs.mode)
+        .ok()
+        .and_then(|mode| mode.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 fn note(status: &Status) -> String {
@@ -206,14 +297,22 @@ fn note(status: &Status) -> String {
     if status.lease_lapsed {
         notes.push("the governor's word has lapsed; safe_rps is in force".to_owned());
     }
-    notes.extend(status.problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)));
+    notes.extend(
+        status
+            .problems
+            .iter()
+            .map(|problem| format!("{}: {}", problem.field, problem.message)),
+    );
     notes.join("; ")
 }
 
 fn show(status: &Status) -> anyhow::Result<()> {
     say!("{:<15} {}", "throttle", status.name);
     say!("{:<15} {}", "in force", output::rate(status.effective_rps));
-    let (edit, knobs): (Vec<_>, Vec<_>) = status.raw.iter().partition(|(field, _)| EDIT.contains(&field.as_str()));
+    let (edit, knobs): (Vec<_>, Vec<_>) = status
+        .raw
+        .iter()
+        .partition(|(field, _)| EDIT.contains(&field.as_str()));
     for (field, value) in knobs.into_iter().chain(edit) {
         let time = value
             .parse()
@@ -241,33 +340,56 @@ fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
     let mut fields = BTreeMap::new();
     for knob in knobs {
         let Some((name, text)) = knob.split_once('=') else {
-            bail!(Failure::Refused(format!("{knob:?} is not KNOB=VALUE; for instance rps=50")));
+            bail!(Failure::Refused(format!(
+                "{knob:?} is not KNOB=VALUE; for instance rps=50"
+            )));
         };
         let value = Knobs::value_of(name, text);
         if fields.insert(name.to_owned(), value).is_some() {
-            bail!(Failure::Refused(format!("{name:?} is given twice; give each knob once")));
+            bail!(Failure::Refused(format!(
+                "{name:?} is given twice; give each knob once"
+            )));
         }
     }
     Ok(fields)
 }
 
 /// Adds the mode manual with its end.
-fn by_hand_until(given: &mut BTreeMap<String, Value>, until: jiff::Timestamp) -> anyhow::Result<()> {
+fn by_hand_until(
+    given: &mut BTreeMap<String, Value>,
+    until: jiff::Timestamp,
+) -> anyhow::Result<()> {
     if until <= when::now() {
-        bail!(Failure::Refused(format!("--until {until:.0} is in the past; allowed is a time that is still to come")));
+        bail!(Failure::Refused(format!(
+            "--until {until:.0} is in the past; allowed is a time that is still to come"
+        )));
     }
-    let mode = given.entry("mode".to_owned()).or_insert_with(|| json!("manual"));
+    let mode = given
+        .entry("mode".to_owned())
+        .or_insert_with(|| json!("manual"));
     if *mode != json!("manual") {
-        bail!(Failure::Refused(format!("--until ends the mode manual, and mode is {mode}; leave one of them out")));
+        bail!(Failure::Refused(format!(
+            "--until ends the mode manual, and mode is {mode}; leave one of them out"
+        )));
     }
-    if given.insert("manual_until_ms".to_owned(), json!(until.as_millisecond())).is_some() {
-        bail!(Failure::Refused("--until and manual_until_ms say the same; leave one of them out".to_owned()));
+    if given
+        .insert("manual_until_ms".to_owned(), json!(until.as_millisecond()))
+        .is_some()
+    {
+        bail!(Failure::Refused(
+            "--until and manual_until_ms say the same; leave one of them out".to_owned()
+        ));
     }
     Ok(())
 }
 
 /// Lists the throttles that other programs have written, and with `yes` takes them over.
-async fn import(store: &Arc<dyn Store>, settings: &Settings, yes: bool, signed: &Signed) -> anyhow::Result<()> {
+async fn import(
+    store: &Arc<dyn Store>,
+    settings: &Settings,
+    yes: bool,
+    signed: &Signed,
+) -> anyhow::Result<()> {
     let mut found = Vec::new();
     for name in store.search().await? {
         match Name::new(name.as_str()) {
@@ -283,8 +405,14 @@ async fn import(store: &Arc<dyn Store>, settings: &Settings, yes: bool, signed: 
         return Ok(());
     }
     let rows = found.iter().map(|one| {
-        let fields = ["rps", "burst", "window"].map(|field| one.knobs.get(field).cloned().unwrap_or_default());
-        [vec![one.name.clone()], fields.to_vec(), vec![one.note.clone()]].concat()
+        let fields = ["rps", "burst", "window"]
+            .map(|field| one.knobs.get(field).cloned().unwrap_or_default());
+        [
+            vec![one.name.clone()],
+            fields.to_vec(),
+            vec![one.note.clone()],
+        ]
+        .concat()
     });
     output::table(&["THROTTLE", "RPS", "BURST", "WINDOW", "NOTE"], rows)?;
     if !yes {
@@ -306,7 +434,13 @@ struct Found {
 impl Found {
     fn refused(name: String, why: &dyn std::fmt::Display) -> Self {
         let note = format!("it cannot be taken over: {why}");
-        Self { name, knobs: BTreeMap::new(), expires_in_s: None, adopted: false, note }
+        Self {
+            name,
+            knobs: BTreeMap::new(),
+            expires_in_s: None,
+            adopted: false,
+            note,
+        }
     }
 }
 
@@ -318,17 +452,35 @@ async fn import_one(
     signed: &Signed,
 ) -> anyhow::Result<Option<Found>> {
     // A hash may have expired since it was found.
-    let Some(status) = store.status(name).await?.filter(foreign::is_foreign) else { return Ok(None) };
+    let Some(status) = store.status(name).await?.filter(foreign::is_foreign) else {
+        return Ok(None);
+    };
     if !yes || status.raw.is_empty() {
         let note = note(&status);
         let (name, expires_in_s) = (name.to_string(), status.expires_in_s);
-        return Ok(Some(Found { name, knobs: status.raw, expires_in_s, adopted: false, note }));
+        return Ok(Some(Found {
+            name,
+            knobs: status.raw,
+            expires_in_s,
+            adopted: false,
+            note,
+        }));
     }
     match foreign::adopt(&**store, &status, &signed.by, &signed.why).await {
         Ok((change, after)) => {
-            note_audit(settings, &crate::api::Entry::turned("throttle.import", &change, Some(&status), &after)).await;
+            note_audit(
+                settings,
+                &crate::api::Entry::turned("throttle.import", &change, Some(&status), &after),
+            )
+            .await;
             let note = "taken over".to_owned();
-            Ok(Some(Found { name: name.to_string(), knobs: after.raw, expires_in_s: None, adopted: true, note }))
+            Ok(Some(Found {
+                name: name.to_string(),
+                knobs: after.raw,
+                expires_in_s: None,
+                adopted: true,
+                note,
+            }))
         }
         Err(lost @ Error::Lost(_)) => Err(lost.into()),
         Err(error) => Ok(Some(Found::refused(name.to_string(), &error))),
@@ -336,7 +488,12 @@ async fn import_one(
 }
 
 /// Deletes a throttle and writes the audit entry.
-async fn delete(store: &Arc<dyn Store>, settings: &Settings, name: &Name, signed: &Signed) -> anyhow::Result<()> {
+async fn delete(
+    store: &Arc<dyn Store>,
+    settings: &Settings,
+    name: &Name,
+    signed: &Signed,
+) -> anyhow::Result<()> {
     // A name that is not there is told even where Postgres is away.
     if store.status(name).await?.is_none() {
         bail!(Failure::NotFound(Kept::Unknown(name.clone()).to_string()));
@@ -349,7 +506,12 @@ async fn delete(store: &Arc<dyn Store>, settings: &Settings, name: &Name, signed
         Err(Kept::Throttles(error)) => return Err(error.into()),
         Err(Kept::Queue(error)) => return Err(error.into()),
     };
-    let mut entry = crate::api::Entry::now(signed.by.clone(), "throttle.delete", name.to_string(), signed.why.clone());
+    let mut entry = crate::api::Entry::now(
+        signed.by.clone(),
+        "throttle.delete",
+        name.to_string(),
+        signed.why.clone(),
+    );
     entry.before = Some(serde_json::to_value(&before.raw)?);
     crate::api::postgres::write_audit(&queue.pool, &entry).await?;
     if signed.json {
@@ -370,10 +532,24 @@ async fn change(
 ) -> anyhow::Result<()> {
     let name = Name::new(name)?;
     let json = signed.json;
-    let change = Change { fields, by: signed.by, why: signed.why, create, ..Change::default() };
+    let change = Change {
+        fields,
+        by: signed.by,
+        why: signed.why,
+        create,
+        ..Change::default()
+    };
     let (before, after) = store.set(&name, &change).await?;
-    note_audit(settings, &crate::api::Entry::turned(action, &change, before.as_ref(), &after)).await;
-    if json { output::json(&after) } else { show(&after) }
+    note_audit(
+        settings,
+        &crate::api::Entry::turned(action, &change, before.as_ref(), &after),
+    )
+    .await;
+    if json {
+        output::json(&after)
+    } else {
+        show(&after)
+    }
 }
 
 /// Returns the name of a throttle, which must exist.
@@ -385,8 +561,19 @@ async fn known(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<Name> {
     }
 }
 
-async fn note_key(settings: &Settings, action: &str, throttle: &Name, signed: &Signed, after: Value) {
-    let mut entry = crate::api::Entry::now(signed.by.clone(), action, throttle.to_string(), signed.why.clone());
+async fn note_key(
+    settings: &Settings,
+    action: &str,
+    throttle: &Name,
+    signed: &Signed,
+    after: Value,
+) {
+    let mut entry = crate::api::Entry::now(
+        signed.by.clone(),
+        action,
+        throttle.to_string(),
+        signed.why.clone(),
+    );
     entry.after = Some(after);
     note_audit(settings, &entry).await;
 }
@@ -399,6 +586,9 @@ async fn note_audit(settings: &Settings, entry: &crate::api::Entry) {
         anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, entry).await?)
     };
     if let Err(error) = written.await {
-        eprintln!("flyball: the audit line could not be written: {}", super::exit::message(&error));
+        eprintln!(
+            "flyball: the audit line could not be written: {}",
+            super::exit::message(&error)
+        );
     }
 }

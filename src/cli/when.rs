@@ -17,14 +17,17 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
     if let Ok(seconds) = text.parse() {
         return Ok(seconds);
     }
-    let span = text
-        .parse::<SignedDuration>()
-        .map_err(|_| "allowed are a span such as 90s, 10m or 2h and a number of seconds".to_owned())?;
+    let span = text.parse::<SignedDuration>().map_err(|_| {
+        "allowed are a span such as 90s, 10m or 2h and a number of seconds".to_owned()
+    })?;
     Ok(span.as_secs_f64())
 }
 
 /// Returns the time of this machine, from which spans on the command line are counted.
-#[expect(clippy::disallowed_methods, reason = "a span on the command line is counted from the wall clock of who types it")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a span on the command line is counted from the wall clock of who types it"
+)]
 pub(super) fn now() -> Timestamp {
     Timestamp::now()
 }
@@ -38,7 +41,10 @@ fn read(text: &str, now: Timestamp, direction: i32) -> Result<Timestamp, String>
         .filter(|span| span.is_positive())
         .and_then(|span| span.checked_mul(direction))
         .and_then(|span| now.checked_add(span).ok())
-        .ok_or_else(|| "allowed are a time such as 2026-11-20T14:00:00Z and a span such as 90s, 30m or 2h".to_owned())
+        .ok_or_else(|| {
+            "allowed are a time such as 2026-11-20T14:00:00Z and a span such as 90s, 30m or 2h"
+                .to_owned()
+        })
 }
 
 #[cfg(test)]
@@ -47,8 +53,15 @@ mod tests {
 
     #[test]
     fn a_length_is_a_span_or_seconds() {
-        assert_eq!((seconds("10m"), seconds("1.5"), seconds("-1")), (Ok(600.0), Ok(1.5), Ok(-1.0)));
-        assert!(seconds("ten minutes").unwrap_err().contains("90s, 10m or 2h"));
+        assert_eq!(
+            (seconds("10m"), seconds("1.5"), seconds("-1")),
+            (Ok(600.0), Ok(1.5), Ok(-1.0))
+        );
+        assert!(
+            seconds("ten minutes")
+                .unwrap_err()
+                .contains("90s, 10m or 2h")
+        );
     }
 
     #[test]

@@ -45,12 +45,20 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         (None, throttle) => {
             let name = Name::new(throttle.unwrap_or_default())?;
             let status = throttles.status(&name).await?;
-            let journal = app::Journalled::new(&queue, &throttles, &app::read_knobs(settings.knobs_folder()?)?.1);
+            let journal = app::Journalled::new(
+                &queue,
+                &throttles,
+                &app::read_knobs(settings.knobs_folder()?)?.1,
+            );
             let sentence = journal.sentence(&name, status.as_ref()).await?;
             let history = args.history.unwrap_or(0);
-            let decisions = crate::governor::Journal::new(queue.pool.clone()).recent(Some(name.as_str()), history).await?;
+            let decisions = crate::governor::Journal::new(queue.pool.clone())
+                .recent(Some(name.as_str()), history)
+                .await?;
             if args.json {
-                let now = status.as_ref().map_or_else(|| 0.0, |status| status.at_us as f64 / 1e6);
+                let now = status
+                    .as_ref()
+                    .map_or_else(|| 0.0, |status| status.at_us as f64 / 1e6);
                 let governor = journal.view(&name, now).await?;
                 let said = json!({ "throttle": name, "sentence": sentence, "governor": governor, "decisions": decisions });
                 output::json(&said)?;
@@ -74,14 +82,21 @@ async fn job(queue: &Queue, throttles: &dyn Store, id: i64, json: bool) -> anyho
     };
     let waiting = crate::api::why_job_waits(queue, throttles, &detail).await;
     if json {
-        return output::json(&serde_json::json!({ "id": id, "state": detail.summary.state, "waiting": waiting }));
+        return output::json(
+            &serde_json::json!({ "id": id, "state": detail.summary.state, "waiting": waiting }),
+        );
     }
     match waiting {
         Some(waiting) => {
-            let until = waiting.until.map_or_else(String::new, |until| format!("; until {until:.0}"));
+            let until = waiting
+                .until
+                .map_or_else(String::new, |until| format!("; until {until:.0}"));
             say!("job {id} waits: {}{until}", waiting.reason);
         }
-        None => say!("job {id} does not wait: it is {}", super::job::word(detail.summary.state)),
+        None => say!(
+            "job {id} does not wait: it is {}",
+            super::job::word(detail.summary.state)
+        ),
     }
     Ok(())
 }

@@ -21,13 +21,23 @@ impl Vault for Kept {
 const SECRET: &str = "s3cret-value-that-nobody-sees";
 
 fn vault() -> Kept {
-    let known = [("TOKEN", SECRET), ("/run/token", "  s3cret-value-that-nobody-sees\n"), ("EMPTY", " \n"), ("/run/empty", "")];
+    let known = [
+        ("TOKEN", SECRET),
+        ("/run/token", "  s3cret-value-that-nobody-sees\n"),
+        ("EMPTY", " \n"),
+        ("/run/empty", ""),
+    ];
     Kept(known.into_iter().collect())
 }
 
 fn tables(text: &str) -> BTreeMap<String, Table> {
     let all: Table = toml::from_str(text).unwrap();
-    all["pools"].as_table().unwrap().iter().map(|(name, pool)| (name.clone(), pool.as_table().unwrap().clone())).collect()
+    all["pools"]
+        .as_table()
+        .unwrap()
+        .iter()
+        .map(|(name, pool)| (name.clone(), pool.as_table().unwrap().clone()))
+        .collect()
 }
 
 fn pools_of(text: &str) -> Pools {
@@ -58,17 +68,45 @@ fn what_a_pool_says_holds_for_accounts_that_do_not_say_otherwise() {
          auth_token_file = \"/run/token\"\nheaders = {}\n",
     );
     let pool = pools.get("sms").unwrap();
-    let [a, b] = pool.accounts.as_slice() else { panic!("two accounts") };
+    let [a, b] = pool.accounts.as_slice() else {
+        panic!("two accounts")
+    };
 
     assert_eq!((a.rps, b.rps), (100.0, 2.5));
-    assert_eq!((a.account.option("from"), b.account.option("from")), (Some("+15550100"), Some("+15550199")));
+    assert_eq!(
+        (a.account.option("from"), b.account.option("from")),
+        (Some("+15550100"), Some("+15550199"))
+    );
     let base = |limited: &Limited| limited.account.base_url.clone().unwrap();
-    assert_eq!((base(a), base(b)), ("https://pool.example".to_owned(), "http://b.example".to_owned()));
-    assert_eq!((a.account.secret("auth_token"), b.account.secret("auth_token")), (Some(SECRET), Some(SECRET)));
+    assert_eq!(
+        (base(a), base(b)),
+        (
+            "https://pool.example".to_owned(),
+            "http://b.example".to_owned()
+        )
+    );
+    assert_eq!(
+        (
+            a.account.secret("auth_token"),
+            b.account.secret("auth_token")
+        ),
+        (Some(SECRET), Some(SECRET))
+    );
     let headers = |limited: &Limited| -> Vec<(String, String)> {
-        limited.account.headers.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned())).collect()
+        limited
+            .account
+            .headers
+            .iter()
+            .map(|(name, value)| (name.clone(), value.reveal().to_owned()))
+            .collect()
     };
-    assert_eq!(headers(a), [("X-Team".into(), "growth".into()), ("X-Key".into(), SECRET.into())]);
+    assert_eq!(
+        headers(a),
+        [
+            ("X-Team".into(), "growth".into()),
+            ("X-Key".into(), SECRET.into())
+        ]
+    );
     assert_eq!(headers(b), [("X-Key".into(), SECRET.into())]);
     assert!(!format!("{pools:?}").contains("s3cret"));
 }
@@ -77,10 +115,25 @@ fn what_a_pool_says_holds_for_accounts_that_do_not_say_otherwise() {
 fn a_pool_that_says_little_has_the_defaults() {
     let pools = pools_of(&sms("", "auth_token_env = \"TOKEN\""));
     let pool = pools.get("sms").unwrap();
-    assert_eq!((pool.accounts[0].rps, pool.shedding, pool.headroom), (-1.0, true, 0.98));
-    assert_eq!((pool.breaker_failures, pool.breaker_window, pool.breaker_cooldown), (5, secs(30), secs(30)));
+    assert_eq!(
+        (pool.accounts[0].rps, pool.shedding, pool.headroom),
+        (-1.0, true, 0.98)
+    );
+    assert_eq!(
+        (
+            pool.breaker_failures,
+            pool.breaker_window,
+            pool.breaker_cooldown
+        ),
+        (5, secs(30), secs(30))
+    );
     assert_eq!((pool.valid_for, pool.timeout), (secs(86_400), secs(10)));
-    assert!(pool.retry_ambiguous && !pool.requeue_on_recovery && pool.alert_url.is_none() && pool.alert_secret.is_none());
+    assert!(
+        pool.retry_ambiguous
+            && !pool.requeue_on_recovery
+            && pool.alert_url.is_none()
+            && pool.alert_secret.is_none()
+    );
 }
 
 fn secs(seconds: u64) -> Duration {
@@ -95,9 +148,22 @@ fn each_ip_pool_is_an_account_with_a_rate_of_its_own() {
     let seen: Vec<(&str, f64, Option<&str>)> = pools.0["mail"]
         .accounts
         .iter()
-        .map(|limited| (limited.account.name.as_str(), limited.rps, limited.account.option("ip_pool_name")))
+        .map(|limited| {
+            (
+                limited.account.name.as_str(),
+                limited.rps,
+                limited.account.option("ip_pool_name"),
+            )
+        })
         .collect();
-    assert_eq!(seen, [("main/one", 100.0, Some("one")), ("main/two", 100.0, Some("two")), ("other", 100.0, None)]);
+    assert_eq!(
+        seen,
+        [
+            ("main/one", 100.0, Some("one")),
+            ("main/two", 100.0, Some("two")),
+            ("other", 100.0, None)
+        ]
+    );
 
     let with = |list: &str| refusal(&text.replace("[\"one\", \"two\"]", list));
     for list in ["[]", "[\"\"]", "\"one\"", "[1]"] {
@@ -106,8 +172,13 @@ fn each_ip_pool_is_an_account_with_a_rate_of_its_own() {
             "own.toml:7: pools.mail.main.ip_pools must be a list of names of IP pools, each with a rate of its own; only sendgrid has them"
         );
     }
-    assert!(with("[\"one\", \"one\"]").contains("pools.mail.accounts has the name \"main/one\" twice"));
-    assert!(refusal(&sms("", "auth_token_env = \"TOKEN\"\nip_pools = [\"one\"]")).contains("only sendgrid has them"));
+    assert!(
+        with("[\"one\", \"one\"]").contains("pools.mail.accounts has the name \"main/one\" twice")
+    );
+    assert!(
+        refusal(&sms("", "auth_token_env = \"TOKEN\"\nip_pools = [\"one\"]"))
+            .contains("only sendgrid has them")
+    );
 }
 
 #[test]
@@ -152,20 +223,33 @@ fn credentials_are_named_and_never_shown() {
             said("auth_token_env = \"TOKEN\"\nauth_token_file = \"/run/token\""),
             "own.toml:8: pools.sms.main.auth_token_file is set beside auth_token_env; one of the two is allowed",
         ),
-        (said("auth_token_env = 7"), "own.toml:7: pools.sms.main.auth_token_env must be a text"),
+        (
+            said("auth_token_env = 7"),
+            "own.toml:7: pools.sms.main.auth_token_env must be a text",
+        ),
     ];
     for (said, expected) in cases {
         assert_eq!(said, expected);
     }
-    let missing = "[pools.mail]\nprovider = \"sendgrid\"\n[[pools.mail.accounts]]\nname = \"main\"\n";
+    let missing =
+        "[pools.mail]\nprovider = \"sendgrid\"\n[[pools.mail.accounts]]\nname = \"main\"\n";
     let said = refusal(missing);
-    assert!(said.starts_with("own.toml:3: pools.mail.main.api_key_env is missing (or api_key_file): "), "{said}");
+    assert!(
+        said.starts_with("own.toml:3: pools.mail.main.api_key_env is missing (or api_key_file): "),
+        "{said}"
+    );
 }
 
 #[test]
 fn what_is_no_credential_may_be_kept_like_one() {
-    let pools = pools_of(&sms("", "auth_token_env = \"TOKEN\"\nfrom_file = \"/run/token\""));
-    assert_eq!(pools.0["sms"].accounts[0].account.option("from"), Some(SECRET));
+    let pools = pools_of(&sms(
+        "",
+        "auth_token_env = \"TOKEN\"\nfrom_file = \"/run/token\"",
+    ));
+    assert_eq!(
+        pools.0["sms"].accounts[0].account.option("from"),
+        Some(SECRET)
+    );
 }
 
 #[test]
@@ -173,50 +257,151 @@ fn without_a_vault_credentials_are_not_looked_for_but_must_be_named() {
     let good = sms("", "auth_token_env = \"NOT_SET\"");
     assert!(read(&tables(&good), None).is_ok());
     let none = "[pools.chat]\nprovider = \"telegram\"\n[[pools.chat.accounts]]\nname = \"bot\"\n";
-    assert!(read(&tables(none), None).unwrap_err().to_string().contains("pools.chat.bot.token_env is missing"));
+    assert!(
+        read(&tables(none), None)
+            .unwrap_err()
+            .to_string()
+            .contains("pools.chat.bot.token_env is missing")
+    );
 }
 
 #[test]
 fn unknown_keys_wrong_types_and_ranges_are_told_with_what_is_allowed() {
     let of_pool = [
-        ("colour = 1", "own.toml:3: pools.sms.colour is not a key here; keys are provider, accounts, shedding"),
-        ("name = \"x\"", "own.toml:3: pools.sms.name is not a key here: the pool's name is sms"),
-        ("shedding = \"yes\"", "own.toml:3: pools.sms.shedding must be true or false"),
-        ("headroom = 0", "own.toml:3: pools.sms.headroom must be 0.01 to 1"),
-        ("headroom = 1.01", "own.toml:3: pools.sms.headroom must be 0.01 to 1"),
-        ("headroom = nan", "own.toml:3: pools.sms.headroom must be 0.01 to 1"),
-        ("headroom = \"all\"", "own.toml:3: pools.sms.headroom must be 0.01 to 1"),
-        ("breaker_failures = 0", "own.toml:3: pools.sms.breaker_failures must be 1 to 10000"),
-        ("breaker_failures = 2.5", "own.toml:3: pools.sms.breaker_failures must be a whole number, 1 to 10000"),
-        ("breaker_window_s = 0", "own.toml:3: pools.sms.breaker_window_s must be 0.1 to 3600"),
-        ("breaker_cooldown_s = 1e9", "own.toml:3: pools.sms.breaker_cooldown_s must be 0.1 to 86400"),
-        ("valid_for_s = -1", "own.toml:3: pools.sms.valid_for_s must be 1 to 2592000"),
-        ("timeout_s = 301", "own.toml:3: pools.sms.timeout_s must be 0.01 to 300"),
-        ("timeout_s = inf", "own.toml:3: pools.sms.timeout_s must be 0.01 to 300"),
-        ("on_ambiguous = \"drop\"", "own.toml:3: pools.sms.on_ambiguous must be \"retry\" or \"dead\""),
-        ("requeue_on_recovery = 1", "own.toml:3: pools.sms.requeue_on_recovery must be true or false"),
-        ("alert_url = \"example.com\"", "own.toml:3: pools.sms.alert_url must be a URL that begins with https:// or http://"),
-        ("alert_url = \"https://u:s3cret@example.com\"", "own.toml:3: pools.sms.alert_url must be a URL"),
-        ("alert_secret = 7", "own.toml:3: pools.sms.alert_secret must be a text"),
-        ("rps = 0", "own.toml:3: pools.sms.main.rps must be 0.0001 to 1000000 messages per second, or -1 for no limit"),
-        ("from = []", "own.toml:3: pools.sms.main.from must be a text or a number"),
+        (
+            "colour = 1",
+            "own.toml:3: pools.sms.colour is not a key here; keys are provider, accounts, shedding",
+        ),
+        (
+            "name = \"x\"",
+            "own.toml:3: pools.sms.name is not a key here: the pool's name is sms",
+        ),
+        (
+            "shedding = \"yes\"",
+            "own.toml:3: pools.sms.shedding must be true or false",
+        ),
+        (
+            "headroom = 0",
+            "own.toml:3: pools.sms.headroom must be 0.01 to 1",
+        ),
+        (
+            "headroom = 1.01",
+            "own.toml:3: pools.sms.headroom must be 0.01 to 1",
+        ),
+        (
+            "headroom = nan",
+            "own.toml:3: pools.sms.headroom must be 0.01 to 1",
+        ),
+        (
+            "headroom = \"all\"",
+            "own.toml:3: pools.sms.headroom must be 0.01 to 1",
+        ),
+        (
+            "breaker_failures = 0",
+            "own.toml:3: pools.sms.breaker_failures must be 1 to 10000",
+        ),
+        (
+            "breaker_failures = 2.5",
+            "own.toml:3: pools.sms.breaker_failures must be a whole number, 1 to 10000",
+        ),
+        (
+            "breaker_window_s = 0",
+            "own.toml:3: pools.sms.breaker_window_s must be 0.1 to 3600",
+        ),
+        (
+            "breaker_cooldown_s = 1e9",
+            "own.toml:3: pools.sms.breaker_cooldown_s must be 0.1 to 86400",
+        ),
+        (
+            "valid_for_s = -1",
+            "own.toml:3: pools.sms.valid_for_s must be 1 to 2592000",
+        ),
+        (
+            "timeout_s = 301",
+            "own.toml:3: pools.sms.timeout_s must be 0.01 to 300",
+        ),
+        (
+            "timeout_s = inf",
+            "own.toml:3: pools.sms.timeout_s must be 0.01 to 300",
+        ),
+        (
+            "on_ambiguous = \"drop\"",
+            "own.toml:3: pools.sms.on_ambiguous must be \"retry\" or \"dead\"",
+        ),
+        (
+            "requeue_on_recovery = 1",
+            "own.toml:3: pools.sms.requeue_on_recovery must be true or false",
+        ),
+        (
+            "alert_url = \"example.com\"",
+            "own.toml:3: pools.sms.alert_url must be a URL that begins with https:// or http://",
+        ),
+        (
+            "alert_url = \"https://u:s3cret@example.com\"",
+            "own.toml:3: pools.sms.alert_url must be a URL",
+        ),
+        (
+            "alert_secret = 7",
+            "own.toml:3: pools.sms.alert_secret must be a text",
+        ),
+        (
+            "rps = 0",
+            "own.toml:3: pools.sms.main.rps must be 0.0001 to 1000000 messages per second, or -1 for no limit",
+        ),
+        (
+            "from = []",
+            "own.toml:3: pools.sms.main.from must be a text or a number",
+        ),
     ];
     for (line, expected) in of_pool {
         let said = refusal(&sms(line, "auth_token_env = \"TOKEN\""));
         assert!(said.starts_with(expected), "{line}: {said}");
     }
     let of_account = [
-        ("rps = \"fast\"", "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000"),
-        ("rps = -2", "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000"),
-        ("rps = nan", "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000"),
-        ("timeout_s = 5", "own.toml:8: pools.sms.main.timeout_s is not a key here; keys are name, rps, base_url"),
-        ("base_url = \"twilio\"", "own.toml:8: pools.sms.main.base_url must be a URL that begins with https:// or http://"),
-        ("base_url = 7", "own.toml:8: pools.sms.main.base_url must be a URL"),
-        ("base_url = \"https://u:s3cret@example.com\"", "own.toml:8: pools.sms.main.base_url must be a URL"),
-        ("headers = \"a\"", "own.toml:8: pools.sms.main.headers must be a table of names and texts"),
-        ("headers = { \"a b\" = \"s3cret\" }", "own.toml:8: pools.sms.main.headers has \"a b\", which is no header's name"),
-        ("headers = { a = 7 }", "own.toml:8: pools.sms.main.headers has \"a\""),
-        ("headers = { a = \"s3cret\\n\" }", "own.toml:8: pools.sms.main.headers has a value for a with control characters"),
+        (
+            "rps = \"fast\"",
+            "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000",
+        ),
+        (
+            "rps = -2",
+            "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000",
+        ),
+        (
+            "rps = nan",
+            "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000",
+        ),
+        (
+            "timeout_s = 5",
+            "own.toml:8: pools.sms.main.timeout_s is not a key here; keys are name, rps, base_url",
+        ),
+        (
+            "base_url = \"twilio\"",
+            "own.toml:8: pools.sms.main.base_url must be a URL that begins with https:// or http://",
+        ),
+        (
+            "base_url = 7",
+            "own.toml:8: pools.sms.main.base_url must be a URL",
+        ),
+        (
+            "base_url = \"https://u:s3cret@example.com\"",
+            "own.toml:8: pools.sms.main.base_url must be a URL",
+        ),
+        (
+            "headers = \"a\"",
+            "own.toml:8: pools.sms.main.headers must be a table of names and texts",
+        ),
+        (
+            "headers = { \"a b\" = \"s3cret\" }",
+            "own.toml:8: pools.sms.main.headers has \"a b\", which is no header's name",
+        ),
+        (
+            "headers = { a = 7 }",
+            "own.toml:8: pools.sms.main.headers has \"a\"",
+        ),
+        (
+            "headers = { a = \"s3cret\\n\" }",
+            "own.toml:8: pools.sms.main.headers has a value for a with control characters",
+        ),
         (
             "headers_env = { a = \"NOT_SET\" }",
             "own.toml:8: pools.sms.main.headers_env gives a the value of the variable NOT_SET, which is not set",
@@ -261,25 +446,43 @@ fn pools_and_accounts_have_names_of_their_own_and_a_provider() {
         let said = refusal(text);
         assert!(said.starts_with(&expected), "{text}: {said}");
     }
-    let twice =
-        format!("{}[[pools.sms.accounts]]\nname = \"main\"\naccount_sid = \"AC2\"\n", sms("auth_token_env = \"TOKEN\"", ""));
-    assert!(refusal(&twice).contains("pools.sms.accounts has the name \"main\" twice; each account needs one of its own"));
-    let long = sms("auth_token_env = \"TOKEN\"", "").replace("\"main\"", &format!("{:?}", "n".repeat(129)));
+    let twice = format!(
+        "{}[[pools.sms.accounts]]\nname = \"main\"\naccount_sid = \"AC2\"\n",
+        sms("auth_token_env = \"TOKEN\"", "")
+    );
+    assert!(refusal(&twice).contains(
+        "pools.sms.accounts has the name \"main\" twice; each account needs one of its own"
+    ));
+    let long = sms("auth_token_env = \"TOKEN\"", "")
+        .replace("\"main\"", &format!("{:?}", "n".repeat(129)));
     assert!(refusal(&long).contains("must name the account"));
 }
 
 #[test]
 fn five_hundred_accounts_keep_their_order() {
-    let mut text = "[pools.sms]\nprovider = \"twilio\"\nauth_token_env = \"TOKEN\"\nrps = 1000\n".to_owned();
+    let mut text =
+        "[pools.sms]\nprovider = \"twilio\"\nauth_token_env = \"TOKEN\"\nrps = 1000\n".to_owned();
     for at in 0..500 {
-        text.push_str(&format!("[[pools.sms.accounts]]\nname = \"account-{at}\"\naccount_sid = \"AC{at}\"\n"));
+        text.push_str(&format!(
+            "[[pools.sms.accounts]]\nname = \"account-{at}\"\naccount_sid = \"AC{at}\"\n"
+        ));
     }
     let pools = pools_of(&text);
     let pool = &pools.0["sms"];
     assert_eq!(pool.accounts.len(), 500);
-    assert!(pool.accounts.iter().enumerate().all(|(at, limited)| limited.account.name == format!("account-{at}")));
-    assert_eq!(pool.accounts.iter().map(|limited| limited.rps).sum::<f64>(), 500_000.0);
+    assert!(
+        pool.accounts
+            .iter()
+            .enumerate()
+            .all(|(at, limited)| limited.account.name == format!("account-{at}"))
+    );
+    assert_eq!(
+        pool.accounts.iter().map(|limited| limited.rps).sum::<f64>(),
+        500_000.0
+    );
     // The place of the last one is known as well.
     text.push_str("colour = 1\n");
-    assert!(refusal(&text).starts_with("own.toml:1505: pools.sms.account-499.colour is not a key here"));
+    assert!(
+        refusal(&text).starts_with("own.toml:1505: pools.sms.account-499.colour is not a key here")
+    );
 }

@@ -8,10 +8,20 @@ use serde::Deserialize;
 
 use super::servers::Wrong;
 use crate::reindex::Catalogue;
-use crate::reindex::catalogue::{Hidden, NamedSink, NamedSource, Rights, USUAL_STATEMENT_TIMEOUT, one_query};
+use crate::reindex::catalogue::{
+    Hidden, NamedSink, NamedSource, Rights, USUAL_STATEMENT_TIMEOUT, one_query,
+};
 
 /// Keys of `[reindex.sources.<name>]`.
-pub const SOURCE_KEYS: [&str; 7] = ["url_env", "url_file", "role", "statement_timeout_s", "tables", "statements", "key"];
+pub const SOURCE_KEYS: [&str; 7] = [
+    "url_env",
+    "url_file",
+    "role",
+    "statement_timeout_s",
+    "tables",
+    "statements",
+    "key",
+];
 
 /// Keys of `[reindex.sinks.<name>]`.
 pub const SINK_KEYS: [&str; 12] = [
@@ -110,9 +120,21 @@ pub struct SinkSettings {
 impl ReindexSettings {
     /// Builds the catalogue of the sources and sinks that jobs may name.
     pub(super) fn catalogue(&self, allow_queries: bool) -> Catalogue {
-        let sources = self.sources.iter().map(|(name, source)| (name.clone(), source.named())).collect();
-        let sinks = self.sinks.iter().map(|(name, sink)| (name.clone(), sink.named())).collect();
-        Catalogue { sources, sinks, allow_queries }
+        let sources = self
+            .sources
+            .iter()
+            .map(|(name, source)| (name.clone(), source.named()))
+            .collect();
+        let sinks = self
+            .sinks
+            .iter()
+            .map(|(name, sink)| (name.clone(), sink.named()))
+            .collect();
+        Catalogue {
+            sources,
+            sinks,
+            allow_queries,
+        }
     }
 }
 
@@ -122,7 +144,11 @@ impl SourceSettings {
             database: hidden(self.url_env.as_ref(), self.url_file.as_ref()),
             rights: rights(self.role.as_ref(), self.statement_timeout_s),
             tables: self.tables.clone(),
-            statements: self.statements.iter().filter_map(|(name, text)| Some((name.clone(), one_query(text)?))).collect(),
+            statements: self
+                .statements
+                .iter()
+                .filter_map(|(name, text)| Some((name.clone(), one_query(text)?)))
+                .collect(),
             key: self.key.as_ref().map(Columns::all),
         }
     }
@@ -133,15 +159,31 @@ impl SourceSettings {
             return Some(BOTH_URLS);
         }
         if self.tables.is_empty() && self.statements.is_empty() {
-            return Some(("tables", "missing, as is statements", "at least one of the two, so that jobs may read something"));
+            return Some((
+                "tables",
+                "missing, as is statements",
+                "at least one of the two, so that jobs may read something",
+            ));
         }
         if !self.tables.iter().all(|table| is_table(table)) {
             return Some(NO_TABLE);
         }
-        if self.statements.values().any(|text| one_query(text).is_none()) {
-            return Some(("statements", "not all queries", "texts that begin with select or with"));
+        if self
+            .statements
+            .values()
+            .any(|text| one_query(text).is_none())
+        {
+            return Some((
+                "statements",
+                "not all queries",
+                "texts that begin with select or with",
+            ));
         }
-        if self.key.as_ref().is_some_and(|key| key.all().is_empty() || key.all().iter().any(String::is_empty)) {
+        if self
+            .key
+            .as_ref()
+            .is_some_and(|key| key.all().is_empty() || key.all().iter().any(String::is_empty))
+        {
             return Some(("key", "no column", "a column's name, or a list of them"));
         }
         check_time(self.statement_timeout_s)
@@ -152,10 +194,18 @@ impl SinkSettings {
     fn named(&self) -> NamedSink {
         if self.kind == "elastic" {
             return NamedSink::Elastic {
-                url: self.url.as_deref().unwrap_or_default().trim_end_matches('/').to_owned(),
+                url: self
+                    .url
+                    .as_deref()
+                    .unwrap_or_default()
+                    .trim_end_matches('/')
+                    .to_owned(),
                 indexes: self.indexes.clone(),
                 pipelines: self.pipelines.clone(),
-                authorization: hidden(self.authorization_env.as_ref(), self.authorization_file.as_ref()),
+                authorization: hidden(
+                    self.authorization_env.as_ref(),
+                    self.authorization_file.as_ref(),
+                ),
                 ca_file: self.ca_file.clone(),
             };
         }
@@ -184,25 +234,52 @@ impl SinkSettings {
             ("tables", !self.tables.is_empty()),
         ];
         if let Some((key, _)) = of_postgres.into_iter().find(|(_, is_set)| *is_set) {
-            return Some((key, "set for a sink of the type elastic", "for the type postgres only"));
+            return Some((
+                key,
+                "set for a sink of the type elastic",
+                "for the type postgres only",
+            ));
         }
         let url = self.url.as_deref().unwrap_or_default();
-        let rest = url.strip_prefix("http://").or(url.strip_prefix("https://")).unwrap_or_default();
+        let rest = url
+            .strip_prefix("http://")
+            .or(url.strip_prefix("https://"))
+            .unwrap_or_default();
         let authority = rest.split('/').next().unwrap_or_default();
         if authority.is_empty() || rest.contains(['?', '#', ' ']) {
-            return Some(("url", "missing, or not such a URL", "http:// or https://, without a query"));
+            return Some((
+                "url",
+                "missing, or not such a URL",
+                "http:// or https://, without a query",
+            ));
         }
         if authority.contains('@') {
-            return Some(("url", "one with credentials", "a URL without them; use authorization_env or authorization_file"));
+            return Some((
+                "url",
+                "one with credentials",
+                "a URL without them; use authorization_env or authorization_file",
+            ));
         }
         if self.indexes.is_empty() {
-            return Some(("indexes", "missing", "a list of indexes that jobs may write, such as [\"articles-*\"]"));
+            return Some((
+                "indexes",
+                "missing",
+                "a list of indexes that jobs may write, such as [\"articles-*\"]",
+            ));
         }
         if self.authorization_env.is_some() && self.authorization_file.is_some() {
-            return Some(("authorization_file", "set beside authorization_env", "one of the two"));
+            return Some((
+                "authorization_file",
+                "set beside authorization_env",
+                "one of the two",
+            ));
         }
         if self.ca_file.is_some() && !url.starts_with("https://") {
-            return Some(("ca_file", "set for a sink without TLS", "a url that begins with https://"));
+            return Some((
+                "ca_file",
+                "set for a sink without TLS",
+                "a url that begins with https://",
+            ));
         }
         None
     }
@@ -217,7 +294,11 @@ impl SinkSettings {
             ("ca_file", self.ca_file.is_some()),
         ];
         if let Some((key, _)) = of_elastic.into_iter().find(|(_, is_set)| *is_set) {
-            return Some((key, "set for a sink of the type postgres", "for the type elastic only"));
+            return Some((
+                key,
+                "set for a sink of the type postgres",
+                "for the type elastic only",
+            ));
         }
         if self.url_env.is_some() && self.url_file.is_some() {
             return Some(BOTH_URLS);
@@ -238,8 +319,16 @@ impl Columns {
     }
 }
 
-const BOTH_URLS: Wrong = ("url_file", "set beside url_env", "one of the two, or neither for the queue's own database");
-const NO_TABLE: Wrong = ("tables", "no list of tables", "a list such as [\"public.articles\", \"blog.*\"]");
+const BOTH_URLS: Wrong = (
+    "url_file",
+    "set beside url_env",
+    "one of the two, or neither for the queue's own database",
+);
+const NO_TABLE: Wrong = (
+    "tables",
+    "no list of tables",
+    "a list such as [\"public.articles\", \"blog.*\"]",
+);
 
 fn is_table(name: &str) -> bool {
     let parts: Vec<_> = name.split('.').collect();
@@ -252,13 +341,19 @@ fn check_time(seconds: Option<f64>) -> Option<Wrong> {
 }
 
 fn hidden(variable: Option<&String>, file: Option<&String>) -> Option<Hidden> {
-    variable.cloned().map(Hidden::Variable).or_else(|| file.cloned().map(Hidden::File))
+    variable
+        .cloned()
+        .map(Hidden::Variable)
+        .or_else(|| file.cloned().map(Hidden::File))
 }
 
 fn rights(role: Option<&String>, timeout_s: Option<f64>) -> Rights {
     // The range has been checked.
     let timeout = timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    Rights { role: role.cloned(), statement_timeout: timeout.unwrap_or(USUAL_STATEMENT_TIMEOUT) }
+    Rights {
+        role: role.cloned(),
+        statement_timeout: timeout.unwrap_or(USUAL_STATEMENT_TIMEOUT),
+    }
 }
 
 #[cfg(test)]
@@ -279,15 +374,37 @@ mod tests {
                     [reindex.sources.shop.statements]\nvisible = \"select 1 as id;\"\n\n\
                     [reindex.sinks.search]\ntype = \"elastic\"\nurl = \"https://s:9200/\"\nindexes = [\"a-*\"]\nauthorization_file = \"/run/k\"\n\n\
                     [reindex.sinks.fts]\ntype = \"postgres\"\ntables = [\"search.*\"]\n";
-        let catalogue = load(text).unwrap_or_else(|error| panic!("{error}")).catalogue();
+        let catalogue = load(text)
+            .unwrap_or_else(|error| panic!("{error}"))
+            .catalogue();
 
         let shop = &catalogue.sources["shop"];
         assert_eq!(shop.database, Some(Hidden::Variable("SHOP".into())));
-        assert_eq!(shop.rights, Rights { role: Some("reader".into()), statement_timeout: Duration::from_millis(2500) });
-        assert_eq!((shop.statements["visible"].as_str(), shop.key.as_deref()), ("select 1 as id", Some(&["id".to_owned()][..])));
-        let NamedSink::Elastic { url, authorization, .. } = &catalogue.sinks["search"] else { panic!() };
-        assert_eq!((url.as_str(), authorization), ("https://s:9200", &Some(Hidden::File("/run/k".into()))));
-        assert!(matches!(&catalogue.sinks["fts"], NamedSink::Postgres { database: None, .. }));
+        assert_eq!(
+            shop.rights,
+            Rights {
+                role: Some("reader".into()),
+                statement_timeout: Duration::from_millis(2500)
+            }
+        );
+        assert_eq!(
+            (shop.statements["visible"].as_str(), shop.key.as_deref()),
+            ("select 1 as id", Some(&["id".to_owned()][..]))
+        );
+        let NamedSink::Elastic {
+            url, authorization, ..
+        } = &catalogue.sinks["search"]
+        else {
+            panic!()
+        };
+        assert_eq!(
+            (url.as_str(), authorization),
+            ("https://s:9200", &Some(Hidden::File("/run/k".into())))
+        );
+        assert!(matches!(
+            &catalogue.sinks["fts"],
+            NamedSink::Postgres { database: None, .. }
+        ));
         assert!(!catalogue.allow_queries);
     }
 
@@ -296,34 +413,66 @@ mod tests {
         let source = |rest: &str| format!("[reindex.sources.a]\n{rest}\n");
         let sink = |rest: &str| format!("[reindex.sinks.a]\n{rest}\n");
         for (text, expected) in [
-            (source("url_env = \"A\""), "reindex.sources.a.tables is missing, as is statements"),
+            (
+                source("url_env = \"A\""),
+                "reindex.sources.a.tables is missing, as is statements",
+            ),
             (
                 source("tables = [\"a\"]\nurl_env = \"A\"\nurl_file = \"b\""),
                 "own.toml:4: reindex.sources.a.url_file is set beside",
             ),
-            (source("tables = [\"a.b.c\"]"), "own.toml:2: reindex.sources.a.tables is no list of tables"),
-            (source("statements = { a = \"delete from b\" }"), "reindex.sources.a.statements is not all queries"),
+            (
+                source("tables = [\"a.b.c\"]"),
+                "own.toml:2: reindex.sources.a.tables is no list of tables",
+            ),
+            (
+                source("statements = { a = \"delete from b\" }"),
+                "reindex.sources.a.statements is not all queries",
+            ),
             (
                 source("tables = [\"a\"]\nstatement_timeout_s = 0"),
                 "own.toml:3: reindex.sources.a.statement_timeout_s is out of range",
             ),
-            (source("tables = [\"a\"]\nurl = \"postgres://u:very-secret@h/d\""), "unknown field `url`"),
-            (sink("type = \"mysql\""), "own.toml:2: reindex.sinks.a.type is unknown; allowed is elastic or postgres"),
+            (
+                source("tables = [\"a\"]\nurl = \"postgres://u:very-secret@h/d\""),
+                "unknown field `url`",
+            ),
+            (
+                sink("type = \"mysql\""),
+                "own.toml:2: reindex.sinks.a.type is unknown; allowed is elastic or postgres",
+            ),
             (
                 sink("type = \"elastic\"\nindexes = [\"a\"]\nurl = \"https://u:very-secret@h\""),
                 "reindex.sinks.a.url is one with credentials",
             ),
-            (sink("type = \"elastic\"\nurl = \"https://h\""), "reindex.sinks.a.indexes is missing"),
+            (
+                sink("type = \"elastic\"\nurl = \"https://h\""),
+                "reindex.sinks.a.indexes is missing",
+            ),
             (
                 sink("type = \"elastic\"\nurl = \"http://h\"\nindexes = [\"a\"]\nca_file = \"c\""),
                 "own.toml:5: reindex.sinks.a.ca_file is",
             ),
-            (sink("type = \"postgres\"\ntables = [\"a\"]\nurl = \"http://h\""), "own.toml:4: reindex.sinks.a.url is set for"),
-            (sink("type = \"postgres\""), "reindex.sinks.a.tables is no list of tables"),
-            ("[reindex]\nallow = true\n".to_owned(), "unknown field `allow`"),
+            (
+                sink("type = \"postgres\"\ntables = [\"a\"]\nurl = \"http://h\""),
+                "own.toml:4: reindex.sinks.a.url is set for",
+            ),
+            (
+                sink("type = \"postgres\""),
+                "reindex.sinks.a.tables is no list of tables",
+            ),
+            (
+                "[reindex]\nallow = true\n".to_owned(),
+                "unknown field `allow`",
+            ),
         ] {
-            let told = load(&text).err().unwrap_or_else(|| panic!("accepted: {text}"));
-            assert!(told.contains(expected) && !told.contains("very-secret"), "{told}");
+            let told = load(&text)
+                .err()
+                .unwrap_or_else(|| panic!("accepted: {text}"));
+            assert!(
+                told.contains(expected) && !told.contains("very-secret"),
+                "{told}"
+            );
         }
     }
 }

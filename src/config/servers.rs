@@ -5,8 +5,17 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 /// Keys of `[prometheus.<name>]`.
-pub const PROMETHEUS_KEYS: [&str; 9] =
-    ["url", "token_env", "token_file", "user", "password_env", "password_file", "headers", "headers_env", "ca_file"];
+pub const PROMETHEUS_KEYS: [&str; 9] = [
+    "url",
+    "token_env",
+    "token_file",
+    "user",
+    "password_env",
+    "password_file",
+    "headers",
+    "headers_env",
+    "ca_file",
+];
 
 /// Keys of `[postgres.<name>]`.
 pub const POSTGRES_KEYS: [&str; 2] = ["url_env", "url_file"];
@@ -53,8 +62,13 @@ pub(super) type Wrong = (&'static str, &'static str, &'static str);
 impl PrometheusServer {
     /// Checks the rules that the types cannot express, and returns the first violation.
     pub(super) fn check(&self) -> Option<Wrong> {
-        let host = self.url.strip_prefix("http://").or(self.url.strip_prefix("https://"));
-        let authority = host.and_then(|host| host.split(['/', '?', '#']).next()).unwrap_or_default();
+        let host = self
+            .url
+            .strip_prefix("http://")
+            .or(self.url.strip_prefix("https://"));
+        let authority = host
+            .and_then(|host| host.split(['/', '?', '#']).next())
+            .unwrap_or_default();
         let both = |one: &Option<String>, other: &Option<String>| one.is_some() && other.is_some();
         let password = self.password_env.is_some() || self.password_file.is_some();
         let token = self.token_env.is_some() || self.token_file.is_some();
@@ -62,7 +76,11 @@ impl PrometheusServer {
             return Some(("url", "not such a URL", "http:// or https://"));
         }
         if authority.contains('@') {
-            return Some(("url", "one with credentials", "a URL without them; use token_env, or user and password_env"));
+            return Some((
+                "url",
+                "one with credentials",
+                "a URL without them; use token_env, or user and password_env",
+            ));
         }
         if both(&self.token_env, &self.token_file) {
             return Some(("token_file", "set beside token_env", "one of the two"));
@@ -71,13 +89,25 @@ impl PrometheusServer {
             return Some(("password_file", "set beside password_env", "one of the two"));
         }
         if token && (self.user.is_some() || password) {
-            return Some(("user", "set beside a token", "a token, or a user with a password"));
+            return Some((
+                "user",
+                "set beside a token",
+                "a token, or a user with a password",
+            ));
         }
         if self.user.is_some() != password {
-            return Some(("user", "set without a password, or a password without it", "both or neither"));
+            return Some((
+                "user",
+                "set without a password, or a password without it",
+                "both or neither",
+            ));
         }
         if self.ca_file.is_some() && !self.url.starts_with("https://") {
-            return Some(("ca_file", "set for a server without TLS", "a url that begins with https://"));
+            return Some((
+                "ca_file",
+                "set for a server without TLS",
+                "a url that begins with https://",
+            ));
         }
         None
     }
@@ -113,18 +143,28 @@ mod tests {
         let settings = load(text).unwrap_or_else(|error| panic!("{error}"));
         let east = &settings.prometheus["east"];
         assert_eq!(
-            (east.user.as_deref(), east.password_file.as_deref(), east.headers["X-A"].as_str()),
+            (
+                east.user.as_deref(),
+                east.password_file.as_deref(),
+                east.headers["X-A"].as_str()
+            ),
             (Some("ann"), Some("/run/p"), "b")
         );
         assert_eq!(settings.prometheus["the west"].url, "http://west");
-        assert_eq!(settings.postgres["shop"].url_env.as_deref(), Some("SHOP_URL"));
+        assert_eq!(
+            settings.postgres["shop"].url_env.as_deref(),
+            Some("SHOP_URL")
+        );
     }
 
     #[test]
     fn a_server_that_cannot_be_meant_is_refused_with_its_place_and_what_is_allowed() {
         let east = |rest: &str| format!("[prometheus.east]\n{rest}\n");
         for (text, expected) in [
-            (east("url = \"east:9090\""), "own.toml:2: prometheus.east.url is not such a URL; allowed is http:// or https://"),
+            (
+                east("url = \"east:9090\""),
+                "own.toml:2: prometheus.east.url is not such a URL; allowed is http:// or https://",
+            ),
             (
                 east("url = \"http://ann:very-secret@east\""),
                 "prometheus.east.url is one with credentials; allowed is a URL without them",
@@ -137,7 +177,10 @@ mod tests {
                 east("url = \"http://e\"\ntoken_env = \"A\"\nuser = \"ann\"\npassword_env = \"B\""),
                 "own.toml:4: prometheus.east.user is set beside a token",
             ),
-            (east("url = \"http://e\"\nuser = \"ann\""), "own.toml:3: prometheus.east.user is set without a password"),
+            (
+                east("url = \"http://e\"\nuser = \"ann\""),
+                "own.toml:3: prometheus.east.user is set without a password",
+            ),
             (
                 east("url = \"http://e\"\npassword_env = \"A\"\npassword_file = \"b\""),
                 "prometheus.east.password_file is set beside password_env",
@@ -146,13 +189,27 @@ mod tests {
                 east("url = \"http://e\"\nca_file = \"ca.pem\""),
                 "own.toml:3: prometheus.east.ca_file is set for a server without TLS",
             ),
-            (east("url = \"http://e\"\ntoken = \"very-secret\""), "unknown field `token`"),
+            (
+                east("url = \"http://e\"\ntoken = \"very-secret\""),
+                "unknown field `token`",
+            ),
             (east("token_env = \"A\""), "missing field `url`"),
-            ("[postgres.shop]\n".to_owned(), "postgres.shop.url_env is neither or both of url_env and url_file"),
-            ("[postgres.shop]\nurl = \"postgres://ann:very-secret@x\"\n".to_owned(), "unknown field `url`"),
+            (
+                "[postgres.shop]\n".to_owned(),
+                "postgres.shop.url_env is neither or both of url_env and url_file",
+            ),
+            (
+                "[postgres.shop]\nurl = \"postgres://ann:very-secret@x\"\n".to_owned(),
+                "unknown field `url`",
+            ),
         ] {
-            let told = load(&text).err().unwrap_or_else(|| panic!("accepted: {text}"));
-            assert!(told.contains(expected) && !told.contains("very-secret"), "{told}");
+            let told = load(&text)
+                .err()
+                .unwrap_or_else(|| panic!("accepted: {text}"));
+            assert!(
+                told.contains(expected) && !told.contains("very-secret"),
+                "{told}"
+            );
         }
     }
 }

@@ -19,7 +19,9 @@ use std::time::Duration;
 /// assert_eq!(delay(30, base, max, 1.0), max);
 /// ```
 pub fn delay(attempt: u32, base: Duration, max: Duration, unit_random: f64) -> Duration {
-    bound(attempt, base, max).mul_f64(0.5 + 0.5 * super::within(unit_random, 0.0, 1.0)).min(max)
+    bound(attempt, base, max)
+        .mul_f64(0.5 + 0.5 * super::within(unit_random, 0.0, 1.0))
+        .min(max)
 }
 
 /// Returns the longest delay before attempt `attempt + 1`.
@@ -27,7 +29,11 @@ pub fn bound(attempt: u32, base: Duration, max: Duration) -> Duration {
     // 2^64 times any measurable duration exceeds every maximum: larger exponents would only
     // overflow.
     let doubled = base.as_secs_f64() * 2f64.powi(attempt.min(64) as i32);
-    if doubled >= max.as_secs_f64() { max } else { Duration::from_secs_f64(doubled) }
+    if doubled >= max.as_secs_f64() {
+        max
+    } else {
+        Duration::from_secs_f64(doubled)
+    }
 }
 
 #[cfg(test)]

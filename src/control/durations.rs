@@ -26,7 +26,13 @@ impl Durations {
     /// Builds a histogram from the counts of another process, by bucket; negative counts become 0
     /// and surplus buckets are dropped.
     pub fn of(counts: &[i64]) -> Self {
-        Self(counts.iter().take(BUCKETS).map(|count| u64::try_from(*count).unwrap_or(0)).collect())
+        Self(
+            counts
+                .iter()
+                .take(BUCKETS)
+                .map(|count| u64::try_from(*count).unwrap_or(0))
+                .collect(),
+        )
     }
 
     /// Returns the counts by bucket; fewer than [`BUCKETS`] if the rest is 0.
@@ -44,7 +50,10 @@ impl Durations {
     /// Adds the counts of `others`.
     pub fn add(&mut self, others: &Self) {
         self.reach(others.0.len());
-        self.0.iter_mut().zip(&others.0).for_each(|(mine, theirs)| *mine = mine.saturating_add(*theirs));
+        self.0
+            .iter_mut()
+            .zip(&others.0)
+            .for_each(|(mine, theirs)| *mine = mine.saturating_add(*theirs));
     }
 
     /// Returns the counts added since `earlier`; `None` if counting restarted in between.
@@ -53,12 +62,19 @@ impl Durations {
             return None;
         }
         let before = earlier.0.iter().copied().chain(std::iter::repeat(0));
-        self.0.iter().zip(before).map(|(now, before)| now.checked_sub(before)).collect::<Option<_>>().map(Self)
+        self.0
+            .iter()
+            .zip(before)
+            .map(|(now, before)| now.checked_sub(before))
+            .collect::<Option<_>>()
+            .map(Self)
     }
 
     /// Returns the number of durations counted.
     pub fn count(&self) -> u64 {
-        self.0.iter().fold(0, |sum, count| sum.saturating_add(*count))
+        self.0
+            .iter()
+            .fold(0, |sum, count| sum.saturating_add(*count))
     }
 
     /// Returns the quantile `q` in seconds, interpolated linearly within its bucket; `None` if too
@@ -68,7 +84,12 @@ impl Durations {
     pub fn quantile_s(&self, q: f64) -> Option<f64> {
         let all = self.count();
         let (rank, mut below) = (q.clamp(0.0, 1.0) * all as f64, 0.0);
-        for (at, count) in self.0.iter().enumerate().filter(|(_, count)| all >= LEAST && **count > 0) {
+        for (at, count) in self
+            .0
+            .iter()
+            .enumerate()
+            .filter(|(_, count)| all >= LEAST && **count > 0)
+        {
             let within = (rank - below) / *count as f64;
             if within <= 1.0 {
                 let (low, high) = bounds_s(at);
@@ -77,7 +98,11 @@ impl Durations {
             below += *count as f64;
         }
         // Sums of large counts may fall short by a rounding error.
-        self.0.iter().rposition(|count| *count > 0).filter(|_| all >= LEAST).map(|at| bounds_s(at).1)
+        self.0
+            .iter()
+            .rposition(|count| *count > 0)
+            .filter(|_| all >= LEAST)
+            .map(|at| bounds_s(at).1)
     }
 
     fn reach(&mut self, buckets: usize) {
@@ -121,10 +146,20 @@ mod tests {
             let at = bucket(seconds);
             let (low, high) = bounds_s(at);
             let is_last = at == BUCKETS - 1;
-            assert!(low <= seconds * (1.0 + 1e-9) && (is_last || seconds < high * (1.0 + 1e-9)), "{seconds} in {low}..{high}");
+            assert!(
+                low <= seconds * (1.0 + 1e-9) && (is_last || seconds < high * (1.0 + 1e-9)),
+                "{seconds} in {low}..{high}"
+            );
         }
-        assert_eq!((bucket(0.0), bucket(0.001), bucket(1e9)), (0, 1, BUCKETS - 1));
-        assert!((60.0..100.0).contains(&bounds_s(BUCKETS - 1).0), "{}", bounds_s(BUCKETS - 1).0);
+        assert_eq!(
+            (bucket(0.0), bucket(0.001), bucket(1e9)),
+            (0, 1, BUCKETS - 1)
+        );
+        assert!(
+            (60.0..100.0).contains(&bounds_s(BUCKETS - 1).0),
+            "{}",
+            bounds_s(BUCKETS - 1).0
+        );
     }
 
     #[test]
@@ -132,7 +167,10 @@ mod tests {
         let even = of(1..=1000);
         for (q, ms) in [(0.5, 500.0), (0.9, 900.0), (0.99, 990.0), (1.0, 1000.0)] {
             let found = even.quantile_s(q).unwrap() * 1e3;
-            assert!((ms / 1.2..=ms * 1.2).contains(&found), "{q}: {found} for {ms}");
+            assert!(
+                (ms / 1.2..=ms * 1.2).contains(&found),
+                "{q}: {found} for {ms}"
+            );
         }
         let few = of((0..99).map(|_| 20).chain([800]));
         assert!(few.quantile_s(0.98).unwrap() < 0.03);
@@ -154,6 +192,9 @@ mod tests {
         assert_eq!(earlier.since(&later), None);
         assert_eq!(of([5].into_iter()).since(&of([6].into_iter())), None);
         let counts: Vec<i64> = later.counts().iter().map(|count| *count as i64).collect();
-        assert_eq!((Durations::of(&counts), Durations::of(&[-3]).count()), (later, 0));
+        assert_eq!(
+            (Durations::of(&counts), Durations::of(&[-3]).count()),
+            (later, 0)
+        );
     }
 }

@@ -66,7 +66,13 @@ impl Front {
     /// Creates a front end without samples; `hint_s` is the configured averaging time of the
     /// exporter, in seconds.
     pub fn new(hint_s: f64) -> Self {
-        Self { gap_s: FIRST_GAP_S, span_s: FIRST_GAP_S, tau_s: hint_s, lag_s: hint_s, ..Self::default() }
+        Self {
+            gap_s: FIRST_GAP_S,
+            span_s: FIRST_GAP_S,
+            tau_s: hint_s,
+            lag_s: hint_s,
+            ..Self::default()
+        }
     }
 
     /// Returns true if `at` is later than the newest sample.
@@ -99,7 +105,11 @@ impl Front {
         }
         self.z = if first { x } else { self.delag(x, self.x, dt) };
         self.filter_s += 0.2 * (self.filter_wanted_s(dt, tuning) - self.filter_s);
-        self.xf = if first { x } else { smooth(self.xf, x, dt, self.filter_s) };
+        self.xf = if first {
+            x
+        } else {
+            smooth(self.xf, x, dt, self.filter_s)
+        };
         self.lag_s = self.tau_s + self.filter_s;
         self.x = x;
         self.stamp(now, at);
@@ -141,7 +151,11 @@ impl Front {
         if self.n < 8 {
             return 0.0;
         }
-        within(0.5 * dt * (0.5 * self.dif / tuning.noise_max.powi(2) - 1.0), 0.0, tuning.filter_max_s)
+        within(
+            0.5 * dt * (0.5 * self.dif / tuning.noise_max.powi(2) - 1.0),
+            0.0,
+            tuning.filter_max_s,
+        )
     }
 }
 
@@ -159,7 +173,10 @@ pub fn delag(x: f64, before: f64, dt_s: f64, tau_s: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const TUNING: Tuning = Tuning { noise_max: 0.12, filter_max_s: 60.0 };
+    const TUNING: Tuning = Tuning {
+        noise_max: 0.12,
+        filter_max_s: 60.0,
+    };
 
     #[test]
     fn samples_that_are_not_newer_are_no_news() {

@@ -29,7 +29,12 @@ impl History {
             return;
         }
         self.records.push_back((t, span_s, rate));
-        while self.records.len() > KEEP_MAX || self.records.front().is_some_and(|first| first.0 < t - KEEP_S) {
+        while self.records.len() > KEEP_MAX
+            || self
+                .records
+                .front()
+                .is_some_and(|first| first.0 < t - KEEP_S)
+        {
             self.records.pop_front();
         }
     }
@@ -48,7 +53,11 @@ impl History {
                 weight += overlap;
             }
         }
-        if weight > 0.0 { sum / weight } else { self.oldest() }
+        if weight > 0.0 {
+            sum / weight
+        } else {
+            self.oldest()
+        }
     }
 
     /// Returns the rate at time `at` as a load average with a first-order lag of `tau_s` shows it.
@@ -70,12 +79,18 @@ impl History {
                 break;
             }
         }
-        if weight > 0.0 { sum / weight } else { self.oldest() }
+        if weight > 0.0 {
+            sum / weight
+        } else {
+            self.oldest()
+        }
     }
 
     /// Multiplies every rate by `factor` after the unit of work changed.
     pub fn scale(&mut self, factor: f64) {
-        self.records.iter_mut().for_each(|record| record.2 *= factor);
+        self.records
+            .iter_mut()
+            .for_each(|record| record.2 *= factor);
     }
 
     /// Shifts every record by `by_s` after the clock was set back.
@@ -113,6 +128,9 @@ mod tests {
     #[test]
     fn an_empty_history_has_let_nothing_through() {
         let history = History::default();
-        assert_eq!((history.mean(0.0, 60.0), history.lagged(60.0, 60.0)), (0.0, 0.0));
+        assert_eq!(
+            (history.mean(0.0, 60.0), history.lagged(60.0, 60.0)),
+            (0.0, 0.0)
+        );
     }
 }

@@ -44,7 +44,16 @@ pub struct Observer {
 
 impl Default for Observer {
     fn default() -> Self {
-        Self { b: 0.0, c: None, bb: 0.0, bc: 0.0, cc: 0.0, noise: NOISE, nu: 0.0, top: 0.0 }
+        Self {
+            b: 0.0,
+            c: None,
+            bb: 0.0,
+            bc: 0.0,
+            cc: 0.0,
+            noise: NOISE,
+            nu: 0.0,
+            top: 0.0,
+        }
     }
 }
 
@@ -67,7 +76,11 @@ impl Observer {
         if phi > 0.0 {
             // A rate near zero carries no information about the cost.
             let top = (z.max(0.1) / phi).min(1e12);
-            self.top = if self.top == 0.0 { top } else { self.top + (n / 8.0).min(1.0) * (top - self.top) };
+            self.top = if self.top == 0.0 {
+                top
+            } else {
+                self.top + (n / 8.0).min(1.0) * (top - self.top)
+            };
         }
         let scale = c.max(0.3 * self.top.min(20.0 * c));
         let mut bb = (self.bb + BACKGROUND_WALK.powi(2) * n).min(9.0);
@@ -115,7 +128,13 @@ impl Observer {
     pub fn room(&self, k: f64) -> Option<f64> {
         let c = self.c?;
         let v = (1.0 - self.b).max(0.0) / c;
-        let sigma = if k == 0.0 { 0.0 } else { (self.bb + 2.0 * v * self.bc + v * v * self.cc).max(0.0).sqrt() };
+        let sigma = if k == 0.0 {
+            0.0
+        } else {
+            (self.bb + 2.0 * v * self.bc + v * v * self.cc)
+                .max(0.0)
+                .sqrt()
+        };
         Some((1.0 - self.b + k * sigma).max(0.0) / c)
     }
 
@@ -137,7 +156,16 @@ impl Observer {
 
     /// Resets the filter if absurd input made any number infinite or NaN.
     fn forget_nonsense(&mut self) {
-        let numbers = [self.b, self.c.unwrap_or(0.0), self.bb, self.bc, self.cc, self.noise, self.nu, self.top];
+        let numbers = [
+            self.b,
+            self.c.unwrap_or(0.0),
+            self.bb,
+            self.bc,
+            self.cc,
+            self.noise,
+            self.nu,
+            self.top,
+        ];
         if numbers.iter().any(|x| !x.is_finite()) {
             *self = Self::default();
         }
@@ -170,9 +198,20 @@ mod tests {
     #[test]
     fn absurd_samples_leave_a_usable_filter() {
         let mut observer = Observer::default();
-        for (z, phi) in [(20.0, 1e9), (0.0, 0.0), (20.0, 1e-12), (1.0, 1e300), (20.0, 1e-300), (0.5, 3.0)] {
+        for (z, phi) in [
+            (20.0, 1e9),
+            (0.0, 0.0),
+            (20.0, 1e-12),
+            (1.0, 1e300),
+            (20.0, 1e-300),
+            (0.5, 3.0),
+        ] {
             observer.update(z, phi, 15.0);
-            assert!(observer.share(5.0, 2.0).is_finite() && observer.room(1.0).is_none_or(|r| !r.is_nan()), "{observer:?}");
+            assert!(
+                observer.share(5.0, 2.0).is_finite()
+                    && observer.room(1.0).is_none_or(|r| !r.is_nan()),
+                "{observer:?}"
+            );
         }
     }
 }

@@ -84,25 +84,41 @@ fn terms(gains: Gains, previous: Option<f64>, y: f64, dt_s: f64) -> Terms {
         pid.next_control_output(previous);
     }
     pid.reset_integral_term();
-    pid.p(gains.kc, LIMIT).i(gains.kc * dt_s / gains.ti_s, LIMIT).d(gains.kc * gains.td_s / dt_s, LIMIT);
+    pid.p(gains.kc, LIMIT)
+        .i(gains.kc * dt_s / gains.ti_s, LIMIT)
+        .d(gains.kc * gains.td_s / dt_s, LIMIT);
     let out = pid.next_control_output(y);
-    Terms { p: out.p, i: out.i, d: out.d }
+    Terms {
+        p: out.p,
+        i: out.i,
+        d: out.d,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const GAINS: Gains = Gains { kc: 1.2, ti_s: 60.0, td_s: 5.0 };
+    const GAINS: Gains = Gains {
+        kc: 1.2,
+        ti_s: 60.0,
+        td_s: 5.0,
+    };
 
     #[test]
     fn nothing_winds_up_while_the_output_is_clamped() {
-        let mut pid = LogPid { integral: 2.0, previous: None };
+        let mut pid = LogPid {
+            integral: 2.0,
+            previous: None,
+        };
         for _ in 0..10_000 {
             pid.next(GAINS, 0.2, 2.0, 5.0);
         }
         let (wanted, _) = pid.next(GAINS, 1.5, 2.0, 5.0);
-        assert!(wanted < 2.0, "turns round on the first tick after the error does: {wanted}");
+        assert!(
+            wanted < 2.0,
+            "turns round on the first tick after the error does: {wanted}"
+        );
     }
 
     #[test]
@@ -117,16 +133,29 @@ mod tests {
 
     #[test]
     fn a_measurement_that_is_no_number_holds_and_leaves_no_trace() {
-        let mut pid = LogPid { integral: 1.0, previous: Some(0.8) };
+        let mut pid = LogPid {
+            integral: 1.0,
+            previous: Some(0.8),
+        };
         for y in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             assert_eq!(pid.next(GAINS, y, 1.5, 5.0), (1.5, Terms::default()));
         }
-        assert_eq!(pid, LogPid { integral: 1.0, previous: Some(0.8) });
+        assert_eq!(
+            pid,
+            LogPid {
+                integral: 1.0,
+                previous: Some(0.8)
+            }
+        );
     }
 
     #[test]
     fn the_terms_are_the_crates_own_with_one_step_of_integral() {
-        let gains = Gains { kc: 2.4, ti_s: 60.0, td_s: 5.0 / 12.0 };
+        let gains = Gains {
+            kc: 2.4,
+            ti_s: 60.0,
+            td_s: 5.0 / 12.0,
+        };
         let Terms { p, i, d } = terms(gains, Some(1.0), 0.25, 5.0);
         assert!((p - 1.8).abs() < 1e-12 && (i - 0.15).abs() < 1e-12 && (d - 0.15).abs() < 1e-12);
         assert_eq!(terms(Gains { kc: 20.0, ..gains }, None, 4.0, 5.0).p, -LIMIT);

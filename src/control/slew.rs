@@ -10,7 +10,11 @@ pub fn rise(previous: f64, wanted: f64, up_per_min: f64, dt_s: f64) -> f64 {
 /// Returns `value` lowered so that the rate halves every `half_s` seconds, down to `floor`; a value
 /// already below the floor is returned unchanged.
 pub fn decay(value: f64, floor: f64, half_s: f64, dt_s: f64) -> f64 {
-    if value <= floor { value } else { (value - std::f64::consts::LN_2 * dt_s / half_s).max(floor) }
+    if value <= floor {
+        value
+    } else {
+        (value - std::f64::consts::LN_2 * dt_s / half_s).max(floor)
+    }
 }
 
 #[cfg(test)]

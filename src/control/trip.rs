@@ -38,8 +38,14 @@ mod tests {
 
     #[test]
     fn every_retrip_waits_twice_as_long_and_restarts_at_half() {
-        assert_eq!([0, 1, 2, 9].map(|n| open_s(20.0, n)), [20.0, 40.0, 80.0, 320.0]);
-        assert_eq!([0, 1].map(|n| restart(100.0, Some(50.0), 0.6, n)), [30.0, 15.0]);
+        assert_eq!(
+            [0, 1, 2, 9].map(|n| open_s(20.0, n)),
+            [20.0, 40.0, 80.0, 320.0]
+        );
+        assert_eq!(
+            [0, 1].map(|n| restart(100.0, Some(50.0), 0.6, n)),
+            [30.0, 15.0]
+        );
     }
 
     #[test]

@@ -55,10 +55,34 @@ struct Field {
     allowed: &'static str,
 }
 
-const SECOND: Field = Field { name: "second", low: 0, high: 59, words: &[], allowed: "0 to 59" };
-const MINUTE: Field = Field { name: "minute", low: 0, high: 59, words: &[], allowed: "0 to 59" };
-const HOUR: Field = Field { name: "hour", low: 0, high: 23, words: &[], allowed: "0 to 23" };
-const DAY: Field = Field { name: "day of month", low: 1, high: 31, words: &[], allowed: "1 to 31, L for the last day" };
+const SECOND: Field = Field {
+    name: "second",
+    low: 0,
+    high: 59,
+    words: &[],
+    allowed: "0 to 59",
+};
+const MINUTE: Field = Field {
+    name: "minute",
+    low: 0,
+    high: 59,
+    words: &[],
+    allowed: "0 to 59",
+};
+const HOUR: Field = Field {
+    name: "hour",
+    low: 0,
+    high: 23,
+    words: &[],
+    allowed: "0 to 23",
+};
+const DAY: Field = Field {
+    name: "day of month",
+    low: 1,
+    high: 31,
+    words: &[],
+    allowed: "1 to 31, L for the last day",
+};
 const MONTH: Field = Field {
     name: "month",
     low: 1,
@@ -83,23 +107,44 @@ const WEEKDAY: Field = Field {
     name: "day of week",
     low: 0,
     high: 6,
-    words: &["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"],
+    words: &[
+        "sunday",
+        "monday",
+        "tuesday",
+        "wednesday",
+        "thursday",
+        "friday",
+        "saturday",
+    ],
     allowed: "0 to 7 (0 and 7 are Sunday) or SUN to SAT, MON#2 for the second Monday of a month, 5L for its last Friday",
 };
 
 impl Field {
     fn bad(&self, what: impl std::fmt::Display) -> BadExpression {
         let allowed = self.allowed;
-        let message = format!("{what}; allowed: {allowed}, * for all, lists (1,3), ranges (1-5), steps (*/2)");
-        BadExpression { field: self.name, message }
+        let message = format!(
+            "{what}; allowed: {allowed}, * for all, lists (1,3), ranges (1-5), steps (*/2)"
+        );
+        BadExpression {
+            field: self.name,
+            message,
+        }
     }
 
     /// Returns the number that a name or a numeral denotes.
     fn value(&self, text: &str) -> Result<u8, BadExpression> {
         // Sunday is both 0 and 7.
-        let high = if self.name == WEEKDAY.name { 7 } else { self.high };
+        let high = if self.name == WEEKDAY.name {
+            7
+        } else {
+            self.high
+        };
         let word = text.to_ascii_lowercase();
-        if let Some(at) = self.words.iter().position(|full| *full == word || full[..3] == word) {
+        if let Some(at) = self
+            .words
+            .iter()
+            .position(|full| *full == word || full[..3] == word)
+        {
             return Ok(self.low + at as u8);
         }
         let is_numeral = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -125,26 +170,47 @@ impl Field {
                 high = 7;
             }
             if low > high {
-                return Err(self.bad(format_args!("the range {range} runs backwards; write it as two ranges")));
+                return Err(self.bad(format_args!(
+                    "the range {range} runs backwards; write it as two ranges"
+                )));
             }
             (low, high)
         } else {
             let value = self.value(range)?;
-            (value, if step.is_some() { self.high.max(value) } else { value })
+            (
+                value,
+                if step.is_some() {
+                    self.high.max(value)
+                } else {
+                    value
+                },
+            )
         };
-        Ok((low..=high).step_by(step.unwrap_or(1)).fold(0, |bits, value| bits | 1 << value))
+        Ok((low..=high)
+            .step_by(step.unwrap_or(1))
+            .fold(0, |bits, value| bits | 1 << value))
     }
 
     fn step(&self, item: &str, text: &str) -> Result<usize, BadExpression> {
         let most = usize::from(self.high - self.low);
         match text.parse::<usize>() {
-            Ok(step) if (1..=most).contains(&step) && text.bytes().all(|byte| byte.is_ascii_digit()) => Ok(step),
+            Ok(step)
+                if (1..=most).contains(&step) && text.bytes().all(|byte| byte.is_ascii_digit()) =>
+            {
+                Ok(step)
+            }
             // As a minute, `*/90` would silently mean "at minute 0".
-            _ => Err(self.bad(format_args!("the step {text:?} of {item:?} is not a whole number from 1 to {most}"))),
+            _ => Err(self.bad(format_args!(
+                "the step {text:?} of {item:?} is not a whole number from 1 to {most}"
+            ))),
         }
     }
 
-    fn list(&self, text: &str, mut each: impl FnMut(&str) -> Result<(), BadExpression>) -> Result<(), BadExpression> {
+    fn list(
+        &self,
+        text: &str,
+        mut each: impl FnMut(&str) -> Result<(), BadExpression>,
+    ) -> Result<(), BadExpression> {
         for item in text.split(',') {
             if item.is_empty() {
                 return Err(self.bad(format_args!("{text:?} has an empty element")));
@@ -174,9 +240,15 @@ impl Expression {
     /// assert!(error.starts_with("minute: 61 is out of range; allowed: 0 to 59"), "{error}");
     /// ```
     pub fn parse(text: &str) -> Result<Self, BadExpression> {
-        let whole = |message: String| BadExpression { field: "expression", message };
+        let whole = |message: String| BadExpression {
+            field: "expression",
+            message,
+        };
         if text.len() > MAX_BYTES {
-            return Err(whole(format!("has {} bytes; allowed: at most {MAX_BYTES}", text.len())));
+            return Err(whole(format!(
+                "has {} bytes; allowed: at most {MAX_BYTES}",
+                text.len()
+            )));
         }
         let text = match text.trim() {
             "@hourly" => "0 * * * *",
@@ -184,14 +256,23 @@ impl Expression {
             "@weekly" => "0 0 * * 0",
             "@monthly" => "0 0 1 * *",
             "@yearly" | "@annually" => "0 0 1 1 *",
-            at if at.starts_with('@') => return Err(whole(format!("{at:?} is not known; allowed: {SHAPE}"))),
+            at if at.starts_with('@') => {
+                return Err(whole(format!("{at:?} is not known; allowed: {SHAPE}")));
+            }
             fields => fields,
         };
         let parts: Vec<&str> = text.split_ascii_whitespace().collect();
         let (second, [minute, hour, day, month, weekday]) = match parts[..] {
             [minute, hour, day, month, weekday] => ("0", [minute, hour, day, month, weekday]),
-            [second, minute, hour, day, month, weekday] => (second, [minute, hour, day, month, weekday]),
-            _ => return Err(whole(format!("has {} fields; allowed: {SHAPE}", parts.len()))),
+            [second, minute, hour, day, month, weekday] => {
+                (second, [minute, hour, day, month, weekday])
+            }
+            _ => {
+                return Err(whole(format!(
+                    "has {} fields; allowed: {SHAPE}",
+                    parts.len()
+                )));
+            }
         };
         let (seconds, minutes, hours) = (SECOND.set(second)?, MINUTE.set(minute)?, HOUR.set(hour)?);
         let (days, months) = (days_of(any(day))?, MONTH.set(month)?);
@@ -205,7 +286,9 @@ impl Expression {
             weekdays,
             nth,
             either_day: !any(day).starts_with('*') && !any(weekday).starts_with('*'),
-            interval: [second, minute, hour].iter().any(|field| field.starts_with('*')),
+            interval: [second, minute, hour]
+                .iter()
+                .any(|field| field.starts_with('*')),
         })
     }
 
@@ -225,7 +308,11 @@ impl Expression {
         while date.year() <= last_year {
             if self.months & 1 << date.month() == 0 {
                 date = date.first_of_month().checked_add(1.month()).ok()?;
-            } else if let Some(time) = self.is_day(date).then(|| self.time_at_or_after(start)).flatten() {
+            } else if let Some(time) = self
+                .is_day(date)
+                .then(|| self.time_at_or_after(start))
+                .flatten()
+            {
                 return Some(date.to_datetime(time));
             } else {
                 date = date.tomorrow().ok()?;
@@ -242,15 +329,25 @@ impl Expression {
         let nth = self.nth[weekday];
         let by_place = nth & 1 << ((day - 1) / 7 + 1) != 0 || (nth & 1 != 0 && day > last - 7);
         let by_weekday = self.weekdays & 1 << weekday != 0 || by_place;
-        if self.either_day { by_number || by_weekday } else { by_number && by_weekday }
+        if self.either_day {
+            by_number || by_weekday
+        } else {
+            by_number && by_weekday
+        }
     }
 
     fn time_at_or_after(&self, start: Time) -> Option<Time> {
         let mut hour = next_bit(self.hours, start.hour())?;
-        let mut floor = if hour == start.hour() { (start.minute(), start.second()) } else { (0, 0) };
+        let mut floor = if hour == start.hour() {
+            (start.minute(), start.second())
+        } else {
+            (0, 0)
+        };
         loop {
             let minute = next_bit(self.minutes, floor.0);
-            let second = minute.and_then(|minute| next_bit(self.seconds, if minute == floor.0 { floor.1 } else { 0 }));
+            let second = minute.and_then(|minute| {
+                next_bit(self.seconds, if minute == floor.0 { floor.1 } else { 0 })
+            });
             match (minute, second) {
                 (Some(minute), Some(second)) => return Some(time(hour, minute, second, 0)),
                 // The minute matches, but its seconds have passed.
@@ -272,7 +369,11 @@ fn any(field: &str) -> &str {
 fn days_of(text: &str) -> Result<u64, BadExpression> {
     let mut bits = 0;
     DAY.list(text, |item| {
-        bits |= if item.eq_ignore_ascii_case("l") { 1 } else { DAY.item(item)? };
+        bits |= if item.eq_ignore_ascii_case("l") {
+            1
+        } else {
+            DAY.item(item)?
+        };
         Ok(())
     })?;
     Ok(bits)
@@ -282,8 +383,12 @@ fn weekdays_of(text: &str) -> Result<(u64, [u8; 7]), BadExpression> {
     let (mut bits, mut nth) = (0, [0; 7]);
     WEEKDAY.list(text, |item| {
         if let Some((day, place)) = item.split_once('#') {
-            let place = place.parse::<u8>().ok().filter(|place| (1..=5).contains(place));
-            let place = place.ok_or_else(|| WEEKDAY.bad(format_args!("{item:?} must end with #1 to #5")))?;
+            let place = place
+                .parse::<u8>()
+                .ok()
+                .filter(|place| (1..=5).contains(place));
+            let place = place
+                .ok_or_else(|| WEEKDAY.bad(format_args!("{item:?} must end with #1 to #5")))?;
             nth[usize::from(WEEKDAY.value(day)? % 7)] |= 1 << place;
         } else if let Some(day) = item.strip_suffix(['l', 'L']).filter(|day| !day.is_empty()) {
             nth[usize::from(WEEKDAY.value(day)? % 7)] |= 1;

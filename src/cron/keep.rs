@@ -14,7 +14,16 @@ const EVERY: Duration = Duration::from_millis(500);
 
 /// Creates the jobs of due occurrences until `cancel` fires.
 pub async fn keep(schedules: Schedules, cancel: CancellationToken) {
-    periodic(Pace { name: "cron", every: EVERY, wake: None }, cancel, || tick(&schedules)).await;
+    periodic(
+        Pace {
+            name: "cron",
+            every: EVERY,
+            wake: None,
+        },
+        cancel,
+        || tick(&schedules),
+    )
+    .await;
 }
 
 /// Checks the due schedules once.
@@ -38,7 +47,10 @@ pub(crate) async fn tick(schedules: &Schedules) -> Result<(), Error> {
     failed.map_or(Ok(()), Err)
 }
 
-async fn one(schedules: &Schedules, Due { schedule, now, .. }: &Due) -> Result<Option<Advanced>, Error> {
+async fn one(
+    schedules: &Schedules,
+    Due { schedule, now, .. }: &Due,
+) -> Result<Option<Advanced>, Error> {
     let timing = match Timing::new(&schedule.expression, &schedule.time_zone) {
         Ok(timing) => timing,
         Err(bad) => {
@@ -46,11 +58,23 @@ async fn one(schedules: &Schedules, Due { schedule, now, .. }: &Due) -> Result<O
             return schedules.advance(schedule, &[], None, Some(&problem)).await;
         }
     };
-    let occurrences = schedule.next_at.map(|next_at| timing.due(next_at, *now, schedule.catch_up)).unwrap_or_default();
+    let occurrences = schedule
+        .next_at
+        .map(|next_at| timing.due(next_at, *now, schedule.catch_up))
+        .unwrap_or_default();
     let Some(next_at) = timing.next_after(*now) else {
-        return schedules.advance(schedule, &occurrences, None, Some("expression: does not come again")).await;
+        return schedules
+            .advance(
+                schedule,
+                &occurrences,
+                None,
+                Some("expression: does not come again"),
+            )
+            .await;
     };
-    schedules.advance(schedule, &occurrences, Some(next_at), None).await
+    schedules
+        .advance(schedule, &occurrences, Some(next_at), None)
+        .await
 }
 
 fn tell(due: &Due, advanced: &Advanced) {

@@ -19,16 +19,29 @@ impl Expression {
     /// Returns the first occurrence after `after`; `None` if there is none within a hundred years.
     pub fn next_after(&self, zone: &TimeZone, after: Timestamp) -> Option<Timestamp> {
         let after = whole(after)?;
-        if self.is_interval() { self.next_of_rhythm(zone, after) } else { self.next_of_times(zone, after) }
+        if self.is_interval() {
+            self.next_of_rhythm(zone, after)
+        } else {
+            self.next_of_times(zone, after)
+        }
     }
 
     /// Returns the next `count` occurrences after `after`.
     pub fn upcoming(&self, zone: &TimeZone, after: Timestamp, count: usize) -> Vec<Timestamp> {
-        std::iter::successors(self.next_after(zone, after), |last| self.next_after(zone, *last)).take(count).collect()
+        std::iter::successors(self.next_after(zone, after), |last| {
+            self.next_after(zone, *last)
+        })
+        .take(count)
+        .collect()
     }
 
     /// Returns the last occurrence after `floor` and not after `until`.
-    pub fn last_between(&self, zone: &TimeZone, floor: Timestamp, until: Timestamp) -> Option<Timestamp> {
+    pub fn last_between(
+        &self,
+        zone: &TimeZone,
+        floor: Timestamp,
+        until: Timestamp,
+    ) -> Option<Timestamp> {
         let follows = |at: i64| {
             let at = Timestamp::from_second(at).ok()?;
             self.next_after(zone, at).filter(|next| *next <= until)
@@ -87,7 +100,9 @@ fn instant(zone: &TimeZone, civil: DateTime) -> Option<Timestamp> {
             // With the later offset, the time lies before the gap by less than the length of the
             // gap.
             let before_the_leap = after.to_timestamp(civil).ok()?;
-            zone.following(before_the_leap).next().map(|leap| leap.timestamp())
+            zone.following(before_the_leap)
+                .next()
+                .map(|leap| leap.timestamp())
         }
     }
 }

@@ -30,8 +30,17 @@ const ZONES: [&str; 18] = [
 
 fn shown(text: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
     let zone = TimeZone::get(zone).unwrap();
-    let found = Expression::parse(text).unwrap().upcoming(&zone, after.parse().unwrap(), count);
-    found.iter().map(|at| at.to_zoned(zone.clone()).strftime("%m-%d %H:%M%:z").to_string()).collect()
+    let found = Expression::parse(text)
+        .unwrap()
+        .upcoming(&zone, after.parse().unwrap(), count);
+    found
+        .iter()
+        .map(|at| {
+            at.to_zoned(zone.clone())
+                .strftime("%m-%d %H:%M%:z")
+                .to_string()
+        })
+        .collect()
 }
 
 #[test]
@@ -39,22 +48,41 @@ fn a_time_that_the_clock_leaps_over_comes_once_at_the_end_of_the_leap() {
     let before = "2026-03-28T12:00:00Z";
     let nightly = ["03-29 03:00+02:00", "03-30 02:30+02:00"];
     assert_eq!(shown("30 2 * * *", "Europe/Berlin", before, 2), nightly);
-    assert_eq!(shown("0,15,30,45 2 * * *", "Europe/Berlin", before, 2), ["03-29 03:00+02:00", "03-30 02:00+02:00"]);
-    assert_eq!(shown("0 2,3 * * *", "Europe/Berlin", before, 2), ["03-29 03:00+02:00", "03-30 02:00+02:00"]);
+    assert_eq!(
+        shown("0,15,30,45 2 * * *", "Europe/Berlin", before, 2),
+        ["03-29 03:00+02:00", "03-30 02:00+02:00"]
+    );
+    assert_eq!(
+        shown("0 2,3 * * *", "Europe/Berlin", before, 2),
+        ["03-29 03:00+02:00", "03-30 02:00+02:00"]
+    );
     // A zone whose clock skips midnight, and an island that skipped a whole day.
-    assert_eq!(shown("@daily", "America/Sao_Paulo", "2018-11-03T12:00:00Z", 2), ["11-04 01:00-02:00", "11-05 00:00-02:00"]);
+    assert_eq!(
+        shown("@daily", "America/Sao_Paulo", "2018-11-03T12:00:00Z", 2),
+        ["11-04 01:00-02:00", "11-05 00:00-02:00"]
+    );
     assert_eq!(
         shown("0 9 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", 3),
-        ["12-29 09:00-10:00", "12-31 00:00+14:00", "12-31 09:00+14:00"]
+        [
+            "12-29 09:00-10:00",
+            "12-31 00:00+14:00",
+            "12-31 09:00+14:00"
+        ]
     );
 }
 
 #[test]
 fn a_time_that_the_clock_shows_twice_comes_the_first_time_only() {
-    assert_eq!(shown("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2), ["10-25 02:30+02:00", "10-26 02:30+01:00"]);
+    assert_eq!(
+        shown("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2),
+        ["10-25 02:30+02:00", "10-26 02:30+01:00"]
+    );
     // After the first of the two, and on the second of them.
     for after in ["2026-10-25T00:45:00Z", "2026-10-25T01:30:00Z"] {
-        assert_eq!(shown("30 2 * * *", "Europe/Berlin", after, 1), ["10-26 02:30+01:00"]);
+        assert_eq!(
+            shown("30 2 * * *", "Europe/Berlin", after, 1),
+            ["10-26 02:30+01:00"]
+        );
     }
 }
 
@@ -62,14 +90,27 @@ fn a_time_that_the_clock_shows_twice_comes_the_first_time_only() {
 fn a_rhythm_goes_with_real_time() {
     assert_eq!(
         shown("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:00:00Z", 3),
-        ["03-29 01:30+01:00", "03-29 03:00+02:00", "03-29 03:30+02:00"]
+        [
+            "03-29 01:30+01:00",
+            "03-29 03:00+02:00",
+            "03-29 03:30+02:00"
+        ]
     );
     assert_eq!(
         shown("*/30 * * * *", "Europe/Berlin", "2026-10-24T23:30:00Z", 5),
-        ["10-25 02:00+02:00", "10-25 02:30+02:00", "10-25 02:00+01:00", "10-25 02:30+01:00", "10-25 03:00+01:00"]
+        [
+            "10-25 02:00+02:00",
+            "10-25 02:30+02:00",
+            "10-25 02:00+01:00",
+            "10-25 02:30+01:00",
+            "10-25 03:00+01:00"
+        ]
     );
     // A skipped time does not run.
-    assert_eq!(shown("*/30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 1), ["03-30 02:00+02:00"]);
+    assert_eq!(
+        shown("*/30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 1),
+        ["03-30 02:00+02:00"]
+    );
 }
 
 #[test]
@@ -77,9 +118,15 @@ fn the_second_of_asking_is_not_an_occurrence_and_a_fraction_is_no_reason_to_skip
     let zone = TimeZone::UTC;
     let every_second = Expression::parse("* * * * * *").unwrap();
     let at: Timestamp = "2026-11-20T10:00:00.5Z".parse().unwrap();
-    assert_eq!(every_second.next_after(&zone, at), Some("2026-11-20T10:00:01Z".parse().unwrap()));
+    assert_eq!(
+        every_second.next_after(&zone, at),
+        Some("2026-11-20T10:00:01Z".parse().unwrap())
+    );
     let at: Timestamp = "2026-11-20T10:00:01Z".parse().unwrap();
-    assert_eq!(every_second.next_after(&zone, at), Some("2026-11-20T10:00:02Z".parse().unwrap()));
+    assert_eq!(
+        every_second.next_after(&zone, at),
+        Some("2026-11-20T10:00:02Z".parse().unwrap())
+    );
 }
 
 #[test]
@@ -88,10 +135,19 @@ fn the_last_occurrence_before_a_time_is_found_however_long_ago_it_was() {
     let at = |text: &str| -> Timestamp { text.parse().unwrap() };
     let yearly = Expression::parse("@yearly").unwrap();
     let (floor, until) = (at("2000-06-01T00:00:00Z"), at("2026-11-20T00:00:00Z"));
-    assert_eq!(yearly.last_between(&zone, floor, until), Some(at("2025-12-31T23:00:00Z")));
-    assert_eq!(yearly.last_between(&zone, at("2026-02-01T00:00:00Z"), until), None);
+    assert_eq!(
+        yearly.last_between(&zone, floor, until),
+        Some(at("2025-12-31T23:00:00Z"))
+    );
+    assert_eq!(
+        yearly.last_between(&zone, at("2026-02-01T00:00:00Z"), until),
+        None
+    );
     let every_second = Expression::parse("* * * * * *").unwrap();
-    assert_eq!(every_second.last_between(&zone, floor, at("2026-11-20T10:00:01.9Z")), Some(at("2026-11-20T10:00:01Z")));
+    assert_eq!(
+        every_second.last_between(&zone, floor, at("2026-11-20T10:00:01.9Z")),
+        Some(at("2026-11-20T10:00:01Z"))
+    );
     assert_eq!(every_second.last_between(&zone, floor, floor), None);
 }
 
@@ -116,21 +172,34 @@ fn list(of: &BTreeSet<i8>) -> String {
 fn said() -> impl Strategy<Value = Said> {
     let minutes = prop_oneof![
         some_of(0..60, 4).prop_map(|set| (list(&set), set)),
-        (1i8..=59).prop_map(|step| { (format!("*/{step}"), (0..60).step_by(step as usize).collect()) })
+        (1i8..=59).prop_map(|step| {
+            (
+                format!("*/{step}"),
+                (0..60).step_by(step as usize).collect(),
+            )
+        })
     ];
     let hours = prop_oneof![
         some_of(0..24, 4).prop_map(|set| (list(&set), set)),
         // The hours in which clocks are changed.
         some_of(0..4, 3).prop_map(|set| (list(&set), set)),
-        (1i8..=23).prop_map(|step| (format!("*/{step}"), (0..24).step_by(step as usize).collect())),
+        (1i8..=23).prop_map(|step| (
+            format!("*/{step}"),
+            (0..24).step_by(step as usize).collect()
+        )),
     ];
-    (minutes, hours, proptest::option::of(some_of(0..7, 6))).prop_map(|((minute, minutes), (hour, hours), weekdays)| Said {
-        text: format!("{minute} {hour} * * {}", weekdays.as_ref().map_or("*".to_owned(), list)),
-        is_interval: minute.starts_with('*') || hour.starts_with('*'),
-        minutes,
-        hours,
-        weekdays,
-    })
+    (minutes, hours, proptest::option::of(some_of(0..7, 6))).prop_map(
+        |((minute, minutes), (hour, hours), weekdays)| Said {
+            text: format!(
+                "{minute} {hour} * * {}",
+                weekdays.as_ref().map_or("*".to_owned(), list)
+            ),
+            is_interval: minute.starts_with('*') || hour.starts_with('*'),
+            minutes,
+            hours,
+            weekdays,
+        },
+    )
 }
 
 impl Said {
@@ -138,7 +207,10 @@ impl Said {
         let weekday = civil.weekday().to_sunday_zero_offset();
         self.minutes.contains(&civil.minute())
             && self.hours.contains(&civil.hour())
-            && self.weekdays.as_ref().is_none_or(|days| days.contains(&weekday))
+            && self
+                .weekdays
+                .as_ref()
+                .is_none_or(|days| days.contains(&weekday))
     }
 
     /// Walks real minutes: a fixed time comes when the clock first shows it or has skipped it.

@@ -43,12 +43,16 @@ const DUE: &str = concat!(
     "(",
     select_schedules!(" where not paused and next_at <= now() order by next_at limit $1"),
     ") union all (",
-    select_schedules!(" where not paused and next_at is null and problem is null order by next_at limit $1"),
+    select_schedules!(
+        " where not paused and next_at is null and problem is null order by next_at limit $1"
+    ),
     ")"
 );
-const ADVANCE: &str = "select made, skipped, refused from flyball.advance_schedule($1, $2, $3, $4, $5, $6, $7)";
+const ADVANCE: &str =
+    "select made, skipped, refused from flyball.advance_schedule($1, $2, $3, $4, $5, $6, $7)";
 // A change of the schedule in the meantime may have mended it.
-const SET_ASIDE: &str = "update flyball.cron set next_at = null, problem = $2 where name = $1 and xmin::text = $3";
+const SET_ASIDE: &str =
+    "update flyball.cron set next_at = null, problem = $2 where name = $1 and xmin::text = $3";
 const NOW: &str = "select clock_timestamp()";
 
 /// Every statement of this file, so that a test can prepare each on the migrated schema.
@@ -77,7 +81,10 @@ pub enum Error {
 }
 
 fn told(problems: &[Problem]) -> String {
-    let each: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.field, problem.message)).collect();
+    let each: Vec<String> = problems
+        .iter()
+        .map(|problem| format!("{}: {}", problem.field, problem.message))
+        .collect();
     each.join("; ")
 }
 
@@ -149,23 +156,37 @@ impl Schedules {
             .bind(schedule.catch_up.word())
             .bind(schedule.overlap.word())
             .bind(schedule.paused);
-        Ok(statement.fetch_one(&self.pool).await.map_err(jobs::Error::from)?)
+        Ok(statement
+            .fetch_one(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?)
     }
 
     /// Deletes a schedule, but not its jobs; returns false if there is none.
     pub async fn delete(&self, name: &str) -> Result<bool, Error> {
-        Ok(sqlx::query_scalar(DELETE).bind(name).fetch_one(&self.pool).await.map_err(jobs::Error::from)?)
+        Ok(sqlx::query_scalar(DELETE)
+            .bind(name)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?)
     }
 
     /// Returns one schedule.
     pub async fn get(&self, name: &str) -> Result<Option<Schedule>, Error> {
-        let row = sqlx::query(GET).bind(name).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
+        let row = sqlx::query(GET)
+            .bind(name)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(row.as_ref().map(|row| read(row).schedule))
     }
 
     /// Returns all schedules in the order of their names, at most 10,000.
     pub async fn list(&self) -> Result<Vec<Schedule>, Error> {
-        let rows = sqlx::query(LIST).fetch_all(&self.pool).await.map_err(jobs::Error::from)?;
+        let rows = sqlx::query(LIST)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(rows.iter().map(|row| read(row).schedule).collect())
     }
 
@@ -174,34 +195,61 @@ impl Schedules {
     ///
     /// Occurrences missed during a pause are not caught up; a problem from before it is cleared.
     pub async fn pause(&self, name: &str, paused: bool) -> Result<bool, Error> {
-        let done = sqlx::query(PAUSE).bind(name).bind(paused).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
+        let done = sqlx::query(PAUSE)
+            .bind(name)
+            .bind(paused)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(done.is_some())
     }
 
     /// Creates the job of the schedule now, besides its times.
     pub async fn run_now(&self, name: &str) -> Result<Ran, Error> {
-        let row = sqlx::query(RUN).bind(name).fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
+        let row = sqlx::query(RUN)
+            .bind(name)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(row.map_or(Ran::NotFound, |row| {
-            Ran::Job(Enqueued { id: row.get(0), duplicate: row.get(1), replaced: false, backlog: None })
+            Ran::Job(Enqueued {
+                id: row.get(0),
+                duplicate: row.get(1),
+                replaced: false,
+                backlog: None,
+            })
         }))
     }
 
     /// Returns the server's time, which schedules follow.
     pub async fn now(&self) -> Result<Timestamp, Error> {
-        let now: jiff_sqlx::Timestamp = sqlx::query_scalar(NOW).fetch_one(&self.pool).await.map_err(jobs::Error::from)?;
+        let now: jiff_sqlx::Timestamp = sqlx::query_scalar(NOW)
+            .fetch_one(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(now.to_jiff())
     }
 
     /// Returns the schedules that are due or have no next time.
     pub(super) async fn due(&self) -> Result<Vec<Due>, Error> {
-        let rows = sqlx::query(DUE).bind(MAX_DUE).fetch_all(&self.pool).await.map_err(jobs::Error::from)?;
+        let rows = sqlx::query(DUE)
+            .bind(MAX_DUE)
+            .fetch_all(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(rows.iter().map(read).collect())
     }
 
     /// Takes an unreadable schedule out of those that are due, until a person changes it.
     pub(super) async fn set_aside(&self, due: &Due, problem: &str) -> Result<(), Error> {
-        let statement = sqlx::query(SET_ASIDE).bind(&due.schedule.name).bind(problem).bind(&due.version);
-        statement.execute(&self.pool).await.map_err(jobs::Error::from)?;
+        let statement = sqlx::query(SET_ASIDE)
+            .bind(&due.schedule.name)
+            .bind(problem)
+            .bind(&due.version);
+        statement
+            .execute(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(())
     }
 
@@ -215,7 +263,8 @@ impl Schedules {
         problem: Option<&str>,
     ) -> Result<Option<Advanced>, Error> {
         use jiff_sqlx::ToSqlx as _;
-        let occurrences: Vec<jiff_sqlx::Timestamp> = occurrences.iter().map(|at| at.to_sqlx()).collect();
+        let occurrences: Vec<jiff_sqlx::Timestamp> =
+            occurrences.iter().map(|at| at.to_sqlx()).collect();
         let statement = sqlx::query(ADVANCE)
             .bind(&seen.name)
             .bind(&seen.expression)
@@ -224,17 +273,27 @@ impl Schedules {
             .bind(occurrences)
             .bind(next_at.map(|at| at.to_sqlx()))
             .bind(problem);
-        let row = statement.fetch_optional(&self.pool).await.map_err(jobs::Error::from)?;
-        Ok(row.map(|row| Advanced { made: row.get("made"), skipped: row.get("skipped"), refused: row.get("refused") }))
+        let row = statement
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(jobs::Error::from)?;
+        Ok(row.map(|row| Advanced {
+            made: row.get("made"),
+            skipped: row.get("skipped"),
+            refused: row.get("refused"),
+        }))
     }
 }
 
 /// Reads a schedule as far as possible; an unreadable one must not hold up the others.
 fn read(row: &PgRow) -> Due {
     let mut columns = Columns::of(row);
-    let (expression, time_zone): (String, String) = (columns.get("expression"), columns.get("time_zone"));
+    let (expression, time_zone): (String, String) =
+        (columns.get("expression"), columns.get("time_zone"));
     let now = moment(&mut columns, "now").unwrap_or_default();
-    let upcoming = Timing::new(&expression, &time_zone).map(|timing| timing.preview(now)).unwrap_or_default();
+    let upcoming = Timing::new(&expression, &time_zone)
+        .map(|timing| timing.preview(now))
+        .unwrap_or_default();
     let schedule = Schedule {
         name: columns.get("name"),
         expression,
@@ -258,14 +317,25 @@ fn read(row: &PgRow) -> Due {
         problem: columns.get("problem"),
         updated_at: moment(&mut columns, "updated_at").unwrap_or_default(),
     };
-    Due { schedule, now, version: columns.get("version"), unreadable: columns.unreadable() }
+    Due {
+        schedule,
+        now,
+        version: columns.get("version"),
+        unreadable: columns.unreadable(),
+    }
 }
 
 fn moment(columns: &mut Columns<'_>, column: &str) -> Option<Timestamp> {
-    columns.get::<Option<jiff_sqlx::Timestamp>>(column).map(jiff_sqlx::Timestamp::to_jiff)
+    columns
+        .get::<Option<jiff_sqlx::Timestamp>>(column)
+        .map(jiff_sqlx::Timestamp::to_jiff)
 }
 
 /// Returns the value of a name; the check of the column allows only these names.
 fn word<T: Copy + Default>(words: &[(&str, T)], word: &str) -> T {
-    words.iter().find(|(known, _)| *known == word).map(|(_, value)| *value).unwrap_or_default()
+    words
+        .iter()
+        .find(|(known, _)| *known == word)
+        .map(|(_, value)| *value)
+        .unwrap_or_default()
 }

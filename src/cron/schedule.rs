@@ -45,21 +45,31 @@ pub enum Overlap {
 }
 
 /// The policies for missed occurrences, by name.
-pub const CATCH_UPS: [(&str, CatchUp); 3] = [("one", CatchUp::One), ("all", CatchUp::All), ("none", CatchUp::None)];
+pub const CATCH_UPS: [(&str, CatchUp); 3] = [
+    ("one", CatchUp::One),
+    ("all", CatchUp::All),
+    ("none", CatchUp::None),
+];
 /// The policies for overlapping occurrences, by name.
 pub const OVERLAPS: [(&str, Overlap); 2] = [("skip", Overlap::Skip), ("allow", Overlap::Allow)];
 
 impl CatchUp {
     /// Returns the name of the policy.
     pub fn word(self) -> &'static str {
-        CATCH_UPS.iter().find(|(_, one)| *one == self).map_or("one", |(word, _)| word)
+        CATCH_UPS
+            .iter()
+            .find(|(_, one)| *one == self)
+            .map_or("one", |(word, _)| word)
     }
 }
 
 impl Overlap {
     /// Returns the name of the policy.
     pub fn word(self) -> &'static str {
-        OVERLAPS.iter().find(|(_, one)| *one == self).map_or("skip", |(word, _)| word)
+        OVERLAPS
+            .iter()
+            .find(|(_, one)| *one == self)
+            .map_or("skip", |(word, _)| word)
     }
 }
 
@@ -130,7 +140,8 @@ impl NewSchedule {
     /// Returns every problem that can be found without the database.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        let mut wrong = |field: &'static str, message: String| problems.push(Problem { field, message });
+        let mut wrong =
+            |field: &'static str, message: String| problems.push(Problem { field, message });
         if let Err(message) = check_name(&self.name) {
             wrong("name", message);
         }
@@ -152,7 +163,11 @@ impl NewSchedule {
             ("traceparent", self.job.traceparent.is_some()),
         ];
         for (field, _) in own.into_iter().filter(|(_, is_set)| *is_set) {
-            wrong(field, "this is not for the job of a schedule, which sees to it itself; leave it out".to_owned());
+            wrong(
+                field,
+                "this is not for the job of a schedule, which sees to it itself; leave it out"
+                    .to_owned(),
+            );
         }
         problems
     }
@@ -174,7 +189,9 @@ pub fn check_name(name: &str) -> Result<(), String> {
         return Ok(());
     }
     let shown: String = name.chars().take(40).collect();
-    Err(format!("{shown:?} is not a schedule's name; use 1 to {NAME_BYTES_MAX} letters, digits or any of . _ - / :"))
+    Err(format!(
+        "{shown:?} is not a schedule's name; use 1 to {NAME_BYTES_MAX} letters, digits or any of . _ - / :"
+    ))
 }
 
 /// An expression in a time zone.
@@ -187,10 +204,15 @@ pub struct Timing {
 impl Timing {
     /// Parses an expression and looks up a time zone.
     pub fn new(expression: &str, time_zone: &str) -> Result<Self, Problem> {
-        let expression = Expression::parse(expression).map_err(|BadExpression { field, message }| Problem {
-            field: "expression",
-            message: if field == "expression" { message } else { format!("{field}: {message}") },
-        })?;
+        let expression =
+            Expression::parse(expression).map_err(|BadExpression { field, message }| Problem {
+                field: "expression",
+                message: if field == "expression" {
+                    message
+                } else {
+                    format!("{field}: {message}")
+                },
+            })?;
         // Names only: a zone must mean the same in Postgres, here and on the next machine.
         let zone = TimeZone::get(time_zone).map_err(|_| Problem {
             field: "time_zone",
@@ -201,7 +223,10 @@ impl Timing {
         let timing = Self { expression, zone };
         // Any day shows that 30 February never comes.
         if timing.next_after(Timestamp::UNIX_EPOCH).is_none() {
-            return Err(Problem { field: "expression", message: "never comes: no day matches all fields".to_owned() });
+            return Err(Problem {
+                field: "expression",
+                message: "never comes: no day matches all fields".to_owned(),
+            });
         }
         Ok(timing)
     }
@@ -223,7 +248,9 @@ impl Timing {
 
     /// Returns the occurrences to run now, oldest first, given the first one that is due.
     pub fn due(&self, next_at: Timestamp, now: Timestamp, catch_up: CatchUp) -> Vec<Timestamp> {
-        let before = next_at.saturating_sub(SignedDuration::from_secs(1)).unwrap_or(Timestamp::MIN);
+        let before = next_at
+            .saturating_sub(SignedDuration::from_secs(1))
+            .unwrap_or(Timestamp::MIN);
         let on_time = now.saturating_sub(LATE).unwrap_or(Timestamp::MIN);
         let mut due = Vec::new();
         // From the newest back, so that a long downtime of a fast rhythm costs no more than a short
@@ -233,7 +260,9 @@ impl Timing {
             && let Some(at) = self.expression.last_between(&self.zone, before, until)
         {
             due.push(at);
-            until = at.saturating_sub(SignedDuration::from_nanos(1)).unwrap_or(Timestamp::MIN);
+            until = at
+                .saturating_sub(SignedDuration::from_nanos(1))
+                .unwrap_or(Timestamp::MIN);
         }
         due.reverse();
         let is_missed = next_at < on_time;

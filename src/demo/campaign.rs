@@ -62,11 +62,19 @@ impl Provider {
     /// Starts a fake Twilio with real quotas and writes the token of its accounts to the demo's
     /// directory.
     pub(super) async fn start(dir: &Path) -> anyhow::Result<Self> {
-        let fake = Fake::start(Speaks::Twilio, Options { tells_delay: false, ..Options::default() }).await?;
+        let fake = Fake::start(
+            Speaks::Twilio,
+            Options {
+                tells_delay: false,
+                ..Options::default()
+            },
+        )
+        .await?;
         (1..=ACCOUNTS).for_each(|n| fake.set_quota(&pool::sid(n), Some(Quota::per_second(QUOTA))));
         let file = std::path::absolute(dir.join("sms-token"))?;
         // Any token is valid, because this provider identifies its accounts by their numbers.
-        std::fs::write(&file, "the demo has no secrets\n").with_context(|| format!("writing {}", file.display()))?;
+        std::fs::write(&file, "the demo has no secrets\n")
+            .with_context(|| format!("writing {}", file.display()))?;
         let table = pool::table(&fake.url(), &file)?;
         Ok(Self { fake, table })
     }
@@ -83,7 +91,9 @@ pub(super) async fn run(
     let whole = QUOTA * ACCOUNTS as f64;
     // Enough messages to last nearly as long as the act.
     let room = |seconds: f64| whole * HALVED_S * scale + 0.5 * whole * (seconds - HALVED_S * scale);
-    let messages = seconds.map_or(MESSAGES, |seconds| MESSAGES.min((0.9 * room(seconds)) as usize));
+    let messages = seconds.map_or(MESSAGES, |seconds| {
+        MESSAGES.min((0.9 * room(seconds)) as usize)
+    });
     clear(app).await?;
     let began = Instant::now();
     say(&format!(
@@ -94,22 +104,34 @@ pub(super) async fn run(
     let mut act = Act {
         fake: &provider.fake,
         app,
-        client: reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build()?,
+        client: reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(5))
+            .build()?,
         began,
         looks: Vec::new(),
         halved_unix_s: None,
         halved_s: None,
     };
-    act.play(scale, messages as u64, seconds.map(Duration::from_secs_f64), stop).await?;
+    act.play(
+        scale,
+        messages as u64,
+        seconds.map(Duration::from_secs_f64),
+        stop,
+    )
+    .await?;
     if stop.is_cancelled() {
         return Ok(None);
     }
     let seconds = began.elapsed().as_secs_f64();
     turn(app, POOL, &[("paused", Some("1"))], "the campaign ends").await?;
-    let (waiting, failed) = drained(&app.queue, &provider.fake, (first, last), messages as u64).await?;
+    let (waiting, failed) =
+        drained(&app.queue, &provider.fake, (first, last), messages as u64).await?;
     let totals = provider.fake.totals_of_all();
-    let arrived: HashSet<String> =
-        (1..=ACCOUNTS).flat_map(|n| provider.fake.received(&pool::sid(n))).map(|received| received.to).collect();
+    let arrived: HashSet<String> = (1..=ACCOUNTS)
+        .flat_map(|n| provider.fake.received(&pool::sid(n)))
+        .map(|received| received.to)
+        .collect();
     let sent = arrived.len() as u64;
     let mut campaign = Campaign {
         messages: messages as u64,
@@ -135,10 +157,16 @@ pub(super) async fn run(
 /// Cancels the jobs of an earlier campaign, resumes all accounts, and sets the knobs to their
 /// initial values.
 async fn clear(app: &AppHandle) -> anyhow::Result<()> {
-    let filter = CancelFilter { throttle: Some(POOL.to_owned()), ..CancelFilter::default() };
+    let filter = CancelFilter {
+        throttle: Some(POOL.to_owned()),
+        ..CancelFilter::default()
+    };
     let mut walk = Walk::of(AT_ONCE as i64);
     loop {
-        let walked = app.queue.cancel_jobs(&filter, &walk, &Signed::default()).await?;
+        let walked = app
+            .queue
+            .cancel_jobs(&filter, &walk, &Signed::default())
+            .await?;
         match walked.next {
             Some(next) => walk.start = Some(next),
             None => break,
@@ -149,7 +177,12 @@ async fn clear(app: &AppHandle) -> anyhow::Result<()> {
         app.throttles.resume_key(&accounts, &pool::name(n)).await?;
     }
     let rps = format!("{:.1}", pool::RPS);
-    let knobs = [("rps", Some(rps.as_str())), ("mode", Some("auto")), ("paused", Some("0")), ("valid_until", None)];
+    let knobs = [
+        ("rps", Some(rps.as_str())),
+        ("mode", Some("auto")),
+        ("paused", Some("0")),
+        ("valid_until", None),
+    ];
     turn(app, POOL, &knobs, "the campaign begins").await
 }
 
@@ -158,25 +191,36 @@ async fn enqueue(queue: &Queue, messages: usize) -> anyhow::Result<(i64, i64)> {
     let job = |n: usize| {
         let data = json!({"name": format!("customer {n}"), "code": format!("{:05x}", n * 7919 % 0xf_ffff)});
         let text = "Hello {{ name }}, the sale ends on Sunday. Your code is {{ code }}.";
-        let args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "template": text, "data": data});
+        let args =
+            json!({"channel": "sms", "to": format!("+1555{n:07}"), "template": text, "data": data});
         NewJob::new("notification", args).throttle(POOL)
     };
     let mut ends: Option<(i64, i64)> = None;
     for from in (0..messages).step_by(AT_ONCE) {
         let jobs: Vec<NewJob> = (from..(from + AT_ONCE).min(messages)).map(job).collect();
         for made in queue.enqueue(&jobs).await? {
-            ends = Some(ends.map_or((made.id, made.id), |(first, last)| (first.min(made.id), last.max(made.id))));
+            ends = Some(ends.map_or((made.id, made.id), |(first, last)| {
+                (first.min(made.id), last.max(made.id))
+            }));
         }
     }
     ends.context("the campaign has no messages")
 }
 
 /// Waits for running messages and returns the numbers of waiting and of failed messages.
-async fn drained(queue: &Queue, fake: &Fake, (first, last): (i64, i64), messages: u64) -> anyhow::Result<(u64, u64)> {
+async fn drained(
+    queue: &Queue,
+    fake: &Fake,
+    (first, last): (i64, i64),
+    messages: u64,
+) -> anyhow::Result<(u64, u64)> {
     let asked = Instant::now();
     loop {
-        let (waiting, failed, under_way): (i64, i64, i64) =
-            sqlx::query_as(ENDS).bind(first).bind(last).fetch_one(&mut *queue.pool.acquire().await?).await?;
+        let (waiting, failed, under_way): (i64, i64, i64) = sqlx::query_as(ENDS)
+            .bind(first)
+            .bind(last)
+            .fetch_one(&mut *queue.pool.acquire().await?)
+            .await?;
         let (waiting, failed) = (waiting.max(0) as u64, failed.max(0) as u64);
         let is_settled = under_way == 0 && fake.totals_of_all().accepted + waiting == messages;
         if is_settled || asked.elapsed() > DRAINED_WITHIN {
@@ -198,7 +242,13 @@ struct Act<'a> {
 
 impl Act<'_> {
     /// Plays the story until every message is sent or the time is over.
-    async fn play(&mut self, scale: f64, messages: u64, bound: Option<Duration>, stop: &CancellationToken) -> anyhow::Result<()> {
+    async fn play(
+        &mut self,
+        scale: f64,
+        messages: u64,
+        bound: Option<Duration>,
+        stop: &CancellationToken,
+    ) -> anyhow::Result<()> {
         let mut look = interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let (mut next, mut said_s, mut known) = (0, 0.0, None);
@@ -217,7 +267,11 @@ impl Act<'_> {
                 if self.halved_s.is_some() && is_news(known, now.learned_rps) {
                     say(&format!("{}  {}", clock(t_s), learned(&now)));
                 }
-                known = if is_news(known, now.learned_rps) { now.learned_rps } else { known };
+                known = if is_news(known, now.learned_rps) {
+                    now.learned_rps
+                } else {
+                    known
+                };
                 if t_s - said_s >= SAY_EVERY_S {
                     say(&self.line(&now, self.looks.last(), &why));
                     said_s = t_s;
@@ -235,7 +289,13 @@ impl Act<'_> {
         let (blocked, suspended) = (pool::sid(BLOCKED), pool::sid(SUSPENDED));
         match what {
             Happens::Blocked => {
-                self.fake.fail(&blocked, Fault::Throttle { whom: Whom::Account, delay: Some(BLOCKED_FOR) });
+                self.fake.fail(
+                    &blocked,
+                    Fault::Throttle {
+                        whom: Whom::Account,
+                        delay: Some(BLOCKED_FOR),
+                    },
+                );
                 format!(
                     "{} is blocked: 429, Retry-After {} s; the pool sends a twentieth less, and no other account more",
                     pool::name(BLOCKED),
@@ -253,15 +313,26 @@ impl Act<'_> {
             }
             Happens::Healed => {
                 self.fake.heal(&suspended);
-                format!("{} is back: the next message that tries it closes its breaker", pool::name(SUSPENDED))
+                format!(
+                    "{} is back: the next message that tries it closes its breaker",
+                    pool::name(SUSPENDED)
+                )
             }
             Happens::Halved => {
-                (1..=ACCOUNTS).for_each(|n| self.fake.set_quota(&pool::sid(n), Some(Quota::per_second(HALVED))));
+                (1..=ACCOUNTS).for_each(|n| {
+                    self.fake
+                        .set_quota(&pool::sid(n), Some(Quota::per_second(HALVED)))
+                });
                 self.halved_s = Some(self.began.elapsed().as_secs_f64());
-                #[expect(clippy::disallowed_methods, reason = "the provider counts in seconds of the machine's clock")]
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "the provider counts in seconds of the machine's clock"
+                )]
                 let now = jiff::Timestamp::now();
                 self.halved_unix_s = Some(now.as_second().max(0) as u64);
-                format!("the quota of every account is halved, from {QUOTA:.0} to {HALVED:.0} a second, and nobody is told")
+                format!(
+                    "the quota of every account is halved, from {QUOTA:.0} to {HALVED:.0} a second, and nobody is told"
+                )
             }
         }
     }
@@ -269,9 +340,19 @@ impl Act<'_> {
     /// Reads the throttle and the pool from the API, and the totals from the provider.
     async fn look(&self) -> anyhow::Result<(Look, String)> {
         let get = async |path: String| -> anyhow::Result<Value> {
-            Ok(self.client.get(format!("{}/api/v1/{path}", self.app.url)).send().await?.error_for_status()?.json().await?)
+            Ok(self
+                .client
+                .get(format!("{}/api/v1/{path}", self.app.url))
+                .send()
+                .await?
+                .error_for_status()?
+                .json()
+                .await?)
         };
-        let (throttle, pool) = tokio::try_join!(get(format!("throttles/{POOL}")), get(format!("pools/{POOL}")))?;
+        let (throttle, pool) = tokio::try_join!(
+            get(format!("throttles/{POOL}")),
+            get(format!("pools/{POOL}"))
+        )?;
         let totals = self.fake.totals_of_all();
         let governor = &throttle["governor"];
         let look = Look {
@@ -283,16 +364,30 @@ impl Act<'_> {
             there: pool["there"].as_u64().unwrap_or(0),
             learned_rps: governor["signals"][0]["learned_quota"]["rps"].as_f64(),
         };
-        Ok((look, governor["reason"].as_str().unwrap_or_default().to_owned()))
+        Ok((
+            look,
+            governor["reason"].as_str().unwrap_or_default().to_owned(),
+        ))
     }
 
     /// Returns one line about the progress of the campaign.
     fn line(&self, now: &Look, before: Option<&Look>, reason: &str) -> String {
-        let before = before.filter(|before| before.t_s < now.t_s).cloned().unwrap_or_default();
+        let before = before
+            .filter(|before| before.t_s < now.t_s)
+            .cloned()
+            .unwrap_or_default();
         // A single interval would show the rhythm of the provider's one-second windows.
-        let earlier = self.looks.iter().rev().find(|look| now.t_s - look.t_s >= 2.0).unwrap_or(&before);
+        let earlier = self
+            .looks
+            .iter()
+            .rev()
+            .find(|look| now.t_s - look.t_s >= 2.0)
+            .unwrap_or(&before);
         let span_s = (now.t_s - earlier.t_s).max(0.25);
-        let (sent, refused) = ((now.sent - earlier.sent) as f64, (now.refused - earlier.refused) as f64);
+        let (sent, refused) = (
+            (now.sent - earlier.sent) as f64,
+            (now.refused - earlier.refused) as f64,
+        );
         format!(
             "{}  sending {:.0}/s, {:.1} % refused, {} of {ACCOUNTS} accounts there, capacity {}, knob {}, learned quota {}; {reason}",
             clock(now.t_s),
@@ -308,7 +403,9 @@ impl Act<'_> {
     /// Returns the most requests of any account in one of the provider's seconds: before the
     /// halving, and after it was found.
     fn most_in_a_second(&self, found_in_s: Option<f64>) -> (u32, u32) {
-        let Some(halved) = self.halved_unix_s else { return (0, 0) };
+        let Some(halved) = self.halved_unix_s else {
+            return (0, 0);
+        };
         let settled = found_in_s.map_or(u64::MAX, |found_s| halved + found_s.ceil() as u64 + 1);
         let seconds = (1..=ACCOUNTS).flat_map(|n| self.fake.per_second(&pool::sid(n)));
         seconds.fold((0, 0), |most, second| {
@@ -331,8 +428,12 @@ enum Happens {
     Halved,
 }
 
-const STORY: [(f64, Happens); 4] =
-    [(BLOCKED_S, Happens::Blocked), (SUSPENDED_S, Happens::Suspended), (HEALED_S, Happens::Healed), (HALVED_S, Happens::Halved)];
+const STORY: [(f64, Happens); 4] = [
+    (BLOCKED_S, Happens::Blocked),
+    (SUSPENDED_S, Happens::Suspended),
+    (HEALED_S, Happens::Healed),
+    (HALVED_S, Happens::Halved),
+];
 
 /// Returns true if a learned quota moved by a twentieth or more.
 ///

@@ -33,20 +33,58 @@ fn panel(campaign: &Campaign, svg: &mut String) -> Drawn {
     let mut chart = rates(&area, end_s, 0.0..top)?;
     let halved_s = campaign.halved_after_s.min(end_s);
     let (whole, half) = (campaign.quota_rps, campaign.quota_rps / 2.0);
-    let quota = [(0.0, whole), (halved_s, whole), (halved_s, half), (end_s, half)];
+    let quota = [
+        (0.0, whole),
+        (halved_s, whole),
+        (halved_s, half),
+        (end_s, half),
+    ];
     chart.draw_series(DashedLineSeries::new(quota, 6, 5, QUOTA.stroke_width(2)))?;
     let line = |of: fn(&Moment) -> Option<f64>| {
-        campaign.course.iter().filter_map(move |moment| Some((moment.t_s, of(moment)?.clamp(0.0, top)))).collect::<Vec<_>>()
+        campaign
+            .course
+            .iter()
+            .filter_map(move |moment| Some((moment.t_s, of(moment)?.clamp(0.0, top))))
+            .collect::<Vec<_>>()
     };
-    chart.draw_series(LineSeries::new(line(|moment| moment.learned_rps), LEARNED.stroke_width(1)))?;
-    chart.draw_series(LineSeries::new(line(|moment| moment.rps), KNOB.stroke_width(1)))?;
-    chart.draw_series(LineSeries::new(line(|moment| Some(moment.refused_rps)), REFUSED.stroke_width(2)))?;
-    chart.draw_series(LineSeries::new(line(|moment| Some(moment.sent_rps)), SENT.stroke_width(2)))?;
+    chart.draw_series(LineSeries::new(
+        line(|moment| moment.learned_rps),
+        LEARNED.stroke_width(1),
+    ))?;
+    chart.draw_series(LineSeries::new(
+        line(|moment| moment.rps),
+        KNOB.stroke_width(1),
+    ))?;
+    chart.draw_series(LineSeries::new(
+        line(|moment| Some(moment.refused_rps)),
+        REFUSED.stroke_width(2),
+    ))?;
+    chart.draw_series(LineSeries::new(
+        line(|moment| Some(moment.sent_rps)),
+        SENT.stroke_width(2),
+    ))?;
     let label = ("sans-serif", 13).into_font().color(&INK);
     let beside = (halved_s + 0.006 * end_s, top);
-    chart.draw_series(std::iter::once(Text::new("every quota is halved, nobody is told", beside, label)))?;
-    let names = [("sent", SENT), ("refused", REFUSED), ("quota", QUOTA), ("knob", KNOB), ("learned quota", LEARNED)];
-    legend(&area, "messages per second", (330, 44), names.into_iter().map(|(name, colour)| (name.to_owned(), colour)))?;
+    chart.draw_series(std::iter::once(Text::new(
+        "every quota is halved, nobody is told",
+        beside,
+        label,
+    )))?;
+    let names = [
+        ("sent", SENT),
+        ("refused", REFUSED),
+        ("quota", QUOTA),
+        ("knob", KNOB),
+        ("learned quota", LEARNED),
+    ];
+    legend(
+        &area,
+        "messages per second",
+        (330, 44),
+        names
+            .into_iter()
+            .map(|(name, colour)| (name.to_owned(), colour)),
+    )?;
     area.present()?;
     Ok(())
 }

@@ -53,7 +53,9 @@ mod tests {
     fn the_copy_probes_the_store_that_the_demo_started() {
         let copy = render("http://127.0.0.1:4321");
 
-        assert!(copy.contains("probe = \"http://127.0.0.1:4321/metrics\"") && !copy.contains(PROBE));
+        assert!(
+            copy.contains("probe = \"http://127.0.0.1:4321/metrics\"") && !copy.contains(PROBE)
+        );
     }
 
     #[test]

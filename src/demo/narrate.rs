@@ -6,7 +6,13 @@ use super::report::Sample;
 use crate::stack::Urls;
 
 /// Returns the text with the dashboard's address, the events to watch and the commands to try.
-pub(super) fn welcome(url: &str, urls: &Urls, store_url: &str, index: &str, harder_after_s: f64) -> String {
+pub(super) fn welcome(
+    url: &str,
+    urls: &Urls,
+    store_url: &str,
+    index: &str,
+    harder_after_s: f64,
+) -> String {
     let redis = redis_cli(&urls.redis_url);
     let database = &urls.database_url;
     format!(
@@ -45,7 +51,12 @@ Watch the throttle {pool}: its knob, its capacity, the learned quota and the rea
 
 /// Returns one line about the progress of the reindex.
 pub(super) fn line(t_s: f64, now: &Sample, rate: f64, in_all: u64, setpoint: f64) -> String {
-    let mut line = format!("{:02}:{:02}  load {:.2} of {setpoint}", t_s as u64 / 60, t_s as u64 % 60, now.load);
+    let mut line = format!(
+        "{:02}:{:02}  load {:.2} of {setpoint}",
+        t_s as u64 / 60,
+        t_s as u64 % 60,
+        now.load
+    );
     let _ = match now.rps {
         Some(rps) if rps < 0.0 => write!(line, "  rate unlimited"),
         Some(0.0) => write!(line, "  stopped"),
@@ -63,7 +74,10 @@ fn redis_cli(url: &str) -> String {
     }
     match url.split_once("+cluster://") {
         // Any server of a cluster leads to the others.
-        Some((scheme, servers)) => format!("redis-cli -c -u '{scheme}://{}'", servers.split(',').next().unwrap_or_default()),
+        Some((scheme, servers)) => format!(
+            "redis-cli -c -u '{scheme}://{}'",
+            servers.split(',').next().unwrap_or_default()
+        ),
         None => format!("redis-cli -u '{url}'"),
     }
 }
@@ -74,8 +88,14 @@ mod tests {
 
     #[test]
     fn redis_is_reached_where_it_is() {
-        assert_eq!(redis_cli("redis://me@redis:6379"), "redis-cli -u 'redis://me@redis:6379'");
-        assert_eq!(redis_cli("rediss+cluster://me@one:6379,two:6379"), "redis-cli -c -u 'rediss://me@one:6379'");
+        assert_eq!(
+            redis_cli("redis://me@redis:6379"),
+            "redis-cli -u 'redis://me@redis:6379'"
+        );
+        assert_eq!(
+            redis_cli("rediss+cluster://me@one:6379,two:6379"),
+            "redis-cli -c -u 'rediss://me@one:6379'"
+        );
     }
 
     #[test]
@@ -87,9 +107,22 @@ mod tests {
             targets_dir: None,
         };
 
-        let text = welcome("http://127.0.0.1:8080", &urls, "http://127.0.0.1:9", "documents-1", 75.0);
+        let text = welcome(
+            "http://127.0.0.1:8080",
+            &urls,
+            "http://127.0.0.1:9",
+            "documents-1",
+            75.0,
+        );
 
-        assert!(text.contains("redis-cli -s /tmp/f/redis.sock hset throttle:reindex:knobs mode manual rps 5"));
-        assert!(text.contains(r#"'{\"method\": \"GET\", \"url\": \"http://127.0.0.1:8080/healthz\"}')""#), "{text}");
+        assert!(text.contains(
+            "redis-cli -s /tmp/f/redis.sock hset throttle:reindex:knobs mode manual rps 5"
+        ));
+        assert!(
+            text.contains(
+                r#"'{\"method\": \"GET\", \"url\": \"http://127.0.0.1:8080/healthz\"}')""#
+            ),
+            "{text}"
+        );
     }
 }

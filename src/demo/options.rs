@@ -52,7 +52,12 @@ pub struct Options {
     pub fresh: bool,
 
     /// Address of the API and the dashboard.
-    #[arg(long, env = "FLYBALL_LISTEN", value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(
+        long,
+        env = "FLYBALL_LISTEN",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:8080"
+    )]
     pub listen: String,
 
     /// Directory with WordNet's files data.noun, data.verb, data.adj and data.adv, where they are
@@ -69,24 +74,41 @@ pub struct Options {
     pub redis_url: Option<String>,
 
     /// Use this Prometheus and start none; it must scrape the search store.
-    #[arg(long, env = "PROMETHEUS_URL", hide_env_values = true, value_name = "URL")]
+    #[arg(
+        long,
+        env = "PROMETHEUS_URL",
+        hide_env_values = true,
+        value_name = "URL"
+    )]
     pub prometheus_url: Option<String>,
 }
 
 impl Options {
     /// Returns the seconds from the first document to the harder ones.
     pub fn harder_after_s(&self) -> f64 {
-        self.harder_after.unwrap_or(if self.headless { 0.4 * self.reindex_s() } else { 75.0 })
+        self.harder_after.unwrap_or(if self.headless {
+            0.4 * self.reindex_s()
+        } else {
+            75.0
+        })
     }
 
     /// Returns the seconds of a headless run that belong to the reindex.
     pub fn reindex_s(&self) -> f64 {
-        if self.act == Act::Both { 0.4 * self.seconds } else { self.seconds }
+        if self.act == Act::Both {
+            0.4 * self.seconds
+        } else {
+            self.seconds
+        }
     }
 
     /// Returns the seconds of a headless run that belong to the campaign.
     pub fn campaign_s(&self) -> f64 {
-        if self.act == Act::Both { 0.6 * self.seconds } else { self.seconds }
+        if self.act == Act::Both {
+            0.6 * self.seconds
+        } else {
+            self.seconds
+        }
     }
 }
 
@@ -164,6 +186,8 @@ fn rate(text: &str) -> Result<f64, String> {
 fn number(text: &str, least: f64, most: f64) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if (least..=most).contains(&number) => Ok(number),
-        _ => Err(format!("{text:?} is not allowed: a number from {least} to {most}")),
+        _ => Err(format!(
+            "{text:?} is not allowed: a number from {least} to {most}"
+        )),
     }
 }

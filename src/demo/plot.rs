@@ -33,8 +33,10 @@ pub fn plot(options: &PlotOptions) -> anyhow::Result<()> {
 }
 
 fn read(path: &Path) -> anyhow::Result<Report> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is not a report of `flyball demo`", path.display()))
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_str(&text)
+        .with_context(|| format!("{} is not a report of `flyball demo`", path.display()))
 }
 
 /// Draws one report, or two to compare.
@@ -43,18 +45,29 @@ pub fn draw(report: &Report, against: Option<&Report>, out: &Path) -> anyhow::Re
     {
         let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
         let (upper, lower) = root.split_vertically(SIZE.1 / 2);
-        let first = if report.settings.governor == "on" { GOVERNED } else { AGAINST };
+        let first = if report.settings.governor == "on" {
+            GOVERNED
+        } else {
+            AGAINST
+        };
         let second = if first == GOVERNED { AGAINST } else { GOVERNED };
-        let runs: Vec<_> = std::iter::once((report, first)).chain(against.map(|a| (a, second))).collect();
+        let runs: Vec<_> = std::iter::once((report, first))
+            .chain(against.map(|a| (a, second)))
+            .collect();
         load_panel(&upper, &runs)
             .and_then(|()| rate_panel(&lower, &runs))
             .map_err(|error| anyhow::anyhow!("drawing: {error}"))?;
-        root.present().map_err(|error| anyhow::anyhow!("drawing: {error}"))?;
+        root.present()
+            .map_err(|error| anyhow::anyhow!("drawing: {error}"))?;
     }
     std::fs::write(out, svg).with_context(|| format!("writing {}", out.display()))
 }
 
-type Rates<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, <Y as AsRangedCoord>::CoordDescType>>;
+type Rates<'a, 'b, Y> = ChartContext<
+    'a,
+    SVGBackend<'b>,
+    Cartesian2d<RangedCoordf64, <Y as AsRangedCoord>::CoordDescType>,
+>;
 pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
@@ -80,17 +93,36 @@ fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
     for (run, _) in runs.iter().rev() {
         let limit = OVERLOAD * run.settings.setpoint;
         for part in over(&run.course, limit) {
-            let outline = part.iter().copied().chain([(part[part.len() - 1].0, limit), (part[0].0, limit)]);
-            chart.draw_series(std::iter::once(Polygon::new(outline.collect::<Vec<_>>(), OVER.mix(0.28))))?;
+            let outline = part
+                .iter()
+                .copied()
+                .chain([(part[part.len() - 1].0, limit), (part[0].0, limit)]);
+            chart.draw_series(std::iter::once(Polygon::new(
+                outline.collect::<Vec<_>>(),
+                OVER.mix(0.28),
+            )))?;
         }
     }
     let setpoint = [(0.0, settings.setpoint), (end_s, settings.setpoint)];
-    chart.draw_series(DashedLineSeries::new(setpoint, 6, 5, SETPOINT.stroke_width(2)))?;
+    chart.draw_series(DashedLineSeries::new(
+        setpoint,
+        6,
+        5,
+        SETPOINT.stroke_width(2),
+    ))?;
     for (run, colour) in runs.iter().rev() {
-        chart.draw_series(LineSeries::new(run.course.iter().map(|p| (p.t_s, p.load)), colour.stroke_width(2)))?;
+        chart.draw_series(LineSeries::new(
+            run.course.iter().map(|p| (p.t_s, p.load)),
+            colour.stroke_width(2),
+        ))?;
     }
     harder(&mut chart, settings.harder_after_s, end_s, (0.0, top))?;
-    heading(area, "load of the search store", runs, &[("setpoint", SETPOINT), ("overload", OVER)])
+    heading(
+        area,
+        "load of the search store",
+        runs,
+        &[("setpoint", SETPOINT), ("overload", OVER)],
+    )
 }
 
 fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
@@ -98,17 +130,34 @@ fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
     let (bottom, top) = (1.0, (1.5 * highest).max(100.0));
     let mut chart = rates(area, end_s, (bottom..top).log_scale())?;
     for (run, colour) in runs.iter().rev() {
-        let knob = run.course.iter().filter_map(|p| Some((p.t_s, p.rps.filter(|rps| *rps >= 0.0)?.max(bottom))));
+        let knob = run
+            .course
+            .iter()
+            .filter_map(|p| Some((p.t_s, p.rps.filter(|rps| *rps >= 0.0)?.max(bottom))));
         chart.draw_series(LineSeries::new(knob, colour.mix(0.45).stroke_width(1)))?;
         let rate = run.course.iter().map(|p| (p.t_s, p.rate.max(bottom)));
         chart.draw_series(LineSeries::new(rate, colour.stroke_width(2)))?;
     }
-    harder(&mut chart, runs[0].0.settings.harder_after_s, end_s, (bottom, top))?;
-    heading(area, "documents indexed per second (thin: the knob)", runs, &[])
+    harder(
+        &mut chart,
+        runs[0].0.settings.harder_after_s,
+        end_s,
+        (bottom, top),
+    )?;
+    heading(
+        area,
+        "documents indexed per second (thin: the knob)",
+        runs,
+        &[],
+    )
 }
 
 /// Builds a chart of rates over seconds.
-pub(super) fn rates<'a, 'b, Y>(area: &Area<'b>, end_s: f64, values: Y) -> Result<Rates<'a, 'b, Y>, Box<dyn std::error::Error>>
+pub(super) fn rates<'a, 'b, Y>(
+    area: &Area<'b>,
+    end_s: f64,
+    values: Y,
+) -> Result<Rates<'a, 'b, Y>, Box<dyn std::error::Error>>
 where
     Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -145,20 +194,39 @@ fn harder<Y>(
 where
     Y: Ranged<ValueType = f64>,
 {
-    chart.draw_series(DashedLineSeries::new([(at_s, bottom), (at_s, top)], 3, 4, INK.stroke_width(1)))?;
+    chart.draw_series(DashedLineSeries::new(
+        [(at_s, bottom), (at_s, top)],
+        3,
+        4,
+        INK.stroke_width(1),
+    ))?;
     let style = ("sans-serif", 13).into_font().color(&INK);
     let beside_s = at_s + 0.006 * end_s;
-    chart.draw_series(std::iter::once(Text::new("documents ten times harder", (beside_s, top), style)))?;
+    chart.draw_series(std::iter::once(Text::new(
+        "documents ten times harder",
+        (beside_s, top),
+        style,
+    )))?;
     Ok(())
 }
 
-fn heading(area: &Area, title: &str, runs: &[(&Report, RGBColor)], more: &[(&str, RGBColor)]) -> Drawn {
+fn heading(
+    area: &Area,
+    title: &str,
+    runs: &[(&Report, RGBColor)],
+    more: &[(&str, RGBColor)],
+) -> Drawn {
     let runs = runs.iter().map(|(run, colour)| {
-        let name =
-            if run.settings.governor == "on" { "governed".to_owned() } else { format!("fixed at {:.0}/s", run.settings.rps) };
+        let name = if run.settings.governor == "on" {
+            "governed".to_owned()
+        } else {
+            format!("fixed at {:.0}/s", run.settings.rps)
+        };
         (name, *colour)
     });
-    let more = more.iter().map(|(name, colour)| ((*name).to_owned(), *colour));
+    let more = more
+        .iter()
+        .map(|(name, colour)| ((*name).to_owned(), *colour));
     legend(area, title, (430, 40), runs.chain(more))
 }
 
@@ -172,18 +240,33 @@ pub(super) fn legend(
     names: impl Iterator<Item = (String, RGBColor)>,
 ) -> Drawn {
     let left = Pos::new(HPos::Left, VPos::Center);
-    area.draw(&Text::new(title.to_owned(), (56, 17), ("sans-serif", 15).into_font().color(&INK).pos(left)))?;
+    area.draw(&Text::new(
+        title.to_owned(),
+        (56, 17),
+        ("sans-serif", 15).into_font().color(&INK).pos(left),
+    ))?;
     for (name, colour) in names {
         area.draw(&Rectangle::new([(x, 13), (x + 16, 21)], colour.filled()))?;
-        area.draw(&Text::new(name.clone(), (x + 22, 17), ("sans-serif", 13).into_font().color(&INK).pos(left)))?;
+        area.draw(&Text::new(
+            name.clone(),
+            (x + 22, 17),
+            ("sans-serif", 13).into_font().color(&INK).pos(left),
+        ))?;
         x += wider + 8 * i32::try_from(name.len()).unwrap_or(0);
     }
     Ok(())
 }
 
 fn bounds(runs: &[(&Report, RGBColor)], of: impl Fn(&Point) -> f64) -> (f64, f64) {
-    let end_s = runs.iter().map(|(run, _)| run.settings.seconds).fold(1.0, f64::max);
-    let highest = runs.iter().flat_map(|(run, _)| &run.course).map(of).fold(0.0, f64::max);
+    let end_s = runs
+        .iter()
+        .map(|(run, _)| run.settings.seconds)
+        .fold(1.0, f64::max);
+    let highest = runs
+        .iter()
+        .flat_map(|(run, _)| &run.course)
+        .map(of)
+        .fold(0.0, f64::max);
     (end_s, highest)
 }
 
@@ -218,16 +301,33 @@ mod tests {
     use super::*;
 
     fn point(t_s: f64, load: f64) -> Point {
-        Point { t_s, load, rate: 0.0, rps: None }
+        Point {
+            t_s,
+            load,
+            rate: 0.0,
+            rps: None,
+        }
     }
 
     #[test]
     fn stretches_above_the_limit_begin_and_end_where_it_is_crossed() {
-        let course = [point(0.0, 0.0), point(1.0, 2.0), point(2.0, 0.0), point(3.0, 0.0), point(4.0, 4.0)];
+        let course = [
+            point(0.0, 0.0),
+            point(1.0, 2.0),
+            point(2.0, 0.0),
+            point(3.0, 0.0),
+            point(4.0, 4.0),
+        ];
 
         let parts = over(&course, 1.0);
 
-        assert_eq!(parts, [vec![(0.5, 1.0), (1.0, 2.0), (1.5, 1.0)], vec![(3.25, 1.0), (4.0, 4.0)]]);
+        assert_eq!(
+            parts,
+            [
+                vec![(0.5, 1.0), (1.0, 2.0), (1.5, 1.0)],
+                vec![(3.25, 1.0), (4.0, 4.0)]
+            ]
+        );
         assert!(over(&[], 1.0).is_empty());
     }
 }

@@ -67,7 +67,11 @@ pub(super) fn table(base_url: &str, token: &Path) -> Result<toml::Table, toml::d
         token.display().to_string()
     );
     for n in 1..=ACCOUNTS {
-        text.push_str(&format!("[[accounts]]\nname = {:?}\naccount_sid = {:?}\n", name(n), sid(n)));
+        text.push_str(&format!(
+            "[[accounts]]\nname = {:?}\naccount_sid = {:?}\n",
+            name(n),
+            sid(n)
+        ));
     }
     toml::from_str(&text)
 }
@@ -78,11 +82,20 @@ mod tests {
 
     #[test]
     fn the_pool_and_its_policy_are_what_the_settings_and_the_governor_take() {
-        let tables = [(POOL.to_owned(), table("http://127.0.0.1:1", Path::new("/tmp/token")).unwrap())].into();
+        let tables = [(
+            POOL.to_owned(),
+            table("http://127.0.0.1:1", Path::new("/tmp/token")).unwrap(),
+        )]
+        .into();
         let pools = crate::config::pools::read(&tables, None).unwrap();
-        let policy = crate::governor::Policy::parse(&knobs(), "sms.toml").unwrap().unwrap();
+        let policy = crate::governor::Policy::parse(&knobs(), "sms.toml")
+            .unwrap()
+            .unwrap();
 
-        assert_eq!((pools.0[POOL].accounts.len(), pools.0[POOL].accounts[0].rps), (ACCOUNTS, QUOTA));
+        assert_eq!(
+            (pools.0[POOL].accounts.len(), pools.0[POOL].accounts[0].rps),
+            (ACCOUNTS, QUOTA)
+        );
         assert_eq!(policy.signals[0].name, "refused");
     }
 }

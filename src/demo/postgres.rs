@@ -32,7 +32,8 @@ const TABLES: &str = "
     from demo.documents d;";
 
 const COUNT: &str = "select count(*) from demo.documents";
-const SAME: &str = "select exists (select from demo.documents where id = $1 and body = $2 and related = $3)";
+const SAME: &str =
+    "select exists (select from demo.documents where id = $1 and body = $2 and related = $3)";
 const EMPTY: &str = "truncate demo.documents";
 const COPY: &str = "copy demo.documents (id, title, body, related) from stdin";
 const ANALYZE: &str = "analyze demo.documents";
@@ -66,7 +67,10 @@ pub(super) async fn is_loaded(pool: &Db, corpus: &Corpus) -> Result<bool, sqlx::
         return Ok(false);
     }
     for document in [corpus.document(0), corpus.document(corpus.len() - 1)] {
-        let query = sqlx::query_scalar(SAME).bind(document.id).bind(document.body).bind(document.related);
+        let query = sqlx::query_scalar(SAME)
+            .bind(document.id)
+            .bind(document.body)
+            .bind(document.related);
         if !query.fetch_one(pool).await? {
             return Ok(false);
         }
@@ -75,7 +79,11 @@ pub(super) async fn is_loaded(pool: &Db, corpus: &Corpus) -> Result<bool, sqlx::
 }
 
 /// Loads all documents and reports to `loaded` the number sent so far.
-pub(super) async fn load(pool: &Db, corpus: &Corpus, loaded: impl Fn(usize)) -> Result<(), sqlx::Error> {
+pub(super) async fn load(
+    pool: &Db,
+    corpus: &Corpus,
+    loaded: impl Fn(usize),
+) -> Result<(), sqlx::Error> {
     sqlx::query(EMPTY).execute(pool).await?;
     let mut copy = pool.pool().copy_in_raw(COPY).await?;
     let mut lines = String::new();
@@ -93,23 +101,43 @@ pub(super) async fn load(pool: &Db, corpus: &Corpus, loaded: impl Fn(usize)) -> 
 
 /// Appends one line in COPY's text format.
 fn line(out: &mut String, document: &Document) {
-    let text = |text: &str| text.replace('\\', "\\\\").replace('\t', "\\t").replace('\n', "\\n").replace('\r', "\\r");
+    let text = |text: &str| {
+        text.replace('\\', "\\\\")
+            .replace('\t', "\\t")
+            .replace('\n', "\\n")
+            .replace('\r', "\\r")
+    };
     let related: Vec<_> = document.related.iter().map(i64::to_string).collect();
     let (title, body) = (text(&document.title), text(&document.body));
-    out.push_str(&format!("{}\t{title}\t{body}\t{{{}}}\n", document.id, related.join(",")));
+    out.push_str(&format!(
+        "{}\t{title}\t{body}\t{{{}}}\n",
+        document.id,
+        related.join(",")
+    ));
 }
 
 /// Makes documents long (`hard`) or short from now on.
 pub(super) async fn set_hard(pool: &Db, hard: bool) -> Result<(), sqlx::Error> {
-    sqlx::query(SET_HARD).bind(hard).execute(pool).await.map(|_| ())
+    sqlx::query(SET_HARD)
+        .bind(hard)
+        .execute(pool)
+        .await
+        .map(|_| ())
 }
 
 /// Begins another pass over the documents and returns its number.
 pub(super) async fn next_pass(pool: &Db) -> Result<i32, sqlx::Error> {
-    sqlx::query(NEXT_PASS).fetch_one(pool).await?.try_get("pass")
+    sqlx::query(NEXT_PASS)
+        .fetch_one(pool)
+        .await?
+        .try_get("pass")
 }
 
 /// Returns the number of times a throttle's breaker opened since `since_s` (unix time, in seconds).
 pub(super) async fn trips(pool: &Db, throttle: &str, since_s: f64) -> Result<i64, sqlx::Error> {
-    sqlx::query_scalar(TRIPS).bind(throttle).bind(since_s).fetch_one(pool).await
+    sqlx::query_scalar(TRIPS)
+        .bind(throttle)
+        .bind(since_s)
+        .fetch_one(pool)
+        .await
 }

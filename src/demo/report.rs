@@ -120,24 +120,52 @@ pub struct Point {
 /// Returns the documents, the load and the course between `from_s` and `to_s`.
 ///
 /// Documents are harder from `harder_s` on. All times are those of the samples, in seconds.
-pub fn measure(samples: &[Sample], from_s: f64, harder_s: f64, to_s: f64, setpoint: f64) -> (Documents, LoadFigures, Vec<Point>) {
-    let seen: Vec<_> = samples.iter().filter(|s| (from_s..=to_s).contains(&s.t_s)).collect();
-    let mut load = LoadFigures { mean: 0.0, mean_easy: 0.0, mean_hard: 0.0, peak: 0.0, seconds_above_1_2: 0.0 };
+pub fn measure(
+    samples: &[Sample],
+    from_s: f64,
+    harder_s: f64,
+    to_s: f64,
+    setpoint: f64,
+) -> (Documents, LoadFigures, Vec<Point>) {
+    let seen: Vec<_> = samples
+        .iter()
+        .filter(|s| (from_s..=to_s).contains(&s.t_s))
+        .collect();
+    let mut load = LoadFigures {
+        mean: 0.0,
+        mean_easy: 0.0,
+        mean_hard: 0.0,
+        peak: 0.0,
+        seconds_above_1_2: 0.0,
+    };
     let (mut easy_s, mut hard_s) = (0.0, 0.0);
     for pair in seen.windows(2) {
         // Between two samples, the load counts as that of the later one.
         let (dt, now) = (pair[1].t_s - pair[0].t_s, pair[1]);
-        let (sum, time) =
-            if now.t_s <= harder_s { (&mut load.mean_easy, &mut easy_s) } else { (&mut load.mean_hard, &mut hard_s) };
+        let (sum, time) = if now.t_s <= harder_s {
+            (&mut load.mean_easy, &mut easy_s)
+        } else {
+            (&mut load.mean_hard, &mut hard_s)
+        };
         *sum += now.load * dt;
         *time += dt;
         load.peak = load.peak.max(now.load);
-        load.seconds_above_1_2 += if now.load > OVERLOAD * setpoint { dt } else { 0.0 };
+        load.seconds_above_1_2 += if now.load > OVERLOAD * setpoint {
+            dt
+        } else {
+            0.0
+        };
     }
     load.mean = (load.mean_easy + load.mean_hard) / (easy_s + hard_s).max(1e-9);
     load.mean_easy /= f64::max(easy_s, 1e-9);
     load.mean_hard /= f64::max(hard_s, 1e-9);
-    let look_at = |t_s: f64| seen.iter().rev().find(|s| s.t_s <= t_s).or(seen.first()).copied();
+    let look_at = |t_s: f64| {
+        seen.iter()
+            .rev()
+            .find(|s| s.t_s <= t_s)
+            .or(seen.first())
+            .copied()
+    };
     let at = |t_s: f64| look_at(t_s).map_or(0.0, |s| s.documents);
     let between = |from: f64, to: f64| (at(to) - at(from)).max(0.0) as u64;
     let documents = Documents {
@@ -151,9 +179,18 @@ pub fn measure(samples: &[Sample], from_s: f64, harder_s: f64, to_s: f64, setpoi
         // The divisor is the real time between the two samples, a little more than `RATE_OVER_S`.
         let earlier = look_at((s.t_s - RATE_OVER_S).max(from_s)).unwrap_or(s);
         let rate = (s.documents - earlier.documents).max(0.0) / (s.t_s - earlier.t_s).max(0.25);
-        Point { t_s: round(s.t_s - from_s), load: round(s.load), rate: round(rate), rps: s.rps.map(round) }
+        Point {
+            t_s: round(s.t_s - from_s),
+            load: round(s.load),
+            rate: round(rate),
+            rps: s.rps.map(round),
+        }
     };
-    (documents, load, seen.iter().copied().step_by(2).map(point).collect())
+    (
+        documents,
+        load,
+        seen.iter().copied().step_by(2).map(point).collect(),
+    )
 }
 
 fn round(number: f64) -> f64 {
@@ -189,13 +226,19 @@ impl Machine {
             let line = text.lines().find(|line| line.starts_with(name))?;
             Some(line.split_once(':')?.1.trim().to_owned())
         };
-        let memory = field(meminfo, "MemTotal").and_then(|m| m.split(' ').next()?.parse::<f64>().ok());
+        let memory =
+            field(meminfo, "MemTotal").and_then(|m| m.split(' ').next()?.parse::<f64>().ok());
         Self {
             cores,
             cpu: field(cpuinfo, "model name").unwrap_or_else(|| "unknown".to_owned()),
             memory_gb: memory.map(|kb| (kb / 1e5).round() / 10.0),
             system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            build: if cfg!(debug_assertions) { "debug" } else { "release" }.to_owned(),
+            build: if cfg!(debug_assertions) {
+                "debug"
+            } else {
+                "release"
+            }
+            .to_owned(),
         }
     }
 }
@@ -209,8 +252,17 @@ mod tests {
         (0..=80)
             .map(|n| {
                 let t_s = f64::from(n) / 4.0;
-                let documents = if t_s <= 10.0 { 100.0 * t_s } else { 1000.0 + 10.0 * (t_s - 10.0) };
-                Sample { t_s, load: if t_s <= 10.0 { 1.0 } else { 3.0 }, documents, rps: Some(100.0) }
+                let documents = if t_s <= 10.0 {
+                    100.0 * t_s
+                } else {
+                    1000.0 + 10.0 * (t_s - 10.0)
+                };
+                Sample {
+                    t_s,
+                    load: if t_s <= 10.0 { 1.0 } else { 3.0 },
+                    documents,
+                    rps: Some(100.0),
+                }
             })
             .collect()
     }
@@ -219,8 +271,15 @@ mod tests {
     fn documents_and_load_are_told_apart_before_and_after() {
         let (documents, load, course) = measure(&run(), 0.0, 10.0, 20.0, 1.0);
 
-        assert_eq!((documents.indexed, documents.easy, documents.hard), (1100, 1000, 100));
-        assert!((load.mean_easy - 1.0).abs() < 1e-9 && (load.mean_hard - 3.0).abs() < 1e-9 && (load.mean - 2.0).abs() < 1e-9);
+        assert_eq!(
+            (documents.indexed, documents.easy, documents.hard),
+            (1100, 1000, 100)
+        );
+        assert!(
+            (load.mean_easy - 1.0).abs() < 1e-9
+                && (load.mean_hard - 3.0).abs() < 1e-9
+                && (load.mean - 2.0).abs() < 1e-9
+        );
         assert!((load.seconds_above_1_2 - 10.0).abs() < 1e-9 && load.peak == 3.0);
         assert!((course[10].rate - 100.0).abs() < 1e-6 && (course[39].rate - 10.0).abs() < 1e-6);
     }
@@ -237,7 +296,12 @@ mod tests {
 
     #[test]
     fn the_rate_is_right_however_the_looks_fall() {
-        let look = |n: u32| Sample { t_s: f64::from(n) * 0.27, load: 1.0, documents: f64::from(n) * 27.0, rps: None };
+        let look = |n: u32| Sample {
+            t_s: f64::from(n) * 0.27,
+            load: 1.0,
+            documents: f64::from(n) * 27.0,
+            rps: None,
+        };
         let samples: Vec<_> = (0..100).map(look).collect();
 
         let (_, _, course) = measure(&samples, 0.0, 10.0, 20.0, 1.0);
@@ -255,9 +319,16 @@ mod tests {
 
     #[test]
     fn the_machine_is_read_where_the_system_tells() {
-        let machine = Machine::new(2, "processor : 0\nmodel name\t: Some CPU @ 2 GHz\n", "MemTotal:       24000000 kB\n");
+        let machine = Machine::new(
+            2,
+            "processor : 0\nmodel name\t: Some CPU @ 2 GHz\n",
+            "MemTotal:       24000000 kB\n",
+        );
 
-        assert_eq!((machine.cpu.as_str(), machine.memory_gb), ("Some CPU @ 2 GHz", Some(24.0)));
+        assert_eq!(
+            (machine.cpu.as_str(), machine.memory_gb),
+            ("Some CPU @ 2 GHz", Some(24.0))
+        );
         assert_eq!(Machine::new(2, "", "").memory_gb, None);
     }
 }

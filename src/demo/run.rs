@@ -52,7 +52,9 @@ pub struct Unavailable(pub String);
 pub(super) fn from_stack(error: stack::Error) -> anyhow::Error {
     match &error {
         stack::Error::NotFound { .. } => Unavailable(error.to_string()).into(),
-        stack::Error::Supervisor { status, said } if status.ends_with("69") => Unavailable(said.clone()).into(),
+        stack::Error::Supervisor { status, said } if status.ends_with("69") => {
+            Unavailable(said.clone()).into()
+        }
         _ => error.into(),
     }
 }

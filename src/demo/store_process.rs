@@ -50,15 +50,27 @@ impl StoreProcess {
             .spawn()
             .context("starting the search store")?;
         let stdin = child.stdin.take();
-        let stdout = child.stdout.take().context("the search store has no standard output")?;
+        let stdout = child
+            .stdout
+            .take()
+            .context("the search store has no standard output")?;
         let mut line = String::new();
         let mut stdout = BufReader::new(stdout);
-        let read = timeout(READY_WITHIN, stdout.read_line(&mut line)).await.context("the search store was not ready in time")?;
+        let read = timeout(READY_WITHIN, stdout.read_line(&mut line))
+            .await
+            .context("the search store was not ready in time")?;
         read?;
         match serde_json::from_str::<Ready>(&line) {
-            Ok(ready) => Ok(Self { url: ready.url, child, stdin }),
+            Ok(ready) => Ok(Self {
+                url: ready.url,
+                child,
+                stdin,
+            }),
             Err(_) => {
-                let status = timeout(STOPPED_WITHIN, child.wait()).await.ok().and_then(Result::ok);
+                let status = timeout(STOPPED_WITHIN, child.wait())
+                    .await
+                    .ok()
+                    .and_then(Result::ok);
                 let text = std::fs::read_to_string(&said).unwrap_or_default();
                 if status.and_then(|s| s.code()) == Some(69) {
                     return Err(Unavailable(text.trim().to_owned()).into());

@@ -59,7 +59,10 @@ const SECOND_ACT_AFTER_S: f64 = 180.0;
 const STOPPED_WITHIN: Duration = Duration::from_secs(40);
 
 /// Runs the demo; `start_app` starts the application on the given settings, with all its roles.
-pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> anyhow::Result<AppHandle>) -> anyhow::Result<()> {
+pub async fn run(
+    options: Options,
+    start_app: impl AsyncFnOnce(AppSettings) -> anyhow::Result<AppHandle>,
+) -> anyhow::Result<()> {
     let stop = stop_when_told()?;
     // Missing packages are reported before anything is started.
     let words = match options.act {
@@ -69,7 +72,8 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
     if options.fresh {
         wipe(&options.dir).await?;
     }
-    std::fs::create_dir_all(&options.dir).with_context(|| format!("creating {}", options.dir.display()))?;
+    std::fs::create_dir_all(&options.dir)
+        .with_context(|| format!("creating {}", options.dir.display()))?;
     say("starting Postgres, Redis, Prometheus and what the demo sends to");
     let store_dir = options.dir.join("store");
     let start_store = async {
@@ -84,20 +88,42 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
             Act::Both | Act::Campaign => Provider::start(&options.dir).await.map(Some),
         }
     };
-    let (services, store, provider) = tokio::try_join!(start_services(&options), start_store, start_provider)?;
-    let knobs_dir = write_knobs(&options.dir, store.as_ref().map(|store| store.url.as_str()), provider.is_some())?;
+    let (services, store, provider) =
+        tokio::try_join!(start_services(&options), start_store, start_provider)?;
+    let knobs_dir = write_knobs(
+        &options.dir,
+        store.as_ref().map(|store| store.url.as_str()),
+        provider.is_some(),
+    )?;
     let app = start_app(AppSettings {
         database_url: services.urls.database_url.clone(),
         redis_url: services.urls.redis_url.clone(),
         prometheus_url: services.urls.prometheus_url.clone(),
         listen: options.listen.clone(),
         knobs_dir,
-        pools: provider.iter().map(|provider| (pool::POOL.to_owned(), provider.table.clone())).collect(),
-        reindex: store.as_ref().map(|store| places(&store.url)).unwrap_or_default(),
+        pools: provider
+            .iter()
+            .map(|provider| (pool::POOL.to_owned(), provider.table.clone()))
+            .collect(),
+        reindex: store
+            .as_ref()
+            .map(|store| places(&store.url))
+            .unwrap_or_default(),
     })
     .await?;
     let told = match words.as_deref().zip(store.as_ref()) {
-        Some((words, store)) => tell(&options, words, &services.urls, &store.url, provider.as_ref(), &app, &stop).await,
+        Some((words, store)) => {
+            tell(
+                &options,
+                words,
+                &services.urls,
+                &store.url,
+                provider.as_ref(),
+                &app,
+                &stop,
+            )
+            .await
+        }
         None => tell_campaign(&options, provider.as_ref(), &services.urls, &app, &stop).await,
     };
     let stopped = timeout(STOPPED_WITHIN, app.stop).await;
@@ -112,19 +138,28 @@ pub async fn run(options: Options, start_app: impl AsyncFnOnce(AppSettings) -> a
 
 /// Returns the table that the reindex may read and the indexes that it may write.
 fn places(store_url: &str) -> ReindexSettings {
-    let source = SourceSettings { tables: vec!["demo.to_index".to_owned()], ..SourceSettings::default() };
+    let source = SourceSettings {
+        tables: vec!["demo.to_index".to_owned()],
+        ..SourceSettings::default()
+    };
     let sink = SinkSettings {
         kind: "elastic".to_owned(),
         url: Some(store_url.to_owned()),
         indexes: vec!["documents-*".to_owned()],
         ..SinkSettings::default()
     };
-    ReindexSettings { sources: BTreeMap::from([(SOURCE.to_owned(), source)]), sinks: BTreeMap::from([(SINK.to_owned(), sink)]) }
+    ReindexSettings {
+        sources: BTreeMap::from([(SOURCE.to_owned(), source)]),
+        sinks: BTreeMap::from([(SINK.to_owned(), sink)]),
+    }
 }
 
 /// Returns a token that the first SIGINT or SIGTERM cancels; a second one ends the process at once.
 fn stop_when_told() -> anyhow::Result<CancellationToken> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     let stop = CancellationToken::new();
     let told = stop.clone();
     tokio::spawn(async move {
@@ -159,7 +194,10 @@ async fn tell(
         () = stop.cancelled() => return Ok(()),
     };
     let began_s = first_document(&watch).await?;
-    #[expect(clippy::disallowed_methods, reason = "the report says when it was made")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the report says when it was made"
+    )]
     let began_at = jiff::Timestamp::now();
     if options.governor == GovernorSwitch::On {
         let_govern(app).await?;
@@ -172,11 +210,19 @@ async fn tell(
     };
     let setpoint = file.signal[0].setpoint;
     let times = (began_s, harder_s, end_s);
-    course(options, app, &watch, &mut pass, &store, times, setpoint, stop).await?;
+    course(
+        options, app, &watch, &mut pass, &store, times, setpoint, stop,
+    )
+    .await?;
     if let Some(path) = &options.report {
-        report_reindex(options, path, app, &watch, &store, &pass, &file, times, began_at).await?;
+        report_reindex(
+            options, path, app, &watch, &store, &pass, &file, times, began_at,
+        )
+        .await?;
     }
-    let Some(provider) = provider.filter(|_| !stop.is_cancelled()) else { return Ok(()) };
+    let Some(provider) = provider.filter(|_| !stop.is_cancelled()) else {
+        return Ok(());
+    };
 
     let why = "the second act needs the machine";
     turn(app, THROTTLE, &[("paused", Some("1"))], why).await?;
@@ -185,7 +231,10 @@ async fn tell(
         say("the reindex goes on; Ctrl-C ends the demo");
         turn(app, THROTTLE, &[("paused", Some("0"))], why).await?;
         let times = (began_s, harder_s, f64::INFINITY);
-        course(options, app, &watch, &mut pass, &store, times, setpoint, stop).await?;
+        course(
+            options, app, &watch, &mut pass, &store, times, setpoint, stop,
+        )
+        .await?;
     }
     none_is(lost)
 }
@@ -198,7 +247,9 @@ async fn tell_campaign(
     app: &AppHandle,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let Some(provider) = provider else { return Ok(()) };
+    let Some(provider) = provider else {
+        return Ok(());
+    };
     scrape(urls, &[("flyball", &app.url)])?;
     if !options.headless {
         println!("{}", narrate::greet(&app.url, pool::POOL));
@@ -212,9 +263,16 @@ async fn tell_campaign(
 }
 
 /// Runs the campaign and returns the number of lost messages.
-async fn second_act(options: &Options, provider: &Provider, app: &AppHandle, stop: &CancellationToken) -> anyhow::Result<u64> {
+async fn second_act(
+    options: &Options,
+    provider: &Provider,
+    app: &AppHandle,
+    stop: &CancellationToken,
+) -> anyhow::Result<u64> {
     let bound = options.headless.then(|| options.campaign_s());
-    let Some(campaign) = campaign::run(provider, app, bound, stop).await? else { return Ok(0) };
+    let Some(campaign) = campaign::run(provider, app, bound, stop).await? else {
+        return Ok(0);
+    };
     if let Some(path) = &options.report {
         write_campaign(path, &campaign)?;
     }
@@ -229,7 +287,10 @@ fn none_is(lost: u64) -> anyhow::Result<()> {
 }
 
 /// Writes the figures of the first act.
-#[expect(clippy::too_many_arguments, reason = "everything that a run consists of, used once")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "everything that a run consists of, used once"
+)]
 async fn report_reindex(
     options: &Options,
     path: &Path,
@@ -252,7 +313,12 @@ async fn report_reindex(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         began_at: began_at.to_string(),
         settings: Settings {
-            governor: if options.governor == GovernorSwitch::On { "on" } else { "off" }.to_owned(),
+            governor: if options.governor == GovernorSwitch::On {
+                "on"
+            } else {
+                "off"
+            }
+            .to_owned(),
             seconds: until_s - began_s,
             harder_after_s: options.harder_after_s(),
             rps: options.rps.unwrap_or(file.knobs.rps),
@@ -287,7 +353,16 @@ async fn begin(
     load(&app.queue.pool, words).await?;
     let pass = Pass::begin(options, app, store, first_rps).await?;
     if !options.headless {
-        println!("{}", narrate::welcome(&app.url, urls, store_url, &pass.index, options.harder_after_s()));
+        println!(
+            "{}",
+            narrate::welcome(
+                &app.url,
+                urls,
+                store_url,
+                &pass.index,
+                options.harder_after_s()
+            )
+        );
     }
     let watch = Watch::start(store.clone(), app.throttles.clone(), Name::new(THROTTLE)?);
     first_document(&watch).await?;
@@ -296,7 +371,10 @@ async fn begin(
 
 /// Runs the timeline of the reindex: makes the documents harder, starts further passes, prints
 /// progress.
-#[expect(clippy::too_many_arguments, reason = "everything that a run consists of, used once")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "everything that a run consists of, used once"
+)]
 async fn course(
     options: &Options,
     app: &AppHandle,
@@ -309,8 +387,10 @@ async fn course(
 ) -> anyhow::Result<()> {
     let mut look = interval(LOOK_EVERY);
     look.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let began = Instant::now() - Duration::from_secs_f64(watch.last().map_or(0.0, |s| s.t_s - began_s));
-    let (mut hard, mut said_s, mut before) = (false, 0.0, watch.last().map(|s| (s.t_s, s.documents)));
+    let began =
+        Instant::now() - Duration::from_secs_f64(watch.last().map_or(0.0, |s| s.t_s - began_s));
+    let (mut hard, mut said_s, mut before) =
+        (false, 0.0, watch.last().map(|s| (s.t_s, s.documents)));
     loop {
         tokio::select! {
             _ = look.tick() => {}
@@ -324,14 +404,25 @@ async fn course(
         if !hard && t_s >= harder_s - began_s {
             hard = true;
             postgres::set_hard(&app.queue.pool, true).await?;
-            say(&format!("{}  the documents are ten times harder to index from now on", clock(t_s)));
+            say(&format!(
+                "{}  the documents are ten times harder to index from now on",
+                clock(t_s)
+            ));
         }
         pass.look(app, store).await?;
         if t_s - said_s >= SAY_EVERY_S
             && let Some(now) = watch.last()
         {
-            let rate = before.as_ref().map_or(0.0, |(at, documents)| (now.documents - documents) / (now.t_s - at).max(0.25));
-            say(&narrate::line(t_s, &now, rate, now.documents as u64, setpoint));
+            let rate = before.as_ref().map_or(0.0, |(at, documents)| {
+                (now.documents - documents) / (now.t_s - at).max(0.25)
+            });
+            say(&narrate::line(
+                t_s,
+                &now,
+                rate,
+                now.documents as u64,
+                setpoint,
+            ));
             (said_s, before) = (t_s, Some((now.t_s, now.documents)));
         }
         if options.headless && pass.job.is_none() {
@@ -352,7 +443,12 @@ impl Pass {
     /// Continues the interrupted pass of an earlier demo, or begins a new one.
     ///
     /// A headless run measures, so it always begins a new one.
-    async fn begin(options: &Options, app: &AppHandle, store: &Store, first_rps: f64) -> anyhow::Result<Self> {
+    async fn begin(
+        options: &Options,
+        app: &AppHandle,
+        store: &Store,
+        first_rps: f64,
+    ) -> anyhow::Result<Self> {
         postgres::set_hard(&app.queue.pool, false).await?;
         let unfinished = unfinished(&app.queue).await?;
         let detail = match unfinished.last() {
@@ -361,11 +457,25 @@ impl Pass {
         };
         let same_store = |args: &serde_json::Value| args["sink"]["name"] == SINK;
         if let Some(detail) = detail.filter(|d| same_store(&d.args)) {
-            say(&format!("going on with job {} where the last demo stopped", detail.summary.id));
-            let index = detail.args["sink"]["index"].as_str().unwrap_or_default().to_owned();
-            let number = index.rsplit('-').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+            say(&format!(
+                "going on with job {} where the last demo stopped",
+                detail.summary.id
+            ));
+            let index = detail.args["sink"]["index"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            let number = index
+                .rsplit('-')
+                .next()
+                .and_then(|n| n.parse().ok())
+                .unwrap_or(0);
             set_knobs(options, app, first_rps).await?;
-            return Ok(Self { job: Some(detail.summary.id), number, index });
+            return Ok(Self {
+                job: Some(detail.summary.id),
+                number,
+                index,
+            });
         }
         for id in unfinished {
             app.queue.cancel(id).await?;
@@ -374,12 +484,18 @@ impl Pass {
         let asked = Instant::now();
         while !self::unfinished(&app.queue).await?.is_empty() {
             if asked.elapsed() > CANCELLED_WITHIN {
-                bail!("an earlier reindex did not stop within {CANCELLED_WITHIN:?}; --fresh begins anew");
+                bail!(
+                    "an earlier reindex did not stop within {CANCELLED_WITHIN:?}; --fresh begins anew"
+                );
             }
             sleep(Duration::from_millis(200)).await;
         }
         set_knobs(options, app, first_rps).await?;
-        let mut pass = Self { job: None, number: 0, index: String::new() };
+        let mut pass = Self {
+            job: None,
+            number: 0,
+            index: String::new(),
+        };
         pass.next(app, store).await?;
         Ok(pass)
     }
@@ -389,11 +505,16 @@ impl Pass {
     async fn look(&mut self, app: &AppHandle, store: &Store) -> anyhow::Result<()> {
         let Some(job) = self.job else { return Ok(()) };
         // A failed query is repeated in a second.
-        let Ok(Some(detail)) = app.queue.get(job).await else { return Ok(()) };
+        let Ok(Some(detail)) = app.queue.get(job).await else {
+            return Ok(());
+        };
         match detail.summary.state {
             State::Completed => {
                 let stored = store.count(&self.index).await?;
-                say(&format!("all {stored} documents are in the index {}; beginning again with a new index", self.index));
+                say(&format!(
+                    "all {stored} documents are in the index {}; beginning again with a new index",
+                    self.index
+                ));
                 self.next(app, store).await
             }
             State::Cancelled => {
@@ -403,7 +524,9 @@ impl Pass {
             }
             State::Dead => {
                 let why = detail.summary.last_error.unwrap_or_default();
-                say(&format!("job {job} is dead ({why}); `flyball job retry {job}` runs it again"));
+                say(&format!(
+                    "job {job} is dead ({why}); `flyball job retry {job}` runs it again"
+                ));
                 self.job = None;
                 Ok(())
             }
@@ -432,14 +555,21 @@ impl Pass {
         self.job = enqueued.first().map(|e| e.id);
         // The index filled last is kept until the next one is full, so that one complete index can
         // always be searched.
-        store.remove(&format!("documents-{}", self.number - 2)).await?;
+        store
+            .remove(&format!("documents-{}", self.number - 2))
+            .await?;
         Ok(())
     }
 }
 
 async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
     let mut ids = Vec::new();
-    for state in [State::Scheduled, State::Ready, State::Retryable, State::Running] {
+    for state in [
+        State::Scheduled,
+        State::Ready,
+        State::Retryable,
+        State::Running,
+    ] {
         let filter = Filter {
             state: Some(state),
             kind: Some(reindex::KIND.to_owned()),
@@ -457,7 +587,12 @@ async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
 /// earlier demo.
 async fn set_knobs(options: &Options, app: &AppHandle, first_rps: f64) -> anyhow::Result<()> {
     let rps = options.rps.unwrap_or(first_rps).to_string();
-    let knobs = [("rps", Some(rps.as_str())), ("mode", Some("manual")), ("paused", Some("0")), ("valid_until", None)];
+    let knobs = [
+        ("rps", Some(rps.as_str())),
+        ("mode", Some("manual")),
+        ("paused", Some("0")),
+        ("valid_until", None),
+    ];
     turn(app, THROTTLE, &knobs, "the story begins").await
 }
 
@@ -469,9 +604,17 @@ async fn let_govern(app: &AppHandle) -> anyhow::Result<()> {
 }
 
 /// Sets knobs of a throttle.
-pub(super) async fn turn(app: &AppHandle, throttle: &str, knobs: &[(&str, Option<&str>)], why: &str) -> anyhow::Result<()> {
+pub(super) async fn turn(
+    app: &AppHandle,
+    throttle: &str,
+    knobs: &[(&str, Option<&str>)],
+    why: &str,
+) -> anyhow::Result<()> {
     let change = Change {
-        fields: knobs.iter().map(|(knob, text)| ((*knob).to_owned(), text.map(str::to_owned))).collect(),
+        fields: knobs
+            .iter()
+            .map(|(knob, text)| ((*knob).to_owned(), text.map(str::to_owned)))
+            .collect(),
         by: "demo".to_owned(),
         why: why.to_owned(),
         create: true,
@@ -494,7 +637,9 @@ async fn start_services(options: &Options) -> anyhow::Result<stack::Running> {
         said: Some(options.dir.join("services.log")),
         ..stack::Options::default()
     };
-    tokio::task::spawn_blocking(move || stack::spawn(&dir, &wanted)).await?.map_err(from_stack)
+    tokio::task::spawn_blocking(move || stack::spawn(&dir, &wanted))
+        .await?
+        .map_err(from_stack)
 }
 
 async fn wipe(dir: &Path) -> anyhow::Result<()> {
@@ -511,7 +656,8 @@ async fn wipe(dir: &Path) -> anyhow::Result<()> {
 
 fn write_knobs(dir: &Path, store_url: Option<&str>, has_pool: bool) -> anyhow::Result<PathBuf> {
     let knobs_dir = dir.join("knobs");
-    std::fs::create_dir_all(&knobs_dir).with_context(|| format!("creating {}", knobs_dir.display()))?;
+    std::fs::create_dir_all(&knobs_dir)
+        .with_context(|| format!("creating {}", knobs_dir.display()))?;
     // `default` is for the jobs that people enqueue while they watch.
     let files = [
         (THROTTLE, store_url.map(knobs::render)),
@@ -521,7 +667,8 @@ fn write_knobs(dir: &Path, store_url: Option<&str>, has_pool: bool) -> anyhow::R
     for (throttle, text) in files {
         let file = knobs_dir.join(format!("{throttle}.toml"));
         match text {
-            Some(text) => std::fs::write(&file, text).with_context(|| format!("writing {}", file.display()))?,
+            Some(text) => std::fs::write(&file, text)
+                .with_context(|| format!("writing {}", file.display()))?,
             // An earlier demo that showed another act left this file.
             None => drop(std::fs::remove_file(&file)),
         }
@@ -533,7 +680,9 @@ fn write_knobs(dir: &Path, store_url: Option<&str>, has_pool: bool) -> anyhow::R
 fn scrape(urls: &stack::Urls, pages: &[(&str, &str)]) -> anyhow::Result<()> {
     let Some(dir) = &urls.targets_dir else {
         if let [(_, needed), ..] = pages {
-            say(&format!("your Prometheus must scrape {needed}/metrics every 2 s"));
+            say(&format!(
+                "your Prometheus must scrape {needed}/metrics every 2 s"
+            ));
         }
         return Ok(());
     };
@@ -541,7 +690,10 @@ fn scrape(urls: &stack::Urls, pages: &[(&str, &str)]) -> anyhow::Result<()> {
         let target = url.trim_start_matches("http://");
         let text = json!([{"targets": [target], "labels": {"job": job}}]).to_string();
         // Prometheus watches the directory, so a file appears there whole or not at all.
-        let (part, file) = (dir.join(format!(".{job}.part")), dir.join(format!("{job}.json")));
+        let (part, file) = (
+            dir.join(format!(".{job}.part")),
+            dir.join(format!("{job}.json")),
+        );
         std::fs::write(&part, text)
             .and_then(|()| std::fs::rename(&part, &file))
             .with_context(|| format!("writing {}", file.display()))?;
@@ -555,7 +707,8 @@ async fn load(pool: &Db, words: &Path) -> anyhow::Result<()> {
         let mut corpus = Corpus::default();
         for (part, file) in corpus::FILES {
             let path = dir.join(file);
-            let bytes = std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+            let bytes =
+                std::fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
             corpus.read(part, &String::from_utf8_lossy(&bytes));
         }
         anyhow::Ok(corpus)
@@ -568,10 +721,15 @@ async fn load(pool: &Db, words: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let bar = ProgressBar::new(corpus.len() as u64);
-    bar.set_style(ProgressStyle::with_template("loading documents {bar:40} {pos} of {len}, {eta} left")?);
+    bar.set_style(ProgressStyle::with_template(
+        "loading documents {bar:40} {pos} of {len}, {eta} left",
+    )?);
     postgres::load(pool, &corpus, |loaded| bar.set_position(loaded as u64)).await?;
     bar.finish_and_clear();
-    say(&format!("{} documents are loaded (WordNet 3.0, copyright 2006 by Princeton University)", corpus.len()));
+    say(&format!(
+        "{} documents are loaded (WordNet 3.0, copyright 2006 by Princeton University)",
+        corpus.len()
+    ));
     Ok(())
 }
 
@@ -599,16 +757,27 @@ fn write_report(path: &Path, report: &Report) -> anyhow::Result<()> {
     std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
     let picture = path.with_extension("svg");
     plot::draw(report, None, &picture)?;
-    say(&format!("the report is in {}, its picture in {}", path.display(), picture.display()));
+    say(&format!(
+        "the report is in {}, its picture in {}",
+        path.display(),
+        picture.display()
+    ));
     Ok(())
 }
 
 fn write_campaign(path: &Path, campaign: &Campaign) -> anyhow::Result<()> {
-    let (file, picture) = (path.with_extension("campaign.json"), path.with_extension("campaign.svg"));
+    let (file, picture) = (
+        path.with_extension("campaign.json"),
+        path.with_extension("campaign.svg"),
+    );
     let text = serde_json::to_string_pretty(campaign)?;
     std::fs::write(&file, text + "\n").with_context(|| format!("writing {}", file.display()))?;
     campaign_plot::draw(campaign, &picture)?;
-    say(&format!("the campaign's figures are in {}, their picture in {}", file.display(), picture.display()));
+    say(&format!(
+        "the campaign's figures are in {}, their picture in {}",
+        file.display(),
+        picture.display()
+    ));
     Ok(())
 }
 

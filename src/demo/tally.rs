@@ -88,16 +88,36 @@ impl Campaign {
     /// Computes the time at which the halving was found, the use of the new quota, and the course.
     pub(super) fn measure(&mut self, looks: &[Look]) {
         let quota = self.quota_rps / 2.0;
-        let is_found =
-            |look: &&Look| look.t_s > self.halved_after_s && look.learned_rps.is_some_and(|rps| NEAR.contains(&(rps / quota)));
+        let is_found = |look: &&Look| {
+            look.t_s > self.halved_after_s
+                && look
+                    .learned_rps
+                    .is_some_and(|rps| NEAR.contains(&(rps / quota)))
+        };
         let found = looks.iter().find(is_found).map(|look| look.t_s);
         // The last two seconds of messages do not count, because the queue no longer fills the
         // quota.
         let plenty = (self.messages as f64 - 2.0 * quota).max(0.0) as u64;
-        let end_s = looks.iter().take_while(|look| look.sent < plenty).last().map_or(0.0, |look| look.t_s);
+        let end_s = looks
+            .iter()
+            .take_while(|look| look.sent < plenty)
+            .last()
+            .map_or(0.0, |look| look.t_s);
         let settled_s = self.halved_after_s + SETTLED_S;
-        let from_s = found.map(|found| if end_s - settled_s >= WATCHED_S { found.max(settled_s) } else { found });
-        let sent = |t_s: f64| looks.iter().rev().find(|look| look.t_s <= t_s).or(looks.first());
+        let from_s = found.map(|found| {
+            if end_s - settled_s >= WATCHED_S {
+                found.max(settled_s)
+            } else {
+                found
+            }
+        });
+        let sent = |t_s: f64| {
+            looks
+                .iter()
+                .rev()
+                .find(|look| look.t_s <= t_s)
+                .or(looks.first())
+        };
         self.found_in_s = found.map(|found| found - self.halved_after_s);
         if let Some(from_s) = from_s.filter(|from_s| end_s - from_s >= WATCHED_S / 2.0)
             && let (Some(from), Some(to)) = (sent(from_s), sent(end_s))
@@ -107,7 +127,9 @@ impl Campaign {
         }
         let moment = |look: &Look| {
             let before = sent(look.t_s - RATE_OVER_S).unwrap_or(look);
-            let per_second = |now: u64, then: u64| now.saturating_sub(then) as f64 / (look.t_s - before.t_s).max(0.25);
+            let per_second = |now: u64, then: u64| {
+                now.saturating_sub(then) as f64 / (look.t_s - before.t_s).max(0.25)
+            };
             Moment {
                 t_s: look.t_s,
                 sent_rps: per_second(look.sent, before.sent),
@@ -124,11 +146,17 @@ impl Campaign {
     pub fn summary(&self) -> String {
         let found = match self.found_in_s {
             Some(found_s) => format!("the halving was found after {found_s:.0} s"),
-            None => format!("the halving was not found within {:.0} s", self.seconds - self.halved_after_s),
+            None => format!(
+                "the halving was not found within {:.0} s",
+                self.seconds - self.halved_after_s
+            ),
         };
         let used = match (self.used, self.used_between_s) {
             (Some(used), Some((from_s, to_s))) => {
-                format!("{:.1} % of the new quota was used from second {from_s:.0} to second {to_s:.0}", 100.0 * used)
+                format!(
+                    "{:.1} % of the new quota was used from second {from_s:.0} to second {to_s:.0}",
+                    100.0 * used
+                )
             }
             _ => "there was no time to see how much of the new quota is used".to_owned(),
         };
@@ -160,8 +188,15 @@ mod tests {
     fn looks(until_s: u32) -> Vec<Look> {
         let look = |n: u32| {
             let t_s = f64::from(n) / 2.0;
-            let sent = 400.0 * t_s.min(20.0) + 160.0 * (t_s - 20.0).clamp(0.0, 30.0) + 198.0 * (t_s - 50.0).max(0.0);
-            Look { t_s, sent: sent as u64, learned_rps: Some(if t_s < 50.0 { 390.0 } else { 199.0 }), ..Look::default() }
+            let sent = 400.0 * t_s.min(20.0)
+                + 160.0 * (t_s - 20.0).clamp(0.0, 30.0)
+                + 198.0 * (t_s - 50.0).max(0.0);
+            Look {
+                t_s,
+                sent: sent as u64,
+                learned_rps: Some(if t_s < 50.0 { 390.0 } else { 199.0 }),
+                ..Look::default()
+            }
         };
         (0..=2 * until_s).map(look).collect()
     }
@@ -181,7 +216,10 @@ mod tests {
     #[test]
     fn use_is_measured_from_a_minute_on_or_from_when_it_was_found() {
         let long = campaign(120);
-        assert_eq!((long.found_in_s, long.used_between_s), (Some(30.0), Some((80.0, 120.0))));
+        assert_eq!(
+            (long.found_in_s, long.used_between_s),
+            (Some(30.0), Some((80.0, 120.0)))
+        );
         assert!((long.used.unwrap() - 0.99).abs() < 1e-3, "{:?}", long.used);
         assert_eq!(campaign(70).used_between_s, Some((50.0, 70.0)));
         assert!((long.course[20].sent_rps - 400.0).abs() < 1e-6);
@@ -191,15 +229,29 @@ mod tests {
     fn what_there_was_no_time_for_is_said() {
         let short = campaign(40);
         assert_eq!((short.found_in_s, short.used), (None, None));
-        assert!(short.summary().contains("was not found within 20 s") && short.summary().contains("no time"));
+        assert!(
+            short.summary().contains("was not found within 20 s")
+                && short.summary().contains("no time")
+        );
     }
 
     #[test]
     fn the_end_of_the_messages_is_no_use_of_the_quota() {
-        let mut campaign = Campaign { messages: 17_000, quota_rps: 400.0, halved_after_s: 20.0, ..Campaign::default() };
+        let mut campaign = Campaign {
+            messages: 17_000,
+            quota_rps: 400.0,
+            halved_after_s: 20.0,
+            ..Campaign::default()
+        };
         let mut looks = looks(120);
-        looks.iter_mut().for_each(|look| look.sent = look.sent.min(17_000));
+        looks
+            .iter_mut()
+            .for_each(|look| look.sent = look.sent.min(17_000));
         campaign.measure(&looks);
-        assert!((campaign.used.unwrap() - 0.99).abs() < 5e-3, "{:?}", campaign.used);
+        assert!(
+            (campaign.used.unwrap() - 0.99).abs() < 5e-3,
+            "{:?}",
+            campaign.used
+        );
     }
 }

@@ -31,20 +31,43 @@ impl Watch {
             loop {
                 look.tick().await;
                 let Ok(now) = store.now().await else { continue };
-                let rps = throttles.status(&throttle).await.ok().flatten().map(|status| status.effective_rps);
-                let sample = Sample { t_s: began.elapsed().as_secs_f64(), load: now.load, documents: now.documents, rps };
-                samples.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+                let rps = throttles
+                    .status(&throttle)
+                    .await
+                    .ok()
+                    .flatten()
+                    .map(|status| status.effective_rps);
+                let sample = Sample {
+                    t_s: began.elapsed().as_secs_f64(),
+                    load: now.load,
+                    documents: now.documents,
+                    rps,
+                };
+                samples
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(sample);
             }
         });
-        Self { seen, _looking: looking }
+        Self {
+            seen,
+            _looking: looking,
+        }
     }
 
     pub(super) fn samples(&self) -> Vec<Sample> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     pub(super) fn last(&self) -> Option<Sample> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).last().cloned()
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .last()
+            .cloned()
     }
 }
 
@@ -64,23 +87,48 @@ pub(super) struct Now {
 impl Store {
     /// Creates a client of the store at a URL.
     pub(super) fn new(url: &str) -> anyhow::Result<Self> {
-        let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(10)).build()?;
-        Ok(Self { client, url: url.to_owned() })
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .timeout(Duration::from_secs(10))
+            .build()?;
+        Ok(Self {
+            client,
+            url: url.to_owned(),
+        })
     }
 
     /// Reads the store's load and the number of documents indexed since it started.
     pub(super) async fn now(&self) -> anyhow::Result<Now> {
-        let page = self.client.get(format!("{}/metrics", self.url)).send().await?.error_for_status()?.text().await?;
+        let page = self
+            .client
+            .get(format!("{}/metrics", self.url))
+            .send()
+            .await?
+            .error_for_status()?
+            .text()
+            .await?;
         let read = |name: &str| -> anyhow::Result<f64> {
-            let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            Ok(line.ok_or_else(|| anyhow::anyhow!("the search store shows no {name}"))?.trim().parse()?)
+            let line = page
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            Ok(line
+                .ok_or_else(|| anyhow::anyhow!("the search store shows no {name}"))?
+                .trim()
+                .parse()?)
         };
-        Ok(Now { load: read("search_store_load")?, documents: read("search_store_documents_total")? })
+        Ok(Now {
+            load: read("search_store_load")?,
+            documents: read("search_store_documents_total")?,
+        })
     }
 
     /// Returns the number of documents in an index; 0 if it does not exist.
     pub(super) async fn count(&self, index: &str) -> anyhow::Result<u64> {
-        let answer = self.client.get(format!("{}/{index}/_count", self.url)).send().await?;
+        let answer = self
+            .client
+            .get(format!("{}/{index}/_count", self.url))
+            .send()
+            .await?;
         if answer.status() == reqwest::StatusCode::NOT_FOUND {
             return Ok(0);
         }
@@ -90,7 +138,10 @@ impl Store {
 
     /// Removes an index if it exists.
     pub(super) async fn remove(&self, index: &str) -> anyhow::Result<()> {
-        self.client.delete(format!("{}/{index}", self.url)).send().await?;
+        self.client
+            .delete(format!("{}/{index}", self.url))
+            .send()
+            .await?;
         Ok(())
     }
 }

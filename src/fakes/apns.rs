@@ -24,11 +24,18 @@ fn error(status: u16, reason: &str) -> Reply {
 /// Returns the team of a provider token, or the reason why the token is invalid.
 fn team(came: &Came) -> Result<String, &'static str> {
     let header = came.header("authorization");
-    let Some(token) = header.strip_prefix("bearer ").or_else(|| header.strip_prefix("Bearer ")) else {
+    let Some(token) = header
+        .strip_prefix("bearer ")
+        .or_else(|| header.strip_prefix("Bearer "))
+    else {
         return Err("MissingProviderToken");
     };
-    let Some((head, claims)) = token_parts(token) else { return Err("InvalidProviderToken") };
-    let (Some(team), Some(issued)) = (claims["iss"].as_str(), claims["iat"].as_u64()) else { return Err("InvalidProviderToken") };
+    let Some((head, claims)) = token_parts(token) else {
+        return Err("InvalidProviderToken");
+    };
+    let (Some(team), Some(issued)) = (claims["iss"].as_str(), claims["iat"].as_u64()) else {
+        return Err("InvalidProviderToken");
+    };
     if head["alg"] != "ES256" || head["kid"].as_str().is_none_or(str::is_empty) {
         return Err("InvalidProviderToken");
     }
@@ -41,7 +48,9 @@ fn team(came: &Came) -> Result<String, &'static str> {
 
 impl Wire for Apns {
     fn read(&self, came: &Came, house: &House) -> Read {
-        let ["3", "device", device] = came.path()[..] else { return Read::Other(error(404, "BadPath")) };
+        let ["3", "device", device] = came.path()[..] else {
+            return Read::Other(error(404, "BadPath"));
+        };
         let account = match team(came) {
             Ok(account) => account,
             Err(reason) => return Read::Other(error(403, reason)),
@@ -56,7 +65,10 @@ impl Wire for Apns {
         if came.header("apns-topic").is_empty() {
             return refused(400, "MissingTopic");
         }
-        if device.is_empty() || device.len() % 2 != 0 || !device.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        if device.is_empty()
+            || device.len() % 2 != 0
+            || !device.bytes().all(|byte| byte.is_ascii_hexdigit())
+        {
             return refused(400, "BadDeviceToken");
         }
         if came.header("apns-collapse-id").len() > 64 {
@@ -69,7 +81,13 @@ impl Wire for Apns {
             return refused(413, "PayloadTooLarge");
         }
         let id = came.header("apns-id").to_owned();
-        Read::Message(Asked { to: device.to_owned(), sender: String::new(), door: id, callback: None, account: account.clone() })
+        Read::Message(Asked {
+            to: device.to_owned(),
+            sender: String::new(),
+            door: id,
+            callback: None,
+            account: account.clone(),
+        })
     }
 
     fn accepted(&self, asked: &Asked, number: u64, _: u64) -> (String, Reply) {
@@ -77,16 +95,31 @@ impl Wire for Apns {
             "" => format!("FA4E0000-0000-4000-8000-{number:012X}"),
             own => own.to_owned(),
         };
-        (id.clone(), Reply { status: 200, ..Reply::default() }.with("apns-id", id))
+        (
+            id.clone(),
+            Reply {
+                status: 200,
+                ..Reply::default()
+            }
+            .with("apns-id", id),
+        )
     }
 
     fn throttled(&self, _: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
-        let reason = if whom == Whom::Connection { "TooManyProviderTokenUpdates" } else { "TooManyRequests" };
+        let reason = if whom == Whom::Connection {
+            "TooManyProviderTokenUpdates"
+        } else {
+            "TooManyRequests"
+        };
         error(429, reason).after(delay)
     }
 
     fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
-        let usual = if status == 503 { "ServiceUnavailable" } else { "InternalServerError" };
+        let usual = if status == 503 {
+            "ServiceUnavailable"
+        } else {
+            "InternalServerError"
+        };
         error(status, code.unwrap_or(usual))
     }
 
@@ -99,6 +132,9 @@ impl Wire for Apns {
     }
 
     fn gone(&self, _: &Asked, now_ms: u64) -> Reply {
-        Reply::json(410, &json!({ "reason": "Unregistered", "timestamp": now_ms }))
+        Reply::json(
+            410,
+            &json!({ "reason": "Unregistered", "timestamp": now_ms }),
+        )
     }
 }

@@ -13,10 +13,18 @@ pub struct Clock {
 
 impl Clock {
     /// Starts the clock from one reading of the system's clock.
-    #[expect(clippy::disallowed_methods, reason = "a fake is a server of its own, and its clock is the one that counts for it")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a fake is a server of its own, and its clock is the one that counts for it"
+    )]
     pub fn start() -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started: Instant::now(), started_ms: u64::try_from(since.as_millis()).unwrap_or_default() }
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        Self {
+            started: Instant::now(),
+            started_ms: u64::try_from(since.as_millis()).unwrap_or_default(),
+        }
     }
 
     /// Returns the unix time in milliseconds.

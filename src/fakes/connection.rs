@@ -29,7 +29,10 @@ pub(super) struct Link {
 
 impl Link {
     fn new() -> Self {
-        Self { narrow_until_ms: AtomicU64::new(0), one: Semaphore::new(1) }
+        Self {
+            narrow_until_ms: AtomicU64::new(0),
+            one: Semaphore::new(1),
+        }
     }
 
     /// Waits for this request's turn while the connection serves one request at a time.
@@ -44,7 +47,8 @@ impl Link {
     pub(super) fn rejected(&self, server: &Server) {
         let narrow_ms = server.narrow_ms.load(Ordering::Relaxed);
         if narrow_ms > 0 {
-            self.narrow_until_ms.store(server.clock.now_ms() + narrow_ms, Ordering::Relaxed);
+            self.narrow_until_ms
+                .store(server.clock.now_ms() + narrow_ms, Ordering::Relaxed);
         }
     }
 }
@@ -84,7 +88,9 @@ async fn converse(server: &Arc<Server>, wire: Arc<dyn Wire>, stream: TcpStream) 
     if is_http2 {
         let builder = {
             let mut builder = http2::Builder::new(TokioExecutor::new());
-            builder.max_concurrent_streams(STREAMS).timer(TokioTimer::new());
+            builder
+                .max_concurrent_streams(STREAMS)
+                .timer(TokioTimer::new());
             builder
         };
         let mut connection = pin!(builder.serve_connection(io, service));
@@ -97,7 +103,10 @@ async fn converse(server: &Arc<Server>, wire: Arc<dyn Wire>, stream: TcpStream) 
         connection.as_mut().graceful_shutdown();
         let _ = connection.await;
     } else {
-        let _ = http1::Builder::new().timer(TokioTimer::new()).serve_connection(io, service).await;
+        let _ = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .serve_connection(io, service)
+            .await;
     }
 }
 

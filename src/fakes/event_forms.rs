@@ -20,52 +20,111 @@ pub(super) fn at_once(speaks: Speaks) -> usize {
 }
 
 /// Builds the request for events that go to one address; `None` for providers that post none.
-pub(super) fn post(speaks: Speaks, told: &[Told], house: &House, keys: &Keys, secret: &str, now_ms: u64) -> Option<Post> {
+pub(super) fn post(
+    speaks: Speaks,
+    told: &[Told],
+    house: &House,
+    keys: &Keys,
+    secret: &str,
+    now_ms: u64,
+) -> Option<Post> {
     let first = told.first()?;
     let json = ("content-type", "application/json".to_owned());
     let (headers, body) = match speaks {
         Speaks::Twilio => {
             let form = twilio(first);
-            let token = house.secrets.get(&first.account).map_or(secret, String::as_str);
-            let signed = form.iter().fold(first.callback.clone(), |text, (name, value)| text + name + value);
-            let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(&form).finish();
+            let token = house
+                .secrets
+                .get(&first.account)
+                .map_or(secret, String::as_str);
+            let signed = form
+                .iter()
+                .fold(first.callback.clone(), |text, (name, value)| {
+                    text + name + value
+                });
+            let body = url::form_urlencoded::Serializer::new(String::new())
+                .extend_pairs(&form)
+                .finish();
             let signature = base64(&hmac_sha1(token.as_bytes(), signed.as_bytes()));
-            let kind = ("content-type", "application/x-www-form-urlencoded".to_owned());
+            let kind = (
+                "content-type",
+                "application/x-www-form-urlencoded".to_owned(),
+            );
             (vec![kind, ("x-twilio-signature", signature)], body)
         }
         Speaks::Sendgrid => {
             let body = Value::Array(told.iter().map(sendgrid).collect()).to_string();
             let at = (now_ms / 1_000).to_string();
-            let signature = base64(&keys.ecdsa([at.as_bytes(), body.as_bytes()].concat().as_slice()));
+            let signature =
+                base64(&keys.ecdsa([at.as_bytes(), body.as_bytes()].concat().as_slice()));
             let signature = ("x-twilio-email-event-webhook-signature", signature);
-            (vec![json, signature, ("x-twilio-email-event-webhook-timestamp", at)], body)
+            (
+                vec![
+                    json,
+                    signature,
+                    ("x-twilio-email-event-webhook-timestamp", at),
+                ],
+                body,
+            )
         }
         Speaks::Ses => {
             let topic = sns::topic(&first.account);
             let message = ses(first).to_string();
-            let body = sns::notification(keys, &house.url, &topic, &first.event_id, &message, &stamp(now_ms));
+            let body = sns::notification(
+                keys,
+                &house.url,
+                &topic,
+                &first.event_id,
+                &message,
+                &stamp(now_ms),
+            );
             (sns_headers("Notification"), body.to_string())
         }
         Speaks::Mailgun => {
             let at = (now_ms / 1_000).to_string();
-            let token = hex(&hmac_sha256(b"token", format!("{}{now_ms}", first.event_id).as_bytes()))[..50].to_owned();
-            let signature = hex(&hmac_sha256(secret.as_bytes(), format!("{at}{token}").as_bytes()));
+            let token = hex(&hmac_sha256(
+                b"token",
+                format!("{}{now_ms}", first.event_id).as_bytes(),
+            ))[..50]
+                .to_owned();
+            let signature = hex(&hmac_sha256(
+                secret.as_bytes(),
+                format!("{at}{token}").as_bytes(),
+            ));
             let signature = json!({ "timestamp": at, "token": token, "signature": signature });
-            (vec![json], json!({ "signature": signature, "event-data": mailgun(first) }).to_string())
+            (
+                vec![json],
+                json!({ "signature": signature, "event-data": mailgun(first) }).to_string(),
+            )
         }
-        Speaks::Telegram | Speaks::Slack | Speaks::Webhook | Speaks::Fcm | Speaks::Apns | Speaks::Smtp => return None,
+        Speaks::Telegram
+        | Speaks::Slack
+        | Speaks::Webhook
+        | Speaks::Fcm
+        | Speaks::Apns
+        | Speaks::Smtp => return None,
     };
-    Some(Post { url: first.callback.clone(), headers, body })
+    Some(Post {
+        url: first.callback.clone(),
+        headers,
+        body,
+    })
 }
 
 /// Returns the headers of a request from SNS.
 pub(super) fn sns_headers(kind: &'static str) -> Vec<(&'static str, String)> {
-    vec![("content-type", "text/plain; charset=UTF-8".to_owned()), ("x-amz-sns-message-type", kind.to_owned())]
+    vec![
+        ("content-type", "text/plain; charset=UTF-8".to_owned()),
+        ("x-amz-sns-message-type", kind.to_owned()),
+    ]
 }
 
 /// Formats a time in the form of SES and SNS.
 pub(super) fn stamp(at_ms: u64) -> String {
-    let at = i64::try_from(at_ms).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok()).unwrap_or_default();
+    let at = i64::try_from(at_ms)
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok())
+        .unwrap_or_default();
     at.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string()
 }
 
@@ -78,10 +137,20 @@ fn twilio(told: &Told) -> Vec<(&'static str, String)> {
         Fate::Complained => ("undelivered", Some("30007")),
         Fate::Unsubscribed => ("failed", Some("21610")),
     };
-    let mut form = vec![("AccountSid", told.account.clone()), ("ApiVersion", "2010-04-01".to_owned())];
+    let mut form = vec![
+        ("AccountSid", told.account.clone()),
+        ("ApiVersion", "2010-04-01".to_owned()),
+    ];
     form.extend(code.map(|code| ("ErrorCode", code.to_owned())));
-    form.extend([("MessageSid", told.id.clone()), ("MessageStatus", status.to_owned())]);
-    form.extend([("SmsSid", told.id.clone()), ("SmsStatus", status.to_owned()), ("To", told.to.clone())]);
+    form.extend([
+        ("MessageSid", told.id.clone()),
+        ("MessageStatus", status.to_owned()),
+    ]);
+    form.extend([
+        ("SmsSid", told.id.clone()),
+        ("SmsStatus", status.to_owned()),
+        ("To", told.to.clone()),
+    ]);
     form
 }
 
@@ -92,7 +161,9 @@ fn sendgrid(told: &Told) -> Value {
     });
     let more = match told.fate {
         Fate::Delivered => json!({ "event": "delivered", "response": "250 OK" }),
-        Fate::Bounced => json!({ "event": "bounce", "type": "bounce", "status": "5.1.1", "reason": "550 5.1.1 unknown user" }),
+        Fate::Bounced => {
+            json!({ "event": "bounce", "type": "bounce", "status": "5.1.1", "reason": "550 5.1.1 unknown user" })
+        }
         Fate::Failed => json!({ "event": "dropped", "reason": "Bounced Address" }),
         Fate::Complained => json!({ "event": "spamreport" }),
         Fate::Unsubscribed => json!({ "event": "unsubscribe" }),

@@ -73,7 +73,12 @@ impl Events {
             (rest < 0.0).then_some(*fate)
         })?;
         let is_late = dice(seed, &(number, "late")) < self.late;
-        let first = self.delay + if is_late { self.late_by } else { Duration::ZERO };
+        let first = self.delay
+            + if is_late {
+                self.late_by
+            } else {
+                Duration::ZERO
+            };
         let is_twice = dice(seed, &(number, "twice")) < self.duplicates;
         let again = is_twice.then(|| first + self.delay.max(Duration::from_millis(200)));
         Some((fate, [Some(first), again].into_iter().flatten().collect()))
@@ -99,14 +104,39 @@ mod tests {
             late_by: Duration::from_secs(60),
             ..Events::default()
         };
-        let all = |seed| (0..10_000).map(|number| events.fate(seed, number)).collect::<Vec<_>>();
+        let all = |seed| {
+            (0..10_000)
+                .map(|number| events.fate(seed, number))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(all(3), all(3));
         let told: Vec<_> = all(3).into_iter().flatten().collect();
-        let about = |found: usize, expected: usize| assert!(found.abs_diff(expected) < 150, "{found}, not about {expected}");
+        let about = |found: usize, expected: usize| {
+            assert!(
+                found.abs_diff(expected) < 150,
+                "{found}, not about {expected}"
+            )
+        };
         about(told.len(), 9_000);
-        about(told.iter().filter(|(fate, _)| *fate == Fate::Bounced).count(), 1_000);
-        about(told.iter().filter(|(_, times)| times.len() == 2).count(), 1_800);
-        about(told.iter().filter(|(_, times)| times[0] > Duration::from_secs(60)).count(), 900);
-        assert!(told.iter().all(|(_, times)| times[0] >= Duration::from_secs(1)));
+        about(
+            told.iter()
+                .filter(|(fate, _)| *fate == Fate::Bounced)
+                .count(),
+            1_000,
+        );
+        about(
+            told.iter().filter(|(_, times)| times.len() == 2).count(),
+            1_800,
+        );
+        about(
+            told.iter()
+                .filter(|(_, times)| times[0] > Duration::from_secs(60))
+                .count(),
+            900,
+        );
+        assert!(
+            told.iter()
+                .all(|(_, times)| times[0] >= Duration::from_secs(1))
+        );
     }
 }

@@ -19,7 +19,9 @@ use super::plan::Plan;
 use super::poster::{Counts, Poster, send};
 use super::server::{Pace, Server};
 use super::wire::{Came, House, Wire};
-use super::{Fault, Latency, Options, Quota, Received, Rule, Second, Speaks, Totals, connection, sns};
+use super::{
+    Fault, Latency, Options, Quota, Received, Rule, Second, Speaks, Totals, connection, sns,
+};
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
 /// A provider's server on the loopback address, which stops when dropped.
@@ -51,12 +53,27 @@ fn wire(speaks: Speaks) -> Option<Arc<dyn Wire>> {
 impl Fake {
     /// Starts a fake that serves in tasks of the current runtime.
     pub async fn start(speaks: Speaks, options: Options) -> std::io::Result<Self> {
-        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, options.port))).await?;
+        let listener =
+            TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, options.port))).await?;
         let port = listener.local_addr()?.port();
-        let house = Arc::new(House { secrets: options.secrets, url: format!("http://127.0.0.1:{port}"), ..House::default() });
-        let plan = Plan { seed: options.seed, rules: options.plan };
-        let (stop, clock, keys) = (CancellationToken::new(), Clock::start(), Arc::new(Keys::new(sns::KEY)?));
-        let client = reqwest::Client::builder().no_proxy().build().map_err(std::io::Error::other)?;
+        let house = Arc::new(House {
+            secrets: options.secrets,
+            url: format!("http://127.0.0.1:{port}"),
+            ..House::default()
+        });
+        let plan = Plan {
+            seed: options.seed,
+            rules: options.plan,
+        };
+        let (stop, clock, keys) = (
+            CancellationToken::new(),
+            Clock::start(),
+            Arc::new(Keys::new(sns::KEY)?),
+        );
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .build()
+            .map_err(std::io::Error::other)?;
         let counts = Arc::new(Counts::default());
         let mut serving = Vec::new();
         let events = options.events.map(|events| {
@@ -97,7 +114,14 @@ impl Fake {
             Some(wire) => tokio::spawn(connection::serve(server.clone(), wire, listener)),
             None => tokio::spawn(smtp::serve(server.clone(), listener)),
         });
-        Ok(Self { server, port, keys, client, counts, serving })
+        Ok(Self {
+            server,
+            port,
+            keys,
+            client,
+            counts,
+            serving,
+        })
     }
 
     /// Stops the fake and waits until its port is free.
@@ -110,7 +134,11 @@ impl Fake {
 
     /// Returns the base URL, without a trailing slash.
     pub fn url(&self) -> String {
-        let scheme = if self.server.speaks == Speaks::Smtp { "smtp" } else { "http" };
+        let scheme = if self.server.speaks == Speaks::Smtp {
+            "smtp"
+        } else {
+            "http"
+        };
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
@@ -141,7 +169,10 @@ impl Fake {
 
     /// Replaces the rules of the plan.
     pub fn set_plan(&self, rules: Vec<Rule>) {
-        self.server.ledger().set_plan(Plan { seed: self.server.seed, rules });
+        self.server.ledger().set_plan(Plan {
+            seed: self.server.seed,
+            rules,
+        });
     }
 
     /// Marks a recipient as gone: messages to it are refused from now on.
@@ -152,7 +183,11 @@ impl Fake {
     /// Sets the latency of answers from now on; `None` means none.
     pub fn set_latency(&self, latency: Option<Latency>) {
         let pace = latency.map(|latency| Arc::new(Pace::new(latency)));
-        *self.server.pace.lock().unwrap_or_else(PoisonError::into_inner) = pace;
+        *self
+            .server
+            .pace
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = pace;
     }
 
     /// Limits a connection to one request at a time for this time after a rejected request, as APNs
@@ -160,7 +195,10 @@ impl Fake {
     ///
     /// Zero removes the limit.
     pub fn set_narrow_after_rejection(&self, time: Duration) {
-        self.server.narrow_ms.store(u64::try_from(time.as_millis()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.server.narrow_ms.store(
+            u64::try_from(time.as_millis()).unwrap_or(u64::MAX),
+            Ordering::Relaxed,
+        );
     }
 
     /// Sends GOAWAY on every HTTP/2 connection: running requests are answered, and no further ones
@@ -176,7 +214,12 @@ impl Fake {
 
     /// Invalidates all issued access tokens.
     pub fn revoke_tokens(&self) {
-        self.server.house.tokens.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.server
+            .house
+            .tokens
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clear();
     }
 
     /// Returns the names of all accounts in the ledger, sorted.
@@ -203,25 +246,37 @@ impl Fake {
     /// Returns the sum of the totals of all accounts.
     pub fn totals_of_all(&self) -> Totals {
         let ledger = self.server.ledger();
-        ledger.accounts().iter().map(|account| ledger.totals(account)).fold(Totals::default(), |sum, one| Totals {
-            requests: sum.requests + one.requests,
-            accepted: sum.accepted + one.accepted,
-            refused: sum.refused + one.refused,
-            failed: sum.failed + one.failed,
-            duplicates: sum.duplicates + one.duplicates,
-        })
+        ledger
+            .accounts()
+            .iter()
+            .map(|account| ledger.totals(account))
+            .fold(Totals::default(), |sum, one| Totals {
+                requests: sum.requests + one.requests,
+                accepted: sum.accepted + one.accepted,
+                refused: sum.refused + one.refused,
+                failed: sum.failed + one.failed,
+                duplicates: sum.duplicates + one.duplicates,
+            })
     }
 
     /// Returns path, headers and body of the last HTTP request.
     pub fn last(&self) -> Option<(String, HeaderMap, String)> {
-        let last = self.server.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = self
+            .server
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let text = |came: &Came| String::from_utf8_lossy(&came.body).into_owned();
-        last.as_ref().map(|came| (came.uri.to_string(), came.headers.clone(), text(came)))
+        last.as_ref()
+            .map(|came| (came.uri.to_string(), came.headers.clone(), text(came)))
     }
 
     /// Returns the number of open connections and of connections ever opened.
     pub fn connections(&self) -> (u64, u64) {
-        (self.server.open.load(Ordering::Relaxed), self.server.opened.load(Ordering::Relaxed))
+        (
+            self.server.open.load(Ordering::Relaxed),
+            self.server.opened.load(Ordering::Relaxed),
+        )
     }
 
     /// Returns the number of requests not answered yet: over HTTP/2, of open streams.
@@ -237,7 +292,10 @@ impl Fake {
     /// Returns the number of events that receivers accepted, and of those in requests that they did
     /// not.
     pub fn events(&self) -> (u64, u64) {
-        (self.counts.posted.load(Ordering::Relaxed), self.counts.refused.load(Ordering::Relaxed))
+        (
+            self.counts.posted.load(Ordering::Relaxed),
+            self.counts.refused.load(Ordering::Relaxed),
+        )
     }
 
     /// Posts SNS's confirmation request for the events of an account to a URL and returns the
@@ -245,14 +303,30 @@ impl Fake {
     pub async fn subscribe(&self, account: &str, callback: &str) -> Option<u16> {
         let now_ms = self.server.clock.now_ms();
         let (topic, id) = (sns::topic(account), format!("subscription-{now_ms}"));
-        let body = sns::confirmation(&self.keys, &self.server.house.url, &topic, &id, &stamp(now_ms)).to_string();
-        let post = Post { url: callback.to_owned(), headers: sns_headers("SubscriptionConfirmation"), body };
+        let body = sns::confirmation(
+            &self.keys,
+            &self.server.house.url,
+            &topic,
+            &id,
+            &stamp(now_ms),
+        )
+        .to_string();
+        let post = Post {
+            url: callback.to_owned(),
+            headers: sns_headers("SubscriptionConfirmation"),
+            body,
+        };
         send(&self.client, post).await
     }
 
     /// Returns true if the subscription to an account's events was confirmed.
     pub fn is_subscribed(&self, account: &str) -> bool {
-        let confirmed = self.server.house.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        let confirmed = self
+            .server
+            .house
+            .confirmed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         confirmed.contains(&sns::topic(account))
     }
 }

@@ -45,29 +45,51 @@ fn canonical(status: u16) -> &'static str {
 /// Issues an access token for a signed assertion of a service account.
 fn token(came: &Came, house: &House) -> Reply {
     let form = came.form();
-    let refuse = |word: &str, about: &str| Reply::json(400, &json!({ "error": word, "error_description": about }));
-    if form.get("grant_type").map(String::as_str) != Some("urn:ietf:params:oauth:grant-type:jwt-bearer") {
+    let refuse = |word: &str, about: &str| {
+        Reply::json(400, &json!({ "error": word, "error_description": about }))
+    };
+    if form.get("grant_type").map(String::as_str)
+        != Some("urn:ietf:params:oauth:grant-type:jwt-bearer")
+    {
         return refuse("unsupported_grant_type", "Invalid grant_type");
     }
-    let Some((head, claims)) = form.get("assertion").and_then(|assertion| token_parts(assertion)) else {
+    let Some((head, claims)) = form
+        .get("assertion")
+        .and_then(|assertion| token_parts(assertion))
+    else {
         return refuse("invalid_grant", "Invalid JWT: Failed audience check.");
     };
     let scope = claims["scope"].as_str().unwrap_or_default();
-    let (issued, expires) = (claims["iat"].as_u64().unwrap_or_default(), claims["exp"].as_u64().unwrap_or_default());
+    let (issued, expires) = (
+        claims["iat"].as_u64().unwrap_or_default(),
+        claims["exp"].as_u64().unwrap_or_default(),
+    );
     let now_s = came.now_ms / 1_000;
-    if head["alg"] != "RS256" || claims["iss"].as_str().is_none_or(str::is_empty) || claims["aud"].as_str().is_none() {
+    if head["alg"] != "RS256"
+        || claims["iss"].as_str().is_none_or(str::is_empty)
+        || claims["aud"].as_str().is_none()
+    {
         return refuse("invalid_grant", "Invalid JWT Signature.");
     }
     if expires <= now_s || expires > issued + 3_600 || issued > now_s + 300 {
-        return refuse("invalid_grant", "Invalid JWT: Token must be a short-lived token (60 minutes).");
+        return refuse(
+            "invalid_grant",
+            "Invalid JWT: Token must be a short-lived token (60 minutes).",
+        );
     }
     if !scope.contains("firebase.messaging") && !scope.contains("cloud-platform") {
-        return refuse("invalid_scope", "Invalid OAuth scope or ID token audience provided.");
+        return refuse(
+            "invalid_scope",
+            "Invalid OAuth scope or ID token audience provided.",
+        );
     }
     let mut tokens = house.tokens.lock().unwrap_or_else(PoisonError::into_inner);
     let token = format!("ya29.fake-{}-{}", came.now_ms, tokens.len());
     tokens.insert(token.clone());
-    Reply::json(200, &json!({ "access_token": token, "expires_in": 3_599, "token_type": "Bearer" }))
+    Reply::json(
+        200,
+        &json!({ "access_token": token, "expires_in": 3_599, "token_type": "Bearer" }),
+    )
 }
 
 impl Wire for Fcm {
@@ -76,27 +98,58 @@ impl Wire for Fcm {
             return Read::Other(token(came, house));
         }
         let ["v1", "projects", project, "messages:send"] = came.path()[..] else {
-            return Read::Other(Reply { status: 404, headers: Vec::new(), body: "<html>Not Found</html>".to_owned() });
+            return Read::Other(Reply {
+                status: 404,
+                headers: Vec::new(),
+                body: "<html>Not Found</html>".to_owned(),
+            });
         };
         let refused = |reply| Read::Refused(project.to_owned(), reply);
-        let bearer = came.header("authorization").strip_prefix("Bearer ").unwrap_or_default();
-        if !house.tokens.lock().unwrap_or_else(PoisonError::into_inner).contains(bearer) {
+        let bearer = came
+            .header("authorization")
+            .strip_prefix("Bearer ")
+            .unwrap_or_default();
+        if !house
+            .tokens
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(bearer)
+        {
             return refused(unauthenticated());
         }
         if !house.knows(project) {
-            return refused(error(403, "PERMISSION_DENIED", "Permission denied on the project.", None));
+            return refused(error(
+                403,
+                "PERMISSION_DENIED",
+                "Permission denied on the project.",
+                None,
+            ));
         }
         let body = came.json();
-        let target = ["token", "topic", "condition"].iter().find_map(|name| body["message"][*name].as_str());
+        let target = ["token", "topic", "condition"]
+            .iter()
+            .find_map(|name| body["message"][*name].as_str());
         let Some(target) = target.filter(|target| !target.is_empty()) else {
-            let reply = error(400, "INVALID_ARGUMENT", "Recipient of the message is not set.", Some("INVALID_ARGUMENT"));
+            let reply = error(
+                400,
+                "INVALID_ARGUMENT",
+                "Recipient of the message is not set.",
+                Some("INVALID_ARGUMENT"),
+            );
             return refused(reply);
         };
-        Read::Message(Asked { account: project.to_owned(), to: target.to_owned(), ..Asked::default() })
+        Read::Message(Asked {
+            account: project.to_owned(),
+            to: target.to_owned(),
+            ..Asked::default()
+        })
     }
 
     fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply) {
-        let name = format!("projects/{}/messages/0:{now_ms}%{number:016x}", asked.account);
+        let name = format!(
+            "projects/{}/messages/0:{now_ms}%{number:016x}",
+            asked.account
+        );
         let reply = Reply::json(200, &json!({ "name": name }));
         (name, reply)
     }
@@ -120,7 +173,8 @@ impl Wire for Fcm {
                 },
             }]),
         };
-        let message = "Quota exceeded for quota metric 'Send requests' of service 'fcm.googleapis.com'.";
+        let message =
+            "Quota exceeded for quota metric 'Send requests' of service 'fcm.googleapis.com'.";
         let error = json!({ "code": 429, "message": message, "status": "RESOURCE_EXHAUSTED", "details": details });
         Reply::json(429, &json!({ "error": error })).after(delay)
     }
@@ -139,8 +193,7 @@ impl Wire for Fcm {
             "code": 403, "status": "PERMISSION_DENIED",
             "message": "Permission denied: Consumer has been suspended.",
         } });
-        body["error"]["details"] =
-            json!([{ "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "CONSUMER_SUSPENDED" }]);
+        body["error"]["details"] = json!([{ "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "CONSUMER_SUSPENDED" }]);
         Reply::json(403, &body)
     }
 
@@ -149,7 +202,12 @@ impl Wire for Fcm {
     }
 
     fn gone(&self, _: &Asked, _: u64) -> Reply {
-        error(404, "NOT_FOUND", "Requested entity was not found.", Some("UNREGISTERED"))
+        error(
+            404,
+            "NOT_FOUND",
+            "Requested entity was not found.",
+            Some("UNREGISTERED"),
+        )
     }
 }
 
@@ -161,11 +219,17 @@ mod tests {
     fn errors_have_googles_word_and_fcms_code() {
         let code = |reply: Reply| {
             let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
-            body["error"]["details"][0]["errorCode"].as_str().unwrap().to_owned()
+            body["error"]["details"][0]["errorCode"]
+                .as_str()
+                .unwrap()
+                .to_owned()
         };
         let asked = Asked::default();
         assert_eq!(code(Fcm.gone(&asked, 0)), "UNREGISTERED");
         assert_eq!(code(Fcm.failed(&asked, 503, None)), "UNAVAILABLE");
-        assert_eq!(code(Fcm.throttled(&asked, Whom::Recipient, None, 0)), "QUOTA_EXCEEDED");
+        assert_eq!(
+            code(Fcm.throttled(&asked, Whom::Recipient, None, 0)),
+            "QUOTA_EXCEEDED"
+        );
     }
 }

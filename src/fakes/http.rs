@@ -30,9 +30,18 @@ pub(super) async fn answer(
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Silent)?.to_bytes();
     let now_ms = server.clock.now_ms();
-    let came = Came { method: parts.method, uri: parts.uri, headers: parts.headers, body, now_ms };
+    let came = Came {
+        method: parts.method,
+        uri: parts.uri,
+        headers: parts.headers,
+        body,
+        now_ms,
+    };
     let _alone = link.turn(&server).await;
-    let (read, mark) = (wire.read(&came, &server.house), mark(&[came.uri.path().as_bytes(), &came.body]));
+    let (read, mark) = (
+        wire.read(&came, &server.house),
+        mark(&[came.uri.path().as_bytes(), &came.body]),
+    );
     *server.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(came);
     let reply = match read {
         Read::Message(asked) => message(&server, &*wire, &asked, mark).await?,
@@ -54,10 +63,19 @@ pub(super) async fn answer(
 }
 
 /// Decides on a message and returns its answer after the time that the answer takes.
-async fn message(server: &Server, wire: &dyn Wire, asked: &Asked, mark: u64) -> Result<Reply, Silent> {
+async fn message(
+    server: &Server,
+    wire: &dyn Wire,
+    asked: &Asked,
+    mark: u64,
+) -> Result<Reply, Silent> {
     let (verdict, now_ms) = server.judge(asked, mark);
     match verdict {
-        Verdict::Accepted { number, standing, fault } => {
+        Verdict::Accepted {
+            number,
+            standing,
+            fault,
+        } => {
             let (id, reply) = wire.accepted(asked, number, now_ms);
             server.remember(asked, &id, number, now_ms);
             match fault {
@@ -65,7 +83,11 @@ async fn message(server: &Server, wire: &dyn Wire, asked: &Asked, mark: u64) -> 
                 Some(Fault::Slow(time)) => sleep(time).await,
                 _ => server.work().await,
             }
-            Ok(if server.tells_quota { wire.with_quota(reply, standing, now_ms) } else { reply })
+            Ok(if server.tells_quota {
+                wire.with_quota(reply, standing, now_ms)
+            } else {
+                reply
+            })
         }
         Verdict::Over(whom, wait) => {
             server.work().await;
@@ -85,10 +107,13 @@ async fn message(server: &Server, wire: &dyn Wire, asked: &Asked, mark: u64) -> 
 
 fn response(reply: Reply) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(reply.body)));
-    *response.status_mut() = http::StatusCode::from_u16(reply.status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
+    *response.status_mut() =
+        http::StatusCode::from_u16(reply.status).unwrap_or(http::StatusCode::INTERNAL_SERVER_ERROR);
     for (name, value) in reply.headers {
         if let Ok(value) = http::HeaderValue::from_str(&value) {
-            response.headers_mut().insert(http::HeaderName::from_static(name), value);
+            response
+                .headers_mut()
+                .insert(http::HeaderName::from_static(name), value);
         }
     }
     response

@@ -18,7 +18,8 @@ pub struct Latency {
 impl Latency {
     /// Returns the expected latency with `under_way` requests in flight.
     pub fn expected(&self, under_way: usize) -> Duration {
-        self.base * u32::try_from(under_way.div_ceil(self.at_once.max(1)).max(1)).unwrap_or(u32::MAX)
+        self.base
+            * u32::try_from(under_way.div_ceil(self.at_once.max(1)).max(1)).unwrap_or(u32::MAX)
     }
 }
 
@@ -28,8 +29,14 @@ mod tests {
 
     #[test]
     fn latency_is_flat_up_to_the_knee_and_grows_behind_it() {
-        let latency = Latency { base: Duration::from_millis(20), at_once: 50 };
+        let latency = Latency {
+            base: Duration::from_millis(20),
+            at_once: 50,
+        };
         let at = |under_way| latency.expected(under_way).as_millis();
-        assert_eq!([at(0), at(1), at(50), at(51), at(100), at(500)], [20, 20, 20, 40, 40, 200]);
+        assert_eq!(
+            [at(0), at(1), at(50), at(51), at(100), at(500)],
+            [20, 20, 20, 40, 40, 200]
+        );
     }
 }

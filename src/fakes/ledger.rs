@@ -66,7 +66,10 @@ impl Book {
     fn second(&mut self, now_ms: u64) -> &mut Second {
         let at_s = now_ms / 1_000;
         if self.seconds.last().is_none_or(|last| last.at_s < at_s) {
-            self.seconds.push(Second { at_s, ..Second::default() });
+            self.seconds.push(Second {
+                at_s,
+                ..Second::default()
+            });
         }
         let last = self.seconds.len() - 1;
         &mut self.seconds[last]
@@ -75,7 +78,11 @@ impl Book {
 
 pub(super) enum Verdict {
     /// Accepted as the message of this number; the fault may delay or suppress the answer.
-    Accepted { number: u64, standing: Standing, fault: Option<Fault> },
+    Accepted {
+        number: u64,
+        standing: Standing,
+        fault: Option<Fault>,
+    },
     /// Failed by this fault.
     Faulty(Fault),
     /// Refused because the quota of this party is used up for this time.
@@ -97,7 +104,15 @@ impl Ledger {
     pub(super) fn new(plan: Plan, per_recipient: Option<Quota>, per_sender: Option<Quota>) -> Self {
         let numbers = super::plan::scrambled(plan.seed) % 1_000_000;
         let (books, narrow, gone) = (HashMap::new(), HashMap::new(), HashSet::new());
-        Self { plan, per_recipient, per_sender, numbers, books, narrow, gone }
+        Self {
+            plan,
+            per_recipient,
+            per_sender,
+            numbers,
+            books,
+            narrow,
+            gone,
+        }
     }
 
     fn book(&mut self, account: &str) -> &mut Book {
@@ -112,8 +127,15 @@ impl Ledger {
         let book = self.book(&asked.account);
         book.totals.requests += 1;
         let (nth, suspended, own) = (book.totals.requests, book.is_suspended, book.fault.clone());
-        let fault = suspended.then_some(Fault::Suspend).or(own).or_else(|| self.plan.fault(&asked.account, nth).cloned());
-        let fault = fault.or_else(|| self.gone.contains(&asked.to).then_some(Fault::PermanentRecipient));
+        let fault = suspended
+            .then_some(Fault::Suspend)
+            .or(own)
+            .or_else(|| self.plan.fault(&asked.account, nth).cloned());
+        let fault = fault.or_else(|| {
+            self.gone
+                .contains(&asked.to)
+                .then_some(Fault::PermanentRecipient)
+        });
         match fault {
             None | Some(Fault::Slow(_) | Fault::ResetAfterWrite) => {}
             Some(fault) => {
@@ -146,7 +168,15 @@ impl Ledger {
                 book.totals.duplicates += u64::from(!book.seen.insert(mark));
                 let (limit, accepted) = (book.quota.map(|quota| quota.limit), book.totals.accepted);
                 self.numbers += 1;
-                Verdict::Accepted { number: self.numbers, standing: Standing { limit, left, accepted }, fault }
+                Verdict::Accepted {
+                    number: self.numbers,
+                    standing: Standing {
+                        limit,
+                        left,
+                        accepted,
+                    },
+                    fault,
+                }
             }
         }
     }
@@ -157,10 +187,15 @@ impl Ledger {
         if self.narrow.len() > NARROW {
             self.narrow.clear();
         }
-        let limits = [(Whom::Sender, self.per_sender, &asked.sender), (Whom::Recipient, self.per_recipient, &asked.to)];
+        let limits = [
+            (Whom::Sender, self.per_sender, &asked.sender),
+            (Whom::Recipient, self.per_recipient, &asked.to),
+        ];
         limits.into_iter().find_map(|(whom, quota, whose)| {
             let quota = quota.filter(|_| !whose.is_empty())?;
-            let counter = self.narrow.entry((whom, asked.account.clone(), whose.clone()));
+            let counter = self
+                .narrow
+                .entry((whom, asked.account.clone(), whose.clone()));
             match counter.or_default().take(&quota, now_ms) {
                 Taken::Passes { .. } => None,
                 Taken::Over { wait } => Some((whom, wait)),
@@ -179,7 +214,11 @@ impl Ledger {
     pub(super) fn remember(&mut self, asked: &Asked, id: &str, now_ms: u64) {
         let received = &mut self.book(&asked.account).received;
         if received.len() < KEPT {
-            received.push(Received { at_ms: now_ms, id: id.to_owned(), to: asked.to.clone() });
+            received.push(Received {
+                at_ms: now_ms,
+                id: id.to_owned(),
+                to: asked.to.clone(),
+            });
         }
     }
 
@@ -198,7 +237,9 @@ impl Ledger {
     /// Returns the fault of all requests of an account, messages or not.
     pub(super) fn account_fault(&self, account: &str) -> Option<Fault> {
         let book = self.books.get(account)?;
-        book.is_suspended.then_some(Fault::Suspend).or_else(|| book.fault.clone())
+        book.is_suspended
+            .then_some(Fault::Suspend)
+            .or_else(|| book.fault.clone())
     }
 
     pub(super) fn set_plan(&mut self, plan: Plan) {
@@ -211,19 +252,32 @@ impl Ledger {
 
     pub(super) fn standing(&mut self, account: &str) -> Standing {
         let book = self.book(account);
-        Standing { limit: book.quota.map(|quota| quota.limit), left: 0, accepted: book.totals.accepted }
+        Standing {
+            limit: book.quota.map(|quota| quota.limit),
+            left: 0,
+            accepted: book.totals.accepted,
+        }
     }
 
     pub(super) fn received(&self, account: &str) -> Vec<Received> {
-        self.books.get(account).map(|book| book.received.clone()).unwrap_or_default()
+        self.books
+            .get(account)
+            .map(|book| book.received.clone())
+            .unwrap_or_default()
     }
 
     pub(super) fn seconds(&self, account: &str) -> Vec<Second> {
-        self.books.get(account).map(|book| book.seconds.clone()).unwrap_or_default()
+        self.books
+            .get(account)
+            .map(|book| book.seconds.clone())
+            .unwrap_or_default()
     }
 
     pub(super) fn totals(&self, account: &str) -> Totals {
-        self.books.get(account).map(|book| book.totals).unwrap_or_default()
+        self.books
+            .get(account)
+            .map(|book| book.totals)
+            .unwrap_or_default()
     }
 
     pub(super) fn accounts(&self) -> Vec<String> {
@@ -238,7 +292,11 @@ mod tests {
     use super::*;
 
     fn asked(account: &str, to: &str) -> Asked {
-        Asked { account: account.to_owned(), to: to.to_owned(), ..Asked::default() }
+        Asked {
+            account: account.to_owned(),
+            to: to.to_owned(),
+            ..Asked::default()
+        }
     }
 
     #[test]
@@ -249,18 +307,49 @@ mod tests {
             ledger.judge(&asked("a", "x"), mark, now_ms);
             ledger.judge(&asked("b", "x"), mark / 2, now_ms);
         }
-        let second = |at_s| Second { at_s, accepted: 3, refused: 7 };
+        let second = |at_s| Second {
+            at_s,
+            accepted: 3,
+            refused: 7,
+        };
         assert_eq!(ledger.seconds("a"), [second(1), second(2)]);
-        assert_eq!(ledger.totals("a"), Totals { requests: 20, accepted: 6, refused: 14, failed: 0, duplicates: 0 });
-        assert_eq!(ledger.totals("b"), Totals { requests: 20, accepted: 20, refused: 0, failed: 0, duplicates: 10 });
+        assert_eq!(
+            ledger.totals("a"),
+            Totals {
+                requests: 20,
+                accepted: 6,
+                refused: 14,
+                failed: 0,
+                duplicates: 0
+            }
+        );
+        assert_eq!(
+            ledger.totals("b"),
+            Totals {
+                requests: 20,
+                accepted: 20,
+                refused: 0,
+                failed: 0,
+                duplicates: 10
+            }
+        );
     }
 
     #[test]
     fn a_recipients_limit_is_not_the_accounts() {
         let mut ledger = Ledger::new(Plan::default(), Some(Quota::per_second(1.0)), None);
-        assert!(matches!(ledger.judge(&asked("a", "x"), 1, 0), Verdict::Accepted { .. }));
-        assert!(matches!(ledger.judge(&asked("a", "x"), 2, 0), Verdict::Over(Whom::Recipient, _)));
-        assert!(matches!(ledger.judge(&asked("a", "y"), 3, 0), Verdict::Accepted { .. }));
+        assert!(matches!(
+            ledger.judge(&asked("a", "x"), 1, 0),
+            Verdict::Accepted { .. }
+        ));
+        assert!(matches!(
+            ledger.judge(&asked("a", "x"), 2, 0),
+            Verdict::Over(Whom::Recipient, _)
+        ));
+        assert!(matches!(
+            ledger.judge(&asked("a", "y"), 3, 0),
+            Verdict::Accepted { .. }
+        ));
     }
 
     #[test]
@@ -268,10 +357,28 @@ mod tests {
         let mut ledger = Ledger::new(Plan::default(), None, None);
         ledger.suspend("a", true);
         ledger.bury("z");
-        assert!(matches!(ledger.judge(&asked("a", "x"), 1, 0), Verdict::Faulty(Fault::Suspend)));
+        assert!(matches!(
+            ledger.judge(&asked("a", "x"), 1, 0),
+            Verdict::Faulty(Fault::Suspend)
+        ));
         ledger.suspend("a", false);
-        assert!(matches!(ledger.judge(&asked("a", "x"), 1, 0), Verdict::Accepted { .. }));
-        assert!(matches!(ledger.judge(&asked("a", "z"), 1, 0), Verdict::Faulty(Fault::PermanentRecipient)));
-        assert_eq!(ledger.totals("a"), Totals { requests: 3, accepted: 1, refused: 0, failed: 2, duplicates: 0 });
+        assert!(matches!(
+            ledger.judge(&asked("a", "x"), 1, 0),
+            Verdict::Accepted { .. }
+        ));
+        assert!(matches!(
+            ledger.judge(&asked("a", "z"), 1, 0),
+            Verdict::Faulty(Fault::PermanentRecipient)
+        ));
+        assert_eq!(
+            ledger.totals("a"),
+            Totals {
+                requests: 3,
+                accepted: 1,
+                refused: 0,
+                failed: 2,
+                duplicates: 0
+            }
+        );
     }
 }

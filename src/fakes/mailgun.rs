@@ -17,10 +17,15 @@ fn message(status: u16, text: &str) -> Reply {
 
 impl Wire for Mailgun {
     fn read(&self, came: &Came, house: &House) -> Read {
-        let ["v3", domain, "messages"] = came.path()[..] else { return Read::Other(message(404, "Not Found")) };
+        let ["v3", domain, "messages"] = came.path()[..] else {
+            return Read::Other(message(404, "Not Found"));
+        };
         let refused = |reply| Read::Refused(domain.to_owned(), reply);
         if came.method != "POST" {
-            return refused(message(405, "The method is not allowed for the requested URL."));
+            return refused(message(
+                405,
+                "The method is not allowed for the requested URL.",
+            ));
         }
         let is_in = |(user, key): (String, String)| user == "api" && house.lets_in(domain, &key);
         if !basic(came.header("authorization")).is_some_and(is_in) {
@@ -33,13 +38,27 @@ impl Wire for Mailgun {
                 return refused(message(400, &format!("{name} parameter is missing")));
             }
             if !field(name).contains('@') {
-                return refused(message(400, &format!("{name} parameter is not a valid address. please check documentation")));
+                return refused(message(
+                    400,
+                    &format!("{name} parameter is not a valid address. please check documentation"),
+                ));
             }
         }
-        if ["text", "html", "template"].iter().all(|name| field(name).is_empty()) {
-            return refused(message(400, "Need at least one of 'text' or 'html' parameters specified"));
+        if ["text", "html", "template"]
+            .iter()
+            .all(|name| field(name).is_empty())
+        {
+            return refused(message(
+                400,
+                "Need at least one of 'text' or 'html' parameters specified",
+            ));
         }
-        Read::Message(Asked { account: domain.to_owned(), to: field("to"), sender: field("from"), ..Asked::default() })
+        Read::Message(Asked {
+            account: domain.to_owned(),
+            to: field("to"),
+            sender: field("from"),
+            ..Asked::default()
+        })
     }
 
     fn accepted(&self, asked: &Asked, number: u64, _: u64) -> (String, Reply) {
@@ -57,7 +76,13 @@ impl Wire for Mailgun {
     }
 
     fn suspended(&self, asked: &Asked) -> Reply {
-        message(403, &format!("Domain {} is not allowed to send: The domain is disabled", asked.account))
+        message(
+            403,
+            &format!(
+                "Domain {} is not allowed to send: The domain is disabled",
+                asked.account
+            ),
+        )
     }
 
     fn unauthorized(&self, _: &Asked) -> Reply {
@@ -65,6 +90,9 @@ impl Wire for Mailgun {
     }
 
     fn gone(&self, _: &Asked, _: u64) -> Reply {
-        message(400, "to parameter is not a valid address. please check documentation")
+        message(
+            400,
+            "to parameter is not a valid address. please check documentation",
+        )
     }
 }

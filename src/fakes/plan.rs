@@ -97,7 +97,11 @@ impl Plan {
                     When::Share(share) => dice(self.seed, &(account, nth, index)) < share,
                 }
         };
-        self.rules.iter().enumerate().find(fits).map(|(_, rule)| &rule.fault)
+        self.rules
+            .iter()
+            .enumerate()
+            .find(fits)
+            .map(|(_, rule)| &rule.fault)
     }
 }
 
@@ -121,7 +125,11 @@ mod tests {
     use super::*;
 
     fn rule(account: Option<&str>, when: When, fault: Fault) -> Rule {
-        Rule { account: account.map(str::to_owned), when, fault }
+        Rule {
+            account: account.map(str::to_owned),
+            when,
+            fault,
+        }
     }
 
     #[test]
@@ -132,17 +140,48 @@ mod tests {
             rule(Some("b"), When::Always, Fault::Suspend),
         ];
         let plan = Plan { seed: 1, rules };
-        let of = |account: &str| (1..=5).map(|nth| plan.fault(account, nth).cloned()).collect::<Vec<_>>();
-        assert_eq!(of("a"), [None, Some(Fault::Hang), Some(Fault::Hang), Some(Fault::Garbage), None]);
-        assert_eq!(of("b")[..3], [Some(Fault::Suspend), Some(Fault::Suspend), Some(Fault::Garbage)]);
+        let of = |account: &str| {
+            (1..=5)
+                .map(|nth| plan.fault(account, nth).cloned())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of("a"),
+            [
+                None,
+                Some(Fault::Hang),
+                Some(Fault::Hang),
+                Some(Fault::Garbage),
+                None
+            ]
+        );
+        assert_eq!(
+            of("b")[..3],
+            [
+                Some(Fault::Suspend),
+                Some(Fault::Suspend),
+                Some(Fault::Garbage)
+            ]
+        );
         assert_eq!(of("c")[3], Some(Fault::Garbage));
     }
 
     #[test]
     fn a_share_is_kept_and_the_same_seed_chooses_the_same() {
-        let plan = |seed| Plan { seed, rules: vec![rule(None, When::Share(0.1), Fault::Hang)] };
-        let chosen = |seed| (0..10_000).filter(|nth| plan(seed).fault("a", *nth).is_some()).collect::<Vec<u64>>();
-        assert!((900..=1_100).contains(&chosen(7).len()), "{}", chosen(7).len());
+        let plan = |seed| Plan {
+            seed,
+            rules: vec![rule(None, When::Share(0.1), Fault::Hang)],
+        };
+        let chosen = |seed| {
+            (0..10_000)
+                .filter(|nth| plan(seed).fault("a", *nth).is_some())
+                .collect::<Vec<u64>>()
+        };
+        assert!(
+            (900..=1_100).contains(&chosen(7).len()),
+            "{}",
+            chosen(7).len()
+        );
         assert_eq!(chosen(7), chosen(7));
         assert_ne!(chosen(7), chosen(8));
     }

@@ -52,7 +52,10 @@ impl Poster {
         let permits = Arc::new(Semaphore::new(AT_ONCE));
         let (mut queue, mut waiting, mut number) = (Queue::new(), BTreeMap::new(), 0u64);
         loop {
-            let next = queue.peek().map_or_else(|| Instant::now() + Duration::from_secs(3_600), |Reverse((due, _))| *due);
+            let next = queue.peek().map_or_else(
+                || Instant::now() + Duration::from_secs(3_600),
+                |Reverse((due, _))| *due,
+            );
             tokio::select! {
                 () = me.stop.cancelled() => return,
                 came = coming.recv() => {
@@ -90,14 +93,27 @@ impl Poster {
     async fn tell(&self, told: &[Told]) {
         for nth in 1..=TRIES {
             let now_ms = self.clock.now_ms();
-            let Some(post) = post(self.speaks, told, &self.house, &self.keys, &self.secret, now_ms) else { return };
+            let Some(post) = post(
+                self.speaks,
+                told,
+                &self.house,
+                &self.keys,
+                &self.secret,
+                now_ms,
+            ) else {
+                return;
+            };
             match send(&self.client, post).await {
                 Some(200..=299) => {
-                    self.counts.posted.fetch_add(told.len() as u64, Ordering::Relaxed);
+                    self.counts
+                        .posted
+                        .fetch_add(told.len() as u64, Ordering::Relaxed);
                     return;
                 }
                 _ => {
-                    self.counts.refused.fetch_add(told.len() as u64, Ordering::Relaxed);
+                    self.counts
+                        .refused
+                        .fetch_add(told.len() as u64, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_millis(200) * 2u32.pow(nth)).await;
                 }
             }
@@ -107,9 +123,16 @@ impl Poster {
 
 /// Sends a request and returns the status of the answer; `None` without an answer.
 pub(super) async fn send(client: &reqwest::Client, post: Post) -> Option<u16> {
-    let mut request = client.post(&post.url).timeout(Duration::from_secs(10)).body(post.body);
+    let mut request = client
+        .post(&post.url)
+        .timeout(Duration::from_secs(10))
+        .body(post.body);
     for (name, value) in post.headers {
         request = request.header(name, value);
     }
-    request.send().await.ok().map(|answer| answer.status().as_u16())
+    request
+        .send()
+        .await
+        .ok()
+        .map(|answer| answer.status().as_u16())
 }

@@ -14,11 +14,16 @@ pub struct Quota {
 impl Quota {
     /// Creates a quota of `limit` requests per second.
     pub fn per_second(limit: f64) -> Self {
-        Self { limit, window: Duration::from_secs(1) }
+        Self {
+            limit,
+            window: Duration::from_secs(1),
+        }
     }
 
     fn window_ms(&self) -> u64 {
-        u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX).max(1)
+        u64::try_from(self.window.as_millis())
+            .unwrap_or(u64::MAX)
+            .max(1)
     }
 
     /// Returns the number of requests that a window accepts: a limit of 0.5 accepts one in every
@@ -62,10 +67,14 @@ impl Counter {
         }
         let allowed = quota.allowed(window);
         if self.taken >= allowed {
-            return Taken::Over { wait: Duration::from_millis(long - now_ms % long) };
+            return Taken::Over {
+                wait: Duration::from_millis(long - now_ms % long),
+            };
         }
         self.taken += 1;
-        Taken::Passes { left: allowed - self.taken }
+        Taken::Passes {
+            left: allowed - self.taken,
+        }
     }
 }
 
@@ -75,15 +84,30 @@ mod tests {
 
     fn passed(quota: Quota, times_ms: impl Iterator<Item = u64>) -> usize {
         let mut counter = Counter::default();
-        times_ms.filter(|now_ms| matches!(counter.take(&quota, *now_ms), Taken::Passes { .. })).count()
+        times_ms
+            .filter(|now_ms| matches!(counter.take(&quota, *now_ms), Taken::Passes { .. }))
+            .count()
     }
 
     #[test]
     fn a_window_lets_its_limit_through_and_no_more() {
         assert_eq!(passed(Quota::per_second(10.0), 5_000..5_100), 10);
-        assert_eq!(passed(Quota::per_second(10.0), 5_950..6_050), 20, "the next window has its own");
+        assert_eq!(
+            passed(Quota::per_second(10.0), 5_950..6_050),
+            20,
+            "the next window has its own"
+        );
         assert_eq!(passed(Quota::per_second(0.0), 0..5_000), 0);
-        assert_eq!(passed(Quota { limit: 3.0, window: Duration::from_secs(60) }, (0..120).map(|s| s * 1_000)), 6);
+        assert_eq!(
+            passed(
+                Quota {
+                    limit: 3.0,
+                    window: Duration::from_secs(60)
+                },
+                (0..120).map(|s| s * 1_000)
+            ),
+            6
+        );
     }
 
     #[test]
@@ -95,8 +119,19 @@ mod tests {
     #[test]
     fn a_refusal_says_when_the_next_window_begins_and_a_new_limit_counts_at_once() {
         let mut counter = Counter::default();
-        assert_eq!(counter.take(&Quota::per_second(2.0), 7_300), Taken::Passes { left: 1 });
-        assert_eq!(counter.take(&Quota::per_second(1.0), 7_300), Taken::Over { wait: Duration::from_millis(700) });
-        assert_eq!(counter.take(&Quota::per_second(4.0), 7_400), Taken::Passes { left: 2 });
+        assert_eq!(
+            counter.take(&Quota::per_second(2.0), 7_300),
+            Taken::Passes { left: 1 }
+        );
+        assert_eq!(
+            counter.take(&Quota::per_second(1.0), 7_300),
+            Taken::Over {
+                wait: Duration::from_millis(700)
+            }
+        );
+        assert_eq!(
+            counter.take(&Quota::per_second(4.0), 7_400),
+            Taken::Passes { left: 2 }
+        );
     }
 }

@@ -11,7 +11,10 @@ use super::wire::{Asked, Came, House, Read, Reply, Standing, Wire, whole_seconds
 pub struct Sendgrid;
 
 fn error(status: u16, field: Option<&str>, message: &str) -> Reply {
-    Reply::json(status, &json!({ "errors": [{ "message": message, "field": field, "help": null }] }))
+    Reply::json(
+        status,
+        &json!({ "errors": [{ "message": message, "field": field, "help": null }] }),
+    )
 }
 
 impl Wire for Sendgrid {
@@ -19,7 +22,11 @@ impl Wire for Sendgrid {
         if came.path() != ["v3", "mail", "send"] {
             return Read::Other(error(404, None, "Not Found"));
         }
-        let key = came.header("authorization").strip_prefix("Bearer ").unwrap_or_default().to_owned();
+        let key = came
+            .header("authorization")
+            .strip_prefix("Bearer ")
+            .unwrap_or_default()
+            .to_owned();
         if came.method != "POST" {
             return Read::Refused(key, error(405, None, "method not allowed"));
         }
@@ -28,24 +35,52 @@ impl Wire for Sendgrid {
             return Read::Refused(key, self.unauthorized(&asked));
         }
         let body = came.json();
-        let to = body["personalizations"][0]["to"][0]["email"].as_str().unwrap_or_default();
+        let to = body["personalizations"][0]["to"][0]["email"]
+            .as_str()
+            .unwrap_or_default();
         let from = body["from"]["email"].as_str().unwrap_or_default();
         if to.is_empty() || !to.contains('@') {
             let message = "Does not contain a valid address.";
-            return Read::Refused(key, error(400, Some("personalizations.0.to.0.email"), message));
+            return Read::Refused(
+                key,
+                error(400, Some("personalizations.0.to.0.email"), message),
+            );
         }
         if !from.contains('@') {
-            return Read::Refused(key, error(400, Some("from.email"), "The from email does not contain a valid address."));
+            return Read::Refused(
+                key,
+                error(
+                    400,
+                    Some("from.email"),
+                    "The from email does not contain a valid address.",
+                ),
+            );
         }
         if !body["content"].is_array() && !body["template_id"].is_string() {
-            return Read::Refused(key, error(400, Some("content"), "The content parameter is required."));
+            return Read::Refused(
+                key,
+                error(400, Some("content"), "The content parameter is required."),
+            );
         }
-        Read::Message(Asked { account: key, to: to.to_owned(), sender: from.to_owned(), ..Asked::default() })
+        Read::Message(Asked {
+            account: key,
+            to: to.to_owned(),
+            sender: from.to_owned(),
+            ..Asked::default()
+        })
     }
 
     fn accepted(&self, _: &Asked, number: u64, _: u64) -> (String, Reply) {
         let id = format!("f4k3{number:018}");
-        (id.clone(), Reply { status: 202, headers: Vec::new(), body: String::new() }.with("x-message-id", id))
+        (
+            id.clone(),
+            Reply {
+                status: 202,
+                headers: Vec::new(),
+                body: String::new(),
+            }
+            .with("x-message-id", id),
+        )
     }
 
     fn throttled(&self, _: &Asked, _: Whom, delay: Option<Duration>, now_ms: u64) -> Reply {
@@ -69,11 +104,19 @@ impl Wire for Sendgrid {
     }
 
     fn unauthorized(&self, _: &Asked) -> Reply {
-        error(401, None, "The provided authorization grant is invalid, expired, or revoked")
+        error(
+            401,
+            None,
+            "The provided authorization grant is invalid, expired, or revoked",
+        )
     }
 
     fn gone(&self, _: &Asked, _: u64) -> Reply {
-        error(400, Some("personalizations.0.to.0.email"), "Does not contain a valid address.")
+        error(
+            400,
+            Some("personalizations.0.to.0.email"),
+            "Does not contain a valid address.",
+        )
     }
 
     fn with_quota(&self, reply: Reply, standing: Standing, now_ms: u64) -> Reply {

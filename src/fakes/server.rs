@@ -23,7 +23,10 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new(latency: Latency) -> Self {
-        Self { latency, room: Semaphore::new(latency.at_once.max(1)) }
+        Self {
+            latency,
+            room: Semaphore::new(latency.at_once.max(1)),
+        }
     }
 }
 
@@ -80,15 +83,22 @@ impl Server {
     /// Stores an accepted message and schedules its events.
     pub(super) fn remember(&self, asked: &Asked, id: &str, number: u64, now_ms: u64) {
         self.ledger().remember(asked, id, now_ms);
-        let Some((events, poster)) = &self.events else { return };
-        let Some((fate, times)) = events.fate(self.seed, number) else { return };
+        let Some((events, poster)) = &self.events else {
+            return;
+        };
+        let Some((fate, times)) = events.fate(self.seed, number) else {
+            return;
+        };
         let told = Told {
             event_id: format!("event-{number:016x}"),
             account: asked.account.clone(),
             id: id.to_owned(),
             to: asked.to.clone(),
             fate,
-            callback: asked.callback.clone().unwrap_or_else(|| events.callback(&asked.account).to_owned()),
+            callback: asked
+                .callback
+                .clone()
+                .unwrap_or_else(|| events.callback(&asked.account).to_owned()),
             at_ms: now_ms + u64::try_from(events.delay.as_millis()).unwrap_or_default(),
         };
         for delay in times {
@@ -98,7 +108,11 @@ impl Server {
 
     /// Waits for the time that an answer takes.
     pub(super) async fn work(&self) {
-        let pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let pace = self
+            .pace
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let Some(pace) = pace {
             let _place = pace.room.acquire().await;
             sleep(pace.latency.base).await;

@@ -21,7 +21,11 @@ impl Wire for Ses {
             return Read::Other(reply);
         }
         let Some(signed) = sigv4::read(came.header("authorization")) else {
-            return Read::Other(error(403, "MissingAuthenticationTokenException", "Missing Authentication Token"));
+            return Read::Other(error(
+                403,
+                "MissingAuthenticationTokenException",
+                "Missing Authentication Token",
+            ));
         };
         let account = signed.key_id.clone();
         if !house.secrets.is_empty() {
@@ -37,34 +41,61 @@ impl Wire for Ses {
             ("GET", ["v2", "email", "account"]) => Read::Quota(account),
             ("POST", ["v2", "email", "outbound-emails"]) => {
                 let body = came.json();
-                let to = body["Destination"]["ToAddresses"][0].as_str().unwrap_or_default();
+                let to = body["Destination"]["ToAddresses"][0]
+                    .as_str()
+                    .unwrap_or_default();
                 let from = body["FromEmailAddress"].as_str().unwrap_or_default();
                 if !to.contains('@') || !from.contains('@') {
-                    return Read::Refused(account, error(400, "BadRequestException", "Missing final '@domain'"));
+                    return Read::Refused(
+                        account,
+                        error(400, "BadRequestException", "Missing final '@domain'"),
+                    );
                 }
                 if !body["Content"].is_object() {
-                    return Read::Refused(account, error(400, "BadRequestException", "Content is required."));
+                    return Read::Refused(
+                        account,
+                        error(400, "BadRequestException", "Content is required."),
+                    );
                 }
-                Read::Message(Asked { account, to: to.to_owned(), sender: from.to_owned(), ..Asked::default() })
+                Read::Message(Asked {
+                    account,
+                    to: to.to_owned(),
+                    sender: from.to_owned(),
+                    ..Asked::default()
+                })
             }
-            _ => Read::Refused(account, error(404, "UnknownOperationException", "unknown operation")),
+            _ => Read::Refused(
+                account,
+                error(404, "UnknownOperationException", "unknown operation"),
+            ),
         }
     }
 
     fn accepted(&self, _: &Asked, number: u64, _: u64) -> (String, Reply) {
-        let id = format!("0100018f{:08x}-{number:08x}-0000-4000-8000-{number:012x}-000000", number >> 32);
+        let id = format!(
+            "0100018f{:08x}-{number:08x}-0000-4000-8000-{number:012x}-000000",
+            number >> 32
+        );
         let reply = Reply::json(200, &json!({ "MessageId": id }));
         (id, reply)
     }
 
     /// Builds the answer to an exceeded quota, without the delay because SES has no place for it.
     fn throttled(&self, _: &Asked, _: Whom, _: Option<Duration>, _: u64) -> Reply {
-        error(429, "TooManyRequestsException", "Maximum sending rate exceeded.")
+        error(
+            429,
+            "TooManyRequestsException",
+            "Maximum sending rate exceeded.",
+        )
     }
 
     fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
         match (code, status) {
-            (Some("Daily"), _) => error(status, "TooManyRequestsException", "Daily message quota exceeded."),
+            (Some("Daily"), _) => error(
+                status,
+                "TooManyRequestsException",
+                "Daily message quota exceeded.",
+            ),
             (Some(code), _) => error(status, code, "It was not possible."),
             (None, 503) => error(503, "ServiceUnavailableException", "Service Unavailable"),
             (None, _) => error(status, "InternalServiceErrorException", "Internal error"),
@@ -72,7 +103,11 @@ impl Wire for Ses {
     }
 
     fn suspended(&self, _: &Asked) -> Reply {
-        error(400, "AccountSuspendedException", "The account's ability to send email has been permanently restricted.")
+        error(
+            400,
+            "AccountSuspendedException",
+            "The account's ability to send email has been permanently restricted.",
+        )
     }
 
     fn unauthorized(&self, _: &Asked) -> Reply {

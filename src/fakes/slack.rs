@@ -26,7 +26,9 @@ impl Wire for Slack {
     fn read(&self, came: &Came, house: &House) -> Read {
         let path = came.path();
         let body = came.json();
-        let has_text = ["text", "blocks", "attachments"].iter().any(|name| !body[*name].is_null());
+        let has_text = ["text", "blocks", "attachments"]
+            .iter()
+            .any(|name| !body[*name].is_null());
         match path[..] {
             ["services", _, _, _] => {
                 let account = came.uri.path().to_owned();
@@ -39,10 +41,18 @@ impl Wire for Slack {
                 if !has_text {
                     return Read::Refused(account, Reply::text(400, "no_text"));
                 }
-                Read::Message(Asked { to: account.clone(), account, ..Asked::default() })
+                Read::Message(Asked {
+                    to: account.clone(),
+                    account,
+                    ..Asked::default()
+                })
             }
             ["api", "chat.postMessage"] => {
-                let token = came.header("authorization").strip_prefix("Bearer ").unwrap_or_default().to_owned();
+                let token = came
+                    .header("authorization")
+                    .strip_prefix("Bearer ")
+                    .unwrap_or_default()
+                    .to_owned();
                 if token.is_empty() {
                     return Read::Refused(token, not_ok("not_authed"));
                 }
@@ -56,7 +66,12 @@ impl Wire for Slack {
                 if !has_text {
                     return Read::Refused(token, not_ok("no_text"));
                 }
-                Read::Message(Asked { account: token, to: channel, door: WEB.to_owned(), ..Asked::default() })
+                Read::Message(Asked {
+                    account: token,
+                    to: channel,
+                    door: WEB.to_owned(),
+                    ..Asked::default()
+                })
             }
             _ => Read::Other(Reply::text(404, "no_service")),
         }
@@ -65,7 +80,10 @@ impl Wire for Slack {
     fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply) {
         let ts = format!("{}.{:06}", now_ms / 1_000, number % 1_000_000);
         let reply = if is_web(asked) {
-            Reply::json(200, &json!({ "ok": true, "channel": asked.to, "ts": ts, "message": { "type": "message", "ts": ts } }))
+            Reply::json(
+                200,
+                &json!({ "ok": true, "channel": asked.to, "ts": ts, "message": { "type": "message", "ts": ts } }),
+            )
         } else {
             Reply::text(200, "ok")
         };
@@ -74,7 +92,11 @@ impl Wire for Slack {
 
     fn throttled(&self, asked: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {
         let body = json!({ "ok": false, "error": "ratelimited" });
-        let reply = if is_web(asked) { Reply::json(429, &body) } else { Reply::text(429, "rate_limited") };
+        let reply = if is_web(asked) {
+            Reply::json(429, &body)
+        } else {
+            Reply::text(429, "rate_limited")
+        };
         reply.after(delay)
     }
 
@@ -82,7 +104,11 @@ impl Wire for Slack {
         match (is_web(asked), code) {
             (true, Some(code)) => not_ok(code),
             (true, None) => {
-                let word = if status == 503 { "service_unavailable" } else { "internal_error" };
+                let word = if status == 503 {
+                    "service_unavailable"
+                } else {
+                    "internal_error"
+                };
                 Reply::json(status, &json!({ "ok": false, "error": word }))
             }
             (false, code) => Reply::text(status, code.unwrap_or("rollup_error")),
@@ -90,14 +116,26 @@ impl Wire for Slack {
     }
 
     fn suspended(&self, asked: &Asked) -> Reply {
-        if is_web(asked) { not_ok("account_inactive") } else { Reply::text(403, "action_prohibited") }
+        if is_web(asked) {
+            not_ok("account_inactive")
+        } else {
+            Reply::text(403, "action_prohibited")
+        }
     }
 
     fn unauthorized(&self, asked: &Asked) -> Reply {
-        if is_web(asked) { not_ok("invalid_auth") } else { Reply::text(403, "invalid_token") }
+        if is_web(asked) {
+            not_ok("invalid_auth")
+        } else {
+            Reply::text(403, "invalid_token")
+        }
     }
 
     fn gone(&self, asked: &Asked, _: u64) -> Reply {
-        if is_web(asked) { not_ok("channel_not_found") } else { Reply::text(410, "channel_is_archived") }
+        if is_web(asked) {
+            not_ok("channel_not_found")
+        } else {
+            Reply::text(410, "channel_is_archived")
+        }
     }
 }

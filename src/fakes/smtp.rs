@@ -58,12 +58,25 @@ enum Next {
 
 impl<'a> Session<'a> {
     fn new(server: &'a Server, stream: TcpStream) -> Self {
-        Self { server, stream: BufReader::new(stream), account: String::new(), from: String::new(), to: Vec::new() }
+        Self {
+            server,
+            stream: BufReader::new(stream),
+            account: String::new(),
+            from: String::new(),
+            to: Vec::new(),
+        }
     }
 
     async fn say(&mut self, text: &str) -> std::io::Result<Next> {
-        self.stream.get_mut().write_all(format!("{text}\r\n").as_bytes()).await?;
-        Ok(if text.starts_with("421") { Next::Close } else { Next::Line })
+        self.stream
+            .get_mut()
+            .write_all(format!("{text}\r\n").as_bytes())
+            .await?;
+        Ok(if text.starts_with("421") {
+            Next::Close
+        } else {
+            Next::Line
+        })
     }
 
     async fn line(&mut self) -> std::io::Result<String> {
@@ -113,7 +126,11 @@ impl<'a> Session<'a> {
 
     async fn auth(&mut self, rest: &str) -> std::io::Result<Next> {
         let (mechanism, first) = rest.split_once(' ').unwrap_or((rest, ""));
-        let decoded = |text: &str| unbase64(text).and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default();
+        let decoded = |text: &str| {
+            unbase64(text)
+                .and_then(|bytes| String::from_utf8(bytes).ok())
+                .unwrap_or_default()
+        };
         let (user, password) = match mechanism.to_ascii_uppercase().as_str() {
             "PLAIN" => {
                 let mut answer = first.to_owned();
@@ -123,7 +140,10 @@ impl<'a> Session<'a> {
                 }
                 let text = decoded(&answer);
                 let mut parts = text.split('\0').skip(1);
-                (parts.next().unwrap_or_default().to_owned(), parts.next().unwrap_or_default().to_owned())
+                (
+                    parts.next().unwrap_or_default().to_owned(),
+                    parts.next().unwrap_or_default().to_owned(),
+                )
             }
             "LOGIN" => {
                 let mut user = first.to_owned();
@@ -138,9 +158,14 @@ impl<'a> Session<'a> {
             _ => return self.say("504 5.5.4 Unrecognized authentication type").await,
         };
         let fault = self.server.ledger().account_fault(&user);
-        if user.is_empty() || !self.server.house.lets_in(&user, &password) || fault == Some(Fault::BadCredentials) {
+        if user.is_empty()
+            || !self.server.house.lets_in(&user, &password)
+            || fault == Some(Fault::BadCredentials)
+        {
             self.server.ledger().refused(&user);
-            return self.say("535 5.7.8 Authentication credentials invalid").await;
+            return self
+                .say("535 5.7.8 Authentication credentials invalid")
+                .await;
         }
         if fault == Some(Fault::Suspend) {
             self.server.ledger().refused(&user);
@@ -173,7 +198,9 @@ impl<'a> Session<'a> {
 
     /// Reads the whole message and replies after the dot, even for a recipient that is gone.
     async fn data(&mut self) -> std::io::Result<Next> {
-        let Some(to) = self.to.first().cloned() else { return self.say("503 5.5.1 RCPT first").await };
+        let Some(to) = self.to.first().cloned() else {
+            return self.say("503 5.5.1 RCPT first").await;
+        };
         self.say("354 End data with <CR><LF>.<CR><LF>").await?;
         let mut body = Vec::new();
         loop {
@@ -186,14 +213,22 @@ impl<'a> Session<'a> {
                 break;
             }
             if body.len() > SIZE {
-                self.say("552 5.3.4 Message size exceeds fixed limit").await?;
+                self.say("552 5.3.4 Message size exceeds fixed limit")
+                    .await?;
                 return Ok(Next::Close);
             }
         }
         let (account, sender) = (self.account.clone(), std::mem::take(&mut self.from));
         self.to.clear();
-        let asked = Asked { account, to, sender, ..Asked::default() };
-        let (verdict, now_ms) = self.server.judge(&asked, mark(&[asked.to.as_bytes(), text_of(&body)]));
+        let asked = Asked {
+            account,
+            to,
+            sender,
+            ..Asked::default()
+        };
+        let (verdict, now_ms) = self
+            .server
+            .judge(&asked, mark(&[asked.to.as_bytes(), text_of(&body)]));
         self.end(verdict, &asked, now_ms).await
     }
 
@@ -211,13 +246,19 @@ impl<'a> Session<'a> {
             }
             Verdict::Over(whom, wait) => {
                 self.server.work().await;
-                self.say(&throttled(whom, self.server.tells_delay.then(|| whole_seconds(wait)))).await
+                self.say(&throttled(
+                    whom,
+                    self.server.tells_delay.then(|| whole_seconds(wait)),
+                ))
+                .await
             }
             Verdict::Faulty(Fault::Hang) => {
                 self.server.stop.cancelled().await;
                 Ok(Next::Close)
             }
-            Verdict::Faulty(Fault::CloseBeforeRead | Fault::ResetAfterWrite | Fault::Slow(_)) => Ok(Next::Close),
+            Verdict::Faulty(Fault::CloseBeforeRead | Fault::ResetAfterWrite | Fault::Slow(_)) => {
+                Ok(Next::Close)
+            }
             Verdict::Faulty(fault) => {
                 self.server.work().await;
                 self.say(&failed(&fault)).await
@@ -228,7 +269,10 @@ impl<'a> Session<'a> {
 
 /// Returns the text between the angle brackets; empty without them.
 fn address(text: &str) -> String {
-    let inner = text.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(inner, _)| inner);
+    let inner = text
+        .split_once('<')
+        .and_then(|(_, rest)| rest.split_once('>'))
+        .map(|(inner, _)| inner);
     inner.unwrap_or_default().to_owned()
 }
 
@@ -240,7 +284,10 @@ fn text_of(body: &[u8]) -> &[u8] {
 
 fn throttled(whom: Whom, seconds: Option<u64>) -> String {
     let (code, about) = match whom {
-        Whom::Account => ("451 4.7.0", "Throttling failure: Maximum sending rate exceeded"),
+        Whom::Account => (
+            "451 4.7.0",
+            "Throttling failure: Maximum sending rate exceeded",
+        ),
         Whom::Connection => ("421 4.7.0", "Too many messages on this connection, closing"),
         Whom::Sender => ("450 4.7.1", "The sender is sending too quickly"),
         Whom::Recipient => ("450 4.2.1", "The recipient is receiving mail too quickly"),
@@ -255,15 +302,22 @@ fn throttled(whom: Whom, seconds: Option<u64>) -> String {
 fn failed(fault: &Fault) -> String {
     match fault {
         Fault::Throttle { whom, delay } => throttled(*whom, delay.map(whole_seconds)),
-        Fault::Status(421) => "421 4.3.2 Service not available, closing transmission channel".to_owned(),
+        Fault::Status(421) => {
+            "421 4.3.2 Service not available, closing transmission channel".to_owned()
+        }
         Fault::Status(status @ 400..=499) => format!("{status} 4.3.0 Temporary failure"),
         Fault::Status(status @ 550..=599) => format!("{status} 5.0.0 Failed"),
         Fault::Status(_) => "451 4.3.0 Temporary local problem".to_owned(),
-        Fault::Unavailable(delay) => format!("450 4.4.2 Not now. Try again in {} seconds", whole_seconds(*delay)),
+        Fault::Unavailable(delay) => format!(
+            "450 4.4.2 Not now. Try again in {} seconds",
+            whole_seconds(*delay)
+        ),
         Fault::Code(status, code) => format!("{status} {code}"),
         Fault::Suspend => "535 5.7.13 User account disabled".to_owned(),
         Fault::BadCredentials => "535 5.7.8 Authentication credentials invalid".to_owned(),
-        Fault::PermanentRecipient => "550 5.1.1 The account that you tried to reach does not exist".to_owned(),
+        Fault::PermanentRecipient => {
+            "550 5.1.1 The account that you tried to reach does not exist".to_owned()
+        }
         Fault::Garbage => "HTTP/1.1 502 Bad Gateway".to_owned(),
         _ => "nonsense".to_owned(),
     }

@@ -17,7 +17,10 @@ const CERTIFICATE_PATH: &str = "/SimpleNotificationService-0123456789abcdef01234
 
 /// Returns the topic of an account's events.
 pub fn topic(account: &str) -> String {
-    let name: String = account.chars().filter(char::is_ascii_alphanumeric).collect();
+    let name: String = account
+        .chars()
+        .filter(char::is_ascii_alphanumeric)
+        .collect();
     format!("arn:aws:sns:us-east-1:000000000000:{name}")
 }
 
@@ -30,13 +33,24 @@ pub(super) fn answer(came: &Came, house: &House) -> Option<Reply> {
         return Some(Reply::text(200, CERTIFICATE));
     }
     let query: Vec<(String, String)> =
-        url::form_urlencoded::parse(came.uri.query().unwrap_or_default().as_bytes()).into_owned().collect();
-    let value = |name: &str| query.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        url::form_urlencoded::parse(came.uri.query().unwrap_or_default().as_bytes())
+            .into_owned()
+            .collect();
+    let value = |name: &str| {
+        query
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+    };
     if value("Action") != Some("ConfirmSubscription") {
         return None;
     }
     let topic = value("TopicArn").unwrap_or_default().to_owned();
-    house.confirmed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(topic);
+    house
+        .confirmed
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .insert(topic);
     Some(Reply {
         status: 200,
         headers: vec![("content-type", "text/xml".to_owned())],
@@ -45,10 +59,25 @@ pub(super) fn answer(came: &Came, house: &House) -> Option<Reply> {
 }
 
 /// Builds the envelope of a message, signed with SHA-256 as in signature version 2.
-pub(super) fn notification(keys: &Keys, url: &str, topic: &str, id: &str, message: &str, at: &str) -> Value {
-    let signed = [("Message", message), ("MessageId", id), ("Timestamp", at), ("TopicArn", topic), ("Type", "Notification")];
+pub(super) fn notification(
+    keys: &Keys,
+    url: &str,
+    topic: &str,
+    id: &str,
+    message: &str,
+    at: &str,
+) -> Value {
+    let signed = [
+        ("Message", message),
+        ("MessageId", id),
+        ("Timestamp", at),
+        ("TopicArn", topic),
+        ("Type", "Notification"),
+    ];
     let mut envelope = enveloped(keys, url, &signed);
-    envelope["UnsubscribeURL"] = json!(format!("{url}/?Action=Unsubscribe&SubscriptionArn={topic}:1"));
+    envelope["UnsubscribeURL"] = json!(format!(
+        "{url}/?Action=Unsubscribe&SubscriptionArn={topic}:1"
+    ));
     envelope
 }
 
@@ -71,11 +100,22 @@ pub(super) fn confirmation(keys: &Keys, url: &str, topic: &str, id: &str, at: &s
 
 /// Builds an envelope of the given fields, which are signed in their order, with the signature.
 fn enveloped(keys: &Keys, url: &str, signed: &[(&str, &str)]) -> Value {
-    let text: String = signed.iter().map(|(name, value)| format!("{name}\n{value}\n")).collect();
-    let mut envelope: serde_json::Map<String, Value> =
-        signed.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+    let text: String = signed
+        .iter()
+        .map(|(name, value)| format!("{name}\n{value}\n"))
+        .collect();
+    let mut envelope: serde_json::Map<String, Value> = signed
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), json!(value)))
+        .collect();
     envelope.insert("SignatureVersion".to_owned(), json!("2"));
-    envelope.insert("Signature".to_owned(), json!(base64(&keys.rsa(text.as_bytes()))));
-    envelope.insert("SigningCertURL".to_owned(), json!(format!("{url}{CERTIFICATE_PATH}")));
+    envelope.insert(
+        "Signature".to_owned(),
+        json!(base64(&keys.rsa(text.as_bytes()))),
+    );
+    envelope.insert(
+        "SigningCertURL".to_owned(),
+        json!(format!("{url}{CERTIFICATE_PATH}")),
+    );
     Value::Object(envelope)
 }

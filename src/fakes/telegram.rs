@@ -11,14 +11,22 @@ use super::wire::{Asked, Came, House, Read, Reply, Wire, whole_seconds};
 pub struct Telegram;
 
 fn error(status: u16, description: &str) -> Reply {
-    Reply::json(status, &json!({ "ok": false, "error_code": status, "description": description }))
+    Reply::json(
+        status,
+        &json!({ "ok": false, "error_code": status, "description": description }),
+    )
 }
 
 impl Wire for Telegram {
     fn read(&self, came: &Came, house: &House) -> Read {
         let path = came.path();
-        let [bot, method] = path[..] else { return Read::Other(error(404, "Not Found")) };
-        let Some(token) = bot.strip_prefix("bot").map(|token| token.replace("%3A", ":").replace("%3a", ":")) else {
+        let [bot, method] = path[..] else {
+            return Read::Other(error(404, "Not Found"));
+        };
+        let Some(token) = bot
+            .strip_prefix("bot")
+            .map(|token| token.replace("%3A", ":").replace("%3a", ":"))
+        else {
             return Read::Other(error(404, "Not Found"));
         };
         if !token.contains(':') {
@@ -42,18 +50,27 @@ impl Wire for Telegram {
         if field("text").is_empty() {
             return Read::Refused(token, error(400, "Bad Request: message text is empty"));
         }
-        Read::Message(Asked { account: token, to: field("chat_id"), ..Asked::default() })
+        Read::Message(Asked {
+            account: token,
+            to: field("chat_id"),
+            ..Asked::default()
+        })
     }
 
     fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply) {
         let chat: i64 = asked.to.parse().unwrap_or(1);
         let kind = if chat < 0 { "group" } else { "private" };
         let result = json!({ "message_id": number, "date": now_ms / 1_000, "chat": { "id": chat, "type": kind }, "text": "" });
-        (number.to_string(), Reply::json(200, &json!({ "ok": true, "result": result })))
+        (
+            number.to_string(),
+            Reply::json(200, &json!({ "ok": true, "result": result })),
+        )
     }
 
     fn throttled(&self, _: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {
-        let Some(delay) = delay.map(whole_seconds) else { return error(429, "Too Many Requests") };
+        let Some(delay) = delay.map(whole_seconds) else {
+            return error(429, "Too Many Requests");
+        };
         Reply::json(
             429,
             &json!({

@@ -14,11 +14,18 @@ pub struct Twilio;
 /// Builds Twilio's form of an error.
 fn error(status: u16, code: u32, message: &str) -> Reply {
     let more_info = format!("https://www.twilio.com/docs/errors/{code}");
-    Reply::json(status, &json!({ "code": code, "message": message, "more_info": more_info, "status": status }))
+    Reply::json(
+        status,
+        &json!({ "code": code, "message": message, "more_info": more_info, "status": status }),
+    )
 }
 
 fn is_number(to: &str) -> bool {
-    let digits = to.strip_prefix("whatsapp:").unwrap_or(to).strip_prefix('+').unwrap_or_default();
+    let digits = to
+        .strip_prefix("whatsapp:")
+        .unwrap_or(to)
+        .strip_prefix('+')
+        .unwrap_or_default();
     (7..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
@@ -33,20 +40,28 @@ impl Wire for Twilio {
             return refused(error(405, 20004, "Method not allowed"));
         }
         if !basic(came.header("authorization")).is_some_and(|(user, password)| {
-            (user == sid && house.lets_in(sid, &password)) || (user.starts_with("SK") && house.lets_in(&user, &password))
+            (user == sid && house.lets_in(sid, &password))
+                || (user.starts_with("SK") && house.lets_in(&user, &password))
         }) {
             return refused(error(401, 20003, "Authenticate"));
         }
         let form = came.form();
         let field = |name: &str| form.get(name).cloned().unwrap_or_default();
-        let sender = if field("From").is_empty() { field("MessagingServiceSid") } else { field("From") };
+        let sender = if field("From").is_empty() {
+            field("MessagingServiceSid")
+        } else {
+            field("From")
+        };
         if field("To").is_empty() {
             return refused(error(400, 21604, "A 'To' phone number is required."));
         }
         if sender.is_empty() {
             return refused(error(400, 21603, "A 'From' phone number is required."));
         }
-        if ["Body", "MediaUrl", "ContentSid"].iter().all(|name| field(name).is_empty()) {
+        if ["Body", "MediaUrl", "ContentSid"]
+            .iter()
+            .all(|name| field(name).is_empty())
+        {
             return refused(error(400, 21602, "Message body is required."));
         }
         if !field("To").starts_with("whatsapp:") && !is_number(&field("To")) {
@@ -68,16 +83,24 @@ impl Wire for Twilio {
             "sid": sid, "account_sid": asked.account, "to": asked.to, "from": asked.sender, "body": asked.door, "status": "queued",
             "direction": "outbound-api", "error_code": null, "error_message": null, "num_segments": "1", "uri": uri,
         });
-        (sid, Reply::json(201, &body).with("twilio-concurrent-requests", 1))
+        (
+            sid,
+            Reply::json(201, &body).with("twilio-concurrent-requests", 1),
+        )
     }
 
     fn throttled(&self, asked: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
         match whom {
             Whom::Sender => {
-                let message = format!("The 'From' number {} has exceeded the maximum number of queued messages", asked.sender);
+                let message = format!(
+                    "The 'From' number {} has exceeded the maximum number of queued messages",
+                    asked.sender
+                );
                 error(400, 21611, &message).after(delay)
             }
-            _ => error(429, 20429, "Too Many Requests").with("twilio-concurrent-requests", 101).after(delay),
+            _ => error(429, 20429, "Too Many Requests")
+                .with("twilio-concurrent-requests", 101)
+                .after(delay),
         }
     }
 
@@ -99,6 +122,10 @@ impl Wire for Twilio {
     }
 
     fn gone(&self, asked: &Asked, _: u64) -> Reply {
-        error(400, 21610, &format!("Attempt to send to unsubscribed recipient {}", asked.to))
+        error(
+            400,
+            21610,
+            &format!("Attempt to send to unsubscribed recipient {}", asked.to),
+        )
     }
 }

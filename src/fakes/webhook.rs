@@ -12,12 +12,21 @@ pub struct Webhook;
 /// Returns true if one of the signatures is that of the secret and at most five minutes old or
 /// early.
 fn is_signed(came: &Came, secret: &str) -> bool {
-    let Some(key) = unbase64(secret.strip_prefix("whsec_").unwrap_or(secret)) else { return false };
+    let Some(key) = unbase64(secret.strip_prefix("whsec_").unwrap_or(secret)) else {
+        return false;
+    };
     let (id, timestamp) = (came.header("webhook-id"), came.header("webhook-timestamp"));
     let text = [id.as_bytes(), b".", timestamp.as_bytes(), b".", &came.body].concat();
     let expected = format!("v1,{}", base64(&hmac_sha256(&key, &text)));
-    let is_timely = timestamp.parse::<u64>().is_ok_and(|at_s| at_s.abs_diff(came.now_ms / 1_000) <= 300);
-    !id.is_empty() && is_timely && came.header("webhook-signature").split(' ').any(|one| one == expected)
+    let is_timely = timestamp
+        .parse::<u64>()
+        .is_ok_and(|at_s| at_s.abs_diff(came.now_ms / 1_000) <= 300);
+    !id.is_empty()
+        && is_timely
+        && came
+            .header("webhook-signature")
+            .split(' ')
+            .any(|one| one == expected)
 }
 
 impl Wire for Webhook {
@@ -27,14 +36,29 @@ impl Wire for Webhook {
             "" => path.clone(),
             named => named.to_owned(),
         };
-        if !house.secrets.is_empty() && !house.secrets.get(&account).is_some_and(|secret| is_signed(came, secret)) {
+        if !house.secrets.is_empty()
+            && !house
+                .secrets
+                .get(&account)
+                .is_some_and(|secret| is_signed(came, secret))
+        {
             return Read::Refused(account, Reply::text(401, "the signature is not valid"));
         }
-        Read::Message(Asked { account, to: path, ..Asked::default() })
+        Read::Message(Asked {
+            account,
+            to: path,
+            ..Asked::default()
+        })
     }
 
     fn accepted(&self, _: &Asked, number: u64, _: u64) -> (String, Reply) {
-        (number.to_string(), Reply { status: 204, ..Reply::default() })
+        (
+            number.to_string(),
+            Reply {
+                status: 204,
+                ..Reply::default()
+            },
+        )
     }
 
     fn throttled(&self, _: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {

@@ -23,7 +23,10 @@ pub struct Came {
 impl Came {
     /// Returns a header as text; empty if it is absent or not text.
     pub fn header(&self, name: &str) -> &str {
-        self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
+        self.headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
     }
 
     /// Returns the segments of the path.
@@ -38,13 +41,25 @@ impl Came {
         if let Some((_, boundary)) = kind.split_once("boundary=") {
             let text = String::from_utf8_lossy(&self.body);
             for part in text.split(&format!("--{}", boundary.trim_matches('"'))) {
-                let Some((head, value)) = part.split_once("\r\n\r\n") else { continue };
-                let Some(name) = head.split("name=\"").nth(1).and_then(|rest| rest.split('"').next()) else { continue };
-                fields.entry(name.to_owned()).or_insert_with(|| value.strip_suffix("\r\n").unwrap_or(value).to_owned());
+                let Some((head, value)) = part.split_once("\r\n\r\n") else {
+                    continue;
+                };
+                let Some(name) = head
+                    .split("name=\"")
+                    .nth(1)
+                    .and_then(|rest| rest.split('"').next())
+                else {
+                    continue;
+                };
+                fields
+                    .entry(name.to_owned())
+                    .or_insert_with(|| value.strip_suffix("\r\n").unwrap_or(value).to_owned());
             }
         } else if kind.starts_with("application/x-www-form-urlencoded") {
             for (name, value) in url::form_urlencoded::parse(&self.body) {
-                fields.entry(name.into_owned()).or_insert_with(|| value.into_owned());
+                fields
+                    .entry(name.into_owned())
+                    .or_insert_with(|| value.into_owned());
             }
         }
         fields
@@ -93,12 +108,20 @@ pub struct Reply {
 
 impl Reply {
     pub fn json(status: u16, body: &serde_json::Value) -> Self {
-        Self { status, headers: vec![("content-type", "application/json".to_owned())], body: body.to_string() }
+        Self {
+            status,
+            headers: vec![("content-type", "application/json".to_owned())],
+            body: body.to_string(),
+        }
     }
 
     /// Creates an answer in plain text.
     pub fn text(status: u16, body: &str) -> Self {
-        Self { status, headers: vec![("content-type", "text/plain; charset=utf-8".to_owned())], body: body.to_owned() }
+        Self {
+            status,
+            headers: vec![("content-type", "text/plain; charset=utf-8".to_owned())],
+            body: body.to_owned(),
+        }
     }
 
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
@@ -147,7 +170,11 @@ pub struct House {
 impl House {
     /// Returns true if an account may authenticate with this secret.
     pub fn lets_in(&self, account: &str, secret: &str) -> bool {
-        self.secrets.is_empty() || self.secrets.get(account).is_some_and(|known| known == secret)
+        self.secrets.is_empty()
+            || self
+                .secrets
+                .get(account)
+                .is_some_and(|known| known == secret)
     }
 
     /// Returns true if an account is known, for providers whose secret is the account.
@@ -201,9 +228,12 @@ pub trait Wire: Send + Sync + 'static {
             Fault::Unavailable(delay) => Some(self.failed(asked, 503, None).after(Some(*delay))),
             Fault::Code(status, code) => Some(self.failed(asked, *status, Some(code))),
             Fault::Garbage => {
-                let body =
-                    "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><h1>502 Bad Gateway</h1></body></html>";
-                Some(Reply { status: 502, headers: vec![("content-type", "text/html".to_owned())], body: body.to_owned() })
+                let body = "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><h1>502 Bad Gateway</h1></body></html>";
+                Some(Reply {
+                    status: 502,
+                    headers: vec![("content-type", "text/html".to_owned())],
+                    body: body.to_owned(),
+                })
             }
             Fault::Nonsense => Some(Reply::text(200, "\u{fffd}{]<nonsense")),
             Fault::Suspend => Some(self.suspended(asked)),

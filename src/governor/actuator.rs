@@ -73,7 +73,11 @@ impl Actuator {
     /// Returns the knob's text in the hash; an absent concurrency limit is the empty text.
     pub fn text(self, raw: &BTreeMap<String, String>) -> Option<&str> {
         let text = raw.get(self.field()).map(String::as_str);
-        if self == Self::Concurrency { text.or(Some("")) } else { text }
+        if self == Self::Concurrency {
+            text.or(Some(""))
+        } else {
+            text
+        }
     }
 
     /// Returns the knob as set: 0 stops, -1 is unlimited.
@@ -109,9 +113,21 @@ impl Actuator {
         match self {
             Self::Rps => bounds,
             Self::Concurrency => {
-                let max = if bounds.max > 0.0 { bounds.max.floor().clamp(1.0, SLOTS_MAX) } else { SLOTS_MAX };
-                let min = if bounds.min > 0.0 { bounds.min.ceil().clamp(1.0, max) } else { 1.0 };
-                Bounds { min, max, safe_rps: min }
+                let max = if bounds.max > 0.0 {
+                    bounds.max.floor().clamp(1.0, SLOTS_MAX)
+                } else {
+                    SLOTS_MAX
+                };
+                let min = if bounds.min > 0.0 {
+                    bounds.min.ceil().clamp(1.0, max)
+                } else {
+                    1.0
+                };
+                Bounds {
+                    min,
+                    max,
+                    safe_rps: min,
+                }
             }
         }
     }
@@ -127,14 +143,20 @@ impl Actuator {
         }
         let is_kept = before >= 1.0 && before.fract() == 0.0 && (wanted - before).abs() <= KEPT;
         let whole = if is_kept { before } else { wanted.round() };
-        whole.min(most.floor()).max(least.ceil()).clamp(1.0, SLOTS_MAX)
+        whole
+            .min(most.floor())
+            .max(least.ceil())
+            .clamp(1.0, SLOTS_MAX)
     }
 
     /// Formats the knob: a rate in five digits, as a person would write it.
     pub fn spell(self, knob: f64) -> String {
         match self {
             _ if knob <= 0.0 => BREAKERS_ZERO.to_owned(),
-            Self::Rps => format!("{knob:.4e}").parse::<f64>().unwrap_or(knob).to_string(),
+            Self::Rps => format!("{knob:.4e}")
+                .parse::<f64>()
+                .unwrap_or(knob)
+                .to_string(),
             Self::Concurrency => format!("{:.0}", knob.max(1.0)),
         }
     }
@@ -147,7 +169,8 @@ pub fn limited_by_slots(in_use: f64, knob: f64, waiting: Option<f64>) -> f64 {
         return 0.0;
     }
     let used = (in_use / knob).clamp(0.0, 1.0);
-    let is_limit = used >= USED_UP || (used >= USED_WHILE_WAITING && waiting.is_some_and(|jobs| jobs >= 1.0));
+    let is_limit =
+        used >= USED_UP || (used >= USED_WHILE_WAITING && waiting.is_some_and(|jobs| jobs >= 1.0));
     if is_limit { used.max(USED_UP) } else { 0.0 }
 }
 
@@ -160,10 +183,21 @@ mod tests {
 
     #[test]
     fn rates_are_written_as_people_write_them_and_slots_are_whole() {
-        let texts = [118.372_91, 20.0, 0.000_123_456, 2000.0, 1e9, 0.0].map(|rps| Actuator::Rps.spell(rps));
-        assert_eq!(texts, ["118.37", "20", "0.00012346", "2000", "1000000000", "0.000"]);
-        assert_eq!([0.0, 1.0, 8.0, 1e6].map(|slots| Actuator::Concurrency.spell(slots)), ["0.000", "1", "8", "1000000"]);
-        assert_eq!(number("concurrency", BREAKERS_ZERO), Some(0.0), "the throttle can read the breaker's zero");
+        let texts =
+            [118.372_91, 20.0, 0.000_123_456, 2000.0, 1e9, 0.0].map(|rps| Actuator::Rps.spell(rps));
+        assert_eq!(
+            texts,
+            ["118.37", "20", "0.00012346", "2000", "1000000000", "0.000"]
+        );
+        assert_eq!(
+            [0.0, 1.0, 8.0, 1e6].map(|slots| Actuator::Concurrency.spell(slots)),
+            ["0.000", "1", "8", "1000000"]
+        );
+        assert_eq!(
+            number("concurrency", BREAKERS_ZERO),
+            Some(0.0),
+            "the throttle can read the breaker's zero"
+        );
     }
 
     #[test]
@@ -175,7 +209,10 @@ mod tests {
             steps.push(knob);
         }
         assert_eq!(steps.last(), Some(&6.0));
-        assert!(steps.windows(2).all(|two| two[1] - two[0] <= 1.0), "{steps:?}");
+        assert!(
+            steps.windows(2).all(|two| two[1] - two[0] <= 1.0),
+            "{steps:?}"
+        );
         // Between two values it keeps its own.
         assert_eq!(Actuator::Concurrency.rounded(4.55, 4.0, 1.0, 100.0), 4.0);
         assert_eq!(Actuator::Concurrency.rounded(4.45, 5.0, 1.0, 100.0), 5.0);
@@ -186,7 +223,11 @@ mod tests {
         let limited = |in_use, waiting| limited_by_slots(in_use, 10.0, waiting) > 0.5;
         assert!(limited(9.0, None) && limited(12.0, Some(0.0)) && limited(6.0, Some(3.0)));
         assert!(!limited(6.0, Some(0.0)) && !limited(6.0, None) && !limited(4.0, Some(100.0)));
-        assert_eq!(limited_by_slots(3.0, -1.0, Some(9.0)), 0.0, "no limit limits nobody");
+        assert_eq!(
+            limited_by_slots(3.0, -1.0, Some(9.0)),
+            0.0,
+            "no limit limits nobody"
+        );
     }
 
     proptest! {

@@ -94,7 +94,14 @@ impl Default for Breaker {
 impl Breaker {
     /// Returns false if any number is infinite or NaN.
     pub(super) fn is_sound(&self) -> bool {
-        let numbers = [self.since, self.acted_at, self.v_trip, self.height, self.peak, self.restart_u];
+        let numbers = [
+            self.since,
+            self.acted_at,
+            self.v_trip,
+            self.height,
+            self.peak,
+            self.restart_u,
+        ];
         numbers.into_iter().all(f64::is_finite)
     }
 
@@ -129,8 +136,15 @@ impl State {
         }
         let mut tripped = None;
         for (n, (signal, about)) in self.signals.iter_mut().zip(&policy.signals).enumerate() {
-            let look = looks.iter().find(|l| l.signal == about.name).and_then(|l| Some((l.at, l.value?)));
-            let Some((at, value)) = look.filter(|(at, v)| at.is_finite() && v.is_finite() && *v >= 0.0) else { continue };
+            let look = looks
+                .iter()
+                .find(|l| l.signal == about.name)
+                .and_then(|l| Some((l.at, l.value?)));
+            let Some((at, value)) =
+                look.filter(|(at, v)| at.is_finite() && v.is_finite() && *v >= 0.0)
+            else {
+                continue;
+            };
             if !about.trips {
                 continue;
             }
@@ -142,7 +156,11 @@ impl State {
                 continue;
             }
             let high = x > signal.trip_x || (z > signal.trip_z && x > CONFIRM);
-            signal.alarms = if high && at >= self.breaker.acted_at + SETTLE_FAST_S { signal.alarms + 1 } else { 0 };
+            signal.alarms = if high && at >= self.breaker.acted_at + SETTLE_FAST_S {
+                signal.alarms + 1
+            } else {
+                0
+            };
             if signal.alarms >= 2 || (signal.alarms == 1 && x > 1.5 * signal.trip_x) {
                 tripped = tripped.or(Some((n, x, z)));
             }
@@ -150,9 +168,21 @@ impl State {
         let (n, x, z) = tripped.filter(|_| !self.stopped)?;
         let before = self.knob;
         let recent = self.history.mean(now - policy.law.tick_s, now);
-        let achieved = achieved_rps.filter(|a| a.is_finite()).map_or(0.0, |a| a * self.work.w);
+        let achieved = achieved_rps
+            .filter(|a| a.is_finite())
+            .map_or(0.0, |a| a * self.work.w);
         let (rate, ceiling) = (recent.max(achieved), self.u.exp());
-        self.trip(policy, now, n, x, if rate > 0.0 { rate.min(ceiling) } else { ceiling });
+        self.trip(
+            policy,
+            now,
+            n,
+            x,
+            if rate > 0.0 {
+                rate.min(ceiling)
+            } else {
+                ceiling
+            },
+        );
         self.breaker.peak = z;
         self.u = self.lowest(bounds.sound());
         self.rebase(policy, now);
@@ -177,7 +207,8 @@ impl State {
     /// Returns the name and the height, in setpoints, of a signal whose newest sample, first seen
     /// at `now`, is above its trip level.
     pub fn alarm(&self, policy: &Policy, now: f64) -> Option<(String, f64)> {
-        self.overloaded(policy, now).map(|(n, height, _)| (self.signals[n].name.clone(), height))
+        self.overloaded(policy, now)
+            .map(|(n, height, _)| (self.signals[n].name.clone(), height))
     }
 
     /// Returns a signal whose newest sample shows an overload: its index, its height in setpoints,
@@ -202,11 +233,16 @@ impl State {
         let breaker = &mut self.breaker;
         let again = now - breaker.acted_at < policy.law.retrip_s;
         let v = v.max(1e-12);
-        breaker.trips = if again { breaker.trips.saturating_add(1) } else { 0 };
+        breaker.trips = if again {
+            breaker.trips.saturating_add(1)
+        } else {
+            0
+        };
         breaker.v_trip = if again { v.min(breaker.v_trip) } else { v };
         breaker.phase = Phase::Open;
         (breaker.since, breaker.acted_at) = (now, now);
-        (breaker.by, breaker.height, breaker.peak) = (Some(self.signals[n].name.clone()), height, 0.0);
+        (breaker.by, breaker.height, breaker.peak) =
+            (Some(self.signals[n].name.clone()), height, 0.0);
         self.signals.iter_mut().for_each(|signal| signal.alarms = 0);
     }
 
@@ -228,14 +264,22 @@ impl State {
                 && signal.front.at.is_some_and(|at| at > since)
                 && signal.height(about) > signal.trip_x
         };
-        if self.guards(policy).any(still_high) || self.guards(policy).any(|n| !self.looks_gone(n, now)) {
+        if self.guards(policy).any(still_high)
+            || self.guards(policy).any(|n| !self.looks_gone(n, now))
+        {
             return false;
         }
-        let loads: Vec<usize> = self.loads(policy).filter(|&n| self.signals[n].front.at.is_some()).collect();
+        let loads: Vec<usize> = self
+            .loads(policy)
+            .filter(|&n| self.signals[n].front.at.is_some())
+            .collect();
         loads.into_iter().all(|n| {
             let signal = &mut self.signals[n];
             signal.memory.0 = 0.0;
-            let after_trip = signal.front.at.is_some_and(|at| at >= since + law.open_min_s / 2.0);
+            let after_trip = signal
+                .front
+                .at
+                .is_some_and(|at| at >= since + law.open_min_s / 2.0);
             let forgotten = || signal.predict(law, now, &self.history) < CLOSE_BELOW;
             after_trip && signal.front.z < 1.0 && (open_s >= law.close_wait_s || forgotten())
         })
@@ -248,8 +292,13 @@ impl State {
     fn looks_gone(&self, n: usize, now: f64) -> bool {
         let signal = &self.signals[n];
         // A look that is old, or from a wrong clock, does not show the present load.
-        let recent = |look: &(f64, f64)| look.0 > self.breaker.since && look.0 <= now && now - look.0 <= LOOK_S;
-        let newest = signal.looked.filter(recent).map(|(at, x)| signal.clean_of(at, x));
+        let recent = |look: &(f64, f64)| {
+            look.0 > self.breaker.since && look.0 <= now && now - look.0 <= LOOK_S
+        };
+        let newest = signal
+            .looked
+            .filter(recent)
+            .map(|(at, x)| signal.clean_of(at, x));
         if signal.front.at.is_none() && self.breaker.by.as_ref() == Some(&signal.name) {
             return newest.is_some_and(|x| x < 1.0);
         }
@@ -259,7 +308,10 @@ impl State {
     /// Restarts at the modelled rate, bounded by the one that tripped, and returns true.
     fn restart(&mut self, policy: &Policy, bounds: Bounds, now: f64) -> bool {
         let law = &policy.law;
-        let loads: Vec<usize> = self.loads(policy).filter(|&n| self.signals[n].front.at.is_some()).collect();
+        let loads: Vec<usize> = self
+            .loads(policy)
+            .filter(|&n| self.signals[n].front.at.is_some())
+            .collect();
         let (v_trip, peak) = (self.breaker.v_trip, self.breaker.peak);
         let mut room: Option<f64> = None;
         for &n in &loads {
@@ -267,12 +319,18 @@ impl State {
             if law.observer && signal.observer.c.is_some() {
                 // None of our work was running: the remaining load is the background.
                 signal.observer.b = signal.observer.b.min(signal.front.z);
-                room = room.into_iter().chain(signal.observer.room(0.0)).reduce(f64::min);
+                room = room
+                    .into_iter()
+                    .chain(signal.observer.room(0.0))
+                    .reduce(f64::min);
             }
             if peak > 1.0 && self.breaker.by.as_ref() == Some(&signal.name) {
                 // The peak at this rate is a measurement of the cost.
                 let b = signal.observer.b.min(signal.front.z).min(0.9);
-                room = room.into_iter().chain([v_trip * (1.0 - b) / (peak - b)]).reduce(f64::min);
+                room = room
+                    .into_iter()
+                    .chain([v_trip * (1.0 - b) / (peak - b)])
+                    .reduce(f64::min);
             }
         }
         let v = trip::restart(v_trip, room, law.restart, self.breaker.trips);
@@ -284,11 +342,19 @@ impl State {
             };
             signal.forget(law, now, &self.history, level);
         }
-        self.u = within(v.max(1e-12).ln(), self.lowest(bounds), (bounds.max * self.work.w).ln());
+        self.u = within(
+            v.max(1e-12).ln(),
+            self.lowest(bounds),
+            (bounds.max * self.work.w).ln(),
+        );
         self.rebase(policy, now);
         let confirm = law.confirm_s > 0.0;
         let breaker = &mut self.breaker;
-        breaker.phase = if confirm { Phase::HalfOpen } else { Phase::Closed };
+        breaker.phase = if confirm {
+            Phase::HalfOpen
+        } else {
+            Phase::Closed
+        };
         (breaker.since, breaker.acted_at, breaker.restart_u) = (now, now, self.u);
         self.usual = self.u.exp();
         true
@@ -298,18 +364,33 @@ impl State {
     /// restart, or the longest wait is over.
     fn confirmed(&self, policy: &Policy, now: f64) -> bool {
         let restarted = self.breaker.acted_at;
-        let covered = |n: usize| self.signals[n].front.at.is_some_and(|at| at - self.signals[n].front.span_s >= restarted);
+        let covered = |n: usize| {
+            self.signals[n]
+                .front
+                .at
+                .is_some_and(|at| at - self.signals[n].front.span_s >= restarted)
+        };
         now - restarted >= policy.law.confirm_s || self.guards(policy).all(covered)
     }
 
     /// Returns the indexes of the signals that can trip the breaker.
     fn guards<'a>(&self, policy: &'a Policy) -> impl Iterator<Item = usize> + use<'a> {
-        policy.signals.iter().enumerate().filter(|(_, about)| about.trips).map(|(n, _)| n)
+        policy
+            .signals
+            .iter()
+            .enumerate()
+            .filter(|(_, about)| about.trips)
+            .map(|(n, _)| n)
     }
 
     /// Returns the indexes of the load signals.
     fn loads<'a>(&self, policy: &'a Policy) -> impl Iterator<Item = usize> + use<'a> {
-        policy.signals.iter().enumerate().filter(|(_, about)| about.kind == Kind::Load).map(|(n, _)| n)
+        policy
+            .signals
+            .iter()
+            .enumerate()
+            .filter(|(_, about)| about.kind == Kind::Load)
+            .map(|(n, _)| n)
     }
 }
 

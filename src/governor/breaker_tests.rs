@@ -12,7 +12,11 @@ fn phases(plant: &Plant, t: f64) -> Vec<Phase> {
 
 /// Returns the time of the first second from `t` on in this phase.
 fn first(plant: &Plant, t: f64, phase: Phase) -> f64 {
-    plant.since(t).find(|second| second.phase == phase).expect("this phase").t
+    plant
+        .since(t)
+        .find(|second| second.phase == phase)
+        .expect("this phase")
+        .t
 }
 
 #[test]
@@ -23,11 +27,23 @@ fn it_goes_round_once_and_restarts_at_what_the_plant_now_bears() {
     plant.cost *= 10.0;
     plant.run(120);
 
-    assert_eq!(phases(&plant, at), [Phase::Closed, Phase::Open, Phase::HalfOpen, Phase::Closed]);
-    assert!(plant.since(at).all(|s| s.phase != Phase::Open || s.knob == 0.0), "nothing begins while it is open");
+    assert_eq!(
+        phases(&plant, at),
+        [Phase::Closed, Phase::Open, Phase::HalfOpen, Phase::Closed]
+    );
+    assert!(
+        plant
+            .since(at)
+            .all(|s| s.phase != Phase::Open || s.knob == 0.0),
+        "nothing begins while it is open"
+    );
     let restarted = first(&plant, at, Phase::HalfOpen);
     let rate = plant.since(restarted - 0.5).next().expect("a second").knob;
-    assert!(rate < 0.5 * before && rate <= plant.room(), "{rate} of {before}, the plant bears {}", plant.room());
+    assert!(
+        rate < 0.5 * before && rate <= plant.room(),
+        "{rate} of {before}, the plant bears {}",
+        plant.room()
+    );
 }
 
 #[test]
@@ -41,7 +57,14 @@ fn work_that_drains_slowly_keeps_it_open_until_the_load_is_gone() {
     plant.background = 1.5;
     plant.run(30);
     assert_eq!(phases(&plant, at), [Phase::Closed, Phase::Open]);
-    assert!(plant.plan.reason.contains("it starts again when the load is gone"), "{}", plant.plan.reason);
+    assert!(
+        plant
+            .plan
+            .reason
+            .contains("it starts again when the load is gone"),
+        "{}",
+        plant.plan.reason
+    );
 
     plant.background = 0.2;
     let gone = plant.now;
@@ -71,7 +94,10 @@ fn a_trip_soon_after_a_restart_waits_twice_as_long_and_restarts_at_less_than_hal
     }
     assert_eq!(seen.iter().map(|s| s.2).collect::<Vec<_>>(), [0, 1, 2]);
     for pair in seen.windows(2) {
-        assert!(pair[1].0 > 1.5 * pair[0].0 && pair[1].1 < 0.55 * pair[0].1, "{seen:?}");
+        assert!(
+            pair[1].0 > 1.5 * pair[0].0 && pair[1].1 < 0.55 * pair[0].1,
+            "{seen:?}"
+        );
     }
 }
 
@@ -80,8 +106,18 @@ fn a_trip_by_a_clock_that_was_wrong_for_a_moment_does_not_last_until_then() {
     let mut plant = Plant::quick();
     plant.run(600);
     for ahead in [f64::MAX, 1e9] {
-        let looks = [Sample { signal: "load".to_owned(), value: Some(9.0), at: plant.now + ahead }];
-        plant.state.fast(&plant.policy, plant.bounds, plant.now + ahead, Some(80.0), &looks);
+        let looks = [Sample {
+            signal: "load".to_owned(),
+            value: Some(9.0),
+            at: plant.now + ahead,
+        }];
+        plant.state.fast(
+            &plant.policy,
+            plant.bounds,
+            plant.now + ahead,
+            Some(80.0),
+            &looks,
+        );
         plant.run(120);
         assert_eq!(plant.plan.breaker, Phase::Closed, "{}", plant.plan.reason);
     }
@@ -95,7 +131,11 @@ fn noise_alone_never_trips_the_fast_path_however_often_it_looks() {
     let mut state = plant.state.clone();
     for n in 1..20_000 {
         let (now, noise) = (600.0 + 0.25 * f64::from(n), (f64::from(n) * 12.9898).sin());
-        let looks = [Sample { signal: "load".to_owned(), value: Some(1.0 + 0.3 * noise), at: now }];
+        let looks = [Sample {
+            signal: "load".to_owned(),
+            value: Some(1.0 + 0.3 * noise),
+            at: now,
+        }];
         let plan = state.fast(&plant.policy, plant.bounds, now, Some(80.0), &looks);
         assert_eq!(plan, None, "look {n}");
     }
@@ -109,10 +149,17 @@ fn a_trip_that_only_the_fast_path_saw_lasts_while_the_fast_path_sees_it() {
     let at = plant.now;
     plant.background = 9.0;
     plant.run(25);
-    assert_eq!(phases(&plant, at + 5.0), [Phase::Open], "no sample has come, and the page stands high");
+    assert_eq!(
+        phases(&plant, at + 5.0),
+        [Phase::Open],
+        "no sample has come, and the page stands high"
+    );
 
     plant.background = 0.2;
     let gone = plant.now;
     plant.run(25);
-    assert!(first(&plant, gone, Phase::HalfOpen) - gone >= 5.0, "the average on the page has to fall below the setpoint");
+    assert!(
+        first(&plant, gone, Phase::HalfOpen) - gone >= 5.0,
+        "the average on the page has to fall below the setpoint"
+    );
 }

@@ -30,28 +30,46 @@ pub struct Flow {
 impl Flow {
     /// Returns the share of the time in which a knob of `rps` was the limit.
     pub fn limited_by(&self, rps: f64) -> f64 {
-        let used = if rps > 0.0 { self.achieved_rps / rps } else { 0.0 };
-        if used >= USED_UP { used.min(1.0).max(self.limiting_share) } else { self.limiting_share }
+        let used = if rps > 0.0 {
+            self.achieved_rps / rps
+        } else {
+            0.0
+        };
+        if used >= USED_UP {
+            used.min(1.0).max(self.limiting_share)
+        } else {
+            self.limiting_share
+        }
     }
 }
 
 impl Counters {
     /// Reads the counters of a status.
     pub fn of(status: &Status) -> Self {
-        Self { at_us: status.at_us, used: status.used, limited_us: status.limited_us }
+        Self {
+            at_us: status.at_us,
+            used: status.used,
+            limited_us: status.limited_us,
+        }
     }
 
     /// Returns the rates since `earlier`; `None` if no time passed or the counters restarted.
     pub fn since(&self, earlier: &Self) -> Option<Flow> {
         let us = self.at_us.checked_sub(earlier.at_us)? as f64;
-        let (used, limited_us) = (self.used - earlier.used, self.limited_us - earlier.limited_us);
+        let (used, limited_us) = (
+            self.used - earlier.used,
+            self.limited_us - earlier.limited_us,
+        );
         // Refunds lower `used` a little; a restart lowers it to zero, and never leaves the waiting
         // time unchanged.
         let began_again = limited_us < 0.0 || (used < 0.0 && self.used < 0.5 * earlier.used);
         if us <= 0.0 || began_again || !used.is_finite() || !limited_us.is_finite() {
             return None;
         }
-        Some(Flow { achieved_rps: used.max(0.0) * 1e6 / us, limiting_share: (limited_us / us).clamp(0.0, 1.0) })
+        Some(Flow {
+            achieved_rps: used.max(0.0) * 1e6 / us,
+            limiting_share: (limited_us / us).clamp(0.0, 1.0),
+        })
     }
 }
 
@@ -59,24 +77,59 @@ impl Counters {
 mod tests {
     use super::*;
 
-    const EARLIER: Counters = Counters { at_us: 1_000_000, used: 100.0, limited_us: 500_000.0 };
+    const EARLIER: Counters = Counters {
+        at_us: 1_000_000,
+        used: 100.0,
+        limited_us: 500_000.0,
+    };
 
     fn since(at_us: i64, used: f64, limited_us: f64) -> Option<(f64, f64)> {
-        Counters { at_us, used, limited_us }.since(&EARLIER).map(|f| (f.achieved_rps, f.limiting_share))
+        Counters {
+            at_us,
+            used,
+            limited_us,
+        }
+        .since(&EARLIER)
+        .map(|f| (f.achieved_rps, f.limiting_share))
     }
 
     #[test]
     fn counters_become_rates_by_the_stores_clock() {
         assert_eq!(since(6_000_000, 150.0, 3_000_000.0), Some((10.0, 0.5)));
-        assert_eq!(since(6_000_000, 99.0, 500_000.0), Some((0.0, 0.0)), "refunds");
+        assert_eq!(
+            since(6_000_000, 99.0, 500_000.0),
+            Some((0.0, 0.0)),
+            "refunds"
+        );
         assert_eq!(since(6_000_000, 100.0, 9e9), Some((0.0, 1.0)));
     }
 
     #[test]
     fn a_knob_that_is_used_up_is_the_limit_whatever_the_waiting_time_says() {
-        let flow = |achieved_rps, limiting_share| Flow { achieved_rps, limiting_share }.limited_by(100.0);
-        assert_eq!((flow(95.0, 0.1), flow(120.0, 0.1), flow(50.0, 0.1), flow(50.0, 0.8)), (0.95, 1.0, 0.1, 0.8));
-        assert_eq!(Flow { achieved_rps: 0.0, limiting_share: 0.2 }.limited_by(0.0), 0.2);
+        let flow = |achieved_rps, limiting_share| {
+            Flow {
+                achieved_rps,
+                limiting_share,
+            }
+            .limited_by(100.0)
+        };
+        assert_eq!(
+            (
+                flow(95.0, 0.1),
+                flow(120.0, 0.1),
+                flow(50.0, 0.1),
+                flow(50.0, 0.8)
+            ),
+            (0.95, 1.0, 0.1, 0.8)
+        );
+        assert_eq!(
+            Flow {
+                achieved_rps: 0.0,
+                limiting_share: 0.2
+            }
+            .limited_by(0.0),
+            0.2
+        );
     }
 
     #[test]

@@ -45,7 +45,11 @@ impl Decision {
             throttle: throttle.to_owned(),
             at: timestamp(now),
             rps: plan.rps,
-            previous_rps: if previous_rps.is_finite() { previous_rps } else { 0.0 },
+            previous_rps: if previous_rps.is_finite() {
+                previous_rps
+            } else {
+                0.0
+            },
             breaker: plan.breaker,
             mode,
             limiting: plan.limiting.clone(),
@@ -58,7 +62,14 @@ impl Decision {
     /// enough.
     pub fn is_news_after(&self, last: Option<&Self>) -> bool {
         let Some(last) = last else { return true };
-        let kind = |d: &Self| (d.breaker, d.mode, d.limiting.clone(), d.terms.get("findings").cloned());
+        let kind = |d: &Self| {
+            (
+                d.breaker,
+                d.mode,
+                d.limiting.clone(),
+                d.terms.get("findings").cloned(),
+            )
+        };
         let moved = (self.rps - last.rps).abs() > RATE_MOVED * last.rps.abs().max(self.rps.abs());
         let quiet_s = self.at.duration_since(last.at).as_secs_f64();
         moved || kind(self) != kind(last) || quiet_s.abs() >= AT_LEAST_EVERY_S
@@ -67,7 +78,11 @@ impl Decision {
 
 /// Converts unix seconds to a timestamp; a time outside the calendar becomes its end.
 pub fn timestamp(unix_s: f64) -> Timestamp {
-    Timestamp::from_microsecond((unix_s * 1e6) as i64).unwrap_or(if unix_s < 0.0 { Timestamp::MIN } else { Timestamp::MAX })
+    Timestamp::from_microsecond((unix_s * 1e6) as i64).unwrap_or(if unix_s < 0.0 {
+        Timestamp::MIN
+    } else {
+        Timestamp::MAX
+    })
 }
 
 /// Converts a timestamp to unix seconds.
@@ -80,7 +95,11 @@ mod tests {
     use super::*;
 
     fn decision(at_s: f64, rps: f64, limiting: &str) -> Decision {
-        let plan = Plan { rps, limiting: limiting.to_owned(), ..Plan::default() };
+        let plan = Plan {
+            rps,
+            limiting: limiting.to_owned(),
+            ..Plan::default()
+        };
         Decision::new("reindex", at_s, &plan, 100.0, Mode::Auto)
     }
 

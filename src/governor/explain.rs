@@ -30,9 +30,7 @@ pub(super) enum Cause {
         why: String,
     },
     /// Signals without a new sample for too long.
-    Stale {
-        names: Vec<String>,
-    },
+    Stale { names: Vec<String> },
     /// The breaker is open.
     Open,
     /// A signal asked for the lowest rate, and these bounds limited it.
@@ -58,12 +56,15 @@ pub(super) fn plan(state: &State, policy: &Policy, now: f64, before: f64, cause:
 fn limiting(state: &State, cause: &Cause) -> String {
     match cause {
         Cause::NoReading => "start".to_owned(),
-        Cause::StoppedByHand | Cause::Followed { .. } | Cause::HandedBack { .. } => "person".to_owned(),
+        Cause::StoppedByHand | Cause::Followed { .. } | Cause::HandedBack { .. } => {
+            "person".to_owned()
+        }
         Cause::Stale { .. } => "stale".to_owned(),
         Cause::Open => "breaker".to_owned(),
-        Cause::Signal { index, clamps } => {
-            clamps.last().map_or_else(|| state.signals[*index].name.clone(), |clamp| clamp.word().to_owned())
-        }
+        Cause::Signal { index, clamps } => clamps.last().map_or_else(
+            || state.signals[*index].name.clone(),
+            |clamp| clamp.word().to_owned(),
+        ),
     }
 }
 
@@ -73,21 +74,47 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
     match cause {
         Cause::NoReading => format!("no signal has been read yet; holding {rate} {unit}"),
         Cause::StoppedByHand => {
-            let (field, what) = (state.actuator.field(), if state.actuator == Actuator::Rps { "a rate" } else { "a number" });
+            let (field, what) = (
+                state.actuator.field(),
+                if state.actuator == Actuator::Rps {
+                    "a rate"
+                } else {
+                    "a number"
+                },
+            );
             format!("a person stopped it ({field} 0); it goes on when somebody sets {what}")
         }
         Cause::Followed { why } => format!("{why}; the governor only follows"),
         Cause::HandedBack { why } => {
-            format!("{why}, on from {}", if state.knob < 0.0 { "no limit".to_owned() } else { format!("{rate} {unit}") })
+            format!(
+                "{why}, on from {}",
+                if state.knob < 0.0 {
+                    "no limit".to_owned()
+                } else {
+                    format!("{rate} {unit}")
+                }
+            )
         }
         Cause::Stale { names } => {
-            let blind_s = names.iter().filter_map(|n| state.signals.iter().find(|s| s.name == *n)).filter_map(|s| s.front.seen);
-            let blind_s = blind_s.fold(None, |least: Option<f64>, seen| Some(least.map_or(seen, |l| l.min(seen))));
-            let how_long = blind_s.map_or_else(|| "at all".to_owned(), |seen| format!("for {}", seconds(now - seen)));
+            let blind_s = names
+                .iter()
+                .filter_map(|n| state.signals.iter().find(|s| s.name == *n))
+                .filter_map(|s| s.front.seen);
+            let blind_s = blind_s.fold(None, |least: Option<f64>, seen| {
+                Some(least.map_or(seen, |l| l.min(seen)))
+            });
+            let how_long = blind_s.map_or_else(
+                || "at all".to_owned(),
+                |seen| format!("for {}", seconds(now - seen)),
+            );
             let does = if state.breaker.phase == Phase::Open {
                 "staying stopped".to_owned()
             } else if state.knob < before * (1.0 - 1e-6) {
-                format!("lowering {} to {rate} {unit}, towards {}", number(before), state.actuator.refuge())
+                format!(
+                    "lowering {} to {rate} {unit}, towards {}",
+                    number(before),
+                    state.actuator.refuge()
+                )
             } else {
                 format!("staying at {rate} {unit} until it can be read again")
             };
@@ -96,9 +123,16 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
         Cause::Open => {
             let breaker = &state.breaker;
             let by = breaker.by.as_deref().unwrap_or("a load");
-            let again = if breaker.trips > 0 { format!(", {} times in a row", breaker.trips + 1) } else { String::new() };
+            let again = if breaker.trips > 0 {
+                format!(", {} times in a row", breaker.trips + 1)
+            } else {
+                String::new()
+            };
             if now - breaker.since < 1e-6 {
-                format!("{by} rose to {} x its setpoint{again}: stopped", number(breaker.height))
+                format!(
+                    "{by} rose to {} x its setpoint{again}: stopped",
+                    number(breaker.height)
+                )
             } else {
                 let ago = seconds(now - breaker.since);
                 format!(
@@ -110,7 +144,10 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
         Cause::Signal { index, clamps } => {
             let (signal, about) = (&state.signals[*index], &policy.signals[*index]);
             let age = signal.front.at.map_or(0.0, |at| (now - at).max(0.0));
-            let follows = state.links.get(&about.name).map_or_else(String::new, |link| format!(", following {}", link.throttle));
+            let follows = state
+                .links
+                .get(&about.name)
+                .map_or_else(String::new, |link| format!(", following {}", link.throttle));
             let reads = format!(
                 "{} reads {}, setpoint {} ({} old)",
                 about.name,
@@ -125,7 +162,9 @@ fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) 
             format!(
                 "{reads}: {}{follows}{}",
                 motion(before, state.knob, unit),
-                clamps.last().map_or_else(String::new, |c| bound(state, policy, now, *c))
+                clamps
+                    .last()
+                    .map_or_else(String::new, |c| bound(state, policy, now, *c))
             )
         }
     }
@@ -149,20 +188,33 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
     match clamp {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
         Clamp::Idle => format!("; not raised, because nobody waits for {waited_for}"),
-        Clamp::Week => format!("; nobody waits for {waited_for}, so it stands ready at what this hour of the week has borne"),
+        Clamp::Week => format!(
+            "; nobody waits for {waited_for}, so it stands ready at what this hour of the week has borne"
+        ),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
         Clamp::Soft => state.above_soft(policy).map_or_else(
             || "; not raised while a signal is above its soft level".to_owned(),
             |about| {
-                format!("; not raised while {} is above its soft level {}", about.name, number(about.soft.unwrap_or_default()))
+                format!(
+                    "; not raised while {} is above its soft level {}",
+                    about.name,
+                    number(about.soft.unwrap_or_default())
+                )
             },
         ),
         Clamp::Floor => ", the floor below the usual rate".to_owned(),
         Clamp::Person => state.hold.map_or_else(String::new, |hold| {
             let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));
-            let who = state.watch.hand.as_ref().map_or_else(|| "a person".to_owned(), Hand::who_and_why);
-            format!("; {who} set {} {unit} {set} ago, it is not raised for {left} more", number(hold.rps))
+            let who = state
+                .watch
+                .hand
+                .as_ref()
+                .map_or_else(|| "a person".to_owned(), Hand::who_and_why);
+            format!(
+                "; {who} set {} {unit} {set} ago, it is not raised for {left} more",
+                number(hold.rps)
+            )
         }),
         Clamp::Max => ", the highest rate allowed (max or capacity)".to_owned(),
         Clamp::Min => ", the lowest rate allowed (min)".to_owned(),
@@ -176,7 +228,11 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
     }
     let mut put = |name: &str, value: f64| {
         // Six digits suffice for people, and JSON has no NaN.
-        let rounded = if value == 0.0 { 0.0 } else { format!("{value:.5e}").parse().unwrap_or(0.0) };
+        let rounded = if value == 0.0 {
+            0.0
+        } else {
+            format!("{value:.5e}").parse().unwrap_or(0.0)
+        };
         terms.insert(name.to_owned(), json!(rounded));
     };
     let mut learned = Map::new();
@@ -184,10 +240,25 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
     put("w", state.work.w);
     if let Cause::Signal { index, .. } = cause {
         let signal = &state.signals[*index];
-        let share = if signal.observer.c.is_some() { signal.observer.share(state.u.exp(), 0.0) } else { 1.0 };
-        let named = [("p", signal.terms.p), ("i", signal.terms.i), ("d", signal.terms.d), ("e", signal.e), ("x", signal.front.x)];
+        let share = if signal.observer.c.is_some() {
+            signal.observer.share(state.u.exp(), 0.0)
+        } else {
+            1.0
+        };
+        let named = [
+            ("p", signal.terms.p),
+            ("i", signal.terms.i),
+            ("d", signal.terms.d),
+            ("e", signal.e),
+            ("x", signal.front.x),
+        ];
         named.into_iter().for_each(|(name, value)| put(name, value));
-        let named = [("z", signal.front.z), ("integral", signal.pid.integral), ("kc", signal.kc), ("share", share)];
+        let named = [
+            ("z", signal.front.z),
+            ("integral", signal.pid.integral),
+            ("kc", signal.kc),
+            ("share", share),
+        ];
         named.into_iter().for_each(|(name, value)| put(name, value));
         if let Some(xp) = signal.xp {
             put("xp", xp);
@@ -195,7 +266,11 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
         if let Some(at) = signal.front.at {
             put("age_s", now - at);
         }
-        if let Some(c) = signal.observer.c.filter(|_| policy.signals[*index].kind == Kind::Load) {
+        if let Some(c) = signal
+            .observer
+            .c
+            .filter(|_| policy.signals[*index].kind == Kind::Load)
+        {
             put("background", signal.observer.b);
             put("cost", c * state.work.w);
         }

@@ -9,14 +9,32 @@ const NOW: f64 = 1000.0;
 
 fn state(phase: Phase) -> (State, Policy) {
     let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
-    let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+    let bounds = Bounds {
+        min: 1.0,
+        max: 2000.0,
+        safe_rps: 5.0,
+    };
     let mut state = State::new(&policy, bounds, 30.0, NOW - 10.0);
-    let sample = Sample { signal: "load".to_owned(), value: Some(1.9), at: NOW - 12.0 };
-    let seen = Observation { now: NOW - 5.0, readings: vec![sample], limiting_share: Some(1.0), ..Observation::default() };
+    let sample = Sample {
+        signal: "load".to_owned(),
+        value: Some(1.9),
+        at: NOW - 12.0,
+    };
+    let seen = Observation {
+        now: NOW - 5.0,
+        readings: vec![sample],
+        limiting_share: Some(1.0),
+        ..Observation::default()
+    };
     state.tick(&policy, bounds, &seen);
-    state.hold = Some(Hold { rps: 30.0, from: NOW - 20.0, until: NOW + 40.0 });
+    state.hold = Some(Hold {
+        rps: 30.0,
+        from: NOW - 20.0,
+        until: NOW + 40.0,
+    });
     let breaker = &mut state.breaker;
-    (breaker.phase, breaker.since, breaker.by, breaker.height) = (phase, NOW - 30.0, Some("load".to_owned()), 2.6);
+    (breaker.phase, breaker.since, breaker.by, breaker.height) =
+        (phase, NOW - 30.0, Some("load".to_owned()), 2.6);
     (state, policy)
 }
 
@@ -24,21 +42,42 @@ fn state(phase: Phase) -> (State, Policy) {
 fn causes() -> Vec<(Cause, &'static str, &'static str)> {
     let place = |cause: &Cause| match cause {
         Cause::NoReading => ("start", "no signal has been read yet; holding 30 rps"),
-        Cause::StoppedByHand => ("person", "a person stopped it (rps 0); it goes on when somebody sets a rate"),
+        Cause::StoppedByHand => (
+            "person",
+            "a person stopped it (rps 0); it goes on when somebody sets a rate",
+        ),
         Cause::Followed { .. } => ("person", "a person turns it; the governor only follows"),
-        Cause::HandedBack { .. } => ("person", "manual mode is over; back to auto, on from 30 rps"),
+        Cause::HandedBack { .. } => (
+            "person",
+            "manual mode is over; back to auto, on from 30 rps",
+        ),
         Cause::Stale { .. } => ("stale", "no new reading of load for 5 s; "),
-        Cause::Open => ("breaker", "load rose to 2.6 x its setpoint 30 s ago; it starts again when the load is gone"),
-        Cause::Signal { .. } => ("load", "load reads 1.9, setpoint 2 (12 s old): holding 30 rps"),
+        Cause::Open => (
+            "breaker",
+            "load rose to 2.6 x its setpoint 30 s ago; it starts again when the load is gone",
+        ),
+        Cause::Signal { .. } => (
+            "load",
+            "load reads 1.9, setpoint 2 (12 s old): holding 30 rps",
+        ),
     };
     let all = [
         Cause::NoReading,
         Cause::StoppedByHand,
-        Cause::Followed { why: "a person turns it".to_owned() },
-        Cause::HandedBack { why: "manual mode is over; back to auto".to_owned() },
-        Cause::Stale { names: vec!["load".to_owned()] },
+        Cause::Followed {
+            why: "a person turns it".to_owned(),
+        },
+        Cause::HandedBack {
+            why: "manual mode is over; back to auto".to_owned(),
+        },
+        Cause::Stale {
+            names: vec!["load".to_owned()],
+        },
         Cause::Open,
-        Cause::Signal { index: 0, clamps: Vec::new() },
+        Cause::Signal {
+            index: 0,
+            clamps: Vec::new(),
+        },
     ];
     all.into_iter()
         .map(|cause| {
@@ -55,11 +94,23 @@ fn every_cause_in_every_phase_has_a_word_and_a_sentence() {
         for (cause, word, words) in causes() {
             let (state, policy) = state(phase);
             let plan = plan(&state, &policy, NOW, state.knob, &cause);
-            assert_eq!((plan.limiting.as_str(), plan.breaker), (word, phase), "{cause:?}");
-            assert!(plan.reason.starts_with(words), "{cause:?} in {phase:?}: {}", plan.reason);
-            assert!(reasons.insert(plan.reason), "{cause:?} has no words of its own");
+            assert_eq!(
+                (plan.limiting.as_str(), plan.breaker),
+                (word, phase),
+                "{cause:?}"
+            );
             assert!(
-                plan.terms.contains_key("u") && plan.terms.contains_key("trips") == (phase != Phase::Closed),
+                plan.reason.starts_with(words),
+                "{cause:?} in {phase:?}: {}",
+                plan.reason
+            );
+            assert!(
+                reasons.insert(plan.reason),
+                "{cause:?} has no words of its own"
+            );
+            assert!(
+                plan.terms.contains_key("u")
+                    && plan.terms.contains_key("trips") == (phase != Phase::Closed),
                 "{:?}",
                 plan.terms
             );
@@ -73,12 +124,24 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
     let place = |clamp: Clamp| match clamp {
         Clamp::Slew => ("slew", ", as fast as is allowed"),
         Clamp::Idle => ("idle", "; not raised, because nobody waits for tokens"),
-        Clamp::Soft => ("soft", "; not raised while a signal is above its soft level"),
-        Clamp::Week => ("week", "; nobody waits for tokens, so it stands ready at what this hour of the week has borne"),
-        Clamp::Confirm => ("confirm", "; not raised until a sample confirms the restart"),
+        Clamp::Soft => (
+            "soft",
+            "; not raised while a signal is above its soft level",
+        ),
+        Clamp::Week => (
+            "week",
+            "; nobody waits for tokens, so it stands ready at what this hour of the week has borne",
+        ),
+        Clamp::Confirm => (
+            "confirm",
+            "; not raised until a sample confirms the restart",
+        ),
         Clamp::Floor => ("floor", ", the floor below the usual rate"),
         Clamp::Late => ("late", "; not raised, because the next reading is late"),
-        Clamp::Person => ("person", "; a person set 30 rps 20 s ago, it is not raised for 40 s more"),
+        Clamp::Person => (
+            "person",
+            "; a person set 30 rps 20 s ago, it is not raised for 40 s more",
+        ),
         Clamp::Max => ("max", ", the highest rate allowed (max or capacity)"),
         Clamp::Min => ("min", ", the lowest rate allowed (min)"),
     };
@@ -86,7 +149,16 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
     assert_eq!(told.len(), 10, "each once: {told:?}");
     for clamp in Clamp::ALL {
         let (state, policy) = state(Phase::Closed);
-        let plan = plan(&state, &policy, NOW, state.knob, &Cause::Signal { index: 0, clamps: vec![clamp] });
+        let plan = plan(
+            &state,
+            &policy,
+            NOW,
+            state.knob,
+            &Cause::Signal {
+                index: 0,
+                clamps: vec![clamp],
+            },
+        );
         let (word, words) = place(clamp);
         assert_eq!((plan.limiting.as_str(), clamp.word()), (word, word));
         assert!(plan.reason.ends_with(words), "{}", plan.reason);
@@ -97,8 +169,16 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
 #[test]
 fn every_word_of_who_decided_is_in_the_guide() {
     let guide = include_str!("../../docs/governor.md");
-    let causes = causes().into_iter().map(|(_, word, _)| word).filter(|word| *word != "load");
+    let causes = causes()
+        .into_iter()
+        .map(|(_, word, _)| word)
+        .filter(|word| *word != "load");
     for word in causes.chain(Clamp::ALL.map(Clamp::word)) {
-        assert!(guide.lines().any(|line| line.starts_with('|') && line.contains(&format!("`{word}`"))), "{word}");
+        assert!(
+            guide
+                .lines()
+                .any(|line| line.starts_with('|') && line.contains(&format!("`{word}`"))),
+            "{word}"
+        );
     }
 }

@@ -11,8 +11,16 @@ use super::plan::{Observation, Plan, Sample, State};
 use super::policy::Policy;
 
 /// The allowed keys of a line.
-const KEYS: [&str; 8] =
-    ["now", "readings", "achieved_rps", "limiting_share", "mean_duration_s", "completed", "rejected", "knob_rps"];
+const KEYS: [&str; 8] = [
+    "now",
+    "readings",
+    "achieved_rps",
+    "limiting_share",
+    "mean_duration_s",
+    "completed",
+    "rejected",
+    "knob_rps",
+];
 /// The allowed keys of a reading.
 const READING: [&str; 3] = ["signal", "value", "at"];
 /// The latest time, in unix seconds: the year 5138.
@@ -56,19 +64,33 @@ type Wrong = (String, String);
 impl Filter {
     /// Creates a governor that begins at `rps` jobs per second without samples.
     pub fn new(policy: Policy, bounds: Bounds, rps: f64) -> Self {
-        Self { policy, bounds, rps, state: None, line: 0 }
+        Self {
+            policy,
+            bounds,
+            rps,
+            state: None,
+            line: 0,
+        }
     }
 
     /// Creates a governor that continues from a state of [`Filter::state`]; `None` if the state
     /// cannot be read.
     pub fn resume(policy: Policy, bounds: Bounds, stored: Value) -> Option<Self> {
         let state = State::stored(stored, &policy)?;
-        Some(Self { rps: state.knob, state: Some(state), policy, bounds, line: 0 })
+        Some(Self {
+            rps: state.knob,
+            state: Some(state),
+            policy,
+            bounds,
+            line: 0,
+        })
     }
 
     /// Returns the state to continue from later; `None` before the first accepted line.
     pub fn state(&self) -> Option<Value> {
-        self.state.as_ref().and_then(|state| serde_json::to_value(state).ok())
+        self.state
+            .as_ref()
+            .and_then(|state| serde_json::to_value(state).ok())
     }
 
     /// Processes the next line; returns `None` for a blank one.
@@ -81,27 +103,42 @@ impl Filter {
         Some(match read(text, &self.policy, before) {
             Ok(seen) => {
                 let begun = || State::new(&self.policy, self.bounds, self.rps, seen.now);
-                Ok(self.state.get_or_insert_with(begun).tick(&self.policy, self.bounds, &seen))
+                Ok(self
+                    .state
+                    .get_or_insert_with(begun)
+                    .tick(&self.policy, self.bounds, &seen))
             }
-            Err((field, message)) => Err(Mistake { line: self.line, field, message }),
+            Err((field, message)) => Err(Mistake {
+                line: self.line,
+                field,
+                message,
+            }),
         })
     }
 
     /// Counts a line that could not be read at all, and returns its error with this message.
     pub fn refuse(&mut self, message: String) -> Mistake {
         self.line += 1;
-        Mistake { line: self.line, field: String::new(), message }
+        Mistake {
+            line: self.line,
+            field: String::new(),
+            message,
+        }
     }
 }
 
 fn read(text: &str, policy: &Policy, before: Option<f64>) -> Result<Observation, Wrong> {
-    let value: Value = serde_json::from_str(text).map_err(|error| (String::new(), format!("is not JSON: {error}")))?;
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| (String::new(), format!("is not JSON: {error}")))?;
     let line = object(&value, "", &KEYS)?;
     let now = needed(line, "", "now", 0.0, LATEST)?;
     if let Some(before) = before
         && now <= before
     {
-        return Err(("now".to_owned(), format!("{now} is not after {before}, the time of the last line that was read")));
+        return Err((
+            "now".to_owned(),
+            format!("{now} is not after {before}, the time of the last line that was read"),
+        ));
     }
     let amount = |key: &str| Ok::<_, Wrong>(number(line, "", key, 0.0, COUNT_MAX)?.unwrap_or(0.0));
     Ok(Observation {
@@ -125,12 +162,26 @@ fn readings(line: &Map<String, Value>, policy: &Policy, now: f64) -> Result<Vec<
     let list = match line.get("readings") {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
-        Some(other) => return Err(("readings".to_owned(), format!("{} is not allowed; use a list of objects", shown(other)))),
+        Some(other) => {
+            return Err((
+                "readings".to_owned(),
+                format!("{} is not allowed; use a list of objects", shown(other)),
+            ));
+        }
     };
     if list.len() > READINGS_MAX {
-        return Err(("readings".to_owned(), format!("{} are too many; at most {READINGS_MAX} are allowed", list.len())));
+        return Err((
+            "readings".to_owned(),
+            format!(
+                "{} are too many; at most {READINGS_MAX} are allowed",
+                list.len()
+            ),
+        ));
     }
-    list.iter().enumerate().map(|(n, reading)| sample(reading, &format!("readings[{n}]"), policy, now)).collect()
+    list.iter()
+        .enumerate()
+        .map(|(n, reading)| sample(reading, &format!("readings[{n}]"), policy, now))
+        .collect()
 }
 
 fn sample(reading: &Value, place: &str, policy: &Policy, now: f64) -> Result<Sample, Wrong> {
@@ -138,18 +189,37 @@ fn sample(reading: &Value, place: &str, policy: &Policy, now: f64) -> Result<Sam
     let signal = match reading.get("signal") {
         Some(Value::String(name)) if policy.signal(name).is_some() => name.clone(),
         other => {
-            let names: Vec<&str> = policy.signals.iter().map(|signal| signal.name.as_str()).collect();
-            let said = other.map_or_else(|| "is missing".to_owned(), |other| format!("{} is not allowed", shown(other)));
-            return Err((join(place, "signal"), format!("{said}; use a signal of the policy: {}", names.join(", "))));
+            let names: Vec<&str> = policy
+                .signals
+                .iter()
+                .map(|signal| signal.name.as_str())
+                .collect();
+            let said = other.map_or_else(
+                || "is missing".to_owned(),
+                |other| format!("{} is not allowed", shown(other)),
+            );
+            return Err((
+                join(place, "signal"),
+                format!("{said}; use a signal of the policy: {}", names.join(", ")),
+            ));
         }
     };
     if !reading.contains_key("value") {
-        return Err((join(place, "value"), format!("is missing; use {}, or null for no reading", range(0.0, VALUE_MAX))));
+        return Err((
+            join(place, "value"),
+            format!(
+                "is missing; use {}, or null for no reading",
+                range(0.0, VALUE_MAX)
+            ),
+        ));
     }
     let value = number(reading, place, "value", 0.0, VALUE_MAX)?;
     let at = needed(reading, place, "at", -LATEST, LATEST)?;
     if at > now + AHEAD_S {
-        let message = format!("{at} is {:.0} s after now; at most {AHEAD_S} s are allowed", at - now);
+        let message = format!(
+            "{at} is {:.0} s after now; at most {AHEAD_S} s are allowed",
+            at - now
+        );
         return Err((join(place, "at"), message));
     }
     Ok(Sample { signal, value, at })
@@ -160,34 +230,62 @@ fn knob(line: &Map<String, Value>) -> Result<Option<f64>, Wrong> {
         Some(Value::Number(n)) if n.as_f64() == Some(-1.0) => Ok(Some(-1.0)),
         Some(Value::Number(n)) if n.as_f64().is_some_and(|n| n != 0.0 && n < Bounds::LEAST) => {
             let (least, most) = (Bounds::LEAST, Bounds::MOST);
-            let allowed =
-                format!("use a number from {least} to {most}, 0 (stopped), -1 (unlimited), or null where nobody turned it");
-            Err(("knob_rps".to_owned(), format!("{n} is not allowed; {allowed}")))
+            let allowed = format!(
+                "use a number from {least} to {most}, 0 (stopped), -1 (unlimited), or null where nobody turned it"
+            );
+            Err((
+                "knob_rps".to_owned(),
+                format!("{n} is not allowed; {allowed}"),
+            ))
         }
         _ => number(line, "", "knob_rps", 0.0, Bounds::MOST),
     }
 }
 
 /// Returns the object that `value` must be, with only these keys.
-fn object<'a>(value: &'a Value, place: &str, keys: &[&str]) -> Result<&'a Map<String, Value>, Wrong> {
+fn object<'a>(
+    value: &'a Value,
+    place: &str,
+    keys: &[&str],
+) -> Result<&'a Map<String, Value>, Wrong> {
     let Value::Object(map) = value else {
-        return Err((place.to_owned(), format!("{} is not allowed; use an object with {}", shown(value), keys.join(", "))));
+        return Err((
+            place.to_owned(),
+            format!(
+                "{} is not allowed; use an object with {}",
+                shown(value),
+                keys.join(", ")
+            ),
+        ));
     };
     match map.keys().find(|key| !keys.contains(&key.as_str())) {
         Some(unknown) => {
             let message = format!("is not a key; use one of {}", keys.join(", "));
-            Err((join(place, &unknown.chars().take(64).collect::<String>()), message))
+            Err((
+                join(place, &unknown.chars().take(64).collect::<String>()),
+                message,
+            ))
         }
         None => Ok(map),
     }
 }
 
 /// Returns the number at `key`; `None` if it is absent or null.
-fn number(map: &Map<String, Value>, place: &str, key: &str, low: f64, high: f64) -> Result<Option<f64>, Wrong> {
+fn number(
+    map: &Map<String, Value>,
+    place: &str,
+    key: &str,
+    low: f64,
+    high: f64,
+) -> Result<Option<f64>, Wrong> {
     let refused = |value: &Value| {
         Err((
             join(place, key),
-            format!("{} is not allowed; use {}, or null where it is not known", shown(value), range(low, high)),
+            format!(
+                "{} is not allowed; use {}, or null where it is not known",
+                shown(value),
+                range(low, high)
+            ),
         ))
     };
     match map.get(key) {
@@ -200,8 +298,19 @@ fn number(map: &Map<String, Value>, place: &str, key: &str, low: f64, high: f64)
 }
 
 /// Returns the number at `key`, which is required.
-fn needed(map: &Map<String, Value>, place: &str, key: &str, low: f64, high: f64) -> Result<f64, Wrong> {
-    let wrong = |said: String| (join(place, key), format!("{said}; use unix seconds, {}", range(low, high)));
+fn needed(
+    map: &Map<String, Value>,
+    place: &str,
+    key: &str,
+    low: f64,
+    high: f64,
+) -> Result<f64, Wrong> {
+    let wrong = |said: String| {
+        (
+            join(place, key),
+            format!("{said}; use unix seconds, {}", range(low, high)),
+        )
+    };
     match map.get(key) {
         None => Err(wrong("is missing".to_owned())),
         Some(value) => {
@@ -212,17 +321,31 @@ fn needed(map: &Map<String, Value>, place: &str, key: &str, low: f64, high: f64)
 }
 
 fn range(low: f64, high: f64) -> String {
-    let plain = |x: f64| if x.abs() >= 1e6 { format!("{x:e}") } else { format!("{x}") };
+    let plain = |x: f64| {
+        if x.abs() >= 1e6 {
+            format!("{x:e}")
+        } else {
+            format!("{x}")
+        }
+    };
     format!("a number from {} to {}", plain(low), plain(high))
 }
 
 fn join(place: &str, key: &str) -> String {
-    if place.is_empty() { key.to_owned() } else { format!("{place}.{key}") }
+    if place.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{place}.{key}")
+    }
 }
 
 fn shown(value: &Value) -> String {
     let text = value.to_string();
-    if text.chars().count() > 64 { text.chars().take(64).collect::<String>() + "…" } else { text }
+    if text.chars().count() > 64 {
+        text.chars().take(64).collect::<String>() + "…"
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]
@@ -232,7 +355,11 @@ mod tests {
     use super::*;
 
     const POLICY: &str = "[[signal]]\nname = \"load\"\nquery = \"q\"\nsetpoint = 2.0\n";
-    const BOUNDS: Bounds = Bounds { min: 0.1, max: 1000.0, safe_rps: 1.0 };
+    const BOUNDS: Bounds = Bounds {
+        min: 0.1,
+        max: 1000.0,
+        safe_rps: 1.0,
+    };
 
     fn filter() -> Filter {
         Filter::new(Policy::parse(POLICY, "f").unwrap().unwrap(), BOUNDS, 10.0)
@@ -244,7 +371,11 @@ mod tests {
         let mut state = State::new(&filter.policy, BOUNDS, 10.0, 5.0);
         for n in 1..40 {
             let now = 5.0 * f64::from(n);
-            let sample = Sample { signal: "load".to_owned(), value: Some(1.0), at: now - 2.0 };
+            let sample = Sample {
+                signal: "load".to_owned(),
+                value: Some(1.0),
+                at: now - 2.0,
+            };
             let seen = Observation {
                 now,
                 readings: vec![sample],
@@ -257,7 +388,10 @@ mod tests {
                 now - 2.0
             );
             assert_eq!(filter.take(" \r\n"), None);
-            assert_eq!(filter.take(&line).unwrap().unwrap(), state.tick(&filter.policy, BOUNDS, &seen));
+            assert_eq!(
+                filter.take(&line).unwrap().unwrap(),
+                state.tick(&filter.policy, BOUNDS, &seen)
+            );
         }
     }
 
@@ -266,43 +400,123 @@ mod tests {
         let mut filter = filter();
         assert!(filter.take("{\"now\":100}").unwrap().is_ok());
         let with = |rest: &str| format!("{{\"now\":105,{rest}}}");
-        let reading = |text: &str| with(&format!("\"readings\":[{{\"signal\":\"load\",\"value\":1,\"at\":104}},{text}]"));
+        let reading = |text: &str| {
+            with(&format!(
+                "\"readings\":[{{\"signal\":\"load\",\"value\":1,\"at\":104}},{text}]"
+            ))
+        };
         let cases = [
             ("{".to_owned(), "", "is not JSON: EOF while parsing"),
             ("{\"now\":NaN}".to_owned(), "", "is not JSON"),
-            ("{\"now\":1e999}".to_owned(), "", "is not JSON: number out of range"),
-            ("[1]".to_owned(), "", "[1] is not allowed; use an object with now, readings"),
+            (
+                "{\"now\":1e999}".to_owned(),
+                "",
+                "is not JSON: number out of range",
+            ),
+            (
+                "[1]".to_owned(),
+                "",
+                "[1] is not allowed; use an object with now, readings",
+            ),
             ("{}".to_owned(), "now", "is missing; use unix seconds"),
-            ("{\"now\":null}".to_owned(), "now", "null is not allowed; use unix seconds, a number from 0 to 1e11"),
-            ("{\"now\":1700000000000}".to_owned(), "now", "1700000000000 is not allowed"),
-            ("{\"now\":100}".to_owned(), "now", "100 is not after 100, the time of the last line that was read"),
+            (
+                "{\"now\":null}".to_owned(),
+                "now",
+                "null is not allowed; use unix seconds, a number from 0 to 1e11",
+            ),
+            (
+                "{\"now\":1700000000000}".to_owned(),
+                "now",
+                "1700000000000 is not allowed",
+            ),
+            (
+                "{\"now\":100}".to_owned(),
+                "now",
+                "100 is not after 100, the time of the last line that was read",
+            ),
             ("{\"now\":99.5}".to_owned(), "now", "99.5 is not after 100"),
-            (with("\"rps\":5"), "rps", "is not a key; use one of now, readings"),
-            (with("\"readings\":{}"), "readings", "{} is not allowed; use a list of objects"),
-            (with("\"achieved_rps\":\"7\""), "achieved_rps", "\"7\" is not allowed; use a number from 0 to 1e9, or null"),
-            (with("\"achieved_rps\":-1"), "achieved_rps", "-1 is not allowed"),
-            (with("\"limiting_share\":1.5"), "limiting_share", "1.5 is not allowed; use a number from 0 to 1, or null"),
-            (with("\"mean_duration_s\":true"), "mean_duration_s", "true is not allowed"),
+            (
+                with("\"rps\":5"),
+                "rps",
+                "is not a key; use one of now, readings",
+            ),
+            (
+                with("\"readings\":{}"),
+                "readings",
+                "{} is not allowed; use a list of objects",
+            ),
+            (
+                with("\"achieved_rps\":\"7\""),
+                "achieved_rps",
+                "\"7\" is not allowed; use a number from 0 to 1e9, or null",
+            ),
+            (
+                with("\"achieved_rps\":-1"),
+                "achieved_rps",
+                "-1 is not allowed",
+            ),
+            (
+                with("\"limiting_share\":1.5"),
+                "limiting_share",
+                "1.5 is not allowed; use a number from 0 to 1, or null",
+            ),
+            (
+                with("\"mean_duration_s\":true"),
+                "mean_duration_s",
+                "true is not allowed",
+            ),
             (with("\"completed\":-1"), "completed", "-1 is not allowed"),
             (with("\"rejected\":[]"), "rejected", "[] is not allowed"),
-            (with("\"knob_rps\":-2"), "knob_rps", "-2 is not allowed; use a number from 0.000001 to 1000000000, 0 (stopped), -1"),
-            (with("\"knob_rps\":1e10"), "knob_rps", "10000000000.0 is not allowed"),
-            (reading("7"), "readings[1]", "7 is not allowed; use an object with signal, value, at"),
+            (
+                with("\"knob_rps\":-2"),
+                "knob_rps",
+                "-2 is not allowed; use a number from 0.000001 to 1000000000, 0 (stopped), -1",
+            ),
+            (
+                with("\"knob_rps\":1e10"),
+                "knob_rps",
+                "10000000000.0 is not allowed",
+            ),
+            (
+                reading("7"),
+                "readings[1]",
+                "7 is not allowed; use an object with signal, value, at",
+            ),
             (
                 reading("{\"signal\":\"x\",\"value\":1,\"at\":1}"),
                 "readings[1].signal",
                 "\"x\" is not allowed; use a signal of the policy: load",
             ),
-            (reading("{\"value\":1,\"at\":1}"), "readings[1].signal", "is missing; use a signal of the policy: load"),
-            (reading("{\"signal\":\"load\",\"at\":1}"), "readings[1].value", "is missing"),
-            (reading("{\"signal\":\"load\",\"value\":\"NaN\",\"at\":1}"), "readings[1].value", "\"NaN\" is not allowed"),
+            (
+                reading("{\"value\":1,\"at\":1}"),
+                "readings[1].signal",
+                "is missing; use a signal of the policy: load",
+            ),
+            (
+                reading("{\"signal\":\"load\",\"at\":1}"),
+                "readings[1].value",
+                "is missing",
+            ),
+            (
+                reading("{\"signal\":\"load\",\"value\":\"NaN\",\"at\":1}"),
+                "readings[1].value",
+                "\"NaN\" is not allowed",
+            ),
             (
                 reading("{\"signal\":\"load\",\"value\":-0.5,\"at\":1}"),
                 "readings[1].value",
                 "-0.5 is not allowed; use a number from 0",
             ),
-            (reading("{\"signal\":\"load\",\"value\":1}"), "readings[1].at", "is missing"),
-            (reading("{\"signal\":\"load\",\"value\":1,\"at\":500}"), "readings[1].at", "500 is 395 s after now; at most 60 s"),
+            (
+                reading("{\"signal\":\"load\",\"value\":1}"),
+                "readings[1].at",
+                "is missing",
+            ),
+            (
+                reading("{\"signal\":\"load\",\"value\":1,\"at\":500}"),
+                "readings[1].at",
+                "500 is 395 s after now; at most 60 s",
+            ),
             (
                 reading("{\"signal\":\"load\",\"value\":1,\"at\":1,\"x\":1}"),
                 "readings[1].x",
@@ -312,17 +526,34 @@ mod tests {
         for (n, (line, field, message)) in cases.into_iter().enumerate() {
             let before = filter.state();
             let mistake = filter.take(&line).unwrap().expect_err(&line);
-            assert_eq!((mistake.line, mistake.field.as_str()), (n + 2, field), "{line}: {}", mistake.message);
-            assert!(mistake.message.starts_with(message), "{line}: {}", mistake.message);
+            assert_eq!(
+                (mistake.line, mistake.field.as_str()),
+                (n + 2, field),
+                "{line}: {}",
+                mistake.message
+            );
+            assert!(
+                mistake.message.starts_with(message),
+                "{line}: {}",
+                mistake.message
+            );
             assert_eq!(filter.state(), before, "{line} changed something");
         }
-        assert!(filter.take("{\"now\":105,\"knob_rps\":null,\"readings\":null}").unwrap().is_ok());
+        assert!(
+            filter
+                .take("{\"now\":105,\"knob_rps\":null,\"readings\":null}")
+                .unwrap()
+                .is_ok()
+        );
     }
 
     #[test]
     fn a_state_that_was_kept_goes_on_where_it_stood() {
         let line = |n: u32| {
-            format!("{{\"now\":{0},\"readings\":[{{\"signal\":\"load\",\"value\":1,\"at\":{0}}}],\"limiting_share\":1}}", 5 * n)
+            format!(
+                "{{\"now\":{0},\"readings\":[{{\"signal\":\"load\",\"value\":1,\"at\":{0}}}],\"limiting_share\":1}}",
+                5 * n
+            )
         };
         let (mut whole, mut parts) = (filter(), filter());
         for n in 1..30 {
@@ -330,7 +561,14 @@ mod tests {
             assert_eq!(parts.take(&line(n)).unwrap().unwrap(), expected);
             parts = Filter::resume(parts.policy.clone(), BOUNDS, parts.state().unwrap()).unwrap();
         }
-        assert!(Filter::resume(whole.policy.clone(), BOUNDS, serde_json::json!({ "form": 99 })).is_none());
+        assert!(
+            Filter::resume(
+                whole.policy.clone(),
+                BOUNDS,
+                serde_json::json!({ "form": 99 })
+            )
+            .is_none()
+        );
     }
 
     proptest! {

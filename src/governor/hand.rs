@@ -32,7 +32,11 @@ impl Hand {
 
     /// Returns the author and the reason, for a sentence: `ann ("deploy")`.
     pub fn who_and_why(&self) -> String {
-        if self.why.is_empty() { self.who().to_owned() } else { format!("{} (\"{}\")", self.who(), self.why) }
+        if self.why.is_empty() {
+            self.who().to_owned()
+        } else {
+            format!("{} (\"{}\")", self.who(), self.why)
+        }
     }
 }
 
@@ -61,10 +65,25 @@ impl Watch {
     ///
     /// `rps` is the text of the knob that `actuator` names; `ours` is true if the governor wrote
     /// it.
-    pub fn see(&mut self, knobs: &Knobs, actuator: Actuator, rps: Option<&str>, ours: bool, now: f64) -> bool {
+    pub fn see(
+        &mut self,
+        knobs: &Knobs,
+        actuator: Actuator,
+        rps: Option<&str>,
+        ours: bool,
+        now: f64,
+    ) -> bool {
         let (by, why) = (knobs.by.clone(), knobs.why.clone());
-        let sees = Seen { mode: knobs.mode, rps: rps.map(str::to_owned), seq: knobs.seq, by, why };
-        let Some(saw) = self.seen.replace(sees.clone()) else { return false };
+        let sees = Seen {
+            mode: knobs.mode,
+            rps: rps.map(str::to_owned),
+            seq: knobs.seq,
+            by,
+            why,
+        };
+        let Some(saw) = self.seen.replace(sees.clone()) else {
+            return false;
+        };
         let mut what = Vec::new();
         if saw.mode != sees.mode {
             what.push(format!("mode {}", sees.mode.as_str()));
@@ -85,7 +104,11 @@ impl Watch {
             what: what.join(", "),
             by: is_named.then_some(sees.by),
             // The store's clock, limited to the time of this look.
-            at: if dated { (knobs.at_ms as f64 / 1e3).min(now) } else { now },
+            at: if dated {
+                (knobs.at_ms as f64 / 1e3).min(now)
+            } else {
+                now
+            },
             why: if is_named { sees.why } else { String::new() },
         });
         true
@@ -93,7 +116,9 @@ impl Watch {
 
     /// Returns the mode to return to if a manual mode with an end is over at `now`, unix seconds.
     pub fn over(&self, knobs: &Knobs, now: f64) -> Option<Mode> {
-        let until_ms = knobs.manual_until_ms.filter(|_| knobs.mode == Mode::Manual)?;
+        let until_ms = knobs
+            .manual_until_ms
+            .filter(|_| knobs.mode == Mode::Manual)?;
         (until_ms as f64 / 1e3 <= now).then(|| self.before.unwrap_or(Mode::Auto))
     }
 
@@ -103,7 +128,12 @@ impl Watch {
             seen.mode = mode;
         }
         let what = format!("mode {}", mode.as_str());
-        self.hand = Some(Hand { what, by: Some(GOVERNOR.to_owned()), at: now, why: why.to_owned() });
+        self.hand = Some(Hand {
+            what,
+            by: Some(GOVERNOR.to_owned()),
+            at: now,
+            why: why.to_owned(),
+        });
     }
 
     /// Shifts every time by `by_s` after the clock was set back.
@@ -129,53 +159,136 @@ mod tests {
     use super::*;
 
     fn knobs(mode: Mode, seq: u64, by: &str, why: &str) -> Knobs {
-        Knobs { mode, seq, by: by.to_owned(), why: why.to_owned(), at_ms: 990_000, ..Knobs::default() }
+        Knobs {
+            mode,
+            seq,
+            by: by.to_owned(),
+            why: why.to_owned(),
+            at_ms: 990_000,
+            ..Knobs::default()
+        }
     }
 
     #[test]
     fn a_hand_has_a_name_a_time_and_a_reason_where_they_were_told() {
         let mut watch = Watch::default();
-        assert!(!watch.see(&knobs(Mode::Auto, 1, "governor", "load"), Actuator::Rps, Some("20"), true, 980.0));
+        assert!(!watch.see(
+            &knobs(Mode::Auto, 1, "governor", "load"),
+            Actuator::Rps,
+            Some("20"),
+            true,
+            980.0
+        ));
         assert!(
-            !watch.see(&knobs(Mode::Auto, 2, "governor", "load"), Actuator::Rps, Some("21"), true, 985.0),
+            !watch.see(
+                &knobs(Mode::Auto, 2, "governor", "load"),
+                Actuator::Rps,
+                Some("21"),
+                true,
+                985.0
+            ),
             "its own writes are no hand"
         );
         assert_eq!(watch.hand, None);
 
         // Through one of Flyball's interfaces.
-        assert!(watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("30"), false, 1000.0));
-        let ann =
-            Hand { what: "mode manual, rps 30".to_owned(), by: Some("ann".to_owned()), at: 990.0, why: "deploy".to_owned() };
+        assert!(watch.see(
+            &knobs(Mode::Manual, 3, "ann", "deploy"),
+            Actuator::Rps,
+            Some("30"),
+            false,
+            1000.0
+        ));
+        let ann = Hand {
+            what: "mode manual, rps 30".to_owned(),
+            by: Some("ann".to_owned()),
+            at: 990.0,
+            why: "deploy".to_owned(),
+        };
         assert_eq!(watch.hand, Some(ann));
-        assert!(!watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("30"), false, 1005.0));
+        assert!(!watch.see(
+            &knobs(Mode::Manual, 3, "ann", "deploy"),
+            Actuator::Rps,
+            Some("30"),
+            false,
+            1005.0
+        ));
 
         // With redis-cli: the recorded author belongs to another change.
-        assert!(watch.see(&knobs(Mode::Manual, 3, "ann", "deploy"), Actuator::Rps, Some("0"), false, 1010.0));
-        let nobody = Hand { what: "rps 0".to_owned(), by: None, at: 1010.0, why: String::new() };
+        assert!(watch.see(
+            &knobs(Mode::Manual, 3, "ann", "deploy"),
+            Actuator::Rps,
+            Some("0"),
+            false,
+            1010.0
+        ));
+        let nobody = Hand {
+            what: "rps 0".to_owned(),
+            by: None,
+            at: 1010.0,
+            why: String::new(),
+        };
         assert_eq!(watch.hand, Some(nobody));
 
         // With redis-cli, and with a recorded author.
-        assert!(watch.see(&knobs(Mode::Off, 3, "bob", "test"), Actuator::Rps, Some("0"), false, 1020.0));
+        assert!(watch.see(
+            &knobs(Mode::Off, 3, "bob", "test"),
+            Actuator::Rps,
+            Some("0"),
+            false,
+            1020.0
+        ));
         assert_eq!(watch.hand.as_ref().unwrap().who_and_why(), "bob (\"test\")");
         assert_eq!(watch.hand.as_ref().unwrap().at, 1020.0);
     }
 
     #[test]
     fn a_manual_mode_with_an_end_goes_back_to_the_mode_before() {
-        let until = |mode, ms| Knobs { mode, manual_until_ms: ms, ..Knobs::default() };
+        let until = |mode, ms| Knobs {
+            mode,
+            manual_until_ms: ms,
+            ..Knobs::default()
+        };
         for before in [Mode::Auto, Mode::Shadow, Mode::Off] {
             let mut watch = Watch::default();
             watch.see(&until(before, None), Actuator::Rps, Some("5"), true, 900.0);
-            watch.see(&until(Mode::Manual, Some(1_000_000)), Actuator::Rps, Some("5"), true, 910.0);
-            assert_eq!(watch.over(&until(Mode::Manual, Some(1_000_000)), 999.0), None);
-            assert_eq!(watch.over(&until(Mode::Manual, Some(1_000_000)), 1000.0), Some(before));
-            assert_eq!(watch.over(&until(Mode::Manual, None), 1e9), None, "without an end it stays");
-            assert_eq!(watch.over(&until(before, Some(1_000_000)), 2000.0), None, "it counts in manual mode only");
+            watch.see(
+                &until(Mode::Manual, Some(1_000_000)),
+                Actuator::Rps,
+                Some("5"),
+                true,
+                910.0,
+            );
+            assert_eq!(
+                watch.over(&until(Mode::Manual, Some(1_000_000)), 999.0),
+                None
+            );
+            assert_eq!(
+                watch.over(&until(Mode::Manual, Some(1_000_000)), 1000.0),
+                Some(before)
+            );
+            assert_eq!(
+                watch.over(&until(Mode::Manual, None), 1e9),
+                None,
+                "without an end it stays"
+            );
+            assert_eq!(
+                watch.over(&until(before, Some(1_000_000)), 2000.0),
+                None,
+                "it counts in manual mode only"
+            );
 
             watch.went_back(before, "over", 1000.0);
-            assert!(!watch.see(&until(before, None), Actuator::Rps, Some("5"), true, 1005.0), "no person did that");
+            assert!(
+                !watch.see(&until(before, None), Actuator::Rps, Some("5"), true, 1005.0),
+                "no person did that"
+            );
             assert_eq!(watch.hand.as_ref().unwrap().by.as_deref(), Some("governor"));
         }
-        assert_eq!(Watch::default().over(&until(Mode::Manual, Some(1)), 1000.0), Some(Mode::Auto), "where no other was seen");
+        assert_eq!(
+            Watch::default().over(&until(Mode::Manual, Some(1)), 1000.0),
+            Some(Mode::Auto),
+            "where no other was seen"
+        );
     }
 }

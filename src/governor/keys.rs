@@ -55,16 +55,50 @@ pub struct Key {
     pub what: &'static str,
 }
 
-const fn signal(name: &'static str, unit: &'static str, default: Default, allowed: Allowed, what: &'static str) -> Key {
-    Key { part: Part::Signal, name, unit, default, allowed, what }
+const fn signal(
+    name: &'static str,
+    unit: &'static str,
+    default: Default,
+    allowed: Allowed,
+    what: &'static str,
+) -> Key {
+    Key {
+        part: Part::Signal,
+        name,
+        unit,
+        default,
+        allowed,
+        what,
+    }
 }
 
-const fn number(name: &'static str, unit: &'static str, default: f64, from: f64, to: f64, what: &'static str) -> Key {
-    Key { part: Part::Governor, name, unit, default: Default::Number(default), allowed: Allowed::Number(from, to), what }
+const fn number(
+    name: &'static str,
+    unit: &'static str,
+    default: f64,
+    from: f64,
+    to: f64,
+    what: &'static str,
+) -> Key {
+    Key {
+        part: Part::Governor,
+        name,
+        unit,
+        default: Default::Number(default),
+        allowed: Allowed::Number(from, to),
+        what,
+    }
 }
 
 const fn flag(name: &'static str, default: bool, what: &'static str) -> Key {
-    Key { part: Part::Governor, name, unit: "", default: Default::Flag(default), allowed: Allowed::Flag, what }
+    Key {
+        part: Part::Governor,
+        name,
+        unit: "",
+        default: Default::Flag(default),
+        allowed: Allowed::Flag,
+        what,
+    }
 }
 
 pub const KEYS: &[Key] = &[
@@ -87,7 +121,15 @@ pub const KEYS: &[Key] = &[
         "source",
         "",
         Default::Word("prometheus"),
-        Allowed::Word(&["prometheus", "depth", "age", "feedback", "http", "postgres", "complaints"]),
+        Allowed::Word(&[
+            "prometheus",
+            "depth",
+            "age",
+            "feedback",
+            "http",
+            "postgres",
+            "complaints",
+        ]),
         "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`; `age`: seconds that the oldest of them has \
          waited. `feedback`: what this throttle's own jobs say. `http`: a number on the page `url`. `postgres`: what the statement \
          `query` answers. `complaints`: the share of what the worst account of the pool `query` had accepted in 24 hours that \
@@ -167,7 +209,9 @@ pub const KEYS: &[Key] = &[
     signal(
         "lag_s",
         "s",
-        Default::Depends("60 for prometheus, 15 for feedback errors and latency_p99, 900 for complaints, else 0"),
+        Default::Depends(
+            "60 for prometheus, 15 for feedback errors and latency_p99, 900 for complaints, else 0",
+        ),
         Allowed::Number(0.0, 900.0),
         "What the exporter averages over: 60 for load1, 300 for load5, half the range of `rate()` and `avg_over_time()`, 0 for a \
          plain gauge. Too high a value is corrected by itself. For `feedback` twice this, and at least a tick, is averaged over.",
@@ -217,11 +261,46 @@ pub const KEYS: &[Key] = &[
         what: "The knob that is turned: `rps`, tokens per second, or `concurrency`, jobs at once over all processes: whole slots, and \
                `min` and `max` then mean slots too. For a provider without a quota that answers the slower the more is open at once.",
     },
-    number("tick_s", "s", 5.0, 1.0, 60.0, "How often the rate is decided."),
-    number("gain", "", 1.6, 0.05, 10.0, "Nats of rate per unit of relative error, at a lag of 60 s."),
-    number("integral_min_s", "s", 20.0, 2.0, 600.0, "Shortest integral time; a longer lag makes it longer."),
-    number("derivative_s", "s", 5.0, 0.0, 60.0, "Derivative time, at a lag of 60 s."),
-    number("up_per_min", "factor", 4.0, 1.05, 100.0, "The rate grows at most by this factor a minute. It may fall at once."),
+    number(
+        "tick_s",
+        "s",
+        5.0,
+        1.0,
+        60.0,
+        "How often the rate is decided.",
+    ),
+    number(
+        "gain",
+        "",
+        1.6,
+        0.05,
+        10.0,
+        "Nats of rate per unit of relative error, at a lag of 60 s.",
+    ),
+    number(
+        "integral_min_s",
+        "s",
+        20.0,
+        2.0,
+        600.0,
+        "Shortest integral time; a longer lag makes it longer.",
+    ),
+    number(
+        "derivative_s",
+        "s",
+        5.0,
+        0.0,
+        60.0,
+        "Derivative time, at a lag of 60 s.",
+    ),
+    number(
+        "up_per_min",
+        "factor",
+        4.0,
+        1.05,
+        100.0,
+        "The rate grows at most by this factor a minute. It may fall at once.",
+    ),
     number(
         "hold_s",
         "s",
@@ -238,10 +317,35 @@ pub const KEYS: &[Key] = &[
         3600.0,
         "Without a new sample the rate is held for this long (or 3.5 usual spacings, if longer).",
     ),
-    number("late_gaps", "", 2.0, 1.0, 1e6, "Without a new sample for so many usual spacings the rate is not raised any more."),
-    number("stale_half_s", "s", 60.0, 1.0, 3600.0, "Then it halves in this time, down to `safe_rps`."),
-    flag("breaker", true, "Whether an overload stops the work at once."),
-    number("open_min_s", "s", 20.0, 1.0, 3600.0, "Shortest stop after a trip; doubled by every re-trip, up to 16 times."),
+    number(
+        "late_gaps",
+        "",
+        2.0,
+        1.0,
+        1e6,
+        "Without a new sample for so many usual spacings the rate is not raised any more.",
+    ),
+    number(
+        "stale_half_s",
+        "s",
+        60.0,
+        1.0,
+        3600.0,
+        "Then it halves in this time, down to `safe_rps`.",
+    ),
+    flag(
+        "breaker",
+        true,
+        "Whether an overload stops the work at once.",
+    ),
+    number(
+        "open_min_s",
+        "s",
+        20.0,
+        1.0,
+        3600.0,
+        "Shortest stop after a trip; doubled by every re-trip, up to 16 times.",
+    ),
     number(
         "close_wait_s",
         "s",
@@ -266,9 +370,30 @@ pub const KEYS: &[Key] = &[
         1.0,
         "The restart's share of the rate that the model has room for; halved by every re-trip.",
     ),
-    number("retrip_s", "s", 300.0, 0.0, 86_400.0, "A trip within this time after a restart is a re-trip."),
-    number("quota_margin", "share", 0.02, 0.0, 0.5, "How far below a learned quota a ratio signal stays."),
-    number("quiet_s", "s", 600.0, 10.0, 86_400.0, "Without a refusal for this long a ratio signal no longer limits."),
+    number(
+        "retrip_s",
+        "s",
+        300.0,
+        0.0,
+        86_400.0,
+        "A trip within this time after a restart is a re-trip.",
+    ),
+    number(
+        "quota_margin",
+        "share",
+        0.02,
+        0.0,
+        0.5,
+        "How far below a learned quota a ratio signal stays.",
+    ),
+    number(
+        "quiet_s",
+        "s",
+        600.0,
+        10.0,
+        86_400.0,
+        "Without a refusal for this long a ratio signal no longer limits.",
+    ),
     flag(
         "durations",
         true,
@@ -282,8 +407,16 @@ pub const KEYS: &[Key] = &[
         1e6,
         "Jobs that take this many times longer than before, and more than chance explains, count at once and not in the mean of 15 s.",
     ),
-    flag("observer", true, "Whether to learn which part of the load is ours."),
-    flag("predictor", true, "Whether to carry late samples to now with what was let through since."),
+    flag(
+        "observer",
+        true,
+        "Whether to learn which part of the load is ours.",
+    ),
+    flag(
+        "predictor",
+        true,
+        "Whether to carry late samples to now with what was let through since.",
+    ),
     number(
         "noise_max",
         "share",
@@ -292,7 +425,14 @@ pub const KEYS: &[Key] = &[
         1.0,
         "Sample-to-sample noise, relative to the setpoint, above which samples are averaged.",
     ),
-    number("filter_max_s", "s", 60.0, 0.0, 600.0, "The longest such average."),
+    number(
+        "filter_max_s",
+        "s",
+        60.0,
+        0.0,
+        600.0,
+        "The longest such average.",
+    ),
     flag(
         "feed_forward",
         true,
@@ -307,7 +447,11 @@ pub fn find(part: Part, name: &str) -> Option<&'static Key> {
 
 /// Returns the names of a table's keys, as a list for people.
 pub fn names(part: Part) -> String {
-    KEYS.iter().filter(|k| k.part == part).map(|k| k.name).collect::<Vec<_>>().join(", ")
+    KEYS.iter()
+        .filter(|k| k.part == part)
+        .map(|k| k.name)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 impl Allowed {
@@ -317,7 +461,11 @@ impl Allowed {
             Self::Number(from, to) => format!("a number from {from} to {to}"),
             Self::Above(from, to) => format!("a number above {from}, at most {to:e}"),
             Self::Flag => "true or false".to_owned(),
-            Self::Word(words) => words.iter().map(|w| format!("{w:?}")).collect::<Vec<_>>().join(" or "),
+            Self::Word(words) => words
+                .iter()
+                .map(|w| format!("{w:?}"))
+                .collect::<Vec<_>>()
+                .join(" or "),
             Self::Text(most) => format!("a text of 1 to {most} characters"),
         }
     }
@@ -356,11 +504,15 @@ pub fn reference() -> String {
             "Overrides of the law's defaults. None is needed: the defaults fit every plant that was tried.",
         ),
     ] {
-        text +=
-            &format!("\n## `{title}`\n\n{about}\n\n| key | default | unit | allowed | what it does |\n|---|---|---|---|---|\n");
+        text += &format!(
+            "\n## `{title}`\n\n{about}\n\n| key | default | unit | allowed | what it does |\n|---|---|---|---|---|\n"
+        );
         for key in KEYS.iter().filter(|k| k.part == part) {
             let (default, allowed) = (key.default.words(), key.allowed.words());
-            text += &format!("| `{}` | {default} | {} | {allowed} | {} |\n", key.name, key.unit, key.what);
+            text += &format!(
+                "| `{}` | {default} | {} | {allowed} | {} |\n",
+                key.name, key.unit, key.what
+            );
         }
     }
     text
@@ -373,7 +525,11 @@ mod tests {
     #[test]
     fn the_reference_page_is_what_the_table_says() {
         let page = include_str!("../../docs/reference/policy.md");
-        assert!(page == reference(), "docs/reference/policy.md differs; it should read:\n{}", reference());
+        assert!(
+            page == reference(),
+            "docs/reference/policy.md differs; it should read:\n{}",
+            reference()
+        );
     }
 
     #[test]
@@ -382,7 +538,8 @@ mod tests {
             let fits = match (key.default, key.allowed) {
                 (Default::Number(x), Allowed::Number(from, to)) => (from..=to).contains(&x),
                 (Default::Word(w), Allowed::Word(words)) => words.contains(&w),
-                (Default::Flag(_), Allowed::Flag) | (Default::Required | Default::Depends(_), _) => true,
+                (Default::Flag(_), Allowed::Flag)
+                | (Default::Required | Default::Depends(_), _) => true,
                 _ => false,
             };
             assert!(fits, "{}", key.name);

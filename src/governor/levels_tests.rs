@@ -6,7 +6,11 @@ use super::plan::{Observation, Plan, Sample, State};
 use super::policy::Policy;
 use super::{Phase, View};
 
-const BOUNDS: Bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+const BOUNDS: Bounds = Bounds {
+    min: 1.0,
+    max: 2000.0,
+    safe_rps: 5.0,
+};
 
 /// A governor of one signal, running at 100 rps, and its clock.
 struct Rig {
@@ -21,15 +25,26 @@ impl Rig {
     }
 
     fn of(setpoint: f64, signal: &str) -> Self {
-        let text = format!("[[signal]]\nname = \"a\"\nsetpoint = {setpoint}\nlag_s = 0\n{signal}\n");
-        let policy = Policy::parse(&text, "f").unwrap_or_else(|refused| panic!("{refused}")).unwrap();
+        let text =
+            format!("[[signal]]\nname = \"a\"\nsetpoint = {setpoint}\nlag_s = 0\n{signal}\n");
+        let policy = Policy::parse(&text, "f")
+            .unwrap_or_else(|refused| panic!("{refused}"))
+            .unwrap();
         let state = State::new(&policy, BOUNDS, 100.0, 1000.0);
-        Self { policy, state, now: 1000.0 }
+        Self {
+            policy,
+            state,
+            now: 1000.0,
+        }
     }
 
     fn seen(&mut self, value: Option<f64>) -> Observation {
         self.now += 5.0;
-        let readings = vec![Sample { signal: "a".to_owned(), value, at: self.now }];
+        let readings = vec![Sample {
+            signal: "a".to_owned(),
+            value,
+            at: self.now,
+        }];
         Observation {
             now: self.now,
             readings,
@@ -45,7 +60,11 @@ impl Rig {
     }
 
     fn ticks(&mut self, values: &[f64]) -> Plan {
-        values.iter().map(|value| self.tick(Some(*value))).last().expect("a plan")
+        values
+            .iter()
+            .map(|value| self.tick(Some(*value)))
+            .last()
+            .expect("a plan")
     }
 }
 
@@ -56,22 +75,45 @@ fn above_the_soft_level_the_rate_is_not_raised_although_the_controller_would() {
     let falling = [1.0, 1.0, 1.8, 1.8, 1.15];
     let mut free = Rig::new("query = \"q\"");
     let before = free.ticks(&falling[..4]).rps;
-    assert!(free.tick(Some(1.15)).rps > before, "the case is one where the rate would rise");
+    assert!(
+        free.tick(Some(1.15)).rps > before,
+        "the case is one where the rate would rise"
+    );
 
     let mut rig = Rig::new("query = \"q\"\nsoft = 1.1");
     let held = rig.ticks(&falling);
     assert_eq!((held.rps, held.limiting.as_str()), (before, "soft"));
-    assert!(held.reason.ends_with("; not raised while a is above its soft level 1.1"), "{}", held.reason);
-    assert_eq!(View::new(&rig.state, &rig.policy, rig.now).unwrap().signals[0].soft, Some(1.1));
+    assert!(
+        held.reason
+            .ends_with("; not raised while a is above its soft level 1.1"),
+        "{}",
+        held.reason
+    );
+    assert_eq!(
+        View::new(&rig.state, &rig.policy, rig.now).unwrap().signals[0].soft,
+        Some(1.1)
+    );
 
     let lower = rig.tick(Some(0.9));
-    assert!(lower.rps > before, "below it it goes on: {}", number(lower.rps));
+    assert!(
+        lower.rps > before,
+        "below it it goes on: {}",
+        number(lower.rps)
+    );
 }
 
 #[test]
 fn a_latency_and_a_ratio_trip_only_where_a_hard_level_is_written() {
-    for (kind, setpoint, hard, calm, high) in [("latency", 1.0, 2.0, 1.0, 5.0), ("ratio", 0.01, 0.5, 0.0, 0.9)] {
-        let signal = |trip: &str| Rig::of(setpoint, &format!("query = \"q\"\nkind = \"{kind}\"\n{trip}"));
+    for (kind, setpoint, hard, calm, high) in [
+        ("latency", 1.0, 2.0, 1.0, 5.0),
+        ("ratio", 0.01, 0.5, 0.0, 0.9),
+    ] {
+        let signal = |trip: &str| {
+            Rig::of(
+                setpoint,
+                &format!("query = \"q\"\nkind = \"{kind}\"\n{trip}"),
+            )
+        };
         let mut calm_only = signal("");
         calm_only.ticks(&[calm; 4]);
         assert_eq!(calm_only.tick(Some(high)).breaker, Phase::Closed, "{kind}");
@@ -87,23 +129,44 @@ fn a_latency_and_a_ratio_trip_only_where_a_hard_level_is_written() {
         for _ in 0..6 {
             assert_eq!(rig.tick(Some(high)).rps, 0.0, "{kind}");
         }
-        let again = (0..12).map(|_| rig.tick(Some(calm)).rps).find(|rps| *rps > 0.0).expect("a restart");
+        let again = (0..12)
+            .map(|_| rig.tick(Some(calm)).rps)
+            .find(|rps| *rps > 0.0)
+            .expect("a restart");
         assert!(again < 100.0, "{kind}: {again}");
     }
 }
 
 #[test]
 fn the_fast_path_trips_on_looks_at_a_latency_with_a_hard_level() {
-    let look = |at: f64, value: f64| [Sample { signal: "a".to_owned(), value: Some(value), at }];
+    let look = |at: f64, value: f64| {
+        [Sample {
+            signal: "a".to_owned(),
+            value: Some(value),
+            at,
+        }]
+    };
     for (trip, trips) in [("trip = 3.0", true), ("", false)] {
         let mut rig = Rig::new(&format!("query = \"q\"\nkind = \"latency\"\n{trip}"));
         rig.ticks(&[1.0; 4]);
         let now = rig.now;
         // The level may be raised for a noisy signal; a little above it is enough.
         let high = 1.2 * rig.state.signals[0].trip_x;
-        let plans = [1.0, 2.0].map(|s| rig.state.fast(&rig.policy, BOUNDS, now + s, Some(100.0), &look(now + s, high)));
+        let plans = [1.0, 2.0].map(|s| {
+            rig.state.fast(
+                &rig.policy,
+                BOUNDS,
+                now + s,
+                Some(100.0),
+                &look(now + s, high),
+            )
+        });
         assert_eq!(plans[0], None, "one look is not enough");
-        assert_eq!(plans[1].as_ref().map(|plan| plan.rps), trips.then_some(0.0), "{trip}");
+        assert_eq!(
+            plans[1].as_ref().map(|plan| plan.rps),
+            trips.then_some(0.0),
+            "{trip}"
+        );
     }
 }
 
@@ -133,7 +196,10 @@ fn work_that_is_at_rest_is_not_blind_and_work_that_does_not_end_is() {
         rig.ticks(&[1.0; 4]);
         let mut limiting = String::new();
         for _ in 0..8 {
-            let seen = Observation { idle, ..rig.seen(None) };
+            let seen = Observation {
+                idle,
+                ..rig.seen(None)
+            };
             limiting = rig.state.tick(&rig.policy, BOUNDS, &seen).limiting;
         }
         assert_eq!(limiting == "stale", expected, "{limiting}");

@@ -32,9 +32,17 @@ impl Bounds {
 
     /// Returns valid bounds: positive, finite and in order.
     pub fn sound(self) -> Self {
-        let max = if self.max > 0.0 { within(self.max, Self::LEAST, Self::MOST) } else { Self::MOST };
+        let max = if self.max > 0.0 {
+            within(self.max, Self::LEAST, Self::MOST)
+        } else {
+            Self::MOST
+        };
         let min = within(self.min, Self::LEAST, max);
-        Self { min, max, safe_rps: within(self.safe_rps, 0.0, max) }
+        Self {
+            min,
+            max,
+            safe_rps: within(self.safe_rps, 0.0, max),
+        }
     }
 }
 
@@ -126,7 +134,11 @@ impl State {
                 clamps.push(clamp);
             }
         };
-        lower(&mut u, slew::rise(self.u, f64::INFINITY, policy.law.up_per_min, dt), Clamp::Slew);
+        lower(
+            &mut u,
+            slew::rise(self.u, f64::INFINITY, policy.law.up_per_min, dt),
+            Clamp::Slew,
+        );
         if !seen.limiting_share.is_some_and(|share| share > BOTTLENECK) {
             // The jobs do not use the whole rate: do not raise it, and keep it safe for their
             // return.
@@ -135,16 +147,21 @@ impl State {
                 None => lower(&mut u, self.u, Clamp::Idle),
             }
             for (signal, about) in self.signals.iter().zip(&policy.signals) {
-                if let (Kind::Load, true, Some(room)) = (about.kind, policy.law.observer, signal.observer.room(IDLE_SIGMAS)) {
+                if let (Kind::Load, true, Some(room)) = (
+                    about.kind,
+                    policy.law.observer,
+                    signal.observer.room(IDLE_SIGMAS),
+                ) {
                     lower(&mut u, room.max(1e-12).ln(), Clamp::Idle);
                 }
             }
         }
-        if self
-            .signals
-            .iter()
-            .any(|signal| signal.front.seen.is_some_and(|at| now - at > policy.law.late_gaps * signal.front.gap_s))
-        {
+        if self.signals.iter().any(|signal| {
+            signal
+                .front
+                .seen
+                .is_some_and(|at| now - at > policy.law.late_gaps * signal.front.gap_s)
+        }) {
             lower(&mut u, self.u, Clamp::Late);
         }
         if self.above_soft(policy).is_some() {
@@ -180,14 +197,24 @@ impl State {
 
     /// Returns the first signal whose newest value is above its soft level.
     pub(super) fn above_soft<'a>(&self, policy: &'a Policy) -> Option<&'a policy::Signal> {
-        let above =
-            |signal: &Signal, about: &policy::Signal| signal.value.zip(about.soft).is_some_and(|(value, soft)| value > soft);
-        self.signals.iter().zip(&policy.signals).find(|(signal, about)| above(signal, about)).map(|(_, about)| about)
+        let above = |signal: &Signal, about: &policy::Signal| {
+            signal
+                .value
+                .zip(about.soft)
+                .is_some_and(|(value, soft)| value > soft)
+        };
+        self.signals
+            .iter()
+            .zip(&policy.signals)
+            .find(|(signal, about)| above(signal, about))
+            .map(|(_, about)| about)
     }
 
     /// Returns the lowest log work rate: the knob `min`, or a lower manual rate while that is held.
     pub(super) fn lowest(&self, bounds: Bounds) -> f64 {
-        let least = self.hold.map_or(bounds.min, |hold| hold.rps.min(bounds.min).max(Bounds::LEAST));
+        let least = self.hold.map_or(bounds.min, |hold| {
+            hold.rps.min(bounds.min).max(Bounds::LEAST)
+        });
         (least * self.work.w).ln()
     }
 
@@ -196,10 +223,18 @@ impl State {
         if self.stopped || self.breaker.phase == Phase::Open {
             return 0.0;
         }
-        let held = self.hold.filter(|hold| now < hold.until).map_or(f64::INFINITY, |hold| hold.rps);
+        let held = self
+            .hold
+            .filter(|hold| now < hold.until)
+            .map_or(f64::INFINITY, |hold| hold.rps);
         let least = bounds.min.min(held).max(Bounds::LEAST);
         let most = bounds.max.min(held);
-        self.actuator.rounded(within(self.u.exp() / self.work.w, least, most), self.knob, least, most)
+        self.actuator.rounded(
+            within(self.u.exp() / self.work.w, least, most),
+            self.knob,
+            least,
+            most,
+        )
     }
 
     /// Sets `u` to a rate in jobs per second or slots: 0 is the lowest, a negative rate the

@@ -8,17 +8,27 @@ use toml::de::{DeTable, DeValue};
 
 use super::actuator::Actuator;
 use super::keys::{self, Allowed, Default, Part};
-use super::policy::{Heard, Kind, Law, Look, Place, Policy, Problem, Refused, SIGNALS_MAX, Signal, Source};
+use super::policy::{
+    Heard, Kind, Law, Look, Place, Policy, Problem, Refused, SIGNALS_MAX, Signal, Source,
+};
 use crate::signals::exposition::Series;
 use crate::signals::probe::check_pointer;
 use crate::signals::promql;
 
 /// Returns the policy in `text`; `None` if it contains no signal.
 pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> {
-    let mut report = Report { text, file, problems: Vec::new() };
+    let mut report = Report {
+        text,
+        file,
+        problems: Vec::new(),
+    };
     let policy = read(&mut report);
     report.problems.sort_by_key(|problem| problem.line);
-    if report.problems.is_empty() { Ok(policy) } else { Err(Refused(report.problems)) }
+    if report.problems.is_empty() {
+        Ok(policy)
+    } else {
+        Err(Refused(report.problems))
+    }
 }
 
 /// The share of complaints above which the large mailbox providers filter mail.
@@ -28,7 +38,12 @@ const COMPLAINTS_LAG_S: f64 = 900.0;
 
 /// Returns the law without any override.
 pub(super) fn default_law() -> Law {
-    law(&Values { part: Part::Governor, place: 0..0, given: BTreeMap::new(), tried: Vec::new() })
+    law(&Values {
+        part: Part::Governor,
+        place: 0..0,
+        given: BTreeMap::new(),
+        tried: Vec::new(),
+    })
 }
 
 fn read(report: &mut Report) -> Option<Policy> {
@@ -40,7 +55,12 @@ fn read(report: &mut Report) -> Option<Policy> {
             return None;
         }
     };
-    let entry = |name: &str| root.get_ref().iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value);
+    let entry = |name: &str| {
+        root.get_ref()
+            .iter()
+            .find(|(key, _)| key.get_ref() == name)
+            .map(|(_, value)| value)
+    };
 
     let law = match entry("governor").map(|value| (value.span(), value.get_ref())) {
         None => default_law(),
@@ -57,9 +77,16 @@ fn read(report: &mut Report) -> Option<Policy> {
     };
     let signals = match entry("signal").map(|value| (value.span(), value.get_ref())) {
         None => return None,
-        Some((_, DeValue::Array(tables))) => tables.iter().filter_map(|table| signal(report, table)).collect(),
+        Some((_, DeValue::Array(tables))) => tables
+            .iter()
+            .filter_map(|table| signal(report, table))
+            .collect(),
         Some((place, _)) => {
-            report.refuse(&place, "signal", "is not a list of tables; write [[signal]] before each");
+            report.refuse(
+                &place,
+                "signal",
+                "is not a list of tables; write [[signal]] before each",
+            );
             return None;
         }
     };
@@ -70,25 +97,55 @@ fn read(report: &mut Report) -> Option<Policy> {
 
 fn check_names(report: &mut Report, policy: &Policy, place: &Spanned<DeValue>) {
     if policy.signals.len() > SIGNALS_MAX {
-        report.refuse(&place.span(), "signal", format!("{} signals; at most {SIGNALS_MAX} are allowed", policy.signals.len()));
+        report.refuse(
+            &place.span(),
+            "signal",
+            format!(
+                "{} signals; at most {SIGNALS_MAX} are allowed",
+                policy.signals.len()
+            ),
+        );
     }
     for (n, signal) in policy.signals.iter().enumerate() {
-        if policy.signals[..n].iter().any(|earlier| earlier.name == signal.name) {
-            let tables = place.get_ref().as_array().into_iter().flat_map(|a| a.iter());
-            let places = tables.filter_map(|t| t.get_ref().as_table()?.iter().find(|(k, _)| k.get_ref() == "name"));
-            let same = places.filter(|(_, v)| v.get_ref().as_str() == Some(&signal.name)).map(|(_, v)| v.span());
-            let place = same.max_by_key(|span| span.start).unwrap_or_else(|| place.span());
+        if policy.signals[..n]
+            .iter()
+            .any(|earlier| earlier.name == signal.name)
+        {
+            let tables = place
+                .get_ref()
+                .as_array()
+                .into_iter()
+                .flat_map(|a| a.iter());
+            let places = tables.filter_map(|t| {
+                t.get_ref()
+                    .as_table()?
+                    .iter()
+                    .find(|(k, _)| k.get_ref() == "name")
+            });
+            let same = places
+                .filter(|(_, v)| v.get_ref().as_str() == Some(&signal.name))
+                .map(|(_, v)| v.span());
+            let place = same
+                .max_by_key(|span| span.start)
+                .unwrap_or_else(|| place.span());
             report.refuse(
                 &place,
                 "signal.name",
-                format!("{:?} is the name of another signal too; give each its own", signal.name),
+                format!(
+                    "{:?} is the name of another signal too; give each its own",
+                    signal.name
+                ),
             );
         }
     }
 }
 
 fn law(values: &Values) -> Law {
-    let actuator = if values.text("actuator") == "concurrency" { Actuator::Concurrency } else { Actuator::Rps };
+    let actuator = if values.text("actuator") == "concurrency" {
+        Actuator::Concurrency
+    } else {
+        Actuator::Rps
+    };
     Law {
         actuator,
         tick_s: values.number("tick_s"),
@@ -122,7 +179,10 @@ fn law(values: &Values) -> Law {
 
 /// Checks the rules of the law that involve several keys.
 fn check_law(report: &mut Report, values: &Values, law: &Law) {
-    if law.actuator == Actuator::Concurrency && values.given("durations") && values.flag("durations") {
+    if law.actuator == Actuator::Concurrency
+        && values.given("durations")
+        && values.flag("durations")
+    {
         let reason = "true is not allowed with actuator \"concurrency\": jobs that take longer already leave their slots later, and would \
                       count twice; use false or leave it out";
         report.refuse(&values.place("durations"), "governor.durations", reason);
@@ -132,7 +192,11 @@ fn check_law(report: &mut Report, values: &Values, law: &Law) {
 /// Reads one `[[signal]]`; returns `None` if it is not a table.
 fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
     let DeValue::Table(entries) = table.get_ref() else {
-        report.refuse(&table.span(), "signal", "is not a table; write [[signal]] before each");
+        report.refuse(
+            &table.span(),
+            "signal",
+            "is not a table; write [[signal]] before each",
+        );
         return None;
     };
     let values = values(report, Part::Signal, table.span(), entries);
@@ -153,9 +217,10 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
     };
     let query = values.text("query").trim();
     let heard = match source {
-        Source::Feedback if values.given("query") => {
-            Heard::WORDS.iter().find(|(word, _)| *word == query).map(|(_, heard)| *heard)
-        }
+        Source::Feedback if values.given("query") => Heard::WORDS
+            .iter()
+            .find(|(word, _)| *word == query)
+            .map(|(_, heard)| *heard),
         Source::Feedback if written == Some(Kind::Ratio) => Some(Heard::Refused),
         Source::Feedback if written == Some(Kind::Latency) => Some(Heard::Latency),
         _ => None,
@@ -163,24 +228,40 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
     // A whole day's share does not follow the rate within minutes, and is no quota: its control is
     // slow.
     let slow = (source == Source::Complaints).then_some(Kind::Latency);
-    let kind = written.or(slow).or(heard.map(Heard::kind)).unwrap_or(Kind::Load);
+    let kind = written
+        .or(slow)
+        .or(heard.map(Heard::kind))
+        .unwrap_or(Kind::Load);
     let usual_lag_s = match (source, heard) {
         (Source::Prometheus, _) => 60.0,
         (Source::Complaints, _) => COMPLAINTS_LAG_S,
         (_, Some(Heard::Errors | Heard::LatencyP99)) => 15.0,
         _ => 0.0,
     };
-    let setpoint = values.given_number("setpoint").unwrap_or(if source == Source::Complaints { COMPLAINTS } else { 1.0 });
+    let setpoint = values
+        .given_number("setpoint")
+        .unwrap_or(if source == Source::Complaints {
+            COMPLAINTS
+        } else {
+            1.0
+        });
     if source != Source::Complaints && !values.given("setpoint") && !values.tried("setpoint") {
-        let allowed = keys::find(Part::Signal, "setpoint").map_or_else(String::new, |key| key.allowed.words());
-        report.refuse(&table.span(), "signal.setpoint", format!("is missing; use {allowed}"));
+        let allowed = keys::find(Part::Signal, "setpoint")
+            .map_or_else(String::new, |key| key.allowed.words());
+        report.refuse(
+            &table.span(),
+            "signal.setpoint",
+            format!("is missing; use {allowed}"),
+        );
     }
     let signal = Signal {
         name: values.text("name").to_owned(),
         kind,
         source,
         query: query.to_owned(),
-        server: values.given("server").then(|| values.text("server").trim().to_owned()),
+        server: values
+            .given("server")
+            .then(|| values.text("server").trim().to_owned()),
         heard,
         scale: values.number("scale"),
         setpoint,
@@ -188,8 +269,14 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         trip: values.given_number("trip").unwrap_or(2.0 * setpoint),
         trips: kind == Kind::Load || values.given("trip"),
         stale_s: values.given_number("stale_s"),
-        series_min: values.given_number("series_min").map(|least| least as usize),
-        lag_s: if kind == Kind::Ratio { 0.0 } else { values.given_number("lag_s").unwrap_or(usual_lag_s) },
+        series_min: values
+            .given_number("series_min")
+            .map(|least| least as usize),
+        lag_s: if kind == Kind::Ratio {
+            0.0
+        } else {
+            values.given_number("lag_s").unwrap_or(usual_lag_s)
+        },
         probe: match source {
             Source::Http => look(&values, ["url", "metric", "pointer"]),
             _ => look(&values, ["probe", "probe_metric", "probe_pointer"]),
@@ -202,47 +289,100 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
 /// Returns the page and the place on it, if these keys name them.
 fn look(values: &Values, [url, metric, pointer]: [&str; 3]) -> Option<Look> {
     let text = |key: &str| values.text(key).trim().to_owned();
-    let place = if values.given(pointer) { Place::Pointer(text(pointer)) } else { Place::Metric(text(metric)) };
-    values.given(url).then(|| Look { url: text(url), place })
+    let place = if values.given(pointer) {
+        Place::Pointer(text(pointer))
+    } else {
+        Place::Metric(text(metric))
+    };
+    values.given(url).then(|| Look {
+        url: text(url),
+        place,
+    })
 }
 
 /// Checks the rules of a signal that involve several keys.
 fn check(report: &mut Report, values: &Values, signal: &Signal) {
-    let mut refuse = |key: &str, reason: String| report.refuse(&values.place(key), format!("signal.{key}"), reason);
+    let mut refuse = |key: &str, reason: String| {
+        report.refuse(&values.place(key), format!("signal.{key}"), reason)
+    };
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if values.given("name") && !signal.name.chars().all(plain) {
-        refuse("name", format!("{:?} is not allowed; use letters, digits and . _ -", signal.name));
+        refuse(
+            "name",
+            format!(
+                "{:?} is not allowed; use letters, digits and . _ -",
+                signal.name
+            ),
+        );
     }
     if let Some(least) = values.given_number("series_min") {
         if least.fract() != 0.0 {
-            refuse("series_min", format!("{least} is not allowed; use a whole number"));
+            refuse(
+                "series_min",
+                format!("{least} is not allowed; use a whole number"),
+            );
         } else if signal.source != Source::Prometheus || !promql::is_selector(&signal.query) {
-            refuse("series_min", "is for a plain selector of source \"prometheus\" only; leave it out".to_owned());
+            refuse(
+                "series_min",
+                "is for a plain selector of source \"prometheus\" only; leave it out".to_owned(),
+            );
         }
     }
     check_levels(values, signal, &mut refuse);
     check_source(values, signal, &mut refuse);
-    let keys =
-        if signal.source == Source::Http { ["url", "metric", "pointer"] } else { ["probe", "probe_metric", "probe_pointer"] };
+    let keys = if signal.source == Source::Http {
+        ["url", "metric", "pointer"]
+    } else {
+        ["probe", "probe_metric", "probe_pointer"]
+    };
     check_look(values, signal.probe.as_ref(), keys, &mut refuse);
 }
 
 /// Checks that the setpoint, the soft and the hard level are in this order.
 fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
-    let is_share = signal.kind == Kind::Ratio || signal.heard == Some(Heard::Errors) || signal.source == Source::Complaints;
+    let is_share = signal.kind == Kind::Ratio
+        || signal.heard == Some(Heard::Errors)
+        || signal.source == Source::Complaints;
     if is_share && signal.setpoint > 0.5 {
-        refuse("setpoint", format!("{} is too much for a ratio; use at most 0.5", signal.setpoint));
+        refuse(
+            "setpoint",
+            format!(
+                "{} is too much for a ratio; use at most 0.5",
+                signal.setpoint
+            ),
+        );
     }
     if signal.trip <= signal.setpoint {
-        refuse("trip", format!("{} is not above the setpoint {}", signal.trip, signal.setpoint));
+        refuse(
+            "trip",
+            format!(
+                "{} is not above the setpoint {}",
+                signal.trip, signal.setpoint
+            ),
+        );
     } else if is_share && values.given("trip") && signal.trip > 1.0 {
-        refuse("trip", format!("{} is too much for a ratio; use at most 1", signal.trip));
+        refuse(
+            "trip",
+            format!("{} is too much for a ratio; use at most 1", signal.trip),
+        );
     }
     if let Some(soft) = signal.soft {
         if soft < signal.setpoint {
-            refuse("soft", format!("{soft} is below the setpoint {}, which could then not be reached", signal.setpoint));
+            refuse(
+                "soft",
+                format!(
+                    "{soft} is below the setpoint {}, which could then not be reached",
+                    signal.setpoint
+                ),
+            );
         } else if signal.trips && soft >= signal.trip {
-            refuse("soft", format!("{soft} is not below {}, the value that trips the breaker", signal.trip));
+            refuse(
+                "soft",
+                format!(
+                    "{soft} is not below {}, the value that trips the breaker",
+                    signal.trip
+                ),
+            );
         }
     }
 }
@@ -251,32 +391,54 @@ fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
 fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
     let source = signal.source;
     match source {
-        Source::Prometheus if signal.query.is_empty() => refuse("query", "is missing; use a PromQL query".to_owned()),
-        Source::Postgres if signal.query.is_empty() => {
-            refuse("query", "is missing; use a statement that answers one number".to_owned())
+        Source::Prometheus if signal.query.is_empty() => {
+            refuse("query", "is missing; use a PromQL query".to_owned())
         }
+        Source::Postgres if signal.query.is_empty() => refuse(
+            "query",
+            "is missing; use a statement that answers one number".to_owned(),
+        ),
         Source::Depth if signal.query.is_empty() => {
-            refuse("query", "is missing; use the name of the throttle whose ready jobs count".to_owned());
+            refuse(
+                "query",
+                "is missing; use the name of the throttle whose ready jobs count".to_owned(),
+            );
         }
         Source::Age if signal.query.is_empty() => {
-            refuse("query", "is missing; use the name of the throttle whose oldest ready job counts".to_owned());
+            refuse(
+                "query",
+                "is missing; use the name of the throttle whose oldest ready job counts".to_owned(),
+            );
         }
         Source::Complaints if signal.query.is_empty() => {
-            refuse("query", "is missing; use the name of the pool whose accounts count".to_owned());
+            refuse(
+                "query",
+                "is missing; use the name of the pool whose accounts count".to_owned(),
+            );
         }
-        Source::Http if values.given("query") => refuse("query", "is not for source \"http\"; use url".to_owned()),
+        Source::Http if values.given("query") => {
+            refuse("query", "is not for source \"http\"; use url".to_owned())
+        }
         _ => {}
     }
     match (source, signal.heard) {
         (Source::Depth | Source::Age, _) if signal.kind != Kind::Load => {
-            refuse("kind", format!("must be \"load\" for source {:?}", values.text("source")));
+            refuse(
+                "kind",
+                format!("must be \"load\" for source {:?}", values.text("source")),
+            );
         }
         (Source::Complaints, _) if signal.kind != Kind::Latency => {
             refuse("kind", "must be \"latency\" for source \"complaints\": a day's share is no load and no quota".to_owned());
         }
         (Source::Feedback, None) if values.given("query") => {
-            let words = Heard::WORDS.map(|(word, _)| format!("{word:?}")).join(" or ");
-            refuse("query", format!("{:?} is not heard of feedback; use {words}", signal.query));
+            let words = Heard::WORDS
+                .map(|(word, _)| format!("{word:?}"))
+                .join(" or ");
+            refuse(
+                "query",
+                format!("{:?} is not heard of feedback; use {words}", signal.query),
+            );
         }
         (Source::Feedback, None) => {
             refuse(
@@ -286,10 +448,17 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
             );
         }
         (Source::Feedback, Some(Heard::Refused)) if signal.kind != Kind::Ratio => {
-            refuse("kind", "must be \"ratio\" for what was refused, which measures a quota".to_owned());
+            refuse(
+                "kind",
+                "must be \"ratio\" for what was refused, which measures a quota".to_owned(),
+            );
         }
         (Source::Feedback, Some(heard)) if signal.kind != heard.kind() => {
-            let word = if heard == Heard::Errors { "errors: a share of them is no quota" } else { "a duration" };
+            let word = if heard == Heard::Errors {
+                "errors: a share of them is no quota"
+            } else {
+                "a duration"
+            };
             refuse("kind", format!("must be \"latency\" for {word}"));
         }
         _ => {}
@@ -297,11 +466,17 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
     match source {
         Source::Prometheus => {}
         Source::Postgres if signal.server.is_none() => {
-            refuse("server", "is missing; use the name of a [postgres.<name>] of the settings".to_owned());
+            refuse(
+                "server",
+                "is missing; use the name of a [postgres.<name>] of the settings".to_owned(),
+            );
         }
         Source::Postgres => {}
         _ if signal.server.is_some() => {
-            refuse("server", "is for source \"prometheus\" or \"postgres\" only; leave it out".to_owned());
+            refuse(
+                "server",
+                "is for source \"prometheus\" or \"postgres\" only; leave it out".to_owned(),
+            );
         }
         _ => {}
     }
@@ -316,12 +491,20 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
         }
     }
     if values.given("probe") && !signal.trips {
-        refuse("probe", "is for what trips the breaker: kind \"load\", or with trip; leave it out".to_owned());
+        refuse(
+            "probe",
+            "is for what trips the breaker: kind \"load\", or with trip; leave it out".to_owned(),
+        );
     }
 }
 
 /// Checks that a page has an address and exactly one place on it.
-fn check_look(values: &Values, look: Option<&Look>, [url, metric, pointer]: [&str; 3], refuse: &mut impl FnMut(&str, String)) {
+fn check_look(
+    values: &Values,
+    look: Option<&Look>,
+    [url, metric, pointer]: [&str; 3],
+    refuse: &mut impl FnMut(&str, String),
+) {
     let Some(look) = look else {
         if url == "url" {
             refuse(url, "is missing; use http://host:port/path".to_owned());
@@ -333,27 +516,51 @@ fn check_look(values: &Values, look: Option<&Look>, [url, metric, pointer]: [&st
         }
         return;
     };
-    let host = look.url.strip_prefix("http://").or(look.url.strip_prefix("https://"));
+    let host = look
+        .url
+        .strip_prefix("http://")
+        .or(look.url.strip_prefix("https://"));
     match host {
-        None => refuse(url, format!("{:?} is not an address; use http://host:port/path", hidden(&look.url))),
-        Some(rest) if rest.split(['/', '?', '#']).next().is_some_and(|host| host.contains('@')) => {
+        None => refuse(
+            url,
+            format!(
+                "{:?} is not an address; use http://host:port/path",
+                hidden(&look.url)
+            ),
+        ),
+        Some(rest)
+            if rest
+                .split(['/', '?', '#'])
+                .next()
+                .is_some_and(|host| host.contains('@')) =>
+        {
             refuse(url, "holds credentials, which do not belong into a policy; leave out what stands before @".to_owned());
         }
         Some(_) => {}
     }
     match (values.given(metric), values.given(pointer)) {
-        (false, false) => {
-            refuse(metric, format!("is missing; name the metric on the page, or with {pointer} the place in its JSON"))
-        }
-        (true, true) => refuse(pointer, format!("is one too many; use {metric} or {pointer}")),
+        (false, false) => refuse(
+            metric,
+            format!(
+                "is missing; name the metric on the page, or with {pointer} the place in its JSON"
+            ),
+        ),
+        (true, true) => refuse(
+            pointer,
+            format!("is one too many; use {metric} or {pointer}"),
+        ),
         _ => {}
     }
     match &look.place {
-        Place::Metric(name) if values.given(metric) => {
-            Series::parse(name).err().into_iter().for_each(|reason| refuse(metric, reason))
-        }
+        Place::Metric(name) if values.given(metric) => Series::parse(name)
+            .err()
+            .into_iter()
+            .for_each(|reason| refuse(metric, reason)),
         Place::Metric(_) => {}
-        Place::Pointer(place) => check_pointer(place).err().into_iter().for_each(|reason| refuse(pointer, reason)),
+        Place::Pointer(place) => check_pointer(place)
+            .err()
+            .into_iter()
+            .for_each(|reason| refuse(pointer, reason)),
     }
 }
 
@@ -397,14 +604,19 @@ impl Values {
     /// Returns the number given, or the key's default; 1 for a missing required key, which was
     /// reported, so that reading continues.
     fn number(&self, name: &str) -> f64 {
-        self.given_number(name).unwrap_or_else(|| match keys::find(self.part, name).map(|key| key.default) {
-            Some(Default::Number(x)) => x,
-            _ => 1.0,
+        self.given_number(name).unwrap_or_else(|| {
+            match keys::find(self.part, name).map(|key| key.default) {
+                Some(Default::Number(x)) => x,
+                _ => 1.0,
+            }
         })
     }
 
     fn flag(&self, name: &str) -> bool {
-        match (self.given.get(name), keys::find(self.part, name).map(|key| key.default)) {
+        match (
+            self.given.get(name),
+            keys::find(self.part, name).map(|key| key.default),
+        ) {
             (Some((Value::Flag(x), _)), _) => *x,
             (_, Some(Default::Flag(x))) => x,
             _ => false,
@@ -412,7 +624,10 @@ impl Values {
     }
 
     fn text(&self, name: &str) -> &str {
-        match (self.given.get(name), keys::find(self.part, name).map(|key| key.default)) {
+        match (
+            self.given.get(name),
+            keys::find(self.part, name).map(|key| key.default),
+        ) {
             (Some((Value::Text(text), _)), _) => text,
             (_, Some(Default::Word(word))) => word,
             _ => "",
@@ -421,19 +636,29 @@ impl Values {
 
     /// Returns the place of the key's value, or of its table.
     fn place(&self, name: &str) -> Range<usize> {
-        self.given.get(name).map_or_else(|| self.place.clone(), |(_, place)| place.clone())
+        self.given
+            .get(name)
+            .map_or_else(|| self.place.clone(), |(_, place)| place.clone())
     }
 }
 
 /// Checks every entry of a table against the table of keys.
 fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable) -> Values {
-    let title = if part == Part::Signal { "signal" } else { "governor" };
+    let title = if part == Part::Signal {
+        "signal"
+    } else {
+        "governor"
+    };
     let mut given = BTreeMap::new();
     let mut tried = Vec::new();
     for (name, value) in table {
         let full = format!("{title}.{}", name.get_ref());
         let Some(key) = keys::find(part, name.get_ref()) else {
-            report.refuse(&name.span(), full, format!("is not a key; use one of {}", keys::names(part)));
+            report.refuse(
+                &name.span(),
+                full,
+                format!("is not a key; use one of {}", keys::names(part)),
+            );
             continue;
         };
         tried.push(key.name);
@@ -442,15 +667,37 @@ fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable)
                 given.insert(key.name, (accepted, value.span()));
             }
             None => {
-                let written = report.text.get(value.span()).unwrap_or("the value").chars().take(60).collect::<String>();
-                report.refuse(&value.span(), full, format!("{written} is not allowed; use {}", key.allowed.words()));
+                let written = report
+                    .text
+                    .get(value.span())
+                    .unwrap_or("the value")
+                    .chars()
+                    .take(60)
+                    .collect::<String>();
+                report.refuse(
+                    &value.span(),
+                    full,
+                    format!("{written} is not allowed; use {}", key.allowed.words()),
+                );
             }
         }
     }
-    for key in keys::KEYS.iter().filter(|k| k.part == part && k.default == Default::Required && !tried.contains(&k.name)) {
-        report.refuse(&place, format!("{title}.{}", key.name), format!("is missing; use {}", key.allowed.words()));
+    for key in keys::KEYS
+        .iter()
+        .filter(|k| k.part == part && k.default == Default::Required && !tried.contains(&k.name))
+    {
+        report.refuse(
+            &place,
+            format!("{title}.{}", key.name),
+            format!("is missing; use {}", key.allowed.words()),
+        );
     }
-    Values { part, place, given, tried }
+    Values {
+        part,
+        place,
+        given,
+        tried,
+    }
 }
 
 fn accept(value: &DeValue, allowed: Allowed) -> Option<Value> {
@@ -461,13 +708,23 @@ fn accept(value: &DeValue, allowed: Allowed) -> Option<Value> {
         _ => None,
     };
     match allowed {
-        Allowed::Number(from, to) => number(value).filter(|x| (from..=to).contains(x)).map(Value::Number),
-        Allowed::Above(from, to) => number(value).filter(|x| *x > from && *x <= to).map(Value::Number),
+        Allowed::Number(from, to) => number(value)
+            .filter(|x| (from..=to).contains(x))
+            .map(Value::Number),
+        Allowed::Above(from, to) => number(value)
+            .filter(|x| *x > from && *x <= to)
+            .map(Value::Number),
         Allowed::Flag => value.as_bool().map(Value::Flag),
-        Allowed::Word(words) => value.as_str().filter(|w| words.contains(w)).map(|w| Value::Text(w.to_owned())),
+        Allowed::Word(words) => value
+            .as_str()
+            .filter(|w| words.contains(w))
+            .map(|w| Value::Text(w.to_owned())),
         Allowed::Text(most) => {
             let fits = |t: &&str| !t.trim().is_empty() && t.chars().count() <= most;
-            value.as_str().filter(fits).map(|t| Value::Text(t.to_owned()))
+            value
+                .as_str()
+                .filter(fits)
+                .map(|t| Value::Text(t.to_owned()))
         }
     }
 }
@@ -483,7 +740,12 @@ impl Report<'_> {
     fn refuse(&mut self, place: &Range<usize>, key: impl Into<String>, reason: impl Into<String>) {
         let before = &self.text.as_bytes()[..place.start.min(self.text.len())];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
-        self.problems.push(Problem { file: self.file.to_owned(), line, key: key.into(), reason: reason.into() });
+        self.problems.push(Problem {
+            file: self.file.to_owned(),
+            line,
+            key: key.into(),
+            reason: reason.into(),
+        });
     }
 }
 

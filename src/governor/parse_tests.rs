@@ -4,7 +4,12 @@ const GOOD: &str = "[knobs]\nrps = 20.0\n\n[[signal]]\nname = \"search-load\"\nq
                     probe = \"http://127.0.0.1:9201/metrics\"\nprobe_metric = \"search_store_load\"\n\n[governor]\ntick_s = 2\n";
 
 fn refused(text: &str) -> Vec<String> {
-    Policy::parse(text, "knobs/reindex.toml").unwrap_err().0.iter().map(Problem::to_string).collect()
+    Policy::parse(text, "knobs/reindex.toml")
+        .unwrap_err()
+        .0
+        .iter()
+        .map(Problem::to_string)
+        .collect()
 }
 
 fn signal_with(line: &str) -> String {
@@ -16,12 +21,36 @@ fn a_policy_takes_what_is_written_and_the_defaults_for_the_rest() {
     let policy = Policy::parse(GOOD, "f").unwrap().unwrap();
     let signal = &policy.signals[0];
     assert_eq!(
-        (signal.kind, signal.source, signal.setpoint, signal.trip, signal.lag_s),
+        (
+            signal.kind,
+            signal.source,
+            signal.setpoint,
+            signal.trip,
+            signal.lag_s
+        ),
         (Kind::Load, Source::Prometheus, 2.0, 4.0, 5.0)
     );
-    assert_eq!(signal.probe.as_ref().unwrap().place, Place::Metric("search_store_load".into()));
-    assert_eq!((signal.scale, signal.soft, signal.stale_s, signal.trips, signal.heard), (1.0, None, None, true, None));
-    assert_eq!(policy.law, Law { tick_s: 2.0, ..Law::default() });
+    assert_eq!(
+        signal.probe.as_ref().unwrap().place,
+        Place::Metric("search_store_load".into())
+    );
+    assert_eq!(
+        (
+            signal.scale,
+            signal.soft,
+            signal.stale_s,
+            signal.trips,
+            signal.heard
+        ),
+        (1.0, None, None, true, None)
+    );
+    assert_eq!(
+        policy.law,
+        Law {
+            tick_s: 2.0,
+            ..Law::default()
+        }
+    );
     assert_eq!(policy.law.gain, 1.6);
 }
 
@@ -35,28 +64,58 @@ fn a_file_without_signals_has_no_governor() {
 #[test]
 fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
     let cases = [
-        (signal_with("setpoitn = 2"), "knobs/reindex.toml:5: signal.setpoitn: is not a key; use one of name, kind,"),
-        (signal_with("lag_s = \"5\""), ":5: signal.lag_s: \"5\" is not allowed; use a number from 0 to 900"),
-        (signal_with("lag_s = -1"), ":5: signal.lag_s: -1 is not allowed"),
-        (signal_with("lag_s = nan"), ":5: signal.lag_s: nan is not allowed"),
-        (signal_with("lag_s = inf"), ":5: signal.lag_s: inf is not allowed"),
+        (
+            signal_with("setpoitn = 2"),
+            "knobs/reindex.toml:5: signal.setpoitn: is not a key; use one of name, kind,",
+        ),
+        (
+            signal_with("lag_s = \"5\""),
+            ":5: signal.lag_s: \"5\" is not allowed; use a number from 0 to 900",
+        ),
+        (
+            signal_with("lag_s = -1"),
+            ":5: signal.lag_s: -1 is not allowed",
+        ),
+        (
+            signal_with("lag_s = nan"),
+            ":5: signal.lag_s: nan is not allowed",
+        ),
+        (
+            signal_with("lag_s = inf"),
+            ":5: signal.lag_s: inf is not allowed",
+        ),
         (
             signal_with("kind = \"weather\""),
             ":5: signal.kind: \"weather\" is not allowed; use \"load\" or \"latency\" or \"ratio\"",
         ),
-        (signal_with("trip = 0.5"), ":5: signal.trip: 0.5 is not above the setpoint 1"),
+        (
+            signal_with("trip = 0.5"),
+            ":5: signal.trip: 0.5 is not above the setpoint 1",
+        ),
         (
             signal_with("probe = \"ftp://x\"\nprobe_metric = \"a\""),
             ":5: signal.probe: \"ftp://x\" is not an address; use http://",
         ),
-        (signal_with("probe = \"http://x\""), ":1: signal.probe_metric: is missing"),
-        (signal_with("probe_metric = \"x\""), ":5: signal.probe_metric: needs probe"),
-        (signal_with("probe = \"http://x\"\nprobe_metric = \"9 x\""), ":6: signal.probe_metric: \"9 x\" is not a metric's name"),
+        (
+            signal_with("probe = \"http://x\""),
+            ":1: signal.probe_metric: is missing",
+        ),
+        (
+            signal_with("probe_metric = \"x\""),
+            ":5: signal.probe_metric: needs probe",
+        ),
+        (
+            signal_with("probe = \"http://x\"\nprobe_metric = \"9 x\""),
+            ":6: signal.probe_metric: \"9 x\" is not a metric's name",
+        ),
         (
             signal_with("kind = \"ratio\"\nprobe = \"http://x\"\nprobe_metric = \"a\""),
             ":6: signal.probe: is for what trips the breaker: kind \"load\", or with trip",
         ),
-        (signal_with("source = \"depth\"\nkind = \"latency\""), "signal.kind: must be \"load\" for source \"depth\""),
+        (
+            signal_with("source = \"depth\"\nkind = \"latency\""),
+            "signal.kind: must be \"load\" for source \"depth\"",
+        ),
         (
             signal_with("source = \"feedback\""),
             ":3: signal.query: \"q\" is not heard of feedback; use \"refused\" or \"errors\" or",
@@ -65,32 +124,63 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
             signal_with("[[signal]]\nname = \"a\"\nquery = \"r\"\nsetpoint = 3"),
             ":6: signal.name: \"a\" is the name of another signal too",
         ),
-        (signal_with("[governor]\ntick = 5"), ":6: governor.tick: is not a key; use one of actuator, tick_s,"),
-        (signal_with("[governor]\ntick_s = 0"), ":6: governor.tick_s: 0 is not allowed; use a number from 1 to 60"),
-        (signal_with("[governor]\nbreaker = 1"), ":6: governor.breaker: 1 is not allowed; use true or false"),
-        ("[[signal]]\nname = \"a\"\nquery = \"q\"\n".to_owned(), ":1: signal.setpoint: is missing; use a number above 0"),
-        ("[[signal]]\nname = \"a\"\nquery = \"q\"\nsetpoint = nan\n".to_owned(), ":4: signal.setpoint: nan is not allowed"),
-        ("[[signal]]\nquery = \"q\"\nsetpoint = 1\n".to_owned(), ":1: signal.name: is missing"),
-        ("[[signal]]\nname = \"a\"\nsetpoint = 1\n".to_owned(), ":1: signal.query: is missing; use a PromQL query"),
-        ("[[signal]]\nname = \"a b\"\nquery = \"q\"\nsetpoint = 1\n".to_owned(), ":2: signal.name: \"a b\" is not allowed"),
+        (
+            signal_with("[governor]\ntick = 5"),
+            ":6: governor.tick: is not a key; use one of actuator, tick_s,",
+        ),
+        (
+            signal_with("[governor]\ntick_s = 0"),
+            ":6: governor.tick_s: 0 is not allowed; use a number from 1 to 60",
+        ),
+        (
+            signal_with("[governor]\nbreaker = 1"),
+            ":6: governor.breaker: 1 is not allowed; use true or false",
+        ),
+        (
+            "[[signal]]\nname = \"a\"\nquery = \"q\"\n".to_owned(),
+            ":1: signal.setpoint: is missing; use a number above 0",
+        ),
+        (
+            "[[signal]]\nname = \"a\"\nquery = \"q\"\nsetpoint = nan\n".to_owned(),
+            ":4: signal.setpoint: nan is not allowed",
+        ),
+        (
+            "[[signal]]\nquery = \"q\"\nsetpoint = 1\n".to_owned(),
+            ":1: signal.name: is missing",
+        ),
+        (
+            "[[signal]]\nname = \"a\"\nsetpoint = 1\n".to_owned(),
+            ":1: signal.query: is missing; use a PromQL query",
+        ),
+        (
+            "[[signal]]\nname = \"a b\"\nquery = \"q\"\nsetpoint = 1\n".to_owned(),
+            ":2: signal.name: \"a b\" is not allowed",
+        ),
         (
             "[[signal]]\nname = \"a\"\nkind = \"ratio\"\nquery = \"q\"\nsetpoint = 1\n".to_owned(),
             ":5: signal.setpoint: 1 is too much for a ratio",
         ),
-        ("[signal]\nname = \"a\"\n".to_owned(), ":1: signal: is not a list of tables; write [[signal]]"),
+        (
+            "[signal]\nname = \"a\"\n".to_owned(),
+            ":1: signal: is not a list of tables; write [[signal]]",
+        ),
         ("governor = 3\n".to_owned(), ":1: governor: is not a table"),
         ("[[signal]\n".to_owned(), ":1: toml: "),
         ("signal = [3]\n".to_owned(), ":1: signal: is not a table"),
     ];
     for (text, expected) in cases {
         let told = refused(&text);
-        assert!(told.iter().any(|line| line.contains(expected)), "{text}\nwanted {expected}\ngot {told:#?}");
+        assert!(
+            told.iter().any(|line| line.contains(expected)),
+            "{text}\nwanted {expected}\ngot {told:#?}"
+        );
     }
 }
 
 #[test]
 fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
-    let told = refused("[governor]\nbreaker = 3\n[[signal]]\nname = 7\nquery = \"q\"\nsetpoint = -1\n");
+    let told =
+        refused("[governor]\nbreaker = 3\n[[signal]]\nname = 7\nquery = \"q\"\nsetpoint = -1\n");
     let lines: Vec<&str> = told.iter().map(|t| t.split(':').nth(1).unwrap()).collect();
     assert_eq!(lines, ["2", "4", "6"], "{told:#?}");
 }
@@ -101,23 +191,62 @@ fn bare(lines: &str) -> String {
 }
 
 fn accepted(text: &str) -> Signal {
-    Policy::parse(text, "f").unwrap_or_else(|refused| panic!("{text}{refused}")).unwrap().signals.remove(0)
+    Policy::parse(text, "f")
+        .unwrap_or_else(|refused| panic!("{text}{refused}"))
+        .unwrap()
+        .signals
+        .remove(0)
 }
 
 #[test]
 fn feedback_is_heard_by_its_word_and_has_the_kind_that_fits_it() {
     let of = |lines: &str| {
         let signal = accepted(&bare(&format!("source = \"feedback\"\n{lines}")));
-        (signal.heard.unwrap(), signal.kind, signal.lag_s, signal.trips)
+        (
+            signal.heard.unwrap(),
+            signal.kind,
+            signal.lag_s,
+            signal.trips,
+        )
     };
-    assert_eq!(of("query = \"refused\""), (Heard::Refused, Kind::Ratio, 0.0, false));
-    assert_eq!(of("kind = \"ratio\""), (Heard::Refused, Kind::Ratio, 0.0, false));
-    assert_eq!(of("kind = \"latency\"\ntrip = 1"), (Heard::Latency, Kind::Latency, 0.0, true));
-    assert_eq!(of("query = \"errors\""), (Heard::Errors, Kind::Latency, 15.0, false));
-    assert_eq!(of("query = \"latency_p99\""), (Heard::LatencyP99, Kind::Latency, 15.0, false));
-    assert_eq!(of("query = \"errors\"\nlag_s = 60\ntrip = 0.9"), (Heard::Errors, Kind::Latency, 60.0, true));
-    let deaf = Policy::parse(&format!("{}[governor]\ndurations = false\n", signal_with("")), "f").unwrap().unwrap();
-    assert!(!deaf.hears() && Policy::parse(&signal_with(""), "f").unwrap().unwrap().hears(), "durations are heard");
+    assert_eq!(
+        of("query = \"refused\""),
+        (Heard::Refused, Kind::Ratio, 0.0, false)
+    );
+    assert_eq!(
+        of("kind = \"ratio\""),
+        (Heard::Refused, Kind::Ratio, 0.0, false)
+    );
+    assert_eq!(
+        of("kind = \"latency\"\ntrip = 1"),
+        (Heard::Latency, Kind::Latency, 0.0, true)
+    );
+    assert_eq!(
+        of("query = \"errors\""),
+        (Heard::Errors, Kind::Latency, 15.0, false)
+    );
+    assert_eq!(
+        of("query = \"latency_p99\""),
+        (Heard::LatencyP99, Kind::Latency, 15.0, false)
+    );
+    assert_eq!(
+        of("query = \"errors\"\nlag_s = 60\ntrip = 0.9"),
+        (Heard::Errors, Kind::Latency, 60.0, true)
+    );
+    let deaf = Policy::parse(
+        &format!("{}[governor]\ndurations = false\n", signal_with("")),
+        "f",
+    )
+    .unwrap()
+    .unwrap();
+    assert!(
+        !deaf.hears()
+            && Policy::parse(&signal_with(""), "f")
+                .unwrap()
+                .unwrap()
+                .hears(),
+        "durations are heard"
+    );
 }
 
 #[test]
@@ -125,50 +254,139 @@ fn pages_and_statements_are_sources_and_levels_scale_and_patience_are_taken() {
     let page = accepted(&bare(
         "source = \"http\"\nurl = \"http://x/stats\"\npointer = \"/queue/0\"\nscale = 0.001\nsoft = 0.3\ntrip = 0.9\nstale_s = 9",
     ));
-    let look = Look { url: "http://x/stats".into(), place: Place::Pointer("/queue/0".into()) };
-    assert_eq!((page.source, page.probe, page.lag_s, page.scale), (Source::Http, Some(look), 0.0, 0.001));
-    assert_eq!((page.soft, page.trip, page.trips, page.stale_s), (Some(0.3), 0.9, true, Some(9.0)));
-    let row = accepted(&bare("source = \"postgres\"\nserver = \"main\"\nquery = \"select 1\"\nkind = \"latency\""));
-    assert_eq!((row.source, row.server.as_deref(), row.trips), (Source::Postgres, Some("main"), false));
-    let probed = accepted(&signal_with("server = \"east\"\nprobe = \"https://x\"\nprobe_pointer = \"/a\""));
-    assert_eq!((probed.server.as_deref(), probed.probe.unwrap().place), (Some("east"), Place::Pointer("/a".into())));
+    let look = Look {
+        url: "http://x/stats".into(),
+        place: Place::Pointer("/queue/0".into()),
+    };
+    assert_eq!(
+        (page.source, page.probe, page.lag_s, page.scale),
+        (Source::Http, Some(look), 0.0, 0.001)
+    );
+    assert_eq!(
+        (page.soft, page.trip, page.trips, page.stale_s),
+        (Some(0.3), 0.9, true, Some(9.0))
+    );
+    let row = accepted(&bare(
+        "source = \"postgres\"\nserver = \"main\"\nquery = \"select 1\"\nkind = \"latency\"",
+    ));
+    assert_eq!(
+        (row.source, row.server.as_deref(), row.trips),
+        (Source::Postgres, Some("main"), false)
+    );
+    let probed = accepted(&signal_with(
+        "server = \"east\"\nprobe = \"https://x\"\nprobe_pointer = \"/a\"",
+    ));
+    assert_eq!(
+        (probed.server.as_deref(), probed.probe.unwrap().place),
+        (Some("east"), Place::Pointer("/a".into()))
+    );
 }
 
 #[test]
 fn sources_and_levels_that_do_not_fit_are_refused() {
     let cases = [
-        ("source = \"feedback\"", ":1: signal.kind: must be \"ratio\" (refused share) or \"latency\""),
-        ("source = \"feedback\"\nkind = \"ratio\"\nquery = \"errors\"", ":5: signal.kind: must be \"latency\" for errors"),
+        (
+            "source = \"feedback\"",
+            ":1: signal.kind: must be \"ratio\" (refused share) or \"latency\"",
+        ),
+        (
+            "source = \"feedback\"\nkind = \"ratio\"\nquery = \"errors\"",
+            ":5: signal.kind: must be \"latency\" for errors",
+        ),
         (
             "source = \"feedback\"\nkind = \"latency\"\nquery = \"refused\"",
             ":5: signal.kind: must be \"ratio\" for what was refused",
         ),
-        ("source = \"feedback\"\nquery = \"errors\"\ntrip = 2", ":6: signal.trip: 2 is too much for a ratio; use at most 1"),
+        (
+            "source = \"feedback\"\nquery = \"errors\"\ntrip = 2",
+            ":6: signal.trip: 2 is too much for a ratio; use at most 1",
+        ),
         ("source = \"http\"", ":1: signal.url: is missing"),
-        ("source = \"http\"\nurl = \"x\"\nmetric = \"a\"", ":5: signal.url: \"x\" is not an address"),
-        ("source = \"http\"\nurl = \"http://x\"", "signal.metric: is missing; name the metric on the page, or with pointer"),
-        ("source = \"http\"\nurl = \"http://x\"\nmetric = \"a\"\npointer = \"/a\"", ":7: signal.pointer: is one too many"),
-        ("source = \"http\"\nurl = \"http://x\"\npointer = \"a\"", ":6: signal.pointer: \"a\" is not a JSON pointer"),
-        ("source = \"http\"\nurl = \"http://x\"\nmetric = \"a\"\nquery = \"q\"", ":7: signal.query: is not for source \"http\""),
-        ("query = \"q\"\nurl = \"http://x\"", ":5: signal.url: is for source \"http\" only"),
-        ("source = \"depth\"\nquery = \"t\"\nprobe = \"http://x\"", ":6: signal.probe: is for source \"prometheus\" only"),
-        ("source = \"depth\"\nquery = \"t\"\nserver = \"x\"", ":6: signal.server: is for source \"prometheus\" or \"postgres\""),
-        ("source = \"age\"", ":1: signal.query: is missing; use the name of the throttle whose oldest"),
-        ("source = \"age\"\nquery = \"t\"\nkind = \"ratio\"", ":6: signal.kind: must be \"load\" for source \"age\""),
-        ("source = \"postgres\"\nquery = \"select 1\"", ":1: signal.server: is missing; use the name of a [postgres.<name>]"),
-        ("source = \"postgres\"\nserver = \"x\"", ":1: signal.query: is missing; use a statement"),
-        ("query = \"q\"\nsoft = 0.1", ":5: signal.soft: 0.1 is below the setpoint 0.2"),
-        ("query = \"q\"\nsoft = 0.4", ":5: signal.soft: 0.4 is not below 0.4, the value that trips the breaker"),
-        ("query = \"q\"\nscale = 0", ":5: signal.scale: 0 is not allowed"),
-        ("query = \"q\"\nstale_s = 1", ":5: signal.stale_s: 1 is not allowed; use a number from 2 to 3600"),
+        (
+            "source = \"http\"\nurl = \"x\"\nmetric = \"a\"",
+            ":5: signal.url: \"x\" is not an address",
+        ),
+        (
+            "source = \"http\"\nurl = \"http://x\"",
+            "signal.metric: is missing; name the metric on the page, or with pointer",
+        ),
+        (
+            "source = \"http\"\nurl = \"http://x\"\nmetric = \"a\"\npointer = \"/a\"",
+            ":7: signal.pointer: is one too many",
+        ),
+        (
+            "source = \"http\"\nurl = \"http://x\"\npointer = \"a\"",
+            ":6: signal.pointer: \"a\" is not a JSON pointer",
+        ),
+        (
+            "source = \"http\"\nurl = \"http://x\"\nmetric = \"a\"\nquery = \"q\"",
+            ":7: signal.query: is not for source \"http\"",
+        ),
+        (
+            "query = \"q\"\nurl = \"http://x\"",
+            ":5: signal.url: is for source \"http\" only",
+        ),
+        (
+            "source = \"depth\"\nquery = \"t\"\nprobe = \"http://x\"",
+            ":6: signal.probe: is for source \"prometheus\" only",
+        ),
+        (
+            "source = \"depth\"\nquery = \"t\"\nserver = \"x\"",
+            ":6: signal.server: is for source \"prometheus\" or \"postgres\"",
+        ),
+        (
+            "source = \"age\"",
+            ":1: signal.query: is missing; use the name of the throttle whose oldest",
+        ),
+        (
+            "source = \"age\"\nquery = \"t\"\nkind = \"ratio\"",
+            ":6: signal.kind: must be \"load\" for source \"age\"",
+        ),
+        (
+            "source = \"postgres\"\nquery = \"select 1\"",
+            ":1: signal.server: is missing; use the name of a [postgres.<name>]",
+        ),
+        (
+            "source = \"postgres\"\nserver = \"x\"",
+            ":1: signal.query: is missing; use a statement",
+        ),
+        (
+            "query = \"q\"\nsoft = 0.1",
+            ":5: signal.soft: 0.1 is below the setpoint 0.2",
+        ),
+        (
+            "query = \"q\"\nsoft = 0.4",
+            ":5: signal.soft: 0.4 is not below 0.4, the value that trips the breaker",
+        ),
+        (
+            "query = \"q\"\nscale = 0",
+            ":5: signal.scale: 0 is not allowed",
+        ),
+        (
+            "query = \"q\"\nstale_s = 1",
+            ":5: signal.stale_s: 1 is not allowed; use a number from 2 to 3600",
+        ),
     ];
     for (lines, expected) in cases {
         let told = refused(&bare(lines));
-        assert!(told.iter().any(|line| line.contains(expected)), "{lines}\nwanted {expected}\ngot {told:#?}");
+        assert!(
+            told.iter().any(|line| line.contains(expected)),
+            "{lines}\nwanted {expected}\ngot {told:#?}"
+        );
     }
     for key in ["url", "probe"] {
-        let rest = if key == "url" { "source = \"http\"\nmetric = \"a\"" } else { "query = \"q\"\nprobe_metric = \"a\"" };
-        let told = refused(&bare(&format!("{key} = \"http://ann:very-secret@x/m\"\n{rest}"))).concat();
-        assert!(told.contains("holds credentials") && !told.contains("very-secret"), "{told}");
+        let rest = if key == "url" {
+            "source = \"http\"\nmetric = \"a\""
+        } else {
+            "query = \"q\"\nprobe_metric = \"a\""
+        };
+        let told = refused(&bare(&format!(
+            "{key} = \"http://ann:very-secret@x/m\"\n{rest}"
+        )))
+        .concat();
+        assert!(
+            told.contains("holds credentials") && !told.contains("very-secret"),
+            "{told}"
+        );
     }
 }

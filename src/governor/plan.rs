@@ -175,12 +175,19 @@ impl State {
     /// Creates a governor that takes over at `rps` jobs per second or slots, without samples.
     pub fn new(policy: &Policy, bounds: Bounds, rps: f64, now: f64) -> Self {
         let bounds = bounds.sound();
-        let u = if rps > 0.0 { rps.clamp(bounds.min, bounds.max).ln() } else { bounds.min.ln() };
+        let u = if rps > 0.0 {
+            rps.clamp(bounds.min, bounds.max).ln()
+        } else {
+            bounds.min.ln()
+        };
         Self {
             form: FORM,
             actuator: policy.law.actuator,
             u,
-            knob: policy.law.actuator.rounded(u.exp(), 0.0, bounds.min, bounds.max),
+            knob: policy
+                .law
+                .actuator
+                .rounded(u.exp(), 0.0, bounds.min, bounds.max),
             began_at: now,
             at: None,
             work: Work::default(),
@@ -189,7 +196,11 @@ impl State {
             usual: 0.0,
             hold: None,
             stopped: rps == 0.0,
-            signals: policy.signals.iter().map(|s| Signal::new(s, &policy.law, u)).collect(),
+            signals: policy
+                .signals
+                .iter()
+                .map(|s| Signal::new(s, &policy.law, u))
+                .collect(),
             plan: None,
             wrote: Vec::new(),
             tripped: None,
@@ -223,7 +234,11 @@ impl State {
     /// Reads a stored state for inspection.
     pub fn stored(stored: Value, policy: &Policy) -> Option<Self> {
         let mut state: Self = serde_json::from_value(stored).ok()?;
-        if state.form != FORM || state.actuator != policy.law.actuator || !state.u.is_finite() || !state.work.is_sound() {
+        if state.form != FORM
+            || state.actuator != policy.law.actuator
+            || !state.u.is_finite()
+            || !state.work.is_sound()
+        {
             return None;
         }
         state.adopt(policy);
@@ -240,7 +255,10 @@ impl State {
             // The last decision within the current bounds: a rate that was only followed may lie
             // outside.
             let rps = self.rate(bounds.sound(), self.at.unwrap_or(self.began_at));
-            let plan = self.plan.clone().unwrap_or_else(|| Plan { limiting: "start".into(), ..Plan::default() });
+            let plan = self.plan.clone().unwrap_or_else(|| Plan {
+                limiting: "start".into(),
+                ..Plan::default()
+            });
             return Plan { rps, ..plan };
         };
         let before = self.knob;
@@ -254,17 +272,54 @@ impl State {
     /// or the throttle is paused.
     ///
     /// The signals are still learned, so that the hand-back is bumpless.
-    pub fn follow(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, why: &str) -> Plan {
-        self.track(policy, bounds, seen, rps, Cause::Followed { why: why.to_owned() })
+    pub fn follow(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        rps: f64,
+        why: &str,
+    ) -> Plan {
+        self.track(
+            policy,
+            bounds,
+            seen,
+            rps,
+            Cause::Followed {
+                why: why.to_owned(),
+            },
+        )
     }
 
     /// Follows the knob for the last time, like [`State::follow`]; the governor continues from
     /// there, because of `why`.
-    pub fn hand_back(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, why: &str) -> Plan {
-        self.track(policy, bounds, seen, rps, Cause::HandedBack { why: why.to_owned() })
+    pub fn hand_back(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        rps: f64,
+        why: &str,
+    ) -> Plan {
+        self.track(
+            policy,
+            bounds,
+            seen,
+            rps,
+            Cause::HandedBack {
+                why: why.to_owned(),
+            },
+        )
     }
 
-    fn track(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64, cause: Cause) -> Plan {
+    fn track(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        rps: f64,
+        cause: Cause,
+    ) -> Plan {
         if let Some((now, _)) = self.advance(policy, bounds, seen) {
             self.breaker = Breaker::default();
             self.hold = None;
@@ -311,7 +366,12 @@ impl State {
     /// Runs steps 1 and 2 of the order above: time, work, history, samples.
     ///
     /// Returns `None` if the time did not advance.
-    fn advance(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Option<(f64, f64)> {
+    fn advance(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+    ) -> Option<(f64, f64)> {
         let (now, tick_s) = (seen.now, policy.law.tick_s);
         if !is_time(now) {
             return None;
@@ -331,15 +391,23 @@ impl State {
         self.adopt(policy);
         let bounds = bounds.sound();
         let dt = elapsed.min(tick_s);
-        let achieved = seen.achieved_rps.filter(|a| a.is_finite()).map(|a| a.clamp(0.0, Bounds::MOST));
+        let achieved = seen
+            .achieved_rps
+            .filter(|a| a.is_finite())
+            .map(|a| a.clamp(0.0, Bounds::MOST));
         if policy.law.durations
-            && let (Some(factor), _) =
-                self.work.learn(ended(seen, achieved, dt), seen.mean_duration_s, dt, policy.law.duration_step)
+            && let (Some(factor), _) = self.work.learn(
+                ended(seen, achieved, dt),
+                seen.mean_duration_s,
+                dt,
+                policy.law.duration_step,
+            )
         {
             self.scale(factor);
         }
         if let Some(achieved) = achieved {
-            self.history.push(now, elapsed.min(4.0 * tick_s), achieved * self.work.w);
+            self.history
+                .push(now, elapsed.min(4.0 * tick_s), achieved * self.work.w);
         }
         self.ingest(policy, seen, now);
         if let Some(rps) = seen.knob_rps.filter(|rps| rps.is_finite()) {
@@ -353,7 +421,10 @@ impl State {
         samples.sort_by(|a, b| a.at.total_cmp(&b.at));
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
             let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
-            signal.capacity = seen.capacity_rps.filter(|rps| rps.is_finite()).map(|rps| rps * self.work.w);
+            signal.capacity = seen
+                .capacity_rps
+                .filter(|rps| rps.is_finite())
+                .map(|rps| rps * self.work.w);
             // A paused throttle lets nothing through, so it is not in use.
             let flows = seen.achieved_rps.is_none_or(|rps| rps > 0.0);
             let is_used = flows && seen.limiting_share.is_none_or(|share| share > BOTTLENECK);
@@ -370,7 +441,14 @@ impl State {
             if about.source == Source::Feedback {
                 let is_read = samples.iter().any(|r| r.signal == about.name);
                 if let Some(value) = feedback(about.heard, seen).filter(|_| !is_read) {
-                    signal.ingest(about, &policy.law, now, now, value * about.scale, &self.history);
+                    signal.ingest(
+                        about,
+                        &policy.law,
+                        now,
+                        now,
+                        value * about.scale,
+                        &self.history,
+                    );
                 }
                 if seen.idle {
                     signal.front.seen = Some(now);
@@ -386,7 +464,11 @@ impl State {
         self.links.clear();
         if rps > 0.0 {
             let until = now + policy.law.hold_s;
-            self.hold = Some(Hold { rps: rps.min(bounds.max), from: now, until });
+            self.hold = Some(Hold {
+                rps: rps.min(bounds.max),
+                from: now,
+                until,
+            });
             self.breaker.v_trip = self.breaker.v_trip.min(rps * self.work.w);
         }
         self.set_rate(bounds, rps);
@@ -394,7 +476,14 @@ impl State {
     }
 
     /// Runs steps 3 to 6: sets `u` and returns the cause.
-    fn decide(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64, dt: f64) -> Cause {
+    fn decide(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        now: f64,
+        dt: f64,
+    ) -> Cause {
         let law = &policy.law;
         if self.stopped {
             self.rebase(policy, now);
@@ -417,35 +506,62 @@ impl State {
         };
         let clamps = self.limit(policy, bounds, seen, now, dt, asked);
         let v = self.u.exp();
-        self.usual = if self.usual <= 0.0 { v } else { ewma::toward(self.usual, v, dt, USUAL_S) };
+        self.usual = if self.usual <= 0.0 {
+            v
+        } else {
+            ewma::toward(self.usual, v, dt, USUAL_S)
+        };
         Cause::Signal { index: who, clamps }
     }
 
     /// Returns the lowest rate that the signals ask for, and the index of that signal; signals far
     /// from their limit abstain.
-    fn lowest_ask(&mut self, policy: &Policy, seen: &Observation, now: f64, dt: f64) -> Option<(f64, usize)> {
+    fn lowest_ask(
+        &mut self,
+        policy: &Policy,
+        seen: &Observation,
+        now: f64,
+        dt: f64,
+    ) -> Option<(f64, usize)> {
         let (history, applied, law) = (&self.history, self.u, &policy.law);
         let asks: Vec<(usize, f64)> = self
             .signals
             .iter_mut()
             .zip(&policy.signals)
             .enumerate()
-            .filter_map(|(n, (signal, about))| Some((n, signal.ask(about, law, now, dt, history, applied)?)))
+            .filter_map(|(n, (signal, about))| {
+                Some((n, signal.ask(about, law, now, dt, history, applied)?))
+            })
             .collect();
-        let asks: Vec<(usize, f64)> =
-            asks.into_iter().map(|(n, own)| (n, self.led(&policy.signals[n].name, own, seen))).collect();
-        let lead = asks.iter().filter_map(|&(n, _)| self.signals[n].xp).fold(0.0, f64::max);
-        let counts = |n: usize| asks.len() == 1 || !self.signals[n].abstains(&policy.signals[n], law, now, lead);
+        let asks: Vec<(usize, f64)> = asks
+            .into_iter()
+            .map(|(n, own)| (n, self.led(&policy.signals[n].name, own, seen)))
+            .collect();
+        let lead = asks
+            .iter()
+            .filter_map(|&(n, _)| self.signals[n].xp)
+            .fold(0.0, f64::max);
+        let counts = |n: usize| {
+            asks.len() == 1 || !self.signals[n].abstains(&policy.signals[n], law, now, lead)
+        };
         let lower = |a: &&(usize, f64), b: &&(usize, f64)| a.1.total_cmp(&b.1);
         let lowest = asks.iter().filter(|&&(n, _)| counts(n)).min_by(lower);
         // If every signal abstains, all count: one must set the rate.
-        lowest.or_else(|| asks.iter().min_by(lower)).map(|&(n, u)| (u, n))
+        lowest
+            .or_else(|| asks.iter().min_by(lower))
+            .map(|&(n, u)| (u, n))
     }
 
     /// Returns the signals without a new sample for too long.
     fn stale(&self, policy: &Policy, now: f64) -> Vec<String> {
-        let late = |signal: &&Signal| now - signal.front.seen.unwrap_or(self.began_at) > self.patience_s(policy, signal);
-        self.signals.iter().filter(late).map(|s| s.name.clone()).collect()
+        let late = |signal: &&Signal| {
+            now - signal.front.seen.unwrap_or(self.began_at) > self.patience_s(policy, signal)
+        };
+        self.signals
+            .iter()
+            .filter(late)
+            .map(|s| s.name.clone())
+            .collect()
     }
 
     /// Returns the silence after which a signal is stale, in seconds.
@@ -461,7 +577,14 @@ impl State {
     }
 
     /// Computes the knob from `u`, the reason, and numbers that can be stored.
-    pub(super) fn finish(&mut self, policy: &Policy, bounds: Bounds, now: f64, before: f64, cause: Cause) -> Plan {
+    pub(super) fn finish(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        now: f64,
+        before: f64,
+        cause: Cause,
+    ) -> Plan {
         self.mend(policy, bounds);
         self.remember_trip();
         self.knob = self.rate(bounds.sound(), now);
@@ -473,12 +596,25 @@ impl State {
     /// Brings the signals into the policy's order; new ones start from the rate in force, removed
     /// ones are dropped.
     fn adopt(&mut self, policy: &Policy) {
-        if self.signals.iter().map(|s| &s.name).eq(policy.signals.iter().map(|s| &s.name)) {
+        if self
+            .signals
+            .iter()
+            .map(|s| &s.name)
+            .eq(policy.signals.iter().map(|s| &s.name))
+        {
             return;
         }
-        let mut known: BTreeMap<String, Signal> = self.signals.drain(..).map(|s| (s.name.clone(), s)).collect();
+        let mut known: BTreeMap<String, Signal> = self
+            .signals
+            .drain(..)
+            .map(|s| (s.name.clone(), s))
+            .collect();
         let fresh = |about| Signal::new(about, &policy.law, self.u);
-        self.signals = policy.signals.iter().map(|s| known.remove(&s.name).unwrap_or_else(|| fresh(s))).collect();
+        self.signals = policy
+            .signals
+            .iter()
+            .map(|s| known.remove(&s.name).unwrap_or_else(|| fresh(s)))
+            .collect();
     }
 
     /// Multiplies rates by `factor` after the unit of work changed.
@@ -508,14 +644,20 @@ impl State {
             hold.from += by_s;
             hold.until += by_s;
         }
-        self.signals.iter_mut().for_each(|signal| signal.shift(by_s));
+        self.signals
+            .iter_mut()
+            .for_each(|signal| signal.shift(by_s));
     }
 
     /// Repairs numbers that absurd input made infinite or NaN; a signal with such a number starts
     /// over.
     fn mend(&mut self, policy: &Policy, bounds: Bounds) {
         if !self.u.is_finite() {
-            let knob = if self.knob.is_finite() { self.knob } else { 0.0 };
+            let knob = if self.knob.is_finite() {
+                self.knob
+            } else {
+                0.0
+            };
             self.work = Work::default();
             self.set_rate(bounds.sound(), knob.max(0.0));
         }
@@ -538,7 +680,11 @@ impl State {
 ///
 /// A job that takes tokens throughout its life is one job, however many it takes.
 fn ended(seen: &Observation, achieved: Option<f64>, dt: f64) -> f64 {
-    if seen.completed > 0.0 { seen.completed.min(1e12) } else { achieved.unwrap_or(0.0) * dt }
+    if seen.completed > 0.0 {
+        seen.completed.min(1e12)
+    } else {
+        achieved.unwrap_or(0.0) * dt
+    }
 }
 
 /// Returns true for unix seconds that can be computed with.

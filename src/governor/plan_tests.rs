@@ -11,13 +11,21 @@ fn settled(mut plant: Plant, seconds: u64) -> Plant {
 
 #[test]
 fn the_load_is_held_at_the_setpoint_within_a_tenth() {
-    for (plant, noise) in [(Plant::quick(), 0.0), (Plant::quick(), 0.1), (Plant::usual(), 0.0), (Plant::usual(), 0.1)] {
+    for (plant, noise) in [
+        (Plant::quick(), 0.0),
+        (Plant::quick(), 0.1),
+        (Plant::usual(), 0.0),
+        (Plant::usual(), 0.1),
+    ] {
         let mut plant = plant;
         plant.noise = noise;
         plant.run(3600);
         let mean = plant.mean_load(1800.0);
         assert!((mean - 1.0).abs() < 0.1, "noise {noise}: {mean}");
-        assert!(plant.since(1800.0).all(|s| s.phase == Phase::Closed), "noise {noise}");
+        assert!(
+            plant.since(1800.0).all(|s| s.phase == Phase::Closed),
+            "noise {noise}"
+        );
     }
 }
 
@@ -25,11 +33,19 @@ fn the_load_is_held_at_the_setpoint_within_a_tenth() {
 fn one_tuning_fits_costs_over_four_decades() {
     for cost in [1e-4, 1e-3, 1e-2, 0.1, 0.5] {
         let mut plant = Plant::usual();
-        plant.bounds = Bounds { min: 1e-3, max: 1e5, safe_rps: 1.0 };
+        plant.bounds = Bounds {
+            min: 1e-3,
+            max: 1e5,
+            safe_rps: 1.0,
+        };
         (plant.cost, plant.knob) = (cost, 0.1 / cost);
         plant.state = State::new(&plant.policy, plant.bounds, plant.knob, 0.0);
         plant.run(3600);
-        assert!((plant.mean_load(1800.0) - 1.0).abs() < 0.1, "{cost}: {}", plant.mean_load(1800.0));
+        assert!(
+            (plant.mean_load(1800.0) - 1.0).abs() < 0.1,
+            "{cost}: {}",
+            plant.mean_load(1800.0)
+        );
     }
 }
 
@@ -40,15 +56,26 @@ fn a_tenfold_cost_step_is_caught_by_the_probe_and_recovered_within_a_minute() {
     let step = plant.now;
     plant.run(300);
 
-    let tripped = plant.since(step).find(|s| s.phase == Phase::Open).expect("trips").t;
+    let tripped = plant
+        .since(step)
+        .find(|s| s.phase == Phase::Open)
+        .expect("trips")
+        .t;
     assert!(tripped - step <= 3.0, "tripped after {} s", tripped - step);
     let peak = plant.since(step).map(|s| s.average).fold(0.0, f64::max);
     assert!(peak < 4.5, "peak {peak}");
     let seconds_over = plant.since(step).filter(|s| s.load > 1.2).count();
     assert!(seconds_over <= 4, "{seconds_over} s of overload");
-    let back = plant.since(step + 5.0).find(|s| s.knob >= 0.8 * plant.room()).expect("recovers").t;
+    let back = plant
+        .since(step + 5.0)
+        .find(|s| s.knob >= 0.8 * plant.room())
+        .expect("recovers")
+        .t;
     assert!(back - step <= 60.0, "back after {} s", back - step);
-    let trips = plant.since(step).zip(plant.since(step + 1.0)).filter(|(a, b)| a.phase != Phase::Open && b.phase == Phase::Open);
+    let trips = plant
+        .since(step)
+        .zip(plant.since(step + 1.0))
+        .filter(|(a, b)| a.phase != Phase::Open && b.phase == Phase::Open);
     assert!(trips.count() <= 1, "no second overload");
     assert!((plant.mean_load(step + 120.0) - 1.0).abs() < 0.1);
 }
@@ -66,16 +93,34 @@ fn quick_settings_bear_noise_later_samples_and_rough_guesses_of_the_lag() {
         let mut plant = Plant::quick();
         (plant.noise, plant.visible_s, plant.lag_s) = (noise, visible_s, lag_s);
         plant.run(900);
-        let case = format!("noise {noise}, visible after {visible_s} s, lag {lag_s} s, cost x{step}");
-        assert!((plant.mean_load(450.0) - 1.0).abs() < 0.1, "{case}: {}", plant.mean_load(450.0));
+        let case =
+            format!("noise {noise}, visible after {visible_s} s, lag {lag_s} s, cost x{step}");
+        assert!(
+            (plant.mean_load(450.0) - 1.0).abs() < 0.1,
+            "{case}: {}",
+            plant.mean_load(450.0)
+        );
         plant.cost *= step;
         plant.run(300);
         let over = plant.since(900.0).filter(|s| s.load > 1.2).count();
-        let trips =
-            plant.since(900.0).zip(plant.since(901.0)).filter(|(a, b)| a.phase != Phase::Open && b.phase == Phase::Open).count();
-        let back = plant.since(910.0).find(|s| s.knob >= 0.8 * plant.room()).map_or(f64::NAN, |s| s.t - 900.0);
-        assert!(over <= 25 && trips <= 2 && back <= 100.0, "{case}: {over} s over, {trips} trips, back after {back} s");
-        assert!((plant.mean_load(1050.0) - 1.0).abs() < 0.1, "{case}: {}", plant.mean_load(1050.0));
+        let trips = plant
+            .since(900.0)
+            .zip(plant.since(901.0))
+            .filter(|(a, b)| a.phase != Phase::Open && b.phase == Phase::Open)
+            .count();
+        let back = plant
+            .since(910.0)
+            .find(|s| s.knob >= 0.8 * plant.room())
+            .map_or(f64::NAN, |s| s.t - 900.0);
+        assert!(
+            over <= 25 && trips <= 2 && back <= 100.0,
+            "{case}: {over} s over, {trips} trips, back after {back} s"
+        );
+        assert!(
+            (plant.mean_load(1050.0) - 1.0).abs() < 0.1,
+            "{case}: {}",
+            plant.mean_load(1050.0)
+        );
     }
 }
 
@@ -88,7 +133,11 @@ fn a_tenfold_cost_step_is_bounded_even_through_late_metrics() {
 
     let peak = plant.since(step).map(|s| s.average).fold(0.0, f64::max);
     assert!(peak < 5.5, "peak {peak}");
-    let back = plant.since(step + 45.0).find(|s| s.knob >= 0.8 * plant.room()).expect("recovers").t;
+    let back = plant
+        .since(step + 45.0)
+        .find(|s| s.knob >= 0.8 * plant.room())
+        .expect("recovers")
+        .t;
     assert!(back - step <= 240.0, "back after {} s", back - step);
     assert!((plant.mean_load(step + 600.0) - 1.0).abs() < 0.1);
 }
@@ -99,7 +148,11 @@ fn the_restart_is_half_open_and_not_raised_until_a_sample_confirms_it() {
     plant.cost *= 10.0;
     let step = plant.now;
     plant.run(120);
-    let half: Vec<f64> = plant.since(step).filter(|s| s.phase == Phase::HalfOpen).map(|s| s.knob).collect();
+    let half: Vec<f64> = plant
+        .since(step)
+        .filter(|s| s.phase == Phase::HalfOpen)
+        .map(|s| s.knob)
+        .collect();
     assert!(!half.is_empty());
     assert!(half.windows(2).all(|w| w[1] <= w[0]), "{half:?}");
     assert!(half[0] <= 0.85 * plant.room(), "{half:?}");
@@ -115,16 +168,39 @@ fn a_blind_governor_holds_then_decays_to_the_safe_rate_and_comes_back() {
         plant.run(120);
         let hold_s = plant.policy.law.stale_hold_s;
         let during: Vec<f64> = plant.since(dark + 25.0).map(|s| s.knob).collect();
-        assert!(during.windows(2).all(|w| w[1] <= w[0] * (1.0 + 1e-3)), "never rises while blind");
-        let held = plant.since(dark).take_while(|s| s.t < dark + hold_s - 2.0 * plant.policy.law.tick_s).last().unwrap().knob;
-        assert!((held / before - 1.0).abs() < 0.06, "held {held} of {before}");
+        assert!(
+            during.windows(2).all(|w| w[1] <= w[0] * (1.0 + 1e-3)),
+            "never rises while blind"
+        );
+        let held = plant
+            .since(dark)
+            .take_while(|s| s.t < dark + hold_s - 2.0 * plant.policy.law.tick_s)
+            .last()
+            .unwrap()
+            .knob;
+        assert!(
+            (held / before - 1.0).abs() < 0.06,
+            "held {held} of {before}"
+        );
         plant.run(900);
-        assert!((plant.knob - plant.bounds.safe_rps).abs() < 1e-9, "{}", plant.knob);
-        assert!(plant.plan.reason.contains("no new reading of load for"), "{}", plant.plan.reason);
+        assert!(
+            (plant.knob - plant.bounds.safe_rps).abs() < 1e-9,
+            "{}",
+            plant.knob
+        );
+        assert!(
+            plant.plan.reason.contains("no new reading of load for"),
+            "{}",
+            plant.plan.reason
+        );
 
         plant.sighted = true;
         plant.run(900);
-        assert!((plant.mean_load(plant.now - 300.0) - 1.0).abs() < 0.15, "{}", plant.mean_load(plant.now - 300.0));
+        assert!(
+            (plant.mean_load(plant.now - 300.0) - 1.0).abs() < 0.15,
+            "{}",
+            plant.mean_load(plant.now - 300.0)
+        );
     }
 }
 
@@ -139,7 +215,10 @@ fn a_rate_that_grows_stops_growing_when_the_next_reading_is_late() {
     plant.run(18);
 
     let late: Vec<f64> = plant.since(dark + 7.0).map(|s| s.knob).collect();
-    assert!(growing > 1.2 * plant.since(dark - 15.0).next().unwrap().knob, "it was growing");
+    assert!(
+        growing > 1.2 * plant.since(dark - 15.0).next().unwrap().knob,
+        "it was growing"
+    );
     assert!(late.windows(2).all(|w| w[1] <= w[0]), "{late:?}");
     assert_eq!(plant.plan.limiting, "late", "{}", plant.plan.reason);
 }
@@ -162,9 +241,17 @@ fn a_persons_rate_is_the_new_start_and_is_not_exceeded_for_a_minute() {
     plant.run(60);
     assert!(plant.since(at + 2.0).all(|s| s.knob <= 30.0 + 1e-9));
     assert_eq!(plant.plan.limiting, "person", "{}", plant.plan.reason);
-    assert!(plant.plan.reason.contains("a person set 30 rps"), "{}", plant.plan.reason);
+    assert!(
+        plant.plan.reason.contains("a person set 30 rps"),
+        "{}",
+        plant.plan.reason
+    );
     plant.run(10);
-    assert!(plant.knob > 30.0 && plant.knob < 40.0, "then grows from there: {}", plant.knob);
+    assert!(
+        plant.knob > 30.0 && plant.knob < 40.0,
+        "then grows from there: {}",
+        plant.knob
+    );
     plant.run(300);
     assert!((plant.knob / before - 1.0).abs() < 0.1);
 }
@@ -174,7 +261,11 @@ fn a_held_rate_is_still_lowered_and_the_breaker_still_works() {
     let mut plant = settled(Plant::quick(), 600);
     plant.person = Some(120.0);
     plant.run(50);
-    assert!(plant.knob < 110.0, "too much: lowered all the same, {}", plant.knob);
+    assert!(
+        plant.knob < 110.0,
+        "too much: lowered all the same, {}",
+        plant.knob
+    );
 
     plant.person = Some(110.0);
     plant.cost *= 20.0;
@@ -240,7 +331,11 @@ fn a_successor_with_the_stored_state_goes_on_without_a_jump() {
     plant.now += 20.0;
     plant.state = State::resume(stored, &plant.policy, plant.now).unwrap();
     plant.run(10);
-    assert!((plant.knob / before - 1.0).abs() < 0.01, "{} after {before}", plant.knob);
+    assert!(
+        (plant.knob / before - 1.0).abs() < 0.01,
+        "{} after {before}",
+        plant.knob
+    );
 }
 
 #[test]
@@ -261,16 +356,28 @@ fn a_state_of_another_form_is_not_taken_up() {
     assert!(State::resume(stored.clone(), &plant.policy, 0.0).is_some());
     stored["form"] = 99.into();
     assert_eq!(State::resume(stored, &plant.policy, 0.0), None);
-    assert_eq!(State::resume(serde_json::json!({"u": 1}), &plant.policy, 0.0), None);
+    assert_eq!(
+        State::resume(serde_json::json!({"u": 1}), &plant.policy, 0.0),
+        None
+    );
 }
 
 #[test]
 fn following_a_person_keeps_the_hand_over_bumpless() {
     let mut plant = settled(Plant::quick(), 600);
     for t in 1..60 {
-        let seen = Observation { now: plant.now + 2.0 * f64::from(t), achieved_rps: Some(33.0), ..Observation::default() };
-        let plan = plant.state.follow(&plant.policy, plant.bounds, &seen, 33.0, "ann has it");
-        assert_eq!((plan.rps, plan.reason.as_str()), (33.0, "ann has it; the governor only follows"));
+        let seen = Observation {
+            now: plant.now + 2.0 * f64::from(t),
+            achieved_rps: Some(33.0),
+            ..Observation::default()
+        };
+        let plan = plant
+            .state
+            .follow(&plant.policy, plant.bounds, &seen, 33.0, "ann has it");
+        assert_eq!(
+            (plan.rps, plan.reason.as_str()),
+            (33.0, "ann has it; the governor only follows")
+        );
     }
     plant.now += 120.0;
     plant.knob = 33.0;
@@ -285,31 +392,65 @@ fn a_clock_that_is_set_back_changes_nothing_but_the_times() {
     let mut plant = settled(Plant::quick(), 600);
     let before = plant.knob;
     plant.now -= 3600.0;
-    plant.state.tick(&plant.policy, plant.bounds, &Observation { now: plant.now, ..Observation::default() });
+    plant.state.tick(
+        &plant.policy,
+        plant.bounds,
+        &Observation {
+            now: plant.now,
+            ..Observation::default()
+        },
+    );
     assert!((plant.state.knob / before - 1.0).abs() < 0.02);
     let late = plant.state.signals[0].front.at.unwrap();
-    assert!(late <= plant.now && late > plant.now - 10.0, "{late} at {}", plant.now);
+    assert!(
+        late <= plant.now && late > plant.now - 10.0,
+        "{late} at {}",
+        plant.now
+    );
 }
 
 #[test]
 fn the_lower_of_two_signals_decides_and_the_other_does_not_wind_up() {
     let mut plant = Plant::quick();
-    let second = About { name: "other".to_owned(), probe: None, ..plant.policy.signals[0].clone() };
+    let second = About {
+        name: "other".to_owned(),
+        probe: None,
+        ..plant.policy.signals[0].clone()
+    };
     plant.policy.signals.push(second);
     let mut state = State::new(&plant.policy, plant.bounds, 20.0, 0.0);
     let feed = |state: &mut State, now: f64, load: f64, other: f64| {
-        let sample = |name: &str, value| Sample { signal: name.to_owned(), value: Some(value), at: now - 1.0 };
+        let sample = |name: &str, value| Sample {
+            signal: name.to_owned(),
+            value: Some(value),
+            at: now - 1.0,
+        };
         let readings = vec![sample("load", load), sample("other", other)];
-        let seen = Observation { now, readings, achieved_rps: Some(20.0), limiting_share: Some(1.0), ..Observation::default() };
+        let seen = Observation {
+            now,
+            readings,
+            achieved_rps: Some(20.0),
+            limiting_share: Some(1.0),
+            ..Observation::default()
+        };
         state.tick(&plant.policy, plant.bounds, &seen)
     };
     for t in 1..500 {
         feed(&mut state, f64::from(t) * 2.0, 0.9, 1.0);
     }
-    assert!(state.signals[0].u - state.u < 0.5, "the loser tracks the winner");
+    assert!(
+        state.signals[0].u - state.u < 0.5,
+        "the loser tracks the winner"
+    );
     let before = state.knob;
-    let plan = (500..503).map(|t| feed(&mut state, f64::from(t) * 2.0, 1.5, 1.0)).last().unwrap();
-    assert!(plan.rps < before && plan.terms["signal"] == "load", "{plan:?}");
+    let plan = (500..503)
+        .map(|t| feed(&mut state, f64::from(t) * 2.0, 1.5, 1.0))
+        .last()
+        .unwrap();
+    assert!(
+        plan.rps < before && plan.terms["signal"] == "load",
+        "{plan:?}"
+    );
 }
 
 /// Returns hostile numbers.

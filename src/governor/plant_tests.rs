@@ -88,10 +88,23 @@ impl Plant {
     }
 
     pub fn new(law: Law, lag_s: f64, scrape_s: u64, visible_s: f64, probed: bool) -> Self {
-        let probe = probed.then(|| Look { url: "http://x".to_owned(), place: Place::Metric("load".to_owned()) });
-        let signal = Signal { probe, ..Signal::of_prometheus("load", Kind::Load, "load", 1.0, lag_s) };
-        let policy = Policy { signals: vec![signal], law };
-        let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+        let probe = probed.then(|| Look {
+            url: "http://x".to_owned(),
+            place: Place::Metric("load".to_owned()),
+        });
+        let signal = Signal {
+            probe,
+            ..Signal::of_prometheus("load", Kind::Load, "load", 1.0, lag_s)
+        };
+        let policy = Policy {
+            signals: vec![signal],
+            law,
+        };
+        let bounds = Bounds {
+            min: 1.0,
+            max: 2000.0,
+            safe_rps: 5.0,
+        };
         let state = State::new(&policy, bounds, 20.0, 0.0);
         Self {
             policy,
@@ -147,8 +160,15 @@ impl Plant {
         let rate = self.knob.min(self.demand);
         let measured = self.measure(rate);
         if self.probed {
-            let look = Sample { signal: "load".to_owned(), value: Some(measured), at: self.now };
-            if let Some(plan) = self.state.fast(&self.policy, self.bounds, self.now, Some(rate), &[look]) {
+            let look = Sample {
+                signal: "load".to_owned(),
+                value: Some(measured),
+                at: self.now,
+            };
+            if let Some(plan) =
+                self.state
+                    .fast(&self.policy, self.bounds, self.now, Some(rate), &[look])
+            {
                 (self.knob, self.plan) = (plan.rps, plan);
             }
         }
@@ -161,7 +181,11 @@ impl Plant {
     /// Updates the load for this rate, and returns it as the exporter shows it now and the scraper
     /// reads it.
     fn measure(&mut self, rate: f64) -> f64 {
-        let earlier = self.record.len().checked_sub(self.hidden_s).map_or(20.0, |n| self.record.get(n).map_or(rate, |s| s.rate));
+        let earlier = self
+            .record
+            .len()
+            .checked_sub(self.hidden_s)
+            .map_or(20.0, |n| self.record.get(n).map_or(rate, |s| s.rate));
         self.load = self.background + self.cost * earlier;
         self.average = smooth(self.average, self.load, 1.0, self.lag_s);
         let measured = (self.average * (1.0 + self.noise * self.random())).max(0.0);
@@ -173,7 +197,14 @@ impl Plant {
 
     fn keep(&mut self, rate: f64) {
         let (t, knob, load, average) = (self.now, self.knob, self.load, self.average);
-        self.record.push(Second { t, knob, rate, load, average, phase: self.plan.breaker });
+        self.record.push(Second {
+            t,
+            knob,
+            rate,
+            load,
+            average,
+            phase: self.plan.breaker,
+        });
     }
 
     /// Runs one second in shadow mode beside a manual rate of `rps`.
@@ -183,8 +214,13 @@ impl Plant {
         let rate = rps.min(self.demand);
         let measured = self.measure(rate);
         if self.probed {
-            let look = Sample { signal: "load".to_owned(), value: Some(measured), at: self.now };
-            self.state.shadow_fast(&self.policy, self.bounds, self.now, &[look]);
+            let look = Sample {
+                signal: "load".to_owned(),
+                value: Some(measured),
+                at: self.now,
+            };
+            self.state
+                .shadow_fast(&self.policy, self.bounds, self.now, &[look]);
         }
         if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
             let seen = self.seen(rate);
@@ -200,9 +236,20 @@ impl Plant {
     }
 
     fn seen(&mut self, rate: f64) -> Observation {
-        let visible = self.scraped.iter().filter(|(at, _)| self.sighted && at + self.visible_s <= self.now);
-        let readings = visible.rev().take(12).map(|&(at, value)| Sample { signal: "load".to_owned(), value: Some(value), at });
-        let recent = self.record.iter().rev().take(self.policy.law.tick_s as usize - 1);
+        let visible = self
+            .scraped
+            .iter()
+            .filter(|(at, _)| self.sighted && at + self.visible_s <= self.now);
+        let readings = visible.rev().take(12).map(|&(at, value)| Sample {
+            signal: "load".to_owned(),
+            value: Some(value),
+            at,
+        });
+        let recent = self
+            .record
+            .iter()
+            .rev()
+            .take(self.policy.law.tick_s as usize - 1);
         let sum: f64 = recent.clone().map(|s| s.knob.min(self.demand)).sum::<f64>() + rate;
         Observation {
             now: self.now,
@@ -217,7 +264,10 @@ impl Plant {
 
     /// Returns uniform noise from -1 to 1, the same in every run.
     fn random(&mut self) -> f64 {
-        self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.seed = self
+            .seed
+            .wrapping_mul(1_664_525)
+            .wrapping_add(1_013_904_223);
         f64::from(self.seed >> 8) / f64::from(1u32 << 23) - 1.0
     }
 }

@@ -113,8 +113,12 @@ pub enum Heard {
 
 impl Heard {
     /// All kinds, by name.
-    pub const WORDS: [(&str, Self); 4] =
-        [("refused", Self::Refused), ("errors", Self::Errors), ("latency", Self::Latency), ("latency_p99", Self::LatencyP99)];
+    pub const WORDS: [(&str, Self); 4] = [
+        ("refused", Self::Refused),
+        ("errors", Self::Errors),
+        ("latency", Self::Latency),
+        ("latency_p99", Self::LatencyP99),
+    ];
 
     /// Returns its kind of signal.
     ///
@@ -161,7 +165,10 @@ pub enum Source {
 
 /// The parameters of the law; each is described in [`super::keys::KEYS`] under the same name.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs, reason = "every field is a key of the table, which is the one place that describes it")]
+#[allow(
+    missing_docs,
+    reason = "every field is a key of the table, which is the one place that describes it"
+)]
 pub struct Law {
     pub actuator: Actuator,
     pub tick_s: f64,
@@ -227,7 +234,9 @@ impl Policy {
 
     /// Returns true if it needs the duration of each of the throttle's own jobs.
     pub fn hears_durations(&self) -> bool {
-        self.signals.iter().any(|signal| signal.heard == Some(Heard::LatencyP99))
+        self.signals
+            .iter()
+            .any(|signal| signal.heard == Some(Heard::LatencyP99))
     }
 
     /// Returns the signal of that name.

@@ -95,7 +95,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 impl Journal {
     /// Creates a journal in the database of `pool`.
     pub fn new(pool: impl Into<Db>) -> Self {
-        Self { pool: pool.into(), patience: PATIENCE }
+        Self {
+            pool: pool.into(),
+            patience: PATIENCE,
+        }
     }
 
     /// Sets the timeout of every call, because a connection may hang in the middle of a response.
@@ -104,28 +107,47 @@ impl Journal {
         Self { patience, ..self }
     }
 
-    async fn bounded<T>(&self, call: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Error> {
-        Ok(tokio::time::timeout(self.patience, call).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?)
+    async fn bounded<T>(
+        &self,
+        call: impl Future<Output = Result<T, sqlx::Error>>,
+    ) -> Result<T, Error> {
+        Ok(tokio::time::timeout(self.patience, call)
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))?)
     }
 
     /// Returns the newest state of a throttle's governor, with the term that wrote it.
     pub async fn load(&self, throttle: &str) -> Result<Option<(u64, Value)>, Error> {
-        let row = self.bounded(sqlx::query(LOAD).bind(throttle).fetch_optional(&self.pool)).await?;
-        row.map(|row| Ok((row.try_get::<i64, _>("term")? as u64, row.try_get("state")?))).transpose()
+        let row = self
+            .bounded(sqlx::query(LOAD).bind(throttle).fetch_optional(&self.pool))
+            .await?;
+        row.map(|row| Ok((row.try_get::<i64, _>("term")? as u64, row.try_get("state")?)))
+            .transpose()
     }
 
     /// Returns the newest states of all governors, by throttle.
     pub async fn load_all(&self) -> Result<Vec<(String, Value)>, Error> {
-        let rows = self.bounded(sqlx::query(LOAD_ALL).fetch_all(&self.pool)).await?;
-        rows.iter().map(|row| Ok((row.try_get("throttle")?, row.try_get("state")?))).collect()
+        let rows = self
+            .bounded(sqlx::query(LOAD_ALL).fetch_all(&self.pool))
+            .await?;
+        rows.iter()
+            .map(|row| Ok((row.try_get("throttle")?, row.try_get("state")?)))
+            .collect()
     }
 
     /// Saves `state`, unless a later term than `term` has written.
     pub async fn save(&self, throttle: &str, term: u64, state: &Value) -> Result<(), Error> {
-        let saved = sqlx::query(SAVE).bind(throttle).bind(term as i64).bind(state).execute(&self.pool);
+        let saved = sqlx::query(SAVE)
+            .bind(throttle)
+            .bind(term as i64)
+            .bind(state)
+            .execute(&self.pool);
         let saved = self.bounded(saved).await?;
         if saved.rows_affected() == 0 {
-            return Err(Error::Fenced { throttle: throttle.to_owned(), term });
+            return Err(Error::Fenced {
+                throttle: throttle.to_owned(),
+                term,
+            });
         }
         Ok(())
     }
@@ -148,7 +170,10 @@ impl Journal {
             .fetch_optional(&self.pool);
         match self.bounded(appended).await? {
             Some(row) => Ok(row.try_get("id")?),
-            None => Err(Error::Fenced { throttle: decision.throttle.clone(), term }),
+            None => Err(Error::Fenced {
+                throttle: decision.throttle.clone(),
+                term,
+            }),
         }
     }
 
@@ -157,8 +182,19 @@ impl Journal {
     pub async fn recent(&self, throttle: Option<&str>, limit: i64) -> Result<Vec<Decision>, Error> {
         let limit = limit.clamp(0, RECENT_MAX);
         let rows = match throttle {
-            Some(throttle) => self.bounded(sqlx::query(RECENT_OF).bind(throttle).bind(limit).fetch_all(&self.pool)).await?,
-            None => self.bounded(sqlx::query(RECENT).bind(limit).fetch_all(&self.pool)).await?,
+            Some(throttle) => {
+                self.bounded(
+                    sqlx::query(RECENT_OF)
+                        .bind(throttle)
+                        .bind(limit)
+                        .fetch_all(&self.pool),
+                )
+                .await?
+            }
+            None => {
+                self.bounded(sqlx::query(RECENT).bind(limit).fetch_all(&self.pool))
+                    .await?
+            }
         };
         rows.iter().map(|row| Ok(decision(row)?)).collect()
     }
@@ -171,7 +207,9 @@ fn decision(row: &PgRow) -> Result<Decision, sqlx::Error> {
         throttle: row.try_get("throttle")?,
         at: at.to_jiff(),
         rps: row.try_get("rps")?,
-        previous_rps: row.try_get::<Option<f64>, _>("previous_rps")?.unwrap_or(0.0),
+        previous_rps: row
+            .try_get::<Option<f64>, _>("previous_rps")?
+            .unwrap_or(0.0),
         breaker: of_word::<Phase>(row.try_get("breaker")?),
         mode: of_word::<Mode>(row.try_get("mode")?),
         limiting: row.try_get("limiting")?,
@@ -182,7 +220,10 @@ fn decision(row: &PgRow) -> Result<Decision, sqlx::Error> {
 
 /// Returns the serialized name of a unit variant.
 fn word<T: serde::Serialize>(value: &T) -> String {
-    serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
+    serde_json::to_value(value)
+        .ok()
+        .and_then(|v| v.as_str().map(str::to_owned))
+        .unwrap_or_default()
 }
 
 /// Returns the variant of a name; the default if a later release wrote an unknown one.

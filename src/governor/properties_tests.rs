@@ -12,7 +12,11 @@ use super::policy::{Kind, Policy, Signal as About, Source};
 
 /// Returns a configuration with the same cases in every run.
 fn cases(cases: u32) -> ProptestConfig {
-    ProptestConfig { rng_seed: RngSeed::Fixed(5), failure_persistence: None, ..ProptestConfig::with_cases(cases) }
+    ProptestConfig {
+        rng_seed: RngSeed::Fixed(5),
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(cases)
+    }
 }
 
 /// Returns hostile numbers.
@@ -34,7 +38,10 @@ fn maybe_wild() -> impl Strategy<Value = Option<f64>> {
 #[derive(Clone, Debug)]
 enum Event {
     Tick(Box<Observation>),
-    Look { achieved: Option<f64>, looks: Vec<Sample> },
+    Look {
+        achieved: Option<f64>,
+        looks: Vec<Sample>,
+    },
     Follow(f64),
     Lapsed(f64),
     Knobs(Bounds),
@@ -53,36 +60,62 @@ fn time() -> impl Strategy<Value = (f64, Option<f64>)> {
 }
 
 fn samples() -> impl Strategy<Value = Vec<Sample>> {
-    let name = prop::sample::select(vec!["load", "load", "load", "other", "refused", "nobody", ""]);
-    let sample = (name, maybe_wild(), prop_oneof![3 => -10.0..5.0f64, 1 => wild()]).prop_map(|(name, value, at)| Sample {
-        signal: name.to_owned(),
-        value,
-        at,
-    });
+    let name = prop::sample::select(vec![
+        "load", "load", "load", "other", "refused", "nobody", "",
+    ]);
+    let sample = (
+        name,
+        maybe_wild(),
+        prop_oneof![3 => -10.0..5.0f64, 1 => wild()],
+    )
+        .prop_map(|(name, value, at)| Sample {
+            signal: name.to_owned(),
+            value,
+            at,
+        });
     prop::collection::vec(sample, 0..4)
 }
 
 /// Returns events whose times are still relative.
 fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
-    let tick = (samples(), maybe_wild(), maybe_wild(), maybe_wild(), wild(), wild(), prop::option::weighted(0.1, wild()));
-    let tick = tick.prop_map(|(readings, achieved_rps, limiting_share, mean_duration_s, completed, rejected, knob_rps)| {
-        Event::Tick(Box::new(Observation {
-            now: 0.0,
+    let tick = (
+        samples(),
+        maybe_wild(),
+        maybe_wild(),
+        maybe_wild(),
+        wild(),
+        wild(),
+        prop::option::weighted(0.1, wild()),
+    );
+    let tick = tick.prop_map(
+        |(
             readings,
             achieved_rps,
             limiting_share,
             mean_duration_s,
             completed,
             rejected,
-            idle: false,
-            discounted: rejected > completed,
-            waiting: None,
-            shared: None,
-            capacity_rps: None,
             knob_rps,
-        }))
-    });
-    let bounds = (wild(), wild(), wild()).prop_map(|(min, max, safe_rps)| Event::Knobs(Bounds { min, max, safe_rps }));
+        )| {
+            Event::Tick(Box::new(Observation {
+                now: 0.0,
+                readings,
+                achieved_rps,
+                limiting_share,
+                mean_duration_s,
+                completed,
+                rejected,
+                idle: false,
+                discounted: rejected > completed,
+                waiting: None,
+                shared: None,
+                capacity_rps: None,
+                knob_rps,
+            }))
+        },
+    );
+    let bounds = (wild(), wild(), wild())
+        .prop_map(|(min, max, safe_rps)| Event::Knobs(Bounds { min, max, safe_rps }));
     let what = prop_oneof![
         8 => tick,
         4 => (maybe_wild(), samples()).prop_map(|(achieved, looks)| Event::Look { achieved, looks }),
@@ -103,7 +136,13 @@ fn policy(durations: bool, signals: usize) -> Policy {
     let mut policy = Plant::quick().policy;
     policy.law.durations = durations;
     let load = policy.signals[0].clone();
-    policy.signals.push(About { name: "other".to_owned(), lag_s: 60.0, probe: None, kind: Kind::Latency, ..load.clone() });
+    policy.signals.push(About {
+        name: "other".to_owned(),
+        lag_s: 60.0,
+        probe: None,
+        kind: Kind::Latency,
+        ..load.clone()
+    });
     let refused = About {
         name: "refused".to_owned(),
         kind: Kind::Ratio,
@@ -118,7 +157,11 @@ fn policy(durations: bool, signals: usize) -> Policy {
     policy
 }
 
-const BOUNDS: Bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+const BOUNDS: Bounds = Bounds {
+    min: 1.0,
+    max: 2000.0,
+    safe_rps: 5.0,
+};
 
 /// A governor under test.
 struct Subject {
@@ -131,33 +174,69 @@ struct Subject {
 impl Subject {
     fn new(policy: Policy) -> Self {
         let state = State::new(&policy, BOUNDS, 20.0, 0.0);
-        Self { policy, bounds: BOUNDS, state, now: 0.0 }
+        Self {
+            policy,
+            bounds: BOUNDS,
+            state,
+            now: 0.0,
+        }
     }
 
-    fn meets(&mut self, (step, absolute): (f64, Option<f64>), event: &Event) -> Result<(), TestCaseError> {
+    fn meets(
+        &mut self,
+        (step, absolute): (f64, Option<f64>),
+        event: &Event,
+    ) -> Result<(), TestCaseError> {
         let now = absolute.unwrap_or(self.now + step);
         // A time that is not finite is tried once, and the clock continues from before.
         self.now = if now.is_finite() { now } else { self.now };
-        let at = |samples: &[Sample]| -> Vec<Sample> { samples.iter().map(|s| Sample { at: now + s.at, ..s.clone() }).collect() };
+        let at = |samples: &[Sample]| -> Vec<Sample> {
+            samples
+                .iter()
+                .map(|s| Sample {
+                    at: now + s.at,
+                    ..s.clone()
+                })
+                .collect()
+        };
         match event {
             Event::Tick(seen) => {
-                let seen = Observation { now, readings: at(&seen.readings), ..(**seen).clone() };
+                let seen = Observation {
+                    now,
+                    readings: at(&seen.readings),
+                    ..(**seen).clone()
+                };
                 let plan = self.state.tick(&self.policy, self.bounds, &seen);
                 self.allows(&plan)?;
                 sound(&plan)?;
             }
             Event::Look { achieved, looks } => {
-                if let Some(plan) = self.state.fast(&self.policy, self.bounds, now, *achieved, &at(looks)) {
+                if let Some(plan) =
+                    self.state
+                        .fast(&self.policy, self.bounds, now, *achieved, &at(looks))
+                {
                     sound(&plan)?;
-                    prop_assert_eq!((plan.rps, plan.breaker), (0.0, Phase::Open), "the fast path only stops");
+                    prop_assert_eq!(
+                        (plan.rps, plan.breaker),
+                        (0.0, Phase::Open),
+                        "the fast path only stops"
+                    );
                 }
             }
             Event::Follow(rps) => {
-                let seen = Observation { now, ..Observation::default() };
-                let plan = self.state.follow(&self.policy, self.bounds, &seen, *rps, "a person has it");
+                let seen = Observation {
+                    now,
+                    ..Observation::default()
+                };
+                let plan =
+                    self.state
+                        .follow(&self.policy, self.bounds, &seen, *rps, "a person has it");
                 prop_assert!(plan.rps.is_finite() && plan.rps >= -1.0, "{plan:?}");
             }
-            Event::Lapsed(rps) => self.state.restart_from(&self.policy, self.bounds, *rps, self.now),
+            Event::Lapsed(rps) => {
+                self.state
+                    .restart_from(&self.policy, self.bounds, *rps, self.now)
+            }
             Event::Knobs(bounds) => self.bounds = *bounds,
             Event::Successor => {
                 let stored = serde_json::to_value(&self.state).expect("a state is JSON");
@@ -175,7 +254,11 @@ impl Subject {
         let Bounds { min, max, .. } = self.bounds.sound();
         let least = self.state.hold.map_or(min, |hold| min.min(hold.rps));
         let inside = (least * (1.0 - 1e-9)..=max * (1.0 + 1e-9)).contains(&plan.rps);
-        prop_assert!(plan.rps == 0.0 || inside, "{} outside {least} to {max}: {plan:?}", plan.rps);
+        prop_assert!(
+            plan.rps == 0.0 || inside,
+            "{} outside {least} to {max}: {plan:?}",
+            plan.rps
+        );
         Ok(())
     }
 }
@@ -183,8 +266,16 @@ impl Subject {
 /// Asserts that the plan is finite and not negative, and that its texts contain no NaN or infinity.
 fn sound(plan: &Plan) -> Result<(), TestCaseError> {
     prop_assert!(plan.rps.is_finite() && plan.rps >= 0.0, "{plan:?}");
-    prop_assert!(!plan.reason.contains("NaN") && !plan.reason.contains("inf"), "{}", plan.reason);
-    prop_assert!(plan.terms.values().all(|term| !term.is_null()), "{:?}", plan.terms);
+    prop_assert!(
+        !plan.reason.contains("NaN") && !plan.reason.contains("inf"),
+        "{}",
+        plan.reason
+    );
+    prop_assert!(
+        plan.terms.values().all(|term| !term.is_null()),
+        "{:?}",
+        plan.terms
+    );
     Ok(())
 }
 
@@ -194,7 +285,11 @@ fn close(a: f64, b: f64) -> bool {
 
 /// Returns an observation of these loads at `now`, with tokens in demand.
 fn reading(now: f64, rate: f64, loads: &[(&str, f64)]) -> Observation {
-    let readings = loads.iter().map(|(name, value)| Sample { signal: (*name).to_owned(), value: Some(*value), at: now - 0.5 });
+    let readings = loads.iter().map(|(name, value)| Sample {
+        signal: (*name).to_owned(),
+        value: Some(*value),
+        at: now - 0.5,
+    });
     Observation {
         now,
         readings: readings.collect(),
@@ -209,7 +304,15 @@ fn lived(policy: &Policy, loads: &[(f64, f64)]) -> State {
     let mut state = State::new(policy, BOUNDS, 20.0, 0.0);
     for (n, (load, other)) in loads.iter().enumerate() {
         let rate = state.knob;
-        state.tick(policy, BOUNDS, &reading(2.0 * (n + 1) as f64, rate, &[("load", *load), ("other", *other)]));
+        state.tick(
+            policy,
+            BOUNDS,
+            &reading(
+                2.0 * (n + 1) as f64,
+                rate,
+                &[("load", *load), ("other", *other)],
+            ),
+        );
     }
     state
 }
@@ -228,8 +331,12 @@ fn life() -> impl Strategy<Value = Vec<(f64, f64)>> {
 /// Replaces one value somewhere in a stored state.
 fn spoil(value: &mut Value, place: &mut usize, garbage: &Value) {
     match value {
-        Value::Array(items) => items.iter_mut().for_each(|item| spoil(item, place, garbage)),
-        Value::Object(fields) => fields.values_mut().for_each(|field| spoil(field, place, garbage)),
+        Value::Array(items) => items
+            .iter_mut()
+            .for_each(|item| spoil(item, place, garbage)),
+        Value::Object(fields) => fields
+            .values_mut()
+            .for_each(|field| spoil(field, place, garbage)),
         leaf => {
             if *place == 0 {
                 *leaf = garbage.clone();
@@ -248,7 +355,10 @@ fn leaves(value: &Value) -> usize {
 }
 
 fn garbage() -> impl Strategy<Value = Value> {
-    let number = prop_oneof![any::<f64>(), prop::sample::select(vec![0.0, -1.0, 1e308, -1e308, 1e-308, 5e-324, 1e15, -1e15])];
+    let number = prop_oneof![
+        any::<f64>(),
+        prop::sample::select(vec![0.0, -1.0, 1e308, -1e308, 1e-308, 5e-324, 1e15, -1e15])
+    ];
     prop_oneof![
         12 => number.prop_map(|x| serde_json::json!(x)),
         1 => Just(Value::Null),

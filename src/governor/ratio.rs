@@ -38,7 +38,15 @@ const PROBE_TI_S: f64 = 25.0;
 
 impl Signal {
     /// Ingests the refused share `y` of the last `dt` seconds.
-    pub(super) fn ingest_ratio(&mut self, policy: &policy::Signal, now: f64, at: f64, dt: f64, y: f64, history: &History) {
+    pub(super) fn ingest_ratio(
+        &mut self,
+        policy: &policy::Signal,
+        now: f64,
+        at: f64,
+        dt: f64,
+        y: f64,
+        history: &History,
+    ) {
         self.share = within(y, 0.0, 0.98);
         let x = (1.0 - policy.setpoint) / (1.0 - self.share);
         (self.front.x, self.front.z, self.front.xf) = (x, x, x);
@@ -54,7 +62,10 @@ impl Signal {
             // once; the few that follow come from accounts that find their own rates.
             if self.capacity.is_none() || (is_used && (is_back || self.share > policy.setpoint)) {
                 self.quota = Some(through);
-                self.learned = Some(Learned { at, share: self.share });
+                self.learned = Some(Learned {
+                    at,
+                    share: self.share,
+                });
             }
             self.last_bad = Some(at);
         } else if self.is_limited_by_its_pool() {
@@ -70,7 +81,9 @@ impl Signal {
         } else {
             // If more goes through for a while without refusals, the quota is at least that.
             let is_quiet = self.last_bad.is_some_and(|bad| at - bad > SURE_S);
-            self.quota = self.quota.map(|quota| if is_quiet { quota.max(through) } else { quota });
+            self.quota = self
+                .quota
+                .map(|quota| if is_quiet { quota.max(through) } else { quota });
             self.last_bad = self.last_bad.or(Some(at));
         }
         self.front.stamp(now, at);
@@ -78,12 +91,15 @@ impl Signal {
 
     /// Returns true if the accounts of the pool limit the rate, not this signal.
     fn is_limited_by_its_pool(&self) -> bool {
-        self.capacity.is_some_and(|capacity| capacity * (1.0 + NONE) < self.pid.integral.exp())
+        self.capacity
+            .is_some_and(|capacity| capacity * (1.0 + NONE) < self.pid.integral.exp())
     }
 
     /// Returns true if the newest sample measured the quota.
     fn is_news(&self) -> bool {
-        self.learned.as_ref().is_some_and(|learned| Some(learned.at) == self.last_bad)
+        self.learned
+            .as_ref()
+            .is_some_and(|learned| Some(learned.at) == self.last_bad)
     }
 
     /// Returns the log work rate that the signal asks for.
@@ -100,7 +116,9 @@ impl Signal {
         if self.share > NONE {
             // The capacity is measured, not modelled: go just below it.
             self.e = (1.0 - self.front.x).min(0.0);
-            let below = (self.quota.unwrap_or(0.0) * (1.0 - law.quota_margin)).max(1e-9).ln();
+            let below = (self.quota.unwrap_or(0.0) * (1.0 - law.quota_margin))
+                .max(1e-9)
+                .ln();
             self.pid.integral = self.pid.integral.min(below);
             self.u = self.pid.integral;
             return self.u;
@@ -117,7 +135,9 @@ fn most(history: &History, at: f64, dt: f64) -> f64 {
     let dt = within(dt, 0.5, BACK_S);
     let steps = (BACK_S / dt).floor() as u32;
     let ending = |n: u32| at - f64::from(n) * dt;
-    (0..steps.max(1)).map(|n| history.mean(ending(n) - MEAN_S.max(dt), ending(n))).fold(0.0, f64::max)
+    (0..steps.max(1))
+        .map(|n| history.mean(ending(n) - MEAN_S.max(dt), ending(n)))
+        .fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -128,7 +148,11 @@ mod tests {
 
     const POLICY: &str = "[[signal]]\nname = \"refused\"\nkind = \"ratio\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\n\
                           [governor]\ntick_s = 1\ndurations = false\n";
-    const BOUNDS: Bounds = Bounds { min: 1.0, max: 1000.0, safe_rps: 10.0 };
+    const BOUNDS: Bounds = Bounds {
+        min: 1.0,
+        max: 1000.0,
+        safe_rps: 10.0,
+    };
 
     struct Rig {
         state: State,
@@ -141,12 +165,23 @@ mod tests {
     impl Rig {
         fn new(rps: f64) -> Self {
             let policy = Policy::parse(POLICY, "sms.toml").unwrap().unwrap();
-            Self { state: State::new(&policy, BOUNDS, rps, 1000.0), policy, now: 1000.0, idle: false }
+            Self {
+                state: State::new(&policy, BOUNDS, rps, 1000.0),
+                policy,
+                now: 1000.0,
+                idle: false,
+            }
         }
 
         /// Runs for `seconds` with the given throughput, refused share and pool capacity, and
         /// returns the knob.
-        fn run(&mut self, seconds: u32, achieved: f64, share: f64, capacity_rps: Option<f64>) -> f64 {
+        fn run(
+            &mut self,
+            seconds: u32,
+            achieved: f64,
+            share: f64,
+            capacity_rps: Option<f64>,
+        ) -> f64 {
             let mut rps = 0.0;
             for _ in 0..seconds {
                 self.now += 1.0;
@@ -170,12 +205,23 @@ mod tests {
         let mut rig = Rig::new(100.0);
         rig.run(8, 98.0, 0.0, Some(100.5));
         let knob = rig.run(30, 50.0, 0.0, Some(50.0));
-        assert!(knob > 97.0, "while the accounts limit, the knob stays: {knob}");
+        assert!(
+            knob > 97.0,
+            "while the accounts limit, the knob stays: {knob}"
+        );
 
         let lowered = rig.run(1, 50.0, 0.005, Some(48.0));
-        assert!((lowered - 49.0).abs() < 0.2, "the first refusal after a quiet time is a word about the quota: {lowered}");
-        let away = rig.run(10, 35.0, 0.005, Some(35.0)).min(rig.run(1, 35.0, 0.1, Some(35.0)));
-        assert!((away - 49.0).abs() < 0.2, "what goes through while accounts come back is not the quota: {away}");
+        assert!(
+            (lowered - 49.0).abs() < 0.2,
+            "the first refusal after a quiet time is a word about the quota: {lowered}"
+        );
+        let away = rig
+            .run(10, 35.0, 0.005, Some(35.0))
+            .min(rig.run(1, 35.0, 0.1, Some(35.0)));
+        assert!(
+            (away - 49.0).abs() < 0.2,
+            "what goes through while accounts come back is not the quota: {away}"
+        );
         let back = rig.run(30, 49.0, 0.0, Some(90.0));
         assert!((48.8..52.0).contains(&back), "{back}");
     }
@@ -187,7 +233,10 @@ mod tests {
         rig.run(30, 0.0, 0.0, Some(100.0));
         rig.idle = false;
         let knob = rig.run(1, 30.0, 0.05, Some(95.0));
-        assert_eq!((knob, rig.state.signals[0].quota), (rig.run(4, 95.0, 0.0, Some(95.0)), None));
+        assert_eq!(
+            (knob, rig.state.signals[0].quota),
+            (rig.run(4, 95.0, 0.0, Some(95.0)), None)
+        );
 
         rig.run(8, 95.0, 0.0, Some(95.0));
         rig.run(1, 60.0, 0.3, Some(20.0));

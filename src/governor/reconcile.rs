@@ -111,17 +111,27 @@ struct Desk {
 impl Desk {
     /// Returns the time at which the breaker last stopped or restarted the work.
     fn acted_at(&self) -> f64 {
-        self.state.as_ref().map_or(f64::NEG_INFINITY, |state| state.breaker.acted_at)
+        self.state
+            .as_ref()
+            .map_or(f64::NEG_INFINITY, |state| state.breaker.acted_at)
     }
 
     /// Returns true if a tick is due at `now`, and schedules the next one a tick later.
     fn is_due(&mut self, now: f64, tick_s: f64) -> bool {
         // A slightly early call counts as due, or the caller's own jitter would skip every other
         // tick. A due time more than a tick away was set by a clock that has since been corrected.
-        if self.due.is_some_and(|due| now < due - 0.2 && due - now <= tick_s) {
+        if self
+            .due
+            .is_some_and(|due| now < due - 0.2 && due - now <= tick_s)
+        {
             return false;
         }
-        self.due = Some(self.due.filter(|due| (due - now).abs() < 0.5 * tick_s).unwrap_or(now) + tick_s);
+        self.due = Some(
+            self.due
+                .filter(|due| (due - now).abs() < 0.5 * tick_s)
+                .unwrap_or(now)
+                + tick_s,
+        );
         true
     }
 }
@@ -137,7 +147,9 @@ impl Governor {
         policies: Vec<(Name, Policy)>,
         feedback: FeedbackSource,
     ) -> Result<Self, signals::Error> {
-        let sources = Sources::new(Prometheus::new(prometheus_url)?).with_depth(depth).with_feedback(feedback);
+        let sources = Sources::new(Prometheus::new(prometheus_url)?)
+            .with_depth(depth)
+            .with_feedback(feedback);
         Self::with(store, journal, sources, policies)
     }
 
@@ -152,16 +164,43 @@ impl Governor {
         let governed = |(name, policy): (Name, Policy)| {
             let eyes = sources.eyes(&policy)?;
             let desk = AsyncMutex::new(Desk::default());
-            Ok(Governed { name, policy, eyes, desk, view: Mutex::default(), problems: Mutex::default() })
+            Ok(Governed {
+                name,
+                policy,
+                eyes,
+                desk,
+                view: Mutex::default(),
+                problems: Mutex::default(),
+            })
         };
-        let sharing = Sharing::of(policies.iter().map(|(name, policy)| (name.as_str(), policy)));
+        let sharing = Sharing::of(
+            policies
+                .iter()
+                .map(|(name, policy)| (name.as_str(), policy)),
+        );
         for (throttle, signal, with) in sharing.told() {
             let with = with.join(", ");
-            tracing::warn!(throttle.name = throttle, signal, with, "a signal has several governors; one follows");
+            tracing::warn!(
+                throttle.name = throttle,
+                signal,
+                with,
+                "a signal has several governors; one follows"
+            );
         }
-        let throttles = policies.into_iter().map(governed).collect::<Result<_, signals::Error>>()?;
+        let throttles = policies
+            .into_iter()
+            .map(governed)
+            .collect::<Result<_, signals::Error>>()?;
         let (decisions, seen_term) = (broadcast::channel(LISTENER_BEHIND).0, AtomicU64::new(0));
-        Ok(Self { store, journal, sources, throttles, sharing: Mutex::new(sharing), decisions, seen_term })
+        Ok(Self {
+            store,
+            journal,
+            sources,
+            throttles,
+            sharing: Mutex::new(sharing),
+            decisions,
+            seen_term,
+        })
     }
 
     /// Subscribes to the decisions as they are made.
@@ -211,7 +250,11 @@ impl Governor {
     ///
     /// Call it every second.
     pub async fn tick(&self, term: u64) -> Report {
-        self.round(self.throttles.iter().map(|t| self.tick_one(t, term)), "tick").await
+        self.round(
+            self.throttles.iter().map(|t| self.tick_one(t, term)),
+            "tick",
+        )
+        .await
     }
 
     /// Runs the breaker's fast path: one direct look at every signal that does not pass through
@@ -219,8 +262,12 @@ impl Governor {
     ///
     /// Call it every half second, and sooner after an alarm.
     pub async fn fast(&self, term: u64) -> Report {
-        let seen = self.throttles.iter().filter(|t| sources::can_look(&t.policy));
-        self.round(seen.map(|t| self.fast_one(t, term)), "fast path").await
+        let seen = self
+            .throttles
+            .iter()
+            .filter(|t| sources::can_look(&t.policy));
+        self.round(seen.map(|t| self.fast_one(t, term)), "fast path")
+            .await
     }
 
     async fn round<F: Future<Output = (Name, Result<Report, Trouble>)>>(
@@ -238,7 +285,8 @@ impl Governor {
                     total.alarmed |= one.alarmed;
                 }
                 Err(trouble) => {
-                    total.fenced |= matches!(&trouble, Trouble::Journal(JournalError::Fenced { .. }));
+                    total.fenced |=
+                        matches!(&trouble, Trouble::Journal(JournalError::Fenced { .. }));
                     tracing::warn!(throttle.name = %name, error = %trouble, "the governor's {what} failed");
                     total.problems.push((name, trouble.to_string()));
                 }
@@ -256,28 +304,54 @@ impl Governor {
     }
 
     async fn try_tick(&self, throttle: &Governed, term: u64) -> Result<Report, Trouble> {
-        let Some(status) = self.store.status(&throttle.name).await? else { return Ok(self.unknown(throttle)) };
+        let Some(status) = self.store.status(&throttle.name).await? else {
+            return Ok(self.unknown(throttle));
+        };
         self.is_over(throttle, term, &status)?;
         let now = status.at_us as f64 / 1e6;
-        if !throttle.desk.lock().await.is_due(now, throttle.policy.law.tick_s) {
+        if !throttle
+            .desk
+            .lock()
+            .await
+            .is_due(now, throttle.policy.law.tick_s)
+        {
             return Ok(Report::default());
         }
         // Signals are read without locking the desk, so that a slow Prometheus never delays the
         // fast path.
-        let told = self.sources.told(&throttle.policy, throttle.name.as_str()).await;
+        let told = self
+            .sources
+            .told(&throttle.policy, throttle.name.as_str())
+            .await;
         let name = throttle.name.as_str();
-        let (readings, ready) = tokio::join!(self.read(throttle, now, told.is_some()), self.sources.ready(name));
-        let Some(status) = self.store.status(&throttle.name).await? else { return Ok(self.unknown(throttle)) };
+        let (readings, ready) = tokio::join!(
+            self.read(throttle, now, told.is_some()),
+            self.sources.ready(name)
+        );
+        let Some(status) = self.store.status(&throttle.name).await? else {
+            return Ok(self.unknown(throttle));
+        };
 
         let mut desk = throttle.desk.lock().await;
         self.take_up(throttle, &mut desk, term, &status).await?;
         if let Some(told) = &told {
             desk.meter.take_in(told, now);
         }
-        let seen = observe(&throttle.policy, &mut desk, &status, readings, told.is_some(), ready);
-        let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
+        let seen = observe(
+            &throttle.policy,
+            &mut desk,
+            &status,
+            readings,
+            told.is_some(),
+            ready,
+        );
+        let Some(mut state) = desk.state.take() else {
+            return Ok(Report::default());
+        };
         let found = state.watchdogs.found.clone();
-        let outcome = self.decide(throttle, &mut desk, term, &status, &mut state, seen).await;
+        let outcome = self
+            .decide(throttle, &mut desk, term, &status, &mut state, seen)
+            .await;
         tell(throttle, &state, &found);
         *lock(&throttle.view) = self.view(throttle, &state, &status);
         if !matches!(outcome, Err(Trouble::Journal(JournalError::Fenced { .. }))) {
@@ -302,22 +376,31 @@ impl Governor {
         let actuator = policy.law.actuator;
         let raw = actuator.text(&status.raw);
         let governed = status.raw.get(GOVERNED).map(String::as_str);
-        let mine = raw.is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw))
+        let mine = raw
+            .is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw))
             || calibration::wrote(status);
         let turned = state.watch.see(knobs, actuator, raw, mine, seen.now);
         if let Some(mode) = state.watch.over(knobs, seen.now) {
-            return self.hand_back(throttle, desk, term, status, state, &seen, mode).await;
+            return self
+                .hand_back(throttle, desk, term, status, state, &seen, mode)
+                .await;
         }
         if knobs.mode != Mode::Shadow {
             state.shadow = None;
         }
         let hands_off = match knobs.mode {
             Mode::Off => Some("nothing governs this throttle (mode off)".to_owned()),
-            Mode::Manual => Some(format!("a person turns this throttle (mode manual{})", until(knobs))),
-            Mode::Auto | Mode::Shadow if knobs.paused => Some("a person has paused this throttle".to_owned()),
+            Mode::Manual => Some(format!(
+                "a person turns this throttle (mode manual{})",
+                until(knobs)
+            )),
+            Mode::Auto | Mode::Shadow if knobs.paused => {
+                Some("a person has paused this throttle".to_owned())
+            }
             // A pool's capacity is a rate; it does not apply to slots.
             Mode::Auto | Mode::Shadow if knobs.capacity == 0.0 => Some(without_capacity(knobs)),
-            Mode::Auto => unreadable(status, actuator).or_else(|| calibration::holds(status, actuator, state.knob)),
+            Mode::Auto => unreadable(status, actuator)
+                .or_else(|| calibration::holds(status, actuator, state.knob)),
             Mode::Shadow => None,
         };
         if (knobs.mode != Mode::Auto || calibration::holds(status, actuator, state.knob).is_some())
@@ -335,18 +418,36 @@ impl Governor {
         }
         if let Some(why) = hands_off {
             let before = state.knob;
-            let told =
-                state.watch.hand.as_ref().filter(|_| turned).map(|hand| format!("; {} set {}", hand.who_and_why(), hand.what));
-            let plan =
-                state.follow(policy, bounds, &seen, actuator.setting(status), &format!("{why}{}", told.unwrap_or_default()));
+            let told = state
+                .watch
+                .hand
+                .as_ref()
+                .filter(|_| turned)
+                .map(|hand| format!("; {} set {}", hand.who_and_why(), hand.what));
+            let plan = state.follow(
+                policy,
+                bounds,
+                &seen,
+                actuator.setting(status),
+                &format!("{why}{}", told.unwrap_or_default()),
+            );
             self.keep(throttle, term, state).await?;
             if turned {
-                self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode))
-                    .await;
+                self.journal(
+                    throttle,
+                    desk,
+                    term,
+                    Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode),
+                )
+                .await;
             }
             self.end_lease(throttle, term, status).await?;
             let written = self.keep_lease(throttle, term, status, &plan, mine).await?;
-            return Ok(Report { decided: 1, written, ..Report::default() });
+            return Ok(Report {
+                decided: 1,
+                written,
+                ..Report::default()
+            });
         }
         if knobs.mode == Mode::Auto {
             if !mine {
@@ -372,13 +473,26 @@ impl Governor {
                 0
             }
         };
-        self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode)).await;
-        Ok(Report { decided: 1, written, ..Report::default() })
+        self.journal(
+            throttle,
+            desk,
+            term,
+            Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode),
+        )
+        .await;
+        Ok(Report {
+            decided: 1,
+            written,
+            ..Report::default()
+        })
     }
 
     /// Returns to `mode` after a manual mode with an end, continuing from the current rate, and
     /// journals it.
-    #[expect(clippy::too_many_arguments, reason = "it is a branch of `decide`, with what that knows")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "it is a branch of `decide`, with what that knows"
+    )]
     async fn hand_back(
         &self,
         throttle: &Governed,
@@ -390,9 +504,19 @@ impl Governor {
         mode: Mode,
     ) -> Result<Report, Trouble> {
         let (knobs, before) = (&status.knobs, state.knob);
-        let why = format!("manual mode is over{}; back to {}", until(knobs).replace(" until", " since"), mode.as_str());
+        let why = format!(
+            "manual mode is over{}; back to {}",
+            until(knobs).replace(" until", " since"),
+            mode.as_str()
+        );
         let actuator = throttle.policy.law.actuator;
-        let plan = state.hand_back(&throttle.policy, bounds(throttle, status), seen, actuator.setting(status), &why);
+        let plan = state.hand_back(
+            &throttle.policy,
+            bounds(throttle, status),
+            seen,
+            actuator.setting(status),
+            &why,
+        );
         let rps = actuator.text(&status.raw).map(str::to_owned);
         rps.iter().for_each(|rps| state.will_write(rps));
         self.keep(throttle, term, state).await?;
@@ -402,21 +526,46 @@ impl Governor {
             ("valid_until".to_owned(), None),
         ]);
         if mode == Mode::Auto && actuator == Actuator::Rps {
-            fields.insert("valid_until".to_owned(), Some(lease_until_ms(throttle, status).to_string()));
+            fields.insert(
+                "valid_until".to_owned(),
+                Some(lease_until_ms(throttle, status).to_string()),
+            );
         }
         let (by, if_seq) = (GOVERNOR.to_owned(), Some(knobs.seq));
-        let change = Change { fields, term: Some(term), if_seq, by, why: why.clone(), ..unturned(actuator, rps) };
+        let change = Change {
+            fields,
+            term: Some(term),
+            if_seq,
+            by,
+            why: why.clone(),
+            ..unturned(actuator, rps)
+        };
         match self.store.set(&throttle.name, &change).await {
             Ok(_) => {}
             // A person was faster: their change is read at the next tick.
-            Err(throttle::Error::Conflict { .. }) => return Ok(Report { decided: 1, ..Report::default() }),
+            Err(throttle::Error::Conflict { .. }) => {
+                return Ok(Report {
+                    decided: 1,
+                    ..Report::default()
+                });
+            }
             Err(error) => return Err(error.into()),
         }
         tracing::info!(throttle.name = %throttle.name, reason = why, "the governor goes back");
         state.watch.went_back(mode, &why, seen.now);
         self.keep(throttle, term, state).await?;
-        self.journal(throttle, desk, term, Decision::new(throttle.name.as_str(), seen.now, &plan, before, mode)).await;
-        Ok(Report { decided: 1, written: 1, ..Report::default() })
+        self.journal(
+            throttle,
+            desk,
+            term,
+            Decision::new(throttle.name.as_str(), seen.now, &plan, before, mode),
+        )
+        .await;
+        Ok(Report {
+            decided: 1,
+            written: 1,
+            ..Report::default()
+        })
     }
 
     /// Renews the lease of our own rate while the capacity is 0, so that work later resumes at that
@@ -431,7 +580,11 @@ impl Governor {
     ) -> Result<usize, Trouble> {
         let knobs = &status.knobs;
         let is_ours = mine && knobs.mode == Mode::Auto && !knobs.paused && knobs.capacity == 0.0;
-        match status.raw.get("rps").filter(|_| is_ours && !status.lease_lapsed && !is_fresh(throttle, term, status)) {
+        match status
+            .raw
+            .get("rps")
+            .filter(|_| is_ours && !status.lease_lapsed && !is_fresh(throttle, term, status))
+        {
             Some(rps) => self.write(throttle, term, status, plan, rps).await,
             None => Ok(0),
         }
@@ -441,13 +594,25 @@ impl Governor {
     /// count again as soon as they hand the throttle back.
     ///
     /// The recorded author and reason stay unchanged.
-    async fn end_lease(&self, throttle: &Governed, term: u64, status: &Status) -> Result<(), Trouble> {
+    async fn end_lease(
+        &self,
+        throttle: &Governed,
+        term: u64,
+        status: &Status,
+    ) -> Result<(), Trouble> {
         if status.knobs.mode == Mode::Auto || !status.raw.contains_key("valid_until") {
             return Ok(());
         }
         let fields = BTreeMap::from([("valid_until".to_owned(), None)]);
         let (by, why) = (status.knobs.by.clone(), status.knobs.why.clone());
-        let change = Change { fields, term: Some(term), if_seq: Some(status.knobs.seq), by, why, ..Change::default() };
+        let change = Change {
+            fields,
+            term: Some(term),
+            if_seq: Some(status.knobs.seq),
+            by,
+            why,
+            ..Change::default()
+        };
         match self.store.set(&throttle.name, &change).await {
             Ok(_) | Err(throttle::Error::Conflict { .. }) => Ok(()),
             Err(error) => Err(error.into()),
@@ -455,7 +620,9 @@ impl Governor {
     }
 
     async fn try_fast(&self, throttle: &Governed, term: u64) -> Result<Report, Trouble> {
-        let Some(status) = self.store.status(&throttle.name).await? else { return Ok(Report::default()) };
+        let Some(status) = self.store.status(&throttle.name).await? else {
+            return Ok(Report::default());
+        };
         self.is_over(throttle, term, &status)?;
         if !matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) || status.knobs.paused {
             return Ok(Report::default());
@@ -471,26 +638,53 @@ impl Governor {
             return Ok(Report::default());
         }
         let counters = Counters::of(&status);
-        let flow = desk.looked.and_then(|earlier| counters.since(&earlier)).map(|flow| flow.achieved_rps);
+        let flow = desk
+            .looked
+            .and_then(|earlier| counters.since(&earlier))
+            .map(|flow| flow.achieved_rps);
         desk.looked = Some(counters);
         if let Some(told) = &told {
             desk.meter.take_in(told, now);
-            looks.extend(sources::overheard(&throttle.policy, &desk.meter, desk.acted_at()));
+            looks.extend(sources::overheard(
+                &throttle.policy,
+                &desk.meter,
+                desk.acted_at(),
+            ));
         }
         let achieved = match throttle.policy.law.actuator {
             Actuator::Rps => flow,
             Actuator::Concurrency => desk.meter.running(),
         };
         // Two looks at the same sample count once.
-        looks.retain(|look| desk.looks.insert(look.signal.clone(), look.at).is_none_or(|before| look.at > before));
-        let Some(mut state) = desk.state.take() else { return Ok(Report::default()) };
+        looks.retain(|look| {
+            desk.looks
+                .insert(look.signal.clone(), look.at)
+                .is_none_or(|before| look.at > before)
+        });
+        let Some(mut state) = desk.state.take() else {
+            return Ok(Report::default());
+        };
         let plan = match status.knobs.mode {
-            Mode::Shadow => state.shadow_fast(&throttle.policy, bounds(throttle, &status), now, &looks),
-            _ => state.fast(&throttle.policy, bounds(throttle, &status), now, achieved, &looks),
+            Mode::Shadow => {
+                state.shadow_fast(&throttle.policy, bounds(throttle, &status), now, &looks)
+            }
+            _ => state.fast(
+                &throttle.policy,
+                bounds(throttle, &status),
+                now,
+                achieved,
+                &looks,
+            ),
         };
         let outcome = match plan {
-            None => Ok(Report { alarmed: state.signals.iter().any(|signal| signal.alarms > 0), ..Report::default() }),
-            Some(plan) => self.stop(throttle, &mut desk, term, &status, &mut state, plan).await,
+            None => Ok(Report {
+                alarmed: state.signals.iter().any(|signal| signal.alarms > 0),
+                ..Report::default()
+            }),
+            Some(plan) => {
+                self.stop(throttle, &mut desk, term, &status, &mut state, plan)
+                    .await
+            }
         };
         if outcome.as_ref().is_ok_and(|report| report.tripped > 0) {
             *lock(&throttle.view) = self.view(throttle, &state, &status);
@@ -510,14 +704,29 @@ impl Governor {
         plan: Plan,
     ) -> Result<Report, Trouble> {
         tracing::warn!(throttle.name = %throttle.name, reason = %plan.reason, "the breaker tripped");
-        let written =
-            if status.knobs.mode == Mode::Auto { self.write(throttle, term, status, &plan, BREAKERS_ZERO).await? } else { 0 };
+        let written = if status.knobs.mode == Mode::Auto {
+            self.write(throttle, term, status, &plan, BREAKERS_ZERO)
+                .await?
+        } else {
+            0
+        };
         let now = status.at_us as f64 / 1e6;
         let before = throttle.policy.law.actuator.setting(status);
-        let decision = Decision::new(throttle.name.as_str(), now, &plan, before, status.knobs.mode);
+        let decision = Decision::new(
+            throttle.name.as_str(),
+            now,
+            &plan,
+            before,
+            status.knobs.mode,
+        );
         self.keep(throttle, term, state).await?;
         self.journal(throttle, desk, term, decision).await;
-        Ok(Report { decided: 1, written, tripped: 1, ..Report::default() })
+        Ok(Report {
+            decided: 1,
+            written,
+            tripped: 1,
+            ..Report::default()
+        })
     }
 
     /// Saves the state, then sets the knob if it must change or its lease must be renewed.
@@ -539,15 +748,27 @@ impl Governor {
         self.write(throttle, term, status, plan, &text).await
     }
 
-    async fn write(&self, throttle: &Governed, term: u64, status: &Status, plan: &Plan, text: &str) -> Result<usize, Trouble> {
+    async fn write(
+        &self,
+        throttle: &Governed,
+        term: u64,
+        status: &Status,
+        plan: &Plan,
+        text: &str,
+    ) -> Result<usize, Trouble> {
         let actuator = throttle.policy.law.actuator;
         // Slots have no lease: without a governor they keep their last value.
-        let until_ms = (actuator == Actuator::Rps).then(|| lease_until_ms(throttle, status).to_string());
+        let until_ms =
+            (actuator == Actuator::Rps).then(|| lease_until_ms(throttle, status).to_string());
         let text = || Some(text.to_owned());
         let change = Change {
-            fields: [(actuator.field(), text()), (GOVERNED, text()), ("valid_until", until_ms)]
-                .map(|(field, text)| (field.to_owned(), text))
-                .into(),
+            fields: [
+                (actuator.field(), text()),
+                (GOVERNED, text()),
+                ("valid_until", until_ms),
+            ]
+            .map(|(field, text)| (field.to_owned(), text))
+            .into(),
             term: Some(term),
             by: GOVERNOR.to_owned(),
             why: plan.reason.clone(),
@@ -568,8 +789,14 @@ impl Governor {
     ///
     /// Only a later leader's term is an error: an outage of Postgres must not stop the governor.
     async fn keep(&self, throttle: &Governed, term: u64, state: &State) -> Result<(), Trouble> {
-        let Ok(value) = serde_json::to_value(state) else { return Ok(()) };
-        match self.journal.save(throttle.name.as_str(), term, &value).await {
+        let Ok(value) = serde_json::to_value(state) else {
+            return Ok(());
+        };
+        match self
+            .journal
+            .save(throttle.name.as_str(), term, &value)
+            .await
+        {
             Err(JournalError::Postgres(error)) => {
                 tracing::warn!(throttle.name = %throttle.name, %error, "the governor's state could not be kept");
                 Ok(())
@@ -579,13 +806,21 @@ impl Governor {
     }
 
     /// Journals a decision if it is news, and sends it to the listeners.
-    async fn journal(&self, throttle: &Governed, desk: &mut Desk, term: u64, mut decision: Decision) {
+    async fn journal(
+        &self,
+        throttle: &Governed,
+        desk: &mut Desk,
+        term: u64,
+        mut decision: Decision,
+    ) {
         if !decision.is_news_after(desk.kept.as_ref()) {
             return;
         }
         match self.journal.append(term, &decision).await {
             Ok(id) => decision.id = id,
-            Err(error) => tracing::warn!(throttle.name = %throttle.name, %error, "a decision could not be journaled"),
+            Err(error) => {
+                tracing::warn!(throttle.name = %throttle.name, %error, "a decision could not be journaled")
+            }
         }
         // A send without listeners is no error.
         let _ = self.decisions.send(decision.clone());
@@ -596,19 +831,32 @@ impl Governor {
     /// detects it.
     fn is_over(&self, throttle: &Governed, term: u64, status: &Status) -> Result<(), JournalError> {
         if status.knobs.term > term {
-            let is_renewed = status.knobs.valid_until_ms.is_some_and(|until| until > status.at_us / 1000);
+            let is_renewed = status
+                .knobs
+                .valid_until_ms
+                .is_some_and(|until| until > status.at_us / 1000);
             if !is_renewed {
                 // No leader has that term: the database that counts terms was restored from an
                 // older copy.
-                self.seen_term.fetch_max(status.knobs.term, Ordering::Relaxed);
+                self.seen_term
+                    .fetch_max(status.knobs.term, Ordering::Relaxed);
             }
-            return Err(JournalError::Fenced { throttle: throttle.name.to_string(), term });
+            return Err(JournalError::Fenced {
+                throttle: throttle.name.to_string(),
+                term,
+            });
         }
         Ok(())
     }
 
     /// Loads the state at the beginning of a term, or begins at the knob in force.
-    async fn take_up(&self, throttle: &Governed, desk: &mut Desk, term: u64, status: &Status) -> Result<(), Trouble> {
+    async fn take_up(
+        &self,
+        throttle: &Governed,
+        desk: &mut Desk,
+        term: u64,
+        status: &Status,
+    ) -> Result<(), Trouble> {
         if desk.term == Some(term) && desk.state.is_some() {
             return Ok(());
         }
@@ -618,29 +866,46 @@ impl Governor {
         if let Some((theirs, _)) = &stored
             && *theirs > term
         {
-            return Err(JournalError::Fenced { throttle: name.to_owned(), term }.into());
+            return Err(JournalError::Fenced {
+                throttle: name.to_owned(),
+                term,
+            }
+            .into());
         }
         let due = desk.due;
-        *desk = Desk { term: Some(term), due, ..Desk::default() };
+        *desk = Desk {
+            term: Some(term),
+            due,
+            ..Desk::default()
+        };
         desk.kept = self.journal.recent(Some(name), 1).await?.pop();
-        desk.state = stored.and_then(|(_, stored)| State::resume(stored, &throttle.policy, now)).or_else(|| {
-            let actuator = throttle.policy.law.actuator;
-            let raw = actuator.text(&status.raw);
-            let bounds = bounds(throttle, status);
-            let has_lapsed = status.lease_lapsed && actuator == Actuator::Rps;
-            // A breaker's stop without its state continues from the lowest rate, not as a manual
-            // stop.
-            let rate = if raw == Some(BREAKERS_ZERO) && !has_lapsed { bounds.min } else { actuator.start(status, bounds) };
-            let mut state = State::new(&throttle.policy, bounds, rate, now);
-            state.will_write(raw.unwrap_or_default());
-            Some(state)
-        });
+        desk.state = stored
+            .and_then(|(_, stored)| State::resume(stored, &throttle.policy, now))
+            .or_else(|| {
+                let actuator = throttle.policy.law.actuator;
+                let raw = actuator.text(&status.raw);
+                let bounds = bounds(throttle, status);
+                let has_lapsed = status.lease_lapsed && actuator == Actuator::Rps;
+                // A breaker's stop without its state continues from the lowest rate, not as a manual
+                // stop.
+                let rate = if raw == Some(BREAKERS_ZERO) && !has_lapsed {
+                    bounds.min
+                } else {
+                    actuator.start(status, bounds)
+                };
+                let mut state = State::new(&throttle.policy, bounds, rate, now);
+                state.will_write(raw.unwrap_or_default());
+                Some(state)
+            });
         Ok(())
     }
 
     /// Reads every signal; a failure is recorded for people and yields no reading.
     async fn read(&self, throttle: &Governed, now: f64, is_told: bool) -> Vec<Sample> {
-        let outcomes = self.sources.read(&throttle.policy, &throttle.eyes, now, is_told).await;
+        let outcomes = self
+            .sources
+            .read(&throttle.policy, &throttle.eyes, now, is_told)
+            .await;
         let mut problems = lock(&throttle.problems);
         let mut samples = Vec::new();
         for (about, outcome) in throttle.policy.signals.iter().zip(outcomes) {
@@ -667,7 +932,9 @@ impl Governor {
     fn view(&self, throttle: &Governed, state: &State, status: &Status) -> Option<View> {
         let mut view = View::new(state, &throttle.policy, status.at_us as f64 / 1e6)?;
         let problems = lock(&throttle.problems);
-        view.signals.iter_mut().for_each(|signal| signal.problem = problems.get(&signal.name).cloned());
+        view.signals
+            .iter_mut()
+            .for_each(|signal| signal.problem = problems.get(&signal.name).cloned());
         Some(view)
     }
 
@@ -688,10 +955,22 @@ fn observe(
 ) -> Observation {
     let counters = Counters::of(status);
     let flow = desk.counters.and_then(|earlier| counters.since(&earlier));
-    let span_s = desk.meter.at().map(|at| sources::span_s(policy, at, desk.heard_to)).filter(|span_s| *span_s > 0.0);
-    let step = span_s.and_then(|span_s| desk.meter.over(span_s)).map(|span| span.work);
-    readings.extend(sources::heard(policy, &desk.meter, desk.heard_to, desk.acted_at()));
-    let discounted = step.is_some_and(|step| step.untimed > 0.0 && 2.0 * step.untimed >= step.completed);
+    let span_s = desk
+        .meter
+        .at()
+        .map(|at| sources::span_s(policy, at, desk.heard_to))
+        .filter(|span_s| *span_s > 0.0);
+    let step = span_s
+        .and_then(|span_s| desk.meter.over(span_s))
+        .map(|span| span.work);
+    readings.extend(sources::heard(
+        policy,
+        &desk.meter,
+        desk.heard_to,
+        desk.acted_at(),
+    ));
+    let discounted =
+        step.is_some_and(|step| step.untimed > 0.0 && 2.0 * step.untimed >= step.completed);
     let idle = is_told && span_s.is_some_and(|span_s| desk.meter.is_idle(span_s));
     (desk.counters, desk.heard_to) = (Some(counters), desk.meter.at());
     let (achieved, limiting) = match policy.law.actuator {
@@ -701,7 +980,12 @@ fn observe(
         ),
         Actuator::Concurrency => {
             let in_use = desk.meter.running().filter(|_| is_told);
-            (in_use, in_use.map(|in_use| limited_by_slots(in_use, status.knobs.concurrency as f64, waiting)))
+            (
+                in_use,
+                in_use.map(|in_use| {
+                    limited_by_slots(in_use, status.knobs.concurrency as f64, waiting)
+                }),
+            )
         }
     };
     Observation {
@@ -715,7 +999,8 @@ fn observe(
         rejected: step.map_or(0.0, |step| step.refused),
         idle,
         discounted,
-        capacity_rps: Some(status.knobs.capacity).filter(|rps| *rps >= 0.0 && policy.law.actuator == Actuator::Rps),
+        capacity_rps: Some(status.knobs.capacity)
+            .filter(|rps| *rps >= 0.0 && policy.law.actuator == Actuator::Rps),
         ..Observation::default()
     }
 }
@@ -734,26 +1019,47 @@ fn tell(throttle: &Governed, state: &State, earlier: &[Found]) {
 /// Returns the reason why the knob cannot be read, if any; the governor leaves it for a person to
 /// correct.
 fn unreadable(status: &Status, actuator: Actuator) -> Option<String> {
-    let problem = status.problems.iter().find(|problem| problem.field == actuator.field())?;
+    let problem = status
+        .problems
+        .iter()
+        .find(|problem| problem.field == actuator.field())?;
     Some(format!("the knob {} {}", actuator.field(), problem.message))
 }
 
 fn bounds(throttle: &Governed, status: &Status) -> Bounds {
-    let Knobs { min, max, safe_rps, capacity, .. } = status.knobs;
+    let Knobs {
+        min,
+        max,
+        safe_rps,
+        capacity,
+        ..
+    } = status.knobs;
     // Above the capacity the knob would only wind up. A capacity of 0 is a stop, and no bound of a
     // rate. A ratio does not wind up, and its quota is that of all accounts: it still applies when
     // those that are away return.
     let is_bound = capacity > 0.0
         && throttle.policy.law.actuator == Actuator::Rps
-        && throttle.policy.signals.iter().any(|signal| signal.kind != Kind::Ratio);
+        && throttle
+            .policy
+            .signals
+            .iter()
+            .any(|signal| signal.kind != Kind::Ratio);
     let max = if is_bound { max.min(capacity) } else { max };
     let min = min.min(max);
-    throttle.policy.law.actuator.bounds(Bounds { min, max, safe_rps })
+    throttle
+        .policy
+        .law
+        .actuator
+        .bounds(Bounds { min, max, safe_rps })
 }
 
 /// Returns the reason why nothing is decided while the capacity is 0.
 fn without_capacity(knobs: &Knobs) -> String {
-    let why = if knobs.capacity_why.is_empty() { "its capacity is 0" } else { &knobs.capacity_why };
+    let why = if knobs.capacity_why.is_empty() {
+        "its capacity is 0"
+    } else {
+        &knobs.capacity_why
+    };
     format!("nothing can be borne behind this throttle ({why})")
 }
 
@@ -763,7 +1069,10 @@ fn without_capacity(knobs: &Knobs) -> String {
 /// on.
 fn is_fresh(throttle: &Governed, term: u64, status: &Status) -> bool {
     let lease_ms = throttle.policy.law.lease_s() * 1e3;
-    let left_ms = status.knobs.valid_until_ms.map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
+    let left_ms = status
+        .knobs
+        .valid_until_ms
+        .map_or(0.0, |until| until as f64 - status.at_us as f64 / 1e3);
     let is_in_force = match throttle.policy.law.actuator {
         Actuator::Rps => left_ms > RENEW_AT * lease_ms,
         // A lease left over from a governed rate would lapse.
@@ -775,8 +1084,14 @@ fn is_fresh(throttle: &Governed, term: u64, status: &Status) -> bool {
 /// Creates a change that is refused if the knob no longer has the value `text`.
 fn unturned(actuator: Actuator, text: Option<String>) -> Change {
     match actuator {
-        Actuator::Rps => Change { if_rps: text, ..Change::default() },
-        Actuator::Concurrency => Change { if_concurrency: text, ..Change::default() },
+        Actuator::Rps => Change {
+            if_rps: text,
+            ..Change::default()
+        },
+        Actuator::Concurrency => Change {
+            if_concurrency: text,
+            ..Change::default()
+        },
     }
 }
 
@@ -787,7 +1102,9 @@ fn lease_until_ms(throttle: &Governed, status: &Status) -> i64 {
 
 /// Formats the end of the manual mode for a sentence; empty without an end.
 fn until(knobs: &Knobs) -> String {
-    knobs.manual_until_ms.map_or_else(String::new, |ms| format!(" until {:.0}", timestamp(ms as f64 / 1e3)))
+    knobs.manual_until_ms.map_or_else(String::new, |ms| {
+        format!(" until {:.0}", timestamp(ms as f64 / 1e3))
+    })
 }
 
 /// Formats a rate as written into the knob.
@@ -796,5 +1113,7 @@ pub fn spell(rps: f64) -> String {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().expect("no code panics while it holds this lock")
+    mutex
+        .lock()
+        .expect("no code panics while it holds this lock")
 }

@@ -49,7 +49,10 @@ pub struct Side {
 impl Score {
     /// Creates a score that begins at `now`.
     pub fn begin(now: f64) -> Self {
-        Self { since: now, ..Self::default() }
+        Self {
+            since: now,
+            ..Self::default()
+        }
     }
 
     /// Adds `dt` seconds with the flow, load and rate of both outcomes.
@@ -81,9 +84,28 @@ impl Score {
 
     /// Returns false if any number is infinite or NaN.
     pub(super) fn is_sound(&self) -> bool {
-        let side = |side: &Side| [side.jobs, side.overload_s, side.peak, side.load.unwrap_or(0.0), side.rps];
-        let own = [self.since, self.seconds, self.lower_s, self.higher_s, self.stopped_s, self.over_s, self.braked_s];
-        own.into_iter().chain(side(&self.real)).chain(side(&self.own)).all(f64::is_finite)
+        let side = |side: &Side| {
+            [
+                side.jobs,
+                side.overload_s,
+                side.peak,
+                side.load.unwrap_or(0.0),
+                side.rps,
+            ]
+        };
+        let own = [
+            self.since,
+            self.seconds,
+            self.lower_s,
+            self.higher_s,
+            self.stopped_s,
+            self.over_s,
+            self.braked_s,
+        ];
+        own.into_iter()
+            .chain(side(&self.real))
+            .chain(side(&self.own))
+            .all(f64::is_finite)
     }
 
     /// Returns the score as a sentence.
@@ -100,12 +122,19 @@ impl Score {
             number(own.peak),
             number(real.peak),
         );
-        text += &format!("; slower for {}, faster for {}", seconds(self.lower_s), seconds(self.higher_s));
+        text += &format!(
+            "; slower for {}, faster for {}",
+            seconds(self.lower_s),
+            seconds(self.higher_s)
+        );
         if self.stopped_s > 0.0 {
             text += &format!(", stopped for {}", seconds(self.stopped_s));
         }
         if let Some(share) = self.braked_share() {
-            text += &format!("; it would have braked in {:.0} % of the time above the setpoint", 100.0 * share);
+            text += &format!(
+                "; it would have braked in {:.0} % of the time above the setpoint",
+                100.0 * share
+            );
         }
         text
     }
@@ -138,7 +167,11 @@ mod tests {
     use super::*;
 
     fn moment(flow: f64, load: f64) -> Moment {
-        Moment { flow, load: Some(load), rps: flow }
+        Moment {
+            flow,
+            load: Some(load),
+            rps: flow,
+        }
     }
 
     #[test]
@@ -147,12 +180,38 @@ mod tests {
         score.add(10.0, moment(50.0, 1.5), moment(30.0, 0.9));
         score.add(10.0, moment(50.0, 1.2), moment(50.1, 1.2));
         score.add(20.0, moment(20.0, 0.5), moment(60.0, 1.0));
-        score.add(5.0, Moment { load: None, ..moment(20.0, 0.0) }, moment(0.0, 0.2));
+        score.add(
+            5.0,
+            Moment {
+                load: None,
+                ..moment(20.0, 0.0)
+            },
+            moment(0.0, 0.2),
+        );
 
-        assert_eq!((score.seconds, score.lower_s, score.higher_s, score.stopped_s), (45.0, 15.0, 20.0, 5.0));
+        assert_eq!(
+            (
+                score.seconds,
+                score.lower_s,
+                score.higher_s,
+                score.stopped_s
+            ),
+            (45.0, 15.0, 20.0, 5.0)
+        );
         assert_eq!((score.real.jobs, score.own.jobs), (1500.0, 2001.0));
-        assert!((score.real.overload_s - 7.0).abs() < 1e-9 && (score.own.overload_s - 2.0).abs() < 1e-9, "{score:?}");
-        assert_eq!((score.real.peak, score.own.peak, score.real.load, score.own.load), (1.5, 1.2, None, Some(0.2)));
+        assert!(
+            (score.real.overload_s - 7.0).abs() < 1e-9 && (score.own.overload_s - 2.0).abs() < 1e-9,
+            "{score:?}"
+        );
+        assert_eq!(
+            (
+                score.real.peak,
+                score.own.peak,
+                score.real.load,
+                score.own.load
+            ),
+            (1.5, 1.2, None, Some(0.2))
+        );
         assert_eq!(score.braked_share(), Some(0.5));
         assert_eq!(
             score.sentence(),

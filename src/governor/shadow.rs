@@ -51,25 +51,50 @@ impl Shadow {
         (own.shadow, own.plan, own.hold, own.stopped) = (None, None, None, false);
         if own.breaker.phase != Phase::Open {
             // An unlimited knob is no start rate; the throughput is.
-            let rps = if rps < 0.0 { seen.achieved_rps.unwrap_or(rps) } else { rps };
+            let rps = if rps < 0.0 {
+                seen.achieved_rps.unwrap_or(rps)
+            } else {
+                rps
+            };
             own.set_rate(bounds, rps);
             own.rebase(policy, own.at.unwrap_or(seen.now));
             own.knob = own.rate(bounds, seen.now);
         }
-        Self { own, score: Score::begin(seen.now) }
+        Self {
+            own,
+            score: Score::begin(seen.now),
+        }
     }
 
     /// Returns the observation that the shadow would have made instead of `seen`, and its own
     /// throughput, in jobs per second.
-    fn imagine(&self, real: &State, policy: &Policy, seen: &Observation, dt: f64) -> (Observation, Option<f64>) {
+    fn imagine(
+        &self,
+        real: &State,
+        policy: &Policy,
+        seen: &Observation,
+        dt: f64,
+    ) -> (Observation, Option<f64>) {
         let limited = seen.limiting_share.is_some_and(|share| share > LIMITS);
-        let flow = seen.achieved_rps.map(|real| if limited { self.own.knob } else { real.min(self.own.knob) });
-        let takes = seen.achieved_rps.is_some_and(|real| real >= USED_UP * self.own.knob);
+        let flow = seen.achieved_rps.map(|real| {
+            if limited {
+                self.own.knob
+            } else {
+                real.min(self.own.knob)
+            }
+        });
+        let takes = seen
+            .achieved_rps
+            .is_some_and(|real| real >= USED_UP * self.own.knob);
         let mut history = self.own.history.clone();
         if let Some(flow) = flow {
             history.push(seen.now, dt, flow * self.own.work.w);
         }
-        let readings = seen.readings.iter().map(|sample| self.moved(real, policy, &history, sample)).collect();
+        let readings = seen
+            .readings
+            .iter()
+            .map(|sample| self.moved(real, policy, &history, sample))
+            .collect();
         let all = seen.completed + seen.rejected;
         let rejected = match (seen.achieved_rps, flow) {
             (Some(r), Some(own)) if all > 0.0 => all * refused(seen.rejected / all, r, own),
@@ -78,7 +103,11 @@ impl Shadow {
         let seen = Observation {
             readings,
             achieved_rps: flow,
-            limiting_share: if limited || takes { Some(1.0) } else { seen.limiting_share },
+            limiting_share: if limited || takes {
+                Some(1.0)
+            } else {
+                seen.limiting_share
+            },
             completed: (all - rejected).max(0.0),
             rejected,
             // A person changes the real knob only.
@@ -90,8 +119,14 @@ impl Shadow {
 
     /// Returns the sample that the shadow's own rate would have produced.
     fn moved(&self, real: &State, policy: &Policy, own: &History, sample: &Sample) -> Sample {
-        let found = policy.signals.iter().zip(&real.signals).find(|(about, _)| about.name == sample.signal);
-        let (Some((about, signal)), Some(value)) = (found, sample.value.filter(|v| v.is_finite() && *v >= 0.0)) else {
+        let found = policy
+            .signals
+            .iter()
+            .zip(&real.signals)
+            .find(|(about, _)| about.name == sample.signal);
+        let (Some((about, signal)), Some(value)) =
+            (found, sample.value.filter(|v| v.is_finite() && *v >= 0.0))
+        else {
             return sample.clone();
         };
         let lag_s = signal.front.lag_s;
@@ -113,7 +148,10 @@ impl Shadow {
                 (value + cost * (r_own - r_real)).max(0.0)
             }
         };
-        Sample { value: Some(value), ..sample.clone() }
+        Sample {
+            value: Some(value),
+            ..sample.clone()
+        }
     }
 }
 
@@ -121,23 +159,44 @@ impl Shadow {
 /// the quota that these imply.
 fn refused(share: f64, real: f64, own: f64) -> f64 {
     let quota = (1.0 - share.min(1.0)) * real;
-    if share <= 0.0 || own <= 0.0 { 0.0 } else { (1.0 - quota / own).clamp(0.0, 1.0) }
+    if share <= 0.0 || own <= 0.0 {
+        0.0
+    } else {
+        (1.0 - quota / own).clamp(0.0, 1.0)
+    }
 }
 
 impl State {
     /// Runs one tick of shadow mode with `rps` really in force: follows it, and returns the plan
     /// that the governor would carry out.
-    pub fn shadow(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64) -> Plan {
+    pub fn shadow(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        rps: f64,
+    ) -> Plan {
         let since_s = self.at.map_or(policy.law.tick_s, |at| seen.now - at);
-        let mut shadow = self.shadow.take().unwrap_or_else(|| Box::new(Shadow::begin(self, policy, bounds, seen, rps)));
+        let mut shadow = self
+            .shadow
+            .take()
+            .unwrap_or_else(|| Box::new(Shadow::begin(self, policy, bounds, seen, rps)));
         self.follow(policy, bounds, seen, rps, "shadow mode");
 
         let dt = since_s.clamp(0.0, TICKS_MAX * policy.law.tick_s);
         let (imagined, flow) = shadow.imagine(self, policy, seen, dt);
         let plan = shadow.own.tick(policy, bounds, &imagined);
         if dt > 0.0 {
-            let real = Moment { flow: seen.achieved_rps.unwrap_or(0.0), load: self.highest(policy, seen.now), rps };
-            let own = Moment { flow: flow.unwrap_or(0.0), load: shadow.own.highest(policy, seen.now), rps: plan.rps };
+            let real = Moment {
+                flow: seen.achieved_rps.unwrap_or(0.0),
+                load: self.highest(policy, seen.now),
+                rps,
+            };
+            let own = Moment {
+                flow: flow.unwrap_or(0.0),
+                load: shadow.own.highest(policy, seen.now),
+                rps: plan.rps,
+            };
             shadow.score.add(dt, real, own);
         }
         if !shadow.score.is_sound() {
@@ -149,10 +208,21 @@ impl State {
     }
 
     /// Runs the fast path of shadow mode: a simulated trip.
-    pub fn shadow_fast(&mut self, policy: &Policy, bounds: Bounds, now: f64, looks: &[Sample]) -> Option<Plan> {
+    pub fn shadow_fast(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        now: f64,
+        looks: &[Sample],
+    ) -> Option<Plan> {
         let mut shadow = self.shadow.take()?;
-        let looks: Vec<Sample> = looks.iter().map(|look| shadow.moved(self, policy, &shadow.own.history, look)).collect();
-        let plan = shadow.own.fast(policy, bounds, now, Some(shadow.own.knob), &looks);
+        let looks: Vec<Sample> = looks
+            .iter()
+            .map(|look| shadow.moved(self, policy, &shadow.own.history, look))
+            .collect();
+        let plan = shadow
+            .own
+            .fast(policy, bounds, now, Some(shadow.own.knob), &looks);
         if let Some(plan) = &plan {
             self.plan = Some(plan.clone());
         }
@@ -162,10 +232,15 @@ impl State {
 
     /// Returns the highest of the newest values, in setpoints; `None` if none is fresh.
     fn highest(&self, policy: &Policy, now: f64) -> Option<f64> {
-        let fresh = self.signals.iter().zip(&policy.signals).filter_map(|(signal, about)| {
-            let seen = signal.front.seen?;
-            (now - seen <= self.patience_s(policy, signal)).then_some(signal.value? / about.setpoint)
-        });
+        let fresh = self
+            .signals
+            .iter()
+            .zip(&policy.signals)
+            .filter_map(|(signal, about)| {
+                let seen = signal.front.seen?;
+                (now - seen <= self.patience_s(policy, signal))
+                    .then_some(signal.value? / about.setpoint)
+            });
         fresh.filter(|x| x.is_finite()).reduce(f64::max)
     }
 }

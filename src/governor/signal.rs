@@ -124,7 +124,10 @@ impl Signal {
             value: None,
             front: Front::new(policy.lag_s),
             observer: Observer::default(),
-            pid: LogPid { integral: u, previous: None },
+            pid: LogPid {
+                integral: u,
+                previous: None,
+            },
             u,
             e: 0.0,
             ebar: 0.0,
@@ -151,7 +154,15 @@ impl Signal {
 
     /// Ingests a sample of time `at`, visible at `now`; a value that is not finite, negative or not
     /// newer is ignored.
-    pub fn ingest(&mut self, policy: &policy::Signal, law: &Law, now: f64, at: f64, value: f64, history: &History) {
+    pub fn ingest(
+        &mut self,
+        policy: &policy::Signal,
+        law: &Law,
+        now: f64,
+        at: f64,
+        value: f64,
+        history: &History,
+    ) {
         if !(value.is_finite() && value >= 0.0 && at <= now + 60.0 && self.front.is_news(at)) {
             return;
         }
@@ -166,16 +177,31 @@ impl Signal {
         let least = policy.trip / policy.setpoint;
         self.trip_x = trip::level(self.front.var, TRIP_SIGMAS, least, 2.0 * least);
         self.trip_z = trip::level(self.observer.noise, TRIP_SIGMAS, 1.5 * least, 4.5 * least);
-        let tuning = Tuning { noise_max: law.noise_max, filter_max_s: law.filter_max_s };
+        let tuning = Tuning {
+            noise_max: law.noise_max,
+            filter_max_s: law.filter_max_s,
+        };
         self.front.ingest(now, at, x, policy.lag_s, tuning);
         if policy.kind == Kind::Load && law.observer {
-            self.observer.update(self.front.z.min(20.0), history.mean(at - dt, at), dt.min(120.0));
+            self.observer.update(
+                self.front.z.min(20.0),
+                history.mean(at - dt, at),
+                dt.min(120.0),
+            );
         }
     }
 
     /// Returns the log work rate that this signal asks for, with `applied` in force; `None` before
     /// its first sample.
-    pub fn ask(&mut self, policy: &policy::Signal, law: &Law, now: f64, dt: f64, history: &History, applied: f64) -> Option<f64> {
+    pub fn ask(
+        &mut self,
+        policy: &policy::Signal,
+        law: &Law,
+        now: f64,
+        dt: f64,
+        history: &History,
+        applied: f64,
+    ) -> Option<f64> {
         self.front.at?;
         if policy.kind == Kind::Ratio {
             return Some(self.ask_ratio(law, now, dt, applied));
@@ -189,14 +215,25 @@ impl Signal {
         self.ebar = crate::control::ewma::toward(self.ebar, self.e, dt, PERSIST_S);
         let y = self.schedule(policy, law, now, history, applied);
         let td_s = law.derivative_s * (self.front.lag_s.max(law.integral_min_s) / 60.0).min(1.0);
-        let gains = Gains { kc: self.kc, ti_s: self.ti_s, td_s };
+        let gains = Gains {
+            kc: self.kc,
+            ti_s: self.ti_s,
+            td_s,
+        };
         (self.u, self.terms) = self.pid.next(gains, y, applied, dt);
         Some(self.u)
     }
 
     /// Makes this signal ask for `u` now, at a start, hand-over or restart or while signals are
     /// stale.
-    pub fn rebase(&mut self, policy: &policy::Signal, law: &Law, now: f64, history: &History, u: f64) {
+    pub fn rebase(
+        &mut self,
+        policy: &policy::Signal,
+        law: &Law,
+        now: f64,
+        history: &History,
+        u: f64,
+    ) {
         self.u = u;
         self.pid.integral = u;
         if self.front.at.is_none() {
@@ -213,7 +250,9 @@ impl Signal {
     /// that it does not count.
     pub fn abstains(&self, policy: &policy::Signal, law: &Law, now: f64, lead: f64) -> bool {
         match policy.kind {
-            Kind::Ratio => self.share <= 1e-4 && self.last_bad.is_none_or(|bad| now - bad > law.quiet_s),
+            Kind::Ratio => {
+                self.share <= 1e-4 && self.last_bad.is_none_or(|bad| now - bad > law.quiet_s)
+            }
             _ => self.xp.is_some_and(|xp| xp < lead.min(0.5)),
         }
     }
@@ -223,7 +262,10 @@ impl Signal {
     pub fn predict(&self, law: &Law, now: f64, history: &History) -> f64 {
         let mut x = self.front.xf;
         if let (true, Some(c), Some(at)) = (law.predictor, self.observer.c, self.front.at) {
-            let (then, current) = (history.lagged(at, self.front.lag_s), history.lagged(now, self.front.lag_s));
+            let (then, current) = (
+                history.lagged(at, self.front.lag_s),
+                history.lagged(now, self.front.lag_s),
+            );
             // Our part cannot exceed the whole.
             x += c.min(x / then.max(1e-12)) * (current - then);
         }
@@ -249,7 +291,11 @@ impl Signal {
 
     /// Returns the value `x` of time `at` without the memory of a past incident.
     pub fn clean_of(&self, at: f64, x: f64) -> f64 {
-        if at < self.memory.1 { x } else { (x - self.remembered(at)).max(0.0) }
+        if at < self.memory.1 {
+            x
+        } else {
+            (x - self.remembered(at)).max(0.0)
+        }
     }
 
     /// Records the load average's memory of an incident at a restart to `level`: the excess over
@@ -271,7 +317,11 @@ impl Signal {
             self.looks.pop_front();
         }
         let span_s = within(self.front.gap_s, 1.0, 15.0);
-        let before = self.looks.iter().rev().find(|look| look.0 <= at - span_s + 0.05);
+        let before = self
+            .looks
+            .iter()
+            .rev()
+            .find(|look| look.0 <= at - span_s + 0.05);
         let z = before.map_or(x, |&(then, old)| self.front.delag(x, old, at - then));
         (self.clean_of(at, x), z)
     }
@@ -281,7 +331,9 @@ impl Signal {
         self.front.shift(by_s);
         self.memory.1 += by_s;
         self.last_bad = self.last_bad.map(|t| t + by_s);
-        self.learned.iter_mut().for_each(|learned| learned.at += by_s);
+        self.learned
+            .iter_mut()
+            .for_each(|learned| learned.at += by_s);
         self.looked = self.looked.map(|(at, x)| (at + by_s, x));
         self.looks.clear();
     }
@@ -301,25 +353,64 @@ impl Signal {
             self.trip_x,
             self.trip_z,
         ];
-        let seen =
-            [front.x, front.z, front.xf, front.gap_s, front.span_s, front.mean, front.var, front.dif, front.lag_s, front.tau_s];
-        let model = [observer.b, observer.c.unwrap_or(0.0), observer.bb, observer.bc, observer.cc, observer.noise, observer.nu];
-        let maybe = [self.looked.map(|look| look.0 + look.1), self.xp, self.quota, self.pid.previous, Some(observer.top)]
-            .into_iter()
-            .flatten();
-        own.into_iter().chain(seen).chain(model).chain(maybe).all(f64::is_finite)
+        let seen = [
+            front.x,
+            front.z,
+            front.xf,
+            front.gap_s,
+            front.span_s,
+            front.mean,
+            front.var,
+            front.dif,
+            front.lag_s,
+            front.tau_s,
+        ];
+        let model = [
+            observer.b,
+            observer.c.unwrap_or(0.0),
+            observer.bb,
+            observer.bc,
+            observer.cc,
+            observer.noise,
+            observer.nu,
+        ];
+        let maybe = [
+            self.looked.map(|look| look.0 + look.1),
+            self.xp,
+            self.quota,
+            self.pid.previous,
+            Some(observer.top),
+        ]
+        .into_iter()
+        .flatten();
+        own.into_iter()
+            .chain(seen)
+            .chain(model)
+            .chain(maybe)
+            .all(f64::is_finite)
     }
 
     fn remembered(&self, at: f64) -> f64 {
         let (memory, since) = self.memory;
-        if memory <= 0.0 || self.front.lag_s <= 1.0 { 0.0 } else { memory * ((since - at) / self.front.lag_s).min(0.0).exp() }
+        if memory <= 0.0 || self.front.lag_s <= 1.0 {
+            0.0
+        } else {
+            memory * ((since - at) / self.front.lag_s).min(0.0).exp()
+        }
     }
 
     /// Predicts the measurement, schedules the gain and returns the clipped measurement.
     ///
     /// The gain is full for large or lasting errors, small for small ones, and larger if only a
     /// part of the load is ours.
-    fn schedule(&mut self, policy: &policy::Signal, law: &Law, now: f64, history: &History, applied: f64) -> f64 {
+    fn schedule(
+        &mut self,
+        policy: &policy::Signal,
+        law: &Law,
+        now: f64,
+        history: &History,
+        applied: f64,
+    ) -> f64 {
         let xp = self.predict(law, now, history);
         let y = within(xp, Y_MIN, Y_MAX);
         let e = 1.0 - y;

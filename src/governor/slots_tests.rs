@@ -10,8 +10,7 @@ use super::plan::{Observation, Plan, Sample, State};
 use super::policy::Policy;
 use super::view::View;
 
-const POLICY: &str =
-    "[governor]\nactuator = \"concurrency\"\n[[signal]]\nname = \"answers\"\nsource = \"feedback\"\nkind = \"latency\"\n";
+const POLICY: &str = "[governor]\nactuator = \"concurrency\"\n[[signal]]\nname = \"answers\"\nsource = \"feedback\"\nkind = \"latency\"\n";
 
 /// A server that responds in `base_s` while it can work on all open requests, and completes
 /// `capacity` per second beyond that.
@@ -48,8 +47,14 @@ enum Told {
 
 impl Server {
     fn new(setpoint: f64, more: &str) -> Self {
-        let policy = Policy::parse(&format!("{POLICY}setpoint = {setpoint}\n{more}"), "f").unwrap().unwrap();
-        let bounds = policy.law.actuator.bounds(Bounds { min: 1.0, max: 500.0, safe_rps: 1.0 });
+        let policy = Policy::parse(&format!("{POLICY}setpoint = {setpoint}\n{more}"), "f")
+            .unwrap()
+            .unwrap();
+        let bounds = policy.law.actuator.bounds(Bounds {
+            min: 1.0,
+            max: 500.0,
+            safe_rps: 1.0,
+        });
         let state = State::new(&policy, bounds, 4.0, 0.0);
         Self {
             policy,
@@ -73,16 +78,31 @@ impl Server {
         for _ in 0..seconds {
             self.now += 1.0;
             let most = (self.demand * self.base_s).min(self.knob);
-            let capacity = if self.rejects.is_some() { 2.0 / self.base_s } else { self.capacity };
+            let capacity = if self.rejects.is_some() {
+                2.0 / self.base_s
+            } else {
+                self.capacity
+            };
             let latency = self.base_s.max(most / capacity);
             self.record.push((self.knob, latency, most / latency));
             if (self.now as u64).is_multiple_of(5) {
                 let in_use = most;
-                self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                self.seed = self
+                    .seed
+                    .wrapping_mul(1_664_525)
+                    .wrapping_add(1_013_904_223);
                 let noise = self.noise * (f64::from(self.seed >> 8) / f64::from(1u32 << 23) - 1.0);
-                let ended = if most > 0.0 { 5.0 * most / latency } else { 0.0 };
+                let ended = if most > 0.0 {
+                    5.0 * most / latency
+                } else {
+                    0.0
+                };
                 let is_told = self.rejects.is_none_or(|told| told == Told::Plainly);
-                let silent = Sample { signal: "answers".to_owned(), value: None, at: self.now };
+                let silent = Sample {
+                    signal: "answers".to_owned(),
+                    value: None,
+                    at: self.now,
+                };
                 let seen = Observation {
                     now: self.now,
                     readings: if is_told { Vec::new() } else { vec![silent] },
@@ -115,21 +135,43 @@ impl Server {
 fn it_holds_the_latency_uses_the_capacity_backs_off_within_a_minute_and_comes_back() {
     let mut server = Server::new(0.1, "");
     server.run(900);
-    assert!((server.mean(600.0, |s| s.1) / 0.1 - 1.0).abs() < 0.1, "{}", server.mean(600.0, |s| s.1));
-    assert!(server.mean(600.0, |s| s.2) > 0.97 * 400.0, "{}", server.mean(600.0, |s| s.2));
+    assert!(
+        (server.mean(600.0, |s| s.1) / 0.1 - 1.0).abs() < 0.1,
+        "{}",
+        server.mean(600.0, |s| s.1)
+    );
+    assert!(
+        server.mean(600.0, |s| s.2) > 0.97 * 400.0,
+        "{}",
+        server.mean(600.0, |s| s.2)
+    );
 
     server.capacity = 200.0;
     server.run(60);
     let back = server.since(950.0).iter().all(|s| s.1 < 1.25 * 0.1);
-    assert!(back, "a minute after the halving: {:?}", server.since(950.0));
+    assert!(
+        back,
+        "a minute after the halving: {:?}",
+        server.since(950.0)
+    );
     server.run(600);
     assert!((server.mean(1200.0, |s| s.1) / 0.1 - 1.0).abs() < 0.1);
     assert!(server.mean(960.0, |s| s.2) > 0.95 * 200.0);
 
     server.capacity = 400.0;
     server.run(600);
-    assert!(server.mean(1800.0, |s| s.2) > 0.95 * 400.0, "{}", server.mean(1800.0, |s| s.2));
-    assert!(server.record.iter().all(|s| s.0.fract() == 0.0 && s.0 >= 1.0), "slots are whole");
+    assert!(
+        server.mean(1800.0, |s| s.2) > 0.95 * 400.0,
+        "{}",
+        server.mean(1800.0, |s| s.2)
+    );
+    assert!(
+        server
+            .record
+            .iter()
+            .all(|s| s.0.fract() == 0.0 && s.0 >= 1.0),
+        "slots are whole"
+    );
 }
 
 #[test]
@@ -139,7 +181,11 @@ fn changes_of_less_than_a_slot_are_not_lost_with_few_slots() {
     server.capacity = 50.0;
     server.run(1200);
     assert!((4.0..=6.0).contains(&server.knob), "{}", server.knob);
-    assert!(server.mean(600.0, |s| s.1) < 0.125, "{}", server.mean(600.0, |s| s.1));
+    assert!(
+        server.mean(600.0, |s| s.1) < 0.125,
+        "{}",
+        server.mean(600.0, |s| s.1)
+    );
     server.capacity = 100.0;
     server.run(900);
     assert!((8.0..=11.0).contains(&server.knob), "{}", server.knob);
@@ -154,7 +200,11 @@ fn slots_that_nobody_uses_are_not_raised() {
     server.run(1800);
     assert!(server.knob <= before + 1.0, "{} from {before}", server.knob);
     assert_eq!(server.plan.limiting, "idle", "{}", server.plan.reason);
-    assert!(server.plan.reason.contains("nobody waits for slots"), "{}", server.plan.reason);
+    assert!(
+        server.plan.reason.contains("nobody waits for slots"),
+        "{}",
+        server.plan.reason
+    );
 }
 
 #[test]
@@ -163,12 +213,27 @@ fn a_persons_slots_are_the_new_start_and_held_and_none_is_the_most_allowed() {
     server.run(600);
     server.person = Some(8.0);
     server.run(60);
-    assert!(server.since(606.0).iter().all(|s| s.0 <= 8.0) && server.plan.limiting == "person", "{}", server.plan.reason);
-    assert!(server.plan.reason.contains("set 8 slots"), "{}", server.plan.reason);
+    assert!(
+        server.since(606.0).iter().all(|s| s.0 <= 8.0) && server.plan.limiting == "person",
+        "{}",
+        server.plan.reason
+    );
+    assert!(
+        server.plan.reason.contains("set 8 slots"),
+        "{}",
+        server.plan.reason
+    );
     server.person = Some(0.0);
     server.run(30);
-    assert_eq!((server.knob, server.plan.limiting.as_str()), (0.0, "person"));
-    assert!(server.plan.reason.contains("(concurrency 0)"), "{}", server.plan.reason);
+    assert_eq!(
+        (server.knob, server.plan.limiting.as_str()),
+        (0.0, "person")
+    );
+    assert!(
+        server.plan.reason.contains("(concurrency 0)"),
+        "{}",
+        server.plan.reason
+    );
     server.person = Some(-1.0);
     server.run(5);
     assert_eq!(server.knob, server.bounds.max, "{}", server.plan.reason);
@@ -182,12 +247,25 @@ fn a_trip_stops_and_restarts_gently() {
     server.capacity = 40.0;
     server.run(20);
     let tripped = server.since(600.0).iter().any(|s| s.0 == 0.0);
-    assert!(tripped && server.state.breaker.phase == Phase::Open, "{}", server.plan.reason);
+    assert!(
+        tripped && server.state.breaker.phase == Phase::Open,
+        "{}",
+        server.plan.reason
+    );
     server.run(60);
-    let restarted = server.since(620.0).iter().find(|s| s.0 > 0.0).expect("it restarts").0;
+    let restarted = server
+        .since(620.0)
+        .iter()
+        .find(|s| s.0 > 0.0)
+        .expect("it restarts")
+        .0;
     assert!(restarted < before, "{restarted} of {before}");
     server.run(900);
-    assert!(server.mean(1200.0, |s| s.1) < 0.15, "{}", server.mean(1200.0, |s| s.1));
+    assert!(
+        server.mean(1200.0, |s| s.1) < 0.15,
+        "{}",
+        server.mean(1200.0, |s| s.1)
+    );
 }
 
 #[test]
@@ -198,17 +276,27 @@ fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_othe
         let before = server.knob;
         server.rejects = Some(told);
         server.run(600);
-        let during = server.since(900.0).iter().map(|s| s.0).fold(f64::INFINITY, f64::min);
+        let during = server
+            .since(900.0)
+            .iter()
+            .map(|s| s.0)
+            .fold(f64::INFINITY, f64::min);
         let reason = server.plan.reason.clone();
         server.rejects = None;
         server.run(120);
         let latency = server.mean(1560.0, |s| s.1);
-        assert!(latency < 0.13, "{latency} s a minute after the last rejection, {told:?}");
+        assert!(
+            latency < 0.13,
+            "{latency} s a minute after the last rejection, {told:?}"
+        );
         (during / before, reason)
     };
     let (discounted, reason) = after(Told::Discounted);
     assert_eq!(discounted, 1.0, "{reason}");
-    assert!(reason.contains("says nothing about load: holding"), "{reason}");
+    assert!(
+        reason.contains("says nothing about load: holding"),
+        "{reason}"
+    );
     // As load, and as silence, they cost most of the slots.
     for told in [Told::Plainly, Told::Nothing] {
         let (cut, reason) = after(told);
@@ -232,19 +320,36 @@ fn a_state_of_another_knob_is_not_gone_on_from_and_one_of_the_same_is() {
 fn the_unit_is_in_the_reason_the_terms_and_the_view() {
     let mut server = Server::new(0.1, "");
     server.run(30);
-    assert!(server.plan.reason.contains(" slots"), "{}", server.plan.reason);
+    assert!(
+        server.plan.reason.contains(" slots"),
+        "{}",
+        server.plan.reason
+    );
     assert_eq!(server.plan.terms["actuator"], "concurrency");
-    assert_eq!(View::new(&server.state, &server.policy, 30.0).unwrap().actuator, Actuator::Concurrency);
+    assert_eq!(
+        View::new(&server.state, &server.policy, 30.0)
+            .unwrap()
+            .actuator,
+        Actuator::Concurrency
+    );
 }
 
 #[test]
 fn durations_are_off_with_slots_and_refused_where_somebody_wants_them() {
     let server = Server::new(0.1, "");
     assert!(!server.policy.law.durations && server.policy.hears());
-    let text = format!("{}setpoint = 1\n", POLICY.replace("\"concurrency\"\n", "\"concurrency\"\ndurations = true\n"));
+    let text = format!(
+        "{}setpoint = 1\n",
+        POLICY.replace("\"concurrency\"\n", "\"concurrency\"\ndurations = true\n")
+    );
     let told = Policy::parse(&text, "f").unwrap_err().to_string();
-    assert!(told.contains("f:3: governor.durations: true is not allowed with actuator"), "{told}");
-    let told = Policy::parse(&POLICY.replace("concurrency", "slots"), "f").unwrap_err().to_string();
+    assert!(
+        told.contains("f:3: governor.durations: true is not allowed with actuator"),
+        "{told}"
+    );
+    let told = Policy::parse(&POLICY.replace("concurrency", "slots"), "f")
+        .unwrap_err()
+        .to_string();
     assert!(told.contains("use \"rps\" or \"concurrency\""), "{told}");
 }
 

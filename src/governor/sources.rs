@@ -13,8 +13,8 @@ use super::plan::Sample;
 use super::policy::{Heard, Look, Place, Policy, Signal, Source};
 use crate::signals::feedback::Span;
 use crate::signals::{
-    ComplaintSource, Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe, Prometheus, Reading, Target,
-    Told, no_complaints, no_depth, no_feedback,
+    ComplaintSource, Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe,
+    Prometheus, Reading, Target, Told, no_complaints, no_depth, no_feedback,
 };
 
 /// The timeout of one look of the fast path.
@@ -40,7 +40,14 @@ impl Sources {
     /// Creates sources with one Prometheus and nothing else.
     pub fn new(usual: Prometheus) -> Self {
         let (servers, databases) = (BTreeMap::new(), BTreeMap::new());
-        Self { usual, servers, databases, depth: no_depth(), feedback: no_feedback(), complaints: no_complaints() }
+        Self {
+            usual,
+            servers,
+            databases,
+            depth: no_depth(),
+            feedback: no_feedback(),
+            complaints: no_complaints(),
+        }
     }
 
     /// Sets the source of the depth and age of queues.
@@ -80,12 +87,18 @@ impl Sources {
 
     /// Returns the Prometheus of a signal.
     pub fn prometheus(&self, about: &Signal) -> &Prometheus {
-        about.server.as_ref().and_then(|name| self.servers.get(name)).unwrap_or(&self.usual)
+        about
+            .server
+            .as_ref()
+            .and_then(|name| self.servers.get(name))
+            .unwrap_or(&self.usual)
     }
 
     /// Returns the samples of a Prometheus signal that are visible at `now`.
     pub async fn history(&self, about: &Signal, now: f64) -> Result<Vec<Reading>, Error> {
-        self.prometheus(about).readings_of_at_least(&about.query, about.series_min, now).await
+        self.prometheus(about)
+            .readings_of_at_least(&about.query, about.series_min, now)
+            .await
     }
 
     /// Fails if a policy names a server that is not configured.
@@ -95,7 +108,11 @@ impl Sources {
 
     /// Returns the direct readers for a policy; fails if it names a server that is not configured.
     pub(super) fn eyes(&self, policy: &Policy) -> Result<Eyes, Error> {
-        let direct = policy.signals.iter().map(|about| self.direct(about)).collect::<Result<_, _>>()?;
+        let direct = policy
+            .signals
+            .iter()
+            .map(|about| self.direct(about))
+            .collect::<Result<_, _>>()?;
         Ok(Eyes { direct })
     }
 
@@ -104,17 +121,32 @@ impl Sources {
         let unknown = |what, known: Vec<&str>| Error::Source {
             what,
             name: named.to_owned(),
-            reason: format!("signal {} names it as its server, and the settings know of {}", about.name, listed(&known)),
+            reason: format!(
+                "signal {} names it as its server, and the settings know of {}",
+                about.name,
+                listed(&known)
+            ),
         };
         if about.source == Source::Postgres {
             let known = || self.databases.keys().map(String::as_str).collect();
-            let database = self.databases.get(named).ok_or_else(|| unknown("postgres", known()))?;
-            return Ok(Some(Direct::new(Target::Row(database.clone(), about.query.clone()))));
+            let database = self
+                .databases
+                .get(named)
+                .ok_or_else(|| unknown("postgres", known()))?;
+            return Ok(Some(Direct::new(Target::Row(
+                database.clone(),
+                about.query.clone(),
+            ))));
         }
         if about.server.is_some() && !self.servers.contains_key(named) {
-            return Err(unknown("prometheus", self.servers.keys().map(String::as_str).collect()));
+            return Err(unknown(
+                "prometheus",
+                self.servers.keys().map(String::as_str).collect(),
+            ));
         }
-        let Some(look) = &about.probe else { return Ok(None) };
+        let Some(look) = &about.probe else {
+            return Ok(None);
+        };
         Ok(Some(Direct::new(Target::Page(probe(look)?))))
     }
 
@@ -123,23 +155,41 @@ impl Sources {
         if !policy.hears() {
             return None;
         }
-        tokio::time::timeout(LOOK_WITHIN, (self.feedback)(throttle)).await.ok().flatten()
+        tokio::time::timeout(LOOK_WITHIN, (self.feedback)(throttle))
+            .await
+            .ok()
+            .flatten()
     }
 
     /// Returns the readings of every signal for a tick, in the order of the policy; feedback from
     /// the work itself is in the meter instead.
-    pub(super) async fn read(&self, policy: &Policy, eyes: &Eyes, now: f64, is_told: bool) -> Vec<Result<Vec<Sample>, Error>> {
-        let read = policy.signals.iter().zip(&eyes.direct).map(|(about, direct)| async move {
-            let readings = match (about.source, direct) {
-                (Source::Feedback, _) if !is_told => return Err(Error::Unheard),
-                (Source::Feedback, _) => Vec::new(),
-                (Source::Depth | Source::Age, _) => vec![self.waiting(about).await?],
-                (Source::Complaints, _) => vec![self.complained(about).await?],
-                (Source::Http | Source::Postgres, Some(direct)) => vec![direct.read(now).await?],
-                _ => self.history(about, now).await?,
-            };
-            Ok(readings.into_iter().map(|reading| sample(about, reading)).collect())
-        });
+    pub(super) async fn read(
+        &self,
+        policy: &Policy,
+        eyes: &Eyes,
+        now: f64,
+        is_told: bool,
+    ) -> Vec<Result<Vec<Sample>, Error>> {
+        let read = policy
+            .signals
+            .iter()
+            .zip(&eyes.direct)
+            .map(|(about, direct)| async move {
+                let readings = match (about.source, direct) {
+                    (Source::Feedback, _) if !is_told => return Err(Error::Unheard),
+                    (Source::Feedback, _) => Vec::new(),
+                    (Source::Depth | Source::Age, _) => vec![self.waiting(about).await?],
+                    (Source::Complaints, _) => vec![self.complained(about).await?],
+                    (Source::Http | Source::Postgres, Some(direct)) => {
+                        vec![direct.read(now).await?]
+                    }
+                    _ => self.history(about, now).await?,
+                };
+                Ok(readings
+                    .into_iter()
+                    .map(|reading| sample(about, reading))
+                    .collect())
+            });
         join_all(read).await
     }
 
@@ -148,15 +198,30 @@ impl Sources {
     ///
     /// A source that does not respond in time is left out; the tick's own staleness handles it.
     pub(super) async fn look(&self, policy: &Policy, eyes: &Eyes, now: f64) -> Vec<Sample> {
-        let look = policy.signals.iter().zip(&eyes.direct).filter(|(about, _)| about.trips).map(|(about, direct)| async move {
-            let reading = match (about.source, direct) {
-                (Source::Depth | Source::Age, _) => tokio::time::timeout(LOOK_WITHIN, self.waiting(about)).await.ok()?.ok()?,
-                (Source::Complaints, _) => tokio::time::timeout(LOOK_WITHIN, self.complained(about)).await.ok()?.ok()?,
-                (_, Some(direct)) => direct.read(now).await.ok()?,
-                _ => return None,
-            };
-            Some(sample(about, reading))
-        });
+        let look = policy
+            .signals
+            .iter()
+            .zip(&eyes.direct)
+            .filter(|(about, _)| about.trips)
+            .map(|(about, direct)| async move {
+                let reading = match (about.source, direct) {
+                    (Source::Depth | Source::Age, _) => {
+                        tokio::time::timeout(LOOK_WITHIN, self.waiting(about))
+                            .await
+                            .ok()?
+                            .ok()?
+                    }
+                    (Source::Complaints, _) => {
+                        tokio::time::timeout(LOOK_WITHIN, self.complained(about))
+                            .await
+                            .ok()?
+                            .ok()?
+                    }
+                    (_, Some(direct)) => direct.read(now).await.ok()?,
+                    _ => return None,
+                };
+                Some(sample(about, reading))
+            });
         join_all(look).await.into_iter().flatten().collect()
     }
 
@@ -168,13 +233,22 @@ impl Sources {
     /// Returns the complaint share of a pool's worst account; 0 if no account has enough accepted
     /// messages.
     async fn complained(&self, about: &Signal) -> Result<Reading, Missing> {
-        let complaints = (self.complaints)(&about.query).await.ok_or(Missing::Absent)?;
-        Ok(Reading { value: complaints.share, at: complaints.at })
+        let complaints = (self.complaints)(&about.query)
+            .await
+            .ok_or(Missing::Absent)?;
+        Ok(Reading {
+            value: complaints.share,
+            at: complaints.at,
+        })
     }
 
     async fn waiting(&self, about: &Signal) -> Result<Reading, Missing> {
         let depth = (self.depth)(&about.query).await.ok_or(Missing::Absent)?;
-        Ok(if about.source == Source::Age { depth.age() } else { depth.jobs() })
+        Ok(if about.source == Source::Age {
+            depth.age()
+        } else {
+            depth.jobs()
+        })
     }
 }
 
@@ -187,7 +261,11 @@ pub(super) struct Eyes {
 /// Returns true if the fast path has a signal to look at.
 pub(super) fn can_look(policy: &Policy) -> bool {
     let direct = |about: &&Signal| about.source != Source::Prometheus || about.probe.is_some();
-    policy.law.breaker && policy.signals.iter().any(|about| about.trips && direct(&about))
+    policy.law.breaker
+        && policy
+            .signals
+            .iter()
+            .any(|about| about.trips && direct(&about))
 }
 
 /// Returns the feedback of the work itself since `since`, for a tick, at the time of the newest
@@ -196,28 +274,68 @@ pub(super) fn can_look(policy: &Policy) -> bool {
 /// A signal with a longer averaging time covers more. A signal without feedback has a sample
 /// without a value, so that silence is not taken for a share of 0. Nothing from before `acted_at`,
 /// the breaker's last stop or restart, is averaged into later values.
-pub(super) fn heard(policy: &Policy, meter: &Meter, since: Option<f64>, acted_at: f64) -> Vec<Sample> {
-    let at = meter.at().filter(|at| since.is_none_or(|since| *at > since));
+pub(super) fn heard(
+    policy: &Policy,
+    meter: &Meter,
+    since: Option<f64>,
+    acted_at: f64,
+) -> Vec<Sample> {
+    let at = meter
+        .at()
+        .filter(|at| since.is_none_or(|since| *at > since));
     let of = |about: &Signal, heard: Heard| {
         let step_s = span_s(policy, at?, since);
         let over_s = step_s.max((2.0 * about.lag_s).min(at? - acted_at));
         let span = meter.over(over_s)?;
         // Without work nothing is refused, but durations and failures are unknown.
         let at_rest = (heard == Heard::Refused && meter.is_idle(step_s)).then_some(0.0);
-        Some(sample(about, Reading { value: value(heard, meter, &span, over_s).or(at_rest)?, at: span.at }))
+        Some(sample(
+            about,
+            Reading {
+                value: value(heard, meter, &span, over_s).or(at_rest)?,
+                at: span.at,
+            },
+        ))
     };
-    let silent = |about: &Signal| Sample { signal: about.name.clone(), value: None, at: at.unwrap_or(0.0) };
-    let hearing = policy.signals.iter().filter_map(|about| Some((about, about.heard?)));
-    hearing.map(|(about, heard)| of(about, heard).unwrap_or_else(|| silent(about))).collect()
+    let silent = |about: &Signal| Sample {
+        signal: about.name.clone(),
+        value: None,
+        at: at.unwrap_or(0.0),
+    };
+    let hearing = policy
+        .signals
+        .iter()
+        .filter_map(|about| Some((about, about.heard?)));
+    hearing
+        .map(|(about, heard)| of(about, heard).unwrap_or_else(|| silent(about)))
+        .collect()
 }
 
 /// Returns the feedback of the last seconds, for the fast path, if enough attempts have ended in
 /// them.
 pub(super) fn overheard(policy: &Policy, meter: &Meter, acted_at: f64) -> Vec<Sample> {
     let over_s = meter.at().map_or(0.0, |at| HEARD_OVER_S.min(at - acted_at));
-    let Some(span) = meter.over(over_s).filter(|span| span.work.ended() >= HEARD_LEAST) else { return Vec::new() };
-    let of = |about: &Signal| Some(sample(about, Reading { value: value(about.heard?, meter, &span, over_s)?, at: span.at }));
-    policy.signals.iter().filter(|about| about.trips).filter_map(of).collect()
+    let Some(span) = meter
+        .over(over_s)
+        .filter(|span| span.work.ended() >= HEARD_LEAST)
+    else {
+        return Vec::new();
+    };
+    let of = |about: &Signal| {
+        Some(sample(
+            about,
+            Reading {
+                value: value(about.heard?, meter, &span, over_s)?,
+                at: span.at,
+            },
+        ))
+    };
+    policy
+        .signals
+        .iter()
+        .filter(|about| about.trips)
+        .filter_map(of)
+        .collect()
 }
 
 /// Returns the seconds from `since` to `at`; one tick without earlier feedback.
@@ -245,11 +363,19 @@ pub fn probe(look: &Look) -> Result<Probe, Error> {
 
 /// Converts a reading to a sample in the setpoint's unit.
 fn sample(about: &Signal, reading: Reading) -> Sample {
-    Sample { signal: about.name.clone(), value: Some(reading.value * about.scale), at: reading.at }
+    Sample {
+        signal: about.name.clone(),
+        value: Some(reading.value * about.scale),
+        at: reading.at,
+    }
 }
 
 fn listed(known: &[&str]) -> String {
-    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+    if known.is_empty() {
+        "none".to_owned()
+    } else {
+        known.join(", ")
+    }
 }
 
 #[cfg(test)]

@@ -42,8 +42,14 @@ struct Work {
 
 impl Work {
     fn new() -> Self {
-        Self { meter: Meter::default(), counted: Feedback::default(), durations: Durations::default(), now: 1000.0, untimed: 0.0 }
-            .seconds(1, 0.0, 0.0, 0.0)
+        Self {
+            meter: Meter::default(),
+            counted: Feedback::default(),
+            durations: Durations::default(),
+            now: 1000.0,
+            untimed: 0.0,
+        }
+        .seconds(1, 0.0, 0.0, 0.0)
     }
 
     fn seconds(mut self, seconds: u32, completed: f64, refused: f64, failed: f64) -> Self {
@@ -56,10 +62,22 @@ impl Work {
             self.counted.busy_s += 0.5 * completed;
             // One in twenty takes two seconds.
             for nth in 0..(completed as u32) {
-                self.durations.note(std::time::Duration::from_millis(if nth % 20 == 19 { 2000 } else { 400 }));
+                self.durations
+                    .note(std::time::Duration::from_millis(if nth % 20 == 19 {
+                        2000
+                    } else {
+                        400
+                    }));
             }
             let durations = self.durations.clone();
-            let told = Told { worker: 1, counted: self.counted, durations, running: 1.0, age_s: 0.0, born_s: 500.0 };
+            let told = Told {
+                worker: 1,
+                counted: self.counted,
+                durations,
+                running: 1.0,
+                age_s: 0.0,
+                born_s: 500.0,
+            };
             self.meter.take_in(&[told], self.now);
         }
         self
@@ -72,11 +90,16 @@ fn values(samples: &[Sample]) -> Vec<Option<f64>> {
 
 #[test]
 fn what_is_heard_is_of_the_last_step_or_of_what_a_signal_averages_over_and_in_its_own_unit() {
-    let work = Work::new().seconds(15, 10.0, 0.0, 10.0).seconds(5, 8.0, 2.0, 0.0);
+    let work = Work::new()
+        .seconds(15, 10.0, 0.0, 10.0)
+        .seconds(5, 8.0, 2.0, 0.0);
 
     let heard = heard(&policy(), &work.meter, Some(1016.0), f64::NEG_INFINITY);
 
-    assert_eq!(values(&heard), [Some(0.2), Some(150.0 / 350.0), Some(500.0)]);
+    assert_eq!(
+        values(&heard),
+        [Some(0.2), Some(150.0 / 350.0), Some(500.0)]
+    );
     assert!(heard.iter().all(|sample| sample.at == 1021.0));
 }
 
@@ -98,7 +121,10 @@ fn where_nothing_is_at_work_nothing_is_refused_and_no_more_is_known() {
     let mut meter = Meter::default();
     meter.take_in(&[], 1000.0);
     meter.take_in(&[], 1005.0);
-    assert_eq!(values(&heard(&policy(), &meter, Some(1000.0), f64::NEG_INFINITY)), [Some(0.0), None, None]);
+    assert_eq!(
+        values(&heard(&policy(), &meter, Some(1000.0), f64::NEG_INFINITY)),
+        [Some(0.0), None, None]
+    );
 }
 
 #[test]
@@ -107,11 +133,23 @@ fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
     let policy = Policy::parse(text, "f").unwrap().unwrap();
     assert!(policy.hears_durations());
     let many = Work::new().seconds(5, 40.0, 0.0, 0.0);
-    let heard_ms = values(&heard(&policy, &many.meter, Some(1001.0), f64::NEG_INFINITY))[0].unwrap();
+    let heard_ms = values(&heard(
+        &policy,
+        &many.meter,
+        Some(1001.0),
+        f64::NEG_INFINITY,
+    ))[0]
+        .unwrap();
     assert!((1600.0..=2400.0).contains(&heard_ms), "{heard_ms}");
-    assert_eq!(overheard(&policy, &many.meter, f64::NEG_INFINITY)[0].value, Some(heard_ms));
+    assert_eq!(
+        overheard(&policy, &many.meter, f64::NEG_INFINITY)[0].value,
+        Some(heard_ms)
+    );
     let few = Work::new().seconds(5, 3.0, 0.0, 0.0);
-    assert_eq!(values(&heard(&policy, &few.meter, Some(1001.0), f64::NEG_INFINITY)), [None]);
+    assert_eq!(
+        values(&heard(&policy, &few.meter, Some(1001.0), f64::NEG_INFINITY)),
+        [None]
+    );
     assert_eq!(overheard(&policy, &few.meter, f64::NEG_INFINITY), []);
 }
 
@@ -119,13 +157,24 @@ fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
 fn what_is_discounted_is_not_among_the_slowest_and_alone_is_a_sample_without_a_value() {
     let text = "[[signal]]\nname = \"p99\"\nsource = \"feedback\"\nquery = \"latency_p99\"\nsetpoint = 1\n";
     let policy = Policy::parse(text, "f").unwrap().unwrap();
-    let hear = |work: &Work| values(&heard(&policy, &work.meter, Some(work.now - 5.0), work.now - 5.0))[0];
+    let hear = |work: &Work| {
+        values(&heard(
+            &policy,
+            &work.meter,
+            Some(work.now - 5.0),
+            work.now - 5.0,
+        ))[0]
+    };
     let plain = Work::new().seconds(5, 40.0, 0.0, 0.0);
     let expected = hear(&plain);
     assert!(expected.is_some());
     let mut mixed = Work::new();
     mixed.untimed = 30.0;
-    assert_eq!(hear(&mixed.seconds(5, 40.0, 0.0, 0.0)), expected, "however long they took");
+    assert_eq!(
+        hear(&mixed.seconds(5, 40.0, 0.0, 0.0)),
+        expected,
+        "however long they took"
+    );
     let mut alone = Work::new().seconds(5, 40.0, 0.0, 0.0);
     alone.untimed = 30.0;
     let alone = alone.seconds(5, 0.0, 0.0, 0.0);
@@ -139,15 +188,34 @@ fn the_fast_path_hears_signals_that_trip_once_enough_has_ended() {
     let few = Work::new().seconds(5, 0.5, 0.5, 0.0);
     assert_eq!(overheard(&policy(), &few.meter, f64::NEG_INFINITY), []);
 
-    let many = Work::new().seconds(10, 10.0, 0.0, 0.0).seconds(5, 1.0, 3.0, 0.0);
+    let many = Work::new()
+        .seconds(10, 10.0, 0.0, 0.0)
+        .seconds(5, 1.0, 3.0, 0.0);
     let looks = overheard(&policy(), &many.meter, f64::NEG_INFINITY);
-    assert_eq!(looks, [Sample { signal: "refusals".into(), value: Some(0.75), at: 1016.0 }]);
+    assert_eq!(
+        looks,
+        [Sample {
+            signal: "refusals".into(),
+            value: Some(0.75),
+            at: 1016.0
+        }]
+    );
 
     // Feedback from before a restart carries no information about later work.
-    let restarted = Work::new().seconds(10, 0.0, 10.0, 0.0).seconds(3, 10.0, 0.0, 0.0);
-    assert_eq!(overheard(&policy(), &restarted.meter, 1011.0)[0].value, Some(0.0));
-    let errors = Work::new().seconds(10, 0.0, 0.0, 10.0).seconds(5, 10.0, 0.0, 0.0);
-    assert_eq!(heard(&policy(), &errors.meter, Some(1011.0), 1011.0)[1].value, Some(0.0));
+    let restarted = Work::new()
+        .seconds(10, 0.0, 10.0, 0.0)
+        .seconds(3, 10.0, 0.0, 0.0);
+    assert_eq!(
+        overheard(&policy(), &restarted.meter, 1011.0)[0].value,
+        Some(0.0)
+    );
+    let errors = Work::new()
+        .seconds(10, 0.0, 0.0, 10.0)
+        .seconds(5, 10.0, 0.0, 0.0);
+    assert_eq!(
+        heard(&policy(), &errors.meter, Some(1011.0), 1011.0)[1].value,
+        Some(0.0)
+    );
 }
 
 #[tokio::test]
@@ -157,23 +225,44 @@ async fn a_server_that_nobody_has_set_is_told_with_those_that_are() {
         .with_database("main", Database::new("main", "postgres://x/y").unwrap());
     let eyes = |lines: &str| {
         let text = format!("[[signal]]\nname = \"a\"\nquery = \"q\"\nsetpoint = 1\n{lines}\n");
-        sources.eyes(&Policy::parse(&text, "f").unwrap().unwrap()).map(|_| ()).map_err(|error| error.to_string())
+        sources
+            .eyes(&Policy::parse(&text, "f").unwrap().unwrap())
+            .map(|_| ())
+            .map_err(|error| error.to_string())
     };
     assert_eq!(eyes("server = \"east\""), Ok(()));
     assert_eq!(eyes("source = \"postgres\"\nserver = \"main\""), Ok(()));
     let told = eyes("server = \"west\"").unwrap_err();
-    assert_eq!(told, "prometheus \"west\" cannot be used: signal a names it as its server, and the settings know of east");
-    assert!(eyes("source = \"postgres\"\nserver = \"east\"").unwrap_err().ends_with("know of main"));
+    assert_eq!(
+        told,
+        "prometheus \"west\" cannot be used: signal a names it as its server, and the settings know of east"
+    );
+    assert!(
+        eyes("source = \"postgres\"\nserver = \"east\"")
+            .unwrap_err()
+            .ends_with("know of main")
+    );
 }
 
 #[test]
 fn the_fast_path_looks_at_what_can_trip_and_does_not_pass_through_prometheus() {
     let of = |lines: &str| {
-        can_look(&Policy::parse(&format!("[[signal]]\nname = \"a\"\nsetpoint = 0.2\n{lines}\n"), "f").unwrap().unwrap())
+        can_look(
+            &Policy::parse(
+                &format!("[[signal]]\nname = \"a\"\nsetpoint = 0.2\n{lines}\n"),
+                "f",
+            )
+            .unwrap()
+            .unwrap(),
+        )
     };
     assert!(!of("query = \"q\""));
-    assert!(of("query = \"q\"\nprobe = \"http://x\"\nprobe_metric = \"a\""));
-    assert!(!of("query = \"q\"\nprobe = \"http://x\"\nprobe_metric = \"a\"\n[governor]\nbreaker = false"));
+    assert!(of(
+        "query = \"q\"\nprobe = \"http://x\"\nprobe_metric = \"a\""
+    ));
+    assert!(!of(
+        "query = \"q\"\nprobe = \"http://x\"\nprobe_metric = \"a\"\n[governor]\nbreaker = false"
+    ));
     assert!(of("source = \"http\"\nurl = \"http://x\"\nmetric = \"a\""));
     assert!(of("source = \"depth\"\nquery = \"t\""));
     assert!(!of("source = \"feedback\"\nquery = \"latency\""));

@@ -18,9 +18,18 @@ impl State {
     /// Records the trip if the breaker is open because of a trip not yet recorded.
     pub(super) fn remember_trip(&mut self) {
         let breaker = &self.breaker;
-        if breaker.phase == Phase::Open && self.tripped.as_ref().is_none_or(|known| known.at < breaker.since) {
+        if breaker.phase == Phase::Open
+            && self
+                .tripped
+                .as_ref()
+                .is_none_or(|known| known.at < breaker.since)
+        {
             let by = breaker.by.clone().unwrap_or_default();
-            self.tripped = Some(Tripped { at: breaker.since, by, height: breaker.height });
+            self.tripped = Some(Tripped {
+                at: breaker.since,
+                by,
+                height: breaker.height,
+            });
         }
     }
 }

@@ -23,27 +23,47 @@ fn vectors() -> Value {
 }
 
 fn policy(signals: &[(&str, Kind, f64, f64)]) -> Policy {
-    let signal =
-        |&(name, kind, setpoint, lag_s): &(&str, Kind, f64, f64)| Signal::of_prometheus(name, kind, "q", setpoint, lag_s);
-    let law = Law { confirm_s: 0.0, late_gaps: 1e6, gain: 1.2, restart: 0.6, duration_step: 1e6, ..Law::default() };
-    Policy { signals: signals.iter().map(signal).collect(), law }
+    let signal = |&(name, kind, setpoint, lag_s): &(&str, Kind, f64, f64)| {
+        Signal::of_prometheus(name, kind, "q", setpoint, lag_s)
+    };
+    let law = Law {
+        confirm_s: 0.0,
+        late_gaps: 1e6,
+        gain: 1.2,
+        restart: 0.6,
+        duration_step: 1e6,
+        ..Law::default()
+    };
+    Policy {
+        signals: signals.iter().map(signal).collect(),
+        law,
+    }
 }
 
 #[track_caller]
 fn near(name: &str, row: usize, got: f64, expected: &Value) {
-    let expected = expected.as_f64().unwrap_or_else(|| panic!("row {row}: nothing is expected of {name}"));
+    let expected = expected
+        .as_f64()
+        .unwrap_or_else(|| panic!("row {row}: nothing is expected of {name}"));
     let off = (got - expected).abs() / expected.abs().max(1e-3);
-    assert!(off < 1e-6, "row {row}: {name} is {got}, expected {expected}");
+    assert!(
+        off < 1e-6,
+        "row {row}: {name} is {got}, expected {expected}"
+    );
 }
 
 /// Returns the row's samples; `only` names the signal if a row lists them without names.
 fn samples(row: &Value, only: &str) -> Vec<Sample> {
-    let pair =
-        |signal: &str, pair: &Value| Sample { signal: signal.to_owned(), value: pair[1].as_f64(), at: pair[0].as_f64().unwrap() };
+    let pair = |signal: &str, pair: &Value| Sample {
+        signal: signal.to_owned(),
+        value: pair[1].as_f64(),
+        at: pair[0].as_f64().unwrap(),
+    };
     match &row["new"] {
-        Value::Object(by_name) => {
-            by_name.iter().flat_map(|(name, list)| list.as_array().unwrap().iter().map(move |p| pair(name, p))).collect()
-        }
+        Value::Object(by_name) => by_name
+            .iter()
+            .flat_map(|(name, list)| list.as_array().unwrap().iter().map(move |p| pair(name, p)))
+            .collect(),
         Value::Array(list) => list.iter().map(|p| pair(only, p)).collect(),
         _ => Vec::new(),
     }
@@ -74,7 +94,11 @@ fn run(name: &str, policy: &Policy, rps: f64, bounds: Bounds, compared: &[(&str,
 
         let open = plan.breaker == Phase::Open;
         assert_eq!(open, row["state"] == "open", "row {n}");
-        let about = state.signals.iter().find(|s| row["sel"] == s.name.as_str()).unwrap_or(&state.signals[0]);
+        let about = state
+            .signals
+            .iter()
+            .find(|s| row["sel"] == s.name.as_str())
+            .unwrap_or(&state.signals[0]);
         for (field, got) in [
             ("knob", plan.rps),
             ("u", state.u),
@@ -104,60 +128,117 @@ macro_rules! compared {
     };
 }
 
-const WIDE: Bounds = Bounds { min: 0.1, max: 1000.0, safe_rps: 0.0 };
+const WIDE: Bounds = Bounds {
+    min: 0.1,
+    max: 1000.0,
+    safe_rps: 0.0,
+};
 
 #[test]
 fn the_first_ticks() {
     let compared = compared!(24: knob u e kc i, 19: x z xp b c);
-    run("first_ticks", &policy(&[("mongo", Kind::Load, 2.0, 60.0)]), 10.0, WIDE, compared);
+    run(
+        "first_ticks",
+        &policy(&[("mongo", Kind::Load, 2.0, 60.0)]),
+        10.0,
+        WIDE,
+        compared,
+    );
 }
 
 #[test]
 fn blindness_and_return() {
     let compared = compared!(50: knob u e kc i, 50: x z xp b c);
-    run("stale", &policy(&[("mongo", Kind::Load, 2.0, 60.0)]), 10.0, WIDE, compared);
+    run(
+        "stale",
+        &policy(&[("mongo", Kind::Load, 2.0, 60.0)]),
+        10.0,
+        WIDE,
+        compared,
+    );
 }
 
 #[test]
 fn a_trip_and_its_restart() {
     let compared = compared!(120: knob, 114: x z xp b c);
-    run("breaker", &policy(&[("mongo", Kind::Load, 2.0, 60.0)]), 10.0, WIDE, compared);
+    run(
+        "breaker",
+        &policy(&[("mongo", Kind::Load, 2.0, 60.0)]),
+        10.0,
+        WIDE,
+        compared,
+    );
 }
 
 #[test]
 fn the_minimum_over_two_signals() {
     let compared = compared!(60: knob u e kc i, 60: x z xp b c);
-    run("selection", &policy(&[("mongo", Kind::Load, 2.0, 60.0), ("es", Kind::Load, 4.0, 60.0)]), 10.0, WIDE, compared);
+    run(
+        "selection",
+        &policy(&[
+            ("mongo", Kind::Load, 2.0, 60.0),
+            ("es", Kind::Load, 4.0, 60.0),
+        ]),
+        10.0,
+        WIDE,
+        compared,
+    );
 }
 
 #[test]
 fn an_empty_queue_does_not_wind_up() {
     let compared = compared!(69: knob u e kc i, 67: x z xp b c);
-    run("idle", &policy(&[("mongo", Kind::Load, 2.0, 60.0)]), 10.0, WIDE, compared);
+    run(
+        "idle",
+        &policy(&[("mongo", Kind::Load, 2.0, 60.0)]),
+        10.0,
+        WIDE,
+        compared,
+    );
 }
 
 #[test]
 fn a_quota_that_halves() {
     let compared = compared!(60: knob u e kc i, 58: x z);
-    run("ratio", &policy(&[("p429", Kind::Ratio, 0.01, 0.0)]), 80.0, WIDE, compared);
+    run(
+        "ratio",
+        &policy(&[("p429", Kind::Ratio, 0.01, 0.0)]),
+        80.0,
+        WIDE,
+        compared,
+    );
 }
 
 #[test]
 fn durations_as_an_inner_loop() {
     let mut policy = policy(&[("mongo", Kind::Load, 2.0, 60.0)]);
     policy.law.durations = true;
-    run("durations", &policy, 10.0, WIDE, compared!(40: knob u e kc i, 38: x z xp b c));
+    run(
+        "durations",
+        &policy,
+        10.0,
+        WIDE,
+        compared!(40: knob u e kc i, 38: x z xp b c),
+    );
 }
 
 #[test]
 fn eighty_minutes_with_a_tenfold_cost_step() {
     let trace = &vectors()["trace_s1"];
     let policy = policy(&[("mongo", Kind::Load, 2.0, 60.0)]);
-    let bounds = Bounds { min: 0.1, max: 100.0, safe_rps: 0.0 };
+    let bounds = Bounds {
+        min: 0.1,
+        max: 100.0,
+        safe_rps: 0.0,
+    };
     let mut state = State::new(&policy, bounds, 100.0, 0.0);
     for (n, row) in trace["rows"].as_array().unwrap().iter().enumerate() {
         let now = row[0].as_f64().unwrap();
-        let sample = |p: &Value| Sample { signal: "mongo".to_owned(), value: p[1].as_f64(), at: p[0].as_f64().unwrap() };
+        let sample = |p: &Value| Sample {
+            signal: "mongo".to_owned(),
+            value: p[1].as_f64(),
+            at: p[0].as_f64().unwrap(),
+        };
         let seen = Observation {
             now,
             readings: row[3].as_array().unwrap().iter().map(sample).collect(),
@@ -174,21 +255,60 @@ fn the_parts() {
     let vectors = vectors();
     let number = |v: &Value| v.as_f64().unwrap();
     for (n, case) in vectors["delag"].as_array().unwrap().iter().enumerate() {
-        near("z", n, delag(number(&case["x1"]), number(&case["x0"]), number(&case["dt"]), number(&case["tau"])), &case["z"]);
+        near(
+            "z",
+            n,
+            delag(
+                number(&case["x1"]),
+                number(&case["x0"]),
+                number(&case["dt"]),
+                number(&case["tau"]),
+            ),
+            &case["z"],
+        );
     }
     let mut history = History::default();
     for record in vectors["history"]["records"].as_array().unwrap() {
         history.push(number(&record[0]), 5.0, number(&record[1]));
     }
-    for (n, case) in vectors["history"]["mean"].as_array().unwrap().iter().enumerate() {
-        near("mean", n, history.mean(number(&case["a"]), number(&case["b"])), &case["out"]);
+    for (n, case) in vectors["history"]["mean"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .enumerate()
+    {
+        near(
+            "mean",
+            n,
+            history.mean(number(&case["a"]), number(&case["b"])),
+            &case["out"],
+        );
     }
-    for (n, case) in vectors["history"]["ema"].as_array().unwrap().iter().enumerate() {
-        near("lagged", n, history.lagged(number(&case["at"]), number(&case["tau"])), &case["out"]);
+    for (n, case) in vectors["history"]["ema"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .enumerate()
+    {
+        near(
+            "lagged",
+            n,
+            history.lagged(number(&case["at"]), number(&case["tau"])),
+            &case["out"],
+        );
     }
     let mut observer = Observer::default();
-    for (n, step) in vectors["observer"]["steps"].as_array().unwrap().iter().enumerate() {
-        observer.update(number(&step["z"]), number(&step["phi"]), number(&step["dt"]));
+    for (n, step) in vectors["observer"]["steps"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .enumerate()
+    {
+        observer.update(
+            number(&step["z"]),
+            number(&step["phi"]),
+            number(&step["dt"]),
+        );
         near("b", n, observer.b, &step["b"]);
         near("c", n, observer.c.unwrap(), &step["c"]);
         near("R", n, observer.noise, &step["R"]);
@@ -196,11 +316,32 @@ fn the_parts() {
         near("room1", n, observer.room(1.0).unwrap(), &step["room1"]);
     }
     let mut pid = LogPid::default();
-    for (n, call) in vectors["pid_terms"]["calls"].as_array().unwrap().iter().enumerate() {
+    for (n, call) in vectors["pid_terms"]["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .enumerate()
+    {
         // With dt 1: ki = kc/ti, kd = kc*td. Following 0, the integral stays 0.
-        let (kp, ki, kd) = (number(&call["kp"]), number(&call["ki"]), number(&call["kd"]));
-        let (_, terms) = pid.next(Gains { kc: kp, ti_s: kp / ki, td_s: kd / kp }, number(&call["y"]), 0.0, 1.0);
-        for (got, expected) in [terms.p, terms.i, terms.d].into_iter().zip(call["out"].as_array().unwrap()) {
+        let (kp, ki, kd) = (
+            number(&call["kp"]),
+            number(&call["ki"]),
+            number(&call["kd"]),
+        );
+        let (_, terms) = pid.next(
+            Gains {
+                kc: kp,
+                ti_s: kp / ki,
+                td_s: kd / kp,
+            },
+            number(&call["y"]),
+            0.0,
+            1.0,
+        );
+        for (got, expected) in [terms.p, terms.i, terms.d]
+            .into_iter()
+            .zip(call["out"].as_array().unwrap())
+        {
             near("term", n, got, expected);
         }
     }

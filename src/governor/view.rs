@@ -127,7 +127,11 @@ impl QuotaView {
     pub(super) fn of(signal: &Signal, w: f64) -> Option<Self> {
         let (quota, learned) = (signal.quota?, signal.learned?);
         let rps = quota / w;
-        rps.is_finite().then(|| Self { rps, at: timestamp(learned.at), refused_share: learned.share })
+        rps.is_finite().then(|| Self {
+            rps,
+            at: timestamp(learned.at),
+            refused_share: learned.share,
+        })
     }
 }
 
@@ -137,33 +141,46 @@ impl View {
         let plan = state.plan.as_ref()?;
         // In shadow mode the readings are real and the decisions simulated.
         let decides = state.shadow.as_ref().map_or(state, |shadow| &shadow.own);
-        let asks: Vec<Option<f64>> = decides.signals.iter().map(|signal| ask(decides, signal)).collect();
-        let signals = state.signals.iter().zip(&policy.signals).zip(asks).map(|((signal, about), ask_rps)| SignalView {
-            name: signal.name.clone(),
-            kind: about.kind,
-            value: signal.value,
-            setpoint: about.setpoint,
-            soft: about.soft,
-            trip: signal.trip_x * about.setpoint,
-            ask_rps,
-            learned_quota: QuotaView::of(signal, state.work.w),
-            at: signal.front.at.map(timestamp),
-            age_s: None,
-            stale: false,
-            problem: None,
-            heard_at: signal.front.seen.unwrap_or(state.began_at),
-            patience_s: state.patience_s(policy, signal),
-        });
+        let asks: Vec<Option<f64>> = decides
+            .signals
+            .iter()
+            .map(|signal| ask(decides, signal))
+            .collect();
+        let signals = state.signals.iter().zip(&policy.signals).zip(asks).map(
+            |((signal, about), ask_rps)| SignalView {
+                name: signal.name.clone(),
+                kind: about.kind,
+                value: signal.value,
+                setpoint: about.setpoint,
+                soft: about.soft,
+                trip: signal.trip_x * about.setpoint,
+                ask_rps,
+                learned_quota: QuotaView::of(signal, state.work.w),
+                at: signal.front.at.map(timestamp),
+                age_s: None,
+                stale: false,
+                problem: None,
+                heard_at: signal.front.seen.unwrap_or(state.began_at),
+                patience_s: state.patience_s(policy, signal),
+            },
+        );
         let mut view = Self {
             actuator: policy.law.actuator,
             rps: plan.rps,
             breaker: plan.breaker,
             breaker_since: (decides.breaker.since > 0.0).then(|| timestamp(decides.breaker.since)),
             limiting: plan.limiting.clone(),
-            signal: plan.terms.get("signal").and_then(|name| name.as_str()).map(str::to_owned),
+            signal: plan
+                .terms
+                .get("signal")
+                .and_then(|name| name.as_str())
+                .map(str::to_owned),
             reason: plan.reason.clone(),
             at: timestamp(state.at.unwrap_or(now)),
-            held_until: state.hold.filter(|hold| now < hold.until).map(|hold| timestamp(hold.until)),
+            held_until: state
+                .hold
+                .filter(|hold| now < hold.until)
+                .map(|hold| timestamp(hold.until)),
             last_trip: decides.tripped.as_ref().map(|trip| TripView {
                 at: timestamp(trip.at),
                 by: trip.by.clone(),
@@ -175,7 +192,11 @@ impl View {
                 .watchdogs
                 .found
                 .iter()
-                .map(|f| FindingView { finding: f.finding, since: timestamp(f.since), sentence: f.sentence.clone() })
+                .map(|f| FindingView {
+                    finding: f.finding,
+                    since: timestamp(f.since),
+                    sentence: f.sentence.clone(),
+                })
                 .collect(),
             gain_factor: state.watchdogs.oscillation.gain_factor(),
             signals: signals.collect(),
@@ -192,7 +213,9 @@ impl View {
     /// Updates the ages to `now`, unix seconds.
     pub fn age(&mut self, now: f64) {
         for signal in &mut self.signals {
-            signal.age_s = signal.at.map(|at| (now - super::decision::unix_s(at)).max(0.0));
+            signal.age_s = signal
+                .at
+                .map(|at| (now - super::decision::unix_s(at)).max(0.0));
             signal.stale = now - signal.heard_at > signal.patience_s;
         }
     }
@@ -200,7 +223,10 @@ impl View {
 
 /// Returns the knob that a signal asks for, in jobs per second or slots.
 fn ask(state: &State, signal: &Signal) -> Option<f64> {
-    signal.front.at.filter(|_| signal.started || signal.quota.is_some())?;
+    signal
+        .front
+        .at
+        .filter(|_| signal.started || signal.quota.is_some())?;
     let rps = signal.u.exp() / state.work.w;
     rps.is_finite().then_some(rps)
 }

@@ -81,13 +81,21 @@ impl Week {
         if !(policy.law.feed_forward && stopped && seen_a_week) {
             return None;
         }
-        let known = |hour: i64| self.hours.get(slot(hour)).filter(|(_, weeks)| *weeks > 0).map(|(u, _)| *u);
+        let known = |hour: i64| {
+            self.hours
+                .get(slot(hour))
+                .filter(|(_, weeks)| *weeks > 0)
+                .map(|(u, _)| *u)
+        };
         Some(known(hour(now)).or_else(|| known(hour(now) + 1))? + START.ln())
     }
 
     /// Multiplies rates by `factor` after the unit of work changed.
     pub fn scale(&mut self, factor: f64) {
-        self.hours.iter_mut().filter(|(_, weeks)| *weeks > 0).for_each(|(u, _)| *u += factor.ln());
+        self.hours
+            .iter_mut()
+            .filter(|(_, weeks)| *weeks > 0)
+            .for_each(|(u, _)| *u += factor.ln());
         self.sum += factor.ln() * self.good_s;
     }
 
@@ -106,7 +114,11 @@ impl Week {
             // Four digits suffice, and the state is stored every tick.
             let u = (self.sum / self.good_s * 1e4).round() / 1e4;
             let (mean, weeks) = &mut self.hours[slot(self.hour)];
-            *mean = if *weeks == 0 { u } else { ((*mean + NEWEST * (u - *mean)) * 1e4).round() / 1e4 };
+            *mean = if *weeks == 0 {
+                u
+            } else {
+                ((*mean + NEWEST * (u - *mean)) * 1e4).round() / 1e4
+            };
             *weeks = weeks.saturating_add(1);
         }
         (self.sum, self.good_s) = (0.0, 0.0);
@@ -129,10 +141,19 @@ impl State {
         let used = seen.limiting_share.is_some_and(|share| share > BOTTLENECK);
         // A decision caused by stale signals, a person, a bound or the breaker carries no
         // information about the hour.
-        let decider = policy.signals.iter().position(|about| about.name == plan.limiting && about.kind != Kind::Ratio);
-        let near = decider.is_some_and(|n| self.signals[n].xp.is_some_and(|xp| within(xp, 1.0 - NEAR, 1.0 + NEAR) == xp));
+        let decider = policy
+            .signals
+            .iter()
+            .position(|about| about.name == plan.limiting && about.kind != Kind::Ratio);
+        let near = decider.is_some_and(|n| {
+            self.signals[n]
+                .xp
+                .is_some_and(|xp| within(xp, 1.0 - NEAR, 1.0 + NEAR) == xp)
+        });
         let good = (used && near).then_some(self.u);
-        let is_idle = !used && seen.limiting_share.is_some() && matches!(plan.limiting.as_str(), "idle" | "week");
+        let is_idle = !used
+            && seen.limiting_share.is_some()
+            && matches!(plan.limiting.as_str(), "idle" | "week");
         self.week.learn(now, dt, good, is_idle);
     }
 }

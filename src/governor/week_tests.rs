@@ -29,8 +29,19 @@ const COST: f64 = 0.01;
 impl Shop {
     fn new(feed_forward: bool) -> Self {
         let signal = Signal::of_prometheus("load", SignalKind::Load, "load", 1.0, 60.0);
-        let policy = Policy { signals: vec![signal], law: Law { tick_s: STEP_S, feed_forward, ..Law::default() } };
-        let bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+        let policy = Policy {
+            signals: vec![signal],
+            law: Law {
+                tick_s: STEP_S,
+                feed_forward,
+                ..Law::default()
+            },
+        };
+        let bounds = Bounds {
+            min: 1.0,
+            max: 2000.0,
+            safe_rps: 5.0,
+        };
         let state = State::new(&policy, bounds, 10.0, MONDAY);
         Self {
             policy,
@@ -39,7 +50,10 @@ impl Shop {
             now: MONDAY,
             average: 0.3,
             scraped: Vec::new(),
-            plan: Plan { rps: 10.0, ..Plan::default() },
+            plan: Plan {
+                rps: 10.0,
+                ..Plan::default()
+            },
             record: Vec::new(),
         }
     }
@@ -78,7 +92,11 @@ impl Shop {
             .rev()
             .filter(|(at, _)| at + 20.0 <= self.now)
             .take(3)
-            .map(|&(at, value)| Sample { signal: "load".to_owned(), value: Some(value), at })
+            .map(|&(at, value)| Sample {
+                signal: "load".to_owned(),
+                value: Some(value),
+                at,
+            })
             .collect();
         if self.scraped.len() > 20 {
             self.scraped.remove(0);
@@ -108,9 +126,18 @@ impl Shop {
         (from..21)
             .map(|day| {
                 let begins = MONDAY + f64::from(day) * 24.0 * HOUR_S + 20.0 * HOUR_S;
-                let evening: Vec<_> = self.record.iter().filter(|(t, ..)| (begins..begins + HOUR_S).contains(t)).collect();
-                let there = evening.iter().find(|(_, load, rate)| *rate >= 0.7 * (1.0 - (load - COST * rate)) / COST);
-                let over = evening.iter().map(|(_, load, _)| (load - 1.1).max(0.0) * STEP_S).sum();
+                let evening: Vec<_> = self
+                    .record
+                    .iter()
+                    .filter(|(t, ..)| (begins..begins + HOUR_S).contains(t))
+                    .collect();
+                let there = evening
+                    .iter()
+                    .find(|(_, load, rate)| *rate >= 0.7 * (1.0 - (load - COST * rate)) / COST);
+                let over = evening
+                    .iter()
+                    .map(|(_, load, _)| (load - 1.1).max(0.0) * STEP_S)
+                    .sum();
                 (there.map_or(HOUR_S, |(t, ..)| t - begins), over)
             })
             .collect()
@@ -124,8 +151,17 @@ fn the_third_week_starts_where_the_hour_can_be_borne_and_overloads_no_more() {
     for _ in 0..(21.0 * 24.0 * HOUR_S / STEP_S) as u32 {
         with.step();
         without.step();
-        let says_so = with.plan.limiting == "week" && with.plan.reason.contains("what this hour of the week has borne");
-        used += u32::from(says_so && with.plan.terms["week_rps"].as_f64().is_some_and(|rps| (10.0..100.0).contains(&rps)));
+        let says_so = with.plan.limiting == "week"
+            && with
+                .plan
+                .reason
+                .contains("what this hour of the week has borne");
+        used += u32::from(
+            says_so
+                && with.plan.terms["week_rps"]
+                    .as_f64()
+                    .is_some_and(|rps| (10.0..100.0).contains(&rps)),
+        );
         if with.now < MONDAY + WEEK_S {
             assert_eq!(with.plan, without.plan, "nothing is used in the first week");
         }
@@ -136,8 +172,14 @@ fn the_third_week_starts_where_the_hour_can_be_borne_and_overloads_no_more() {
     let late = |evenings: &[(f64, f64)]| evenings.iter().map(|(late_s, _)| late_s).sum::<f64>();
     let over = |evenings: &[(f64, f64)]| evenings.iter().map(|(_, over)| over).sum::<f64>();
     assert!(used > 100);
-    assert!(late(&with) < 0.5 * late(&without), "{with:?}, without {without:?}");
-    assert!(over(&with) <= 1.1 * over(&without) + 1.0, "{with:?}, without {without:?}");
+    assert!(
+        late(&with) < 0.5 * late(&without),
+        "{with:?}, without {without:?}"
+    );
+    assert!(
+        over(&with) <= 1.1 * over(&without) + 1.0,
+        "{with:?}, without {without:?}"
+    );
 }
 
 /// Returns a week that has learned that the hour `n` sustains `e^u`, in its first week.
@@ -145,7 +187,12 @@ fn learned(n: i64, u: f64) -> Week {
     let mut week = Week::default();
     week.learn(MONDAY, 5.0, None, false);
     for t in 0..720 {
-        week.learn(MONDAY + n as f64 * HOUR_S + f64::from(t) * 5.0, 5.0, Some(u), false);
+        week.learn(
+            MONDAY + n as f64 * HOUR_S + f64::from(t) * 5.0,
+            5.0,
+            Some(u),
+            false,
+        );
     }
     week.learn(MONDAY + (n + 1) as f64 * HOUR_S, 5.0, None, false);
     week
@@ -170,11 +217,25 @@ fn it_says_nothing_before_a_week_has_passed_or_of_an_hour_that_it_has_not_seen()
     let ready = Some(4.0 + START.ln());
     assert_eq!(start(&week, 167.5, 900.0), None, "the week is not over");
     assert_eq!(start(&week, 168.0 + 20.5, 900.0), ready);
-    assert_eq!(start(&week, 168.0 + 19.5, 900.0), ready, "the hour before stands ready for it");
+    assert_eq!(
+        start(&week, 168.0 + 19.5, 900.0),
+        ready,
+        "the hour before stands ready for it"
+    );
     assert_eq!(start(&week, 168.0 + 18.5, 900.0), None);
     assert_eq!(start(&week, 168.0 + 21.5, 900.0), None);
-    assert_eq!(start(&week, 168.0 + 20.5, 300.0), None, "a pause is not a stop");
-    let off = Policy { law: Law { feed_forward: false, ..Law::default() }, ..policy() };
+    assert_eq!(
+        start(&week, 168.0 + 20.5, 300.0),
+        None,
+        "a pause is not a stop"
+    );
+    let off = Policy {
+        law: Law {
+            feed_forward: false,
+            ..Law::default()
+        },
+        ..policy()
+    };
     let mut idle = week.clone();
     idle.learn(MONDAY + 188.2 * HOUR_S, 5.0, None, true);
     assert_eq!(idle.start(&off, MONDAY + 188.6 * HOUR_S), None);
@@ -184,11 +245,21 @@ fn it_says_nothing_before_a_week_has_passed_or_of_an_hour_that_it_has_not_seen()
 fn a_new_week_counts_half_and_five_good_minutes_are_needed() {
     let mut week = learned(20, 4.0);
     for t in 0..720 {
-        week.learn(MONDAY + (168.0 + 20.0) * HOUR_S + f64::from(t) * 5.0, 5.0, Some(5.0), false);
+        week.learn(
+            MONDAY + (168.0 + 20.0) * HOUR_S + f64::from(t) * 5.0,
+            5.0,
+            Some(5.0),
+            false,
+        );
     }
     // Less than five minutes of another hour do not count.
     for t in 0..50 {
-        week.learn(MONDAY + (168.0 + 22.0) * HOUR_S + f64::from(t) * 5.0, 5.0, Some(9.0), false);
+        week.learn(
+            MONDAY + (168.0 + 22.0) * HOUR_S + f64::from(t) * 5.0,
+            5.0,
+            Some(9.0),
+            false,
+        );
     }
     week.learn(MONDAY + (168.0 + 23.0) * HOUR_S, 5.0, None, false);
     assert_eq!((week.hours[20], week.hours[22]), ((4.5, 2), (0.0, 0)));
@@ -200,7 +271,13 @@ fn a_new_week_counts_half_and_five_good_minutes_are_needed() {
 fn an_unused_knob_is_put_no_higher_than_the_model_and_max_allow() {
     let mut shop = Shop::new(true);
     shop.run(8);
-    let idle = shop.state.week.hours.iter().filter(|(_, weeks)| *weeks > 0).count();
+    let idle = shop
+        .state
+        .week
+        .hours
+        .iter()
+        .filter(|(_, weeks)| *weeks > 0)
+        .count();
     assert!(idle >= 30, "{idle} hours are known");
     // The week recommends far too much; the model of this day's load does not.
     shop.state.week.hours.fill((9.0, 3));

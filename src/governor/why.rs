@@ -45,12 +45,20 @@ pub struct Asked<'a> {
 /// Returns the sentence that explains the throttle's rate.
 pub fn sentence(asked: Asked) -> String {
     let Some(status) = asked.status else {
-        let waiting = waiting(asked.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
-        return format!("there is no throttle {0}; create it with: flyball throttle set {0} rps=10{waiting}", asked.name);
+        let waiting =
+            waiting(asked.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
+        return format!(
+            "there is no throttle {0}; create it with: flyball throttle set {0} rps=10{waiting}",
+            asked.name
+        );
     };
     let mut parts = because(&asked, status);
     parts.extend(waiting(asked.ready));
-    let found = if matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) { found(&asked) } else { String::new() };
+    let found = if matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) {
+        found(&asked)
+    } else {
+        String::new()
+    };
     parts.join("; ") + "." + &found
 }
 
@@ -58,7 +66,12 @@ pub fn sentence(asked: Asked) -> String {
 fn found(asked: &Asked) -> String {
     let each = asked.view.into_iter().flat_map(|view| &view.findings);
     let tell = |f: &FindingView| {
-        format!(" Watchdog, {} for {}: {}.", f.finding.word(), seconds(asked.now - unix_s(f.since)), f.sentence)
+        format!(
+            " Watchdog, {} for {}: {}.",
+            f.finding.word(),
+            seconds(asked.now - unix_s(f.since)),
+            f.sentence
+        )
     };
     each.map(tell).collect()
 }
@@ -72,15 +85,30 @@ fn because(asked: &Asked, status: &Status) -> Vec<String> {
     let field = actuator.field();
     let rate = rate(actuator, actuator.in_force(status));
     if let Some(problem) = status.problems.iter().find(|p| p.field == field) {
-        return vec![format!("{rate}, because its knob {field} {}", problem.message)];
+        return vec![format!(
+            "{rate}, because its knob {field} {}",
+            problem.message
+        )];
     }
     if knobs.is_limited_by_capacity(status.at_us) {
-        let why = if knobs.capacity_why.is_empty() { String::new() } else { format!(": {}", knobs.capacity_why) };
-        let most = if status.effective_rps == 0.0 { "nothing" } else { "no more" };
-        return vec![format!("{rate}, because what stands behind it can bear {most}{why}")];
+        let why = if knobs.capacity_why.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", knobs.capacity_why)
+        };
+        let most = if status.effective_rps == 0.0 {
+            "nothing"
+        } else {
+            "no more"
+        };
+        return vec![format!(
+            "{rate}, because what stands behind it can bear {most}{why}"
+        )];
     }
     if status.lease_lapsed && actuator == Actuator::Rps {
-        let since = knobs.valid_until_ms.map_or_else(String::new, |ms| format!(" for {}", seconds(asked.now - ms as f64 / 1e3)));
+        let since = knobs.valid_until_ms.map_or_else(String::new, |ms| {
+            format!(" for {}", seconds(asked.now - ms as f64 / 1e3))
+        });
         return vec![
             format!(
                 "{rate}, no faster than safe_rps {}, because no governor has renewed its knob{since}",
@@ -94,13 +122,21 @@ fn because(asked: &Asked, status: &Status) -> Vec<String> {
         Mode::Manual => {
             let ends = knobs.manual_until_ms.map(|ms| ms as f64 / 1e3 - asked.now);
             let ends = ends.map_or_else(String::new, |left| match left {
-                _ if asked.view.is_none() => " (its end is not heeded, because nothing governs it)".to_owned(),
+                _ if asked.view.is_none() => {
+                    " (its end is not heeded, because nothing governs it)".to_owned()
+                }
                 left if left > 0.0 => format!(" for {} more", seconds(left)),
                 _ => " until the governor comes by".to_owned(),
             });
-            vec![by_hand(asked, status, &rate), format!("mode manual: the governor keeps its hands off{ends}")]
+            vec![
+                by_hand(asked, status, &rate),
+                format!("mode manual: the governor keeps its hands off{ends}"),
+            ]
         }
-        Mode::Off => vec![by_hand(asked, status, &rate), "mode off: nothing governs it".to_owned()],
+        Mode::Off => vec![
+            by_hand(asked, status, &rate),
+            "mode off: nothing governs it".to_owned(),
+        ],
         Mode::Shadow => {
             let mut parts = vec![by_hand(asked, status, &rate)];
             let Some(view) = asked.view else {
@@ -122,22 +158,36 @@ fn because(asked: &Asked, status: &Status) -> Vec<String> {
 /// Returns the phrase for a manual rate.
 fn by_hand(asked: &Asked, status: &Status, rate: &str) -> String {
     let set = writer(asked, status, " by");
-    if set.is_empty() { format!("{rate}, set by hand") } else { format!("{rate}, set{set}") }
+    if set.is_empty() {
+        format!("{rate}, set by hand")
+    } else {
+        format!("{rate}, set{set}")
+    }
 }
 
 /// Returns the phrases for a governed rate.
 fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
     let Some(view) = asked.view else {
-        return vec![rate.to_owned(), "its mode is auto, but no governor has decided yet".to_owned()];
+        return vec![
+            rate.to_owned(),
+            "its mode is auto, but no governor has decided yet".to_owned(),
+        ];
     };
     if view.breaker == Phase::Open {
         return vec![format!("{rate} by the breaker: {}", view.reason)];
     }
     if view.actuator.in_force(status) == 0.0 {
         let who = writer(asked, status, " by");
-        let field = if status.effective_rps == 0.0 { "rps" } else { view.actuator.field() };
+        let field = if status.effective_rps == 0.0 {
+            "rps"
+        } else {
+            view.actuator.field()
+        };
         let what = if field == "rps" { "a rate" } else { "a number" };
-        return vec![format!("{rate}{who} ({field} 0)"), format!("the governor leaves it so until somebody sets {what}")];
+        return vec![
+            format!("{rate}{who} ({field} 0)"),
+            format!("the governor leaves it so until somebody sets {what}"),
+        ];
     }
     let mut parts = vec![format!("{rate}, {}", holds(asked, view))];
     if view.breaker == Phase::HalfOpen && view.limiting != "confirm" {
@@ -146,36 +196,65 @@ fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
     parts.extend(runner_up(view));
     parts.extend(quotas(asked, view));
     parts.extend(trend(asked, status));
-    if let Some(trip) = view.last_trip.as_ref().filter(|trip| asked.now - unix_s(trip.at) < TRIP_S) {
-        let by = if view.signal.as_ref() == Some(&trip.by) { String::new() } else { format!(" by {}", trip.by) };
-        parts.push(format!("last trip {} ago{by}", seconds(asked.now - unix_s(trip.at))));
+    if let Some(trip) = view
+        .last_trip
+        .as_ref()
+        .filter(|trip| asked.now - unix_s(trip.at) < TRIP_S)
+    {
+        let by = if view.signal.as_ref() == Some(&trip.by) {
+            String::new()
+        } else {
+            format!(" by {}", trip.by)
+        };
+        parts.push(format!(
+            "last trip {} ago{by}",
+            seconds(asked.now - unix_s(trip.at))
+        ));
     }
     parts
 }
 
 /// Returns the phrase for what holds the rate, and the reason.
 fn holds(asked: &Asked, view: &View) -> String {
-    let stale: Vec<&str> = view.signals.iter().filter(|s| s.stale).map(|s| s.name.as_str()).collect();
+    let stale: Vec<&str> = view
+        .signals
+        .iter()
+        .filter(|s| s.stale)
+        .map(|s| s.name.as_str())
+        .collect();
     if !stale.is_empty() {
         return format!("{}{}", blind(view, &stale), problem(view, &stale));
     }
-    let signal = view.signal.as_ref().and_then(|name| view.signals.iter().find(|s| s.name == *name));
+    let signal = view
+        .signal
+        .as_ref()
+        .and_then(|name| view.signals.iter().find(|s| s.name == *name));
     let reads = signal.map_or_else(String::new, |signal| format!(", {}", reads(signal)));
     let told = match view.limiting.as_str() {
-        "idle" if view.actuator == Actuator::Concurrency => "not raised, because nobody waits for its slots",
+        "idle" if view.actuator == Actuator::Concurrency => {
+            "not raised, because nobody waits for its slots"
+        }
         "idle" => "not raised, because nobody waits for its tokens",
         "max" if view.actuator == Actuator::Concurrency => "the most slots allowed (max)",
         "min" if view.actuator == Actuator::Concurrency => "the fewest slots allowed (min)",
         "person" => {
-            let left = view.held_until.map_or_else(String::new, |at| format!(" for {} more", seconds(unix_s(at) - asked.now)));
+            let left = view.held_until.map_or_else(String::new, |at| {
+                format!(" for {} more", seconds(unix_s(at) - asked.now))
+            });
             let who = view.hand.as_ref().map_or("a person", Hand::who);
-            return format!("set by {who}{} and not raised{left}{reads}", reason_of(view.hand.as_ref()));
+            return format!(
+                "set by {who}{} and not raised{left}{reads}",
+                reason_of(view.hand.as_ref())
+            );
         }
         "max" => "the highest rate allowed (max or capacity)",
         "min" => "the lowest rate allowed (min)",
         "slew" => "growing as fast as is allowed",
         "soft" => {
-            let above = view.signals.iter().find_map(|s| Some((s, s.soft.filter(|soft| s.value.is_some_and(|v| v > *soft))?)));
+            let above = view
+                .signals
+                .iter()
+                .find_map(|s| Some((s, s.soft.filter(|soft| s.value.is_some_and(|v| v > *soft))?)));
             let above = above.map_or_else(
                 || "a signal is above its soft level".to_owned(),
                 |(s, soft)| format!("{} is above its soft level {}", s.name, number(soft)),
@@ -188,17 +267,30 @@ fn holds(asked: &Asked, view: &View) -> String {
         "confirm" => "restarted after a trip and not raised until a sample confirms it",
         "floor" => "at the floor below its usual rate",
         "start" => "held, because no signal has been read yet",
-        _ => return signal.map_or_else(|| view.reason.clone(), |signal| format!("held by {}", self::reads(signal))),
+        _ => {
+            return signal.map_or_else(
+                || view.reason.clone(),
+                |signal| format!("held by {}", self::reads(signal)),
+            );
+        }
     };
     format!("{told}{reads}")
 }
 
 /// Returns the phrase for a signal's value, setpoint and age.
 fn reads(signal: &SignalView) -> String {
-    let Some(value) = signal.value else { return format!("{} not read yet", signal.name) };
-    let age = signal.age_s.map_or_else(String::new, |age| format!(" (sample {} old)", seconds(age)));
+    let Some(value) = signal.value else {
+        return format!("{} not read yet", signal.name);
+    };
+    let age = signal
+        .age_s
+        .map_or_else(String::new, |age| format!(" (sample {} old)", seconds(age)));
     let value = number(value);
-    format!("{} {value} of {}{age}", signal.name, alike(signal.setpoint, &value))
+    format!(
+        "{} {value} of {}{age}",
+        signal.name,
+        alike(signal.setpoint, &value)
+    )
 }
 
 /// Formats `setpoint` with at least as many decimal places as `value`.
@@ -208,27 +300,42 @@ fn alike(setpoint: f64, value: &str) -> String {
         return plain;
     }
     let digits = |text: &str| text.split_once('.').map_or(0, |(_, digits)| digits.len());
-    if digits(value) > digits(&plain) { format!("{setpoint:.*}", digits(value)) } else { plain }
+    if digits(value) > digits(&plain) {
+        format!("{setpoint:.*}", digits(value))
+    } else {
+        plain
+    }
 }
 
 /// Returns the rate that the next signal would allow if the limiting signal did not limit.
 fn runner_up(view: &View) -> Option<String> {
-    let others = view.signals.iter().filter(|s| Some(&s.name) != view.signal.as_ref() && !s.stale);
+    let others = view
+        .signals
+        .iter()
+        .filter(|s| Some(&s.name) != view.signal.as_ref() && !s.stale);
     let (name, rps) = others
         .filter_map(|s| Some((&s.name, s.ask_rps?)))
         .filter(|(_, rps)| *rps > view.rps)
         .min_by(|a, b| a.1.total_cmp(&b.1))?;
-    view.signal.is_some().then(|| format!("would be {} by {name}", number(rps)))
+    view.signal
+        .is_some()
+        .then(|| format!("would be {} by {name}", number(rps)))
 }
 
 /// Returns the phrases for the quotas learned from refusals.
 fn quotas(asked: &Asked, view: &View) -> Option<String> {
-    let each = view.signals.iter().filter_map(|s| Some((s, s.learned_quota?)));
+    let each = view
+        .signals
+        .iter()
+        .filter_map(|s| Some((s, s.learned_quota?)));
     let tell = |(signal, quota): (&SignalView, QuotaView)| {
         let ago = seconds(asked.now - unix_s(quota.at));
         let refused = number(100.0 * quota.refused_share);
         let (rps, unit) = (number(quota.rps), view.actuator.unit());
-        format!("{} taught a quota of {rps} {unit} {ago} ago, when {refused} % were refused", signal.name)
+        format!(
+            "{} taught a quota of {rps} {unit} {ago} ago, when {refused} % were refused",
+            signal.name
+        )
     };
     let told: Vec<String> = each.map(tell).collect();
     (!told.is_empty()).then(|| told.join("; "))
@@ -236,7 +343,10 @@ fn quotas(asked: &Asked, view: &View) -> Option<String> {
 
 /// Returns the trend of the rate in the last minutes.
 fn trend(asked: &Asked, status: &Status) -> Option<String> {
-    let recent = asked.decisions.iter().take_while(|d| asked.now - unix_s(d.at) <= TREND_S && d.mode == Mode::Auto);
+    let recent = asked
+        .decisions
+        .iter()
+        .take_while(|d| asked.now - unix_s(d.at) <= TREND_S && d.mode == Mode::Auto);
     let oldest = recent.last()?;
     let (from, to) = (oldest.previous_rps, actuator(asked).in_force(status));
     let passed_s = asked.now - unix_s(oldest.at);
@@ -252,8 +362,14 @@ fn trend(asked: &Asked, status: &Status) -> Option<String> {
 }
 
 fn blind(view: &View, stale: &[&str]) -> String {
-    let ages = view.signals.iter().filter(|s| s.stale).filter_map(|s| s.age_s);
-    let oldest = ages.fold(None, |most: Option<f64>, age| Some(most.map_or(age, |m| m.max(age))));
+    let ages = view
+        .signals
+        .iter()
+        .filter(|s| s.stale)
+        .filter_map(|s| s.age_s);
+    let oldest = ages.fold(None, |most: Option<f64>, age| {
+        Some(most.map_or(age, |m| m.max(age)))
+    });
     match oldest {
         Some(age) => format!(
             "lowered towards {} and not raised, because there has been no new reading of {} for {}",
@@ -262,13 +378,21 @@ fn blind(view: &View, stale: &[&str]) -> String {
             seconds(age)
         ),
         None => {
-            format!("lowered towards {} and not raised, because {} has never been read", view.actuator.refuge(), stale.join(", "))
+            format!(
+                "lowered towards {} and not raised, because {} has never been read",
+                view.actuator.refuge(),
+                stale.join(", ")
+            )
         }
     }
 }
 
 fn problem(view: &View, stale: &[&str]) -> String {
-    let told = view.signals.iter().filter(|s| stale.contains(&s.name.as_str())).find_map(|s| s.problem.as_ref());
+    let told = view
+        .signals
+        .iter()
+        .filter(|s| stale.contains(&s.name.as_str()))
+        .find_map(|s| s.problem.as_ref());
     told.map_or_else(String::new, |problem| format!(" ({problem})"))
 }
 
@@ -280,18 +404,32 @@ fn writer(asked: &Asked, status: &Status, word: &str) -> String {
     let told_at = knobs.at_ms as f64 / 1e3;
     // A change recorded after the governor's last look is newer than the one it saw.
     if let Some(hand) = seen.filter(|hand| hand.at >= told_at || knobs.by == GOVERNOR) {
-        return format!("{word} {} {} ago{}", hand.who(), seconds(asked.now - hand.at), reason_of(Some(hand)));
+        return format!(
+            "{word} {} {} ago{}",
+            hand.who(),
+            seconds(asked.now - hand.at),
+            reason_of(Some(hand))
+        );
     }
     if knobs.by.is_empty() {
         return String::new();
     }
-    let ago = if knobs.at_ms > 0 { format!(" {} ago", seconds(asked.now - told_at)) } else { String::new() };
-    let why = if knobs.why.is_empty() { String::new() } else { format!(" (\"{}\")", knobs.why) };
+    let ago = if knobs.at_ms > 0 {
+        format!(" {} ago", seconds(asked.now - told_at))
+    } else {
+        String::new()
+    };
+    let why = if knobs.why.is_empty() {
+        String::new()
+    } else {
+        format!(" (\"{}\")", knobs.why)
+    };
     format!("{word} {}{ago}{why}", knobs.by)
 }
 
 fn reason_of(hand: Option<&Hand>) -> String {
-    hand.filter(|hand| !hand.why.is_empty()).map_or_else(String::new, |hand| format!(" (\"{}\")", hand.why))
+    hand.filter(|hand| !hand.why.is_empty())
+        .map_or_else(String::new, |hand| format!(" (\"{}\")", hand.why))
 }
 
 /// Returns the kind of knob that its governor sets; the rate without a governor.

@@ -38,16 +38,36 @@ fn status(rps: f64, mode: Mode) -> Status {
     }
 }
 
-fn ask(status: Option<&Status>, view: Option<&View>, decisions: &[Decision], ready: Option<u64>) -> String {
-    sentence(Asked { name: "reindex", status, view, decisions, ready, now: NOW })
+fn ask(
+    status: Option<&Status>,
+    view: Option<&View>,
+    decisions: &[Decision],
+    ready: Option<u64>,
+) -> String {
+    sentence(Asked {
+        name: "reindex",
+        status,
+        view,
+        decisions,
+        ready,
+        now: NOW,
+    })
 }
 
 const POLICY: &str = "[[signal]]\nname = \"search-load\"\nquery = \"q\"\nsetpoint = 2.0\n\
                       [[signal]]\nname = \"mongo-load\"\nquery = \"m\"\nsetpoint = 4.0\n";
-const BOUNDS: Bounds = Bounds { min: 1.0, max: 2000.0, safe_rps: 5.0 };
+const BOUNDS: Bounds = Bounds {
+    min: 1.0,
+    max: 2000.0,
+    safe_rps: 5.0,
+};
 
 fn reading(signal: &str, value: f64, at: f64) -> Sample {
-    Sample { signal: signal.to_owned(), value: Some(value), at }
+    Sample {
+        signal: signal.to_owned(),
+        value: Some(value),
+        at,
+    }
 }
 
 /// Returns a governor that read `load` 14 s ago and its other signal 9 s ago.
@@ -61,7 +81,10 @@ fn governor(load: f64) -> (State, Policy) {
         achieved_rps: Some(34.0),
         ..Observation::default()
     };
-    let readings = vec![reading("search-load", load, NOW - 14.0), reading("mongo-load", 2.6, NOW - 9.0)];
+    let readings = vec![
+        reading("search-load", load, NOW - 14.0),
+        reading("mongo-load", 2.6, NOW - 9.0),
+    ];
     state.tick(&policy, BOUNDS, &seen(NOW - 5.0, readings));
     state.tick(&policy, BOUNDS, &seen(NOW, Vec::new()));
     (state, policy)
@@ -75,29 +98,65 @@ fn governed(load: f64, change: impl FnOnce(&mut State, &Policy)) -> View {
 }
 
 fn decision(ago_s: f64, rps: f64, before: f64) -> Decision {
-    let plan = Plan { rps, ..Plan::default() };
-    Decision { at: timestamp(NOW - ago_s), ..Decision::new("reindex", NOW, &plan, before, Mode::Auto) }
+    let plan = Plan {
+        rps,
+        ..Plan::default()
+    };
+    Decision {
+        at: timestamp(NOW - ago_s),
+        ..Decision::new("reindex", NOW, &plan, before, Mode::Auto)
+    }
 }
 
 #[test]
 fn the_rate_comes_first_then_who_holds_it_and_what_else_there_is_to_know() {
     let mut view = governed(1.96, |_, _| {});
     view.signals[1].ask_rps = Some(51.2);
-    view.last_trip = Some(super::super::view::TripView { at: timestamp(NOW - 720.0), by: "search-load".to_owned(), height: 2.4 });
+    view.last_trip = Some(super::super::view::TripView {
+        at: timestamp(NOW - 720.0),
+        by: "search-load".to_owned(),
+        height: 2.4,
+    });
     let decisions = [decision(5.0, 34.2, 33.8), decision(120.0, 32.5, 32.2)];
     assert_eq!(
-        ask(Some(&status(34.2, Mode::Auto)), Some(&view), &decisions, None),
+        ask(
+            Some(&status(34.2, Mode::Auto)),
+            Some(&view),
+            &decisions,
+            None
+        ),
         "34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51.2 by mongo-load; grew 3 %/min; \
          last trip 12 min ago."
     );
     view.last_trip.as_mut().unwrap().by = "mongo-load".to_owned();
     let falling = [decision(5.0, 34.2, 33.8), decision(240.0, 60.0, 68.0)];
-    let told = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &falling, Some(12));
-    assert!(told.ends_with("fell 16 %/min; last trip 12 min ago by mongo-load; 12 jobs wait."), "{told}");
-    let steady = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[decision(200.0, 34.2, 34.1)], None);
+    let told = ask(
+        Some(&status(34.2, Mode::Auto)),
+        Some(&view),
+        &falling,
+        Some(12),
+    );
+    assert!(
+        told.ends_with("fell 16 %/min; last trip 12 min ago by mongo-load; 12 jobs wait."),
+        "{told}"
+    );
+    let steady = ask(
+        Some(&status(34.2, Mode::Auto)),
+        Some(&view),
+        &[decision(200.0, 34.2, 34.1)],
+        None,
+    );
     assert!(steady.contains("steady for 3 min"), "{steady}");
-    let young = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[decision(20.0, 34.2, 10.0)], None);
-    assert!(!young.contains("%/min"), "twenty seconds are no trend: {young}");
+    let young = ask(
+        Some(&status(34.2, Mode::Auto)),
+        Some(&view),
+        &[decision(20.0, 34.2, 10.0)],
+        None,
+    );
+    assert!(
+        !young.contains("%/min"),
+        "twenty seconds are no trend: {young}"
+    );
 }
 
 #[test]
@@ -109,10 +168,23 @@ fn what_can_be_borne_is_told_where_it_sets_the_rate() {
         status.effective_rps = status.knobs.effective_rps(status.at_us);
         ask(Some(&status), Some(&view), &[], None)
     };
-    assert_eq!(of(5.0, "two of five accounts"), "5 rps, because what stands behind it can bear no more: two of five accounts.");
-    assert_eq!(of(0.0, "no account"), "stopped, because what stands behind it can bear nothing: no account.");
-    assert_eq!(of(0.0, ""), "stopped, because what stands behind it can bear nothing.");
-    assert!(of(50.0, "five accounts").starts_with("34.2 rps, held by search-load"), "{}", of(50.0, "five accounts"));
+    assert_eq!(
+        of(5.0, "two of five accounts"),
+        "5 rps, because what stands behind it can bear no more: two of five accounts."
+    );
+    assert_eq!(
+        of(0.0, "no account"),
+        "stopped, because what stands behind it can bear nothing: no account."
+    );
+    assert_eq!(
+        of(0.0, ""),
+        "stopped, because what stands behind it can bear nothing."
+    );
+    assert!(
+        of(50.0, "five accounts").starts_with("34.2 rps, held by search-load"),
+        "{}",
+        of(50.0, "five accounts")
+    );
 }
 
 #[test]
@@ -121,7 +193,10 @@ fn the_next_signal_is_told_as_its_controller_asks() {
     assert_eq!(view.signal.as_deref(), Some("search-load"));
     let ask_rps = view.signals[1].ask_rps.unwrap();
     let told = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[], None);
-    assert!(ask_rps > view.rps && told.contains(&format!("would be {} by mongo-load", number(ask_rps))), "{told}");
+    assert!(
+        ask_rps > view.rps && told.contains(&format!("would be {} by mongo-load", number(ask_rps))),
+        "{told}"
+    );
 }
 
 #[test]
@@ -140,11 +215,17 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
 
     let mut paused = status(50.0, Mode::Auto);
     paused.knobs.paused = true;
-    assert_eq!(ask(Some(&paused), None, &[], Some(1)), "paused by ann 5 min ago (\"deploy\"); 1 job waits.");
+    assert_eq!(
+        ask(Some(&paused), None, &[], Some(1)),
+        "paused by ann 5 min ago (\"deploy\"); 1 job waits."
+    );
 
     let stopped = status(0.0, Mode::Off);
     let told = ask(Some(&stopped), None, &[], None);
-    assert_eq!(told, "stopped, set by ann 5 min ago (\"deploy\"); mode off: nothing governs it.");
+    assert_eq!(
+        told,
+        "stopped, set by ann 5 min ago (\"deploy\"); mode off: nothing governs it."
+    );
     let free = status(-1.0, Mode::Manual);
     assert!(ask(Some(&free), None, &[], None).starts_with("no limit, set by ann 5 min ago"));
 }
@@ -155,9 +236,15 @@ fn a_manual_mode_with_an_end_tells_how_long_it_lasts() {
     manual.knobs.manual_until_ms = Some(((NOW + 1800.0) * 1e3) as i64);
     let view = governed(1.0, |_, _| {});
     let told = ask(Some(&manual), Some(&view), &[], None);
-    assert!(told.ends_with("; mode manual: the governor keeps its hands off for 30 min more."), "{told}");
+    assert!(
+        told.ends_with("; mode manual: the governor keeps its hands off for 30 min more."),
+        "{told}"
+    );
     let told = ask(Some(&manual), None, &[], None);
-    assert!(told.contains("its end is not heeded, because nothing governs it"), "{told}");
+    assert!(
+        told.contains("its end is not heeded, because nothing governs it"),
+        "{told}"
+    );
 }
 
 #[test]
@@ -165,23 +252,51 @@ fn an_edit_past_the_doors_is_nobodys_and_what_stands_beside_it_is_not_its_reason
     let mut manual = status(50.0, Mode::Manual);
     (manual.knobs.by, manual.knobs.why) = ("governor".to_owned(), "search-load reads 2".to_owned());
     let view = governed(1.0, |state, _| {
-        state.watch.hand = Some(Hand { what: "mode manual".to_owned(), by: None, at: NOW - 40.0, why: String::new() });
+        state.watch.hand = Some(Hand {
+            what: "mode manual".to_owned(),
+            by: None,
+            at: NOW - 40.0,
+            why: String::new(),
+        });
     });
     let told = ask(Some(&manual), Some(&view), &[], None);
-    assert!(told.starts_with("50 rps, set by somebody 40 s ago; mode manual"), "{told}");
+    assert!(
+        told.starts_with("50 rps, set by somebody 40 s ago; mode manual"),
+        "{told}"
+    );
 }
 
 #[test]
 fn shadow_mode_tells_what_it_would_set_and_its_score() {
     let view = governed(1.96, |state, policy| {
-        let seen = Observation { now: NOW + 5.0, achieved_rps: Some(50.0), limiting_share: Some(1.0), ..Observation::default() };
+        let seen = Observation {
+            now: NOW + 5.0,
+            achieved_rps: Some(50.0),
+            limiting_share: Some(1.0),
+            ..Observation::default()
+        };
         state.shadow(policy, BOUNDS, &seen, 50.0);
-        state.shadow.as_mut().unwrap().score = Score { seconds: 7200.0, lower_s: 600.0, ..Score::begin(NOW - 7200.0) };
+        state.shadow.as_mut().unwrap().score = Score {
+            seconds: 7200.0,
+            lower_s: 600.0,
+            ..Score::begin(NOW - 7200.0)
+        };
     });
     let told = ask(Some(&status(50.0, Mode::Shadow)), Some(&view), &[], None);
-    assert!(told.starts_with("50 rps, set by ann 5 min ago (\"deploy\"); mode shadow: the governor would set "), "{told}");
-    assert!(told.contains(" rps, held by ") && told.contains(" s old); "), "{told}");
-    assert!(told.contains("; in 2 h of shadow mode it would have let "), "{told}");
+    assert!(
+        told.starts_with(
+            "50 rps, set by ann 5 min ago (\"deploy\"); mode shadow: the governor would set "
+        ),
+        "{told}"
+    );
+    assert!(
+        told.contains(" rps, held by ") && told.contains(" s old); "),
+        "{told}"
+    );
+    assert!(
+        told.contains("; in 2 h of shadow mode it would have let "),
+        "{told}"
+    );
 }
 
 #[test]
@@ -192,7 +307,10 @@ fn nonsense_and_a_lapsed_lease_are_told_first() {
         message: "\"ten\" cannot be used: it must be a number; running at safe_rps 5".to_owned(),
     });
     let told = ask(Some(&nonsense), None, &[], None);
-    assert_eq!(told, "5 rps, because its knob rps \"ten\" cannot be used: it must be a number; running at safe_rps 5.");
+    assert_eq!(
+        told,
+        "5 rps, because its knob rps \"ten\" cannot be used: it must be a number; running at safe_rps 5."
+    );
 
     let mut lapsed = status(118.0, Mode::Auto);
     (lapsed.lease_lapsed, lapsed.effective_rps) = (true, 5.0);
@@ -207,28 +325,64 @@ fn nonsense_and_a_lapsed_lease_are_told_first() {
 #[test]
 fn an_open_breaker_says_what_tripped_it_and_since_when() {
     let (mut state, policy) = governor(1.0);
-    let seen = |now: f64, readings| Observation { now, readings, ..Observation::default() };
-    state.tick(&policy, BOUNDS, &seen(NOW + 5.0, vec![reading("search-load", 18.0, NOW + 4.0)]));
+    let seen = |now: f64, readings| Observation {
+        now,
+        readings,
+        ..Observation::default()
+    };
+    state.tick(
+        &policy,
+        BOUNDS,
+        &seen(NOW + 5.0, vec![reading("search-load", 18.0, NOW + 4.0)]),
+    );
     state.tick(&policy, BOUNDS, &seen(NOW + 10.0, Vec::new()));
     let view = View::new(&state, &policy, NOW + 10.0).unwrap();
     let status = status(0.0, Mode::Auto);
-    let asked = Asked { name: "reindex", status: Some(&status), view: Some(&view), decisions: &[], ready: None, now: NOW + 10.0 };
+    let asked = Asked {
+        name: "reindex",
+        status: Some(&status),
+        view: Some(&view),
+        decisions: &[],
+        ready: None,
+        now: NOW + 10.0,
+    };
     assert_eq!(
         sentence(asked),
         "stopped by the breaker: search-load rose to 9 x its setpoint 5 s ago; it starts again when the load is gone."
     );
     let trip = view.last_trip.unwrap();
-    assert_eq!((trip.at, trip.by.as_str(), trip.height), (timestamp(NOW + 5.0), "search-load", 9.0));
+    assert_eq!(
+        (trip.at, trip.by.as_str(), trip.height),
+        (timestamp(NOW + 5.0), "search-load", 9.0)
+    );
 
     // A person takes over and hands back: the trip is still reported.
-    state.follow(&policy, BOUNDS, &seen(NOW + 15.0, Vec::new()), 10.0, "a person");
-    assert!(View::new(&state, &policy, NOW + 15.0).unwrap().last_trip.is_some());
+    state.follow(
+        &policy,
+        BOUNDS,
+        &seen(NOW + 15.0, Vec::new()),
+        10.0,
+        "a person",
+    );
+    assert!(
+        View::new(&state, &policy, NOW + 15.0)
+            .unwrap()
+            .last_trip
+            .is_some()
+    );
 }
 
 #[test]
 fn blindness_idleness_and_a_held_edit_have_their_words() {
     let mut stale = governed(1.8, |state, policy| {
-        state.tick(policy, BOUNDS, &Observation { now: NOW + 75.0, ..Observation::default() });
+        state.tick(
+            policy,
+            BOUNDS,
+            &Observation {
+                now: NOW + 75.0,
+                ..Observation::default()
+            },
+        );
     });
     stale.age(NOW + 75.0);
     stale.signals[0].problem = Some("http://x cannot be reached: refused".to_owned());
@@ -238,7 +392,15 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
     assert!(told.starts_with(expected), "{told}");
 
     let idle = governed(1.8, |state, policy| {
-        state.tick(policy, BOUNDS, &Observation { now: NOW + 5.0, limiting_share: Some(0.0), ..Observation::default() });
+        state.tick(
+            policy,
+            BOUNDS,
+            &Observation {
+                now: NOW + 5.0,
+                limiting_share: Some(0.0),
+                ..Observation::default()
+            },
+        );
     });
     let told = ask(Some(&status(34.2, Mode::Auto)), Some(&idle), &[], None);
     assert!(
@@ -247,14 +409,33 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
     );
 
     let held = governed(1.8, |state, policy| {
-        state.watch.hand =
-            Some(Hand { what: "rps 30".to_owned(), by: Some("bob".to_owned()), at: NOW + 5.0, why: "too fast".to_owned() });
-        let seen = Observation { now: NOW + 5.0, limiting_share: Some(1.0), knob_rps: Some(30.0), ..Observation::default() };
+        state.watch.hand = Some(Hand {
+            what: "rps 30".to_owned(),
+            by: Some("bob".to_owned()),
+            at: NOW + 5.0,
+            why: "too fast".to_owned(),
+        });
+        let seen = Observation {
+            now: NOW + 5.0,
+            limiting_share: Some(1.0),
+            knob_rps: Some(30.0),
+            ..Observation::default()
+        };
         state.tick(policy, BOUNDS, &seen);
     });
     let told = ask(Some(&status(30.0, Mode::Auto)), Some(&held), &[], None);
-    assert!(told.starts_with("30 rps, set by bob (\"too fast\") and not raised for 65 s more, search-load 1.8 of 2.0"), "{told}");
-    assert!(held.reason.contains("; bob (\"too fast\") set 30 rps 0 s ago, it is not raised for 60 s more"), "{}", held.reason);
+    assert!(
+        told.starts_with(
+            "30 rps, set by bob (\"too fast\") and not raised for 65 s more, search-load 1.8 of 2.0"
+        ),
+        "{told}"
+    );
+    assert!(
+        held.reason
+            .contains("; bob (\"too fast\") set 30 rps 0 s ago, it is not raised for 60 s more"),
+        "{}",
+        held.reason
+    );
 }
 
 #[test]
@@ -271,9 +452,15 @@ fn every_word_of_limiting_and_every_phase_has_its_words() {
                 Phase::HalfOpen => sentence.contains("after a trip"),
                 Phase::Open => sentence.contains("by the breaker: "),
             };
-            assert!(is_told && sentence.len() > 30, "{word} {phase:?}: {sentence}");
+            assert!(
+                is_told && sentence.len() > 30,
+                "{word} {phase:?}: {sentence}"
+            );
             if phase == Phase::Closed {
-                assert!(told.insert(sentence.clone()), "{word} has no words of its own: {sentence}");
+                assert!(
+                    told.insert(sentence.clone()),
+                    "{word} has no words of its own: {sentence}"
+                );
             }
         }
     }
@@ -283,10 +470,15 @@ fn every_word_of_limiting_and_every_phase_has_its_words() {
 fn what_the_watchdogs_found_is_told_at_the_end_while_the_governor_is_at_work() {
     let view = governed(0.97, |state, _| {
         let sentence = "the rate swings between 10 and 40 rps".to_owned();
-        state.watchdogs.found = vec![Found { finding: Finding::Oscillating, since: NOW - 600.0, sentence }];
+        state.watchdogs.found = vec![Found {
+            finding: Finding::Oscillating,
+            since: NOW - 600.0,
+            sentence,
+        }];
     });
     let told = ask(Some(&status(118.0, Mode::Auto)), Some(&view), &[], Some(3));
-    let expected = "; 3 jobs wait. Watchdog, oscillating for 10 min: the rate swings between 10 and 40 rps.";
+    let expected =
+        "; 3 jobs wait. Watchdog, oscillating for 10 min: the rate swings between 10 and 40 rps.";
     assert!(told.ends_with(expected), "{told}");
     let told = ask(Some(&status(118.0, Mode::Manual)), Some(&view), &[], None);
     assert!(!told.contains("Watchdog"), "{told}");
@@ -295,14 +487,19 @@ fn what_the_watchdogs_found_is_told_at_the_end_while_the_governor_is_at_work() {
 #[test]
 fn an_automatic_throttle_without_a_governor_says_so() {
     let told = ask(Some(&status(20.0, Mode::Auto)), None, &[], Some(3));
-    assert_eq!(told, "20 rps; its mode is auto, but no governor has decided yet; 3 jobs wait.");
+    assert_eq!(
+        told,
+        "20 rps; its mode is auto, but no governor has decided yet; 3 jobs wait."
+    );
 }
 
 #[test]
 fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots() {
     let policy = "[[signal]]\nname = \"refused\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01\n";
     let told = |law: &str, limit: i64| {
-        let policy = Policy::parse(&format!("{policy}{law}"), "f").unwrap().unwrap();
+        let policy = Policy::parse(&format!("{policy}{law}"), "f")
+            .unwrap()
+            .unwrap();
         let mut state = State::new(&policy, BOUNDS, 80.0, NOW - 245.0);
         for (ago, rejected) in [(240.0, 0.0), (235.0, 80.0), (230.0, 0.0)] {
             let seen = Observation {
@@ -319,12 +516,22 @@ fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots(
         status.knobs.concurrency = limit;
         let view = View::new(&state, &policy, NOW - 230.0).unwrap();
         let decided = state.plan.unwrap();
-        assert!(decided.terms["learned_quota"]["refused"]["refused_share"] == 0.2, "{:?}", decided.terms);
+        assert!(
+            decided.terms["learned_quota"]["refused"]["refused_share"] == 0.2,
+            "{:?}",
+            decided.terms
+        );
         ask(Some(&status), Some(&view), &[], None)
     };
     let rate = told("", -1);
     assert!(rate.starts_with("60 rps, "), "{rate}");
-    assert!(rate.contains("refused taught a quota of 64 rps 4 min ago, when 20 % were refused"), "{rate}");
+    assert!(
+        rate.contains("refused taught a quota of 64 rps 4 min ago, when 20 % were refused"),
+        "{rate}"
+    );
     let slots = told("[governor]\nactuator = \"concurrency\"\n", 12);
-    assert!(slots.starts_with("12 slots, ") && slots.contains("taught a quota of 64 slots"), "{slots}");
+    assert!(
+        slots.starts_with("12 slots, ") && slots.contains("taught a quota of 64 slots"),
+        "{slots}"
+    );
 }

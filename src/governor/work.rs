@@ -33,14 +33,21 @@ pub struct Work {
 
 impl Default for Work {
     fn default() -> Self {
-        Self { w: 1.0, known: false, jobs: 0.0, seconds: 0.0 }
+        Self {
+            w: 1.0,
+            known: false,
+            jobs: 0.0,
+            seconds: 0.0,
+        }
     }
 }
 
 impl Work {
     /// Returns false if rates cannot be computed with it, because the stored state is invalid.
     pub(super) fn is_sound(&self) -> bool {
-        let counts = [self.jobs, self.seconds].into_iter().all(|x| x.is_finite() && x >= 0.0);
+        let counts = [self.jobs, self.seconds]
+            .into_iter()
+            .all(|x| x.is_finite() && x >= 0.0);
         counts && (1e-9..=1e9).contains(&self.w)
     }
 
@@ -48,12 +55,24 @@ impl Work {
     ///
     /// Returns the factor by which the unit of work changed when it became known, and the mean. A
     /// mean more than `step` times the previous one counts at once.
-    pub fn learn(&mut self, n: f64, duration_s: Option<f64>, dt: f64, step: f64) -> (Option<f64>, f64) {
-        let Some(duration_s) = duration_s.filter(|d| d.is_finite() && *d > 0.0).map(|d| within(d, 1e-6, 1e5)) else {
+    pub fn learn(
+        &mut self,
+        n: f64,
+        duration_s: Option<f64>,
+        dt: f64,
+        step: f64,
+    ) -> (Option<f64>, f64) {
+        let Some(duration_s) = duration_s
+            .filter(|d| d.is_finite() && *d > 0.0)
+            .map(|d| within(d, 1e-6, 1e5))
+        else {
             return (None, self.w);
         };
         let keep = (-dt / OVER_S).exp();
-        if self.known && n >= FIRST && duration_s > self.w * (1.0 + STEP_ERRORS / n.sqrt()).max(step) {
+        if self.known
+            && n >= FIRST
+            && duration_s > self.w * (1.0 + STEP_ERRORS / n.sqrt()).max(step)
+        {
             (self.w, self.jobs, self.seconds) = (duration_s, n, n * duration_s);
             return (None, self.w);
         }

@@ -118,7 +118,12 @@ impl Context {
         throttles: Arc<dyn throttle::Store>,
         checkpoints: Arc<dyn Checkpoints>,
     ) -> Self {
-        Self { job, cancelled, throttles, checkpoints }
+        Self {
+            job,
+            cancelled,
+            throttles,
+            checkpoints,
+        }
     }
 
     /// Reports the real cost of the job, in tokens of its throttle; the last report counts.
@@ -149,7 +154,9 @@ impl Context {
     /// Returns the widest scope that an untrusted server may slow down, as set by the throttle; the
     /// job's key alone if the throttle cannot be read.
     pub async fn trust_scope(&self) -> throttle::Scope {
-        let Ok(name) = throttle::Name::new(self.job.throttle.as_str()) else { return throttle::Scope::Key };
+        let Ok(name) = throttle::Name::new(self.job.throttle.as_str()) else {
+            return throttle::Scope::Key;
+        };
         let status = self.throttles.status(&name).await.ok().flatten();
         status.map_or(throttle::Scope::Key, |status| status.knobs.trust_scope)
     }
@@ -204,7 +211,9 @@ impl Context {
     ///
     /// Fails with [`CheckpointError::LeaseLost`] if another worker holds the job.
     pub async fn checkpoint(&self, at: &Checkpoint) -> Result<(), CheckpointError> {
-        self.checkpoints.store(self.job.id, self.job.fence, at).await
+        self.checkpoints
+            .store(self.job.id, self.job.fence, at)
+            .await
     }
 
     /// Reports the progress of the job, for people; `done` is its cursor as well.
@@ -224,16 +233,31 @@ impl Context {
     ///     Ok(())
     /// }
     /// ```
-    pub async fn progress(&self, done: i64, total: Option<i64>, note: impl Into<String>) -> Result<(), CheckpointError> {
+    pub async fn progress(
+        &self,
+        done: i64,
+        total: Option<i64>,
+        note: impl Into<String>,
+    ) -> Result<(), CheckpointError> {
         let is_whole = total.is_some_and(|total| done >= total);
         {
-            let mut last = self.job.last_progress.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self
+                .job
+                .last_progress
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             if !is_whole && last.is_some_and(|at| at.elapsed() < PROGRESS_EVERY) {
                 return Ok(());
             }
             *last = Some(Instant::now());
         }
-        self.checkpoint(&Checkpoint { cursor: json!(done), done, total, note: note.into() }).await
+        self.checkpoint(&Checkpoint {
+            cursor: json!(done),
+            done,
+            total,
+            note: note.into(),
+        })
+        .await
     }
 }
 
@@ -272,5 +296,10 @@ pub trait Checkpoints: Send + Sync + 'static {
     fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>>;
 
     /// Stores a checkpoint if `fence` still holds the job's lease.
-    fn store<'a>(&'a self, job_id: i64, fence: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>>;
+    fn store<'a>(
+        &'a self,
+        job_id: i64,
+        fence: i64,
+        at: &'a Checkpoint,
+    ) -> BoxFuture<'a, Result<(), CheckpointError>>;
 }

@@ -28,29 +28,44 @@ pub struct Fault(Outcome);
 impl Fault {
     /// Returns a fault that a retry cannot cure: the job becomes a dead letter.
     pub fn dead(error: impl fmt::Display) -> Self {
-        Self(Outcome::Dead { error: error.to_string() })
+        Self(Outcome::Dead {
+            error: error.to_string(),
+        })
     }
 
     /// Returns a fault that is retried after the usual back-off; the same as `?` on an error.
     pub fn retry(error: impl fmt::Display) -> Self {
-        Self(Outcome::Retry { after: None, error: error.to_string() })
+        Self(Outcome::Retry {
+            after: None,
+            error: error.to_string(),
+        })
     }
 
     /// Returns a fault that is retried after `after` instead of the usual back-off.
     pub fn retry_after(after: Duration, error: impl fmt::Display) -> Self {
-        Self(Outcome::Retry { after: Some(after), error: error.to_string() })
+        Self(Outcome::Retry {
+            after: Some(after),
+            error: error.to_string(),
+        })
     }
 
     /// Returns a fault of work that was handed over and not answered, so it is unknown whether it
     /// was done.
     pub fn ambiguous(policy: OnAmbiguous, error: impl fmt::Display) -> Self {
-        Self(Outcome::Ambiguous { policy, error: error.to_string() })
+        Self(Outcome::Ambiguous {
+            policy,
+            error: error.to_string(),
+        })
     }
 
     /// Returns a refusal by the receiver, which pauses the job's key for `delay`, or for the usual
     /// time; no attempt is used.
     pub fn throttled(delay: Option<Duration>, error: impl fmt::Display) -> Self {
-        Self(Outcome::Throttled { scope: Scope::Key, delay, error: error.to_string() })
+        Self(Outcome::Throttled {
+            scope: Scope::Key,
+            delay,
+            error: error.to_string(),
+        })
     }
 
     /// Returns a fault that runs the job again after `delay`; no attempt is used.
@@ -130,28 +145,48 @@ mod tests {
     use super::*;
 
     fn retry(error: &str) -> Outcome {
-        Outcome::Retry { after: None, error: error.to_owned() }
+        Outcome::Retry {
+            after: None,
+            error: error.to_owned(),
+        }
     }
 
     #[test]
     fn any_error_is_tried_again_and_told_with_its_causes() {
         let plain: Result<(), _> = "x".parse::<u8>().map(drop);
         assert_eq!(plain.into_outcome(), retry("invalid digit found in string"));
-        let of_anyhow: anyhow::Result<()> = Err(anyhow::anyhow!("the root").context("the middle").context("the top"));
-        assert_eq!(of_anyhow.into_outcome(), retry("the top: the middle: the root"));
+        let of_anyhow: anyhow::Result<()> = Err(anyhow::anyhow!("the root")
+            .context("the middle")
+            .context("the top"));
+        assert_eq!(
+            of_anyhow.into_outcome(),
+            retry("the top: the middle: the root")
+        );
         assert_eq!(Err::<(), _>("a text").into_outcome(), retry("a text"));
         let by_question_mark = || -> Result<(), Fault> {
             let _: u8 = "x".parse()?;
             Ok(())
         };
-        assert_eq!(by_question_mark().into_outcome(), retry("invalid digit found in string"));
+        assert_eq!(
+            by_question_mark().into_outcome(),
+            retry("invalid digit found in string")
+        );
     }
 
     #[test]
     fn what_is_no_plain_error_keeps_its_meaning() {
         assert_eq!(Ok::<(), Fault>(()).into_outcome(), Outcome::Done);
-        assert_eq!(Err::<(), _>(Fault::dead("no")).into_outcome(), Outcome::Dead { error: "no".into() });
-        assert_eq!(Ok::<_, Fault>(Outcome::Cancelled).into_outcome(), Outcome::Cancelled);
-        assert_eq!(Err::<(), _>(CheckpointError::LeaseLost(1)).into_outcome(), Outcome::HandedBack);
+        assert_eq!(
+            Err::<(), _>(Fault::dead("no")).into_outcome(),
+            Outcome::Dead { error: "no".into() }
+        );
+        assert_eq!(
+            Ok::<_, Fault>(Outcome::Cancelled).into_outcome(),
+            Outcome::Cancelled
+        );
+        assert_eq!(
+            Err::<(), _>(CheckpointError::LeaseLost(1)).into_outcome(),
+            Outcome::HandedBack
+        );
     }
 }

@@ -156,8 +156,16 @@ impl Kinds {
 
     /// Overrides the handler of a kind with settings; returns false if there is no such kind here.
     pub fn tune(&mut self, kind: &str, tuning: &Tuning) -> bool {
-        let Some(handler) = self.0.get(kind).cloned() else { return false };
-        self.0.insert(kind.to_owned(), Arc::new(Tuned { handler, tuning: tuning.clone() }));
+        let Some(handler) = self.0.get(kind).cloned() else {
+            return false;
+        };
+        self.0.insert(
+            kind.to_owned(),
+            Arc::new(Tuned {
+                handler,
+                tuning: tuning.clone(),
+            }),
+        );
         true
     }
 
@@ -168,7 +176,10 @@ impl Kinds {
 
     /// Returns the capabilities that all handlers offer together.
     pub fn offers(&self) -> BTreeMap<String, String> {
-        self.0.values().flat_map(|handler| handler.offers()).collect()
+        self.0
+            .values()
+            .flat_map(|handler| handler.offers())
+            .collect()
     }
 
     /// Returns the kinds in the order of their names.
@@ -240,14 +251,23 @@ mod tests {
     fn settings_of_a_kind_win_over_its_handler_and_leave_the_rest() {
         let mut kinds = Kinds::default();
         kinds.register_fn("mail", |_: Job, _: Context| async { Outcome::Done });
-        let tuning =
-            Tuning { timeout: Some(Duration::from_secs(7)), retry_max: Some(Duration::from_secs(60)), ..Tuning::default() };
+        let tuning = Tuning {
+            timeout: Some(Duration::from_secs(7)),
+            retry_max: Some(Duration::from_secs(60)),
+            ..Tuning::default()
+        };
 
         assert!(kinds.tune("mail", &tuning) && !kinds.tune("post", &tuning));
 
         let mail = kinds.get("mail").unwrap();
         assert_eq!(mail.timeout(), Some(Duration::from_secs(7)));
-        assert_eq!(mail.retry(), Policy { max: Duration::from_secs(60), ..Policy::default() });
+        assert_eq!(
+            mail.retry(),
+            Policy {
+                max: Duration::from_secs(60),
+                ..Policy::default()
+            }
+        );
         assert_eq!(kinds.names(), ["mail"]);
     }
 }

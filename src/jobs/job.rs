@@ -134,12 +134,18 @@ impl NewJob {
 
     /// Sets the name of the throttle that limits the job.
     pub fn throttle(self, name: impl Into<String>) -> Self {
-        Self { throttle: name.into(), ..self }
+        Self {
+            throttle: name.into(),
+            ..self
+        }
     }
 
     /// Sets the rate-limit key; each key has its own lane in the throttle.
     pub fn key(self, key: impl Into<String>) -> Self {
-        Self { key: key.into(), ..self }
+        Self {
+            key: key.into(),
+            ..self
+        }
     }
 
     /// Sets the priority: 0 runs first, 3 last.
@@ -149,35 +155,53 @@ impl NewJob {
 
     /// Sets the earliest start.
     pub fn run_at(self, at: Timestamp) -> Self {
-        Self { run_at: Some(at), ..self }
+        Self {
+            run_at: Some(at),
+            ..self
+        }
     }
 
     /// Sets the number of attempts before the job is dead, 1 to 1000.
     pub fn max_attempts(self, attempts: i32) -> Self {
-        Self { max_attempts: attempts, ..self }
+        Self {
+            max_attempts: attempts,
+            ..self
+        }
     }
 
     /// Sets the tokens that the job takes from its throttle.
     pub fn cost(self, tokens: f64) -> Self {
-        Self { cost: tokens, ..self }
+        Self {
+            cost: tokens,
+            ..self
+        }
     }
 
     /// Sets the unique key: no second job of this kind with this key is created while the first is
     /// unfinished.
     pub fn unique(self, key: impl Into<String>) -> Self {
-        Self { unique_key: Some(key.into()), ..self }
+        Self {
+            unique_key: Some(key.into()),
+            ..self
+        }
     }
 
     /// Keeps the key of [`NewJob::unique`] taken for this long after enqueueing, whether or not the
     /// job has finished.
     pub fn unique_for(self, window: Duration) -> Self {
-        Self { unique_for: Some(window.as_secs_f64()), ..self }
+        Self {
+            unique_for: Some(window.as_secs_f64()),
+            ..self
+        }
     }
 
     /// Replaces the waiting job with the same key of [`NewJob::unique`]; a running job is left
     /// alone, and this one runs after it.
     pub fn replace(self) -> Self {
-        Self { replace: true, ..self }
+        Self {
+            replace: true,
+            ..self
+        }
     }
 
     /// Waits this long for the next job with the same key of [`NewJob::unique`], which replaces
@@ -186,32 +210,49 @@ impl NewJob {
     /// The last job of such a series starts at the latest ten times as long after the first, unless
     /// [`NewJob::debounce_max`] sets another bound.
     pub fn debounce(self, quiet: Duration) -> Self {
-        Self { debounce_s: Some(quiet.as_secs_f64()), ..self }
+        Self {
+            debounce_s: Some(quiet.as_secs_f64()),
+            ..self
+        }
     }
 
     /// Sets the latest start of a series of jobs with [`NewJob::debounce`], counted from the first
     /// of them.
     pub fn debounce_max(self, longest: Duration) -> Self {
-        Self { debounce_max_s: Some(longest.as_secs_f64()), ..self }
+        Self {
+            debounce_max_s: Some(longest.as_secs_f64()),
+            ..self
+        }
     }
 
     /// Sets the timeout of one attempt, instead of the timeout of the kind.
     pub fn timeout(self, longest: Duration) -> Self {
-        Self { timeout_s: Some(longest.as_secs_f64()), ..self }
+        Self {
+            timeout_s: Some(longest.as_secs_f64()),
+            ..self
+        }
     }
 
     /// Sets the trace that the job belongs to, as a W3C `traceparent`.
     pub fn traceparent(self, trace: impl Into<String>) -> Self {
-        Self { traceparent: Some(trace.into()), ..self }
+        Self {
+            traceparent: Some(trace.into()),
+            ..self
+        }
     }
 
     /// Returns true if the text is a W3C `traceparent`: version, trace, parent and flags in
     /// lowercase hexadecimal, with neither trace nor parent all zeros.
     pub fn is_traceparent(text: &str) -> bool {
         let parts: Vec<&str> = text.split('-').collect();
-        let [version, trace, parent, flags] = parts.as_slice() else { return false };
+        let [version, trace, parent, flags] = parts.as_slice() else {
+            return false;
+        };
         let is_hex = |part: &str, digits: usize| {
-            part.len() == digits && part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+            part.len() == digits
+                && part
+                    .bytes()
+                    .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
         };
         let is_some = |part: &str| part.bytes().any(|byte| byte != b'0');
         is_hex(version, 2)

@@ -98,7 +98,10 @@ pub struct Ledger {
 impl Ledger {
     /// Returns the entries of `found` whose throttle is not known yet.
     pub fn strangers<'a>(&self, found: &'a [Found]) -> Vec<&'a Found> {
-        found.iter().filter(|one| !self.lanes.contains_key(&one.lane_id)).collect()
+        found
+            .iter()
+            .filter(|one| !self.lanes.contains_key(&one.lane_id))
+            .collect()
     }
 
     /// Records an entry of the directory, unless its lane is known.
@@ -136,7 +139,9 @@ impl Ledger {
     /// Records a page of jobs of another part.
     pub fn others(&mut self, part: Part, page: &[Found], today: i64) {
         for one in page {
-            let Some(lane) = self.lanes.get_mut(&one.lane_id) else { continue };
+            let Some(lane) = self.lanes.get_mut(&one.lane_id) else {
+                continue;
+            };
             lane.seen = true;
             self.throttles[lane.throttle as usize].counting[part as usize] += one.jobs;
             self.refresh(one.lane_id, today);
@@ -157,7 +162,8 @@ impl Ledger {
             }
         } else {
             for throttle in &mut self.throttles {
-                throttle.now.jobs[part as usize] = std::mem::take(&mut throttle.counting[part as usize]);
+                throttle.now.jobs[part as usize] =
+                    std::mem::take(&mut throttle.counting[part as usize]);
             }
         }
         self.ended[part as usize] = true;
@@ -192,7 +198,9 @@ impl Ledger {
         while taken.len() < max
             && let Some(id) = self.changed.pop_front()
         {
-            let Some(lane) = self.lanes.get_mut(&id) else { continue };
+            let Some(lane) = self.lanes.get_mut(&id) else {
+                continue;
+            };
             lane.queued = false;
             // The lane may have changed back since it was queued.
             if lane.written != lane.ready || lane.day != today {
@@ -210,7 +218,11 @@ impl Ledger {
 
     /// Takes at most `max` throttles whose figures are to be written; they count as written.
     pub fn take_throttles(&mut self, max: usize) -> Vec<(&str, Figures)> {
-        let fresh = self.throttles.iter_mut().zip(&self.names).filter(|(throttle, _)| throttle.written != Some(throttle.now));
+        let fresh = self
+            .throttles
+            .iter_mut()
+            .zip(&self.names)
+            .filter(|(throttle, _)| throttle.written != Some(throttle.now));
         let mut taken = Vec::new();
         for (throttle, name) in fresh.take(max) {
             throttle.written = Some(throttle.now);
@@ -252,14 +264,19 @@ impl Ledger {
             return;
         }
         let between = self.lanes.range((from, next.map_or(Unbounded, Excluded)));
-        let empty: Vec<i64> = between.filter(|(_, lane)| lane.ready > 0 || lane.written > 0).map(|(id, _)| *id).collect();
+        let empty: Vec<i64> = between
+            .filter(|(_, lane)| lane.ready > 0 || lane.written > 0)
+            .map(|(id, _)| *id)
+            .collect();
         for id in empty {
             self.set_ready(id, 0, i64::MAX, today);
         }
     }
 
     fn set_ready(&mut self, id: i64, jobs: i64, oldest: i64, today: i64) {
-        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
         self.throttles[lane.throttle as usize].now.jobs[Part::Ready as usize] += jobs - lane.ready;
         (lane.ready, lane.oldest) = (jobs, oldest);
         lane.seen |= jobs > 0;
@@ -267,7 +284,9 @@ impl Ledger {
     }
 
     fn refresh(&mut self, id: i64, today: i64) {
-        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
         let is_due = lane.written != lane.ready || lane.seen && lane.day != today;
         if is_due && !lane.queued {
             lane.queued = true;
@@ -283,19 +302,32 @@ mod tests {
     const TODAY: i64 = 20_000;
 
     fn found(lane_id: i64, jobs: i64, oldest: i64) -> Found {
-        Found { lane_id, jobs, oldest }
+        Found {
+            lane_id,
+            jobs,
+            oldest,
+        }
     }
 
     fn ledger(lanes: &[(i64, &str)]) -> Ledger {
         let mut ledger = Ledger::default();
         for (lane_id, throttle) in lanes {
-            ledger.introduce(&Entry { lane_id: *lane_id, throttle: (*throttle).to_owned(), depth: 0, day: TODAY });
+            ledger.introduce(&Entry {
+                lane_id: *lane_id,
+                throttle: (*throttle).to_owned(),
+                depth: 0,
+                day: TODAY,
+            });
         }
         ledger
     }
 
     fn figures(ledger: &mut Ledger) -> Vec<(String, [i64; 4], Option<i64>)> {
-        ledger.take_throttles(100).into_iter().map(|(name, figures)| (name.to_owned(), figures.jobs, figures.oldest)).collect()
+        ledger
+            .take_throttles(100)
+            .into_iter()
+            .map(|(name, figures)| (name.to_owned(), figures.jobs, figures.oldest))
+            .collect()
     }
 
     #[test]
@@ -306,19 +338,37 @@ mod tests {
         ledger.end(Part::Ready, TODAY);
 
         assert_eq!(ledger.take_lanes(10, TODAY), [(1, 2), (2, 7), (3, 1)]);
-        assert_eq!(figures(&mut ledger), [("a".into(), [9, 0, 0, 0], Some(5)), ("b".into(), [1, 0, 0, 0], Some(70))]);
+        assert_eq!(
+            figures(&mut ledger),
+            [
+                ("a".into(), [9, 0, 0, 0], Some(5)),
+                ("b".into(), [1, 0, 0, 0], Some(70))
+            ]
+        );
     }
 
     #[test]
     fn a_lane_that_the_walk_passes_over_is_empty_and_one_that_lies_ahead_keeps_its_figure() {
         let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "a"), (4, "a")]);
-        ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3), found(4, 1, 4)], TODAY);
+        ledger.ready(
+            &[
+                found(1, 1, 1),
+                found(2, 1, 2),
+                found(3, 1, 3),
+                found(4, 1, 4),
+            ],
+            TODAY,
+        );
         ledger.end(Part::Ready, TODAY);
         ledger.take_lanes(10, TODAY);
 
         ledger.ready(&[found(3, 5, 3)], TODAY);
 
-        assert_eq!(ledger.take_lanes(10, TODAY), [(1, 0), (2, 0)], "3 is not left behind yet, 4 lies ahead");
+        assert_eq!(
+            ledger.take_lanes(10, TODAY),
+            [(1, 0), (2, 0)],
+            "3 is not left behind yet, 4 lies ahead"
+        );
         assert_eq!(figures(&mut ledger)[0].1[0], 2);
         ledger.end(Part::Ready, TODAY);
         assert_eq!(ledger.take_lanes(10, TODAY), [(3, 5), (4, 0)]);
@@ -333,7 +383,10 @@ mod tests {
             ledger.end(Part::Ready, TODAY);
         }
         assert_eq!(ledger.take_lanes(2, TODAY).len(), 2);
-        assert_eq!((ledger.lanes_waiting(), ledger.take_lanes(2, TODAY).len()), (1, 1));
+        assert_eq!(
+            (ledger.lanes_waiting(), ledger.take_lanes(2, TODAY).len()),
+            (1, 1)
+        );
         assert_eq!(figures(&mut ledger).len(), 1);
 
         ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
@@ -342,7 +395,11 @@ mod tests {
         assert!(ledger.take_lanes(10, TODAY).is_empty() && figures(&mut ledger).is_empty());
         ledger.ready(&[found(1, 1, 1)], TODAY + 1);
         ledger.ready(&[found(2, 1, 2)], TODAY + 1);
-        assert_eq!(ledger.take_lanes(10, TODAY + 1), [(1, 1)], "a lane that is in use is written once a day");
+        assert_eq!(
+            ledger.take_lanes(10, TODAY + 1),
+            [(1, 1)],
+            "a lane that is in use is written once a day"
+        );
     }
 
     #[test]
@@ -350,20 +407,41 @@ mod tests {
         let mut ledger = ledger(&[(1, "a"), (2, "b")]);
         ledger.others(Part::Dead, &[found(1, 3, 1)], TODAY);
         ledger.others(Part::Dead, &[found(1, 2, 9), found(2, 1, 8)], TODAY);
-        assert!(figures(&mut ledger).iter().all(|(_, jobs, _)| *jobs == [0; 4]));
+        assert!(
+            figures(&mut ledger)
+                .iter()
+                .all(|(_, jobs, _)| *jobs == [0; 4])
+        );
         ledger.end(Part::Dead, TODAY);
-        assert_eq!(figures(&mut ledger).iter().map(|(_, jobs, _)| jobs[3]).collect::<Vec<_>>(), [5, 1]);
+        assert_eq!(
+            figures(&mut ledger)
+                .iter()
+                .map(|(_, jobs, _)| jobs[3])
+                .collect::<Vec<_>>(),
+            [5, 1]
+        );
 
         ledger.end(Part::Dead, TODAY);
 
-        assert_eq!(figures(&mut ledger).iter().map(|(_, jobs, _)| jobs[3]).collect::<Vec<_>>(), [0, 0]);
+        assert_eq!(
+            figures(&mut ledger)
+                .iter()
+                .map(|(_, jobs, _)| jobs[3])
+                .collect::<Vec<_>>(),
+            [0, 0]
+        );
         assert!(!ledger.is_whole());
     }
 
     #[test]
     fn a_lane_without_jobs_is_forgotten_after_two_rounds_and_its_old_figure_is_taken_back_first() {
         let mut ledger = Ledger::default();
-        ledger.introduce(&Entry { lane_id: 7, throttle: "a".into(), depth: 12, day: TODAY });
+        ledger.introduce(&Entry {
+            lane_id: 7,
+            throttle: "a".into(),
+            depth: 12,
+            day: TODAY,
+        });
         let round = |ledger: &mut Ledger| {
             PARTS.iter().for_each(|part| ledger.end(*part, TODAY));
             assert!(ledger.round() && ledger.is_whole());

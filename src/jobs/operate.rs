@@ -40,7 +40,12 @@ impl Signed {
             (None, None) => part(&self.by),
             (token, tenant) => {
                 let part = |text: &Option<String>| part(text.as_deref().unwrap_or_default());
-                format!("{}{SEPARATOR}{}{SEPARATOR}{}", self.by.replace(SEPARATOR, ""), part(token), part(tenant))
+                format!(
+                    "{}{SEPARATOR}{}{SEPARATOR}{}",
+                    self.by.replace(SEPARATOR, ""),
+                    part(token),
+                    part(tenant)
+                )
             }
         }
     }
@@ -98,12 +103,20 @@ pub struct Walk {
 impl Walk {
     /// Returns the first step of a walk that changes up to `max_jobs`.
     pub fn of(max_jobs: i64) -> Self {
-        Self { max_jobs, dry_run: false, start: None }
+        Self {
+            max_jobs,
+            dry_run: false,
+            start: None,
+        }
     }
 
     /// Returns the first step of a walk that only counts.
     pub fn count() -> Self {
-        Self { max_jobs: BATCH_JOBS_MAX, dry_run: true, start: None }
+        Self {
+            max_jobs: BATCH_JOBS_MAX,
+            dry_run: true,
+            start: None,
+        }
     }
 }
 
@@ -161,7 +174,21 @@ mod tests {
 
     #[test]
     fn a_count_that_stopped_early_says_so() {
-        assert_eq!(Count { jobs: 10_000, more: true }.to_string(), "10000+");
-        assert_eq!(Count { jobs: 3, more: false }.to_string(), "3");
+        assert_eq!(
+            Count {
+                jobs: 10_000,
+                more: true
+            }
+            .to_string(),
+            "10000+"
+        );
+        assert_eq!(
+            Count {
+                jobs: 3,
+                more: false
+            }
+            .to_string(),
+            "3"
+        );
     }
 }

@@ -209,7 +209,10 @@ pub enum LanesAfter {
 
 impl LanesAfter {
     /// The first page by depth.
-    pub const DEEPEST: Self = Self::Depth { depth: i64::MAX, lane_id: i64::MAX };
+    pub const DEEPEST: Self = Self::Depth {
+        depth: i64::MAX,
+        lane_id: i64::MAX,
+    };
 }
 
 /// A page of lanes, and the position of the next page.

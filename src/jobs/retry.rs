@@ -31,23 +31,41 @@ impl Default for Policy {
     /// Returns a policy with waits of up to 2 s, doubling up to an hour, and the attempts that the
     /// job allows.
     fn default() -> Self {
-        Self { base: Duration::from_secs(2), factor: 2.0, max: Duration::from_secs(3600), max_attempts: None }
+        Self {
+            base: Duration::from_secs(2),
+            factor: 2.0,
+            max: Duration::from_secs(3600),
+            max_attempts: None,
+        }
     }
 }
 
 impl Policy {
     /// Returns a policy with the same longest wait after each failure.
     pub fn every(wait: Duration) -> Self {
-        Self { base: wait, factor: 1.0, max: wait, ..Self::default() }
+        Self {
+            base: wait,
+            factor: 1.0,
+            max: wait,
+            ..Self::default()
+        }
     }
 
     /// Returns the longest wait after attempt number `attempt` (from 1) failed, at most
     /// [`LONGEST_WAIT`].
     pub fn longest(&self, attempt: i32) -> Duration {
         let max = self.max.min(LONGEST_WAIT);
-        let grown = self.base.as_secs_f64() * self.factor.max(1.0).powi(attempt.max(1).saturating_sub(1).min(1024));
+        let grown = self.base.as_secs_f64()
+            * self
+                .factor
+                .max(1.0)
+                .powi(attempt.max(1).saturating_sub(1).min(1024));
         // Unbounded growth and NaN end at the maximum.
-        if grown < max.as_secs_f64() { Duration::from_secs_f64(grown) } else { max }
+        if grown < max.as_secs_f64() {
+            Duration::from_secs_f64(grown)
+        } else {
+            max
+        }
     }
 
     /// Returns the wait after attempt number `attempt` (from 1) failed.
@@ -55,13 +73,22 @@ impl Policy {
     /// Half of the longest wait is fixed and half is drawn by `unit_random` in `0..1`, so that jobs
     /// that failed together do not come back together.
     pub fn delay(&self, attempt: i32, unit_random: f64) -> Duration {
-        let drawn = if unit_random.is_finite() { unit_random.clamp(0.0, 1.0) } else { 1.0 };
-        self.longest(attempt).mul_f64(0.5 + 0.5 * drawn).min(self.max)
+        let drawn = if unit_random.is_finite() {
+            unit_random.clamp(0.0, 1.0)
+        } else {
+            1.0
+        };
+        self.longest(attempt)
+            .mul_f64(0.5 + 0.5 * drawn)
+            .min(self.max)
     }
 
     /// Returns true if attempt number `attempt` was the last of a job that allows `max_attempts`.
     pub fn is_last(&self, attempt: i32, max_attempts: i32) -> bool {
-        attempt >= self.max_attempts.map_or(max_attempts, |most| most.min(max_attempts))
+        attempt
+            >= self
+                .max_attempts
+                .map_or(max_attempts, |most| most.min(max_attempts))
     }
 }
 
@@ -88,21 +115,40 @@ mod tests {
     #[test]
     fn a_steady_policy_waits_the_same_each_time() {
         let steady = Policy::every(Duration::from_secs(30));
-        assert_eq!([1, 2, 50].map(|attempt| steady.longest(attempt).as_secs()), [30, 30, 30]);
+        assert_eq!(
+            [1, 2, 50].map(|attempt| steady.longest(attempt).as_secs()),
+            [30, 30, 30]
+        );
     }
 
     #[test]
     fn a_policy_without_bounds_ends_at_the_longest_wait_there_is() {
-        let endless = Policy { base: Duration::MAX, max: Duration::MAX, ..Policy::default() };
+        let endless = Policy {
+            base: Duration::MAX,
+            max: Duration::MAX,
+            ..Policy::default()
+        };
 
-        assert_eq!([1, 50].map(|attempt| endless.delay(attempt, 1.0)), [LONGEST_WAIT; 2]);
+        assert_eq!(
+            [1, 50].map(|attempt| endless.delay(attempt, 1.0)),
+            [LONGEST_WAIT; 2]
+        );
     }
 
     #[test]
     fn the_kinds_limit_of_attempts_and_the_jobs_own_hold_whichever_is_less() {
-        let three = Policy { max_attempts: Some(3), ..Policy::default() };
-        assert_eq!([1, 2, 3].map(|attempt| three.is_last(attempt, 10)), [false, false, true]);
-        assert_eq!([1, 2].map(|attempt| three.is_last(attempt, 2)), [false, true]);
+        let three = Policy {
+            max_attempts: Some(3),
+            ..Policy::default()
+        };
+        assert_eq!(
+            [1, 2, 3].map(|attempt| three.is_last(attempt, 10)),
+            [false, false, true]
+        );
+        assert_eq!(
+            [1, 2].map(|attempt| three.is_last(attempt, 2)),
+            [false, true]
+        );
         assert!(!Policy::default().is_last(9, 10) && Policy::default().is_last(10, 10));
     }
 

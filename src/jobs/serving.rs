@@ -27,7 +27,10 @@ pub struct Serving {
 impl Serving {
     /// Returns true if the worker runs jobs that need this capability, named as in [`not_served`].
     pub fn serves(&self, need: &str) -> bool {
-        self.offers.contains_key(need) || need.strip_prefix("the kind ").is_some_and(|kind| self.kinds.contains(kind))
+        self.offers.contains_key(need)
+            || need
+                .strip_prefix("the kind ")
+                .is_some_and(|kind| self.kinds.contains(kind))
     }
 
     fn called(&self) -> String {
@@ -49,14 +52,25 @@ pub fn need_of(kept: &str) -> Option<&str> {
 ///
 /// A job goes to a worker that can run it, but later than it might.
 pub fn differences(workers: &[Serving]) -> Vec<String> {
-    let kinds = workers.iter().flat_map(|worker| &worker.kinds).map(|kind| format!("the kind {kind}"));
-    let offers = workers.iter().flat_map(|worker| worker.offers.keys().cloned());
+    let kinds = workers
+        .iter()
+        .flat_map(|worker| &worker.kinds)
+        .map(|kind| format!("the kind {kind}"));
+    let offers = workers
+        .iter()
+        .flat_map(|worker| worker.offers.keys().cloned());
     let all: BTreeSet<String> = kinds.chain(offers).collect();
     let mut said = Vec::new();
     for one in &all {
-        let (with, without): (Vec<&Serving>, Vec<&Serving>) = workers.iter().partition(|worker| worker.serves(one));
+        let (with, without): (Vec<&Serving>, Vec<&Serving>) =
+            workers.iter().partition(|worker| worker.serves(one));
         if !without.is_empty() {
-            said.push(format!("{} of {} workers serve {one}; not served by {}", with.len(), workers.len(), named(&without)));
+            said.push(format!(
+                "{} of {} workers serve {one}; not served by {}",
+                with.len(),
+                workers.len(),
+                named(&without)
+            ));
         }
         let mut digests: BTreeMap<&str, Vec<&Serving>> = BTreeMap::new();
         for worker in with {
@@ -66,16 +80,27 @@ pub fn differences(workers: &[Serving]) -> Vec<String> {
         }
         if digests.len() > 1 {
             let groups: Vec<String> = digests.values().map(|group| named(group)).collect();
-            said.push(format!("the settings of {one} differ between {}", groups.join(" and ")));
+            said.push(format!(
+                "the settings of {one} differ between {}",
+                groups.join(" and ")
+            ));
         }
     }
     said
 }
 
 fn named(workers: &[&Serving]) -> String {
-    let names: Vec<String> = workers.iter().take(NAMED).map(|worker| worker.called()).collect();
+    let names: Vec<String> = workers
+        .iter()
+        .take(NAMED)
+        .map(|worker| worker.called())
+        .collect();
     let more = workers.len().saturating_sub(NAMED);
-    if more > 0 { format!("{} and {more} more", names.join(", ")) } else { names.join(", ") }
+    if more > 0 {
+        format!("{} and {more} more", names.join(", "))
+    } else {
+        names.join(", ")
+    }
 }
 
 #[cfg(test)]
@@ -83,8 +108,16 @@ mod tests {
     use super::*;
 
     fn worker(id: i32, kinds: &[&str], offers: &[(&str, &str)]) -> Serving {
-        let offers = offers.iter().map(|(what, digest)| ((*what).to_owned(), (*digest).to_owned())).collect();
-        Serving { id, name: "w".into(), kinds: kinds.iter().map(|kind| (*kind).to_owned()).collect(), offers }
+        let offers = offers
+            .iter()
+            .map(|(what, digest)| ((*what).to_owned(), (*digest).to_owned()))
+            .collect();
+        Serving {
+            id,
+            name: "w".into(),
+            kinds: kinds.iter().map(|kind| (*kind).to_owned()).collect(),
+            offers,
+        }
     }
 
     #[test]

@@ -10,8 +10,19 @@ const KIND: &str = "http";
 const HIDDEN: &str = "***";
 
 /// Parts of the names of headers that carry credentials.
-const SECRET_PARTS: [&str; 11] =
-    ["auth", "cookie", "credential", "jwt", "key", "passw", "secret", "session", "sig", "token", "csrf"];
+const SECRET_PARTS: [&str; 11] = [
+    "auth",
+    "cookie",
+    "credential",
+    "jwt",
+    "key",
+    "passw",
+    "secret",
+    "session",
+    "sig",
+    "token",
+    "csrf",
+];
 
 /// Headers that match those parts and carry no credentials.
 const PUBLIC: [&str; 2] = ["idempotency-key", "x-idempotency-key"];
@@ -32,7 +43,11 @@ pub fn mask_args(kind: &str, args: &mut Value) {
         && (!parsed.username().is_empty() || parsed.password().is_some())
     {
         let is_masked = parsed.set_username(HIDDEN).is_ok() && parsed.set_password(None).is_ok();
-        *url = if is_masked { String::from(parsed).into() } else { HIDDEN.into() };
+        *url = if is_masked {
+            String::from(parsed).into()
+        } else {
+            HIDDEN.into()
+        };
     }
 }
 
@@ -64,7 +79,11 @@ mod tests {
                 "Idempotency-Key": "order-7", "Accept": "*/*",
             }, "body": {"order": 7}})
         );
-        for mut odd in [json!([]), json!({"url": 7, "headers": "x"}), json!({"url": "https://example.com"})] {
+        for mut odd in [
+            json!([]),
+            json!({"url": 7, "headers": "x"}),
+            json!({"url": "https://example.com"}),
+        ] {
             let before = odd.clone();
             mask_args("http", &mut odd);
             assert_eq!(odd, before);

@@ -52,7 +52,11 @@ pub trait TypedHandler: Send + Sync + 'static {
     const KIND: &'static str;
 
     /// Runs one attempt, and should stop soon after `context.cancelled` fires.
-    fn run(&self, args: Self::Args, context: Context) -> impl Future<Output = Result<(), Fault>> + Send;
+    fn run(
+        &self,
+        args: Self::Args,
+        context: Context,
+    ) -> impl Future<Output = Result<(), Fault>> + Send;
 
     /// Returns every problem with arguments of the right type.
     fn check(&self, args: &Self::Args) -> Vec<Issue> {
@@ -144,7 +148,9 @@ where
 }
 
 fn dead(issue: &Issue) -> Outcome {
-    Outcome::Dead { error: format!("args{}: {}", issue.pointer, issue.message) }
+    Outcome::Dead {
+        error: format!("args{}: {}", issue.pointer, issue.message),
+    }
 }
 
 /// Reads the arguments as their type; fails with the position and the reason of a mismatch.
@@ -153,7 +159,10 @@ pub(crate) fn read<A: DeserializeOwned>(args: &Value) -> Result<A, Issue> {
         let mut pointer = pointer(error.path());
         let message = error.inner().to_string();
         // The message alone names a missing field.
-        if let Some((field, _)) = message.strip_prefix("missing field `").and_then(|rest| rest.split_once('`')) {
+        if let Some((field, _)) = message
+            .strip_prefix("missing field `")
+            .and_then(|rest| rest.split_once('`'))
+        {
             pointer = format!("{pointer}/{}", escaped(field));
         }
         Issue { pointer, message }
@@ -196,16 +205,38 @@ mod tests {
     #[test]
     fn arguments_that_do_not_fit_are_pointed_at() {
         let good = read::<Letter>(&json!({"to": [{"name": "Ada"}]})).unwrap();
-        assert_eq!(good, Letter { to: vec![Address { name: "Ada".into() }], urgent: false });
+        assert_eq!(
+            good,
+            Letter {
+                to: vec![Address { name: "Ada".into() }],
+                urgent: false
+            }
+        );
         for (args, at, said) in [
-            (json!({"to": [{"name": "Ada"}, {"name": 7}]}), "/to/1/name", "invalid type: integer `7`, expected a string"),
+            (
+                json!({"to": [{"name": "Ada"}, {"name": 7}]}),
+                "/to/1/name",
+                "invalid type: integer `7`, expected a string",
+            ),
             (json!({"to": [{}]}), "/to/0/name", "missing field `name`"),
-            (json!({"to": [], "urgent": "yes"}), "/urgent", "invalid type: string \"yes\", expected a boolean"),
+            (
+                json!({"to": [], "urgent": "yes"}),
+                "/urgent",
+                "invalid type: string \"yes\", expected a boolean",
+            ),
             (json!({}), "/to", "missing field `to`"),
-            (json!("text"), "", "invalid type: string \"text\", expected struct Letter"),
+            (
+                json!("text"),
+                "",
+                "invalid type: string \"text\", expected struct Letter",
+            ),
         ] {
             let issue = read::<Letter>(&args).unwrap_err();
-            assert_eq!((issue.pointer.as_str(), issue.message.as_str()), (at, said), "{args}");
+            assert_eq!(
+                (issue.pointer.as_str(), issue.message.as_str()),
+                (at, said),
+                "{args}"
+            );
         }
     }
 }

@@ -57,7 +57,10 @@ pub struct Alarms {
 impl Alarms {
     /// Creates one that records changes in the database of `queue`.
     pub fn new(queue: Queue) -> Self {
-        Self { db: queue.pool.clone(), queue }
+        Self {
+            db: queue.pool.clone(),
+            queue,
+        }
     }
 
     /// Enqueues the alert of a change if the pool has an address for alerts, and records the
@@ -83,8 +86,17 @@ impl Alarms {
                 args["secret"] = json!(secret);
             }
             // If Postgres fails before the row is written, this runs again and finds the job there.
-            let once = format!("account.breaker:{}:{}:{}:{}", pool.name, change.account, change.at_ms, change.to.word());
-            let job = NewJob::new("http", args).throttle(ALERTS).key(format!("alerts:{}", pool.name)).priority(0);
+            let once = format!(
+                "account.breaker:{}:{}:{}:{}",
+                pool.name,
+                change.account,
+                change.at_ms,
+                change.to.word()
+            );
+            let job = NewJob::new("http", args)
+                .throttle(ALERTS)
+                .key(format!("alerts:{}", pool.name))
+                .priority(0);
             let job = job.unique(once).unique_for(TOLD_ONCE_FOR);
             self.queue.enqueue(&[job]).await?;
         }
@@ -105,10 +117,24 @@ impl Alarms {
     /// # Errors
     ///
     /// Fails if Postgres does not answer.
-    pub async fn newest(&self, pool: &str, most: i64) -> Result<Vec<AccountEvent>, crate::jobs::Error> {
+    pub async fn newest(
+        &self,
+        pool: &str,
+        most: i64,
+    ) -> Result<Vec<AccountEvent>, crate::jobs::Error> {
         type Row = (String, String, String, String, jiff_sqlx::Timestamp);
-        let rows: Vec<Row> = sqlx::query_as(NEWEST).bind(pool).bind(most.clamp(1, PAGE_MAX)).fetch_all(&self.db).await?;
-        let event = |(account, from, to, reason, at): Row| AccountEvent { account, from, to, reason, at: at.to_jiff() };
+        let rows: Vec<Row> = sqlx::query_as(NEWEST)
+            .bind(pool)
+            .bind(most.clamp(1, PAGE_MAX))
+            .fetch_all(&self.db)
+            .await?;
+        let event = |(account, from, to, reason, at): Row| AccountEvent {
+            account,
+            from,
+            to,
+            reason,
+            at: at.to_jiff(),
+        };
         Ok(rows.into_iter().map(event).collect())
     }
 }

@@ -45,7 +45,8 @@ pub(crate) const FROM_BYTES: usize = TO_BYTES;
 pub(crate) const PROVIDER_BYTES: usize = 128;
 
 /// Words of `on_ambiguous`.
-pub(crate) const ON_AMBIGUOUS: [(&str, OnAmbiguous); 2] = [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
+pub(crate) const ON_AMBIGUOUS: [(&str, OnAmbiguous); 2] =
+    [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
 
 /// Longest name of a category, in bytes.
 pub(crate) const CATEGORY_BYTES: usize = 64;
@@ -94,13 +95,25 @@ impl Notification {
     /// Reads a job's arguments, or lists everything that is wrong with them.
     pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
         let Some(args) = args.as_object() else {
-            return Err(vec![issue("", format!("must be an object with the fields {}", FIELDS.join(", ")))]);
+            return Err(vec![issue(
+                "",
+                format!("must be an object with the fields {}", FIELDS.join(", ")),
+            )]);
         };
         let mut issues = Vec::new();
-        for field in args.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
-            issues.push(issue(&format!("/{field}"), format!("is not a field; fields are {}", FIELDS.join(", "))));
+        for field in args
+            .keys()
+            .filter(|field| !FIELDS.contains(&field.as_str()))
+        {
+            issues.push(issue(
+                &format!("/{field}"),
+                format!("is not a field; fields are {}", FIELDS.join(", ")),
+            ));
         }
-        let mut read = Reader { args, issues: &mut issues };
+        let mut read = Reader {
+            args,
+            issues: &mut issues,
+        };
         let channel = read.channel();
         let to = read.recipient(channel);
         let (texts, data) = read.content(channel);
@@ -110,13 +123,25 @@ impl Notification {
             read.complain("priority", "must be critical, high, normal or low");
         }
         let from = read.text("from", FROM_BYTES);
-        let category = read.text("category", CATEGORY_BYTES).unwrap_or_else(|| USUAL_CATEGORY.to_owned());
+        let category = read
+            .text("category", CATEGORY_BYTES)
+            .unwrap_or_else(|| USUAL_CATEGORY.to_owned());
         let provider = read.text("provider", PROVIDER_BYTES);
-        let (extra, valid_for, on_ambiguous) = (read.extra(), read.valid_for(), read.on_ambiguous());
+        let (extra, valid_for, on_ambiguous) =
+            (read.extra(), read.valid_for(), read.on_ambiguous());
         match (channel, to) {
-            (Some(channel), Some(to)) if issues.is_empty() => {
-                Ok(Self { channel, to, from, texts, data, category, provider, extra, valid_for, on_ambiguous })
-            }
+            (Some(channel), Some(to)) if issues.is_empty() => Ok(Self {
+                channel,
+                to,
+                from,
+                texts,
+                data,
+                category,
+                provider,
+                extra,
+                valid_for,
+                on_ambiguous,
+            }),
             _ => Err(issues),
         }
     }
@@ -125,12 +150,20 @@ impl Notification {
     ///
     /// The work is bounded but slow, so it belongs on a thread of its own. It ends soon after
     /// `is_over` returns true.
-    pub fn fill(&self, is_over: impl Fn() -> bool + Clone + Send + Sync + 'static) -> Result<Texts, String> {
-        let Some(data) = &self.data else { return Ok(self.texts.clone()) };
-        let fill = |name: &str, text: &str| {
-            template::render(text, data, is_over.clone()).map_err(|error| format!("/template{name} {error}"))
+    pub fn fill(
+        &self,
+        is_over: impl Fn() -> bool + Clone + Send + Sync + 'static,
+    ) -> Result<Texts, String> {
+        let Some(data) = &self.data else {
+            return Ok(self.texts.clone());
         };
-        let optional = |name: &str, text: &Option<String>| text.as_deref().map(|text| fill(name, text)).transpose();
+        let fill = |name: &str, text: &str| {
+            template::render(text, data, is_over.clone())
+                .map_err(|error| format!("/template{name} {error}"))
+        };
+        let optional = |name: &str, text: &Option<String>| {
+            text.as_deref().map(|text| fill(name, text)).transpose()
+        };
         Ok(Texts {
             subject: optional("/subject", &self.texts.subject)?,
             body: fill("/body", &self.texts.body)?,
@@ -168,7 +201,11 @@ impl Reader<'_> {
     fn text(&mut self, field: &str, most: usize) -> Option<String> {
         match self.args.get(field) {
             None | Some(Value::Null) => None,
-            Some(Value::String(text)) if (1..=most).contains(&text.len()) && !text.contains('\0') => Some(text.clone()),
+            Some(Value::String(text))
+                if (1..=most).contains(&text.len()) && !text.contains('\0') =>
+            {
+                Some(text.clone())
+            }
             Some(Value::String(_)) => {
                 self.complain(field, format!("must have 1 to {most} bytes"));
                 None
@@ -182,10 +219,23 @@ impl Reader<'_> {
 
     fn channel(&mut self) -> Option<Channel> {
         let word = self.args.get("channel").and_then(Value::as_str);
-        let found = Channel::WORDS.iter().find(|(known, _)| Some(*known) == word).map(|(_, channel)| *channel);
+        let found = Channel::WORDS
+            .iter()
+            .find(|(known, _)| Some(*known) == word)
+            .map(|(_, channel)| *channel);
         if found.is_none() {
-            let said = if self.args.contains_key("channel") { "must be" } else { "is missing: it must be" };
-            self.complain("channel", format!("{said} one of {}", Channel::WORDS.map(|(word, _)| word).join(", ")));
+            let said = if self.args.contains_key("channel") {
+                "must be"
+            } else {
+                "is missing: it must be"
+            };
+            self.complain(
+                "channel",
+                format!(
+                    "{said} one of {}",
+                    Channel::WORDS.map(|(word, _)| word).join(", ")
+                ),
+            );
         }
         found
     }
@@ -212,14 +262,28 @@ impl Reader<'_> {
         };
         for field in ["subject", "body", "html"] {
             if self.args.contains_key(field) {
-                self.complain(field, format!("stands beside a template; write template.{field} or leave the template out"));
+                self.complain(
+                    field,
+                    format!(
+                        "stands beside a template; write template.{field} or leave the template out"
+                    ),
+                );
             }
         }
         let texts = match template {
-            Value::String(body) => Texts { body, ..Texts::default() },
+            Value::String(body) => Texts {
+                body,
+                ..Texts::default()
+            },
             Value::Object(parts) => {
-                for part in parts.keys().filter(|part| !["subject", "body", "html"].contains(&part.as_str())) {
-                    self.complain(&format!("template/{part}"), "is not a part; parts are subject, body, html");
+                for part in parts
+                    .keys()
+                    .filter(|part| !["subject", "body", "html"].contains(&part.as_str()))
+                {
+                    self.complain(
+                        &format!("template/{part}"),
+                        "is not a part; parts are subject, body, html",
+                    );
                 }
                 let mut part = |name: &str| match parts.get(name) {
                     None | Some(Value::Null) => None,
@@ -233,20 +297,35 @@ impl Reader<'_> {
                 if body.is_none() && html.is_none() {
                     self.complain("template/body", "is missing: it is the text of the message");
                 }
-                Texts { subject, body: body.unwrap_or_default(), html }
+                Texts {
+                    subject,
+                    body: body.unwrap_or_default(),
+                    html,
+                }
             }
             _ => {
-                self.complain("template", "must be a text, or an object with subject, body and html");
+                self.complain(
+                    "template",
+                    "must be a text, or an object with subject, body and html",
+                );
                 Texts::default()
             }
         };
-        let parts = [("body", Some(&texts.body)), ("subject", texts.subject.as_ref()), ("html", texts.html.as_ref())];
+        let parts = [
+            ("body", Some(&texts.body)),
+            ("subject", texts.subject.as_ref()),
+            ("html", texts.html.as_ref()),
+        ];
         for (name, text) in parts {
             if let Some(Err(error)) = text.map(|text| template::check(text)) {
                 self.complain(&format!("template/{name}"), error);
             }
         }
-        let data = self.args.get("data").cloned().unwrap_or_else(|| Value::Object(Map::new()));
+        let data = self
+            .args
+            .get("data")
+            .cloned()
+            .unwrap_or_else(|| Value::Object(Map::new()));
         if !data.is_object() {
             self.complain("data", "must be an object");
         }
@@ -257,22 +336,40 @@ impl Reader<'_> {
         let mut text = |field: &str| match self.args.get(field) {
             None | Some(Value::Null) => None,
             Some(Value::String(text)) => Some(text.clone()),
-            Some(json) if field == "body" && channel == Some(Channel::Webhook) => Some(json.to_string()),
+            Some(json) if field == "body" && channel == Some(Channel::Webhook) => {
+                Some(json.to_string())
+            }
             Some(_) => {
                 self.complain(field, "must be a text");
                 None
             }
         };
         let (subject, body, html) = (text("subject"), text("body"), text("html"));
-        let is_wrong = |field: &str| self.args.get(field).is_some_and(|value| !value.is_null() && !value.is_string());
+        let is_wrong = |field: &str| {
+            self.args
+                .get(field)
+                .is_some_and(|value| !value.is_null() && !value.is_string())
+        };
         let is_told = channel != Some(Channel::Webhook) && is_wrong("body") || is_wrong("html");
         // A provider's own template, media or data may be the message; its driver decides whether
         // they suffice.
-        let has_more = self.args.get("extra").and_then(Value::as_object).is_some_and(|extra| !extra.is_empty());
-        if !has_more && !is_told && body.as_deref().is_none_or(str::is_empty) && html.as_deref().is_none_or(str::is_empty) {
+        let has_more = self
+            .args
+            .get("extra")
+            .and_then(Value::as_object)
+            .is_some_and(|extra| !extra.is_empty());
+        if !has_more
+            && !is_told
+            && body.as_deref().is_none_or(str::is_empty)
+            && html.as_deref().is_none_or(str::is_empty)
+        {
             self.complain("body", "is missing: give a body, or a template with data");
         }
-        Texts { subject, body: body.unwrap_or_default(), html }
+        Texts {
+            subject,
+            body: body.unwrap_or_default(),
+            html,
+        }
     }
 
     fn extra(&mut self) -> Map<String, Value> {
@@ -280,18 +377,30 @@ impl Reader<'_> {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(extra)) if extra.len() <= EXTRA_MAX => extra.clone(),
             Some(_) => {
-                self.complain("extra", format!("must be an object of at most {EXTRA_MAX} fields"));
+                self.complain(
+                    "extra",
+                    format!("must be an object of at most {EXTRA_MAX} fields"),
+                );
                 Map::new()
             }
         }
     }
 
     fn valid_for(&mut self) -> Option<Duration> {
-        let seconds = self.args.get("valid_for_s").filter(|value| !value.is_null())?;
-        match seconds.as_f64().filter(|seconds| (1.0..=VALID_FOR_MAX_S).contains(seconds)) {
+        let seconds = self
+            .args
+            .get("valid_for_s")
+            .filter(|value| !value.is_null())?;
+        match seconds
+            .as_f64()
+            .filter(|seconds| (1.0..=VALID_FOR_MAX_S).contains(seconds))
+        {
             Some(seconds) => Some(Duration::from_secs_f64(seconds)),
             None => {
-                self.complain("valid_for_s", format!("must be 1 to {VALID_FOR_MAX_S} seconds"));
+                self.complain(
+                    "valid_for_s",
+                    format!("must be 1 to {VALID_FOR_MAX_S} seconds"),
+                );
                 None
             }
         }
@@ -299,7 +408,10 @@ impl Reader<'_> {
 
     fn on_ambiguous(&mut self) -> Option<OnAmbiguous> {
         let said = self.text("on_ambiguous", 16)?;
-        let found = ON_AMBIGUOUS.iter().find(|(word, _)| *word == said).map(|(_, found)| *found);
+        let found = ON_AMBIGUOUS
+            .iter()
+            .find(|(word, _)| *word == said)
+            .map(|(_, found)| *found);
         if found.is_none() {
             self.complain("on_ambiguous", "must be retry or dead");
         }
@@ -308,7 +420,10 @@ impl Reader<'_> {
 }
 
 fn issue(pointer: &str, message: impl Into<String>) -> Issue {
-    Issue { pointer: pointer.to_owned(), message: message.into() }
+    Issue {
+        pointer: pointer.to_owned(),
+        message: message.into(),
+    }
 }
 
 #[cfg(test)]
@@ -320,15 +435,25 @@ mod tests {
     fn wrong(args: Value) -> Vec<String> {
         match Notification::parse(&args) {
             Ok(_) => Vec::new(),
-            Err(issues) => issues.into_iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect(),
+            Err(issues) => issues
+                .into_iter()
+                .map(|issue| format!("{} {}", issue.pointer, issue.message))
+                .collect(),
         }
     }
 
     #[test]
     fn a_message_with_a_body_or_a_template_is_read() {
-        let plain = Notification::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"})).ok().unwrap();
+        let plain =
+            Notification::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"}))
+                .ok()
+                .unwrap();
         assert_eq!(
-            (plain.channel, plain.category.as_str(), plain.fill(|| false).unwrap().body.as_str()),
+            (
+                plain.channel,
+                plain.category.as_str(),
+                plain.fill(|| false).unwrap().body.as_str()
+            ),
             (Channel::Sms, "transactional", "hello")
         );
         let args = json!({
@@ -338,7 +463,11 @@ mod tests {
         let filled = Notification::parse(&args).ok().unwrap();
         let texts = filled.fill(|| false).unwrap();
         assert_eq!(
-            (texts.subject.as_deref(), texts.body.as_str(), texts.html.as_deref()),
+            (
+                texts.subject.as_deref(),
+                texts.body.as_str(),
+                texts.html.as_deref()
+            ),
             (Some("Hi Ada"), "Dear Ada", Some("<p>Ada</p>"))
         );
         assert_eq!(filled.valid_for, Some(Duration::from_secs(60)));
@@ -358,28 +487,47 @@ mod tests {
             "/valid_for_s must be 1 to",
             "/on_ambiguous must be retry or dead",
         ] {
-            assert!(issues.iter().any(|issue| issue.starts_with(expected)), "{expected}: {issues:?}");
+            assert!(
+                issues.iter().any(|issue| issue.starts_with(expected)),
+                "{expected}: {issues:?}"
+            );
         }
         assert!(wrong(json!([])).join("").contains("must be an object"));
         let nothing = wrong(json!({"channel": "sms", "to": null, "body": 7}));
-        assert_eq!(nothing, ["/to is missing: say whom the message is for", "/body must be a text"]);
+        assert_eq!(
+            nothing,
+            [
+                "/to is missing: say whom the message is for",
+                "/body must be a text"
+            ]
+        );
     }
 
     #[test]
     fn what_only_a_provider_understands_may_be_the_message() {
-        assert_eq!(wrong(json!({"channel": "push", "to": "token", "extra": {"data": {"order": "4711"}}})), Vec::<String>::new());
-        assert!(wrong(json!({"channel": "push", "to": "token", "extra": {}}))[0].starts_with("/body is missing"));
+        assert_eq!(
+            wrong(json!({"channel": "push", "to": "token", "extra": {"data": {"order": "4711"}}})),
+            Vec::<String>::new()
+        );
+        assert!(
+            wrong(json!({"channel": "push", "to": "token", "extra": {}}))[0]
+                .starts_with("/body is missing")
+        );
     }
 
     #[test]
     fn templates_are_bounded_and_stand_alone() {
         let base = |more: Value| {
             let mut args = json!({"channel": "sms", "to": "+15550100"});
-            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            args.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
             wrong(args).join("; ")
         };
         assert!(base(json!({"template": "{% set a = 1 %}"})).contains("/template/body"));
-        assert!(base(json!({"template": "a", "body": "b"})).contains("/body stands beside a template"));
+        assert!(
+            base(json!({"template": "a", "body": "b"})).contains("/body stands beside a template")
+        );
         assert!(base(json!({"body": "b", "data": {}})).contains("/data fills in a template"));
         assert!(base(json!({"template": {"text": "b"}})).contains("/template/text is not a part"));
     }

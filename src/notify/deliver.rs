@@ -44,7 +44,12 @@ const REFUSED_MAX: usize = 2;
 
 /// Back-off of a message that accounts failed or refused, long enough that an outage of some hours
 /// does not use up its attempts.
-const AGAIN: Policy = Policy { base: Duration::from_secs(5), factor: 4.0, max: Duration::from_secs(3600), max_attempts: None };
+const AGAIN: Policy = Policy {
+    base: Duration::from_secs(5),
+    factor: 4.0,
+    max: Duration::from_secs(3600),
+    max_attempts: None,
+};
 
 /// Delay of a message whose sender was asked to slow down without a time.
 const USUAL_DELAY: Duration = Duration::from_secs(5);
@@ -108,25 +113,44 @@ impl NotificationHandler {
         let limit = job.timeout.unwrap_or(TIMEOUT);
         let until = Instant::now() + limit - limit.mul_f64(WRITING).min(WRITING_MOST);
         let dead = |error: String| Outcome::Dead { error };
-        let notification = Notification::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
-        let means = self.means.as_ref().ok_or_else(|| dead("this process has no pools".to_owned()))?;
-        let pool = self.pools.route(notification.channel, notification.provider.as_deref());
+        let notification =
+            Notification::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
+        let means = self
+            .means
+            .as_ref()
+            .ok_or_else(|| dead("this process has no pools".to_owned()))?;
+        let pool = self
+            .pools
+            .route(notification.channel, notification.provider.as_deref());
         let carrier = pool
             .and_then(|pool| means.carriers.get(&pool.name))
-            .ok_or_else(|| dead(self.nowhere(notification.channel, notification.provider.as_deref())))?;
-        let asked = Asked { job_id: job.id, channel: notification.channel, recipient: notification.to.clone() };
-        let begun = means.deliveries.begin(asked).await.map_err(|_| unrecorded())?;
+            .ok_or_else(|| {
+                dead(self.nowhere(notification.channel, notification.provider.as_deref()))
+            })?;
+        let asked = Asked {
+            job_id: job.id,
+            channel: notification.channel,
+            recipient: notification.to.clone(),
+        };
+        let begun = means
+            .deliveries
+            .begin(asked)
+            .await
+            .map_err(|_| unrecorded())?;
         let pool = carrier.desk.pool();
-        let policy = notification.on_ambiguous.unwrap_or(match pool.retry_ambiguous {
-            true => OnAmbiguous::Retry,
-            false => OnAmbiguous::Dead,
-        });
+        let policy = notification
+            .on_ambiguous
+            .unwrap_or(match pool.retry_ambiguous {
+                true => OnAmbiguous::Retry,
+                false => OnAmbiguous::Dead,
+            });
         // The record decides, because an attempt may have ended without its outcome being seen.
         if begun.is_settled() {
             return Ok(Outcome::Done);
         }
         if policy == OnAmbiguous::Dead && begun.is_doubtful() {
-            let error = "an attempt before this one got no answer, so it may have been sent".to_owned();
+            let error =
+                "an attempt before this one got no answer, so it may have been sent".to_owned();
             return Err(Outcome::Ambiguous { policy, error });
         }
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
@@ -151,11 +175,14 @@ impl NotificationHandler {
             refused: 0,
         };
         if let Some(reason) = begun.suppressed {
-            run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None).await?;
+            run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None)
+                .await?;
             return Ok(Outcome::Done);
         }
         if left.is_zero() {
-            return Err(run.expired(begun.last_outcome.as_deref(), valid_for).await?);
+            return Err(run
+                .expired(begun.last_outcome.as_deref(), valid_for)
+                .await?);
         }
         if let Some(rest) = begun.rest {
             // The message has not been tried, so it costs nothing.
@@ -166,7 +193,14 @@ impl NotificationHandler {
         let texts = match fill(&notification).await {
             Ok(texts) => texts,
             Err(error) => {
-                run.record(DeliveryState::Failed, None, "permanent_request", &error, None).await?;
+                run.record(
+                    DeliveryState::Failed,
+                    None,
+                    "permanent_request",
+                    &error,
+                    None,
+                )
+                .await?;
                 return Err(dead(error));
             }
         };
@@ -176,23 +210,42 @@ impl NotificationHandler {
     /// Validates the named pool when other arguments are invalid, so that all issues are reported
     /// at once.
     fn stray(&self, args: &Value) -> Option<Issue> {
-        let (word, provider) = (args.get("channel")?.as_str()?, args.get("provider")?.as_str()?);
-        let channel = Channel::WORDS.iter().find(|(known, _)| *known == word).map(|(_, channel)| *channel)?;
+        let (word, provider) = (
+            args.get("channel")?.as_str()?,
+            args.get("provider")?.as_str()?,
+        );
+        let channel = Channel::WORDS
+            .iter()
+            .find(|(known, _)| *known == word)
+            .map(|(_, channel)| *channel)?;
         let is_stray = self.pools.route(channel, Some(provider)).is_none();
-        is_stray.then(|| Issue { pointer: "/provider".to_owned(), message: self.nowhere(channel, Some(provider)) })
+        is_stray.then(|| Issue {
+            pointer: "/provider".to_owned(),
+            message: self.nowhere(channel, Some(provider)),
+        })
     }
 
     fn nowhere(&self, channel: Channel, provider: Option<&str>) -> String {
         let channel = channel.word();
         match provider {
-            Some(name) => format!("there is no pool or provider {name:?} for the channel {channel}; pools are {}", self.names()),
-            None => format!("there is no pool for the channel {channel}; pools are {}", self.names()),
+            Some(name) => format!(
+                "there is no pool or provider {name:?} for the channel {channel}; pools are {}",
+                self.names()
+            ),
+            None => format!(
+                "there is no pool for the channel {channel}; pools are {}",
+                self.names()
+            ),
         }
     }
 
     fn names(&self) -> String {
         let names: Vec<&str> = self.pools.0.keys().map(String::as_str).collect();
-        if names.is_empty() { "none: the settings have no [pools.<name>]".to_owned() } else { names.join(", ") }
+        if names.is_empty() {
+            "none: the settings have no [pools.<name>]".to_owned()
+        } else {
+            names.join(", ")
+        }
     }
 }
 
@@ -230,34 +283,54 @@ struct Run<'a> {
 impl Run<'_> {
     /// Tries one account after the other until one takes the message or none is left for now.
     async fn send(&mut self, texts: Texts) -> Result<Outcome, Outcome> {
-        let message = self.notification.message(format!("job_{}", self.job.id), texts, Some(self.deadline_s));
+        let message =
+            self.notification
+                .message(format!("job_{}", self.job.id), texts, Some(self.deadline_s));
         let desk = self.carrier.desk.clone();
         let mut not = Vec::new();
         let mut failures = 0;
         loop {
             let held = match desk.take(self.job.id, &not, PATIENCE).await {
                 Taken::Held(held) => held,
-                Taken::Wait { .. } | Taken::Nobody if self.doubts > 0 => return Err(self.again(&not).await),
+                Taken::Wait { .. } | Taken::Nobody if self.doubts > 0 => {
+                    return Err(self.again(&not).await);
+                }
                 Taken::Wait { wait, why } => return self.wait(wait, &why).await,
                 // Every available account was tried; the first of them is tried again later.
-                Taken::Nobody => return Ok(self.put_off(self.told_delay.unwrap_or(USUAL_DELAY)).await),
+                Taken::Nobody => {
+                    return Ok(self.put_off(self.told_delay.unwrap_or(USUAL_DELAY)).await);
+                }
             };
             let driver = &self.carrier.drivers[held.at];
             let issues = driver.check(&message);
             if !issues.is_empty() {
                 desk.unused(&held).await;
                 let error = listed(&issues);
-                self.record(DeliveryState::Failed, Some(&held), "permanent_request", &error, None).await?;
+                self.record(
+                    DeliveryState::Failed,
+                    Some(&held),
+                    "permanent_request",
+                    &error,
+                    None,
+                )
+                .await?;
                 return Err(Outcome::Dead { error });
             }
             let left = self.until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 desk.unused(&held).await;
                 self.write(DeliveryState::Queued, None, None).await;
-                return Err(Outcome::Retry { after: None, error: "no account took it before its time-out".to_owned() });
+                return Err(Outcome::Retry {
+                    after: None,
+                    error: "no account took it before its time-out".to_owned(),
+                });
             }
             let timeout = desk.pool().timeout.min(left);
-            let told = Told { now_s: now_s(), timeout, stop: self.context.cancelled.clone() };
+            let told = Told {
+                now_s: now_s(),
+                timeout,
+                stop: self.context.cancelled.clone(),
+            };
             let begun = Instant::now();
             self.context.hand_over(self.policy);
             let answer = driver.send(&message, &told).await;
@@ -277,7 +350,9 @@ impl Run<'_> {
             not.push(held.at);
             if failures == 0 && self.doubts == 0 && not.len() >= HOPS_MAX {
                 // Accounts throttled or refused in turn, which is not the message's fault.
-                return self.wait(USUAL_DELAY, "many accounts in a row did not take it").await;
+                return self
+                    .wait(USUAL_DELAY, "many accounts in a row did not take it")
+                    .await;
             }
             if failures >= FAILURES_MAX || self.refused >= REFUSED_MAX || not.len() >= HOPS_MAX {
                 return Err(self.again(&not).await);
@@ -288,11 +363,23 @@ impl Run<'_> {
     /// Retries the message later, at the cost of an attempt, because accounts failed or refused it
     /// and nothing shows that they are at fault.
     async fn again(&mut self, not: &[usize]) -> Outcome {
-        let accounts = if not.len() == 1 { "1 account".to_owned() } else { format!("{} accounts", not.len()) };
-        let error = format!("{accounts} did not take this message; the last: {}", self.last_reason());
+        let accounts = if not.len() == 1 {
+            "1 account".to_owned()
+        } else {
+            format!("{} accounts", not.len())
+        };
+        let error = format!(
+            "{accounts} did not take this message; the last: {}",
+            self.last_reason()
+        );
         self.write(DeliveryState::Queued, None, None).await;
-        let wait = AGAIN.delay(self.job.attempt, rand::random()).max(self.told_delay.unwrap_or_default());
-        Outcome::Retry { after: Some(wait.min(self.left()).max(SHORTEST_WAIT)), error }
+        let wait = AGAIN
+            .delay(self.job.attempt, rand::random())
+            .max(self.told_delay.unwrap_or_default());
+        Outcome::Retry {
+            after: Some(wait.min(self.left()).max(SHORTEST_WAIT)),
+            error,
+        }
     }
 
     /// Handles one account's answer. Returns `None` if the message moves on to the next account.
@@ -314,18 +401,31 @@ impl Run<'_> {
                 desk.succeeded(held, quota).await;
                 Some(self.done(DeliveryState::Sent, held, provider_id).await)
             }
-            Sent::Throttled { scope: Scope::Account, delay, reason, .. } => {
+            Sent::Throttled {
+                scope: Scope::Account,
+                delay,
+                reason,
+                ..
+            } => {
                 self.context.report_refusals(1);
                 desk.throttled(held, delay, &reason).await;
                 None
             }
             // Another connection, or another account's sender, may succeed.
-            Sent::Throttled { scope: Scope::Connection | Scope::Sender, delay, .. } => {
+            Sent::Throttled {
+                scope: Scope::Connection | Scope::Sender,
+                delay,
+                ..
+            } => {
                 desk.succeeded(held, quota).await;
                 self.told_delay = self.told_delay.into_iter().chain(delay).min();
                 None
             }
-            Sent::Throttled { scope: Scope::Recipient, delay, .. } => {
+            Sent::Throttled {
+                scope: Scope::Recipient,
+                delay,
+                ..
+            } => {
                 desk.succeeded(held, quota).await;
                 let (rest, met) = self.rest(delay);
                 self.write(DeliveryState::Queued, None, Some(met)).await;
@@ -341,7 +441,10 @@ impl Run<'_> {
             Sent::Unable { reason } => {
                 tracing::warn!(job_id = self.job.id, %reason, "a message waits because this process has too many files open");
                 desk.unused(held).await;
-                Some(self.wait(UNABLE_DELAY, "this process has too many files open").await)
+                Some(
+                    self.wait(UNABLE_DELAY, "this process has too many files open")
+                        .await,
+                )
             }
             Sent::AccountFailure { reason } => {
                 let is_doubted = usize::from(!desk.account_failed(held, &reason).await);
@@ -352,8 +455,15 @@ impl Run<'_> {
             Sent::PermanentRecipient { suppress, reason } => {
                 desk.succeeded(held, quota).await;
                 let suppress = suppress.then(|| reason.clone());
-                let state = if suppress.is_some() { DeliveryState::Bounced } else { DeliveryState::Failed };
-                let written = Written { suppress, ..self.written(state, Some(held), self.able()) };
+                let state = if suppress.is_some() {
+                    DeliveryState::Bounced
+                } else {
+                    DeliveryState::Failed
+                };
+                let written = Written {
+                    suppress,
+                    ..self.written(state, Some(held), self.able())
+                };
                 self.keep(written).await;
                 // A retry would change nothing, so this is no dead letter: the delivery record
                 // holds the outcome.
@@ -382,13 +492,22 @@ impl Run<'_> {
                     }
                     OnAmbiguous::Retry => self.write(DeliveryState::Queued, Some(held), met).await,
                 }
-                Some(Err(Outcome::Ambiguous { policy: self.policy, error: reason }))
+                Some(Err(Outcome::Ambiguous {
+                    policy: self.policy,
+                    error: reason,
+                }))
             }
         }
     }
 
     /// Records a failure at an account. Returns true if the account is known to be unavailable.
-    async fn failed(&self, held: &Held, reason: &str, is_cut: bool, delay: Option<Duration>) -> bool {
+    async fn failed(
+        &self,
+        held: &Held,
+        reason: &str,
+        is_cut: bool,
+        delay: Option<Duration>,
+    ) -> bool {
         if is_cut {
             self.carrier.desk.unjudged(held);
             return false;
@@ -397,8 +516,16 @@ impl Run<'_> {
     }
 
     /// Records that the provider accepted or delivered the message.
-    async fn done(&mut self, state: DeliveryState, held: &Held, provider_id: Option<String>) -> Result<Outcome, Outcome> {
-        let written = Written { provider_id, ..self.written(state, Some(held), self.able()) };
+    async fn done(
+        &mut self,
+        state: DeliveryState,
+        held: &Held,
+        provider_id: Option<String>,
+    ) -> Result<Outcome, Outcome> {
+        let written = Written {
+            provider_id,
+            ..self.written(state, Some(held), self.able())
+        };
         self.keep(written).await;
         Ok(Outcome::Done)
     }
@@ -439,7 +566,9 @@ impl Run<'_> {
     /// because a longer wait would only hide the expiry.
     fn later(&self, rest: Duration) -> Outcome {
         let wait = rest.mul_f64(1.0 + JITTER * rand::random::<f64>());
-        Outcome::Snooze { delay: wait.min(self.left()).max(SHORTEST_WAIT) }
+        Outcome::Snooze {
+            delay: wait.min(self.left()).max(SHORTEST_WAIT),
+        }
     }
 
     fn left(&self) -> Duration {
@@ -448,23 +577,47 @@ impl Run<'_> {
 
     /// Ends a message whose deadline passed: for lack of an account, because of its recipient, or
     /// before its turn came.
-    async fn expired(&mut self, last_outcome: Option<&str>, valid_for: Duration) -> Result<Outcome, Outcome> {
+    async fn expired(
+        &mut self,
+        last_outcome: Option<&str>,
+        valid_for: Duration,
+    ) -> Result<Outcome, Outcome> {
         let pool = self.carrier.desk.pool().name.clone();
-        let is_refused = matches!(last_outcome, Some("account_failure" | "throttled" | "transient" | NO_ACCOUNT));
+        let is_refused = matches!(
+            last_outcome,
+            Some("account_failure" | "throttled" | "transient" | NO_ACCOUNT)
+        );
         let seconds = valid_for.as_secs();
         // The desk checks its accounts once a second, and clocks differ a little.
-        let was_away = self.carrier.desk.view().away_at_ms.is_some_and(|at_ms| self.ended_at_s * 1000 <= at_ms + AWAY_MS);
+        let was_away = self
+            .carrier
+            .desk
+            .view()
+            .away_at_ms
+            .is_some_and(|at_ms| self.ended_at_s * 1000 <= at_ms + AWAY_MS);
         let (outcome, error) = match is_refused || was_away {
             // The message found an account, but its recipient was unavailable.
-            _ if self.failures > 0 && !was_away => {
-                ("expired", format!("its recipient could not take it until its deadline, {seconds} s after it was queued"))
-            }
-            true => {
-                (NO_ACCOUNT, format!("no account of pool {pool} took it until its deadline, {seconds} s after it was queued"))
-            }
-            false => ("expired", format!("its deadline passed {seconds} s after it was queued, before its turn came")),
+            _ if self.failures > 0 && !was_away => (
+                "expired",
+                format!(
+                    "its recipient could not take it until its deadline, {seconds} s after it was queued"
+                ),
+            ),
+            true => (
+                NO_ACCOUNT,
+                format!(
+                    "no account of pool {pool} took it until its deadline, {seconds} s after it was queued"
+                ),
+            ),
+            false => (
+                "expired",
+                format!(
+                    "its deadline passed {seconds} s after it was queued, before its turn came"
+                ),
+            ),
         };
-        self.record(DeliveryState::Failed, None, outcome, &error, None).await?;
+        self.record(DeliveryState::Failed, None, outcome, &error, None)
+            .await?;
         Ok(Outcome::Dead { error })
     }
 
@@ -472,8 +625,12 @@ impl Run<'_> {
     /// dead.
     async fn wait(&mut self, wait: Duration, why: &str) -> Result<Outcome, Outcome> {
         if self.left().is_zero() {
-            let error = format!("no account of pool {} was available until its deadline: {why}", self.carrier.desk.pool().name);
-            self.record(DeliveryState::Failed, None, NO_ACCOUNT, &error, None).await?;
+            let error = format!(
+                "no account of pool {} was available until its deadline: {why}",
+                self.carrier.desk.pool().name
+            );
+            self.record(DeliveryState::Failed, None, NO_ACCOUNT, &error, None)
+                .await?;
             return Err(Outcome::Dead { error });
         }
         Ok(self.put_off(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await)
@@ -485,13 +642,17 @@ impl Run<'_> {
         if !self.attempts.is_empty() {
             self.write(DeliveryState::Queued, None, None).await;
         }
-        Outcome::Snooze { delay: delay.min(self.left()).max(SHORTEST_WAIT) }
+        Outcome::Snooze {
+            delay: delay.min(self.left()).max(SHORTEST_WAIT),
+        }
     }
 
     fn note(&mut self, held: &Held, answer: &Answer, took: Duration) {
         let account = self.account(held);
         let pool = &self.carrier.desk.pool().name;
-        self.means.metrics.sent(pool, &account, answer.sent.word(), took.as_secs_f64());
+        self.means
+            .metrics
+            .sent(pool, &account, answer.sent.word(), took.as_secs_f64());
         self.context.report_duration(took);
         if answer.is_untimed {
             self.context.discount_duration();
@@ -508,12 +669,17 @@ impl Run<'_> {
     }
 
     fn last_reason(&self) -> String {
-        self.attempts.last().map(|attempt| attempt.reason.clone()).unwrap_or_default()
+        self.attempts
+            .last()
+            .map(|attempt| attempt.reason.clone())
+            .unwrap_or_default()
     }
 
     fn account(&self, held: &Held) -> String {
         let pool = self.carrier.desk.pool();
-        pool.accounts.get(held.at).map_or_else(String::new, |limited| limited.account.name.clone())
+        pool.accounts
+            .get(held.at)
+            .map_or_else(String::new, |limited| limited.account.name.clone())
     }
 
     /// Records an outcome without a send, together with the attempts so far.
@@ -528,10 +694,24 @@ impl Run<'_> {
         if !outcome.is_empty() {
             let account = held.map(|held| self.account(held)).unwrap_or_default();
             let (status, reason) = (String::new(), reason.to_owned());
-            self.attempts.push(Attempt { at: now(), account, outcome, status, reason, took: Duration::ZERO });
+            self.attempts.push(Attempt {
+                at: now(),
+                account,
+                outcome,
+                status,
+                reason,
+                took: Duration::ZERO,
+            });
         }
-        let written = Written { suppress, ..self.written(state, held, None) };
-        self.means.deliveries.record(written).await.map_err(|_| unrecorded())
+        let written = Written {
+            suppress,
+            ..self.written(state, held, None)
+        };
+        self.means
+            .deliveries
+            .record(written)
+            .await
+            .map_err(|_| unrecorded())
     }
 
     /// Records the state of a message that will be retried. A failure is only logged, because the
@@ -565,13 +745,24 @@ impl Run<'_> {
 
 /// Returns true if the send was cancelled before anything was sent.
 fn is_unsent(sent: &Sent) -> bool {
-    matches!(sent, Sent::Transient { .. } | Sent::Throttled { scope: Scope::Recipient, delay: Some(Duration::ZERO), .. })
+    matches!(
+        sent,
+        Sent::Transient { .. }
+            | Sent::Throttled {
+                scope: Scope::Recipient,
+                delay: Some(Duration::ZERO),
+                ..
+            }
+    )
 }
 
 /// Returns the outcome if the delivery record cannot be read or written: a retry, because Postgres
 /// is unreachable.
 fn unrecorded() -> Outcome {
-    Outcome::Retry { after: None, error: "the delivery record could not be reached".to_owned() }
+    Outcome::Retry {
+        after: None,
+        error: "the delivery record could not be reached".to_owned(),
+    }
 }
 
 /// The name of the service that a worker needs for such a message, as workers and jobs spell it.
@@ -585,7 +776,12 @@ fn service(channel: Channel, provider: Option<&str>) -> String {
 /// Returns a short digest of a pool's settings, to distinguish pools of the same name. Credentials
 /// are not part of it.
 fn print_of(pool: &Pool) -> String {
-    digest(&SHA256, format!("{pool:?}").as_bytes()).as_ref().iter().take(4).map(|byte| format!("{byte:02x}")).collect()
+    digest(&SHA256, format!("{pool:?}").as_bytes())
+        .as_ref()
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Returns the first driver's issues if every account refuses the message. Texts of a template are
@@ -616,11 +812,17 @@ async fn fill(notification: &Notification) -> Result<Texts, String> {
 }
 
 fn listed(issues: &[Issue]) -> String {
-    let each: Vec<String> = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect();
+    let each: Vec<String> = issues
+        .iter()
+        .map(|issue| format!("{} {}", issue.pointer, issue.message))
+        .collect();
     each.join("; ")
 }
 
-#[allow(clippy::disallowed_methods, reason = "the record says when an attempt was made")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the record says when an attempt was made"
+)]
 fn now() -> Timestamp {
     Timestamp::now()
 }
@@ -628,10 +830,17 @@ fn now() -> Timestamp {
 impl Handler for NotificationHandler {
     fn lacks(&self, args: &Value) -> Option<String> {
         let word = args.get("channel")?.as_str()?;
-        let channel = Channel::WORDS.iter().find(|(known, _)| *known == word).map(|(_, channel)| *channel)?;
+        let channel = Channel::WORDS
+            .iter()
+            .find(|(known, _)| *known == word)
+            .map(|(_, channel)| *channel)?;
         let provider = args.get("provider").and_then(Value::as_str);
         let pool = self.pools.route(channel, provider);
-        let has_it = pool.is_some_and(|pool| self.means.as_ref().is_some_and(|means| means.carriers.contains_key(&pool.name)));
+        let has_it = pool.is_some_and(|pool| {
+            self.means
+                .as_ref()
+                .is_some_and(|means| means.carriers.contains_key(&pool.name))
+        });
         (!has_it).then(|| service(channel, provider))
     }
 
@@ -642,8 +851,12 @@ impl Handler for NotificationHandler {
             offers.insert(service(pool.channel(), Some(&pool.name)), digest.clone());
             // The first pool of a provider, or of a channel, takes messages that name no more than
             // that.
-            offers.entry(service(pool.channel(), Some(pool.provider.word()))).or_insert_with(|| digest.clone());
-            offers.entry(service(pool.channel(), None)).or_insert(digest);
+            offers
+                .entry(service(pool.channel(), Some(pool.provider.word())))
+                .or_insert_with(|| digest.clone());
+            offers
+                .entry(service(pool.channel(), None))
+                .or_insert(digest);
         }
         offers
     }
@@ -656,19 +869,36 @@ impl Handler for NotificationHandler {
                 return issues;
             }
         };
-        let Some(pool) = self.pools.route(notification.channel, notification.provider.as_deref()) else {
-            let pointer = if notification.provider.is_some() { "/provider" } else { "/channel" };
+        let Some(pool) = self
+            .pools
+            .route(notification.channel, notification.provider.as_deref())
+        else {
+            let pointer = if notification.provider.is_some() {
+                "/provider"
+            } else {
+                "/channel"
+            };
             return vec![Issue {
                 pointer: pointer.to_owned(),
                 message: self.nowhere(notification.channel, notification.provider.as_deref()),
             }];
         };
-        let carrier = self.means.as_ref().and_then(|means| means.carriers.get(&pool.name));
-        carrier.map(|carrier| refused_by_all(&notification, &carrier.drivers)).unwrap_or_default()
+        let carrier = self
+            .means
+            .as_ref()
+            .and_then(|means| means.carriers.get(&pool.name));
+        carrier
+            .map(|carrier| refused_by_all(&notification, &carrier.drivers))
+            .unwrap_or_default()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        async move { self.deliver(&job, &context).await.unwrap_or_else(|outcome| outcome) }.boxed()
+        async move {
+            self.deliver(&job, &context)
+                .await
+                .unwrap_or_else(|outcome| outcome)
+        }
+        .boxed()
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -687,31 +917,59 @@ mod tests {
     #[test]
     fn what_every_account_refuses_is_told_before_a_job_is_made() {
         let http = || Arc::new(Http::new(Guard::open()).unwrap());
-        let tools = Tools { http: http(), guarded: http() };
+        let tools = Tools {
+            http: http(),
+            guarded: http(),
+        };
         let driver = |from: Option<&str>| {
-            let mut account = Account { name: "a".to_owned(), ..Account::default() };
-            account.options.insert("account_sid".to_owned(), "AC00000000000000000000000000000000".to_owned());
-            account.options.extend(from.map(|from| ("from".to_owned(), from.to_owned())));
-            account.secrets.insert("auth_token".to_owned(), Secret::new("0123456789abcdef0123456789abcdef"));
+            let mut account = Account {
+                name: "a".to_owned(),
+                ..Account::default()
+            };
+            account.options.insert(
+                "account_sid".to_owned(),
+                "AC00000000000000000000000000000000".to_owned(),
+            );
+            account
+                .options
+                .extend(from.map(|from| ("from".to_owned(), from.to_owned())));
+            account.secrets.insert(
+                "auth_token".to_owned(),
+                Secret::new("0123456789abcdef0123456789abcdef"),
+            );
             twilio::build(&account, &tools).unwrap()
         };
         let wrong = |drivers: &[Box<dyn Driver>], more: Value| -> Vec<String> {
             let mut args = json!({"channel": "sms", "to": "+15550100"});
-            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            args.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
             let notification = Notification::parse(&args).ok().unwrap();
-            refused_by_all(&notification, drivers).into_iter().map(|issue| issue.pointer).collect()
+            refused_by_all(&notification, drivers)
+                .into_iter()
+                .map(|issue| issue.pointer)
+                .collect()
         };
         let drivers = [driver(None), driver(Some("+15550199"))];
 
-        assert_eq!(wrong(&drivers, json!({"body": "hello"})), Vec::<String>::new());
+        assert_eq!(
+            wrong(&drivers, json!({"body": "hello"})),
+            Vec::<String>::new()
+        );
         assert_eq!(wrong(&drivers[..1], json!({"body": "hello"})), ["/from"]);
         assert_eq!(
-            wrong(&drivers[1..], json!({"from": "+0", "body": "hello", "extra": {"colour": 1}})),
+            wrong(
+                &drivers[1..],
+                json!({"from": "+0", "body": "hello", "extra": {"colour": 1}})
+            ),
             ["/extra/colour", "/from"]
         );
         // The length of a template's text is not known yet.
         let long = "x".repeat(2000);
         assert_eq!(wrong(&drivers[1..], json!({ "body": long })), ["/body"]);
-        assert_eq!(wrong(&drivers[1..], json!({ "template": long })), Vec::<String>::new());
+        assert_eq!(
+            wrong(&drivers[1..], json!({ "template": long })),
+            Vec::<String>::new()
+        );
     }
 }

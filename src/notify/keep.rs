@@ -16,22 +16,41 @@ const FORGET_EVERY: Duration = Duration::from_secs(300);
 /// `days` is the retention of messages whose jobs are gone. `dead_days` is the retention of dead
 /// letters that are messages; 0 leaves them to the retention of all dead letters.
 pub async fn keep(deliveries: Deliveries, days: u32, dead_days: u32, cancel: CancellationToken) {
-    let sweep = periodic(Pace { name: "match_events", every: SWEEP_EVERY, wake: None }, cancel.clone(), || {
-        let deliveries = deliveries.clone();
-        async move {
-            let applied = deliveries.sweep_events().await?;
-            if applied > 0 {
-                tracing::debug!(events = applied, "matched events with messages that were written down at the same time");
+    let sweep = periodic(
+        Pace {
+            name: "match_events",
+            every: SWEEP_EVERY,
+            wake: None,
+        },
+        cancel.clone(),
+        || {
+            let deliveries = deliveries.clone();
+            async move {
+                let applied = deliveries.sweep_events().await?;
+                if applied > 0 {
+                    tracing::debug!(
+                        events = applied,
+                        "matched events with messages that were written down at the same time"
+                    );
+                }
+                Ok::<(), Error>(())
             }
-            Ok::<(), Error>(())
-        }
-    });
-    let forget = periodic(Pace { name: "forget_deliveries", every: FORGET_EVERY, wake: None }, cancel.clone(), || {
-        let deliveries = deliveries.clone();
-        async move {
-            deliveries.forget_dead(dead_days).await?;
-            deliveries.forget(days).await.map(drop)
-        }
-    });
+        },
+    );
+    let forget = periodic(
+        Pace {
+            name: "forget_deliveries",
+            every: FORGET_EVERY,
+            wake: None,
+        },
+        cancel.clone(),
+        || {
+            let deliveries = deliveries.clone();
+            async move {
+                deliveries.forget_dead(dead_days).await?;
+                deliveries.forget(days).await.map(drop)
+            }
+        },
+    );
     tokio::join!(sweep, forget);
 }

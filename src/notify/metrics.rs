@@ -36,20 +36,31 @@ impl Metrics {
             "Messages by what attempts at them came to: a state, but queued",
             self.notifications.clone(),
         );
-        registry.register("flyball_provider_events", "New events that providers told, by what happened", self.events.clone());
+        registry.register(
+            "flyball_provider_events",
+            "New events that providers told, by what happened",
+            self.events.clone(),
+        );
     }
 
     /// Counts the outcome of attempts at a message.
     pub(super) fn note(&self, channel: Channel, pool: &str, state: DeliveryState) {
         if state != DeliveryState::Queued {
-            let labels = MessageLabels { channel: channel.word(), pool: pool.to_owned(), outcome: state.word() };
+            let labels = MessageLabels {
+                channel: channel.word(),
+                pool: pool.to_owned(),
+                outcome: state.word(),
+            };
             self.notifications.get_or_create(&labels).inc();
         }
     }
 
     /// Counts new events.
     pub(super) fn told(&self, pool: &str, happened: Happened, events: u64) {
-        let labels = EventLabels { pool: pool.to_owned(), happened: happened.word() };
+        let labels = EventLabels {
+            pool: pool.to_owned(),
+            happened: happened.word(),
+        };
         self.events.get_or_create(&labels).inc_by(events);
     }
 }

@@ -19,7 +19,9 @@ pub mod watch;
 pub use alarm_postgres::{ALERTS, AccountEvent, Alarms};
 pub use deliver::{Carrier, Means, NotificationHandler};
 pub use keep::keep;
-pub use notification::{DeliveryAttempt, Notification, NotificationFilter, NotificationPage, Suppression};
+pub use notification::{
+    DeliveryAttempt, Notification, NotificationFilter, NotificationPage, Suppression,
+};
 pub use postgres::Deliveries;
 pub use record::{Asked, Attempt, Begun, Met, Notice, Swept, Written};
 pub use state::DeliveryState;

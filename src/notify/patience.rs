@@ -52,7 +52,9 @@ pub fn rest(channel: Channel, failures: u32, told: Option<Duration>) -> Duration
         (Some(told), _) => told.max(backoff::bound(nth, TOLD.0, TOLD.1)),
         (None, Channel::Webhook) => of(&WEBHOOK_S),
         (None, Channel::Email) => of(&EMAIL_S),
-        (None, Channel::Sms | Channel::Push | Channel::Chat) => backoff::bound(nth, OTHERS.0, OTHERS.1),
+        (None, Channel::Sms | Channel::Push | Channel::Chat) => {
+            backoff::bound(nth, OTHERS.0, OTHERS.1)
+        }
     };
     rest.min(LONGEST)
 }
@@ -64,16 +66,27 @@ mod tests {
     use super::*;
 
     fn seconds(channel: Channel, told: Option<u64>) -> Vec<u64> {
-        (1..=7).map(|nth| rest(channel, nth, told.map(Duration::from_secs)).as_secs()).collect()
+        (1..=7)
+            .map(|nth| rest(channel, nth, told.map(Duration::from_secs)).as_secs())
+            .collect()
     }
 
     #[test]
     fn tries_at_one_recipient_back_off() {
-        assert_eq!(seconds(Channel::Webhook, None), [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400]);
-        assert_eq!(seconds(Channel::Email, None), [300, 1_800, 1_800, 3_600, 7_200, 10_800, 10_800]);
+        assert_eq!(
+            seconds(Channel::Webhook, None),
+            [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400]
+        );
+        assert_eq!(
+            seconds(Channel::Email, None),
+            [300, 1_800, 1_800, 3_600, 7_200, 10_800, 10_800]
+        );
         assert_eq!(seconds(Channel::Chat, None), [5, 10, 20, 40, 80, 160, 320]);
         assert_eq!(seconds(Channel::Chat, Some(1)), [1, 2, 4, 8, 16, 32, 64]);
-        assert_eq!(seconds(Channel::Webhook, Some(40)), [40, 40, 40, 40, 40, 40, 64]);
+        assert_eq!(
+            seconds(Channel::Webhook, Some(40)),
+            [40, 40, 40, 40, 40, 40, 64]
+        );
     }
 
     proptest! {

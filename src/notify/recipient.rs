@@ -22,13 +22,19 @@ const CONTENTS: [&str; 6] = ["subject", "body", "html", "template", "data", "ext
 /// Returns the unkeyed digest of a normalized recipient.
 pub fn digest(channel: Channel, identity: &str) -> Vec<u8> {
     let text = format!("{}\u{1f}{identity}", channel.word());
-    digest::digest(&digest::SHA256, text.as_bytes()).as_ref().to_vec()
+    digest::digest(&digest::SHA256, text.as_bytes())
+        .as_ref()
+        .to_vec()
 }
 
 /// Returns all unkeyed digests under which a recipient may be suppressed; new suppressions use the
 /// first.
 pub fn digests(recipient: &Recipient) -> Vec<Vec<u8>> {
-    recipient.known_as().iter().map(|text| digest(recipient.channel(), text)).collect()
+    recipient
+        .known_as()
+        .iter()
+        .map(|text| digest(recipient.channel(), text))
+        .collect()
 }
 
 /// Masks a recipient for people: `a***@e***.com`, `+1555***00`.
@@ -40,9 +46,16 @@ pub fn mask(recipient: &Recipient) -> String {
             None => HIDDEN.to_owned(),
         },
         Channel::Webhook => {
-            let scheme = ["https://", "http://"].into_iter().find(|scheme| identity.starts_with(scheme));
-            let Some(scheme) = scheme else { return HIDDEN.to_owned() };
-            let host = identity[scheme.len()..].split(['/', '?', '#']).next().unwrap_or_default();
+            let scheme = ["https://", "http://"]
+                .into_iter()
+                .find(|scheme| identity.starts_with(scheme));
+            let Some(scheme) = scheme else {
+                return HIDDEN.to_owned();
+            };
+            let host = identity[scheme.len()..]
+                .split(['/', '?', '#'])
+                .next()
+                .unwrap_or_default();
             // The part before an @ is a name and a password.
             let host = host.rsplit('@').next().unwrap_or_default();
             format!("{scheme}{}/***", mask_host(host))
@@ -59,10 +72,16 @@ pub fn mask_args(kind: &str, args: &mut Value) {
         return;
     }
     let channel = args.get("channel").and_then(Value::as_str);
-    let channel = channel.and_then(|word| Channel::WORDS.iter().find(|(known, _)| *known == word)).map(|(_, channel)| *channel);
+    let channel = channel
+        .and_then(|word| Channel::WORDS.iter().find(|(known, _)| *known == word))
+        .map(|(_, channel)| *channel);
     if let Some(to) = args.get_mut("to").filter(|to| !to.is_null()) {
-        let recipient = channel.zip(to.as_str()).and_then(|(channel, to)| Recipient::parse(channel, to).ok());
-        *to = Value::String(recipient.map_or_else(|| HIDDEN.to_owned(), |recipient| mask(&recipient)));
+        let recipient = channel
+            .zip(to.as_str())
+            .and_then(|(channel, to)| Recipient::parse(channel, to).ok());
+        *to = Value::String(
+            recipient.map_or_else(|| HIDDEN.to_owned(), |recipient| mask(&recipient)),
+        );
     }
     for field in CONTENTS {
         if let Some(value) = args.get_mut(field) {
@@ -105,7 +124,10 @@ fn first(text: &str, characters: usize) -> String {
 }
 
 fn last_two(text: &str) -> &str {
-    text.char_indices().rev().nth(1).map_or(text, |(at, _)| &text[at..])
+    text.char_indices()
+        .rev()
+        .nth(1)
+        .map_or(text, |(at, _)| &text[at..])
 }
 
 #[cfg(test)]
@@ -123,14 +145,30 @@ mod tests {
     fn two_spellings_of_one_recipient_are_the_same() {
         for (channel, one, other) in [
             (Channel::Email, " Ada@Example.COM\n", "ada@example.com"),
-            (Channel::Email, "\"Ada, L.\" <ADA@example.com>", "ada@example.com"),
-            (Channel::Email, "ada@bücher.example", "ada@XN--BCHER-KVA.example"),
+            (
+                Channel::Email,
+                "\"Ada, L.\" <ADA@example.com>",
+                "ada@example.com",
+            ),
+            (
+                Channel::Email,
+                "ada@bücher.example",
+                "ada@XN--BCHER-KVA.example",
+            ),
             (Channel::Sms, "+1 (555) 010-00.00", "+15550100000"),
             (Channel::Sms, "whatsapp:+15550100000", "+1 555 0100000"),
             (Channel::Push, " abc ", "abc"),
             (Channel::Chat, "@News", "@news"),
-            (Channel::Webhook, "HTTPS://A.example:443/x/../B#part ", "https://a.example/B"),
-            (Channel::Webhook, "https://a.example./%7eb?c=%2f", "https://a.example/~b?c=%2F"),
+            (
+                Channel::Webhook,
+                "HTTPS://A.example:443/x/../B#part ",
+                "https://a.example/B",
+            ),
+            (
+                Channel::Webhook,
+                "https://a.example./%7eb?c=%2f",
+                "https://a.example/~b?c=%2F",
+            ),
         ] {
             assert_eq!(known(channel, one), known(channel, other), "{one}");
         }
@@ -140,7 +178,11 @@ mod tests {
     fn another_channel_or_case_of_a_token_is_another_recipient() {
         assert_ne!(known(Channel::Push, "abc"), known(Channel::Chat, "abc"));
         assert_ne!(known(Channel::Push, "abc"), known(Channel::Push, "ABC"));
-        assert_eq!(known(Channel::Push, &"ab".repeat(32)), known(Channel::Push, &"AB".repeat(32)), "Apple's are numbers");
+        assert_eq!(
+            known(Channel::Push, &"ab".repeat(32)),
+            known(Channel::Push, &"AB".repeat(32)),
+            "Apple's are numbers"
+        );
     }
 
     #[test]
@@ -150,10 +192,16 @@ mod tests {
             args
         };
         assert_eq!(
-            masked(KIND, json!({"channel": "email", "to": "ada@example.com", "body": "x"})),
+            masked(
+                KIND,
+                json!({"channel": "email", "to": "ada@example.com", "body": "x"})
+            ),
             json!({"channel": "email", "to": "a***@e***.com", "body": "***"})
         );
-        assert_eq!(masked(KIND, json!({"channel": "fax", "to": ["ada@example.com"]}))["to"], "***");
+        assert_eq!(
+            masked(KIND, json!({"channel": "fax", "to": ["ada@example.com"]}))["to"],
+            "***"
+        );
         let code = json!({"channel": "sms", "to": "+15550100000", "template": {"body": "{{ code }}"}, "data": {"code": 123_456}, "subject": null,
             "extra": {"content_variables": {"1": "123456"}}, "priority": "high"});
         assert_eq!(
@@ -161,7 +209,10 @@ mod tests {
             json!({"channel": "sms", "to": "+1555***00", "template": {"body": "***"}, "data": {"code": "***"}, "subject": null,
                 "extra": {"content_variables": "***"}, "priority": "high"})
         );
-        assert_eq!(masked("http", json!({"to": "ada@example.com"}))["to"], "ada@example.com");
+        assert_eq!(
+            masked("http", json!({"to": "ada@example.com"}))["to"],
+            "ada@example.com"
+        );
         assert_eq!(masked(KIND, json!("text")), json!("text"));
     }
 
@@ -173,9 +224,17 @@ mod tests {
             (Channel::Sms, "+1 555 0100 00", "+1555***00"),
             (Channel::Push, "0123456789abcdef", "012***ef"),
             (Channel::Chat, "-10012345", "***45"),
-            (Channel::Webhook, "https://u:p@hooks.example.com/x?token=1", "https://h***.com/***"),
+            (
+                Channel::Webhook,
+                "https://u:p@hooks.example.com/x?token=1",
+                "https://h***.com/***",
+            ),
         ] {
-            assert_eq!(mask(&Recipient::parse(channel, recipient).unwrap()), shown, "{recipient}");
+            assert_eq!(
+                mask(&Recipient::parse(channel, recipient).unwrap()),
+                shown,
+                "{recipient}"
+            );
         }
     }
 }

@@ -22,7 +22,10 @@ pub struct Asked {
 
 impl fmt::Debug for Asked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asked").field("job_id", &self.job_id).field("channel", &self.channel).finish_non_exhaustive()
+        f.debug_struct("Asked")
+            .field("job_id", &self.job_id)
+            .field("channel", &self.channel)
+            .finish_non_exhaustive()
     }
 }
 
@@ -57,15 +60,20 @@ impl Begun {
     /// requeued since. Such a message is not sent again.
     pub fn is_settled(&self) -> bool {
         let word = self.last_outcome.as_deref();
-        let is_through = matches!(self.state, Some(DeliveryState::Sent | DeliveryState::Delivered | DeliveryState::Bounced));
+        let is_through = matches!(
+            self.state,
+            Some(DeliveryState::Sent | DeliveryState::Delivered | DeliveryState::Bounced)
+        );
         // A requeue clears the last outcome; a later provider event is about the earlier send.
         word == Some("permanent_recipient")
-            || is_through && (self.requeued_at.is_none() || matches!(word, Some("accepted" | "delivered")))
+            || is_through
+                && (self.requeued_at.is_none() || matches!(word, Some("accepted" | "delivered")))
     }
 
     /// Returns true if the message was given up because it may have been sent.
     pub fn is_doubtful(&self) -> bool {
-        self.state == Some(DeliveryState::Failed) && self.last_outcome.as_deref() == Some("ambiguous")
+        self.state == Some(DeliveryState::Failed)
+            && self.last_outcome.as_deref() == Some("ambiguous")
     }
 }
 

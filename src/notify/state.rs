@@ -1,7 +1,9 @@
 //! States of a message's delivery.
 
 /// The state of a message. It never goes back, however late and in whatever order events arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryState {
     /// Waiting for its time, its throttle, an account or the next attempt.
@@ -31,12 +33,18 @@ impl DeliveryState {
 
     /// Returns its name in records, SQL and HTTP.
     pub fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, state)| *state == self).map_or("", |(word, _)| word)
+        Self::WORDS
+            .iter()
+            .find(|(_, state)| *state == self)
+            .map_or("", |(word, _)| word)
     }
 
     /// Returns the state of that name.
     pub fn of(word: &str) -> Option<Self> {
-        Self::WORDS.iter().find(|(known, _)| *known == word).map(|(_, state)| *state)
+        Self::WORDS
+            .iter()
+            .find(|(known, _)| *known == word)
+            .map(|(_, state)| *state)
     }
 }
 

@@ -45,16 +45,33 @@ pub async fn tell_changes(
                 None => return,
             },
         };
-        let (account, from, to) = (change.account.as_str(), change.from.word(), change.to.word());
+        let (account, from, to) = (
+            change.account.as_str(),
+            change.from.word(),
+            change.to.word(),
+        );
         match change.to {
-            State::Open => tracing::warn!(pool, account, from, to, why = %change.why, "an account's breaker opened"),
-            State::HalfOpen => tracing::info!(pool, account, from, to, "one message finds out whether an account is back"),
+            State::Open => {
+                tracing::warn!(pool, account, from, to, why = %change.why, "an account's breaker opened")
+            }
+            State::HalfOpen => tracing::info!(
+                pool,
+                account,
+                from,
+                to,
+                "one message finds out whether an account is back"
+            ),
             State::Closed => tracing::info!(pool, account, from, to, "an account's breaker closed"),
         }
         metrics.changed(&pool, &change);
-        let Some(carrier) = carriers.get(&pool) else { continue };
+        let Some(carrier) = carriers.get(&pool) else {
+            continue;
+        };
         while let Err(error) = alarms.tell(carrier.desk.pool(), &change).await {
-            if matches!(error, crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }) {
+            if matches!(
+                error,
+                crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }
+            ) {
                 // It would be refused again and would block the changes behind it.
                 tracing::error!(pool, account, %error, "a change of a breaker could not be told to whoever wants alerts");
                 break;
@@ -73,7 +90,11 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
     let pool = carrier.desk.pool().clone();
     // A new process does not know about earlier outages, so it checks for messages to requeue.
     let looks_left = AtomicU32::new(LOOKS);
-    let pace = Pace { name: "watch pool", every: LOOK_EVERY, wake: None };
+    let pace = Pace {
+        name: "watch pool",
+        every: LOOK_EVERY,
+        wake: None,
+    };
     periodic(pace, cancel, || async {
         let view = carrier.desk.view();
         if view.at_ms == 0 {

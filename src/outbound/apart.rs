@@ -65,7 +65,11 @@ mod tests {
         });
         let each: Vec<_> = each.collect();
         // Names are still resolved meanwhile, on threads of the same kind.
-        let found = tokio::time::timeout(Duration::from_secs(30), tokio::net::lookup_host("localhost:0")).await;
+        let found = tokio::time::timeout(
+            Duration::from_secs(30),
+            tokio::net::lookup_host("localhost:0"),
+        )
+        .await;
         assert!(found.unwrap().unwrap().next().is_some());
         for one in each {
             assert!(one.await.unwrap().unwrap().is_err());

@@ -31,8 +31,16 @@ impl<'a> Credentials<'a> {
     /// Returns every form in which the secret may be repeated. The secret is the password, or the
     /// user if there is none.
     pub fn forms(&self) -> [String; 3] {
-        let secret = if self.password.is_empty() { self.user } else { self.password };
-        [self.basic(), String::from_utf8_lossy(&plain(secret)).into_owned(), secret.to_owned()]
+        let secret = if self.password.is_empty() {
+            self.user
+        } else {
+            self.password
+        };
+        [
+            self.basic(),
+            String::from_utf8_lossy(&plain(secret)).into_owned(),
+            secret.to_owned(),
+        ]
     }
 }
 

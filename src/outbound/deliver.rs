@@ -52,17 +52,30 @@ impl HttpHandler {
     pub fn new(config: Config) -> Result<Self, NoClient> {
         let resolver = Resolver::new(config.guard.clone(), config.lookup);
         let client = HttpClient::new(config.guard, resolver)?;
-        Ok(Self { client, secrets: config.secrets, rests: Mutex::default(), begun: Instant::now() })
+        Ok(Self {
+            client,
+            secrets: config.secrets,
+            rests: Mutex::default(),
+            begun: Instant::now(),
+        })
     }
 
     async fn deliver(&self, job: &Job, context: &Context) -> Result<Outcome, Outcome> {
         let mut request = Request::parse(&job.args).map_err(|issues| {
-            let listed: Vec<String> = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect();
-            Outcome::Dead { error: listed.join("; ") }
+            let listed: Vec<String> = issues
+                .iter()
+                .map(|issue| format!("{} {}", issue.pointer, issue.message))
+                .collect();
+            Outcome::Dead {
+                error: listed.join("; "),
+            }
         })?;
         // The job chooses the server, so its answers are not trusted.
         context.report_hearsay();
-        let whom = job.key.is_empty().then(|| whom(&job.throttle, &request.url));
+        let whom = job
+            .key
+            .is_empty()
+            .then(|| whom(&job.throttle, &request.url));
         if let Some(delay) = self.put_off(whom.as_ref(), context).await {
             return Ok(Outcome::Snooze { delay });
         }
@@ -72,13 +85,22 @@ impl HttpHandler {
             request.timeout = request.timeout.min(limit.mul_f64(0.95));
         }
         let body = match request.template.take() {
-            Some((text, data)) => Some(fill(text, data).await.map_err(|error| Outcome::Dead { error })?),
+            Some((text, data)) => Some(
+                fill(text, data)
+                    .await
+                    .map_err(|error| Outcome::Dead { error })?,
+            ),
             None => request.body.take(),
         };
-        let signature = self.sign(&request, job, body.as_deref()).map_err(|error| Outcome::Dead { error })?;
+        let signature = self
+            .sign(&request, job, body.as_deref())
+            .map_err(|error| Outcome::Dead { error })?;
         let policy = request.on_ambiguous;
         context.hand_over(policy);
-        let sent = self.client.send(&request, &signature, body, &context.cancelled).await;
+        let sent = self
+            .client
+            .send(&request, &signature, body, &context.cancelled)
+            .await;
         context.answered();
         Ok(match sent {
             Ok(response) => {
@@ -98,17 +120,24 @@ impl HttpHandler {
             // The runner knows the reason for the stop: a cancelled job ends, and a job of a
             // stopping worker runs again elsewhere, unless it must not run twice.
             Err(stopped @ Failure::Stopped { sent: true }) if policy == OnAmbiguous::Dead => {
-                Outcome::Ambiguous { policy, error: stopped.to_string() }
+                Outcome::Ambiguous {
+                    policy,
+                    error: stopped.to_string(),
+                }
             }
             Err(Failure::Stopped { .. }) => Outcome::HandedBack,
-            Err(never @ (Failure::Refused(_) | Failure::Unsendable(_))) => Outcome::Dead { error: never.to_string() },
+            Err(never @ (Failure::Refused(_) | Failure::Unsendable(_))) => Outcome::Dead {
+                error: never.to_string(),
+            },
         })
     }
 
     /// Returns the delay of a job without a key if its host pushed back, and refunds its tokens.
     async fn put_off(&self, whom: Option<&Whom>, context: &Context) -> Option<Duration> {
         let whom = whom?;
-        let delay = self.rests().wait(whom, self.begun.elapsed(), rand::random())?;
+        let delay = self
+            .rests()
+            .wait(whom, self.begun.elapsed(), rand::random())?;
         // A throttle with a wider trusted scope has paused the lane itself, so the jobs that it
         // grants may go.
         if context.trust_scope().await != Scope::Key {
@@ -133,24 +162,40 @@ impl HttpHandler {
         self.rests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sign(&self, request: &Request, job: &Job, body: Option<&str>) -> Result<Vec<(&'static str, String)>, String> {
-        let Some(name) = &request.secret else { return Ok(Vec::new()) };
+    fn sign(
+        &self,
+        request: &Request,
+        job: &Job,
+        body: Option<&str>,
+    ) -> Result<Vec<(&'static str, String)>, String> {
+        let Some(name) = &request.secret else {
+            return Ok(Vec::new());
+        };
         let id = format!("job_{}", job.id);
-        let signed = self.secrets.sign(name, &id, now_s(), body.unwrap_or_default().as_bytes());
+        let signed = self
+            .secrets
+            .sign(name, &id, now_s(), body.unwrap_or_default().as_bytes());
         let variable = format!("{PREFIX}{}", name.to_ascii_uppercase());
-        signed.map(Vec::from).ok_or_else(|| format!("/secret names {name:?}, but this worker has no {variable}"))
+        signed
+            .map(Vec::from)
+            .ok_or_else(|| format!("/secret names {name:?}, but this worker has no {variable}"))
     }
 }
 
 /// Renders a template on a separate thread, where it blocks no other task.
 async fn fill(text: String, data: Value) -> Result<String, String> {
     let filled = apart(move |until| template::render(&text, &data, move || until.is_over())).await;
-    filled.unwrap_or_else(|| Err("cannot be filled in".to_owned())).map_err(|error| format!("/template {error}"))
+    filled
+        .unwrap_or_else(|| Err("cannot be filled in".to_owned()))
+        .map_err(|error| format!("/template {error}"))
 }
 
 /// Returns the local time in unix seconds, for signatures and for servers that send dates without a
 /// `Date` to compare them with.
-#[allow(clippy::disallowed_methods, reason = "the server's own clock counts wherever it tells it")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the server's own clock counts wherever it tells it"
+)]
 fn now_s() -> i64 {
     Timestamp::now().as_second()
 }
@@ -161,22 +206,37 @@ impl Handler for HttpHandler {
             Err(issues) => issues,
             Ok(request) => match self.client.check_url(&request.url) {
                 Ok(()) => Vec::new(),
-                Err(message) => vec![Issue { pointer: "/url".to_owned(), message }],
+                Err(message) => vec![Issue {
+                    pointer: "/url".to_owned(),
+                    message,
+                }],
             },
         }
     }
 
     fn lacks(&self, args: &Value) -> Option<String> {
-        let name = args.get("secret")?.as_str().filter(|name| is_name(name))?.to_ascii_uppercase();
+        let name = args
+            .get("secret")?
+            .as_str()
+            .filter(|name| is_name(name))?
+            .to_ascii_uppercase();
         (!self.secrets.names().any(|known| *known == name)).then(|| format!("secret {name}"))
     }
 
     fn offers(&self) -> BTreeMap<String, String> {
-        self.secrets.names().map(|name| (format!("secret {name}"), String::new())).collect()
+        self.secrets
+            .names()
+            .map(|name| (format!("secret {name}"), String::new()))
+            .collect()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        async move { self.deliver(&job, &context).await.unwrap_or_else(|outcome| outcome) }.boxed()
+        async move {
+            self.deliver(&job, &context)
+                .await
+                .unwrap_or_else(|outcome| outcome)
+        }
+        .boxed()
     }
 
     fn timeout(&self) -> Option<Duration> {

@@ -13,7 +13,9 @@ use rustix::io::Errno;
 /// A failed name lookup needs [`are_gone`] as well: the resolver opens files and sockets too, and
 /// reports another error if it cannot.
 pub fn are_short(error: &(dyn Error + 'static)) -> bool {
-    let mut causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source());
+    let mut causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| {
+        (*error).source()
+    });
     causes.any(|cause| cause.downcast_ref::<io::Error>().is_some_and(is_shortage))
 }
 

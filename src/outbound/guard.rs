@@ -26,7 +26,10 @@ pub struct Guard {
 impl Guard {
     /// Returns a guard that allows every address.
     pub fn open() -> Self {
-        Self { is_open: true, ..Self::default() }
+        Self {
+            is_open: true,
+            ..Self::default()
+        }
     }
 
     /// Returns a guard that also allows these entries: names, whatever they resolve to, addresses,
@@ -35,7 +38,9 @@ impl Guard {
     /// # Errors
     ///
     /// Fails with the first entry that is none of them.
-    pub fn allowing<S: AsRef<str>>(entries: impl IntoIterator<Item = S>) -> Result<Self, NotAllowable> {
+    pub fn allowing<S: AsRef<str>>(
+        entries: impl IntoIterator<Item = S>,
+    ) -> Result<Self, NotAllowable> {
         let mut guard = Self::default();
         for entry in entries {
             let entry = entry.as_ref().trim();
@@ -55,7 +60,12 @@ impl Guard {
 
     /// Returns true if the address is allowed for any host.
     pub fn allows_address(&self, address: IpAddr) -> bool {
-        self.is_open || is_public(address) || self.networks.iter().any(|(network, length)| within(address, *network, *length))
+        self.is_open
+            || is_public(address)
+            || self
+                .networks
+                .iter()
+                .any(|(network, length)| within(address, *network, *length))
     }
 }
 
@@ -66,7 +76,9 @@ pub struct NotAllowable(String);
 
 /// A refused host: an internal address, or a name with internal addresses only.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{host} is not an address of the public internet; set {ALLOW_PRIVATE}=true to allow it, or name it in {ALLOW}")]
+#[error(
+    "{host} is not an address of the public internet; set {ALLOW_PRIVATE}=true to allow it, or name it in {ALLOW}"
+)]
 pub struct Refused {
     /// The host as in the URL.
     pub host: String,
@@ -96,16 +108,25 @@ fn within(address: IpAddr, network: IpAddr, length: u8) -> bool {
             address.to_bits() & mask == network.to_bits() & mask
         }
         // An IPv4-mapped IPv6 address is the same machine.
-        (IpAddr::V6(address), IpAddr::V4(_)) => {
-            address.to_ipv4_mapped().is_some_and(|mapped| within(IpAddr::V4(mapped), network, length))
-        }
+        (IpAddr::V6(address), IpAddr::V4(_)) => address
+            .to_ipv4_mapped()
+            .is_some_and(|mapped| within(IpAddr::V4(mapped), network, length)),
         (IpAddr::V4(_), IpAddr::V6(_)) => false,
     }
 }
 
 fn is_name(entry: &str) -> bool {
-    let is_label = |label: &str| !label.is_empty() && label.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-    entry.strip_suffix('.').unwrap_or(entry).split('.').all(is_label)
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && label
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+    };
+    entry
+        .strip_suffix('.')
+        .unwrap_or(entry)
+        .split('.')
+        .all(is_label)
 }
 
 fn plain(host: &str) -> String {
@@ -154,14 +175,19 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 fn is_public_4(address: Ipv4Addr) -> bool {
-    !INSIDE.iter().any(|(network, length)| within(address.into(), Ipv4Addr::from(*network).into(), *length))
+    !INSIDE
+        .iter()
+        .any(|(network, length)| within(address.into(), Ipv4Addr::from(*network).into(), *length))
 }
 
 /// Returns true inside 2000::/3. Everything outside is special: loopback, unique local, link-local,
 /// multicast, NAT64.
 fn is_public_6(address: Ipv6Addr) -> bool {
     let is_in = |network: Ipv6Addr, length: u8| within(address.into(), network.into(), length);
-    is_in(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3) && !INSIDE_6.iter().any(|(network, length)| is_in(*network, *length))
+    is_in(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3)
+        && !INSIDE_6
+            .iter()
+            .any(|(network, length)| is_in(*network, *length))
 }
 
 #[cfg(test)]
@@ -212,40 +238,93 @@ mod tests {
 
     #[test]
     fn addresses_outside_are_allowed() {
-        for address in ["1.1.1.1", "8.8.8.8", "172.32.0.1", "100.128.0.1", "2606:4700::1111", "2a00:1450::1", "::ffff:8.8.8.8"] {
+        for address in [
+            "1.1.1.1",
+            "8.8.8.8",
+            "172.32.0.1",
+            "100.128.0.1",
+            "2606:4700::1111",
+            "2a00:1450::1",
+            "::ffff:8.8.8.8",
+        ] {
             assert!(is_public(address.parse().unwrap()), "{address}");
         }
     }
 
     #[test]
     fn names_addresses_and_networks_are_let_through_and_nothing_beside_them() {
-        let guard = Guard::allowing(["Intranet.example.", " 10.1.0.0/16", "fd00::/8", "192.168.7.7", "::1"]).unwrap();
+        let guard = Guard::allowing([
+            "Intranet.example.",
+            " 10.1.0.0/16",
+            "fd00::/8",
+            "192.168.7.7",
+            "::1",
+        ])
+        .unwrap();
         let allows = |address: &str| guard.allows_address(address.parse().unwrap());
 
-        assert!(guard.allows_name("intranet.EXAMPLE") && !guard.allows_name("sub.intranet.example"));
-        for address in ["10.1.2.3", "10.1.255.255", "fd12::9", "192.168.7.7", "::1", "::ffff:10.1.0.1", "1.1.1.1"] {
+        assert!(
+            guard.allows_name("intranet.EXAMPLE") && !guard.allows_name("sub.intranet.example")
+        );
+        for address in [
+            "10.1.2.3",
+            "10.1.255.255",
+            "fd12::9",
+            "192.168.7.7",
+            "::1",
+            "::ffff:10.1.0.1",
+            "1.1.1.1",
+        ] {
             assert!(allows(address), "{address}");
         }
-        for address in ["10.2.0.1", "10.0.255.255", "fc00::1", "192.168.7.8", "127.0.0.1", "169.254.169.254", "::2"] {
+        for address in [
+            "10.2.0.1",
+            "10.0.255.255",
+            "fc00::1",
+            "192.168.7.8",
+            "127.0.0.1",
+            "169.254.169.254",
+            "::2",
+        ] {
             assert!(!allows(address), "{address}");
         }
         assert!(!Guard::default().allows_address("10.1.2.3".parse().unwrap()));
-        assert!(Guard::open().allows_address("127.0.0.1".parse().unwrap()) && Guard::open().allows_name("any"));
+        assert!(
+            Guard::open().allows_address("127.0.0.1".parse().unwrap())
+                && Guard::open().allows_name("any")
+        );
     }
 
     #[test]
     fn a_network_of_length_zero_is_everything_of_its_family() {
         let guard = Guard::allowing(["0.0.0.0/0"]).unwrap();
-        assert!(guard.allows_address("127.0.0.1".parse().unwrap()) && !guard.allows_address("::1".parse().unwrap()));
+        assert!(
+            guard.allows_address("127.0.0.1".parse().unwrap())
+                && !guard.allows_address("::1".parse().unwrap())
+        );
     }
 
     #[test]
     fn what_is_neither_name_nor_address_nor_network_is_refused() {
-        for entry in
-            ["", "http://intranet", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/x", "a..b", "*.example", "fd00::/129", "a/8", "[::1]"]
-        {
-            let error = Guard::allowing(["ok.example", entry]).unwrap_err().to_string();
-            assert!(error.contains("neither a host's name nor an address nor a network"), "{entry}: {error}");
+        for entry in [
+            "",
+            "http://intranet",
+            "10.0.0.0/33",
+            "10.0.0.0/",
+            "10.0.0.0/x",
+            "a..b",
+            "*.example",
+            "fd00::/129",
+            "a/8",
+            "[::1]",
+        ] {
+            let error = Guard::allowing(["ok.example", entry])
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("neither a host's name nor an address nor a network"),
+                "{entry}: {error}"
+            );
         }
     }
 }

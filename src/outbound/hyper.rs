@@ -15,7 +15,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT};
+use http::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, LOCATION, USER_AGENT,
+};
 use http::{Method, Uri};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -44,7 +46,12 @@ const BODY_TIMEOUT: Duration = Duration::from_millis(500);
 const DRAIN_BYTES: usize = 64 * 1024;
 
 /// Headers of a job that are also sent to another origin. Any other header may be a credential.
-const HARMLESS: [HeaderName; 4] = [ACCEPT, http::header::ACCEPT_LANGUAGE, CONTENT_TYPE, USER_AGENT];
+const HARMLESS: [HeaderName; 4] = [
+    ACCEPT,
+    http::header::ACCEPT_LANGUAGE,
+    CONTENT_TYPE,
+    USER_AGENT,
+];
 
 /// The reason for a missing answer.
 #[derive(Debug, thiserror::Error)]
@@ -96,7 +103,11 @@ pub struct HttpClient {
 impl HttpClient {
     /// Sets up the client.
     pub fn new(guard: Guard, resolver: Resolver) -> std::io::Result<Self> {
-        Ok(Self { wire: wire(&resolver, false)?, wire_http2: wire(&resolver, true)?, guard })
+        Ok(Self {
+            wire: wire(&resolver, false)?,
+            wire_http2: wire(&resolver, true)?,
+            guard,
+        })
     }
 
     /// Checks that a URL can be parsed and that the guard allows an address in it.
@@ -129,9 +140,17 @@ impl HttpClient {
                 continue;
             }
             let headers = headers(answer.headers());
-            let most = if done { DRAIN_BYTES } else { request.excerpt_bytes };
+            let most = if done {
+                DRAIN_BYTES
+            } else {
+                request.excerpt_bytes
+            };
             let excerpt = read(answer.into_body(), most, deadline).await;
-            return Ok(Response { status, headers, excerpt });
+            return Ok(Response {
+                status,
+                headers,
+                excerpt,
+            });
         }
     }
 
@@ -144,7 +163,11 @@ impl HttpClient {
         deadline: Instant,
         stop: &CancellationToken,
     ) -> Result<http::Response<Incoming>, Failure> {
-        let wire = if request.http2 { &self.wire_http2 } else { &self.wire };
+        let wire = if request.http2 {
+            &self.wire_http2
+        } else {
+            &self.wire
+        };
         for is_last in [false, true] {
             let mut call = hop.call()?;
             let connection = capture_connection(&mut call);
@@ -172,7 +195,9 @@ impl HttpClient {
                 }
             };
         }
-        Err(Failure::Unsent("the connection was closed before the request was sent".to_owned()))
+        Err(Failure::Unsent(
+            "the connection was closed before the request was sent".to_owned(),
+        ))
     }
 }
 
@@ -185,20 +210,33 @@ struct Hop {
 }
 
 impl Hop {
-    fn first(request: &Request, more: &[(&'static str, String)], body: Option<String>, guard: &Guard) -> Result<Self, Failure> {
+    fn first(
+        request: &Request,
+        more: &[(&'static str, String)],
+        body: Option<String>,
+        guard: &Guard,
+    ) -> Result<Self, Failure> {
         let unsendable = |what: &str| Failure::Unsendable(what.to_owned());
-        let method = request.method.parse().map_err(|_| unsendable("the method is not valid"))?;
+        let method = request
+            .method
+            .parse()
+            .map_err(|_| unsendable("the method is not valid"))?;
         let mut headers = HeaderMap::new();
         headers.insert(USER_AGENT, HeaderValue::from_static(super::USER_AGENT));
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
         if request.body_is_json {
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
-        let own = request.headers.iter().map(|(name, value)| (name.as_str(), value));
+        let own = request
+            .headers
+            .iter()
+            .map(|(name, value)| (name.as_str(), value));
         for (name, value) in own.chain(more.iter().map(|(name, value)| (*name, value))) {
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| unsendable("a header's name is not valid"))?;
+            let name = HeaderName::from_bytes(name.as_bytes())
+                .map_err(|_| unsendable("a header's name is not valid"))?;
             // The value may be a secret.
-            let mut value = HeaderValue::from_bytes(value.as_bytes()).map_err(|_| unsendable("a header's value is not valid"))?;
+            let mut value = HeaderValue::from_bytes(value.as_bytes())
+                .map_err(|_| unsendable("a header's value is not valid"))?;
             value.set_sensitive(true);
             headers.insert(name, value);
         }
@@ -208,14 +246,24 @@ impl Hop {
         {
             headers.insert(AUTHORIZATION, credentials);
         }
-        Ok(Self { method, url, headers, body: body.map(Bytes::from) })
+        Ok(Self {
+            method,
+            url,
+            headers,
+            body: body.map(Bytes::from),
+        })
     }
 
     /// Returns the request to which an answer redirects; `None` if it does not.
     ///
     /// A 303, and a 301 or 302 after a POST, turns into a GET. No possible credential is sent to
     /// another origin.
-    fn next(&self, status: u16, headers: &HeaderMap, guard: &Guard) -> Option<Result<Self, Failure>> {
+    fn next(
+        &self,
+        status: u16,
+        headers: &HeaderMap,
+        guard: &Guard,
+    ) -> Option<Result<Self, Failure>> {
         let is_post = self.method == Method::POST;
         let turns_to_get = match status {
             303 => self.method != Method::GET && self.method != Method::HEAD,
@@ -229,7 +277,10 @@ impl Hop {
 
     fn follow(&self, target: &str, turns_to_get: bool, guard: &Guard) -> Result<Self, Failure> {
         let unsendable = |what: &str| Failure::Unsendable(format!("a redirect {what}"));
-        let url = self.url.join(target).map_err(|_| unsendable("leads to no valid URL"))?;
+        let url = self
+            .url
+            .join(target)
+            .map_err(|_| unsendable("leads to no valid URL"))?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(unsendable("leads to neither http nor https"));
         }
@@ -238,7 +289,11 @@ impl Hop {
         let _ = take_credentials(&mut url);
         let mut headers = self.headers.clone();
         if url.origin() != self.url.origin() {
-            let foreign: Vec<HeaderName> = headers.keys().filter(|name| !HARMLESS.contains(name)).cloned().collect();
+            let foreign: Vec<HeaderName> = headers
+                .keys()
+                .filter(|name| !HARMLESS.contains(name))
+                .cloned()
+                .collect();
             for name in foreign {
                 headers.remove(name);
             }
@@ -250,12 +305,20 @@ impl Hop {
         if body.is_none() {
             headers.remove(CONTENT_TYPE);
         }
-        Ok(Self { method, url, headers, body })
+        Ok(Self {
+            method,
+            url,
+            headers,
+            body,
+        })
     }
 
     fn call(&self) -> Result<http::Request<Full<Bytes>>, Failure> {
-        let uri: Uri =
-            self.url.as_str().parse().map_err(|error| Failure::Unsendable(format!("the URL is not valid: {error}")))?;
+        let uri: Uri = self
+            .url
+            .as_str()
+            .parse()
+            .map_err(|error| Failure::Unsendable(format!("the URL is not valid: {error}")))?;
         let mut call = http::Request::new(Full::new(self.body.clone().unwrap_or_default()));
         *call.method_mut() = self.method.clone();
         *call.uri_mut() = uri;
@@ -269,7 +332,11 @@ fn take_credentials(url: &mut Url) -> Option<HeaderValue> {
     if url.username().is_empty() && url.password().is_none() {
         return None;
     }
-    let basic = Credentials { user: url.username(), password: url.password().unwrap_or_default() }.basic();
+    let basic = Credentials {
+        user: url.username(),
+        password: url.password().unwrap_or_default(),
+    }
+    .basic();
     // Neither can fail for a URL that has a host.
     let _ = url.set_username("");
     let _ = url.set_password(None);
@@ -283,10 +350,15 @@ fn wire(resolver: &Resolver, http2_only: bool) -> std::io::Result<Wire> {
     connector.enforce_http(false);
     connector.set_nodelay(true);
     let provider = rustls::crypto::aws_lc_rs::default_provider();
-    let secure = HttpsConnectorBuilder::new().with_provider_and_platform_verifier(provider)?.https_or_http();
+    let secure = HttpsConnectorBuilder::new()
+        .with_provider_and_platform_verifier(provider)?
+        .https_or_http();
     let connector = match http2_only {
         true => secure.enable_http2().wrap_connector(connector),
-        false => secure.enable_http1().enable_http2().wrap_connector(connector),
+        false => secure
+            .enable_http1()
+            .enable_http2()
+            .wrap_connector(connector),
     };
     Ok(Client::builder(TokioExecutor::new())
         .http2_only(http2_only)
@@ -318,7 +390,9 @@ async fn read(mut body: Incoming, most: usize, deadline: Instant) -> Vec<u8> {
     let mut bytes = Vec::new();
     let reading = async {
         while let Some(Ok(frame)) = body.frame().await {
-            let Ok(chunk) = frame.into_data() else { continue };
+            let Ok(chunk) = frame.into_data() else {
+                continue;
+            };
             bytes.extend_from_slice(&chunk[..chunk.len().min(most - bytes.len())]);
             if bytes.len() >= most {
                 break;
@@ -331,7 +405,11 @@ async fn read(mut body: Incoming, most: usize, deadline: Instant) -> Vec<u8> {
 
 /// Returns true if nothing of the request was written: its connection ended while it waited.
 fn is_unsent(error: &Error) -> bool {
-    causes(error).any(|cause| cause.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_canceled))
+    causes(error).any(|cause| {
+        cause
+            .downcast_ref::<hyper::Error>()
+            .is_some_and(hyper::Error::is_canceled)
+    })
 }
 
 /// Classifies a failure.
@@ -339,10 +417,16 @@ fn failure_of(error: &Error, sent: bool) -> Failure {
     if let Some(refused) = causes(error).find_map(|cause| cause.downcast_ref::<Refused>()) {
         return Failure::Refused(refused.clone());
     }
-    let reason = causes(error).last().map_or_else(|| error.to_string(), ToString::to_string);
+    let reason = causes(error)
+        .last()
+        .map_or_else(|| error.to_string(), ToString::to_string);
     match () {
-        () if !sent && (descriptors::are_short(error) || descriptors::are_gone()) => Failure::Short(reason),
-        () if error.is_connect() || !sent => Failure::Unsent(format!("could not connect: {reason}")),
+        () if !sent && (descriptors::are_short(error) || descriptors::are_gone()) => {
+            Failure::Short(reason)
+        }
+        () if error.is_connect() || !sent => {
+            Failure::Unsent(format!("could not connect: {reason}"))
+        }
         () if is_unsent(error) => Failure::Unsent(format!("nothing could be sent: {reason}")),
         () => Failure::Unanswered(format!("the connection broke: {reason}")),
     }
@@ -372,6 +456,11 @@ impl Service<Name> for Guarded {
 
     fn call(&mut self, name: Name) -> Self::Future {
         let resolver = self.0.clone();
-        Box::pin(async move { Ok(resolver.resolve(name.as_str().to_owned()).await?.into_iter()) })
+        Box::pin(async move {
+            Ok(resolver
+                .resolve(name.as_str().to_owned())
+                .await?
+                .into_iter())
+        })
     }
 }

@@ -30,8 +30,9 @@ pub fn quota(headers: &Headers, now_s: i64) -> Option<Quota> {
         .and_then(|text| draft_7(text).or_else(|| newest(text, policy)))
         .or_else(|| left(number("ratelimit-remaining")?, number("ratelimit-reset")?))
         .or_else(|| {
-            let reset = number("x-ratelimit-reset-after")
-                .or_else(|| number("x-ratelimit-reset").map(|reset| from_now(reset, clock(headers, now_s))))?;
+            let reset = number("x-ratelimit-reset-after").or_else(|| {
+                number("x-ratelimit-reset").map(|reset| from_now(reset, clock(headers, now_s)))
+            })?;
             left(number("x-ratelimit-remaining")?, reset)
         })
 }
@@ -46,7 +47,12 @@ fn draft_7(text: &str) -> Option<Quota> {
 /// `w`.
 fn newest(text: &str, policy: &str) -> Option<Quota> {
     let items = items(text).into_iter().filter_map(|item| {
-        let window = || items(policy).into_iter().find(|other| name(other) == name(item)).and_then(|other| parameter(other, "w"));
+        let window = || {
+            items(policy)
+                .into_iter()
+                .find(|other| name(other) == name(item))
+                .and_then(|other| parameter(other, "w"))
+        };
         left(parameter(item, "r")?, parameter(item, "t").or_else(window)?)
     });
     items.min_by(|a, b| pace(a).total_cmp(&pace(b)))
@@ -83,7 +89,10 @@ mod tests {
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
     fn said(headers: &[(&str, &str)]) -> Option<(f64, f64)> {
-        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let headers = headers
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         quota(&headers, 784_111_787).map(|quota| (quota.remaining, quota.reset.as_secs_f64()))
     }
 
@@ -94,21 +103,96 @@ mod tests {
     fn every_way_of_saying_it_is_understood() {
         let cases: &[Case<'_>] = &[
             (&[("ratelimit", "\"tenant\";r=43;t=18")], (43.0, 18.0)),
-            (&[("ratelimit", "\"burst\";r=5;t=1, \"day\";r=900;t=40000")], (900.0, 40_000.0)),
-            (&[("ratelimit", "\"a, b\";r=7;t=9, \"c\";r=800;t=9")], (7.0, 9.0)),
-            (&[("ratelimit", "\"day\";r=0;t=400, \"burst\";r=3;t=1")], (0.0, 400.0)),
+            (
+                &[("ratelimit", "\"burst\";r=5;t=1, \"day\";r=900;t=40000")],
+                (900.0, 40_000.0),
+            ),
+            (
+                &[("ratelimit", "\"a, b\";r=7;t=9, \"c\";r=800;t=9")],
+                (7.0, 9.0),
+            ),
+            (
+                &[("ratelimit", "\"day\";r=0;t=400, \"burst\";r=3;t=1")],
+                (0.0, 400.0),
+            ),
             (&[("ratelimit", "\"a\";r=x;t=1, \"b\";r=6;t=2")], (6.0, 2.0)),
-            (&[("ratelimit", "\"a\";r=60"), ("ratelimit-policy", "\"b\";q=1;w=5, \"a\";q=100;w=30")], (60.0, 30.0)),
-            (&[("ratelimit", "limit=50, remaining=0, reset=60")], (0.0, 60.0)),
-            (&[("ratelimit", "limit=100, remaining=50, reset=5"), ("ratelimit-remaining", "1")], (50.0, 5.0)),
-            (&[("ratelimit-limit", "10"), ("ratelimit-remaining", "9"), ("ratelimit-reset", "30")], (9.0, 30.0)),
-            (&[("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "12")], (4.0, 12.0)),
-            (&[("x-ratelimit-remaining", "4"), ("x-ratelimit-reset-after", "1.5"), ("x-ratelimit-reset", "12")], (4.0, 1.5)),
-            (&[("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "784111807"), ("date", DATE)], (4.0, 30.0)),
-            (&[("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "784111807000"), ("date", DATE)], (4.0, 30.0)),
-            (&[("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "784111807")], (4.0, 20.0)),
-            (&[("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "784111000"), ("date", DATE)], (4.0, 0.0)),
-            (&[("ratelimit", "nonsense"), ("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "12")], (4.0, 12.0)),
+            (
+                &[
+                    ("ratelimit", "\"a\";r=60"),
+                    ("ratelimit-policy", "\"b\";q=1;w=5, \"a\";q=100;w=30"),
+                ],
+                (60.0, 30.0),
+            ),
+            (
+                &[("ratelimit", "limit=50, remaining=0, reset=60")],
+                (0.0, 60.0),
+            ),
+            (
+                &[
+                    ("ratelimit", "limit=100, remaining=50, reset=5"),
+                    ("ratelimit-remaining", "1"),
+                ],
+                (50.0, 5.0),
+            ),
+            (
+                &[
+                    ("ratelimit-limit", "10"),
+                    ("ratelimit-remaining", "9"),
+                    ("ratelimit-reset", "30"),
+                ],
+                (9.0, 30.0),
+            ),
+            (
+                &[("x-ratelimit-remaining", "4"), ("x-ratelimit-reset", "12")],
+                (4.0, 12.0),
+            ),
+            (
+                &[
+                    ("x-ratelimit-remaining", "4"),
+                    ("x-ratelimit-reset-after", "1.5"),
+                    ("x-ratelimit-reset", "12"),
+                ],
+                (4.0, 1.5),
+            ),
+            (
+                &[
+                    ("x-ratelimit-remaining", "4"),
+                    ("x-ratelimit-reset", "784111807"),
+                    ("date", DATE),
+                ],
+                (4.0, 30.0),
+            ),
+            (
+                &[
+                    ("x-ratelimit-remaining", "4"),
+                    ("x-ratelimit-reset", "784111807000"),
+                    ("date", DATE),
+                ],
+                (4.0, 30.0),
+            ),
+            (
+                &[
+                    ("x-ratelimit-remaining", "4"),
+                    ("x-ratelimit-reset", "784111807"),
+                ],
+                (4.0, 20.0),
+            ),
+            (
+                &[
+                    ("x-ratelimit-remaining", "4"),
+                    ("x-ratelimit-reset", "784111000"),
+                    ("date", DATE),
+                ],
+                (4.0, 0.0),
+            ),
+            (
+                &[
+                    ("ratelimit", "nonsense"),
+                    ("x-ratelimit-remaining", "4"),
+                    ("x-ratelimit-reset", "12"),
+                ],
+                (4.0, 12.0),
+            ),
         ];
         for (headers, expected) in cases {
             assert_eq!(said(headers), Some(*expected), "{headers:?}");
@@ -127,7 +211,10 @@ mod tests {
             &[("ratelimit-remaining", "3")],
             &[("ratelimit-remaining", "3"), ("ratelimit-reset", "NaN")],
             &[("x-ratelimit-remaining", "1e3"), ("x-ratelimit-reset", "3")],
-            &[("x-ratelimit-remaining", "many"), ("x-ratelimit-reset", "3")],
+            &[
+                ("x-ratelimit-remaining", "many"),
+                ("x-ratelimit-reset", "3"),
+            ],
             &[("x-ratelimit-reset", "3")],
         ];
         for headers in cases {

@@ -31,8 +31,16 @@ const FIELDS: [&str; 15] = [
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
 
 /// Headers that belong to the connection and not to the job.
-const RESERVED: [&str; 8] =
-    ["connection", "content-length", "expect", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"];
+const RESERVED: [&str; 8] = [
+    "connection",
+    "content-length",
+    "expect",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
 
 /// Longest timeout of one request, in milliseconds.
 pub const MAX_TIMEOUT_MS: u64 = 600_000;
@@ -92,11 +100,21 @@ impl Request {
     pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
         let Some(args) = args.as_object() else {
             let message = format!("must be an object with the fields {}", FIELDS.join(", "));
-            return Err(vec![Issue { pointer: String::new(), message }]);
+            return Err(vec![Issue {
+                pointer: String::new(),
+                message,
+            }]);
         };
         let mut issues = Vec::new();
-        for field in args.keys().filter(|field| !FIELDS.contains(&field.as_str())) {
-            complain(&mut issues, &pointer(&[field]), format!("is not a field; fields are {}", FIELDS.join(", ")));
+        for field in args
+            .keys()
+            .filter(|field| !FIELDS.contains(&field.as_str()))
+        {
+            complain(
+                &mut issues,
+                &pointer(&[field]),
+                format!("is not a field; fields are {}", FIELDS.join(", ")),
+            );
         }
         let (body, body_is_json) = match args.get("body") {
             None | Some(Value::Null) => (None, false),
@@ -111,7 +129,13 @@ impl Request {
             body_is_json,
             template: template(args, &mut issues),
             secret: secret(args, &mut issues),
-            timeout: millis(args, "timeout_ms", MAX_TIMEOUT_MS, DEFAULT_TIMEOUT_MS, &mut issues),
+            timeout: millis(
+                args,
+                "timeout_ms",
+                MAX_TIMEOUT_MS,
+                DEFAULT_TIMEOUT_MS,
+                &mut issues,
+            ),
             connect_timeout: {
                 let (most, usual) = (MAX_CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS);
                 millis(args, "connect_timeout_ms", most, usual, &mut issues)
@@ -119,20 +143,40 @@ impl Request {
             redirects: whole(args, "redirects", 0..=MAX_REDIRECTS, 0, &mut issues) as u32,
             http2: flag(args, "http2_prior_knowledge", &mut issues),
             success: success(args, &mut issues),
-            excerpt_bytes: whole(args, "excerpt_bytes", 0..=MAX_EXCERPT_BYTES, DEFAULT_EXCERPT_BYTES, &mut issues) as usize,
+            excerpt_bytes: whole(
+                args,
+                "excerpt_bytes",
+                0..=MAX_EXCERPT_BYTES,
+                DEFAULT_EXCERPT_BYTES,
+                &mut issues,
+            ) as usize,
             throttled_scope: word(args, "throttled_scope", &SCOPES, &mut issues),
             on_ambiguous: word(args, "on_ambiguous", &POLICIES, &mut issues),
         };
-        if issues.is_empty() { Ok(request) } else { Err(issues) }
+        if issues.is_empty() {
+            Ok(request)
+        } else {
+            Err(issues)
+        }
     }
 }
 
 fn method(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> String {
     match args.get("method") {
         None => "GET".to_owned(),
-        Some(Value::String(text)) if METHODS.contains(&text.to_ascii_uppercase().as_str()) => text.to_ascii_uppercase(),
+        Some(Value::String(text)) if METHODS.contains(&text.to_ascii_uppercase().as_str()) => {
+            text.to_ascii_uppercase()
+        }
         Some(other) => {
-            complain(issues, "/method", format!("{} is not allowed: use one of {}", short(other), METHODS.join(", ")));
+            complain(
+                issues,
+                "/method",
+                format!(
+                    "{} is not allowed: use one of {}",
+                    short(other),
+                    METHODS.join(", ")
+                ),
+            );
             String::new()
         }
     }
@@ -142,25 +186,54 @@ fn url(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> String {
     let url = match args.get("url") {
         Some(Value::String(url)) => url,
         Some(other) => {
-            complain(issues, "/url", format!("must be a text such as \"https://example.com/hook\", not {}", short(other)));
+            complain(
+                issues,
+                "/url",
+                format!(
+                    "must be a text such as \"https://example.com/hook\", not {}",
+                    short(other)
+                ),
+            );
             return String::new();
         }
         None => {
-            complain(issues, "/url", "is missing: say where to send the request, such as \"https://example.com/hook\"");
+            complain(
+                issues,
+                "/url",
+                "is missing: say where to send the request, such as \"https://example.com/hook\"",
+            );
             return String::new();
         }
     };
     let allowed = "it must begin with http:// or https://";
-    match url.split_once("://").map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest)) {
+    match url
+        .split_once("://")
+        .map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest))
+    {
         None => complain(issues, "/url", format!("has no scheme: {allowed}")),
         Some((scheme, _)) if scheme != "http" && scheme != "https" => {
-            complain(issues, "/url", format!("has the scheme {:?}: {allowed}", scheme.chars().take(32).collect::<String>()));
+            complain(
+                issues,
+                "/url",
+                format!(
+                    "has the scheme {:?}: {allowed}",
+                    scheme.chars().take(32).collect::<String>()
+                ),
+            );
         }
         Some((_, rest)) if rest.split(['/', '?', '#']).next().is_none_or(str::is_empty) => {
-            complain(issues, "/url", "has no host: it must be like https://example.com/hook");
+            complain(
+                issues,
+                "/url",
+                "has no host: it must be like https://example.com/hook",
+            );
         }
         Some(_) if url.chars().any(|c| c.is_whitespace() || c.is_control()) => {
-            complain(issues, "/url", "has blanks or control characters: encode them as %20 and the like");
+            complain(
+                issues,
+                "/url",
+                "has blanks or control characters: encode them as %20 and the like",
+            );
         }
         Some(_) => {}
     }
@@ -172,7 +245,11 @@ fn headers(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<(String, S
         None => return Vec::new(),
         Some(Value::Object(headers)) => headers,
         Some(other) => {
-            complain(issues, "/headers", format!("must be an object of names and texts, not {}", short(other)));
+            complain(
+                issues,
+                "/headers",
+                format!("must be an object of names and texts, not {}", short(other)),
+            );
             return Vec::new();
         }
     };
@@ -181,7 +258,11 @@ fn headers(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<(String, S
         let at = pointer(&["headers", name]);
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         if name.is_empty() || !name.chars().all(token) {
-            complain(issues, &at, "is not a header's name: use letters, digits and any of ! # $ % & ' * + - . ^ _ ` | ~");
+            complain(
+                issues,
+                &at,
+                "is not a header's name: use letters, digits and any of ! # $ % & ' * + - . ^ _ ` | ~",
+            );
         } else if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
             complain(issues, &at, "belongs to the connection and cannot be set");
         }
@@ -190,7 +271,11 @@ fn headers(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<(String, S
                 list.push((name.clone(), text.clone()));
             }
             // The value may be a secret, so it is not shown.
-            Value::String(_) => complain(issues, &at, "has control characters: a header's value is one line of text"),
+            Value::String(_) => complain(
+                issues,
+                &at,
+                "has control characters: a header's value is one line of text",
+            ),
             _ => complain(issues, &at, "must be a text"),
         }
     }
@@ -200,7 +285,14 @@ fn headers(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<(String, S
 fn template(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<(String, Value)> {
     let data = args.get("data");
     if data.is_some_and(|data| !data.is_object()) {
-        complain(issues, "/data", format!("must be an object, not {}", short(data.unwrap_or(&Value::Null))));
+        complain(
+            issues,
+            "/data",
+            format!(
+                "must be an object, not {}",
+                short(data.unwrap_or(&Value::Null))
+            ),
+        );
     }
     match args.get("template") {
         None | Some(Value::Null) => {
@@ -211,15 +303,26 @@ fn template(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<(Strin
         }
         Some(Value::String(text)) => {
             if args.get("body").is_some_and(|body| !body.is_null()) {
-                complain(issues, "/template", "cannot be used together with body: it makes the body");
+                complain(
+                    issues,
+                    "/template",
+                    "cannot be used together with body: it makes the body",
+                );
             }
             if let Err(error) = template::check(text) {
                 complain(issues, "/template", error);
             }
-            Some((text.clone(), data.cloned().unwrap_or_else(|| Map::new().into())))
+            Some((
+                text.clone(),
+                data.cloned().unwrap_or_else(|| Map::new().into()),
+            ))
         }
         Some(other) => {
-            complain(issues, "/template", format!("must be a text, not {}", short(other)));
+            complain(
+                issues,
+                "/template",
+                format!("must be a text, not {}", short(other)),
+            );
             None
         }
     }
@@ -229,7 +332,9 @@ fn secret(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<String> 
     let name = match args.get("secret") {
         None | Some(Value::Null) => return None,
         // The secret itself may be here by mistake, so it is not shown.
-        Some(Value::String(name)) if signature::is_name(name) && !name.starts_with("whsec_") => name,
+        Some(Value::String(name)) if signature::is_name(name) && !name.starts_with("whsec_") => {
+            name
+        }
         Some(_) => {
             let message = format!(
                 "must be the name of a secret, {}: the secret itself is in the variable {}<NAME> of the workers",
@@ -243,26 +348,50 @@ fn secret(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<String> 
     let headers = args.get("headers").and_then(Value::as_object);
     for header in headers.into_iter().flat_map(Map::keys) {
         if signature::HEADERS.contains(&header.to_ascii_lowercase().as_str()) {
-            complain(issues, &pointer(&["headers", header]), "is set by the signature and cannot be given beside a secret");
+            complain(
+                issues,
+                &pointer(&["headers", header]),
+                "is set by the signature and cannot be given beside a secret",
+            );
         }
     }
     Some(name.clone())
 }
 
 /// The names of scopes.
-const SCOPES: [(&str, Scope); 3] = [("key", Scope::Key), ("account", Scope::Account), ("throttle", Scope::Throttle)];
+const SCOPES: [(&str, Scope); 3] = [
+    ("key", Scope::Key),
+    ("account", Scope::Account),
+    ("throttle", Scope::Throttle),
+];
 
 /// The names of treatments of a job without an answer.
-const POLICIES: [(&str, OnAmbiguous); 2] = [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
+const POLICIES: [(&str, OnAmbiguous); 2] =
+    [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
 
 /// Reads one of a few values; an absent field gives the default.
-fn word<T: Copy + Default>(args: &Map<String, Value>, field: &str, words: &[(&str, T)], issues: &mut Vec<Issue>) -> T {
-    let Some(value) = args.get(field) else { return T::default() };
+fn word<T: Copy + Default>(
+    args: &Map<String, Value>,
+    field: &str,
+    words: &[(&str, T)],
+    issues: &mut Vec<Issue>,
+) -> T {
+    let Some(value) = args.get(field) else {
+        return T::default();
+    };
     let found = words.iter().find(|(word, _)| value == word);
     found.map_or_else(
         || {
             let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            complain(issues, &pointer(&[field]), format!("{} is not allowed: use {}", short(value), allowed.join(" or ")));
+            complain(
+                issues,
+                &pointer(&[field]),
+                format!(
+                    "{} is not allowed: use {}",
+                    short(value),
+                    allowed.join(" or ")
+                ),
+            );
             T::default()
         },
         |(_, meaning)| *meaning,
@@ -274,24 +403,48 @@ fn flag(args: &Map<String, Value>, field: &str, issues: &mut Vec<Issue>) -> bool
         None => false,
         Some(Value::Bool(flag)) => *flag,
         Some(other) => {
-            complain(issues, &pointer(&[field]), format!("{} is not allowed: it must be true or false", short(other)));
+            complain(
+                issues,
+                &pointer(&[field]),
+                format!("{} is not allowed: it must be true or false", short(other)),
+            );
             false
         }
     }
 }
 
-fn millis(args: &Map<String, Value>, field: &str, most: u64, usual: u64, issues: &mut Vec<Issue>) -> Duration {
+fn millis(
+    args: &Map<String, Value>,
+    field: &str,
+    most: u64,
+    usual: u64,
+    issues: &mut Vec<Issue>,
+) -> Duration {
     Duration::from_millis(whole(args, field, 1..=most, usual, issues))
 }
 
-fn whole(args: &Map<String, Value>, field: &str, allowed: RangeInclusive<u64>, usual: u64, issues: &mut Vec<Issue>) -> u64 {
-    let Some(value) = args.get(field) else { return usual };
-    value.as_u64().filter(|n| allowed.contains(n)).unwrap_or_else(|| {
-        let (least, most) = (allowed.start(), allowed.end());
-        let message = format!("{} is not allowed: it must be a whole number from {least} to {most}", short(value));
-        complain(issues, &pointer(&[field]), message);
-        usual
-    })
+fn whole(
+    args: &Map<String, Value>,
+    field: &str,
+    allowed: RangeInclusive<u64>,
+    usual: u64,
+    issues: &mut Vec<Issue>,
+) -> u64 {
+    let Some(value) = args.get(field) else {
+        return usual;
+    };
+    value
+        .as_u64()
+        .filter(|n| allowed.contains(n))
+        .unwrap_or_else(|| {
+            let (least, most) = (allowed.start(), allowed.end());
+            let message = format!(
+                "{} is not allowed: it must be a whole number from {least} to {most}",
+                short(value)
+            );
+            complain(issues, &pointer(&[field]), message);
+            usual
+        })
 }
 
 fn success(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<RangeInclusive<u16>> {
@@ -316,7 +469,10 @@ fn success(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<RangeInclu
             complain(
                 issues,
                 "/success",
-                format!("{} is not allowed: it must be a list that is not empty; {allowed}", short(other)),
+                format!(
+                    "{} is not allowed: it must be a list that is not empty; {allowed}",
+                    short(other)
+                ),
             );
             Vec::new()
         }
@@ -332,7 +488,10 @@ fn range(value: &Value) -> Option<RangeInclusive<u16>> {
         }
         Value::String(text) => {
             let (from, to) = text.split_once('-').unwrap_or((text, text));
-            let (from, to) = (status(from.trim().parse().ok()?)?, status(to.trim().parse().ok()?)?);
+            let (from, to) = (
+                status(from.trim().parse().ok()?)?,
+                status(to.trim().parse().ok()?)?,
+            );
             (from <= to).then_some(from..=to)
         }
         _ => None,
@@ -340,12 +499,18 @@ fn range(value: &Value) -> Option<RangeInclusive<u16>> {
 }
 
 fn complain(issues: &mut Vec<Issue>, pointer: &str, message: impl Into<String>) {
-    issues.push(Issue { pointer: pointer.to_owned(), message: message.into() });
+    issues.push(Issue {
+        pointer: pointer.to_owned(),
+        message: message.into(),
+    });
 }
 
 /// Builds a JSON pointer (RFC 6901).
 fn pointer(parts: &[&str]) -> String {
-    parts.iter().map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1"))).collect()
+    parts
+        .iter()
+        .map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1")))
+        .collect()
 }
 
 fn short(value: &Value) -> String {
@@ -364,17 +529,41 @@ mod tests {
 
     fn issues(args: Value) -> Vec<(String, String)> {
         let issues = Request::parse(&args).expect_err("issues");
-        issues.into_iter().map(|issue| (issue.pointer, issue.message)).collect()
+        issues
+            .into_iter()
+            .map(|issue| (issue.pointer, issue.message))
+            .collect()
     }
 
     #[test]
     fn a_url_alone_is_enough() {
         let request = Request::parse(&json!({"url": "https://example.com/a?b=c"})).unwrap();
 
-        assert_eq!((request.method.as_str(), request.timeout.as_secs()), ("GET", 30));
-        assert_eq!((request.body, request.template, request.secret, request.success), (None, None, None, vec![200..=299]));
-        assert_eq!((request.connect_timeout.as_secs(), request.redirects, request.http2), (10, 0, false));
-        assert_eq!((request.throttled_scope, request.on_ambiguous), (Scope::Key, OnAmbiguous::Retry));
+        assert_eq!(
+            (request.method.as_str(), request.timeout.as_secs()),
+            ("GET", 30)
+        );
+        assert_eq!(
+            (
+                request.body,
+                request.template,
+                request.secret,
+                request.success
+            ),
+            (None, None, None, vec![200..=299])
+        );
+        assert_eq!(
+            (
+                request.connect_timeout.as_secs(),
+                request.redirects,
+                request.http2
+            ),
+            (10, 0, false)
+        );
+        assert_eq!(
+            (request.throttled_scope, request.on_ambiguous),
+            (Scope::Key, OnAmbiguous::Retry)
+        );
     }
 
     #[test]
@@ -388,16 +577,40 @@ mod tests {
         let request = Request::parse(&args).unwrap();
 
         assert_eq!(request.method, "POST");
-        assert_eq!(request.headers, [("X-Token".to_owned(), "tä st".to_owned())]);
-        assert_eq!((request.body.as_deref(), request.body_is_json), (Some("{\"a\":[1]}"), true));
+        assert_eq!(
+            request.headers,
+            [("X-Token".to_owned(), "tä st".to_owned())]
+        );
+        assert_eq!(
+            (request.body.as_deref(), request.body_is_json),
+            (Some("{\"a\":[1]}"), true)
+        );
         assert_eq!(request.success, [200..=200, 202..=204, 404..=404]);
-        assert_eq!((request.connect_timeout.as_secs(), request.redirects, request.http2), (60, 10, true));
-        assert_eq!((request.excerpt_bytes, request.secret.as_deref()), (0, Some("acme")));
-        assert_eq!((request.throttled_scope, request.on_ambiguous), (Scope::Account, OnAmbiguous::Dead));
-        let made = Request::parse(&json!({"url": "http://a", "template": "{{ a }}", "data": {"a": 1}})).unwrap();
+        assert_eq!(
+            (
+                request.connect_timeout.as_secs(),
+                request.redirects,
+                request.http2
+            ),
+            (60, 10, true)
+        );
+        assert_eq!(
+            (request.excerpt_bytes, request.secret.as_deref()),
+            (0, Some("acme"))
+        );
+        assert_eq!(
+            (request.throttled_scope, request.on_ambiguous),
+            (Scope::Account, OnAmbiguous::Dead)
+        );
+        let made =
+            Request::parse(&json!({"url": "http://a", "template": "{{ a }}", "data": {"a": 1}}))
+                .unwrap();
         assert_eq!(made.template, Some(("{{ a }}".to_owned(), json!({"a": 1}))));
         let text = Request::parse(&json!({"url": "http://a", "body": "plain"})).unwrap();
-        assert_eq!((text.body.as_deref(), text.body_is_json), (Some("plain"), false));
+        assert_eq!(
+            (text.body.as_deref(), text.body_is_json),
+            (Some("plain"), false)
+        );
     }
 
     #[test]
@@ -406,13 +619,25 @@ mod tests {
             (json!({}), "is missing"),
             (json!({"url": 3}), "must be a text"),
             (json!({"url": ""}), "has no scheme"),
-            (json!({"url": "example.com/hook"}), "has no scheme: it must begin with http:// or https://"),
-            (json!({"url": "ftp://example.com"}), "has the scheme \"ftp\""),
-            (json!({"url": "file:///etc/passwd"}), "has the scheme \"file\""),
+            (
+                json!({"url": "example.com/hook"}),
+                "has no scheme: it must begin with http:// or https://",
+            ),
+            (
+                json!({"url": "ftp://example.com"}),
+                "has the scheme \"ftp\"",
+            ),
+            (
+                json!({"url": "file:///etc/passwd"}),
+                "has the scheme \"file\"",
+            ),
             (json!({"url": "http:///path"}), "has no host"),
             (json!({"url": "http://?x"}), "has no host"),
             (json!({"url": "http://a b/"}), "has blanks"),
-            (json!({"url": "http://a/\r\nX: y"}), "has blanks or control characters"),
+            (
+                json!({"url": "http://a/\r\nX: y"}),
+                "has blanks or control characters",
+            ),
         ];
         for (args, expected) in cases {
             let found = issues(args.clone());
@@ -445,8 +670,18 @@ mod tests {
             "/success/3",
         ];
         assert_eq!(pointers, expected);
-        assert!(found[0].1.contains("fields are method, url, headers, body, template, data"), "{}", found[0].1);
-        assert!(issues(json!([]))[0].1.starts_with("must be an object with the fields method, url,"));
+        assert!(
+            found[0]
+                .1
+                .contains("fields are method, url, headers, body, template, data"),
+            "{}",
+            found[0].1
+        );
+        assert!(
+            issues(json!([]))[0]
+                .1
+                .starts_with("must be an object with the fields method, url,")
+        );
     }
 
     #[test]
@@ -458,29 +693,81 @@ mod tests {
                 "/connect_timeout_ms",
                 "60001 is not allowed: it must be a whole number from 1 to 60000",
             ),
-            (json!({"redirects": -1}), "/redirects", "-1 is not allowed: it must be a whole number from 0 to 10"),
-            (json!({"excerpt_bytes": 3001}), "/excerpt_bytes", "3001 is not allowed: it must be a whole number from 0 to 3000"),
-            (json!({"http2_prior_knowledge": "yes"}), "/http2_prior_knowledge", "it must be true or false"),
+            (
+                json!({"redirects": -1}),
+                "/redirects",
+                "-1 is not allowed: it must be a whole number from 0 to 10",
+            ),
+            (
+                json!({"excerpt_bytes": 3001}),
+                "/excerpt_bytes",
+                "3001 is not allowed: it must be a whole number from 0 to 3000",
+            ),
+            (
+                json!({"http2_prior_knowledge": "yes"}),
+                "/http2_prior_knowledge",
+                "it must be true or false",
+            ),
             (
                 json!({"throttled_scope": "tenant"}),
                 "/throttled_scope",
                 "\"tenant\" is not allowed: use key or account or throttle",
             ),
-            (json!({"on_ambiguous": 1}), "/on_ambiguous", "1 is not allowed: use retry or dead"),
-            (json!({"template": "{{ a", "data": {}}), "/template", "line 1: syntax error"),
+            (
+                json!({"on_ambiguous": 1}),
+                "/on_ambiguous",
+                "1 is not allowed: use retry or dead",
+            ),
+            (
+                json!({"template": "{{ a", "data": {}}),
+                "/template",
+                "line 1: syntax error",
+            ),
             (json!({"template": 7}), "/template", "must be a text, not 7"),
-            (json!({"template": "a", "body": "b"}), "/template", "cannot be used together with body"),
-            (json!({"data": {}}), "/data", "fills in a template, and there is none"),
-            (json!({"template": "a", "data": [1]}), "/data", "must be an object, not a list"),
-            (json!({"secret": secret}), "/secret", "must be the name of a secret"),
-            (json!({"secret": "a b"}), "/secret", "must be the name of a secret"),
-            (json!({"secret": "a", "headers": {"Webhook-Id": "x"}}), "/headers/Webhook-Id", "is set by the signature"),
+            (
+                json!({"template": "a", "body": "b"}),
+                "/template",
+                "cannot be used together with body",
+            ),
+            (
+                json!({"data": {}}),
+                "/data",
+                "fills in a template, and there is none",
+            ),
+            (
+                json!({"template": "a", "data": [1]}),
+                "/data",
+                "must be an object, not a list",
+            ),
+            (
+                json!({"secret": secret}),
+                "/secret",
+                "must be the name of a secret",
+            ),
+            (
+                json!({"secret": "a b"}),
+                "/secret",
+                "must be the name of a secret",
+            ),
+            (
+                json!({"secret": "a", "headers": {"Webhook-Id": "x"}}),
+                "/headers/Webhook-Id",
+                "is set by the signature",
+            ),
         ];
         for (mut args, at, said) in cases {
             args["url"] = json!("http://a");
             let found = issues(args.clone());
-            assert_eq!((found.len(), found[0].0.as_str()), (1, at), "{args}: {found:?}");
-            assert!(found[0].1.contains(said) && !found[0].1.contains(secret), "{args}: {}", found[0].1);
+            assert_eq!(
+                (found.len(), found[0].0.as_str()),
+                (1, at),
+                "{args}: {found:?}"
+            );
+            assert!(
+                found[0].1.contains(said) && !found[0].1.contains(secret),
+                "{args}: {}",
+                found[0].1
+            );
         }
     }
 }

@@ -29,11 +29,17 @@ pub fn guarded_client(guard: Guard, timeout: Duration) -> Result<Client, SetUpEr
 /// Builds a client for an address that the operator has set, which may be anywhere. It trusts the
 /// certificates of `ca_file`, in PEM form, besides the system's.
 pub fn client_that_trusts(ca_file: &str, timeout: Duration) -> Result<Client, String> {
-    let pem = std::fs::read(ca_file).map_err(|_| format!("the file {ca_file} cannot be read on this worker"))?;
-    let certificates = Certificate::from_pem_bundle(&pem).ok().filter(|some| !some.is_empty());
-    let certificates = certificates.ok_or_else(|| format!("the file {ca_file} holds no certificates in PEM form"))?;
+    let pem = std::fs::read(ca_file)
+        .map_err(|_| format!("the file {ca_file} cannot be read on this worker"))?;
+    let certificates = Certificate::from_pem_bundle(&pem)
+        .ok()
+        .filter(|some| !some.is_empty());
+    let certificates = certificates
+        .ok_or_else(|| format!("the file {ca_file} holds no certificates in PEM form"))?;
     let client = builder(Guard::open(), timeout).tls_certs_merge(certificates);
-    client.build().map_err(|_| format!("the certificates of {ca_file} cannot be used"))
+    client
+        .build()
+        .map_err(|_| format!("the certificates of {ca_file} cannot be used"))
 }
 
 fn builder(guard: Guard, timeout: Duration) -> ClientBuilder {

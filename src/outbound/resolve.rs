@@ -9,7 +9,8 @@ use url::Url;
 use super::guard::{Guard, Refused};
 
 /// A function that looks up the addresses of a name.
-pub type Lookup = Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
+pub type Lookup =
+    Arc<dyn Fn(String) -> BoxFuture<'static, std::io::Result<Vec<IpAddr>>> + Send + Sync>;
 
 /// The reason for which a URL cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,13 +38,24 @@ impl Resolver {
     }
 
     /// Returns the allowed addresses of a name, with port 0.
-    pub async fn resolve(&self, name: String) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
+    pub async fn resolve(
+        &self,
+        name: String,
+    ) -> Result<Vec<SocketAddr>, Box<dyn std::error::Error + Send + Sync>> {
         let found: Vec<IpAddr> = match &self.lookup {
             Some(lookup) => lookup(name.clone()).await?,
-            None => tokio::net::lookup_host((name.as_str(), 0)).await?.map(|found| found.ip()).collect(),
+            None => tokio::net::lookup_host((name.as_str(), 0))
+                .await?
+                .map(|found| found.ip())
+                .collect(),
         };
-        let is_allowed = |address: &IpAddr| self.guard.allows_name(&name) || self.guard.allows_address(*address);
-        let allowed: Vec<SocketAddr> = found.into_iter().filter(is_allowed).map(|address| (address, 0).into()).collect();
+        let is_allowed =
+            |address: &IpAddr| self.guard.allows_name(&name) || self.guard.allows_address(*address);
+        let allowed: Vec<SocketAddr> = found
+            .into_iter()
+            .filter(is_allowed)
+            .map(|address| (address, 0).into())
+            .collect();
         match allowed.is_empty() {
             true => Err(Refused { host: name }.into()),
             false => Ok(allowed),
@@ -58,14 +70,22 @@ impl Resolver {
 pub fn parse_url(url: &str, guard: &Guard) -> Result<Url, Astray> {
     let url = Url::parse(url)?;
     let host = url.host_str().unwrap_or_default();
-    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    let address = host
+        .trim_start_matches('[')
+        .trim_end_matches(']')
+        .parse::<IpAddr>();
     match address {
-        Ok(address) if !guard.allows_address(address) => Err(Refused { host: host.to_owned() }.into()),
+        Ok(address) if !guard.allows_address(address) => Err(Refused {
+            host: host.to_owned(),
+        }
+        .into()),
         _ => Ok(url),
     }
 }
 
 /// Checks a URL before it is used: it must parse, and must not name an internal address.
 pub fn check_url(url: &str, guard: &Guard) -> Result<(), String> {
-    parse_url(url, guard).map(drop).map_err(|astray| astray.to_string())
+    parse_url(url, guard)
+        .map(drop)
+        .map_err(|astray| astray.to_string())
 }

@@ -15,7 +15,14 @@ use super::retry_after::{Headers, any_delay, retry_after};
 use crate::jobs::{Outcome, Scope};
 
 /// Headers of an answer that are kept with a failed job, because they help to find the cause.
-const KEPT: [&str; 6] = ["location", "retry-after", "www-authenticate", "x-request-id", "request-id", "cf-ray"];
+const KEPT: [&str; 6] = [
+    "location",
+    "retry-after",
+    "www-authenticate",
+    "x-request-id",
+    "request-id",
+    "cf-ray",
+];
 
 /// Most characters of each kept header.
 const KEPT_CHARS: usize = 100;
@@ -49,17 +56,34 @@ impl Response {
         let error = |bytes| self.error(request, bytes);
         match self.status {
             status if is_success(&request.success, status) => Outcome::Done,
-            429 => Outcome::Throttled { scope, delay: any_delay(&self.headers, now_s), error: error(brief) },
-            503 if asked.is_some() => Outcome::Overloaded { scope, delay: asked, error: error(brief) },
-            408 | 500..=599 => Outcome::Retry { after: None, error: error(brief) },
+            429 => Outcome::Throttled {
+                scope,
+                delay: any_delay(&self.headers, now_s),
+                error: error(brief),
+            },
+            503 if asked.is_some() => Outcome::Overloaded {
+                scope,
+                delay: asked,
+                error: error(brief),
+            },
+            408 | 500..=599 => Outcome::Retry {
+                after: None,
+                error: error(brief),
+            },
             300..=399 => {
                 let why = match request.redirects {
                     0 => "redirects are not followed".to_owned(),
-                    most => format!("at most {most} redirects are followed, and only those that name a place"),
+                    most => format!(
+                        "at most {most} redirects are followed, and only those that name a place"
+                    ),
                 };
-                Outcome::Dead { error: format!("{}; {why}", error(brief)) }
+                Outcome::Dead {
+                    error: format!("{}; {why}", error(brief)),
+                }
             }
-            _ => Outcome::Dead { error: error(whole) },
+            _ => Outcome::Dead {
+                error: error(whole),
+            },
         }
     }
 
@@ -71,12 +95,20 @@ impl Response {
         let kept = KEPT.iter().filter_map(|name| {
             let value = self.headers.get(*name)?;
             // The part after the path may be a secret.
-            let value = if *name == "location" { value.split(['?', '#']).next().unwrap_or_default() } else { value };
+            let value = if *name == "location" {
+                value.split(['?', '#']).next().unwrap_or_default()
+            } else {
+                value
+            };
             let value: String = tidy(value, &secrets).chars().take(KEPT_CHARS).collect();
             (!value.is_empty()).then(|| format!("{name}: {value}"))
         });
         let kept: Vec<String> = kept.collect();
-        let kept = if kept.is_empty() { String::new() } else { format!(" ({})", kept.join("; ")) };
+        let kept = if kept.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", kept.join("; "))
+        };
         let bytes = &self.excerpt[..self.excerpt.len().min(most)];
         match tidy(&String::from_utf8_lossy(bytes), &secrets) {
             body if body.is_empty() => format!("answered {}{kept}", self.status),
@@ -87,7 +119,11 @@ impl Response {
 
 /// Returns the scope that an answer slows down, if it names one.
 fn scope(headers: &Headers) -> Option<Scope> {
-    let word = |name: &str| headers.get(name).map(|text| text.trim().to_ascii_lowercase());
+    let word = |name: &str| {
+        headers
+            .get(name)
+            .map(|text| text.trim().to_ascii_lowercase())
+    };
     match word("x-ratelimit-scope").as_deref() {
         Some("user" | "key" | "shared") => Some(Scope::Key),
         Some("account" | "project" | "org") => Some(Scope::Account),
@@ -104,7 +140,11 @@ fn secrets(request: &Request) -> Vec<String> {
         secrets.extend(value.split_once(' ').map(|(_, secret)| secret.to_owned()));
         secrets.push(value.clone());
     }
-    secrets.extend(Credentials::of(&request.url).iter().flat_map(Credentials::forms));
+    secrets.extend(
+        Credentials::of(&request.url)
+            .iter()
+            .flat_map(Credentials::forms),
+    );
     secrets.retain(|secret| secret.len() >= SECRET_BYTES);
     // The longer first, so that nothing is left of one that contains another.
     secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
@@ -114,16 +154,25 @@ fn secrets(request: &Request) -> Vec<String> {
 /// Puts a server's text on one line and masks secrets in it. The text may be cut off, so the
 /// beginning of a secret at its end is masked too.
 fn tidy(text: &str, secrets: &[String]) -> String {
-    let mut text = secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret.as_str(), "***"));
+    let mut text = secrets.iter().fold(text.to_owned(), |text, secret| {
+        text.replace(secret.as_str(), "***")
+    });
     let begun = |secret: &String| {
-        let ends = secret.char_indices().map(|(at, _)| at).filter(|at| *at >= BEGUN_BYTES).rev();
+        let ends = secret
+            .char_indices()
+            .map(|(at, _)| at)
+            .filter(|at| *at >= BEGUN_BYTES)
+            .rev();
         ends.into_iter().find(|at| text.ends_with(&secret[..*at]))
     };
     if let Some(begun) = secrets.iter().filter_map(begun).max() {
         text.truncate(text.len() - begun);
         text.push_str("***");
     }
-    let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let line: String = text
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .collect();
     line.trim().to_owned()
 }
 
@@ -137,30 +186,55 @@ mod tests {
 
     fn outcome(status: u16, headers: &[(&str, &str)], body: &str) -> Outcome {
         let args = json!({"url": "http://a", "headers": {"Authorization": "Bearer very-secret", "X": "ok"}});
-        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let response = Response { status, headers, excerpt: body.as_bytes().to_vec() };
+        let headers = headers
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
+        let response = Response {
+            status,
+            headers,
+            excerpt: body.as_bytes().to_vec(),
+        };
         response.outcome(&Request::parse(&args).unwrap(), 0)
     }
 
     fn error_of(args: &serde_json::Value, body: &str) -> String {
-        let response = Response { status: 400, headers: Headers::new(), excerpt: body.as_bytes().to_vec() };
-        let Outcome::Dead { error } = response.outcome(&Request::parse(args).unwrap(), 0) else { panic!("dead") };
+        let response = Response {
+            status: 400,
+            headers: Headers::new(),
+            excerpt: body.as_bytes().to_vec(),
+        };
+        let Outcome::Dead { error } = response.outcome(&Request::parse(args).unwrap(), 0) else {
+            panic!("dead")
+        };
         error
     }
 
     #[test]
     fn credentials_of_the_url_are_crossed_out_however_they_come_back() {
         let args = json!({"url": "http://user:pass%21word@a/"});
-        assert_eq!(error_of(&args, "Basic dXNlcjpwYXNzIXdvcmQ= pass!word pass%21word"), "answered 400: Basic *** *** ***");
+        assert_eq!(
+            error_of(&args, "Basic dXNlcjpwYXNzIXdvcmQ= pass!word pass%21word"),
+            "answered 400: Basic *** *** ***"
+        );
         let token = json!({"url": "http://a-secret-token@a/"});
-        assert_eq!(error_of(&token, "a-secret-token or YS1zZWNyZXQtdG9rZW46"), "answered 400: *** or ***");
+        assert_eq!(
+            error_of(&token, "a-secret-token or YS1zZWNyZXQtdG9rZW46"),
+            "answered 400: *** or ***"
+        );
     }
 
     #[test]
     fn the_beginning_of_a_secret_at_the_end_of_what_was_read_is_crossed_out() {
         let args = json!({"url": "http://a", "headers": {"X-Key": "very-secret"}});
-        assert_eq!(error_of(&args, "your key is very-sec"), "answered 400: your key is ***");
-        assert_eq!(error_of(&args, "your key is ver"), "answered 400: your key is ver");
+        assert_eq!(
+            error_of(&args, "your key is very-sec"),
+            "answered 400: your key is ***"
+        );
+        assert_eq!(
+            error_of(&args, "your key is ver"),
+            "answered 400: your key is ver"
+        );
     }
 
     #[test]
@@ -170,21 +244,42 @@ mod tests {
         assert_eq!(outcome(204, &[], ""), Outcome::Done);
         assert_eq!(
             outcome(429, &after, ""),
-            Outcome::Throttled { scope: Scope::Key, delay: seven, error: "answered 429 (retry-after: 7)".to_owned() }
+            Outcome::Throttled {
+                scope: Scope::Key,
+                delay: seven,
+                error: "answered 429 (retry-after: 7)".to_owned()
+            }
         );
         assert_eq!(
             outcome(429, &[], "slow"),
-            Outcome::Throttled { scope: Scope::Key, delay: None, error: "answered 429: slow".to_owned() }
+            Outcome::Throttled {
+                scope: Scope::Key,
+                delay: None,
+                error: "answered 429: slow".to_owned()
+            }
         );
         assert_eq!(
             outcome(503, &after, ""),
-            Outcome::Overloaded { scope: Scope::Key, delay: seven, error: "answered 503 (retry-after: 7)".to_owned() }
+            Outcome::Overloaded {
+                scope: Scope::Key,
+                delay: seven,
+                error: "answered 503 (retry-after: 7)".to_owned()
+            }
         );
         for status in [408, 500, 502, 503, 504, 599] {
-            assert!(matches!(outcome(status, &[("x-ratelimit-reset", "3")], ""), Outcome::Retry { after: None, .. }), "{status}");
+            assert!(
+                matches!(
+                    outcome(status, &[("x-ratelimit-reset", "3")], ""),
+                    Outcome::Retry { after: None, .. }
+                ),
+                "{status}"
+            );
         }
         for status in [400, 401, 403, 404, 410, 422, 301, 302, 304, 199] {
-            assert!(matches!(outcome(status, &after, ""), Outcome::Dead { .. }), "{status}");
+            assert!(
+                matches!(outcome(status, &after, ""), Outcome::Dead { .. }),
+                "{status}"
+            );
         }
     }
 
@@ -192,7 +287,14 @@ mod tests {
     fn listed_statuses_and_only_those_mean_done() {
         let listed = |success| {
             let request = Request::parse(&json!({"url": "http://a", "success": success})).unwrap();
-            move |status| Response { status, headers: Headers::new(), excerpt: Vec::new() }.outcome(&request, 0)
+            move |status| {
+                Response {
+                    status,
+                    headers: Headers::new(),
+                    excerpt: Vec::new(),
+                }
+                .outcome(&request, 0)
+            }
         };
         assert_eq!(listed(json!([404]))(404), Outcome::Done);
         assert_eq!(listed(json!(["300-399"]))(302), Outcome::Done);
@@ -202,21 +304,38 @@ mod tests {
 
     #[test]
     fn errors_keep_a_short_excerpt_on_one_line_and_none_of_our_headers() {
-        let Outcome::Dead { error } = outcome(400, &[], "no\r\ntoken Bearer very-secret or very-secret here ok") else {
+        let Outcome::Dead { error } = outcome(
+            400,
+            &[],
+            "no\r\ntoken Bearer very-secret or very-secret here ok",
+        ) else {
             panic!("dead")
         };
         assert_eq!(error, "answered 400: no  token *** or *** here ok");
 
-        let Outcome::Dead { error } = outcome(400, &[], &"é".repeat(5000)) else { panic!("dead") };
-        assert!(error.len() <= "answered 400: ".len() + 1024 + 3, "{}", error.len());
+        let Outcome::Dead { error } = outcome(400, &[], &"é".repeat(5000)) else {
+            panic!("dead")
+        };
+        assert!(
+            error.len() <= "answered 400: ".len() + 1024 + 3,
+            "{}",
+            error.len()
+        );
     }
 
     #[test]
     fn the_answer_names_whom_it_slows_down_and_else_the_job_does() {
         let scope = |headers: &[(&str, &str)], args: &str| {
             let args = json!({"url": "http://a", "throttled_scope": args});
-            let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            let response = Response { status: 429, headers, excerpt: Vec::new() };
+            let headers = headers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect();
+            let response = Response {
+                status: 429,
+                headers,
+                excerpt: Vec::new(),
+            };
             match response.outcome(&Request::parse(&args).unwrap(), 0) {
                 Outcome::Throttled { scope, .. } => scope,
                 other => panic!("{other:?}"),
@@ -234,13 +353,39 @@ mod tests {
             ("app", Scope::Throttle),
             ("throttle", Scope::Throttle),
         ] {
-            let other = if expected == Scope::Key { "throttle" } else { "key" };
-            assert_eq!(scope(&[("x-ratelimit-scope", word)], other), expected, "{word}");
+            let other = if expected == Scope::Key {
+                "throttle"
+            } else {
+                "key"
+            };
+            assert_eq!(
+                scope(&[("x-ratelimit-scope", word)], other),
+                expected,
+                "{word}"
+            );
         }
-        assert_eq!(scope(&[("x-ratelimit-global", "true")], "key"), Scope::Throttle);
-        assert_eq!(scope(&[("x-ratelimit-global", "true"), ("x-ratelimit-scope", "user")], "account"), Scope::Key);
-        assert_eq!(scope(&[("x-ratelimit-global", "false")], "account"), Scope::Account);
-        assert_eq!(scope(&[("x-ratelimit-scope", "galaxy")], "throttle"), Scope::Throttle);
+        assert_eq!(
+            scope(&[("x-ratelimit-global", "true")], "key"),
+            Scope::Throttle
+        );
+        assert_eq!(
+            scope(
+                &[
+                    ("x-ratelimit-global", "true"),
+                    ("x-ratelimit-scope", "user")
+                ],
+                "account"
+            ),
+            Scope::Key
+        );
+        assert_eq!(
+            scope(&[("x-ratelimit-global", "false")], "account"),
+            Scope::Account
+        );
+        assert_eq!(
+            scope(&[("x-ratelimit-scope", "galaxy")], "throttle"),
+            Scope::Throttle
+        );
         assert_eq!(scope(&[], "key"), Scope::Key);
     }
 
@@ -252,14 +397,25 @@ mod tests {
             ("set-cookie", "id=1"),
             ("www-authenticate", "Bearer realm=very-secret"),
         ];
-        let Outcome::Dead { error } = outcome(401, &headers, "no") else { panic!("dead") };
+        let Outcome::Dead { error } = outcome(401, &headers, "no") else {
+            panic!("dead")
+        };
         assert_eq!(
             error,
             "answered 401 (location: https://b.example/p; www-authenticate: Bearer realm=***; x-request-id: req-1): no"
         );
         let args = json!({"url": "https://ann:pass-word-1@a.example/", "excerpt_bytes": 18});
-        let response = Response { status: 400, headers: Headers::new(), excerpt: b"is pass-word-1, and more".to_vec() };
+        let response = Response {
+            status: 400,
+            headers: Headers::new(),
+            excerpt: b"is pass-word-1, and more".to_vec(),
+        };
         let outcome = response.outcome(&Request::parse(&args).unwrap(), 0);
-        assert_eq!(outcome, Outcome::Dead { error: "answered 400: is ***, an".to_owned() });
+        assert_eq!(
+            outcome,
+            Outcome::Dead {
+                error: "answered 400: is ***, an".to_owned()
+            }
+        );
     }
 }

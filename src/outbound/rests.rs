@@ -31,8 +31,15 @@ pub type Whom = (String, String);
 
 /// Returns the throttle and the host of a URL.
 pub fn whom(throttle: &str, url: &str) -> Whom {
-    let authority = url.split_once("://").map_or("", |(_, rest)| rest).split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+    let authority = url
+        .split_once("://")
+        .map_or("", |(_, rest)| rest)
+        .split(['/', '?', '#'])
+        .next()
+        .unwrap_or_default();
+    let host = authority
+        .rsplit_once('@')
+        .map_or(authority, |(_, host)| host);
     (throttle.to_owned(), host.to_ascii_lowercase())
 }
 
@@ -68,7 +75,10 @@ impl Rests {
         if self.known.len() >= MAX_HOSTS && !self.known.contains_key(&whom) {
             self.make_room(now);
         }
-        let rest = self.known.entry(whom).or_insert(Rest { until: Duration::ZERO, strikes: 0 });
+        let rest = self.known.entry(whom).or_insert(Rest {
+            until: Duration::ZERO,
+            strikes: 0,
+        });
         let doubled = FIRST_REST * 2_u32.pow(rest.strikes.min(MAX_DOUBLINGS));
         rest.until = rest.until.max(now + said.unwrap_or(doubled).min(LONGEST));
         rest.strikes += 1;
@@ -83,7 +93,11 @@ impl Rests {
     fn make_room(&mut self, now: Duration) {
         self.known.retain(|_, rest| rest.until + KEEP > now);
         if self.known.len() >= MAX_HOSTS
-            && let Some(first) = self.known.iter().min_by_key(|(_, rest)| rest.until).map(|(whom, _)| whom.clone())
+            && let Some(first) = self
+                .known
+                .iter()
+                .min_by_key(|(_, rest)| rest.until)
+                .map(|(whom, _)| whom.clone())
         {
             self.known.remove(&first);
         }
@@ -97,7 +111,10 @@ mod tests {
     const S: Duration = Duration::from_secs(1);
 
     fn whom(host: &str) -> Whom {
-        super::whom("hooks", &format!("https://ann:secret@{}/path?@b", host.to_ascii_uppercase()))
+        super::whom(
+            "hooks",
+            &format!("https://ann:secret@{}/path?@b", host.to_ascii_uppercase()),
+        )
     }
 
     #[test]
@@ -105,9 +122,16 @@ mod tests {
         let (mut rests, a, b) = (Rests::default(), whom("a"), whom("b"));
         rests.refused(a.clone(), Some(7 * S), S);
 
-        assert_eq!((rests.wait(&a, 2 * S, 0.0), rests.wait(&b, 2 * S, 0.0)), (Some(6 * S), None));
+        assert_eq!(
+            (rests.wait(&a, 2 * S, 0.0), rests.wait(&b, 2 * S, 0.0)),
+            (Some(6 * S), None)
+        );
         assert_eq!(rests.wait(&a, 2 * S, 1.0), Some(12 * S));
-        assert_eq!((rests.wait(&a, 8 * S, 0.0), rests.wait(&a, 8 * S, 0.0)), (None, Some(PROBE)), "one goes, the next waits");
+        assert_eq!(
+            (rests.wait(&a, 8 * S, 0.0), rests.wait(&a, 8 * S, 0.0)),
+            (None, Some(PROBE)),
+            "one goes, the next waits"
+        );
         rests.welcomed(&a);
         assert_eq!(rests.wait(&a, 8 * S, 0.0), None);
     }
@@ -126,7 +150,8 @@ mod tests {
     #[test]
     fn ever_new_hosts_take_no_more_memory() {
         let mut rests = Rests::default();
-        (0..2 * MAX_HOSTS).for_each(|n| rests.refused(whom(&n.to_string()), Some(S), Duration::ZERO));
+        (0..2 * MAX_HOSTS)
+            .for_each(|n| rests.refused(whom(&n.to_string()), Some(S), Duration::ZERO));
 
         assert_eq!(rests.known.len(), MAX_HOSTS);
     }

@@ -33,8 +33,14 @@ pub fn any_delay(headers: &Headers, now_s: i64) -> Option<Duration> {
             .and_then(|text| reset_of_rate_limit(text))
             .or_else(|| number("ratelimit-reset"))
             .or_else(|| number("x-ratelimit-reset-after"))
-            .or_else(|| number("x-ratelimit-reset").map(|reset| from_now(reset, clock(headers, now_s))))
-            .or_else(|| headers.get("ratelimit-policy").and_then(|text| longest(text, "w")));
+            .or_else(|| {
+                number("x-ratelimit-reset").map(|reset| from_now(reset, clock(headers, now_s)))
+            })
+            .or_else(|| {
+                headers
+                    .get("ratelimit-policy")
+                    .and_then(|text| longest(text, "w"))
+            });
         seconds.map(clamped)
     })
 }
@@ -51,13 +57,19 @@ pub(super) fn seconds(text: &str) -> Option<f64> {
 
 /// Parses an HTTP date as unix seconds.
 fn date(text: &str) -> Option<i64> {
-    let since = httpdate::parse_http_date(text).ok()?.duration_since(UNIX_EPOCH).ok()?;
+    let since = httpdate::parse_http_date(text)
+        .ok()?
+        .duration_since(UNIX_EPOCH)
+        .ok()?;
     i64::try_from(since.as_secs()).ok()
 }
 
 /// Returns the server's clock if it sends a `Date`, else ours.
 pub(super) fn clock(headers: &Headers, now_s: i64) -> i64 {
-    headers.get("date").and_then(|text| date(text.trim())).unwrap_or(now_s)
+    headers
+        .get("date")
+        .and_then(|text| date(text.trim()))
+        .unwrap_or(now_s)
 }
 
 /// Returns the seconds from now of a reset in seconds from now, unix seconds or unix milliseconds;
@@ -76,19 +88,27 @@ fn reset_of_rate_limit(text: &str) -> Option<f64> {
     if let Some(reset) = longest(text, "reset") {
         return Some(reset);
     }
-    let spent: Vec<&str> = text.split(',').filter(|item| parameter(item, "r") == Some(0.0)).collect();
+    let spent: Vec<&str> = text
+        .split(',')
+        .filter(|item| parameter(item, "r") == Some(0.0))
+        .collect();
     longest(&spent.join(","), "t").or_else(|| longest(text, "t"))
 }
 
 /// Returns the largest value of a parameter over all items of a list.
 fn longest(text: &str, name: &str) -> Option<f64> {
-    text.split(',').filter_map(|item| parameter(item, name)).reduce(f64::max)
+    text.split(',')
+        .filter_map(|item| parameter(item, name))
+        .reduce(f64::max)
 }
 
 pub(super) fn parameter(item: &str, name: &str) -> Option<f64> {
     item.split(';').find_map(|part| {
         let (found, value) = part.split_once('=')?;
-        found.trim().eq_ignore_ascii_case(name).then(|| seconds(value.trim()))?
+        found
+            .trim()
+            .eq_ignore_ascii_case(name)
+            .then(|| seconds(value.trim()))?
     })
 }
 
@@ -100,7 +120,10 @@ mod tests {
     const DATE_S: i64 = 784_111_777;
 
     fn delay(headers: &[(&str, &str)]) -> Option<f64> {
-        let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let headers = headers
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect();
         any_delay(&headers, DATE_S + 10).map(|delay| delay.as_secs_f64())
     }
 
@@ -109,21 +132,42 @@ mod tests {
         let cases: &[(&[(&str, &str)], f64)] = &[
             (&[("retry-after", "120")], 120.0),
             (&[("retry-after", " 2.5 ")], 2.5),
-            (&[("retry-after", "Sun, 06 Nov 1994 08:50:37 GMT"), ("date", DATE)], 60.0),
+            (
+                &[
+                    ("retry-after", "Sun, 06 Nov 1994 08:50:37 GMT"),
+                    ("date", DATE),
+                ],
+                60.0,
+            ),
             (&[("retry-after", "Sun, 06 Nov 1994 08:50:37 GMT")], 50.0),
-            (&[("retry-after", "Sunday, 06-Nov-94 08:50:37 GMT"), ("date", DATE)], 60.0),
+            (
+                &[
+                    ("retry-after", "Sunday, 06-Nov-94 08:50:37 GMT"),
+                    ("date", DATE),
+                ],
+                60.0,
+            ),
             (&[("ratelimit", "limit=100, remaining=0, reset=50")], 50.0),
-            (&[("ratelimit", "\"burst\";r=0;t=5, \"day\";r=9;t=400")], 5.0),
+            (
+                &[("ratelimit", "\"burst\";r=0;t=5, \"day\";r=9;t=400")],
+                5.0,
+            ),
             (&[("ratelimit", "\"default\";r=1;t=30")], 30.0),
             (&[("ratelimit-reset", "17")], 17.0),
             (&[("x-ratelimit-reset-after", "1.25")], 1.25),
             (&[("x-ratelimit-reset", "42")], 42.0),
             (&[("x-ratelimit-reset", "784111807"), ("date", DATE)], 30.0),
-            (&[("x-ratelimit-reset", "784111807000"), ("date", DATE)], 30.0),
+            (
+                &[("x-ratelimit-reset", "784111807000"), ("date", DATE)],
+                30.0,
+            ),
             (&[("ratelimit-policy", "\"default\";q=100;w=60")], 60.0),
             (&[("retry-after", "soon"), ("x-ratelimit-reset", "9")], 9.0),
             (&[("retry-after", "3"), ("x-ratelimit-reset", "900")], 3.0),
-            (&[("retry-after", "3"), ("ratelimit", "\"a\";r=0;t=60")], 3.0),
+            (
+                &[("retry-after", "3"), ("ratelimit", "\"a\";r=0;t=60")],
+                3.0,
+            ),
         ];
         for (headers, expected) in cases {
             assert_eq!(delay(headers), Some(*expected), "{headers:?}");
@@ -134,20 +178,38 @@ mod tests {
     fn zero_and_what_is_past_mean_at_once_and_no_pause_is_longer_than_a_day() {
         for headers in [
             &[("retry-after", "0")][..],
-            &[("retry-after", "Sun, 06 Nov 1994 07:00:00 GMT"), ("date", DATE)],
+            &[
+                ("retry-after", "Sun, 06 Nov 1994 07:00:00 GMT"),
+                ("date", DATE),
+            ],
             &[("x-ratelimit-reset", "784111700"), ("date", DATE)],
             &[("retry-after", "0"), ("ratelimit", "\"a\";r=0;t=60")],
         ] {
             assert_eq!(delay(headers), Some(0.0), "{headers:?}");
         }
         assert_eq!(delay(&[("retry-after", "86400")]), Some(86_400.0));
-        assert_eq!(delay(&[("retry-after", "99999999999999999999999999")]), Some(86_400.0));
-        assert_eq!(delay(&[("x-ratelimit-reset", "99999999999999999")]), Some(86_400.0));
+        assert_eq!(
+            delay(&[("retry-after", "99999999999999999999999999")]),
+            Some(86_400.0)
+        );
+        assert_eq!(
+            delay(&[("x-ratelimit-reset", "99999999999999999")]),
+            Some(86_400.0)
+        );
     }
 
     #[test]
     fn nonsense_says_nothing() {
-        for text in ["", "soon", "-5", "NaN", "inf", "1e3", "12 monkeys", "Sun, 99 Nov 1994 08:49:37 GMT"] {
+        for text in [
+            "",
+            "soon",
+            "-5",
+            "NaN",
+            "inf",
+            "1e3",
+            "12 monkeys",
+            "Sun, 99 Nov 1994 08:49:37 GMT",
+        ] {
             assert_eq!(delay(&[("retry-after", text)]), None, "{text}");
         }
         assert_eq!(delay(&[("ratelimit", "\"x\";r=0")]), None);

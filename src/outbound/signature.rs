@@ -55,17 +55,31 @@ impl Secrets {
     ) -> Result<Self, SecretError> {
         let mut secrets = Self::default();
         for (variable, value) in variables {
-            let Some(name) = variable.strip_prefix(PREFIX).filter(|_| !value.is_empty()) else { continue };
-            let refuse = |message: String| SecretError { variable: variable.clone(), message };
+            let Some(name) = variable.strip_prefix(PREFIX).filter(|_| !value.is_empty()) else {
+                continue;
+            };
+            let refuse = |message: String| SecretError {
+                variable: variable.clone(),
+                message,
+            };
             let (name, text) = match name.strip_suffix(FILE) {
-                Some(name) => (name, read(&value).map_err(|error| refuse(format!("names a file that cannot be read: {error}")))?),
+                Some(name) => (
+                    name,
+                    read(&value).map_err(|error| {
+                        refuse(format!("names a file that cannot be read: {error}"))
+                    })?,
+                ),
                 None => (name, value),
             };
             if !is_name(name) {
-                return Err(refuse(format!("has no name after {PREFIX}: it must be {NAMES}, in capitals")));
+                return Err(refuse(format!(
+                    "has no name after {PREFIX}: it must be {NAMES}, in capitals"
+                )));
             }
             if secrets.0.contains_key(name) {
-                return Err(refuse(format!("is the second of {PREFIX}{name} and {PREFIX}{name}{FILE}: set one of them")));
+                return Err(refuse(format!(
+                    "is the second of {PREFIX}{name} and {PREFIX}{name}{FILE}: set one of them"
+                )));
             }
             let keys: Option<Vec<hmac::Key>> = text.split_whitespace().map(key).collect();
             let keys = keys.filter(|keys| !keys.is_empty()).ok_or_else(|| {
@@ -84,7 +98,13 @@ impl Secrets {
 
     /// Returns the headers that sign a body for one attempt under `id`; `None` if there is no
     /// secret of that name.
-    pub fn sign(&self, name: &str, id: &str, now_s: i64, body: &[u8]) -> Option<[(&'static str, String); 3]> {
+    pub fn sign(
+        &self,
+        name: &str,
+        id: &str,
+        now_s: i64,
+        body: &[u8],
+    ) -> Option<[(&'static str, String); 3]> {
         let keys = self.0.get(&name.to_ascii_uppercase())?;
         let signatures: Vec<String> = keys
             .iter()
@@ -96,7 +116,11 @@ impl Secrets {
             })
             .collect();
         let [id_header, time_header, signature_header] = HEADERS;
-        Some([(id_header, id.to_owned()), (time_header, now_s.to_string()), (signature_header, signatures.join(" "))])
+        Some([
+            (id_header, id.to_owned()),
+            (time_header, now_s.to_string()),
+            (signature_header, signatures.join(" ")),
+        ])
     }
 }
 
@@ -111,12 +135,17 @@ pub const NAMES: &str = "1 to 64 letters, digits or underscores";
 
 /// Returns true for a valid name of a secret.
 pub fn is_name(name: &str) -> bool {
-    (1..=64).contains(&name.len()) && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    (1..=64).contains(&name.len())
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 fn key(text: &str) -> Option<hmac::Key> {
     let bytes = STANDARD.decode(text.strip_prefix(MARK)?).ok()?;
-    KEY_BYTES.contains(&bytes.len()).then(|| hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+    KEY_BYTES
+        .contains(&bytes.len())
+        .then(|| hmac::Key::new(hmac::HMAC_SHA256, &bytes))
 }
 
 #[cfg(test)]
@@ -127,7 +156,9 @@ mod tests {
     const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 
     fn secrets(variables: &[(&str, &str)]) -> Result<Secrets, SecretError> {
-        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let variables = variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Secrets::from_variables(variables, |path| match path {
             "/run/acme" => Ok(format!("{SECRET}\n{OTHER}\n")),
             _ => Err(std::io::ErrorKind::NotFound.into()),
@@ -136,20 +167,41 @@ mod tests {
 
     #[test]
     fn a_signature_is_that_of_the_standard() {
-        let secrets = secrets(&[("FLYBALL_WEBHOOK_SECRET_ACME", SECRET), ("PATH", "/bin")]).unwrap();
+        let secrets =
+            secrets(&[("FLYBALL_WEBHOOK_SECRET_ACME", SECRET), ("PATH", "/bin")]).unwrap();
 
         // The example of the reference implementations.
-        let signed = secrets.sign("acme", "msg_p5jXN8AQM9LWM0D4loKWxJek", 1_614_265_330, br#"{"test": 2432232314}"#).unwrap();
+        let signed = secrets
+            .sign(
+                "acme",
+                "msg_p5jXN8AQM9LWM0D4loKWxJek",
+                1_614_265_330,
+                br#"{"test": 2432232314}"#,
+            )
+            .unwrap();
 
-        assert_eq!(signed[0], ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned()));
+        assert_eq!(
+            signed[0],
+            ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned())
+        );
         assert_eq!(signed[1], ("webhook-timestamp", "1614265330".to_owned()));
-        assert_eq!(signed[2], ("webhook-signature", "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=".to_owned()));
+        assert_eq!(
+            signed[2],
+            (
+                "webhook-signature",
+                "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=".to_owned()
+            )
+        );
         assert_eq!(secrets.sign("other", "a", 0, b""), None);
     }
 
     #[test]
     fn several_secrets_of_one_name_all_sign_and_a_file_may_hold_them() {
-        let secrets = secrets(&[("FLYBALL_WEBHOOK_SECRET_ACME_FILE", "/run/acme"), ("FLYBALL_WEBHOOK_SECRET_B", OTHER)]).unwrap();
+        let secrets = secrets(&[
+            ("FLYBALL_WEBHOOK_SECRET_ACME_FILE", "/run/acme"),
+            ("FLYBALL_WEBHOOK_SECRET_B", OTHER),
+        ])
+        .unwrap();
 
         let both = secrets.sign("ACME", "a", 0, b"x").unwrap()[2].1.clone();
         let one = secrets.sign("B", "a", 0, b"x").unwrap()[2].1.clone();
@@ -162,21 +214,43 @@ mod tests {
     fn what_holds_no_secret_is_refused_without_being_shown() {
         let short = format!("whsec_{}", STANDARD.encode([7; 23]));
         let cases = [
-            ("FLYBALL_WEBHOOK_SECRET_A", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "cannot be used"),
+            (
+                "FLYBALL_WEBHOOK_SECRET_A",
+                "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+                "cannot be used",
+            ),
             ("FLYBALL_WEBHOOK_SECRET_A", "whsec_???", "cannot be used"),
             ("FLYBALL_WEBHOOK_SECRET_A", &short, "cannot be used"),
             ("FLYBALL_WEBHOOK_SECRET_A", "  ", "cannot be used"),
-            ("FLYBALL_WEBHOOK_SECRET_A_FILE", "/nowhere", "names a file that cannot be read"),
+            (
+                "FLYBALL_WEBHOOK_SECRET_A_FILE",
+                "/nowhere",
+                "names a file that cannot be read",
+            ),
             ("FLYBALL_WEBHOOK_SECRET_", SECRET, "has no name"),
             ("FLYBALL_WEBHOOK_SECRET_A-B", SECRET, "has no name"),
         ];
         for (variable, value, expected) in cases {
             let error = secrets(&[(variable, value)]).unwrap_err().to_string();
-            assert!(error.starts_with(variable) && error.contains(expected), "{error}");
-            assert!(value.trim().is_empty() || value.starts_with('/') || !error.contains(value), "{error}");
+            assert!(
+                error.starts_with(variable) && error.contains(expected),
+                "{error}"
+            );
+            assert!(
+                value.trim().is_empty() || value.starts_with('/') || !error.contains(value),
+                "{error}"
+            );
         }
-        let twice = [("FLYBALL_WEBHOOK_SECRET_ACME", SECRET), ("FLYBALL_WEBHOOK_SECRET_ACME_FILE", "/run/acme")];
-        assert!(secrets(&twice).unwrap_err().message.contains("set one of them"));
+        let twice = [
+            ("FLYBALL_WEBHOOK_SECRET_ACME", SECRET),
+            ("FLYBALL_WEBHOOK_SECRET_ACME_FILE", "/run/acme"),
+        ];
+        assert!(
+            secrets(&twice)
+                .unwrap_err()
+                .message
+                .contains("set one of them")
+        );
         assert_eq!(format!("{:?}", secrets(&twice[..1]).unwrap()), "{\"ACME\"}");
     }
 }

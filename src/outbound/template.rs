@@ -18,7 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Enumerator, Object, ObjectRepr, Rest, Serde};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests};
+use minijinja::{
+    AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests,
+};
 
 /// Largest body that a template may make, in bytes.
 pub const MAX_OUTPUT_BYTES: usize = 1024 * 1024;
@@ -39,7 +41,10 @@ const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 pub fn check(template: &str) -> Result<(), String> {
     check_words(template)?;
     let environment = environment(&Work::new(|| false));
-    environment.template_from_named_str(NAME, template).map(drop).map_err(|error| told(&error))
+    environment
+        .template_from_named_str(NAME, template)
+        .map(drop)
+        .map_err(|error| told(&error))
 }
 
 /// Renders a template with data. It ends soon after `is_over` returns true.
@@ -51,9 +56,13 @@ pub fn render(
     check_words(template)?;
     let work = Work::new(is_over);
     let environment = environment(&work);
-    let template = environment.template_from_named_str(NAME, template).map_err(|error| told(&error))?;
+    let template = environment
+        .template_from_named_str(NAME, template)
+        .map_err(|error| told(&error))?;
     let mut output = Bounded::new(&work);
-    let rendered = template.render_captured_to(watched(data, &work), &mut output).map(drop);
+    let rendered = template
+        .render_captured_to(watched(data, &work), &mut output)
+        .map(drop);
     // An output that was cut short may look complete, or like another error.
     if let Some(why) = work.ended() {
         return Err(why);
@@ -75,7 +84,11 @@ struct Left {
 impl Work {
     fn new(is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let bytes = AtomicU64::new(MAX_WORK_BYTES);
-        Self(Arc::new(Left { bytes, is_late: AtomicBool::new(false), is_over: Box::new(is_over) }))
+        Self(Arc::new(Left {
+            bytes,
+            is_late: AtomicBool::new(false),
+            is_over: Box::new(is_over),
+        }))
     }
 
     /// Counts `bytes`. Returns false if the rendering must end.
@@ -91,13 +104,19 @@ impl Work {
 
     fn charge(&self, bytes: usize) -> Result<(), Error> {
         // `render` reports the reason for the end.
-        if self.goes_on(bytes) { Ok(()) } else { Err(Error::from(ErrorKind::OutOfFuel)) }
+        if self.goes_on(bytes) {
+            Ok(())
+        } else {
+            Err(Error::from(ErrorKind::OutOfFuel))
+        }
     }
 
     fn ended(&self) -> Option<String> {
         match () {
             () if self.0.is_late.load(Ordering::Relaxed) => Some("takes too long".to_owned()),
-            () if self.0.bytes.load(Ordering::Relaxed) == 0 => Some(format!("reads and writes more than {MAX_WORK_BYTES} bytes")),
+            () if self.0.bytes.load(Ordering::Relaxed) == 0 => {
+                Some(format!("reads and writes more than {MAX_WORK_BYTES} bytes"))
+            }
             () => None,
         }
     }
@@ -115,11 +134,20 @@ fn watched(data: &serde_json::Value, work: &Work) -> Value {
     match data {
         serde_json::Value::Array(items) => {
             let items = items.iter().map(|item| watched(item, work)).collect();
-            Value::from_object(List { items, work: work.clone() })
+            Value::from_object(List {
+                items,
+                work: work.clone(),
+            })
         }
         serde_json::Value::Object(fields) => {
-            let fields = fields.iter().map(|(name, field)| (name.clone(), watched(field, work))).collect();
-            Value::from_object(Fields { fields, work: work.clone() })
+            let fields = fields
+                .iter()
+                .map(|(name, field)| (name.clone(), watched(field, work)))
+                .collect();
+            Value::from_object(Fields {
+                fields,
+                work: work.clone(),
+            })
         }
         other => Value::from(Serde(other)),
     }
@@ -139,7 +167,10 @@ struct List {
 
 impl List {
     fn at(&self, place: usize) -> Option<Value> {
-        self.items.get(place).filter(|item| self.work.goes_on(bytes_of(item))).cloned()
+        self.items
+            .get(place)
+            .filter(|item| self.work.goes_on(bytes_of(item)))
+            .cloned()
     }
 }
 
@@ -154,7 +185,11 @@ impl Object for List {
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
         let list = self.clone();
-        Enumerator::Iter(Box::new(Counted { next: 0, of: self.items.len(), read: Box::new(move |place| list.at(place)) }))
+        Enumerator::Iter(Box::new(Counted {
+            next: 0,
+            of: self.items.len(),
+            read: Box::new(move |place| list.at(place)),
+        }))
     }
 }
 
@@ -170,14 +205,29 @@ impl Object for Fields {
     }
 
     fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
-        self.fields.get(key).filter(|field| self.work.goes_on(bytes_of(field))).cloned()
+        self.fields
+            .get(key)
+            .filter(|field| self.work.goes_on(bytes_of(field)))
+            .cloned()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        let (names, work): (Vec<Value>, _) = (self.fields.keys().map(Value::from).collect(), self.work.clone());
+        let (names, work): (Vec<Value>, _) = (
+            self.fields.keys().map(Value::from).collect(),
+            self.work.clone(),
+        );
         let of = names.len();
-        let read = move |place: usize| names.get(place).filter(|name| work.goes_on(bytes_of(name))).cloned();
-        Enumerator::Iter(Box::new(Counted { next: 0, of, read: Box::new(read) }))
+        let read = move |place: usize| {
+            names
+                .get(place)
+                .filter(|name| work.goes_on(bytes_of(name)))
+                .cloned()
+        };
+        Enumerator::Iter(Box::new(Counted {
+            next: 0,
+            of,
+            read: Box::new(read),
+        }))
     }
 }
 
@@ -193,7 +243,11 @@ impl Iterator for Counted {
 
     fn next(&mut self) -> Option<Value> {
         let item = (self.read)(self.next);
-        self.next = if item.is_some() { self.next + 1 } else { self.of };
+        self.next = if item.is_some() {
+            self.next + 1
+        } else {
+            self.of
+        };
         item
     }
 
@@ -219,15 +273,27 @@ fn environment(work: &Work) -> Environment<'static> {
         of_length.charge(value.as_str().map_or(1, str::len))?;
         filters::length(value)
     });
-    environment.add_filter("lower", move |text: Cow<'_, str>| of_lower.charge(text.len()).map(|()| text.to_lowercase()));
-    environment.add_filter("upper", move |text: Cow<'_, str>| of_upper.charge(text.len()).map(|()| text.to_uppercase()));
-    environment.add_filter("trim", move |text: Cow<'_, str>, chars: Option<Cow<'_, str>>| {
-        of_trim.charge(text.len().saturating_mul(chars.as_ref().map_or(1, |chars| chars.len().max(1))))?;
-        let set: Option<Vec<char>> = chars.map(|chars| chars.chars().collect());
-        let trimmed = set.map_or_else(|| text.trim(), |set| text.trim_matches(set.as_slice()));
-        Ok::<_, Error>(trimmed.to_owned())
+    environment.add_filter("lower", move |text: Cow<'_, str>| {
+        of_lower.charge(text.len()).map(|()| text.to_lowercase())
     });
-    environment.add_filter("join", move |list: &Value, between: Rest<String>| join(&of_join, list, between));
+    environment.add_filter("upper", move |text: Cow<'_, str>| {
+        of_upper.charge(text.len()).map(|()| text.to_uppercase())
+    });
+    environment.add_filter(
+        "trim",
+        move |text: Cow<'_, str>, chars: Option<Cow<'_, str>>| {
+            of_trim.charge(
+                text.len()
+                    .saturating_mul(chars.as_ref().map_or(1, |chars| chars.len().max(1))),
+            )?;
+            let set: Option<Vec<char>> = chars.map(|chars| chars.chars().collect());
+            let trimmed = set.map_or_else(|| text.trim(), |set| text.trim_matches(set.as_slice()));
+            Ok::<_, Error>(trimmed.to_owned())
+        },
+    );
+    environment.add_filter("join", move |list: &Value, between: Rest<String>| {
+        join(&of_join, list, between)
+    });
     environment.add_filter("tojson", move |value: &Value| tojson(&of_json, value));
     environment.add_test("defined", tests::is_defined);
     environment.add_test("undefined", tests::is_undefined);
@@ -249,18 +315,24 @@ fn check_words(template: &str) -> Result<(), String> {
             Token::Ident(word) if begins => {
                 if !STATEMENTS.contains(&word) {
                     let word: String = word.chars().take(32).collect();
-                    return at(format!("the statement {word} is not available; statements are if, elif, else and for"));
+                    return at(format!(
+                        "the statement {word} is not available; statements are if, elif, else and for"
+                    ));
                 }
                 (begins, statement) = (false, word);
             }
-            Token::Ident("recursive") if statement == "for" => return at("a for cannot be recursive".to_owned()),
+            Token::Ident("recursive") if statement == "for" => {
+                return at("a for cannot be recursive".to_owned());
+            }
             Token::BracketOpen | Token::BraceOpen => open.push(token),
             Token::BracketClose | Token::BraceClose => drop(open.pop()),
             Token::Colon if matches!(open.last(), Some(Token::BracketOpen)) => {
                 return at("a part of a list or a text, as in a[1:2], is not available".to_owned());
             }
             Token::Plus | Token::Mul | Token::Pow | Token::Tilde => {
-                return at(format!("the operator {token} is not available; write values one after another"));
+                return at(format!(
+                    "the operator {token} is not available; write values one after another"
+                ));
             }
             _ => {}
         }
@@ -299,7 +371,10 @@ fn told(error: &Error) -> String {
         ErrorKind::OutOfFuel => format!("takes more than {MAX_STEPS} steps"),
         ErrorKind::WriteFailure => format!("makes more than {MAX_OUTPUT_BYTES} bytes"),
         // The details of these name parts of the template.
-        ErrorKind::SyntaxError | ErrorKind::UnknownFilter | ErrorKind::UnknownTest | ErrorKind::UnknownFunction => {
+        ErrorKind::SyntaxError
+        | ErrorKind::UnknownFilter
+        | ErrorKind::UnknownTest
+        | ErrorKind::UnknownFunction => {
             format!("{}: {}", error.kind(), error.detail().unwrap_or_default())
         }
         kind => kind.to_string(),
@@ -318,7 +393,10 @@ struct Bounded<'w> {
 
 impl<'w> Bounded<'w> {
     fn new(work: &'w Work) -> Self {
-        Self { bytes: Vec::new(), work }
+        Self {
+            bytes: Vec::new(),
+            work,
+        }
     }
 }
 
@@ -349,7 +427,8 @@ mod unit {
     #[test]
     fn work_is_counted_in_bytes_wherever_it_is_done() {
         let rows: Vec<u32> = (0..10_000).collect();
-        let data = json!({"big": "\"".repeat(120_000), "r": rows, "texts": vec!["x".repeat(1000); 200]});
+        let data =
+            json!({"big": "\"".repeat(120_000), "r": rows, "texts": vec!["x".repeat(1000); 200]});
         for hostile in [
             "{% for i in r %}{{ big|tojson|tojson|length }}{% endfor %}",
             "{% for i in r %}{{ big|lower|upper|lower|length }}{% endfor %}",
@@ -360,8 +439,15 @@ mod unit {
         ] {
             let began = std::time::Instant::now();
             let error = render(hostile, &data).unwrap_err();
-            assert!(error.contains("reads and writes more than") || error.contains("steps"), "{hostile}: {error}");
-            assert!(began.elapsed() < std::time::Duration::from_secs(60), "{hostile}: {:?}", began.elapsed());
+            assert!(
+                error.contains("reads and writes more than") || error.contains("steps"),
+                "{hostile}: {error}"
+            );
+            assert!(
+                began.elapsed() < std::time::Duration::from_secs(60),
+                "{hostile}: {:?}",
+                began.elapsed()
+            );
         }
     }
 
@@ -382,8 +468,15 @@ mod unit {
                 all.fetch_add(1, Ordering::Relaxed);
                 clock.fetch_add(1, Ordering::Relaxed) >= 100
             };
-            assert_eq!(super::render(hostile, &data, is_over).unwrap_err(), "takes too long", "{hostile}");
-            assert!(counted.load(Ordering::Relaxed) < 1000, "{hostile}: it went on");
+            assert_eq!(
+                super::render(hostile, &data, is_over).unwrap_err(),
+                "takes too long",
+                "{hostile}"
+            );
+            assert!(
+                counted.load(Ordering::Relaxed) < 1000,
+                "{hostile}: it went on"
+            );
         }
     }
 
@@ -393,13 +486,32 @@ mod unit {
         for (template, expected) in [
             ("{{ list|tojson }}", r#"[1,2.5,null,true,"a",{"b":[1]}]"#),
             ("{{ map|tojson }}", r#"{"a":{"n":"x"},"z":1}"#),
-            ("{% for name in map %}{{ name }}={{ map[name]|tojson }};{% endfor %}", r#"a={"n":"x"};z=1;"#),
-            ("{{ list[0] }}{{ list[5].b[0] }}{{ map.a.n }} {{ list|length }} {{ map|length }}", "11x 6 2"),
-            ("{% for i in list %}{{ loop.index }}/{{ loop.length }} {% endfor %}", "1/6 2/6 3/6 4/6 5/6 6/6 "),
-            ("{% if 'a' in list and 'z' in map and 7 not in list %}yes{% endif %}", "yes"),
-            ("{% if map.a == map.a and list != map %}yes{% endif %}", "yes"),
+            (
+                "{% for name in map %}{{ name }}={{ map[name]|tojson }};{% endfor %}",
+                r#"a={"n":"x"};z=1;"#,
+            ),
+            (
+                "{{ list[0] }}{{ list[5].b[0] }}{{ map.a.n }} {{ list|length }} {{ map|length }}",
+                "11x 6 2",
+            ),
+            (
+                "{% for i in list %}{{ loop.index }}/{{ loop.length }} {% endfor %}",
+                "1/6 2/6 3/6 4/6 5/6 6/6 ",
+            ),
+            (
+                "{% if 'a' in list and 'z' in map and 7 not in list %}yes{% endif %}",
+                "yes",
+            ),
+            (
+                "{% if map.a == map.a and list != map %}yes{% endif %}",
+                "yes",
+            ),
         ] {
-            assert_eq!(render(template, &data).as_deref(), Ok(expected), "{template}");
+            assert_eq!(
+                render(template, &data).as_deref(),
+                Ok(expected),
+                "{template}"
+            );
         }
     }
 
@@ -408,19 +520,32 @@ mod unit {
         let data = json!({"name": "Ada <b>", "items": [{"id": 1}, {"id": 2}], "note": null, "tags": ["a", "b"]});
         let cases = [
             ("hello {{ name }}", "hello Ada <b>"),
-            ("{% for item in items %}{{ item.id }}{% if not loop.last %},{% endif %}{% endfor %}", "1,2"),
+            (
+                "{% for item in items %}{{ item.id }}{% if not loop.last %},{% endif %}{% endfor %}",
+                "1,2",
+            ),
             (
                 "{\"who\": {{ name|tojson }}, \"all\": {{ items|tojson }}}",
                 "{\"who\": \"Ada <b>\", \"all\": [{\"id\":1},{\"id\":2}]}",
             ),
             ("{{ missing|default('none') }}", "none"),
             ("{% if note is none %}-{% else %}{{ note }}{% endif %}", "-"),
-            ("{{ tags|join('+') }} {{ name|upper }} {{ tags|length }}", "a+b ADA <B> 2"),
-            ("{{ 'a + b * c ~ d' }} {# + #} + * ~", "a + b * c ~ d  + * ~"),
+            (
+                "{{ tags|join('+') }} {{ name|upper }} {{ tags|length }}",
+                "a+b ADA <B> 2",
+            ),
+            (
+                "{{ 'a + b * c ~ d' }} {# + #} + * ~",
+                "a + b * c ~ d  + * ~",
+            ),
         ];
         for (template, expected) in cases {
             assert_eq!(check(template), Ok(()), "{template}");
-            assert_eq!(render(template, &data).as_deref(), Ok(expected), "{template}");
+            assert_eq!(
+                render(template, &data).as_deref(),
+                Ok(expected),
+                "{template}"
+            );
         }
     }
 
@@ -431,18 +556,35 @@ mod unit {
             ("{% if a %}", "line 1: syntax error"),
             ("{{ name|nosuch }}", "unknown filter"),
             ("{% set a = 1 %}", "the statement set is not available"),
-            ("{% with a = 1 %}{% endwith %}", "the statement with is not available"),
-            ("{% macro a() %}{% endmacro %}", "the statement macro is not available"),
-            ("{% include 'x' %}", "the statement include is not available"),
-            ("{% filter upper %}a{% endfilter %}", "the statement filter is not available"),
+            (
+                "{% with a = 1 %}{% endwith %}",
+                "the statement with is not available",
+            ),
+            (
+                "{% macro a() %}{% endmacro %}",
+                "the statement macro is not available",
+            ),
+            (
+                "{% include 'x' %}",
+                "the statement include is not available",
+            ),
+            (
+                "{% filter upper %}a{% endfilter %}",
+                "the statement filter is not available",
+            ),
             ("{{ a ~ a }}", "the operator `~` is not available"),
             ("{{ 'a' * 9 }}", "the operator `*` is not available"),
             ("\n{{ a + a }}", "line 2: the operator `+` is not available"),
             ("{{ a[1:] }}", "a part of a list or a text"),
-            ("{% for a in b recursive %}{{ loop(a) }}{% endfor %}", "a for cannot be recursive"),
+            (
+                "{% for a in b recursive %}{{ loop(a) }}{% endfor %}",
+                "a for cannot be recursive",
+            ),
         ];
         for (template, expected) in cases {
-            let error = check(template).and_then(|()| render(template, &json!({})).map(drop)).unwrap_err();
+            let error = check(template)
+                .and_then(|()| render(template, &json!({})).map(drop))
+                .unwrap_err();
             assert!(error.contains(expected), "{template}: {error}");
         }
     }
@@ -456,7 +598,10 @@ mod unit {
         let json = format!("{{{{ [{}]|tojson }}}}", vec!["long"; 1000].join(","));
         let nested = "{% for a in rows %}{% for b in rows %}{% for c in rows %}{% endfor %}{% endfor %}{% endfor %}";
         let cases = [
-            ("{% for row in rows %}{{ long }}{% endfor %}", "makes more than 1048576 bytes"),
+            (
+                "{% for row in rows %}{{ long }}{% endfor %}",
+                "makes more than 1048576 bytes",
+            ),
             (&many, "makes more than 1048576 bytes"),
             (&json, "makes more than 1048576 bytes"),
             (nested, "takes more than 50000 steps"),
@@ -465,7 +610,11 @@ mod unit {
             let error = render(template, &data).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
-        let deep = format!("{}{}", "{% for a in rows %}".repeat(400), "{% endfor %}".repeat(400));
+        let deep = format!(
+            "{}{}",
+            "{% for a in rows %}".repeat(400),
+            "{% endfor %}".repeat(400)
+        );
         assert!(render(&deep, &data).is_err());
     }
 

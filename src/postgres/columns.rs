@@ -16,7 +16,10 @@ pub struct Columns<'r> {
 impl<'r> Columns<'r> {
     /// Wraps `row` for reading.
     pub fn of(row: &'r PgRow) -> Self {
-        Self { row, unreadable: None }
+        Self {
+            row,
+            unreadable: None,
+        }
     }
 
     /// Returns a column, or the default of its type if it is unreadable.
@@ -48,13 +51,17 @@ impl<'r> Columns<'r> {
     }
 
     fn note(&mut self, column: impl ColumnIndex<PgRow>, error: sqlx::Error) {
-        let name = self.row.try_column(column).map_or("a column", |column| column.name());
+        let name = self
+            .row
+            .try_column(column)
+            .map_or("a column", |column| column.name());
         // The driver's own prefix adds only the column's position.
         let reason = match error {
             sqlx::Error::ColumnDecode { source, .. } => source.to_string(),
             other => other.to_string(),
         };
-        self.unreadable.get_or_insert_with(|| format!("{name} cannot be read: {reason}"));
+        self.unreadable
+            .get_or_insert_with(|| format!("{name} cannot be read: {reason}"));
     }
 }
 
@@ -65,6 +72,11 @@ pub fn shown(row: &PgRow, column: &str) -> Value {
 
 fn text(row: &PgRow, column: impl ColumnIndex<PgRow>) -> Value {
     // On the wire a `jsonb` is a version byte followed by its text.
-    let text = row.try_get_unchecked::<Option<String>, _>(column).ok().flatten();
-    text.map_or(Value::Null, |text| Value::String(text.trim_start_matches('\u{1}').to_owned()))
+    let text = row
+        .try_get_unchecked::<Option<String>, _>(column)
+        .ok()
+        .flatten();
+    text.map_or(Value::Null, |text| {
+        Value::String(text.trim_start_matches('\u{1}').to_owned())
+    })
 }

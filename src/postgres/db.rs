@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, BoxStream};
 use futures_util::{StreamExt, TryStreamExt};
-use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo};
+use sqlx::postgres::{
+    PgConnectOptions, PgPoolOptions, PgQueryResult, PgRow, PgStatement, PgTypeInfo,
+};
 use sqlx::{Database, Describe, Either, Execute, Executor, PgPool, Postgres, Row, SqlStr};
 
 use super::Transaction;
@@ -72,7 +74,10 @@ pub struct Access {
 
 impl From<&str> for Access {
     fn from(url: &str) -> Self {
-        Self { url: url.to_owned(), ..Self::default() }
+        Self {
+            url: url.to_owned(),
+            ..Self::default()
+        }
     }
 }
 
@@ -100,8 +105,17 @@ pub struct Db {
 
 impl Db {
     /// Opens at most `connections` connections, waiting up to `patience` for the server.
-    pub async fn connect(access: &Access, connections: u32, patience: Duration) -> Result<Self, sqlx::Error> {
-        let db = Self::lazy(PgConnectOptions::from_str(&access.url)?, access.pooler, connections, patience);
+    pub async fn connect(
+        access: &Access,
+        connections: u32,
+        patience: Duration,
+    ) -> Result<Self, sqlx::Error> {
+        let db = Self::lazy(
+            PgConnectOptions::from_str(&access.url)?,
+            access.pooler,
+            connections,
+            patience,
+        );
         // The first connection is made now, so that a wrong URL is reported now. The pool waits for
         // a server that refuses, but not for one without a socket, nor for one that goes down
         // during the greeting.
@@ -109,7 +123,9 @@ impl Db {
         loop {
             match db.acquire().await {
                 Ok(_) => return Ok(db),
-                Err(sqlx::Error::Io(_) | sqlx::Error::Protocol(_)) if Instant::now() + AGAIN_AFTER < until => {
+                Err(sqlx::Error::Io(_) | sqlx::Error::Protocol(_))
+                    if Instant::now() + AGAIN_AFTER < until =>
+                {
                     tokio::time::sleep(AGAIN_AFTER).await;
                 }
                 Err(error) => return Err(error),
@@ -118,30 +134,44 @@ impl Db {
     }
 
     /// Creates the pool without connecting yet.
-    pub fn lazy(options: PgConnectOptions, pooler: Pooler, connections: u32, patience: Duration) -> Self {
+    pub fn lazy(
+        options: PgConnectOptions,
+        pooler: Pooler,
+        connections: u32,
+        patience: Duration,
+    ) -> Self {
         // PgBouncer refuses parameters that it does not know. Since Postgres 12 this one repeats
         // the default anyway.
         let mut options = options.extra_float_digits(None);
         if options.get_application_name().is_none() {
             options = options.application_name(APPLICATION);
         }
-        let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(patience);
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(patience);
         // A manual `begin` that was cancelled half-way leaves its connection inside a transaction;
         // such a connection is discarded.
         let pool = pool.after_release(|connection, _| {
             Box::pin(async move {
                 // Outside a transaction the two times are equal only under the simple protocol.
-                let look = sqlx::raw_sql("select now() < statement_timestamp()").fetch_one(&mut *connection);
+                let look = sqlx::raw_sql("select now() < statement_timestamp()")
+                    .fetch_one(&mut *connection);
                 // A connection that hangs silently must not keep its place in the pool.
-                let row = tokio::time::timeout(Duration::from_secs(2), look).await.map_err(|_| sqlx::Error::WorkerCrashed)??;
+                let row = tokio::time::timeout(Duration::from_secs(2), look)
+                    .await
+                    .map_err(|_| sqlx::Error::WorkerCrashed)??;
                 Ok(!row.try_get::<bool, _>(0)?)
             })
         });
         match pooler {
             Pooler::None => {
-                let pool =
-                    pool.after_connect(|connection, _| Box::pin(async move { connection.execute(SESSION).await.map(|_| ()) }));
-                Self { pool: pool.connect_lazy_with(options), lent: None }
+                let pool = pool.after_connect(|connection, _| {
+                    Box::pin(async move { connection.execute(SESSION).await.map(|_| ()) })
+                });
+                Self {
+                    pool: pool.connect_lazy_with(options),
+                    lent: None,
+                }
             }
             Pooler::Transaction => Self::lent(pool, options, BEGIN_LENT),
         }
@@ -151,18 +181,34 @@ impl Db {
     /// `begin`.
     pub fn lent(pool: PgPoolOptions, options: PgConnectOptions, begin: &'static str) -> Self {
         let options = options.extra_float_digits(None).statement_cache_capacity(0);
-        Self { pool: pool.connect_lazy_with(options), lent: Some(begin) }
+        Self {
+            pool: pool.connect_lazy_with(options),
+            lent: Some(begin),
+        }
     }
 
     /// Returns another pool to the same database, for work that must not queue behind other work.
     pub fn apart(&self, connections: u32, patience: Duration) -> Self {
-        let options = self.pool.options().clone().min_connections(0).max_connections(connections).acquire_timeout(patience);
-        Self { pool: options.connect_lazy_with((*self.pool.connect_options()).clone()), lent: self.lent }
+        let options = self
+            .pool
+            .options()
+            .clone()
+            .min_connections(0)
+            .max_connections(connections)
+            .acquire_timeout(patience);
+        Self {
+            pool: options.connect_lazy_with((*self.pool.connect_options()).clone()),
+            lent: self.lent,
+        }
     }
 
     /// Returns the pooler between us and the server.
     pub fn pooler(&self) -> Pooler {
-        if self.lent.is_some() { Pooler::Transaction } else { Pooler::None }
+        if self.lent.is_some() {
+            Pooler::Transaction
+        } else {
+            Pooler::None
+        }
     }
 
     /// Returns the pool. Behind a pooler only single statements of the simple protocol
@@ -213,35 +259,51 @@ impl From<&Db> for Db {
 
 impl fmt::Debug for Db {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Db").field("pooler", &self.pooler()).finish_non_exhaustive()
+        f.debug_struct("Db")
+            .field("pooler", &self.pooler())
+            .finish_non_exhaustive()
     }
 }
 
 impl<'p> Executor<'p> for &'_ Db {
     type Database = Postgres;
 
-    fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
+    fn fetch_many<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>
     where
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let Some(begin) = self.lent else { return self.pool.fetch_many(query) };
+        let Some(begin) = self.lent else {
+            return self.pool.fetch_many(query);
+        };
         let pool = self.pool.clone();
         // Nothing is returned before the commit, so that every returned row is durable.
         let done = async move {
             let mut transaction = Transaction::begin(&pool, begin).await?;
-            let items: Result<Vec<_>, _> = transaction.fetch_many(Unnamed(query)).try_collect().await;
+            let items: Result<Vec<_>, _> =
+                transaction.fetch_many(Unnamed(query)).try_collect().await;
             transaction.end(items).await
         };
-        stream::once(done).map_ok(|items| stream::iter(items).map(Ok)).try_flatten().boxed()
+        stream::once(done)
+            .map_ok(|items| stream::iter(items).map(Ok))
+            .try_flatten()
+            .boxed()
     }
 
-    fn fetch_optional<'e, 'q: 'e, E>(self, query: E) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
+    fn fetch_optional<'e, 'q: 'e, E>(
+        self,
+        query: E,
+    ) -> BoxFuture<'e, Result<Option<PgRow>, sqlx::Error>>
     where
         'p: 'e,
         E: 'q + Execute<'q, Postgres>,
     {
-        let Some(begin) = self.lent else { return self.pool.fetch_optional(query) };
+        let Some(begin) = self.lent else {
+            return self.pool.fetch_optional(query);
+        };
         let pool = self.pool.clone();
         Box::pin(async move {
             let mut transaction = Transaction::begin(&pool, begin).await?;
@@ -250,7 +312,11 @@ impl<'p> Executor<'p> for &'_ Db {
         })
     }
 
-    fn prepare_with<'e>(self, sql: SqlStr, parameters: &'e [PgTypeInfo]) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
+    fn prepare_with<'e>(
+        self,
+        sql: SqlStr,
+        parameters: &'e [PgTypeInfo],
+    ) -> BoxFuture<'e, Result<PgStatement, sqlx::Error>>
     where
         'p: 'e,
     {
@@ -272,7 +338,9 @@ impl<'p> Executor<'p> for &'_ Db {
 }
 
 fn cannot_prepare() -> sqlx::Error {
-    sqlx::Error::Configuration("a statement cannot be prepared for later behind a pooler in transaction mode".into())
+    sqlx::Error::Configuration(
+        "a statement cannot be prepared for later behind a pooler in transaction mode".into(),
+    )
 }
 
 /// A statement that the driver parses without a name, so that nothing of it stays on the server's
@@ -295,7 +363,9 @@ where
         None
     }
 
-    fn take_arguments(&mut self) -> Result<Option<<Postgres as Database>::Arguments>, sqlx::error::BoxDynError> {
+    fn take_arguments(
+        &mut self,
+    ) -> Result<Option<<Postgres as Database>::Arguments>, sqlx::error::BoxDynError> {
         self.0.take_arguments()
     }
 
@@ -310,6 +380,9 @@ mod tests {
 
     #[test]
     fn a_lent_connection_gets_the_settings_of_a_session_for_one_transaction() {
-        assert_eq!(BEGIN_LENT.replace("set local", "set"), format!("begin; {SESSION}"));
+        assert_eq!(
+            BEGIN_LENT.replace("set local", "set"),
+            format!("begin; {SESSION}")
+        );
     }
 }

@@ -25,7 +25,10 @@ pub async fn refuse_hidden_pooler(db: &Db) -> Result<(), sqlx::Error> {
     for _ in 0..LOOKS {
         let mut seen: [i32; 2] = [0; 2];
         for (connection, seen) in [&mut one, &mut other].into_iter().zip(&mut seen) {
-            *seen = sqlx::raw_sql(BACKEND).fetch_one(&mut **connection).await?.try_get(0)?;
+            *seen = sqlx::raw_sql(BACKEND)
+                .fetch_one(&mut **connection)
+                .await?
+                .try_get(0)?;
         }
         if seen[0] == seen[1] {
             return Err(sqlx::Error::Configuration(HELP.into()));
@@ -42,7 +45,9 @@ pub fn is_hidden_pooler(error: &sqlx::Error) -> Option<&'static str> {
     let found = match &*code {
         // A prepared statement of that name already exists, or no longer exists.
         "42P05" | "26000" => true,
-        "08P01" => ["startup parameter", "bind message supplies"].iter().any(|words| error.message().contains(words)),
+        "08P01" => ["startup parameter", "bind message supplies"]
+            .iter()
+            .any(|words| error.message().contains(words)),
         _ => false,
     };
     found.then_some(HELP)

@@ -31,20 +31,28 @@ pub enum Unusable {
 /// with `waits`, for one that does not listen yet.
 pub async fn reach(access: &Access, patience: Duration, waits: bool) -> Result<(), Unusable> {
     // An invalid URL is reported by the room that connects.
-    let Ok(options) = PgConnectOptions::from_str(&access.url) else { return Ok(()) };
+    let Ok(options) = PgConnectOptions::from_str(&access.url) else {
+        return Ok(());
+    };
     // A pooler refuses startup parameters that it does not know.
     let options = options.extra_float_digits(None);
     let begun = Instant::now();
     let mut told = false;
     loop {
-        let left = patience.saturating_sub(begun.elapsed()).max(Duration::from_secs(1));
+        let left = patience
+            .saturating_sub(begun.elapsed())
+            .max(Duration::from_secs(1));
         let why = match tokio::time::timeout(left, PgConnection::connect_with(&options)).await {
             Ok(Ok(connection)) => {
                 let _ = tokio::time::timeout(Duration::from_secs(1), connection.close()).await;
                 return Ok(());
             }
             Ok(Err(error)) => judge(&error, &options),
-            Err(_) => Unusable::NotYet(format!("{} does not answer within {} s", place(&options), patience.as_secs())),
+            Err(_) => Unusable::NotYet(format!(
+                "{} does not answer within {} s",
+                place(&options),
+                patience.as_secs()
+            )),
         };
         let may_wait = match why {
             Unusable::Nothing(_) => waits,
@@ -55,7 +63,10 @@ pub async fn reach(access: &Access, patience: Duration, waits: bool) -> Result<(
             return Err(why);
         }
         if !std::mem::replace(&mut told, true) && waits {
-            tracing::warn!("Postgres cannot be used yet: {why}; it is waited for, {} s at most", patience.as_secs());
+            tracing::warn!(
+                "Postgres cannot be used yet: {why}; it is waited for, {} s at most",
+                patience.as_secs()
+            );
         }
         tokio::time::sleep(AGAIN_AFTER).await;
     }
@@ -64,20 +75,32 @@ pub async fn reach(access: &Access, patience: Duration, waits: bool) -> Result<(
 fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> Unusable {
     let place = place(options);
     match error {
-        sqlx::Error::Io(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => {
+        sqlx::Error::Io(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::ConnectionRefused | ErrorKind::NotFound
+            ) =>
+        {
             Unusable::Nothing(place)
         }
         sqlx::Error::Io(error) => Unusable::NotYet(format!("{place} cannot be reached: {error}")),
-        sqlx::Error::Tls(error) => Unusable::Never(format!("no encrypted connection to {place}: {error}")),
+        sqlx::Error::Tls(error) => {
+            Unusable::Never(format!("no encrypted connection to {place}: {error}"))
+        }
         sqlx::Error::Database(said) => {
-            let (role, code) = (options.get_username(), said.code().unwrap_or_default().into_owned());
+            let (role, code) = (
+                options.get_username(),
+                said.code().unwrap_or_default().into_owned(),
+            );
             let database = options.get_database().unwrap_or(role);
             match code.as_str() {
                 "3D000" => Unusable::Never(format!(
                     "there is no database {database:?} at {place}; create it with: create database {}",
                     quoted(database)
                 )),
-                "28P01" => Unusable::Never(format!("{place} refuses the password of role {role:?}")),
+                "28P01" => {
+                    Unusable::Never(format!("{place} refuses the password of role {role:?}"))
+                }
                 "28000" if said.message().ends_with("does not exist") => Unusable::Never(format!(
                     "there is no role {role:?} at {place}; create it with: create role {} login",
                     quoted(role)

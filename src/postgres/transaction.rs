@@ -21,7 +21,9 @@ pub struct Transaction {
 
 impl Transaction {
     pub(super) async fn begin(pool: &PgPool, begin: &str) -> Result<Self, sqlx::Error> {
-        let mut transaction = Self { connection: Some(pool.acquire().await?) };
+        let mut transaction = Self {
+            connection: Some(pool.acquire().await?),
+        };
         // From here on a drop closes the connection, because it is unknown whether the transaction
         // has begun until the server answers.
         transaction.say(begin).await?;
@@ -65,7 +67,10 @@ impl Transaction {
     }
 
     async fn say(&mut self, words: &str) -> Result<(), sqlx::Error> {
-        sqlx::raw_sql(AssertSqlSafe(words.to_owned())).execute(&mut **self).await.map(|_| ())
+        sqlx::raw_sql(AssertSqlSafe(words.to_owned()))
+            .execute(&mut **self)
+            .await
+            .map(|_| ())
     }
 }
 
@@ -73,13 +78,17 @@ impl Deref for Transaction {
     type Target = PgConnection;
 
     fn deref(&self) -> &PgConnection {
-        self.connection.as_ref().expect("a transaction keeps its connection until it ends")
+        self.connection
+            .as_ref()
+            .expect("a transaction keeps its connection until it ends")
     }
 }
 
 impl DerefMut for Transaction {
     fn deref_mut(&mut self) -> &mut PgConnection {
-        self.connection.as_mut().expect("a transaction keeps its connection until it ends")
+        self.connection
+            .as_mut()
+            .expect("a transaction keeps its connection until it ends")
     }
 }
 

@@ -9,7 +9,10 @@ use crate::jobs::Issue;
 
 /// Builds an issue with an argument.
 pub fn issue(pointer: &str, message: impl Into<String>) -> Issue {
-    Issue { pointer: pointer.to_owned(), message: message.into() }
+    Issue {
+        pointer: pointer.to_owned(),
+        message: message.into(),
+    }
 }
 
 /// Checks the sender, the reply addresses, the subject and the size of a mail. The recipient was
@@ -17,30 +20,47 @@ pub fn issue(pointer: &str, message: impl Into<String>) -> Issue {
 pub fn check_mail(message: &Message, own_from: Option<&Mailbox>, most_bytes: usize) -> Vec<Issue> {
     let mut issues = Vec::new();
     match message.from.as_deref().map(Mailbox::parse) {
-        None if own_from.is_none() => issues.push(issue("/from", "is missing, and the account has no from: give one of them")),
+        None if own_from.is_none() => issues.push(issue(
+            "/from",
+            "is missing, and the account has no from: give one of them",
+        )),
         Some(None) => issues.push(issue("/from", ONE_MAILBOX)),
         _ => {}
     }
     for (at, text) in extra_texts(message, "reply_to").into_iter().enumerate() {
         if Mailbox::parse(text).is_none() {
-            let place =
-                if message.extra["reply_to"].is_array() { format!("/extra/reply_to/{at}") } else { "/extra/reply_to".to_owned() };
+            let place = if message.extra["reply_to"].is_array() {
+                format!("/extra/reply_to/{at}")
+            } else {
+                "/extra/reply_to".to_owned()
+            };
             issues.push(issue(&place, ONE_MAILBOX));
         }
     }
-    if message.subject.as_deref().is_some_and(|subject| subject.contains(['\r', '\n'])) {
+    if message
+        .subject
+        .as_deref()
+        .is_some_and(|subject| subject.contains(['\r', '\n']))
+    {
         issues.push(issue("/subject", "must be one line"));
     }
     let bytes = message.body.len() + message.html.as_ref().map_or(0, String::len);
     if bytes > most_bytes {
-        issues.push(issue("/body", format!("and html have {bytes} bytes; at most {most_bytes} are allowed")));
+        issues.push(issue(
+            "/body",
+            format!("and html have {bytes} bytes; at most {most_bytes} are allowed"),
+        ));
     }
     issues
 }
 
 /// Returns the sender of a mail: its own `from`, else the account's.
 pub fn sender(message: &Message, own_from: Option<&Mailbox>) -> Option<Mailbox> {
-    message.from.as_deref().and_then(Mailbox::parse).or_else(|| own_from.cloned())
+    message
+        .from
+        .as_deref()
+        .and_then(Mailbox::parse)
+        .or_else(|| own_from.cloned())
 }
 
 /// Headers built from the other fields, which a message may not set: some of them would add
@@ -70,12 +90,30 @@ pub fn check_headers(message: &Message, reserved: &[&str]) -> Vec<Issue> {
     let given = message.extra.get("headers").and_then(Value::as_object);
     let wrong = given.into_iter().flatten().filter(|(name, value)| {
         let low = name.to_ascii_lowercase();
-        let is_name = !low.is_empty() && low.bytes().all(|byte| byte.is_ascii_graphic() && byte != b':');
-        let is_line = value.as_str().is_some_and(|value| !value.chars().any(char::is_control));
-        !is_name || !is_line || MADE_HERE.contains(&low.as_str()) || reserved.contains(&low.as_str())
+        let is_name = !low.is_empty()
+            && low
+                .bytes()
+                .all(|byte| byte.is_ascii_graphic() && byte != b':');
+        let is_line = value
+            .as_str()
+            .is_some_and(|value| !value.chars().any(char::is_control));
+        !is_name
+            || !is_line
+            || MADE_HERE.contains(&low.as_str())
+            || reserved.contains(&low.as_str())
     });
     let text = "must be a header's name with a text of one line; To, Cc, From, Subject, Reply-To, Content-Type and the like cannot be set here";
-    wrong.map(|(name, _)| issue(&format!("/extra/headers/{}", name.replace('~', "~0").replace('/', "~1")), text)).collect()
+    wrong
+        .map(|(name, _)| {
+            issue(
+                &format!(
+                    "/extra/headers/{}",
+                    name.replace('~', "~0").replace('/', "~1")
+                ),
+                text,
+            )
+        })
+        .collect()
 }
 
 /// The type of a value in `extra`.
@@ -100,12 +138,17 @@ impl Kind {
         match self {
             Self::Text => value.is_string(),
             Self::Texts => {
-                value.is_string() || value.as_array().is_some_and(|texts| !texts.is_empty() && texts.iter().all(Value::is_string))
+                value.is_string()
+                    || value.as_array().is_some_and(|texts| {
+                        !texts.is_empty() && texts.iter().all(Value::is_string)
+                    })
             }
             Self::Count => value.as_u64().is_some_and(|count| count > 0),
             Self::Flag => value.is_boolean(),
             Self::Object => value.is_object(),
-            Self::Labels => value.as_object().is_some_and(|labels| labels.values().all(Value::is_string)),
+            Self::Labels => value
+                .as_object()
+                .is_some_and(|labels| labels.values().all(Value::is_string)),
         }
     }
 
@@ -130,7 +173,10 @@ pub fn check_extra(message: &Message, known: &[(&str, Kind)]) -> Vec<Issue> {
             Some((_, kind)) if !kind.fits(value) => format!("must be {}", kind.word()),
             Some(_) => return None,
         };
-        Some(issue(&format!("/extra/{}", key.replace('~', "~0").replace('/', "~1")), text))
+        Some(issue(
+            &format!("/extra/{}", key.replace('~', "~0").replace('/', "~1")),
+            text,
+        ))
     });
     wrong.collect()
 }

@@ -22,7 +22,11 @@ pub fn fields(provider: Provider) -> &'static [Field] {
 /// Builds the driver of an account.
 ///
 /// Fails with the first setting that the driver cannot use.
-pub fn build(provider: Provider, account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(
+    provider: Provider,
+    account: &Account,
+    tools: &Tools,
+) -> Result<Box<dyn Driver>, Refused> {
     match provider {
         Provider::Twilio => twilio::build(account, tools),
         Provider::Sendgrid => sendgrid::build(account, tools),

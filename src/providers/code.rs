@@ -41,14 +41,25 @@ pub struct Code {
 }
 
 /// Builds a row of a table.
-pub(super) const fn row(status: &'static str, code: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code, class, about }
+pub(super) const fn row(
+    status: &'static str,
+    code: &'static str,
+    class: Class,
+    about: &'static str,
+) -> Code {
+    Code {
+        status,
+        code,
+        class,
+        about,
+    }
 }
 
 impl Code {
     /// Returns true if the row matches an answer. Codes are compared case-insensitively.
     pub fn fits(&self, status: &str, code: &str) -> bool {
-        status_fits(self.status, status) && (self.code.is_empty() || self.code.eq_ignore_ascii_case(code))
+        status_fits(self.status, status)
+            && (self.code.is_empty() || self.code.eq_ignore_ascii_case(code))
     }
 }
 
@@ -64,16 +75,23 @@ fn status_fits(pattern: &str, status: &str) -> bool {
     if pattern == "*" {
         return true;
     }
-    let (patterns, parts): (Vec<&str>, Vec<&str>) = (pattern.split('.').collect(), status.split('.').collect());
+    let (patterns, parts): (Vec<&str>, Vec<&str>) =
+        (pattern.split('.').collect(), status.split('.').collect());
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     patterns.len() == parts.len()
-        && patterns.iter().zip(&parts).all(|(pattern, part)| match *pattern {
-            "x" => digits(part),
-            _ => {
-                pattern.len() == part.len()
-                    && pattern.bytes().zip(part.bytes()).all(|(p, b)| p == b || (p == b'x' && b.is_ascii_digit()))
-            }
-        })
+        && patterns
+            .iter()
+            .zip(&parts)
+            .all(|(pattern, part)| match *pattern {
+                "x" => digits(part),
+                _ => {
+                    pattern.len() == part.len()
+                        && pattern
+                            .bytes()
+                            .zip(part.bytes())
+                            .all(|(p, b)| p == b || (p == b'x' && b.is_ascii_digit()))
+                }
+            })
 }
 
 #[cfg(test)]
@@ -100,8 +118,17 @@ mod tests {
 
     #[test]
     fn the_first_row_that_fits_counts() {
-        let row = |status, code, class| Code { status, code, class, about: "" };
-        let table = [row("400", "21610", Class::Suppress), row("400", "", Class::Request), row("*", "", Class::Transient)];
+        let row = |status, code, class| Code {
+            status,
+            code,
+            class,
+            about: "",
+        };
+        let table = [
+            row("400", "21610", Class::Suppress),
+            row("400", "", Class::Request),
+            row("*", "", Class::Transient),
+        ];
         assert_eq!(find(&table, "400", "21610").unwrap().class, Class::Suppress);
         assert_eq!(find(&table, "400", "1").unwrap().class, Class::Request);
         assert_eq!(find(&table, "418", "").unwrap().class, Class::Transient);

@@ -23,8 +23,18 @@ pub struct Field {
 }
 
 /// Builds an entry of a driver's table.
-pub(super) const fn field(name: &'static str, is_secret: bool, is_required: bool, about: &'static str) -> Field {
-    Field { name, is_secret, is_required, about }
+pub(super) const fn field(
+    name: &'static str,
+    is_secret: bool,
+    is_required: bool,
+    about: &'static str,
+) -> Field {
+    Field {
+        name,
+        is_secret,
+        is_required,
+        about,
+    }
 }
 
 /// A setting that the driver cannot use.
@@ -77,7 +87,13 @@ pub struct Answer {
 impl Answer {
     /// Creates an answer without quota or delay.
     pub fn new(sent: Sent, status: impl Into<String>) -> Self {
-        Self { sent, status: status.into(), quota: None, delay: None, is_untimed: false }
+        Self {
+            sent,
+            status: status.into(),
+            quota: None,
+            delay: None,
+            is_untimed: false,
+        }
     }
 }
 

@@ -57,7 +57,10 @@ pub struct Event {
 
 impl std::fmt::Debug for Event {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Event").field("provider_id", &self.provider_id).field("happened", &self.happened).finish_non_exhaustive()
+        f.debug_struct("Event")
+            .field("provider_id", &self.provider_id)
+            .field("happened", &self.happened)
+            .finish_non_exhaustive()
     }
 }
 

@@ -15,10 +15,20 @@ pub const NOW_S: i64 = 1_700_000_000;
 /// match.
 pub fn rows(table: &'static [Code]) -> Vec<(&'static Code, u16)> {
     let status_of = |row: &Code| {
-        (200..600_u16)
-            .find(|status| code::find(table, &status.to_string(), row.code).is_some_and(|found| std::ptr::eq(found, row)))
+        (200..600_u16).find(|status| {
+            code::find(table, &status.to_string(), row.code)
+                .is_some_and(|found| std::ptr::eq(found, row))
+        })
     };
-    table.iter().map(|row| (row, status_of(row).unwrap_or_else(|| panic!("{row:?} never counts")))).collect()
+    table
+        .iter()
+        .map(|row| {
+            (
+                row,
+                status_of(row).unwrap_or_else(|| panic!("{row:?} never counts")),
+            )
+        })
+        .collect()
 }
 
 /// Returns true if an outcome belongs to a class.
@@ -39,16 +49,29 @@ pub fn is(sent: &Sent, class: Class) -> bool {
 
 /// Builds an answer.
 pub fn answer(status: u16, headers: &[(&str, &str)], body: &str) -> HttpAnswer {
-    let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    HttpAnswer { status, headers, body: body.as_bytes().to_vec() }
+    let headers = headers
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
+    HttpAnswer {
+        status,
+        headers,
+        body: body.as_bytes().to_vec(),
+    }
 }
 
 /// Builds an account named `main`.
 pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
     Account {
         name: "main".to_owned(),
-        options: options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-        secrets: secrets.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(value))).collect(),
+        options: options
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        secrets: secrets
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Secret::new(value)))
+            .collect(),
         ..Account::default()
     }
 }
@@ -71,5 +94,8 @@ pub fn message(channel: Channel, to: &str, extra: Value) -> Message {
 /// Builds clients that may reach every address.
 pub fn tools() -> Tools {
     let http = Arc::new(Http::new(Guard::open()).unwrap());
-    Tools { http: Arc::clone(&http), guarded: http }
+    Tools {
+        http: Arc::clone(&http),
+        guarded: http,
+    }
 }

@@ -66,7 +66,9 @@ mod tests {
         let serving = tokio::spawn(async move {
             let mut heard = Vec::new();
             let (mut stream, _) = listener.accept().await.unwrap();
-            while !heard.ends_with(b"Body=Good+day") && stream.read_buf(&mut heard).await.unwrap() > 0 {}
+            while !heard.ends_with(b"Body=Good+day")
+                && stream.read_buf(&mut heard).await.unwrap() > 0
+            {}
             match says {
                 Some(says) => stream.write_all(says.as_bytes()).await.unwrap(),
                 None => {
@@ -78,10 +80,22 @@ mod tests {
             String::from_utf8(heard).unwrap()
         });
         let options = [("account_sid", "AC1"), ("from", "+15550100")];
-        let account = Account { base_url, ..examples::account(&options, &[("auth_token", "t")]) };
+        let account = Account {
+            base_url,
+            ..examples::account(&options, &[("auth_token", "t")])
+        };
         let driver = twilio::build(&account, &examples::tools()).unwrap();
-        let told = Told { now_s: NOW_S, timeout: Duration::from_secs(60), stop };
-        let answer = driver.send(&examples::message(Channel::Sms, "+4915112345678", json!({})), &told).await;
+        let told = Told {
+            now_s: NOW_S,
+            timeout: Duration::from_secs(60),
+            stop,
+        };
+        let answer = driver
+            .send(
+                &examples::message(Channel::Sms, "+4915112345678", json!({})),
+                &told,
+            )
+            .await;
         (answer, serving.await.unwrap())
     }
 
@@ -89,11 +103,31 @@ mod tests {
     async fn what_is_answered_is_judged_and_a_lost_answer_is_ambiguous() {
         let created = "HTTP/1.1 201 Created\r\ncontent-length: 13\r\n\r\n{\"sid\":\"SM1\"}";
         let (answer, heard) = send(Some(created)).await;
-        assert_eq!(answer, Answer::new(Sent::Accepted { provider_id: Some("SM1".into()) }, "201"));
-        assert!(heard.starts_with("POST /2010-04-01/Accounts/AC1/Messages.json HTTP/1.1\r\n"), "{heard}");
-        for says in [Some(""), Some("HTTP/1.1 2"), Some("not HTTP at all\r\n\r\n"), None] {
+        assert_eq!(
+            answer,
+            Answer::new(
+                Sent::Accepted {
+                    provider_id: Some("SM1".into())
+                },
+                "201"
+            )
+        );
+        assert!(
+            heard.starts_with("POST /2010-04-01/Accounts/AC1/Messages.json HTTP/1.1\r\n"),
+            "{heard}"
+        );
+        for says in [
+            Some(""),
+            Some("HTTP/1.1 2"),
+            Some("not HTTP at all\r\n\r\n"),
+            None,
+        ] {
             let (answer, _) = send(says).await;
-            assert_eq!((answer.sent.word(), answer.status.as_str()), ("ambiguous", ""), "{says:?}");
+            assert_eq!(
+                (answer.sent.word(), answer.status.as_str()),
+                ("ambiguous", ""),
+                "{says:?}"
+            );
         }
     }
 
@@ -103,10 +137,22 @@ mod tests {
         let base_url = Some(format!("http://{}", listener.local_addr().unwrap()));
         drop(listener);
         let options = [("account_sid", "AC1"), ("from", "+15550100")];
-        let account = Account { base_url, ..examples::account(&options, &[("auth_token", "t")]) };
+        let account = Account {
+            base_url,
+            ..examples::account(&options, &[("auth_token", "t")])
+        };
         let driver = twilio::build(&account, &examples::tools()).unwrap();
-        let told = Told { now_s: NOW_S, timeout: Duration::from_secs(60), stop: CancellationToken::new() };
-        let answer = driver.send(&examples::message(Channel::Sms, "+4915112345678", json!({})), &told).await;
+        let told = Told {
+            now_s: NOW_S,
+            timeout: Duration::from_secs(60),
+            stop: CancellationToken::new(),
+        };
+        let answer = driver
+            .send(
+                &examples::message(Channel::Sms, "+4915112345678", json!({})),
+                &told,
+            )
+            .await;
         assert_eq!(answer.sent.word(), "transient");
     }
 }

@@ -11,7 +11,8 @@ use super::driver::field;
 use super::oauth::{Service, Tokens};
 use super::outcome::{self, Facts, refused};
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider,
+    Refused, Scope, Told, Tools,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{any_delay, retry_after};
@@ -83,20 +84,51 @@ pub(super) struct Fcm {
 
 impl Fcm {
     pub(super) fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
-        let service = Service::parse(outcome::secret(account, "service_account")?, "service_account")?;
-        let project = account.option("project_id").map(str::to_owned).or_else(|| service.project_id.clone());
-        let project = project.ok_or_else(|| refused("project_id", "is missing, and the service account names none"))?;
-        if project.is_empty() || !project.chars().all(|c| c.is_ascii_alphanumeric() || "-_:.".contains(c)) {
-            return Err(refused("project_id", "must be a project's id: letters, digits and -"));
+        let service = Service::parse(
+            outcome::secret(account, "service_account")?,
+            "service_account",
+        )?;
+        let project = account
+            .option("project_id")
+            .map(str::to_owned)
+            .or_else(|| service.project_id.clone());
+        let project = project.ok_or_else(|| {
+            refused(
+                "project_id",
+                "is missing, and the service account names none",
+            )
+        })?;
+        if project.is_empty()
+            || !project
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || "-_:.".contains(c))
+        {
+            return Err(refused(
+                "project_id",
+                "must be a project's id: letters, digits and -",
+            ));
         }
         let base = outcome::base_url(account, "https://fcm.googleapis.com")?;
-        let tokens = Tokens::new(service, SCOPE, account.option("token_uri"), tools.http.clone())?;
+        let tokens = Tokens::new(
+            service,
+            SCOPE,
+            account.option("token_uri"),
+            tools.http.clone(),
+        )?;
         let url = format!("{base}/v1/projects/{project}/messages:send");
-        Ok(Self { url, tokens, account: account.clone(), http: tools.http.clone() })
+        Ok(Self {
+            url,
+            tokens,
+            account: account.clone(),
+            http: tools.http.clone(),
+        })
     }
 
     fn request(&self, message: &Message, token: &str, told: &Told) -> Call {
-        let own = vec![("content-type", "application/json".to_owned()), ("authorization", format!("Bearer {token}"))];
+        let own = vec![
+            ("content-type", "application/json".to_owned()),
+            ("authorization", format!("Bearer {token}")),
+        ];
         Call {
             method: "POST",
             url: self.url.clone(),
@@ -114,7 +146,11 @@ impl Fcm {
                 Err(sent) => return Answer::new(sent, ""),
             };
             let hidden = [token.as_str(), message.to.address()];
-            let answer = match self.http.send(self.request(message, &token, told), &told.stop).await {
+            let answer = match self
+                .http
+                .send(self.request(message, &token, told), &told.stop)
+                .await
+            {
                 Ok(answer) => answer,
                 Err(error) => return outcome::unanswered(error, &hidden),
             };
@@ -137,49 +173,92 @@ impl Driver for Fcm {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = Vec::new();
-        let mut issue = |pointer: String, text: &str| issues.push(Issue { pointer, message: text.to_owned() });
+        let mut issue = |pointer: String, text: &str| {
+            issues.push(Issue {
+                pointer,
+                message: text.to_owned(),
+            })
+        };
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-_.~%".contains(c);
         let topic = message.to.address().strip_prefix("/topics/");
         if topic.is_some_and(|topic| topic.is_empty() || !topic.chars().all(is_name)) {
-            issue("/to".to_owned(), "must be a device's token, or /topics/ and a name of letters, digits and -_.~%");
+            issue(
+                "/to".to_owned(),
+                "must be a device's token, or /topics/ and a name of letters, digits and -_.~%",
+            );
         }
         for name in OBJECTS {
-            if message.extra.get(*name).is_some_and(|value| !value.is_object()) {
+            if message
+                .extra
+                .get(*name)
+                .is_some_and(|value| !value.is_object())
+            {
                 issue(format!("/extra/{name}"), "must be an object");
             }
         }
         match message.extra.get("data") {
             None => {}
             Some(Value::Object(data)) => {
-                let is_kept =
-                    |key: &str| key == "from" || key == "message_type" || key.starts_with("google") || key.starts_with("gcm");
+                let is_kept = |key: &str| {
+                    key == "from"
+                        || key == "message_type"
+                        || key.starts_with("google")
+                        || key.starts_with("gcm")
+                };
                 if data.keys().any(|key| is_kept(key)) {
                     issue(
                         "/extra/data".to_owned(),
                         "has a key that FCM keeps for itself: from, message_type, google... or gcm...",
                     );
                 }
-                for key in data.iter().filter(|(_, value)| !value.is_string()).map(|(key, _)| key) {
+                for key in data
+                    .iter()
+                    .filter(|(_, value)| !value.is_string())
+                    .map(|(key, _)| key)
+                {
                     let key = key.replace('~', "~0").replace('/', "~1");
-                    issue(format!("/extra/data/{key}"), "must be a text: FCM takes nothing else as data");
+                    issue(
+                        format!("/extra/data/{key}"),
+                        "must be a text: FCM takes nothing else as data",
+                    );
                 }
             }
             Some(_) => issue("/extra/data".to_owned(), "must be an object of texts"),
         }
-        if message.extra.get("priority").is_some_and(|value| value != "high" && value != "normal") {
+        if message
+            .extra
+            .get("priority")
+            .is_some_and(|value| value != "high" && value != "normal")
+        {
             issue("/extra/priority".to_owned(), "must be high or normal");
         }
         for name in ["image", "collapse_key"] {
-            if message.extra.get(name).is_some_and(|value| !value.is_string()) {
+            if message
+                .extra
+                .get(name)
+                .is_some_and(|value| !value.is_string())
+            {
                 issue(format!("/extra/{name}"), "must be a text");
             }
         }
-        if message.extra.get("validate_only").is_some_and(|value| !value.is_boolean()) {
+        if message
+            .extra
+            .get("validate_only")
+            .is_some_and(|value| !value.is_boolean())
+        {
             issue("/extra/validate_only".to_owned(), "must be true or false");
         }
         let sent = &body(message, 0)["message"];
-        if [&sent["notification"], &sent["data"]].iter().map(|part| part.to_string().len()).sum::<usize>() > PAYLOAD_BYTES {
-            issue("/body".to_owned(), "is too long: notification and data together have at most 4096 bytes");
+        if [&sent["notification"], &sent["data"]]
+            .iter()
+            .map(|part| part.to_string().len())
+            .sum::<usize>()
+            > PAYLOAD_BYTES
+        {
+            issue(
+                "/body".to_owned(),
+                "is too long: notification and data together have at most 4096 bytes",
+            );
         }
         issues
     }
@@ -197,17 +276,34 @@ pub(super) fn body(message: &Message, now_s: i64) -> Value {
         None => sent.insert("token".to_owned(), json!(message.to.address())),
     };
     let mut notification = Map::new();
-    notification.extend(message.subject.iter().map(|title| ("title".to_owned(), json!(title))));
+    notification.extend(
+        message
+            .subject
+            .iter()
+            .map(|title| ("title".to_owned(), json!(title))),
+    );
     if !message.body.is_empty() {
         notification.insert("body".to_owned(), json!(message.body));
     }
-    notification.extend(message.extra.get("image").map(|image| ("image".to_owned(), image.clone())));
+    notification.extend(
+        message
+            .extra
+            .get("image")
+            .map(|image| ("image".to_owned(), image.clone())),
+    );
     // A message without any of these carries data only; the app handles it itself.
     if !notification.is_empty() {
         sent.insert("notification".to_owned(), Value::Object(notification));
     }
-    sent.extend(message.extra.get("data").map(|data| ("data".to_owned(), data.clone())));
-    let objects = OBJECTS.iter().filter_map(|name| Some(((*name).to_owned(), message.extra.get(*name)?.clone())));
+    sent.extend(
+        message
+            .extra
+            .get("data")
+            .map(|data| ("data".to_owned(), data.clone())),
+    );
+    let objects = OBJECTS
+        .iter()
+        .filter_map(|name| Some(((*name).to_owned(), message.extra.get(*name)?.clone())));
     sent.extend(objects);
 
     let mut put = |object: &str, key: &str, value: Value| {
@@ -223,11 +319,19 @@ pub(super) fn body(message: &Message, now_s: i64) -> Value {
         put("android", "priority", priority.clone());
     }
     if let Some(at_s) = message.expires_at_s {
-        put("android", "ttl", json!(format!("{}s", (at_s - now_s).clamp(0, 28 * 86_400))));
+        put(
+            "android",
+            "ttl",
+            json!(format!("{}s", (at_s - now_s).clamp(0, 28 * 86_400))),
+        );
         put("apns", "headers", json!({}));
-        let headers = sent.get_mut("apns").and_then(|apns| apns.get_mut("headers"));
+        let headers = sent
+            .get_mut("apns")
+            .and_then(|apns| apns.get_mut("headers"));
         if let Some(headers) = headers.and_then(Value::as_object_mut) {
-            headers.entry("apns-expiration").or_insert(json!(at_s.to_string()));
+            headers
+                .entry("apns-expiration")
+                .or_insert(json!(at_s.to_string()));
         }
     }
     let mut body = json!({ "message": sent });
@@ -242,8 +346,13 @@ pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, Strin
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let error = &body["error"];
     let details = error["details"].as_array().map_or(&[][..], Vec::as_slice);
-    let code = details.iter().find_map(|detail| detail["errorCode"].as_str());
-    let (text, narrow) = (error["message"].as_str().unwrap_or_default(), narrow_quota(details));
+    let code = details
+        .iter()
+        .find_map(|detail| detail["errorCode"].as_str());
+    let (text, narrow) = (
+        error["message"].as_str().unwrap_or_default(),
+        narrow_quota(details),
+    );
     let word = match () {
         () if body["name"].is_string() => "sent",
         () if is_about_token(details, text) => "bad_token",
@@ -258,24 +367,38 @@ pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, Strin
         reason: outcome::line(&format!("{status} {word} {text}"), &[to]),
     };
     let sent = outcome::sent(outcome::class(CODES, &status, word), facts);
-    (Answer { delay: retry_after(&answer.headers, now_s), ..Answer::new(sent, status) }, word.to_owned())
+    (
+        Answer {
+            delay: retry_after(&answer.headers, now_s),
+            ..Answer::new(sent, status)
+        },
+        word.to_owned(),
+    )
 }
 
 /// Returns the code for the quota of a device or a topic. QUOTA_EXCEEDED covers all quotas; only
 /// the violation distinguishes them.
 fn narrow_quota(details: &[Value]) -> Option<&'static str> {
-    details.iter().filter_map(|detail| detail["violations"].as_array()).flatten().find_map(|violation| {
-        let text = violation.to_string().to_lowercase();
-        match () {
-            () if text.contains("device") => Some("DEVICE_MESSAGE_RATE_EXCEEDED"),
-            () if text.contains("topic") => Some("TOPICS_MESSAGE_RATE_EXCEEDED"),
-            () => None,
-        }
-    })
+    details
+        .iter()
+        .filter_map(|detail| detail["violations"].as_array())
+        .flatten()
+        .find_map(|violation| {
+            let text = violation.to_string().to_lowercase();
+            match () {
+                () if text.contains("device") => Some("DEVICE_MESSAGE_RATE_EXCEEDED"),
+                () if text.contains("topic") => Some("TOPICS_MESSAGE_RATE_EXCEEDED"),
+                () => None,
+            }
+        })
 }
 
 /// Returns true for an INVALID_ARGUMENT whose violation is the token's.
 fn is_about_token(details: &[Value], text: &str) -> bool {
-    let mut fields = details.iter().filter_map(|detail| detail["fieldViolations"].as_array()).flatten();
-    fields.any(|violation| violation["field"] == "message.token") || text.contains("not a valid FCM registration token")
+    let mut fields = details
+        .iter()
+        .filter_map(|detail| detail["fieldViolations"].as_array())
+        .flatten();
+    fields.any(|violation| violation["field"] == "message.token")
+        || text.contains("not a valid FCM registration token")
 }

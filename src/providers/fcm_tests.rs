@@ -7,12 +7,20 @@ use aws_lc_rs::rsa::{KeyPair, KeySize};
 use serde_json::{Value, json};
 
 use super::fcm::{CODES, Fcm, body, judge};
-use super::wire_tests::{account, class_of, example, extra, headers, message, pem, serve, told, tools};
+use super::wire_tests::{
+    account, class_of, example, extra, headers, message, pem, serve, told, tools,
+};
 use super::{Account, Answer, Channel, Class, Driver, HttpAnswer, Scope, Sent};
 
 fn key() -> &'static str {
     static KEY: OnceLock<String> = OnceLock::new();
-    KEY.get_or_init(|| pem(KeyPair::generate(KeySize::Rsa2048).unwrap().as_der().unwrap().as_ref()))
+    KEY.get_or_init(|| {
+        pem(KeyPair::generate(KeySize::Rsa2048)
+            .unwrap()
+            .as_der()
+            .unwrap()
+            .as_ref())
+    })
 }
 
 fn service() -> Value {
@@ -22,13 +30,25 @@ fn service() -> Value {
 
 fn fcm_account(base: &str) -> Account {
     let token_uri = format!("{base}/token");
-    let mut account = account(&[("token_uri", token_uri.as_str())], &[("service_account", &service().to_string())]);
+    let mut account = account(
+        &[("token_uri", token_uri.as_str())],
+        &[("service_account", &service().to_string())],
+    );
     account.base_url = Some(base.to_owned());
     account
 }
 
 fn judged(status: u16, body: &str, pairs: &[(&str, &str)]) -> Answer {
-    judge(&HttpAnswer { status, headers: headers(pairs), body: body.as_bytes().to_vec() }, 0, "device").0
+    judge(
+        &HttpAnswer {
+            status,
+            headers: headers(pairs),
+            body: body.as_bytes().to_vec(),
+        },
+        0,
+        "device",
+    )
+    .0
 }
 
 fn failure(status: u16, word: &str) -> String {
@@ -56,21 +76,33 @@ fn every_row_is_what_its_answer_becomes() {
             word => vec![failure(status, word), json!({ "error": { "status": word } }).to_string()],
         };
         for body in bodies {
-            assert_eq!(class_of(&judged(status, &body, &[]).sent), row.class, "{row:?} {body}");
+            assert_eq!(
+                class_of(&judged(status, &body, &[]).sent),
+                row.class,
+                "{row:?} {body}"
+            );
         }
     }
 }
 
 #[test]
 fn a_spent_quota_lasts_as_long_as_is_said_or_a_minute() {
-    let delay = |pairs: &[(&str, &str)]| match judged(429, &failure(429, "QUOTA_EXCEEDED"), pairs).sent {
-        Sent::Throttled { scope: Scope::Account, key: None, delay, .. } => delay,
-        other => panic!("{other:?}"),
-    };
+    let delay =
+        |pairs: &[(&str, &str)]| match judged(429, &failure(429, "QUOTA_EXCEEDED"), pairs).sent {
+            Sent::Throttled {
+                scope: Scope::Account,
+                key: None,
+                delay,
+                ..
+            } => delay,
+            other => panic!("{other:?}"),
+        };
     assert_eq!(delay(&[]), Some(Duration::from_secs(60)));
     assert_eq!(delay(&[("retry-after", "7")]), Some(Duration::from_secs(7)));
     let device = judged(429, &failure(429, "DEVICE_MESSAGE_RATE_EXCEEDED"), &[]).sent;
-    assert!(matches!(device, Sent::Throttled { scope: Scope::Recipient, key: Some(key), .. } if key == "device"));
+    assert!(
+        matches!(device, Sent::Throttled { scope: Scope::Recipient, key: Some(key), .. } if key == "device")
+    );
 }
 
 #[test]
@@ -78,8 +110,9 @@ fn the_message_is_built_from_what_is_there() {
     let mut sent = message(Channel::Push, "/topics/news");
     sent.subject = Some("Hi".to_owned());
     sent.expires_at_s = Some(1060);
-    sent.extra =
-        extra(json!({ "data": { "a": "1" }, "android": { "priority": "normal" }, "priority": "high", "collapse_key": "c" }));
+    sent.extra = extra(
+        json!({ "data": { "a": "1" }, "android": { "priority": "normal" }, "priority": "high", "collapse_key": "c" }),
+    );
     let expected = json!({ "message": {
         "topic": "news",
         "notification": { "title": "Hi", "body": "Hello" },
@@ -93,7 +126,11 @@ fn the_message_is_built_from_what_is_there() {
     assert_eq!(body(&quiet, 0), json!({ "message": { "token": "device" } }));
     quiet.extra = extra(json!({ "apns": "no object" }));
     quiet.expires_at_s = Some(1);
-    assert_eq!(body(&quiet, 0)["message"]["apns"], "no object", "check tells it");
+    assert_eq!(
+        body(&quiet, 0)["message"]["apns"],
+        "no object",
+        "check tells it"
+    );
 }
 
 #[test]
@@ -104,11 +141,26 @@ fn wrong_messages_and_settings_are_told() {
     sent.to = message(Channel::Push, "/topics/a/b").to;
     sent.body = "x".repeat(4097);
     sent.extra = extra(json!({ "data": { "a/b": 1 }, "android": 1, "priority": 5 }));
-    let pointers: Vec<String> = driver.check(&sent).into_iter().map(|issue| issue.pointer).collect();
-    assert_eq!(pointers, ["/to", "/extra/android", "/extra/data/a~1b", "/extra/priority", "/body"]);
+    let pointers: Vec<String> = driver
+        .check(&sent)
+        .into_iter()
+        .map(|issue| issue.pointer)
+        .collect();
+    assert_eq!(
+        pointers,
+        [
+            "/to",
+            "/extra/android",
+            "/extra/data/a~1b",
+            "/extra/priority",
+            "/body"
+        ]
+    );
 
     let field = |options: &[(&str, &str)], json: &str| {
-        let refused = Fcm::new(&account(options, &[("service_account", json)]), &tools()).err().unwrap();
+        let refused = Fcm::new(&account(options, &[("service_account", json)]), &tools())
+            .err()
+            .unwrap();
         assert!(!refused.message.contains("PRIVATE KEY"));
         refused.field
     };
@@ -117,8 +169,14 @@ fn wrong_messages_and_settings_are_told() {
     assert_eq!(field(&[], ""), "service_account");
     assert_eq!(field(&[], "{}"), "service_account");
     assert_eq!(field(&[], &keyless.to_string()), "service_account");
-    assert_eq!(field(&[("project_id", "../x")], &service().to_string()), "project_id");
-    assert_eq!(field(&[("token_uri", "ftp://x")], &service().to_string()), "token_uri");
+    assert_eq!(
+        field(&[("project_id", "../x")], &service().to_string()),
+        "project_id"
+    );
+    assert_eq!(
+        field(&[("token_uri", "ftp://x")], &service().to_string()),
+        "token_uri"
+    );
 }
 
 /// A server that withdraws token `t1` after the first message that it accepted.
@@ -131,17 +189,28 @@ struct Google {
 impl Google {
     fn answer(&self, request: &str) -> (u16, String) {
         if request.starts_with("POST /token ") {
-            assert!(request.contains("grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer&assertion=ey"));
+            assert!(request.contains(
+                "grant_type=urn%3Aietf%3Aparams%3Aoauth%3Agrant-type%3Ajwt-bearer&assertion=ey"
+            ));
             let grant = self.grants.fetch_add(1, Ordering::SeqCst) + 1;
-            return (200, json!({ "access_token": format!("t{grant}"), "expires_in": 3600 }).to_string());
+            return (
+                200,
+                json!({ "access_token": format!("t{grant}"), "expires_in": 3600 }).to_string(),
+            );
         }
         assert!(request.starts_with("POST /v1/projects/shop-1/messages:send "));
         let mut messages = self.messages.lock().unwrap();
         if request.contains("Bearer t1") && !messages.is_empty() {
-            return (401, json!({ "error": { "code": 401, "status": "UNAUTHENTICATED" } }).to_string());
+            return (
+                401,
+                json!({ "error": { "code": 401, "status": "UNAUTHENTICATED" } }).to_string(),
+            );
         }
         messages.push(request.to_owned());
-        (200, json!({ "name": format!("projects/shop-1/messages/{}", messages.len()) }).to_string())
+        (
+            200,
+            json!({ "name": format!("projects/shop-1/messages/{}", messages.len()) }).to_string(),
+        )
     }
 }
 
@@ -151,33 +220,60 @@ async fn a_token_is_asked_for_once_and_again_after_a_401() {
     let seen = google.clone();
     let base = serve(move |request| seen.answer(request)).await;
     let driver = Arc::new(Fcm::new(&fcm_account(&base), &tools()).unwrap());
-    let sent = driver.send(&message(Channel::Push, "device"), &told(1000)).await.sent;
-    assert_eq!(sent, Sent::Accepted { provider_id: Some("projects/shop-1/messages/1".to_owned()) });
+    let sent = driver
+        .send(&message(Channel::Push, "device"), &told(1000))
+        .await
+        .sent;
+    assert_eq!(
+        sent,
+        Sent::Accepted {
+            provider_id: Some("projects/shop-1/messages/1".to_owned())
+        }
+    );
     assert_eq!(google.grants.load(Ordering::SeqCst), 1);
 
     let sending = (0..8).map(|_| {
         let driver = driver.clone();
-        tokio::spawn(async move { driver.send(&message(Channel::Push, "device"), &told(1000)).await })
+        tokio::spawn(async move {
+            driver
+                .send(&message(Channel::Push, "device"), &told(1000))
+                .await
+        })
     });
     for answer in futures_util::future::join_all(sending).await {
         assert_eq!(class_of(&answer.unwrap().sent), Class::Accepted);
     }
-    assert_eq!(google.grants.load(Ordering::SeqCst), 2, "all of them share the second token");
+    assert_eq!(
+        google.grants.load(Ordering::SeqCst),
+        2,
+        "all of them share the second token"
+    );
     assert_eq!(google.messages.lock().unwrap().len(), 9);
 
-    let late = driver.send(&message(Channel::Push, "device"), &told(1000 + 3300)).await;
+    let late = driver
+        .send(&message(Channel::Push, "device"), &told(1000 + 3300))
+        .await;
     assert_eq!(class_of(&late.sent), Class::Accepted);
-    assert_eq!(google.grants.load(Ordering::SeqCst), 3, "five minutes before its end a token is renewed");
+    assert_eq!(
+        google.grants.load(Ordering::SeqCst),
+        3,
+        "five minutes before its end a token is renewed"
+    );
 }
 
 #[tokio::test]
 async fn a_second_401_is_the_accounts_fault() {
     let base = serve(|request| match request.starts_with("POST /token ") {
-        true => (200, json!({ "access_token": "t", "expires_in": 3600 }).to_string()),
+        true => (
+            200,
+            json!({ "access_token": "t", "expires_in": 3600 }).to_string(),
+        ),
         false => (401, String::new()),
     });
     let driver = Fcm::new(&fcm_account(&base.await), &tools()).unwrap();
-    let answer = driver.send(&message(Channel::Push, "device"), &told(0)).await;
+    let answer = driver
+        .send(&message(Channel::Push, "device"), &told(0))
+        .await;
     assert_eq!(class_of(&answer.sent), Class::Account, "{answer:?}");
 }
 
@@ -188,10 +284,18 @@ fn the_quota_of_a_device_or_a_topic_is_told_by_its_violation() {
             { "errorCode": "QUOTA_EXCEEDED" },
             { "violations": [{ "subject": "a", "description": description }] },
         ]);
-        let body = json!({ "error": { "code": 429, "status": "RESOURCE_EXHAUSTED", "details": details } }).to_string();
+        let body =
+            json!({ "error": { "code": 429, "status": "RESOURCE_EXHAUSTED", "details": details } })
+                .to_string();
         class_of(&judged(429, &body, &[]).sent)
     };
-    assert_eq!(of("Device message rate exceeded"), Class::Throttled(Scope::Recipient));
-    assert_eq!(of("Topic message rate exceeded"), Class::Throttled(Scope::Recipient));
+    assert_eq!(
+        of("Device message rate exceeded"),
+        Class::Throttled(Scope::Recipient)
+    );
+    assert_eq!(
+        of("Topic message rate exceeded"),
+        Class::Throttled(Scope::Recipient)
+    );
     assert_eq!(of("Project quota"), Class::Throttled(Scope::Account));
 }

@@ -74,7 +74,11 @@ impl Http {
     }
 
     /// Sends one request over a pooled connection. Redirects are not followed.
-    pub async fn send(&self, call: Call, stop: &CancellationToken) -> Result<HttpAnswer, Unanswered> {
+    pub async fn send(
+        &self,
+        call: Call,
+        stop: &CancellationToken,
+    ) -> Result<HttpAnswer, Unanswered> {
         let request = Request {
             method: call.method.to_owned(),
             url: call.url,
@@ -93,13 +97,23 @@ impl Http {
             on_ambiguous: OnAmbiguous::Retry,
         };
         match self.0.send(&request, &[], Some(call.body), stop).await {
-            Ok(response) => Ok(HttpAnswer { status: response.status, headers: response.headers, body: response.excerpt }),
+            Ok(response) => Ok(HttpAnswer {
+                status: response.status,
+                headers: response.headers,
+                body: response.excerpt,
+            }),
             Err(Failure::Unsent(error)) => Err(Unanswered::Unsent(error)),
             Err(short @ Failure::Short(_)) => Err(Unanswered::Short(short.to_string())),
             Err(Failure::Unanswered(error)) => Err(Unanswered::Ambiguous(error)),
-            Err(stopped @ Failure::Stopped { sent: true }) => Err(Unanswered::Ambiguous(stopped.to_string())),
-            Err(stopped @ Failure::Stopped { sent: false }) => Err(Unanswered::Unsent(stopped.to_string())),
-            Err(never @ (Failure::Refused(_) | Failure::Unsendable(_))) => Err(Unanswered::Refused(never.to_string())),
+            Err(stopped @ Failure::Stopped { sent: true }) => {
+                Err(Unanswered::Ambiguous(stopped.to_string()))
+            }
+            Err(stopped @ Failure::Stopped { sent: false }) => {
+                Err(Unanswered::Unsent(stopped.to_string()))
+            }
+            Err(never @ (Failure::Refused(_) | Failure::Unsendable(_))) => {
+                Err(Unanswered::Refused(never.to_string()))
+            }
         }
     }
 }

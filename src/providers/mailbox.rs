@@ -29,7 +29,9 @@ const WORD_BYTES: usize = 42;
 
 /// Characters that become address syntax, such as `@`, in programs that fold wide and small forms,
 /// and Unicode line separators.
-const LOOKALIKES: &[char] = &['＠', '﹫', '＜', '＞', '﹤', '﹥', '，', '﹐', '；', '﹔', '＂', '\u{2028}', '\u{2029}'];
+const LOOKALIKES: &[char] = &[
+    '＠', '﹫', '＜', '＞', '﹤', '﹥', '，', '﹐', '；', '﹔', '＂', '\u{2028}', '\u{2029}',
+];
 
 /// A mail address and its optional name.
 #[derive(Clone, PartialEq, Eq)]
@@ -50,7 +52,10 @@ impl Mailbox {
             }
             None => (None, text),
         };
-        Some(Self { name, address: address_of(address)? })
+        Some(Self {
+            name,
+            address: address_of(address)?,
+        })
     }
 
     /// Returns the name, without quotes.
@@ -120,14 +125,20 @@ fn escaped(name: &str) -> String {
 fn encoded_words(name: &str) -> String {
     let mut words: Vec<String> = vec![String::new()];
     for c in name.chars() {
-        if words.last().is_none_or(|word| word.len() + c.len_utf8() > WORD_BYTES) {
+        if words
+            .last()
+            .is_none_or(|word| word.len() + c.len_utf8() > WORD_BYTES)
+        {
             words.push(String::new());
         }
         if let Some(word) = words.last_mut() {
             word.push(c);
         }
     }
-    let words: Vec<String> = words.iter().map(|word| format!("=?UTF-8?B?{}?=", STANDARD.encode(word))).collect();
+    let words: Vec<String> = words
+        .iter()
+        .map(|word| format!("=?UTF-8?B?{}?=", STANDARD.encode(word)))
+        .collect();
     words.join(" ")
 }
 
@@ -136,10 +147,15 @@ fn encoded_words(name: &str) -> String {
 fn address_of(text: &str) -> Option<String> {
     let (local, domain) = text.rsplit_once('@')?;
     let is_atom = |part: &str| {
-        !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+/=?^_`{|}~-".contains(&byte))
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+/=?^_`{|}~-".contains(&byte))
     };
     let domain = domain_of(domain)?;
-    let fits = local.len() <= LOCAL_BYTES && local.split('.').all(is_atom) && local.len() + 1 + domain.len() <= ADDRESS_BYTES;
+    let fits = local.len() <= LOCAL_BYTES
+        && local.split('.').all(is_atom)
+        && local.len() + 1 + domain.len() <= ADDRESS_BYTES;
     fits.then(|| format!("{local}@{domain}"))
 }
 
@@ -149,12 +165,16 @@ fn domain_of(text: &str) -> Option<String> {
     if text.contains('%') {
         return None;
     }
-    let url::Host::Domain(domain) = url::Host::parse(text).ok()? else { return None };
+    let url::Host::Domain(domain) = url::Host::parse(text).ok()? else {
+        return None;
+    };
     let is_label = |label: &str| {
         (1..=LABEL_BYTES).contains(&label.len())
             && !label.starts_with('-')
             && !label.ends_with('-')
-            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+            && label
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
     };
     (domain.len() <= DOMAIN_BYTES && domain.split('.').all(is_label)).then_some(domain)
 }
@@ -174,12 +194,28 @@ mod tests {
             (" Ann@Example.COM\n", None, "Ann@example.com"),
             ("<ann@localhost>", None, "ann@localhost"),
             ("Ann B <ann@example.com>", Some("Ann B"), "ann@example.com"),
-            ("Dr. Ann <ann@example.com>", Some("Dr. Ann"), "ann@example.com"),
-            (r#""Ann, \"B\"" <ann@example.com>"#, Some("Ann, \"B\""), "ann@example.com"),
-            ("Jürgen <j+x@bücher.example>", Some("Jürgen"), "j+x@xn--bcher-kva.example"),
+            (
+                "Dr. Ann <ann@example.com>",
+                Some("Dr. Ann"),
+                "ann@example.com",
+            ),
+            (
+                r#""Ann, \"B\"" <ann@example.com>"#,
+                Some("Ann, \"B\""),
+                "ann@example.com",
+            ),
+            (
+                "Jürgen <j+x@bücher.example>",
+                Some("Jürgen"),
+                "j+x@xn--bcher-kva.example",
+            ),
             ("j@BÜCHER。example", None, "j@xn--bcher-kva.example"),
         ] {
-            assert_eq!(parts(text), Some((name.map(str::to_owned), address.to_owned())), "{text}");
+            assert_eq!(
+                parts(text),
+                Some((name.map(str::to_owned), address.to_owned())),
+                "{text}"
+            );
         }
     }
 
@@ -226,12 +262,25 @@ mod tests {
 
     #[test]
     fn headers_are_built_from_the_parts() {
-        let both = |text: &str| Mailbox::parse(text).map(|mailbox| (mailbox.quoted(), mailbox.encoded())).unwrap();
+        let both = |text: &str| {
+            Mailbox::parse(text)
+                .map(|mailbox| (mailbox.quoted(), mailbox.encoded()))
+                .unwrap()
+        };
         assert_eq!(both("a@b.c"), ("a@b.c".to_owned(), "a@b.c".to_owned()));
         let quoted = r#""A, \"B\"" <a@b.c>"#.to_owned();
         assert_eq!(both(r#""A, \"B\"" <a@b.c>"#), (quoted.clone(), quoted));
-        assert_eq!(both("Jürgen <a@b.c>"), ("\"Jürgen\" <a@b.c>".to_owned(), "=?UTF-8?B?SsO8cmdlbg==?= <a@b.c>".to_owned()));
+        assert_eq!(
+            both("Jürgen <a@b.c>"),
+            (
+                "\"Jürgen\" <a@b.c>".to_owned(),
+                "=?UTF-8?B?SsO8cmdlbg==?= <a@b.c>".to_owned()
+            )
+        );
         let (_, long) = both(&format!("{} <a@b.c>", "ü".repeat(100)));
-        assert!(long.split(' ').all(|word| word.len() <= 75) && long.is_ascii(), "{long}");
+        assert!(
+            long.split(' ').all(|word| word.len() <= 75) && long.is_ascii(),
+            "{long}"
+        );
     }
 }

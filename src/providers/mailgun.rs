@@ -17,8 +17,8 @@ use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message, Provider, Refused, Scope, Told, Tools,
-    code,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message,
+    Provider, Refused, Scope, Told, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -35,32 +35,97 @@ pub const ID_VARIABLE: &str = "flyball_id";
 
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[
-    field("api_key", true, true, "the API key, of the account or of the domain"),
+    field(
+        "api_key",
+        true,
+        true,
+        "the API key, of the account or of the domain",
+    ),
     field("domain", false, true, "the domain that mails are sent from"),
-    field("from", false, false, "who sends: an address, or a name and an address"),
+    field(
+        "from",
+        false,
+        false,
+        "who sends: an address, or a name and an address",
+    ),
     field("region", false, false, "us or eu"),
-    field("webhook_signing_key", true, false, "the HTTP webhook signing key"),
-    field("webhook_max_age_s", false, false, "how old a webhook's request may be, in seconds; 600 if absent"),
+    field(
+        "webhook_signing_key",
+        true,
+        false,
+        "the HTTP webhook signing key",
+    ),
+    field(
+        "webhook_max_age_s",
+        false,
+        false,
+        "how old a webhook's request may be, in seconds; 600 if absent",
+    ),
 ];
 
 /// The meaning of answers. Mailgun has no codes; ours are words that its message contains.
 pub const CODES: &[Code] = &[
     row("200", "", Class::Accepted, "queued"),
-    row("2xx", "", Class::Ambiguous, "not Mailgun's form of an answer"),
-    row("400", "to parameter is not a valid address", Class::Recipient, "the recipient's address is not valid"),
+    row(
+        "2xx",
+        "",
+        Class::Ambiguous,
+        "not Mailgun's form of an answer",
+    ),
+    row(
+        "400",
+        "to parameter is not a valid address",
+        Class::Recipient,
+        "the recipient's address is not valid",
+    ),
     row("400", "", Class::Request, "the request is not valid"),
     row("401", "", Class::Account, "the key is not valid"),
-    row("402", "", Class::Account, "the plan does not allow it, or is not paid"),
-    row("4xx", "authorized recipients", Class::Recipient, "a sandbox domain may not send to this recipient"),
-    row("403", "", Class::Account, "the domain or the account may not send"),
+    row(
+        "402",
+        "",
+        Class::Account,
+        "the plan does not allow it, or is not paid",
+    ),
+    row(
+        "4xx",
+        "authorized recipients",
+        Class::Recipient,
+        "a sandbox domain may not send to this recipient",
+    ),
+    row(
+        "403",
+        "",
+        Class::Account,
+        "the domain or the account may not send",
+    ),
     row("404", "", Class::Account, "there is no such domain"),
     row("408", "", Class::Transient, "the request took too long"),
     row("413", "", Class::Request, "the mail is too large"),
-    row("420", "", Class::Throttled(Scope::Account), "more mails than the domain may send"),
-    row("429", "", Class::Throttled(Scope::Account), "too many requests"),
-    row("504", "", Class::Ambiguous, "a gateway got no answer, so it may have been sent"),
+    row(
+        "420",
+        "",
+        Class::Throttled(Scope::Account),
+        "more mails than the domain may send",
+    ),
+    row(
+        "429",
+        "",
+        Class::Throttled(Scope::Account),
+        "too many requests",
+    ),
+    row(
+        "504",
+        "",
+        Class::Ambiguous,
+        "a gateway got no answer, so it may have been sent",
+    ),
     row("5xx", "", Class::Transient, "an error of the server"),
-    row("*", "", Class::Request, "anything else would be answered the same again"),
+    row(
+        "*",
+        "",
+        Class::Request,
+        "anything else would be answered the same again",
+    ),
 ];
 
 /// The keys of a message's `extra` and their types.
@@ -126,19 +191,46 @@ impl Mailgun {
     /// Builds the request for a message.
     pub fn request(&self, message: &Message, timeout: Duration) -> Call {
         let text = |key| arguments::extra_text(message, key).map(str::to_owned);
-        let labels = |key: &str| message.extra.get(key).and_then(Value::as_object).cloned().unwrap_or_default();
+        let labels = |key: &str| {
+            message
+                .extra
+                .get(key)
+                .and_then(Value::as_object)
+                .cloned()
+                .unwrap_or_default()
+        };
         let mut fields: Vec<(String, String)> = Vec::new();
-        let mut put = |name: &str, value: Option<String>| fields.extend(value.map(|value| (name.to_owned(), value)));
-        put("from", arguments::sender(message, self.from.as_ref()).map(|from| from.quoted()));
+        let mut put = |name: &str, value: Option<String>| {
+            fields.extend(value.map(|value| (name.to_owned(), value)))
+        };
+        put(
+            "from",
+            arguments::sender(message, self.from.as_ref()).map(|from| from.quoted()),
+        );
         // The field accepts a list, so the single mailbox is formatted here, with its name in
         // quotes.
         put("to", message.to.mailbox().map(|to| to.quoted()));
         put("subject", message.subject.clone());
-        put("text", Some(message.body.clone()).filter(|body| !body.is_empty()));
+        put(
+            "text",
+            Some(message.body.clone()).filter(|body| !body.is_empty()),
+        );
         put("html", message.html.clone());
         put("template", text("template"));
-        put("t:variables", message.extra.get("template_variables").map(Value::to_string));
-        put("h:Reply-To", text("reply_to").as_deref().and_then(Mailbox::parse).map(|to| to.quoted()));
+        put(
+            "t:variables",
+            message
+                .extra
+                .get("template_variables")
+                .map(Value::to_string),
+        );
+        put(
+            "h:Reply-To",
+            text("reply_to")
+                .as_deref()
+                .and_then(Mailbox::parse)
+                .map(|to| to.quoted()),
+        );
         for (name, value) in labels("headers") {
             put(&format!("h:{name}"), value.as_str().map(str::to_owned));
         }
@@ -148,50 +240,85 @@ impl Mailgun {
         put("o:deliverytime", text("deliver_at"));
         put(
             "o:testmode",
-            message.extra.get("test_mode").and_then(Value::as_bool).filter(|is_test| *is_test).map(|_| "yes".to_owned()),
+            message
+                .extra
+                .get("test_mode")
+                .and_then(Value::as_bool)
+                .filter(|is_test| *is_test)
+                .map(|_| "yes".to_owned()),
         );
         for (name, value) in labels("variables") {
             put(&format!("v:{name}"), value.as_str().map(str::to_owned));
         }
         put(&format!("v:{ID_VARIABLE}"), Some(message.id.clone()));
-        let headers =
-            [("authorization", self.authorization.clone()), ("content-type", "application/x-www-form-urlencoded".to_owned())];
+        let headers = [
+            ("authorization", self.authorization.clone()),
+            (
+                "content-type",
+                "application/x-www-form-urlencoded".to_owned(),
+            ),
+        ];
         let headers = outcome::headers(&self.account, headers.into());
-        Call { method: "POST", url: self.url.clone(), headers, body: words::form(&fields), timeout }
+        Call {
+            method: "POST",
+            url: self.url.clone(),
+            headers,
+            body: words::form(&fields),
+            timeout,
+        }
     }
 
     /// Maps an answer to an outcome.
     pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let text = body["message"].as_str().map_or_else(|| words::foreign(&answer.body, "Mailgun"), str::to_owned);
+        let text = body["message"]
+            .as_str()
+            .map_or_else(|| words::foreign(&answer.body, "Mailgun"), str::to_owned);
         let status = answer.status.to_string();
         // Events report the same id without brackets.
-        let id = body["id"].as_str().map(|id| id.trim_matches(['<', '>']).to_owned());
-        let class = match code::find(CODES, &status, word(&text)).map_or(Class::Request, |row| row.class) {
-            Class::Accepted if id.is_none() => Class::Ambiguous,
-            class => class,
-        };
+        let id = body["id"]
+            .as_str()
+            .map(|id| id.trim_matches(['<', '>']).to_owned());
+        let class =
+            match code::find(CODES, &status, word(&text)).map_or(Class::Request, |row| row.class) {
+                Class::Accepted if id.is_none() => Class::Ambiguous,
+                class => class,
+            };
         let facts = Facts {
             provider_id: id,
             key: None,
-            delay: any_delay(&answer.headers, now_s).or_else(|| seconds(&body["retry-seconds"])).or(Some(DELAY)),
+            delay: any_delay(&answer.headers, now_s)
+                .or_else(|| seconds(&body["retry-seconds"]))
+                .or(Some(DELAY)),
             reason: words::reason(&self.account, answer.status, "", &text),
         };
         let delay = retry_after(&answer.headers, now_s);
-        Answer { quota: quota(&answer.headers, now_s), delay, ..Answer::new(outcome::sent(class, facts), status) }
+        Answer {
+            quota: quota(&answer.headers, now_s),
+            delay,
+            ..Answer::new(outcome::sent(class, facts), status)
+        }
     }
 }
 
 /// Finds the words of [`CODES`] in a message, ignoring case and quotes.
 fn word(text: &str) -> &'static str {
     let text = text.to_ascii_lowercase().replace(['\'', '"'], "");
-    CODES.iter().map(|row| row.code).find(|code| !code.is_empty() && text.contains(code)).unwrap_or_default()
+    CODES
+        .iter()
+        .map(|row| row.code)
+        .find(|code| !code.is_empty() && text.contains(code))
+        .unwrap_or_default()
 }
 
 /// Parses seconds from a number or a string.
 fn seconds(value: &Value) -> Option<Duration> {
-    let seconds = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok())?;
-    Duration::try_from_secs_f64(seconds).ok().map(|delay| delay.min(LONGEST))
+    let seconds = value
+        .as_f64()
+        .or_else(|| value.as_str()?.trim().parse().ok())?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .map(|delay| delay.min(LONGEST))
 }
 
 impl Driver for Mailgun {
@@ -201,17 +328,36 @@ impl Driver for Mailgun {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = arguments::check_extra(message, EXTRA);
-        issues.extend(arguments::check_mail(message, self.from.as_ref(), BODY_BYTES));
+        issues.extend(arguments::check_mail(
+            message,
+            self.from.as_ref(),
+            BODY_BYTES,
+        ));
         let has_html = message.html.as_deref().is_some_and(|html| !html.is_empty());
         if message.body.is_empty() && !has_html && !message.extra.contains_key("template") {
-            issues.push(issue("/body", "must not be empty without html or extra.template"));
+            issues.push(issue(
+                "/body",
+                "must not be empty without html or extra.template",
+            ));
         }
-        if arguments::extra_text(message, "deliver_at").is_some_and(|at| jiff::fmt::rfc2822::parse(at).is_err()) {
-            issues.push(issue("/extra/deliver_at", "must be a date of RFC 2822, such as Tue, 24 Nov 2026 18:00:00 +0000"));
+        if arguments::extra_text(message, "deliver_at")
+            .is_some_and(|at| jiff::fmt::rfc2822::parse(at).is_err())
+        {
+            issues.push(issue(
+                "/extra/deliver_at",
+                "must be a date of RFC 2822, such as Tue, 24 Nov 2026 18:00:00 +0000",
+            ));
         }
         let tags = arguments::extra_texts(message, "tags");
-        if tags.len() > TAGS || tags.iter().any(|tag| !(1..=TAG_BYTES).contains(&tag.len()) || !tag.is_ascii()) {
-            issues.push(issue("/extra/tags", "must be at most 10 texts of 1 to 128 ASCII characters"));
+        if tags.len() > TAGS
+            || tags
+                .iter()
+                .any(|tag| !(1..=TAG_BYTES).contains(&tag.len()) || !tag.is_ascii())
+        {
+            issues.push(issue(
+                "/extra/tags",
+                "must be at most 10 texts of 1 to 128 ASCII characters",
+            ));
         }
         issues.extend(arguments::check_headers(message, &[]));
         issues
@@ -219,7 +365,9 @@ impl Driver for Mailgun {
 
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         let call = self.request(message, told.timeout);
-        exchange(&self.http, call, told, |answer| self.judge(&answer, told.now_s))
+        exchange(&self.http, call, told, |answer| {
+            self.judge(&answer, told.now_s)
+        })
     }
 }
 

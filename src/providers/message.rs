@@ -7,7 +7,9 @@ use serde_json::{Map, Value};
 use super::Recipient;
 
 /// The medium of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize, serde::Serialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Channel {
     /// A text message; the recipient is a number in E.164 form.
@@ -24,12 +26,20 @@ pub enum Channel {
 
 impl Channel {
     /// All channels and their names.
-    pub const WORDS: [(&str, Self); 5] =
-        [("sms", Self::Sms), ("email", Self::Email), ("push", Self::Push), ("chat", Self::Chat), ("webhook", Self::Webhook)];
+    pub const WORDS: [(&str, Self); 5] = [
+        ("sms", Self::Sms),
+        ("email", Self::Email),
+        ("push", Self::Push),
+        ("chat", Self::Chat),
+        ("webhook", Self::Webhook),
+    ];
 
     /// Returns the name used in arguments, records and metrics.
     pub fn word(self) -> &'static str {
-        Self::WORDS.iter().find(|(_, channel)| *channel == self).map_or("", |(word, _)| word)
+        Self::WORDS
+            .iter()
+            .find(|(_, channel)| *channel == self)
+            .map_or("", |(word, _)| word)
     }
 }
 
@@ -58,6 +68,9 @@ pub struct Message {
 
 impl fmt::Debug for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Message").field("id", &self.id).field("channel", &self.channel).finish_non_exhaustive()
+        f.debug_struct("Message")
+            .field("id", &self.id)
+            .field("channel", &self.channel)
+            .finish_non_exhaustive()
     }
 }

@@ -50,7 +50,9 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             sends: Family::default(),
-            duration: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.005, 2.0, 14))),
+            duration: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.005, 2.0, 14))
+            }),
             accounts: Family::default(),
             capacity: Family::default(),
             changes: Family::default(),
@@ -58,34 +60,73 @@ impl Metrics {
         let help = "Attempts to send a message through an account, by how they ended";
         registry.register("flyball_account_sends", help, metrics.sends.clone());
         let help = "How long providers took to answer, by pool";
-        registry.register_with_unit("flyball_provider_answer", help, Unit::Seconds, metrics.duration.clone());
+        registry.register_with_unit(
+            "flyball_provider_answer",
+            help,
+            Unit::Seconds,
+            metrics.duration.clone(),
+        );
         let help = "Accounts of a pool that are flowing, blocked, open or probing";
         registry.register("flyball_pool_accounts", help, metrics.accounts.clone());
         let help = "Messages per second that the accounts of a pool can bear now; -1 for no limit";
         registry.register("flyball_pool_capacity_rps", help, metrics.capacity.clone());
-        let help = "Changes of accounts' breakers that this process made, by the state they went to";
-        registry.register("flyball_account_breaker_changes", help, metrics.changes.clone());
+        let help =
+            "Changes of accounts' breakers that this process made, by the state they went to";
+        registry.register(
+            "flyball_account_breaker_changes",
+            help,
+            metrics.changes.clone(),
+        );
         metrics
     }
 
     /// Records an attempt at an account and its duration in seconds.
     pub fn sent(&self, pool: &str, account: &str, outcome: &'static str, seconds: f64) {
-        self.sends.get_or_create(&OfSend { pool: pool.to_owned(), account: account.to_owned(), outcome }).inc();
-        self.duration.get_or_create(&OfPool { pool: pool.to_owned() }).observe(seconds);
+        self.sends
+            .get_or_create(&OfSend {
+                pool: pool.to_owned(),
+                account: account.to_owned(),
+                outcome,
+            })
+            .inc();
+        self.duration
+            .get_or_create(&OfPool {
+                pool: pool.to_owned(),
+            })
+            .observe(seconds);
     }
 
     /// Records the current state of a pool.
     pub fn of_pool(&self, view: &PoolView) {
         for flow in Flow::ALL {
-            let count = view.accounts.iter().filter(|account| account.state == flow).count();
-            self.accounts.get_or_create(&OfState { pool: view.name.clone(), state: flow.word() }).set(count as i64);
+            let count = view
+                .accounts
+                .iter()
+                .filter(|account| account.state == flow)
+                .count();
+            self.accounts
+                .get_or_create(&OfState {
+                    pool: view.name.clone(),
+                    state: flow.word(),
+                })
+                .set(count as i64);
         }
-        self.capacity.get_or_create(&OfPool { pool: view.name.clone() }).set(view.capacity_rps.unwrap_or(-1.0));
+        self.capacity
+            .get_or_create(&OfPool {
+                pool: view.name.clone(),
+            })
+            .set(view.capacity_rps.unwrap_or(-1.0));
     }
 
     /// Records a change of an account's breaker.
     pub fn changed(&self, pool: &str, change: &Change) {
         let (pool, account) = (pool.to_owned(), change.account.clone());
-        self.changes.get_or_create(&OfChange { pool, account, state: change.to.word() }).inc();
+        self.changes
+            .get_or_create(&OfChange {
+                pool,
+                account,
+                state: change.to.word(),
+            })
+            .inc();
     }
 }

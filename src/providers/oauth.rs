@@ -27,21 +27,30 @@ pub(super) struct Service {
 impl Service {
     /// Parses the key file of a service account; errors name `field`.
     pub(super) fn parse(json: &str, field: &str) -> Result<Self, Refused> {
-        let lacks = |name: &str| refused(field, format!("must be the JSON of a service account's key, with {name}"));
-        let json: Value =
-            serde_json::from_str(json).map_err(|_| refused(field, "must be the JSON of a service account's key"))?;
+        let lacks = |name: &str| {
+            refused(
+                field,
+                format!("must be the JSON of a service account's key, with {name}"),
+            )
+        };
+        let json: Value = serde_json::from_str(json)
+            .map_err(|_| refused(field, "must be the JSON of a service account's key"))?;
         let text = |name: &str| json[name].as_str().map(str::to_owned);
         let pem = text("private_key").ok_or_else(|| lacks("private_key"))?;
-        let key = EncodingKey::from_rsa_pem(pem.as_bytes()).map_err(|_| lacks("private_key, which is an RSA key in PEM form"))?;
+        let key = EncodingKey::from_rsa_pem(pem.as_bytes())
+            .map_err(|_| lacks("private_key, which is an RSA key in PEM form"))?;
         let service = Self {
             project_id: text("project_id"),
             email: text("client_email").ok_or_else(|| lacks("client_email"))?,
             key_id: text("private_key_id"),
-            audience: text("token_uri").unwrap_or_else(|| "https://oauth2.googleapis.com/token".to_owned()),
+            audience: text("token_uri")
+                .unwrap_or_else(|| "https://oauth2.googleapis.com/token".to_owned()),
             key,
         };
         // A key that cannot sign must fail at start-up and not with the first message.
-        service.assertion("", 0).map_err(|_| lacks("private_key, which can sign"))?;
+        service
+            .assertion("", 0)
+            .map_err(|_| lacks("private_key, which can sign"))?;
         Ok(service)
     }
 
@@ -73,12 +82,27 @@ pub(super) struct Tokens {
 impl Tokens {
     /// Creates the cache for a scope. Tokens come from `uri`, or from the service account's own
     /// endpoint if it is `None`.
-    pub(super) fn new(service: Service, scope: &'static str, uri: Option<&str>, http: Arc<Http>) -> Result<Self, Refused> {
+    pub(super) fn new(
+        service: Service,
+        scope: &'static str,
+        uri: Option<&str>,
+        http: Arc<Http>,
+    ) -> Result<Self, Refused> {
         let uri = uri.unwrap_or(&service.audience).to_owned();
-        let is_fit = Url::parse(&uri).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+        let is_fit = Url::parse(&uri)
+            .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
         match is_fit {
-            true => Ok(Self { service, scope, uri, http, token: tokio::sync::Mutex::new(None) }),
-            false => Err(refused("token_uri", "must be a URL that begins with http:// or https://")),
+            true => Ok(Self {
+                service,
+                scope,
+                uri,
+                http,
+                token: tokio::sync::Mutex::new(None),
+            }),
+            false => Err(refused(
+                "token_uri",
+                "must be a URL that begins with http:// or https://",
+            )),
         }
     }
 
@@ -97,7 +121,11 @@ impl Tokens {
             let fresh = self.ask(told).await?;
             Ok(token.insert(fresh).text.clone())
         };
-        let transient = |reason: &str| Err(Sent::Transient { reason: reason.to_owned() });
+        let transient = |reason: &str| {
+            Err(Sent::Transient {
+                reason: reason.to_owned(),
+            })
+        };
         tokio::select! {
             biased;
             token = asking => token,
@@ -110,11 +138,17 @@ impl Tokens {
         let assertion = self.service.assertion(self.scope, told.now_s);
         let assertion = assertion.map_err(|_| account("the service account's key cannot sign"))?;
         let grant = "urn:ietf:params:oauth:grant-type:jwt-bearer";
-        let body = Serializer::new(String::new()).append_pair("grant_type", grant).append_pair("assertion", &assertion).finish();
+        let body = Serializer::new(String::new())
+            .append_pair("grant_type", grant)
+            .append_pair("assertion", &assertion)
+            .finish();
         let call = Call {
             method: "POST",
             url: self.uri.clone(),
-            headers: vec![("content-type".to_owned(), "application/x-www-form-urlencoded".to_owned())],
+            headers: vec![(
+                "content-type".to_owned(),
+                "application/x-www-form-urlencoded".to_owned(),
+            )],
             body,
             timeout: told.timeout,
         };
@@ -122,26 +156,41 @@ impl Tokens {
             Ok(answer) => judge(&answer, told.now_s),
             Err(Unanswered::Short(reason)) => Err(Sent::Unable { reason }),
             // The message itself was not sent, whatever the fate of this request.
-            Err(error) => Err(Sent::Transient { reason: outcome::line(&format!("no access token: {error}"), &[&assertion]) }),
+            Err(error) => Err(Sent::Transient {
+                reason: outcome::line(&format!("no access token: {error}"), &[&assertion]),
+            }),
         }
     }
 }
 
 fn account(reason: &str) -> Sent {
-    Sent::AccountFailure { reason: reason.to_owned() }
+    Sent::AccountFailure {
+        reason: reason.to_owned(),
+    }
 }
 
 /// Maps the answer of the token endpoint to a token or an outcome.
 fn judge(answer: &HttpAnswer, now_s: i64) -> Result<Token, Sent> {
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let word = body["error"].as_str().unwrap_or_default();
-    let reason = outcome::line(&format!("no access token: answered {} {word}", answer.status), &[]);
+    let reason = outcome::line(
+        &format!("no access token: answered {} {word}", answer.status),
+        &[],
+    );
     match (answer.status, body["access_token"].as_str()) {
         (200, Some(text)) => {
             let lasts_s = body["expires_in"].as_i64().unwrap_or(3600).clamp(1, 86_400);
-            Ok(Token { text: text.to_owned(), until_s: now_s + lasts_s - EARLY_S.min(lasts_s / 2) })
+            Ok(Token {
+                text: text.to_owned(),
+                until_s: now_s + lasts_s - EARLY_S.min(lasts_s / 2),
+            })
         }
-        (429, _) => Err(Sent::Throttled { scope: Scope::Account, key: None, delay: retry_after(&answer.headers, now_s), reason }),
+        (429, _) => Err(Sent::Throttled {
+            scope: Scope::Account,
+            key: None,
+            delay: retry_after(&answer.headers, now_s),
+            reason,
+        }),
         (400..=499, _) => Err(Sent::AccountFailure { reason }),
         _ => Err(Sent::Transient { reason }),
     }
@@ -154,13 +203,22 @@ mod tests {
     use crate::providers::Class;
 
     fn answer(status: u16, body: &Value) -> HttpAnswer {
-        HttpAnswer { status, headers: headers(&[("retry-after", "9")]), body: body.to_string().into_bytes() }
+        HttpAnswer {
+            status,
+            headers: headers(&[("retry-after", "9")]),
+            body: body.to_string().into_bytes(),
+        }
     }
 
     #[test]
     fn a_token_is_used_until_shortly_before_its_end() {
         for (lasts_s, until_s) in [(3600, 4300), (3599, 4299), (100, 1050)] {
-            let token = judge(&answer(200, &json!({ "access_token": "a", "expires_in": lasts_s })), 1000).ok().unwrap();
+            let token = judge(
+                &answer(200, &json!({ "access_token": "a", "expires_in": lasts_s })),
+                1000,
+            )
+            .ok()
+            .unwrap();
             assert_eq!(token.until_s, until_s);
         }
     }
@@ -168,8 +226,17 @@ mod tests {
     #[test]
     fn a_message_without_a_token_was_not_sent() {
         let class = |status, body| class_of(&judge(&answer(status, &body), 0).err().unwrap());
-        assert_eq!(class(400, json!({ "error": "invalid_grant", "error_description": "x" })), Class::Account);
-        assert_eq!(class(401, json!({ "error": "invalid_client" })), Class::Account);
+        assert_eq!(
+            class(
+                400,
+                json!({ "error": "invalid_grant", "error_description": "x" })
+            ),
+            Class::Account
+        );
+        assert_eq!(
+            class(401, json!({ "error": "invalid_client" })),
+            Class::Account
+        );
         assert_eq!(class(429, json!({})), Class::Throttled(Scope::Account));
         assert_eq!(class(503, json!({})), Class::Transient);
         assert_eq!(class(200, json!({})), Class::Transient);

@@ -23,17 +23,33 @@ pub(super) struct Facts {
 
 /// Builds the outcome of a class.
 pub(super) fn sent(class: Class, facts: Facts) -> Sent {
-    let Facts { provider_id, key, delay, reason } = facts;
+    let Facts {
+        provider_id,
+        key,
+        delay,
+        reason,
+    } = facts;
     match class {
         Class::Delivered => Sent::Delivered { provider_id },
         Class::Accepted => Sent::Accepted { provider_id },
         Class::Throttled(scope) => {
             let key = key.filter(|_| matches!(scope, Scope::Sender | Scope::Recipient));
-            Sent::Throttled { scope, key, delay, reason }
+            Sent::Throttled {
+                scope,
+                key,
+                delay,
+                reason,
+            }
         }
         Class::Transient => Sent::Transient { reason },
-        Class::Recipient => Sent::PermanentRecipient { suppress: false, reason },
-        Class::Suppress => Sent::PermanentRecipient { suppress: true, reason },
+        Class::Recipient => Sent::PermanentRecipient {
+            suppress: false,
+            reason,
+        },
+        Class::Suppress => Sent::PermanentRecipient {
+            suppress: true,
+            reason,
+        },
         Class::Request => Sent::PermanentRequest { reason },
         Class::Account => Sent::AccountFailure { reason },
         Class::Ambiguous => Sent::Ambiguous { reason },
@@ -65,8 +81,12 @@ pub(super) fn line(text: &str, hidden: &[&str]) -> String {
     for hidden in hidden.iter().filter(|hidden| hidden.len() > 2) {
         text = without(&text, hidden);
     }
-    let words = text.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
-    let words: Vec<&str> = words.map(|word| if is_address(word) { "***" } else { word }).collect();
+    let words = text
+        .split(|c: char| c.is_whitespace() || c.is_control())
+        .filter(|word| !word.is_empty());
+    let words: Vec<&str> = words
+        .map(|word| if is_address(word) { "***" } else { word })
+        .collect();
     words.join(" ").chars().take(REASON_CHARS).collect()
 }
 
@@ -85,8 +105,9 @@ fn without(text: &str, hidden: &str) -> String {
 }
 
 fn is_address(word: &str) -> bool {
-    word.split_once('@')
-        .is_some_and(|(user, domain)| user.chars().any(char::is_alphanumeric) && domain.chars().any(char::is_alphanumeric))
+    word.split_once('@').is_some_and(|(user, domain)| {
+        user.chars().any(char::is_alphanumeric) && domain.chars().any(char::is_alphanumeric)
+    })
 }
 
 /// Returns a credential that must be present.
@@ -98,41 +119,81 @@ pub(super) fn secret<'a>(account: &'a Account, name: &str) -> Result<&'a str, Re
 
 /// Returns a setting that must be present.
 pub(super) fn option<'a>(account: &'a Account, name: &str) -> Result<&'a str, Refused> {
-    account.option(name).filter(|text| !text.trim().is_empty()).ok_or_else(|| refused(name, "is missing"))
+    account
+        .option(name)
+        .filter(|text| !text.trim().is_empty())
+        .ok_or_else(|| refused(name, "is missing"))
 }
 
 /// Parses a number among the settings; returns `absent` if it is missing.
-pub(super) fn number(account: &Account, name: &str, absent: u32, within: std::ops::RangeInclusive<u32>) -> Result<u32, Refused> {
-    let Some(text) = account.option(name) else { return Ok(absent) };
+pub(super) fn number(
+    account: &Account,
+    name: &str,
+    absent: u32,
+    within: std::ops::RangeInclusive<u32>,
+) -> Result<u32, Refused> {
+    let Some(text) = account.option(name) else {
+        return Ok(absent);
+    };
     text.trim()
         .parse()
         .ok()
         .filter(|number| within.contains(number))
-        .ok_or_else(|| refused(name, format!("must be a whole number from {} to {}", within.start(), within.end())))
+        .ok_or_else(|| {
+            refused(
+                name,
+                format!(
+                    "must be a whole number from {} to {}",
+                    within.start(),
+                    within.end()
+                ),
+            )
+        })
 }
 
 /// Returns the base URL of requests: the account's own, or `absent`. It has no trailing slash.
 pub(super) fn base_url(account: &Account, absent: &str) -> Result<String, Refused> {
-    let Some(given) = account.base_url.as_deref() else { return Ok(absent.to_owned()) };
-    let url = url::Url::parse(given).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let Some(given) = account.base_url.as_deref() else {
+        return Ok(absent.to_owned());
+    };
+    let url = url::Url::parse(given)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     match url.filter(|url| url.query().is_none() && url.fragment().is_none()) {
         Some(url) => Ok(url.as_str().trim_end_matches('/').to_owned()),
-        None => Err(refused("base_url", "must be a URL that begins with http:// or https://, without a query")),
+        None => Err(refused(
+            "base_url",
+            "must be a URL that begins with http:// or https://, without a query",
+        )),
     }
 }
 
 /// Merges the driver's headers with the account's; the account's replace the driver's of the same
 /// name.
 pub(super) fn headers(account: &Account, own: Vec<(&str, String)>) -> Vec<(String, String)> {
-    let more = account.headers.iter().map(|(name, value)| (name.clone(), value.reveal().to_owned()));
-    let is_free = |name: &str| !account.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
-    let own = own.into_iter().filter(|(name, _)| is_free(name)).map(|(name, value)| (name.to_owned(), value));
+    let more = account
+        .headers
+        .iter()
+        .map(|(name, value)| (name.clone(), value.reveal().to_owned()));
+    let is_free = |name: &str| {
+        !account
+            .headers
+            .iter()
+            .any(|(other, _)| other.eq_ignore_ascii_case(name))
+    };
+    let own = own
+        .into_iter()
+        .filter(|(name, _)| is_free(name))
+        .map(|(name, value)| (name.to_owned(), value));
     own.chain(more).collect()
 }
 
 /// Builds the error for an unusable setting.
 pub(super) fn refused(field: &str, message: impl Into<String>) -> Refused {
-    Refused { field: field.to_owned(), message: message.into() }
+    Refused {
+        field: field.to_owned(),
+        message: message.into(),
+    }
 }
 
 #[cfg(test)]
@@ -143,7 +204,10 @@ mod tests {
     #[test]
     fn a_reason_is_a_short_line_without_addresses_and_secrets() {
         let said = "550-5.1.1 <Ann@Example.com> is\r\n unknown to bot12:AbC";
-        assert_eq!(line(said, &["ann@example.com", "12:abc"]), "550-5.1.1 <***> is unknown to bot***");
+        assert_eq!(
+            line(said, &["ann@example.com", "12:abc"]),
+            "550-5.1.1 <***> is unknown to bot***"
+        );
         assert_eq!(line("mail bob@example.org now", &[]), "mail *** now");
         assert_eq!(line("a @ b", &["b"]), "a @ b");
         assert_eq!(line(&"ä".repeat(500), &[]).chars().count(), REASON_CHARS);
@@ -151,21 +215,41 @@ mod tests {
 
     #[test]
     fn an_accounts_headers_come_first() {
-        let account = Account { headers: vec![("X-Team".to_owned(), Secret::new("growth"))], ..Account::default() };
-        let all = headers(&account, vec![("x-team", "ours".to_owned()), ("a", "b".to_owned())]);
-        assert_eq!(all, [("a".to_owned(), "b".to_owned()), ("X-Team".to_owned(), "growth".to_owned())]);
+        let account = Account {
+            headers: vec![("X-Team".to_owned(), Secret::new("growth"))],
+            ..Account::default()
+        };
+        let all = headers(
+            &account,
+            vec![("x-team", "ours".to_owned()), ("a", "b".to_owned())],
+        );
+        assert_eq!(
+            all,
+            [
+                ("a".to_owned(), "b".to_owned()),
+                ("X-Team".to_owned(), "growth".to_owned())
+            ]
+        );
     }
 
     #[test]
     fn settings_are_told_by_name() {
-        let mut account = Account { base_url: Some("ftp://x".to_owned()), ..Account::default() };
+        let mut account = Account {
+            base_url: Some("ftp://x".to_owned()),
+            ..Account::default()
+        };
         account.options.insert("port".to_owned(), "0".to_owned());
         assert_eq!(
-            number(&account, "port", 25, 1..=65_535).unwrap_err().to_string(),
+            number(&account, "port", 25, 1..=65_535)
+                .unwrap_err()
+                .to_string(),
             "port must be a whole number from 1 to 65535"
         );
         assert_eq!(number(&account, "other", 25, 1..=65_535), Ok(25));
-        assert_eq!(base_url(&account, "https://a").unwrap_err().field, "base_url");
+        assert_eq!(
+            base_url(&account, "https://a").unwrap_err().field,
+            "base_url"
+        );
         assert_eq!(secret(&account, "token").unwrap_err().field, "token");
         account.base_url = Some("http://x:1/".to_owned());
         assert_eq!(base_url(&account, "https://a").unwrap(), "http://x:1");

@@ -54,38 +54,61 @@ impl Recipient {
                 // Mailboxes do not differ by case in practice, and the events of providers change
                 // the case.
                 let identity = mailbox.address().to_ascii_lowercase();
-                (mailbox.name().map(str::to_owned), mailbox.address().to_owned(), identity)
+                (
+                    mailbox.name().map(str::to_owned),
+                    mailbox.address().to_owned(),
+                    identity,
+                )
             }
             Channel::Sms => {
-                let (prefix, number) =
-                    number(given).ok_or("must be a number in E.164 form, such as +15550100 or whatsapp:+15550100")?;
+                let (prefix, number) = number(given).ok_or(
+                    "must be a number in E.164 form, such as +15550100 or whatsapp:+15550100",
+                )?;
                 (None, format!("{prefix}{number}"), number)
             }
             Channel::Push => {
-                let fits = given.len() <= TOKEN_BYTES && given.bytes().all(|byte| byte.is_ascii_graphic());
+                let fits =
+                    given.len() <= TOKEN_BYTES && given.bytes().all(|byte| byte.is_ascii_graphic());
                 let token = Some(given.to_owned())
                     .filter(|_| fits)
                     .ok_or("must be one device's token, or /topics/ and a topic's name")?;
-                let is_hex = token.len() >= HEX_TOKEN && token.bytes().all(|byte| byte.is_ascii_hexdigit());
-                let identity = if is_hex { token.to_ascii_lowercase() } else { token.clone() };
+                let is_hex =
+                    token.len() >= HEX_TOKEN && token.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let identity = if is_hex {
+                    token.to_ascii_lowercase()
+                } else {
+                    token.clone()
+                };
                 (None, token, identity)
             }
-            Channel::Chat => {
-                plain(chat(given).ok_or("must be one chat's id, such as -100123 or C0123456789, or a name, such as @news")?)
-            }
+            Channel::Chat => plain(chat(given).ok_or(
+                "must be one chat's id, such as -100123 or C0123456789, or a name, such as @news",
+            )?),
             Channel::Webhook => {
-                let url = web_url(given).ok_or("must be a URL that begins with http:// or https://")?;
+                let url =
+                    web_url(given).ok_or("must be a URL that begins with http:// or https://")?;
                 (None, url.as_str().to_owned(), url_identity(&url))
             }
         };
-        Ok(Self { channel, name, address, identity, given: given.to_owned() })
+        Ok(Self {
+            channel,
+            name,
+            address,
+            identity,
+            given: given.to_owned(),
+        })
     }
 
     /// Parses a recipient as reported by a provider, possibly with a name of any form before an
     /// address.
     pub fn reported(channel: Channel, text: &str) -> Option<Self> {
-        let address = text.trim_matches(BLANKS).strip_suffix('>').and_then(|text| Some(text.rsplit_once('<')?.1));
-        Self::parse(channel, text).ok().or_else(|| Self::parse(channel, address.filter(|_| channel == Channel::Email)?).ok())
+        let address = text
+            .trim_matches(BLANKS)
+            .strip_suffix('>')
+            .and_then(|text| Some(text.rsplit_once('<')?.1));
+        Self::parse(channel, text)
+            .ok()
+            .or_else(|| Self::parse(channel, address.filter(|_| channel == Channel::Email)?).ok())
     }
 
     pub fn channel(&self) -> Channel {
@@ -124,7 +147,9 @@ impl Recipient {
                 }
             }
             Channel::Sms => all.push(format!("{WHATSAPP}{}", self.identity)),
-            Channel::Push | Channel::Chat | Channel::Webhook => all.extend([self.given.clone(), self.address.clone()]),
+            Channel::Push | Channel::Chat | Channel::Webhook => {
+                all.extend([self.given.clone(), self.address.clone()])
+            }
         }
         let mut seen = std::collections::HashSet::new();
         all.retain(|text| seen.insert(text.clone()));
@@ -134,14 +159,22 @@ impl Recipient {
 
 impl fmt::Debug for Recipient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Recipient").field("channel", &self.channel).finish_non_exhaustive()
+        f.debug_struct("Recipient")
+            .field("channel", &self.channel)
+            .finish_non_exhaustive()
     }
 }
 
 /// Splits a number into the prefix of its channel and the digits.
 fn number(text: &str) -> Option<(&'static str, String)> {
-    let number: String = text.chars().filter(|c| !BLANKS.contains(c) && !BETWEEN_DIGITS.contains(c)).collect();
-    let (prefix, number) = match number.get(..WHATSAPP.len()).is_some_and(|start| start.eq_ignore_ascii_case(WHATSAPP)) {
+    let number: String = text
+        .chars()
+        .filter(|c| !BLANKS.contains(c) && !BETWEEN_DIGITS.contains(c))
+        .collect();
+    let (prefix, number) = match number
+        .get(..WHATSAPP.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(WHATSAPP))
+    {
         true => (WHATSAPP, number[WHATSAPP.len()..].to_owned()),
         false => ("", number),
     };
@@ -164,7 +197,9 @@ fn chat(text: &str) -> Option<String> {
 
 /// Parses a URL and drops its fragment, which is never requested.
 fn web_url(text: &str) -> Option<Url> {
-    let mut url = Url::parse(text).ok().filter(|_| !text.contains(char::is_whitespace))?;
+    let mut url = Url::parse(text)
+        .ok()
+        .filter(|_| !text.contains(char::is_whitespace))?;
     url.set_fragment(None);
     (matches!(url.scheme(), "http" | "https") && url.has_host()).then_some(url)
 }
@@ -177,10 +212,14 @@ fn url_identity(url: &Url) -> String {
     let mut out = host.to_owned();
     let mut at = 0;
     while let Some(c) = rest[at..].chars().next() {
-        let escaped = rest.get(at + 1..at + 3).filter(|digits| c == '%' && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let escaped = rest
+            .get(at + 1..at + 3)
+            .filter(|digits| c == '%' && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
         let escaped = escaped.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match escaped {
-            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => out.push(char::from(byte)),
+            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+                out.push(char::from(byte))
+            }
             Some(byte) => out.push_str(&format!("%{byte:02X}")),
             None => out.push(c),
         }

@@ -17,8 +17,8 @@ use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message, Provider, Refused, Scope, Told, Tools,
-    code,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message,
+    Provider, Refused, Scope, Told, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -35,38 +35,113 @@ pub const ID_ARGUMENT: &str = "flyball_id";
 
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[
-    field("api_key", true, true, "the API key (SG....), allowed to send mail"),
-    field("from", false, false, "who sends: an address, or a name and an address"),
+    field(
+        "api_key",
+        true,
+        true,
+        "the API key (SG....), allowed to send mail",
+    ),
+    field(
+        "from",
+        false,
+        false,
+        "who sends: an address, or a name and an address",
+    ),
     field("region", false, false, "global or eu"),
-    field("ip_pool_name", false, false, "the pool of IP addresses that mails leave from"),
-    field("webhook_public_key", false, false, "the event webhook's verification key, as SendGrid's console shows it"),
-    field("webhook_max_age_s", false, false, "how old an event webhook's request may be, in seconds; 600 if absent"),
+    field(
+        "ip_pool_name",
+        false,
+        false,
+        "the pool of IP addresses that mails leave from",
+    ),
+    field(
+        "webhook_public_key",
+        false,
+        false,
+        "the event webhook's verification key, as SendGrid's console shows it",
+    ),
+    field(
+        "webhook_max_age_s",
+        false,
+        false,
+        "how old an event webhook's request may be, in seconds; 600 if absent",
+    ),
 ];
 
 /// The meaning of answers. SendGrid has no codes; ours are the field or the words of its first
 /// error, where they are more specific than the status.
 pub const CODES: &[Code] = &[
     row("202", "", Class::Accepted, "accepted"),
-    row("2xx", "", Class::Ambiguous, "not SendGrid's form of an answer"),
-    row("4xx", "maximum credits exceeded", Class::Account, "the plan's mails are used up"),
-    row("400", "personalizations.to.email", Class::Recipient, "the recipient's address is not valid"),
+    row(
+        "2xx",
+        "",
+        Class::Ambiguous,
+        "not SendGrid's form of an answer",
+    ),
+    row(
+        "4xx",
+        "maximum credits exceeded",
+        Class::Account,
+        "the plan's mails are used up",
+    ),
+    row(
+        "400",
+        "personalizations.to.email",
+        Class::Recipient,
+        "the recipient's address is not valid",
+    ),
     row("400", "", Class::Request, "the request is not valid"),
     row("401", "", Class::Account, "the key is not valid"),
     row("403", "from", Class::Request, "the sender is not verified"),
-    row("403", "from.email", Class::Request, "the sender is not verified"),
-    row("403", "", Class::Account, "the key may not send, or the account is under review"),
+    row(
+        "403",
+        "from.email",
+        Class::Request,
+        "the sender is not verified",
+    ),
+    row(
+        "403",
+        "",
+        Class::Account,
+        "the key may not send, or the account is under review",
+    ),
     row("404", "", Class::Account, "the address of the API is wrong"),
     row("405", "", Class::Request, "the method is not allowed"),
-    row("406", "", Class::Request, "the form of the answer is not acceptable"),
+    row(
+        "406",
+        "",
+        Class::Request,
+        "the form of the answer is not acceptable",
+    ),
     row("408", "", Class::Transient, "the request took too long"),
     row("413", "", Class::Request, "the mail is too large"),
-    row("415", "", Class::Request, "the form of the request is not acceptable"),
-    row("429", "", Class::Throttled(Scope::Account), "too many requests"),
+    row(
+        "415",
+        "",
+        Class::Request,
+        "the form of the request is not acceptable",
+    ),
+    row(
+        "429",
+        "",
+        Class::Throttled(Scope::Account),
+        "too many requests",
+    ),
     row("500", "", Class::Transient, "an error of the server"),
     row("503", "", Class::Transient, "the service is unavailable"),
-    row("504", "", Class::Ambiguous, "a gateway got no answer, so it may have been sent"),
+    row(
+        "504",
+        "",
+        Class::Ambiguous,
+        "a gateway got no answer, so it may have been sent",
+    ),
     row("5xx", "", Class::Transient, "an error of the server"),
-    row("*", "", Class::Request, "anything else would be answered the same again"),
+    row(
+        "*",
+        "",
+        Class::Request,
+        "anything else would be answered the same again",
+    ),
 ];
 
 /// The keys of a message's `extra` and their types.
@@ -136,67 +211,136 @@ impl Sendgrid {
     /// Builds the request for a message.
     pub fn request(&self, message: &Message, timeout: Duration) -> Call {
         let text = |key| arguments::extra_text(message, key);
-        let mut arguments = message.extra.get("custom_args").and_then(Value::as_object).cloned().unwrap_or_default();
+        let mut arguments = message
+            .extra
+            .get("custom_args")
+            .and_then(Value::as_object)
+            .cloned()
+            .unwrap_or_default();
         arguments.insert(ID_ARGUMENT.to_owned(), message.id.clone().into());
         // SendGrid's published schema has an object in the personalisation, but a text in the mail
         // itself.
         let mut whom = Map::from_iter([
             ("custom_args".to_owned(), arguments.into()),
-            ("to".to_owned(), json!([message.to.mailbox().as_ref().map(person)])),
+            (
+                "to".to_owned(),
+                json!([message.to.mailbox().as_ref().map(person)]),
+            ),
         ]);
         if let Some(data) = message.extra.get("dynamic_template_data") {
             whom.insert("dynamic_template_data".to_owned(), data.clone());
         }
-        let texts = [("text/plain", Some(&message.body)), ("text/html", message.html.as_ref())];
-        let texts = texts.into_iter().filter_map(|(kind, text)| Some((kind, text.filter(|text| !text.is_empty())?)));
-        let texts: Vec<Value> = texts.map(|(kind, text)| json!({ "type": kind, "value": text })).collect();
+        let texts = [
+            ("text/plain", Some(&message.body)),
+            ("text/html", message.html.as_ref()),
+        ];
+        let texts = texts
+            .into_iter()
+            .filter_map(|(kind, text)| Some((kind, text.filter(|text| !text.is_empty())?)));
+        let texts: Vec<Value> = texts
+            .map(|(kind, text)| json!({ "type": kind, "value": text }))
+            .collect();
         let categories = arguments::extra_texts(message, "categories");
         let mut body = Map::new();
-        let mut put = |name: &str, value: Option<Value>| body.extend(value.map(|value| (name.to_owned(), value)));
+        let mut put = |name: &str, value: Option<Value>| {
+            body.extend(value.map(|value| (name.to_owned(), value)))
+        };
         put("personalizations", Some(json!([whom])));
-        put("from", arguments::sender(message, self.from.as_ref()).as_ref().map(person));
-        put("reply_to", text("reply_to").and_then(Mailbox::parse).as_ref().map(person));
+        put(
+            "from",
+            arguments::sender(message, self.from.as_ref())
+                .as_ref()
+                .map(person),
+        );
+        put(
+            "reply_to",
+            text("reply_to")
+                .and_then(Mailbox::parse)
+                .as_ref()
+                .map(person),
+        );
         put("subject", message.subject.clone().map(Value::from));
         put("content", (!texts.is_empty()).then(|| texts.into()));
         put("template_id", text("template_id").map(Value::from));
-        put("categories", (!categories.is_empty()).then(|| categories.into()));
+        put(
+            "categories",
+            (!categories.is_empty()).then(|| categories.into()),
+        );
         put("headers", message.extra.get("headers").cloned());
         put("send_at", message.extra.get("send_at").cloned());
-        put("asm", message.extra.get("asm_group_id").map(|group| json!({ "group_id": group })));
+        put(
+            "asm",
+            message
+                .extra
+                .get("asm_group_id")
+                .map(|group| json!({ "group_id": group })),
+        );
         put("ip_pool_name", self.ip_pool.clone().map(Value::from));
-        let headers = [("authorization", self.authorization.clone()), ("content-type", "application/json".to_owned())];
+        let headers = [
+            ("authorization", self.authorization.clone()),
+            ("content-type", "application/json".to_owned()),
+        ];
         let headers = outcome::headers(&self.account, headers.into());
-        Call { method: "POST", url: self.url.clone(), headers, body: Value::from(body).to_string(), timeout }
+        Call {
+            method: "POST",
+            url: self.url.clone(),
+            headers,
+            body: Value::from(body).to_string(),
+            timeout,
+        }
     }
 
     /// Maps an answer to an outcome.
     pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let error = &body["errors"][0];
-        let text = error["message"].as_str().map_or_else(|| words::foreign(&answer.body, "SendGrid"), str::to_owned);
+        let text = error["message"]
+            .as_str()
+            .map_or_else(|| words::foreign(&answer.body, "SendGrid"), str::to_owned);
         let status = answer.status.to_string();
         let row = code::find(CODES, &status, &word(error));
         let class = row.map_or(Class::Request, |row| row.class);
         let facts = Facts {
-            provider_id: answer.headers.get("x-message-id").filter(|id| !id.is_empty()).cloned(),
+            provider_id: answer
+                .headers
+                .get("x-message-id")
+                .filter(|id| !id.is_empty())
+                .cloned(),
             key: None,
             delay: any_delay(&answer.headers, now_s),
-            reason: words::reason(&self.account, answer.status, error["field"].as_str().unwrap_or_default(), &text),
+            reason: words::reason(
+                &self.account,
+                answer.status,
+                error["field"].as_str().unwrap_or_default(),
+                &text,
+            ),
         };
         let delay = retry_after(&answer.headers, now_s);
-        Answer { quota: quota(&answer.headers, now_s), delay, ..Answer::new(outcome::sent(class, facts), status) }
+        Answer {
+            quota: quota(&answer.headers, now_s),
+            delay,
+            ..Answer::new(outcome::sent(class, facts), status)
+        }
     }
 }
 
 /// Returns the code of an error in [`CODES`]: some words of its message, or its field without list
 /// indexes.
 fn word(error: &Value) -> String {
-    let text = error["message"].as_str().unwrap_or_default().to_ascii_lowercase();
+    let text = error["message"]
+        .as_str()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     if text.contains("maximum credits exceeded") {
         return "maximum credits exceeded".to_owned();
     }
-    let parts = error["field"].as_str().unwrap_or_default().split(['.', '[', ']']);
-    let names: Vec<&str> = parts.filter(|part| !part.is_empty() && !part.bytes().all(|byte| byte.is_ascii_digit())).collect();
+    let parts = error["field"]
+        .as_str()
+        .unwrap_or_default()
+        .split(['.', '[', ']']);
+    let names: Vec<&str> = parts
+        .filter(|part| !part.is_empty() && !part.bytes().all(|byte| byte.is_ascii_digit()))
+        .collect();
     names.join(".")
 }
 
@@ -215,20 +359,47 @@ impl Driver for Sendgrid {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = arguments::check_extra(message, EXTRA);
-        issues.extend(arguments::check_mail(message, self.from.as_ref(), BODY_BYTES));
+        issues.extend(arguments::check_mail(
+            message,
+            self.from.as_ref(),
+            BODY_BYTES,
+        ));
         let has_template = message.extra.contains_key("template_id");
         if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
-            issues.push(issue("/subject", "is missing: SendGrid takes no mail without one, unless extra.template_id is given"));
+            issues.push(issue(
+                "/subject",
+                "is missing: SendGrid takes no mail without one, unless extra.template_id is given",
+            ));
         }
-        if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
-            issues.push(issue("/body", "must not be empty without html or extra.template_id"));
+        if message.body.is_empty()
+            && message.html.as_deref().unwrap_or_default().is_empty()
+            && !has_template
+        {
+            issues.push(issue(
+                "/body",
+                "must not be empty without html or extra.template_id",
+            ));
         }
         let categories = arguments::extra_texts(message, "categories");
-        if categories.len() > CATEGORIES || categories.iter().any(|one| !(1..=CATEGORY_CHARS).contains(&one.chars().count())) {
-            issues.push(issue("/extra/categories", "must be at most 10 texts of 1 to 255 characters"));
+        if categories.len() > CATEGORIES
+            || categories
+                .iter()
+                .any(|one| !(1..=CATEGORY_CHARS).contains(&one.chars().count()))
+        {
+            issues.push(issue(
+                "/extra/categories",
+                "must be at most 10 texts of 1 to 255 characters",
+            ));
         }
-        if message.extra.get("custom_args").is_some_and(|given| given.to_string().len() > CUSTOM_BYTES) {
-            issues.push(issue("/extra/custom_args", "must have fewer than 10000 bytes in all"));
+        if message
+            .extra
+            .get("custom_args")
+            .is_some_and(|given| given.to_string().len() > CUSTOM_BYTES)
+        {
+            issues.push(issue(
+                "/extra/custom_args",
+                "must have fewer than 10000 bytes in all",
+            ));
         }
         issues.extend(arguments::check_headers(message, RESERVED));
         issues
@@ -236,7 +407,9 @@ impl Driver for Sendgrid {
 
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         let call = self.request(message, told.timeout);
-        exchange(&self.http, call, told, |answer| self.judge(&answer, told.now_s))
+        exchange(&self.http, call, told, |answer| {
+            self.judge(&answer, told.now_s)
+        })
     }
 }
 

@@ -122,8 +122,12 @@ impl fmt::Debug for Sent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = f.debug_struct(self.word());
         match self {
-            Self::Delivered { provider_id } | Self::Accepted { provider_id } => return text.field("id", provider_id).finish(),
-            Self::Throttled { scope, delay, .. } => text.field("scope", scope).field("delay", delay),
+            Self::Delivered { provider_id } | Self::Accepted { provider_id } => {
+                return text.field("id", provider_id).finish();
+            }
+            Self::Throttled { scope, delay, .. } => {
+                text.field("scope", scope).field("delay", delay)
+            }
             Self::PermanentRecipient { suppress, .. } => text.field("suppress", suppress),
             _ => &mut text,
         };

@@ -20,8 +20,8 @@ use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message, Provider, Refused, Scope, Told, Tools,
-    code,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message,
+    Provider, Refused, Scope, Told, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -33,13 +33,43 @@ pub const ID_TAG: &str = "flyball_id";
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[
     field("region", false, true, "the region, such as eu-central-1"),
-    field("access_key_id", false, true, "the access key's id (AKIA...); access_key_id_env and access_key_id_file do as well"),
+    field(
+        "access_key_id",
+        false,
+        true,
+        "the access key's id (AKIA...); access_key_id_env and access_key_id_file do as well",
+    ),
     field("secret_access_key", true, true, "the access key"),
-    field("session_token", true, false, "the token of temporary credentials"),
-    field("from", false, false, "who sends: an address, or a name and an address"),
-    field("configuration_set", false, false, "the configuration set, which also says where events go"),
-    field("webhook_max_age_s", false, false, "how old a notice of SNS may be, in seconds; 3600 if absent"),
-    field("sns_topic_arn", false, false, "the SNS topic whose events are believed"),
+    field(
+        "session_token",
+        true,
+        false,
+        "the token of temporary credentials",
+    ),
+    field(
+        "from",
+        false,
+        false,
+        "who sends: an address, or a name and an address",
+    ),
+    field(
+        "configuration_set",
+        false,
+        false,
+        "the configuration set, which also says where events go",
+    ),
+    field(
+        "webhook_max_age_s",
+        false,
+        false,
+        "how old a notice of SNS may be, in seconds; 3600 if absent",
+    ),
+    field(
+        "sns_topic_arn",
+        false,
+        false,
+        "the SNS topic whose events are believed",
+    ),
     field(
         "sns_cert_host",
         false,
@@ -53,71 +83,308 @@ pub const CODES: &[Code] = &[
     row("200", "", Class::Accepted, "accepted"),
     row("2xx", "", Class::Ambiguous, "not SES's form of an answer"),
     // Limits, matched by their words, because the types are the same for a second and a day.
-    row("*", DAILY, Class::Throttled(Scope::Account), "the quota of 24 hours is used up"),
-    row("*", RATE, Class::Throttled(Scope::Account), "more mails each second than the account may send"),
-    row("*", "TooManyRequestsException", Class::Throttled(Scope::Account), "too many requests"),
-    row("*", "ThrottlingException", Class::Throttled(Scope::Account), "too many requests"),
-    row("*", "Throttling", Class::Throttled(Scope::Account), "too many requests"),
-    row("*", "Throttling failure", Class::Throttled(Scope::Account), "too many requests, in the words of SES's SMTP"),
-    row("*", "RequestLimitExceeded", Class::Throttled(Scope::Account), "too many requests"),
+    row(
+        "*",
+        DAILY,
+        Class::Throttled(Scope::Account),
+        "the quota of 24 hours is used up",
+    ),
+    row(
+        "*",
+        RATE,
+        Class::Throttled(Scope::Account),
+        "more mails each second than the account may send",
+    ),
+    row(
+        "*",
+        "TooManyRequestsException",
+        Class::Throttled(Scope::Account),
+        "too many requests",
+    ),
+    row(
+        "*",
+        "ThrottlingException",
+        Class::Throttled(Scope::Account),
+        "too many requests",
+    ),
+    row(
+        "*",
+        "Throttling",
+        Class::Throttled(Scope::Account),
+        "too many requests",
+    ),
+    row(
+        "*",
+        "Throttling failure",
+        Class::Throttled(Scope::Account),
+        "too many requests, in the words of SES's SMTP",
+    ),
+    row(
+        "*",
+        "RequestLimitExceeded",
+        Class::Throttled(Scope::Account),
+        "too many requests",
+    ),
     // Problems of the account.
-    row("*", "SendingPausedException", Class::Account, "sending is paused for the account"),
-    row("*", "AccountSuspendedException", Class::Account, "the account is suspended for good"),
-    row("*", "LimitExceededException", Class::Account, "a limit of the account's resources is reached"),
-    row("*", "ConfigurationSetSendingPausedException", Class::Account, "sending is paused for the configuration set"),
-    row("*", "UnrecognizedClientException", Class::Account, "the access key is not known"),
-    row("*", "InvalidClientTokenId", Class::Account, "the access key is not known"),
-    row("*", "SignatureDoesNotMatch", Class::Account, "the access key does not fit its id"),
-    row("*", "InvalidSignatureException", Class::Account, "the access key does not fit its id, or the clock is wrong"),
-    row("*", "IncompleteSignature", Class::Account, "the signature is not complete"),
-    row("*", "IncompleteSignatureException", Class::Account, "the signature is not complete"),
-    row("*", "MissingAuthenticationToken", Class::Account, "the signature is missing"),
-    row("*", "MissingAuthenticationTokenException", Class::Account, "the signature is missing"),
-    row("*", "ExpiredToken", Class::Account, "the temporary credentials have expired"),
-    row("*", "ExpiredTokenException", Class::Account, "the temporary credentials have expired"),
+    row(
+        "*",
+        "SendingPausedException",
+        Class::Account,
+        "sending is paused for the account",
+    ),
+    row(
+        "*",
+        "AccountSuspendedException",
+        Class::Account,
+        "the account is suspended for good",
+    ),
+    row(
+        "*",
+        "LimitExceededException",
+        Class::Account,
+        "a limit of the account's resources is reached",
+    ),
+    row(
+        "*",
+        "ConfigurationSetSendingPausedException",
+        Class::Account,
+        "sending is paused for the configuration set",
+    ),
+    row(
+        "*",
+        "UnrecognizedClientException",
+        Class::Account,
+        "the access key is not known",
+    ),
+    row(
+        "*",
+        "InvalidClientTokenId",
+        Class::Account,
+        "the access key is not known",
+    ),
+    row(
+        "*",
+        "SignatureDoesNotMatch",
+        Class::Account,
+        "the access key does not fit its id",
+    ),
+    row(
+        "*",
+        "InvalidSignatureException",
+        Class::Account,
+        "the access key does not fit its id, or the clock is wrong",
+    ),
+    row(
+        "*",
+        "IncompleteSignature",
+        Class::Account,
+        "the signature is not complete",
+    ),
+    row(
+        "*",
+        "IncompleteSignatureException",
+        Class::Account,
+        "the signature is not complete",
+    ),
+    row(
+        "*",
+        "MissingAuthenticationToken",
+        Class::Account,
+        "the signature is missing",
+    ),
+    row(
+        "*",
+        "MissingAuthenticationTokenException",
+        Class::Account,
+        "the signature is missing",
+    ),
+    row(
+        "*",
+        "ExpiredToken",
+        Class::Account,
+        "the temporary credentials have expired",
+    ),
+    row(
+        "*",
+        "ExpiredTokenException",
+        Class::Account,
+        "the temporary credentials have expired",
+    ),
     row("*", "RequestExpired", Class::Account, "the clock is wrong"),
-    row("*", "AccessDenied", Class::Account, "the access key may not send"),
-    row("*", "AccessDeniedException", Class::Account, "the access key may not send"),
-    row("*", "OptInRequired", Class::Account, "the account has not subscribed to SES"),
+    row(
+        "*",
+        "AccessDenied",
+        Class::Account,
+        "the access key may not send",
+    ),
+    row(
+        "*",
+        "AccessDeniedException",
+        Class::Account,
+        "the access key may not send",
+    ),
+    row(
+        "*",
+        "OptInRequired",
+        Class::Account,
+        "the account has not subscribed to SES",
+    ),
     // Problems of the recipient.
-    row("4xx", "Address blacklisted", Class::Suppress, "the recipient is on the suppression list"),
-    row("4xx", "Illegal address", Class::Recipient, "the recipient's address is not valid"),
-    row("4xx", "Missing final '@domain'", Class::Recipient, "the recipient's address is not valid"),
+    row(
+        "4xx",
+        "Address blacklisted",
+        Class::Suppress,
+        "the recipient is on the suppression list",
+    ),
+    row(
+        "4xx",
+        "Illegal address",
+        Class::Recipient,
+        "the recipient's address is not valid",
+    ),
+    row(
+        "4xx",
+        "Missing final '@domain'",
+        Class::Recipient,
+        "the recipient's address is not valid",
+    ),
     // Problems of the request.
-    row("4xx", "MessageRejected", Class::Request, "the mail is refused: an unverified sender, or its content"),
-    row("4xx", "MailFromDomainNotVerifiedException", Class::Request, "the MAIL FROM domain is not verified"),
-    row("4xx", "MailFromDomainNotVerified", Class::Request, "the MAIL FROM domain is not verified"),
-    row("4xx", "BadRequestException", Class::Request, "the request is not valid"),
-    row("4xx", "NotFoundException", Class::Request, "the configuration set or the template does not exist"),
-    row("4xx", "ConfigurationSetDoesNotExist", Class::Request, "the configuration set does not exist"),
-    row("4xx", "ValidationException", Class::Request, "the request is not valid"),
-    row("4xx", "ValidationError", Class::Request, "the request is not valid"),
-    row("4xx", "InvalidParameterValue", Class::Request, "the request is not valid"),
+    row(
+        "4xx",
+        "MessageRejected",
+        Class::Request,
+        "the mail is refused: an unverified sender, or its content",
+    ),
+    row(
+        "4xx",
+        "MailFromDomainNotVerifiedException",
+        Class::Request,
+        "the MAIL FROM domain is not verified",
+    ),
+    row(
+        "4xx",
+        "MailFromDomainNotVerified",
+        Class::Request,
+        "the MAIL FROM domain is not verified",
+    ),
+    row(
+        "4xx",
+        "BadRequestException",
+        Class::Request,
+        "the request is not valid",
+    ),
+    row(
+        "4xx",
+        "NotFoundException",
+        Class::Request,
+        "the configuration set or the template does not exist",
+    ),
+    row(
+        "4xx",
+        "ConfigurationSetDoesNotExist",
+        Class::Request,
+        "the configuration set does not exist",
+    ),
+    row(
+        "4xx",
+        "ValidationException",
+        Class::Request,
+        "the request is not valid",
+    ),
+    row(
+        "4xx",
+        "ValidationError",
+        Class::Request,
+        "the request is not valid",
+    ),
+    row(
+        "4xx",
+        "InvalidParameterValue",
+        Class::Request,
+        "the request is not valid",
+    ),
     // Temporary failures.
-    row("4xx", "ConflictException", Class::Transient, "the resource is being changed"),
-    row("4xx", "ConcurrentModificationException", Class::Transient, "the resource is being changed"),
-    row("*", "InternalServiceErrorException", Class::Transient, "an error of the server"),
-    row("*", "InternalFailure", Class::Transient, "an error of the server"),
-    row("*", "ServiceUnavailable", Class::Transient, "the service is unavailable"),
-    row("*", "ServiceUnavailableException", Class::Transient, "the service is unavailable"),
+    row(
+        "4xx",
+        "ConflictException",
+        Class::Transient,
+        "the resource is being changed",
+    ),
+    row(
+        "4xx",
+        "ConcurrentModificationException",
+        Class::Transient,
+        "the resource is being changed",
+    ),
+    row(
+        "*",
+        "InternalServiceErrorException",
+        Class::Transient,
+        "an error of the server",
+    ),
+    row(
+        "*",
+        "InternalFailure",
+        Class::Transient,
+        "an error of the server",
+    ),
+    row(
+        "*",
+        "ServiceUnavailable",
+        Class::Transient,
+        "the service is unavailable",
+    ),
+    row(
+        "*",
+        "ServiceUnavailableException",
+        Class::Transient,
+        "the service is unavailable",
+    ),
     // Statuses without a known error type.
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "the access key may not send"),
     row("404", "", Class::Account, "the address of the API is wrong"),
     row("408", "", Class::Transient, "the request took too long"),
     row("413", "", Class::Request, "the mail is too large"),
-    row("429", "", Class::Throttled(Scope::Account), "too many requests"),
-    row("454", "", Class::Throttled(Scope::Account), "too many requests, by the status of SES's SMTP"),
-    row("504", "", Class::Ambiguous, "a gateway got no answer, so it may have been sent"),
+    row(
+        "429",
+        "",
+        Class::Throttled(Scope::Account),
+        "too many requests",
+    ),
+    row(
+        "454",
+        "",
+        Class::Throttled(Scope::Account),
+        "too many requests, by the status of SES's SMTP",
+    ),
+    row(
+        "504",
+        "",
+        Class::Ambiguous,
+        "a gateway got no answer, so it may have been sent",
+    ),
     row("5xx", "", Class::Transient, "an error of the server"),
-    row("*", "", Class::Request, "anything else would be answered the same again"),
+    row(
+        "*",
+        "",
+        Class::Request,
+        "anything else would be answered the same again",
+    ),
 ];
 
 const DAILY: &str = "Daily message quota exceeded";
 const RATE: &str = "Maximum sending rate exceeded";
 
 /// The codes that are words of an error's message.
-const WORDS: [&str; 6] = [DAILY, RATE, "Throttling failure", "Address blacklisted", "Illegal address", "Missing final '@domain'"];
+const WORDS: [&str; 6] = [
+    DAILY,
+    RATE,
+    "Throttling failure",
+    "Address blacklisted",
+    "Illegal address",
+    "Missing final '@domain'",
+];
 
 /// The delay after a daily quota, which frees itself over 24 hours. The rate per second is left to
 /// the throttle's own back-off.
@@ -164,13 +431,24 @@ pub struct Ses {
 impl Ses {
     fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
         let region = outcome::option(account, "region")?;
-        if !region.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-') {
+        if !region
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        {
             return Err(refused("region", "must be a region such as eu-central-1"));
         }
-        let id = words::either(account, "access_key_id").ok_or_else(|| refused("access_key_id", "is missing"))?;
+        let id = words::either(account, "access_key_id")
+            .ok_or_else(|| refused("access_key_id", "is missing"))?;
         let secret = outcome::secret(account, "secret_access_key")?;
-        let token = account.secret("session_token").filter(|token| !token.is_empty()).map(str::to_owned);
-        let end = if region.starts_with("cn-") { "amazonaws.com.cn" } else { "amazonaws.com" };
+        let token = account
+            .secret("session_token")
+            .filter(|token| !token.is_empty())
+            .map(str::to_owned);
+        let end = if region.starts_with("cn-") {
+            "amazonaws.com.cn"
+        } else {
+            "amazonaws.com"
+        };
         super::events::sns::check_settings(account)?;
         Ok(Self {
             base: outcome::base_url(account, &format!("https://email.{region}.{end}"))?,
@@ -184,26 +462,72 @@ impl Ses {
     }
 
     /// Builds the request for a message.
-    pub fn request(&self, message: &Message, now_s: i64, timeout: Duration) -> Result<Call, String> {
-        let labels = |key: &str| message.extra.get(key).and_then(Value::as_object).into_iter().flatten();
-        let pairs = |key: &str| labels(key).map(|(name, value)| json!({ "Name": name, "Value": value })).collect::<Vec<_>>();
+    pub fn request(
+        &self,
+        message: &Message,
+        now_s: i64,
+        timeout: Duration,
+    ) -> Result<Call, String> {
+        let labels = |key: &str| {
+            message
+                .extra
+                .get(key)
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+        };
+        let pairs = |key: &str| {
+            labels(key)
+                .map(|(name, value)| json!({ "Name": name, "Value": value }))
+                .collect::<Vec<_>>()
+        };
         let mut tags = pairs("tags");
         tags.push(json!({ "Name": ID_TAG, "Value": label(&message.id) }));
         let mut body = Map::new();
-        let mut put = |name: &str, value: Option<Value>| body.extend(value.map(|value| (name.to_owned(), value)));
-        put("FromEmailAddress", arguments::sender(message, self.from.as_ref()).map(|from| from.encoded().into()));
-        put("Destination", Some(json!({ "ToAddresses": [message.to.mailbox().map(|to| to.encoded())] })));
-        let reply_to: Vec<String> =
-            arguments::extra_texts(message, "reply_to").into_iter().filter_map(Mailbox::parse).map(|to| to.encoded()).collect();
-        put("ReplyToAddresses", Some(reply_to).filter(|to| !to.is_empty()).map(Value::from));
+        let mut put = |name: &str, value: Option<Value>| {
+            body.extend(value.map(|value| (name.to_owned(), value)))
+        };
+        put(
+            "FromEmailAddress",
+            arguments::sender(message, self.from.as_ref()).map(|from| from.encoded().into()),
+        );
+        put(
+            "Destination",
+            Some(json!({ "ToAddresses": [message.to.mailbox().map(|to| to.encoded())] })),
+        );
+        let reply_to: Vec<String> = arguments::extra_texts(message, "reply_to")
+            .into_iter()
+            .filter_map(Mailbox::parse)
+            .map(|to| to.encoded())
+            .collect();
+        put(
+            "ReplyToAddresses",
+            Some(reply_to).filter(|to| !to.is_empty()).map(Value::from),
+        );
         put("Content", Some(content(message, pairs("headers"))));
         put("EmailTags", Some(tags.into()));
-        put("ConfigurationSetName", self.configuration_set.clone().map(Value::from));
-        self.signed("POST", "/v2/email/outbound-emails", Value::from(body).to_string(), now_s, timeout)
+        put(
+            "ConfigurationSetName",
+            self.configuration_set.clone().map(Value::from),
+        );
+        self.signed(
+            "POST",
+            "/v2/email/outbound-emails",
+            Value::from(body).to_string(),
+            now_s,
+            timeout,
+        )
     }
 
     /// Builds a signed request.
-    fn signed(&self, method: &'static str, path: &str, body: String, now_s: i64, timeout: Duration) -> Result<Call, String> {
+    fn signed(
+        &self,
+        method: &'static str,
+        path: &str,
+        body: String,
+        now_s: i64,
+        timeout: Duration,
+    ) -> Result<Call, String> {
         let url = format!("{}{path}", self.base);
         let kind = [("content-type", "application/json")];
         let identity = self.credentials.clone().into();
@@ -217,25 +541,57 @@ impl Ses {
             .build()
             .map_err(|error| error.to_string())?
             .into();
-        let signable = SignableRequest::new(method, url.as_str(), kind.into_iter(), SignableBody::Bytes(body.as_bytes()));
-        let signed = signable.and_then(|request| sign(request, &params)).map_err(|error| error.to_string())?;
+        let signable = SignableRequest::new(
+            method,
+            url.as_str(),
+            kind.into_iter(),
+            SignableBody::Bytes(body.as_bytes()),
+        );
+        let signed = signable
+            .and_then(|request| sign(request, &params))
+            .map_err(|error| error.to_string())?;
         let (instructions, _) = signed.into_parts();
-        let ours = kind.into_iter().chain(instructions.headers()).map(|(name, value)| (name, value.to_owned()));
+        let ours = kind
+            .into_iter()
+            .chain(instructions.headers())
+            .map(|(name, value)| (name, value.to_owned()));
         let headers = outcome::headers(&self.account, ours.collect());
-        Ok(Call { method, url, headers, body, timeout })
+        Ok(Call {
+            method,
+            url,
+            headers,
+            body,
+            timeout,
+        })
     }
 
     /// Maps an answer to an outcome.
     pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
-        let text = ["message", "Message"].into_iter().find_map(|key| body[key].as_str()).map(str::to_owned);
+        let text = ["message", "Message"]
+            .into_iter()
+            .find_map(|key| body[key].as_str())
+            .map(str::to_owned);
         let text = text.unwrap_or_else(|| words::foreign(&answer.body, "SES"));
         let kind = answer.headers.get("x-amzn-errortype").map(String::as_str);
-        let kind = kind.or_else(|| body["__type"].as_str()).or_else(|| body["code"].as_str()).unwrap_or_default();
+        let kind = kind
+            .or_else(|| body["__type"].as_str())
+            .or_else(|| body["code"].as_str())
+            .unwrap_or_default();
         // `TooManyRequestsException:http://internal...` and `com.amazon#TooManyRequestsException`
         // are the same.
-        let kind = kind.split(':').next().unwrap_or_default().rsplit('#').next().unwrap_or_default().trim();
-        let told = WORDS.into_iter().find(|words| contains(&text, words)).unwrap_or(kind);
+        let kind = kind
+            .split(':')
+            .next()
+            .unwrap_or_default()
+            .rsplit('#')
+            .next()
+            .unwrap_or_default()
+            .trim();
+        let told = WORDS
+            .into_iter()
+            .find(|words| contains(&text, words))
+            .unwrap_or(kind);
         let status = answer.status.to_string();
         let id = body["MessageId"].as_str().map(str::to_owned);
         let class = match code::find(CODES, &status, told).map_or(Class::Request, |row| row.class) {
@@ -250,7 +606,11 @@ impl Ses {
             reason: words::reason(&self.account, answer.status, kind, &text),
         };
         let delay = retry_after(&answer.headers, now_s);
-        Answer { quota: quota(&answer.headers, now_s), delay, ..Answer::new(outcome::sent(class, facts), status) }
+        Answer {
+            quota: quota(&answer.headers, now_s),
+            delay,
+            ..Answer::new(outcome::sent(class, facts), status)
+        }
     }
 }
 
@@ -268,17 +628,27 @@ fn content(message: &Message, headers: Vec<Value>) -> Value {
     let mut put = |name: &str, value: Value| _ = content.insert(name.to_owned(), value);
     let name = match arguments::extra_text(message, "template") {
         Some(template) => {
-            let data = message.extra.get("template_data").map_or_else(|| "{}".to_owned(), Value::to_string);
+            let data = message
+                .extra
+                .get("template_data")
+                .map_or_else(|| "{}".to_owned(), Value::to_string);
             put("TemplateName", template.into());
             put("TemplateData", data.into());
             "Template"
         }
         None => {
             let text = |text: &str| json!({ "Data": text, "Charset": "UTF-8" });
-            let texts = [("Text", Some(&message.body)), ("Html", message.html.as_ref())];
-            let texts =
-                texts.into_iter().filter_map(|(kind, body)| Some((kind.to_owned(), text(body.filter(|body| !body.is_empty())?))));
-            put("Subject", text(message.subject.as_deref().unwrap_or_default()));
+            let texts = [
+                ("Text", Some(&message.body)),
+                ("Html", message.html.as_ref()),
+            ];
+            let texts = texts.into_iter().filter_map(|(kind, body)| {
+                Some((kind.to_owned(), text(body.filter(|body| !body.is_empty())?)))
+            });
+            put(
+                "Subject",
+                text(message.subject.as_deref().unwrap_or_default()),
+            );
             put("Body", Value::Object(texts.collect()));
             "Simple"
         }
@@ -291,11 +661,21 @@ fn content(message: &Message, headers: Vec<Value>) -> Value {
 
 /// Replaces the characters that SES does not allow in tags, and cuts to 256 characters.
 fn label(text: &str) -> String {
-    text.chars().take(256).map(|c| if c.is_ascii_alphanumeric() || "_-".contains(c) { c } else { '_' }).collect()
+    text.chars()
+        .take(256)
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "_-".contains(c) {
+                c
+            } else {
+                '_'
+            }
+        })
+        .collect()
 }
 
 fn contains(text: &str, words: &str) -> bool {
-    text.to_ascii_lowercase().contains(&words.to_ascii_lowercase())
+    text.to_ascii_lowercase()
+        .contains(&words.to_ascii_lowercase())
 }
 
 impl Driver for Ses {
@@ -305,28 +685,54 @@ impl Driver for Ses {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = arguments::check_extra(message, EXTRA);
-        issues.extend(arguments::check_mail(message, self.from.as_ref(), BODY_BYTES));
+        issues.extend(arguments::check_mail(
+            message,
+            self.from.as_ref(),
+            BODY_BYTES,
+        ));
         let has_template = message.extra.contains_key("template");
         if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
-            issues.push(issue("/subject", "is missing: SES takes no mail without one, unless extra.template is given"));
+            issues.push(issue(
+                "/subject",
+                "is missing: SES takes no mail without one, unless extra.template is given",
+            ));
         }
-        if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() && !has_template {
-            issues.push(issue("/body", "must not be empty without html or extra.template"));
+        if message.body.is_empty()
+            && message.html.as_deref().unwrap_or_default().is_empty()
+            && !has_template
+        {
+            issues.push(issue(
+                "/body",
+                "must not be empty without html or extra.template",
+            ));
         }
         let tags = message.extra.get("tags").and_then(Value::as_object);
         let is_odd = |text: &str| text.is_empty() || text != label(text);
-        if tags.is_some_and(|tags| tags.iter().any(|(name, value)| is_odd(name) || value.as_str().is_some_and(is_odd))) {
-            issues.push(issue("/extra/tags", "must have names and values of letters, digits, _ and - only, at most 256"));
+        if tags.is_some_and(|tags| {
+            tags.iter()
+                .any(|(name, value)| is_odd(name) || value.as_str().is_some_and(is_odd))
+        }) {
+            issues.push(issue(
+                "/extra/tags",
+                "must have names and values of letters, digits, _ and - only, at most 256",
+            ));
         }
         if tags.is_some_and(|tags| tags.len() >= TAGS) {
-            issues.push(issue("/extra/tags", "must be at most 49, because SES takes 50 and one is ours"));
+            issues.push(issue(
+                "/extra/tags",
+                "must be at most 49, because SES takes 50 and one is ours",
+            ));
         }
         let headers = message.extra.get("headers").and_then(Value::as_object);
         let is_long = |(name, value): (&String, &Value)| {
-            name.len() > HEADER_NAME || !(1..=HEADER_VALUE).contains(&value.as_str().unwrap_or_default().len())
+            name.len() > HEADER_NAME
+                || !(1..=HEADER_VALUE).contains(&value.as_str().unwrap_or_default().len())
         };
         if headers.is_some_and(|headers| headers.len() > HEADERS || headers.iter().any(is_long)) {
-            issues.push(issue("/extra/headers", "must be at most 15, with names of at most 126 bytes and values of 1 to 870"));
+            issues.push(issue(
+                "/extra/headers",
+                "must be at most 15, with names of at most 126 bytes and values of 1 to 870",
+            ));
         }
         issues.extend(arguments::check_headers(message, &[]));
         issues
@@ -334,16 +740,30 @@ impl Driver for Ses {
 
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         match self.request(message, told.now_s, told.timeout) {
-            Ok(call) => exchange(&self.http, call, told, |answer| self.judge(&answer, told.now_s)),
+            Ok(call) => exchange(&self.http, call, told, |answer| {
+                self.judge(&answer, told.now_s)
+            }),
             Err(reason) => {
-                let reason = words::tidy(&self.account, &format!("the request cannot be signed: {reason}"));
-                Box::pin(std::future::ready(Answer::new(super::Sent::PermanentRequest { reason }, "")))
+                let reason = words::tidy(
+                    &self.account,
+                    &format!("the request cannot be signed: {reason}"),
+                );
+                Box::pin(std::future::ready(Answer::new(
+                    super::Sent::PermanentRequest { reason },
+                    "",
+                )))
             }
         }
     }
 
     fn quota<'a>(&'a self, told: &'a Told) -> BoxFuture<'a, Option<f64>> {
-        let call = self.signed("GET", "/v2/email/account", String::new(), told.now_s, told.timeout);
+        let call = self.signed(
+            "GET",
+            "/v2/email/account",
+            String::new(),
+            told.now_s,
+            told.timeout,
+        );
         Box::pin(async move { max_send_rate(&self.http.send(call.ok()?, &told.stop).await.ok()?) })
     }
 }

@@ -62,7 +62,10 @@ impl Pool {
 
     /// Finds an account by name.
     pub fn account(&self, name: &str) -> Option<&Account> {
-        self.accounts.iter().map(|limited| &limited.account).find(|account| account.name == name)
+        self.accounts
+            .iter()
+            .map(|limited| &limited.account)
+            .find(|account| account.name == name)
     }
 }
 
@@ -78,11 +81,12 @@ impl Pools {
     pub fn route(&self, channel: Channel, named: Option<&str>) -> Option<&Pool> {
         let carries = |pool: &&Pool| pool.channel() == channel;
         match named {
-            Some(name) => self
-                .0
-                .get(name)
-                .filter(carries)
-                .or_else(|| self.0.values().filter(carries).find(|pool| pool.provider.word() == name)),
+            Some(name) => self.0.get(name).filter(carries).or_else(|| {
+                self.0
+                    .values()
+                    .filter(carries)
+                    .find(|pool| pool.provider.word() == name)
+            }),
             None => self.0.values().find(carries),
         }
     }

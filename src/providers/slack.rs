@@ -13,7 +13,10 @@ use url::Url;
 use super::code::row;
 use super::driver::field;
 use super::outcome::{self, Facts, refused};
-use super::{Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Told, Tools};
+use super::{
+    Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope,
+    Told, Tools,
+};
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, any_delay, retry_after};
 
@@ -150,14 +153,30 @@ impl Slack {
     fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
         let (token, webhook) = (account.secret("token"), account.secret("webhook_url"));
         let url = match (token, webhook) {
-            (Some(_), Some(_)) => return Err(refused("token", "and webhook_url are both given: give one of them")),
-            (None, None) => {
-                return Err(refused("webhook_url", "is missing: give webhook_url_env or webhook_url_file, or a token"));
+            (Some(_), Some(_)) => {
+                return Err(refused(
+                    "token",
+                    "and webhook_url are both given: give one of them",
+                ));
             }
-            (Some(_), None) => format!("{}/api/chat.postMessage", outcome::base_url(account, "https://slack.com")?),
+            (None, None) => {
+                return Err(refused(
+                    "webhook_url",
+                    "is missing: give webhook_url_env or webhook_url_file, or a token",
+                ));
+            }
+            (Some(_), None) => format!(
+                "{}/api/chat.postMessage",
+                outcome::base_url(account, "https://slack.com")?
+            ),
             (None, Some(url)) => webhook_url(account, url)?,
         };
-        Ok(Self { url, token: token.map(str::to_owned), account: account.clone(), http: tools.http.clone() })
+        Ok(Self {
+            url,
+            token: token.map(str::to_owned),
+            account: account.clone(),
+            http: tools.http.clone(),
+        })
     }
 
     fn request(&self, message: &Message, told: &Told) -> Call {
@@ -168,7 +187,10 @@ impl Slack {
             body.insert("channel".to_owned(), json!(message.to.address()));
         }
         body.insert("text".to_owned(), json!(message.body));
-        let known = message.extra.iter().filter(|(key, _)| EXTRA.contains(&key.as_str()));
+        let known = message
+            .extra
+            .iter()
+            .filter(|(key, _)| EXTRA.contains(&key.as_str()));
         body.extend(known.map(|(key, value)| (key.clone(), value.clone())));
         Call {
             method: "POST",
@@ -182,8 +204,11 @@ impl Slack {
 
 /// Parses a webhook's address and moves it to the account's `base_url`, if there is one.
 fn webhook_url(account: &Account, url: &str) -> Result<String, Refused> {
-    let parsed = Url::parse(url).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    let parsed = parsed.ok_or_else(|| refused("webhook_url", "must be the URL of an incoming webhook"))?;
+    let parsed = Url::parse(url)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
+    let parsed =
+        parsed.ok_or_else(|| refused("webhook_url", "must be the URL of an incoming webhook"))?;
     let base = outcome::base_url(account, &parsed[..url::Position::BeforePath])?;
     Ok(format!("{base}{}", &parsed[url::Position::BeforePath..]))
 }
@@ -195,9 +220,17 @@ impl Driver for Slack {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = Vec::new();
-        let mut issue = |pointer: &str, text: &str| issues.push(Issue { pointer: pointer.to_owned(), message: text.to_owned() });
+        let mut issue = |pointer: &str, text: &str| {
+            issues.push(Issue {
+                pointer: pointer.to_owned(),
+                message: text.to_owned(),
+            })
+        };
         if self.token.is_some() && message.to.address().len() > TO_BYTES {
-            issue("/to", "must be the id of a channel or a user, such as C0123456789, or a channel's #name");
+            issue(
+                "/to",
+                "must be the id of a channel or a user, such as C0123456789, or a channel's #name",
+            );
         }
         let blocks = message.extra.get("blocks");
         if message.body.trim().is_empty() && blocks.is_none() {
@@ -206,23 +239,49 @@ impl Driver for Slack {
         if message.body.chars().count() > TEXT_CHARS {
             issue("/body", "must have at most 40000 characters");
         }
-        if blocks.is_some_and(|blocks| blocks.as_array().is_none_or(|blocks| blocks.len() > BLOCKS)) {
+        if blocks.is_some_and(|blocks| blocks.as_array().is_none_or(|blocks| blocks.len() > BLOCKS))
+        {
             issue("/extra/blocks", "must be a list of at most 50 blocks");
         }
-        if message.extra.get("attachments").is_some_and(|all| all.as_array().is_none_or(|all| all.len() > ATTACHMENTS)) {
-            issue("/extra/attachments", "must be a list of at most 100 attachments");
+        if message
+            .extra
+            .get("attachments")
+            .is_some_and(|all| all.as_array().is_none_or(|all| all.len() > ATTACHMENTS))
+        {
+            issue(
+                "/extra/attachments",
+                "must be a list of at most 100 attachments",
+            );
         }
         for name in ["icon_emoji", "icon_url", "parse", "thread_ts", "username"] {
-            if message.extra.get(name).is_some_and(|value| !value.is_string()) {
+            if message
+                .extra
+                .get(name)
+                .is_some_and(|value| !value.is_string())
+            {
                 issue(&format!("/extra/{name}"), "must be a text");
             }
         }
-        for name in ["link_names", "mrkdwn", "reply_broadcast", "unfurl_links", "unfurl_media"] {
-            if message.extra.get(name).is_some_and(|value| !value.is_boolean()) {
+        for name in [
+            "link_names",
+            "mrkdwn",
+            "reply_broadcast",
+            "unfurl_links",
+            "unfurl_media",
+        ] {
+            if message
+                .extra
+                .get(name)
+                .is_some_and(|value| !value.is_boolean())
+            {
                 issue(&format!("/extra/{name}"), "must be true or false");
             }
         }
-        if message.extra.get("metadata").is_some_and(|value| !value.is_object()) {
+        if message
+            .extra
+            .get("metadata")
+            .is_some_and(|value| !value.is_object())
+        {
             issue("/extra/metadata", "must be an object");
         }
         issues
@@ -230,11 +289,26 @@ impl Driver for Slack {
 
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         Box::pin(async move {
-            match self.http.send(self.request(message, told), &told.stop).await {
-                Ok(answer) => judge(answer.status, &answer.headers, &answer.body, told.now_s, message.to.address()),
-                Err(error) => {
-                    outcome::unanswered(error, &[message.to.address(), &self.url, self.token.as_deref().unwrap_or_default()])
-                }
+            match self
+                .http
+                .send(self.request(message, told), &told.stop)
+                .await
+            {
+                Ok(answer) => judge(
+                    answer.status,
+                    &answer.headers,
+                    &answer.body,
+                    told.now_s,
+                    message.to.address(),
+                ),
+                Err(error) => outcome::unanswered(
+                    error,
+                    &[
+                        message.to.address(),
+                        &self.url,
+                        self.token.as_deref().unwrap_or_default(),
+                    ],
+                ),
             }
         })
     }
@@ -248,29 +322,47 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> A
         () if json["ok"] == true => "ok",
         () => json["error"].as_str().unwrap_or(text.trim()),
     };
-    let is_word = (1..=64).contains(&word.len()) && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+    let is_word = (1..=64).contains(&word.len())
+        && word
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let status = status.to_string();
     let facts = Facts {
         provider_id: json["ts"].as_str().map(str::to_owned),
         key: Some(to.to_owned()),
         delay: Some(any_delay(headers, now_s).unwrap_or(REST)),
         // Only Slack's own words are recorded; a proxy's page is not.
-        reason: if is_word { word.to_owned() } else { format!("answered {status}") },
+        reason: if is_word {
+            word.to_owned()
+        } else {
+            format!("answered {status}")
+        },
     };
     let class = outcome::class(CODES, &status, if is_word { word } else { "" });
-    Answer { delay: retry_after(headers, now_s), ..Answer::new(outcome::sent(class, facts), status) }
+    Answer {
+        delay: retry_after(headers, now_s),
+        ..Answer::new(outcome::sent(class, facts), status)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire_tests::{account, class_of, example, extra, headers, message, told, tools};
+    use super::super::wire_tests::{
+        account, class_of, example, extra, headers, message, told, tools,
+    };
     use super::*;
     use crate::providers::{Channel, Sent};
 
     const HOOK: &str = "https://hooks.slack.com/services/T0/B0/secretpart";
 
     fn judged(status: u16, body: &str) -> Answer {
-        judge(status, &headers(&[("retry-after", "30")]), body.as_bytes(), 0, "C1")
+        judge(
+            status,
+            &headers(&[("retry-after", "30")]),
+            body.as_bytes(),
+            0,
+            "C1",
+        )
     }
 
     #[test]
@@ -282,43 +374,88 @@ mod tests {
                 "" => json!({ "ok": false }),
                 code => json!({ "ok": false, "error": code }),
             };
-            assert_eq!(class_of(&judged(status, &json.to_string()).sent), row.class, "{row:?}");
-            assert_eq!(class_of(&judged(status, row.code).sent), row.class, "{row:?} as text");
+            assert_eq!(
+                class_of(&judged(status, &json.to_string()).sent),
+                row.class,
+                "{row:?}"
+            );
+            assert_eq!(
+                class_of(&judged(status, row.code).sent),
+                row.class,
+                "{row:?} as text"
+            );
         }
     }
 
     #[test]
     fn a_429_pauses_the_channel_whatever_stands_in_it() {
-        for body in ["", "<html>", "invalid_payload_is_not_a_word_of_it!", r#"{"ok":false,"error":"ratelimited"}"#] {
-            let Sent::Throttled { scope, key, delay, .. } = judged(429, body).sent else { panic!("{body} is not throttled") };
-            assert_eq!((scope, key.as_deref(), delay), (Scope::Recipient, Some("C1"), Some(Duration::from_secs(30))));
+        for body in [
+            "",
+            "<html>",
+            "invalid_payload_is_not_a_word_of_it!",
+            r#"{"ok":false,"error":"ratelimited"}"#,
+        ] {
+            let Sent::Throttled {
+                scope, key, delay, ..
+            } = judged(429, body).sent
+            else {
+                panic!("{body} is not throttled")
+            };
+            assert_eq!(
+                (scope, key.as_deref(), delay),
+                (Scope::Recipient, Some("C1"), Some(Duration::from_secs(30)))
+            );
         }
-        assert_eq!(class_of(&judged(429, "invalid_payload").sent), Class::Throttled(Scope::Recipient));
+        assert_eq!(
+            class_of(&judged(429, "invalid_payload").sent),
+            Class::Throttled(Scope::Recipient)
+        );
     }
 
     #[test]
     fn both_ways_have_their_own_request() {
         let mut sent = message(Channel::Chat, "C1");
         sent.extra = extra(json!({ "blocks": [{ "type": "divider" }], "media_url": "x" }));
-        let api = Slack::new(&account(&[], &[("token", "xoxb-1")]), &tools()).unwrap().request(&sent, &told(0));
+        let api = Slack::new(&account(&[], &[("token", "xoxb-1")]), &tools())
+            .unwrap()
+            .request(&sent, &told(0));
         assert_eq!(api.url, "https://slack.com/api/chat.postMessage");
-        assert!(api.headers.contains(&("authorization".to_owned(), "Bearer xoxb-1".to_owned())));
+        assert!(
+            api.headers
+                .contains(&("authorization".to_owned(), "Bearer xoxb-1".to_owned()))
+        );
         let body: Value = serde_json::from_str(&api.body).unwrap();
-        assert_eq!(body, json!({ "channel": "C1", "text": "Hello", "blocks": [{ "type": "divider" }] }));
+        assert_eq!(
+            body,
+            json!({ "channel": "C1", "text": "Hello", "blocks": [{ "type": "divider" }] })
+        );
 
         let mut hooked = account(&[], &[("webhook_url", HOOK)]);
-        let call = Slack::new(&hooked, &tools()).unwrap().request(&sent, &told(0));
+        let call = Slack::new(&hooked, &tools())
+            .unwrap()
+            .request(&sent, &told(0));
         assert_eq!(call.url, HOOK);
         assert!(!call.body.contains("channel"));
         hooked.base_url = Some("http://127.0.0.1:9/slack".to_owned());
-        let call = Slack::new(&hooked, &tools()).unwrap().request(&sent, &told(0));
-        assert_eq!(call.url, "http://127.0.0.1:9/slack/services/T0/B0/secretpart");
+        let call = Slack::new(&hooked, &tools())
+            .unwrap()
+            .request(&sent, &told(0));
+        assert_eq!(
+            call.url,
+            "http://127.0.0.1:9/slack/services/T0/B0/secretpart"
+        );
     }
 
     #[test]
     fn wrong_messages_and_settings_are_told() {
         let driver = Slack::new(&account(&[], &[("token", "xoxb-1")]), &tools()).unwrap();
-        let pointers = |message: &Message| driver.check(message).into_iter().map(|issue| issue.pointer).collect::<Vec<_>>();
+        let pointers = |message: &Message| {
+            driver
+                .check(message)
+                .into_iter()
+                .map(|issue| issue.pointer)
+                .collect::<Vec<_>>()
+        };
         let mut sent = message(Channel::Chat, "C1");
         assert!(pointers(&sent).is_empty());
         sent.body = String::new();
@@ -327,9 +464,17 @@ mod tests {
         sent.extra = extra(json!({ "blocks": vec![0; 51] }));
         assert_eq!(pointers(&sent), ["/to", "/extra/blocks"]);
 
-        let field = |secrets: &[(&str, &str)]| Slack::new(&account(&[], secrets), &tools()).err().unwrap().field;
+        let field = |secrets: &[(&str, &str)]| {
+            Slack::new(&account(&[], secrets), &tools())
+                .err()
+                .unwrap()
+                .field
+        };
         assert_eq!(field(&[]), "webhook_url");
-        assert_eq!(field(&[("webhook_url", "hooks.slack.com/x")]), "webhook_url");
+        assert_eq!(
+            field(&[("webhook_url", "hooks.slack.com/x")]),
+            "webhook_url"
+        );
         assert_eq!(field(&[("webhook_url", HOOK), ("token", "x")]), "token");
     }
 }

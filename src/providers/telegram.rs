@@ -11,12 +11,20 @@ use serde_json::{Map, Value, json};
 use super::code::row;
 use super::driver::field;
 use super::outcome::{self, Facts, refused};
-use super::{Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Told, Tools};
+use super::{
+    Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope,
+    Told, Tools,
+};
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, LONGEST, retry_after};
 
 /// The keys of an account's settings.
-pub const FIELDS: &[Field] = &[field("token", true, true, "the bot's token, 123456:ABC..., from @BotFather")];
+pub const FIELDS: &[Field] = &[field(
+    "token",
+    true,
+    true,
+    "the bot's token, 123456:ABC..., from @BotFather",
+)];
 
 /// The keys of `extra` that are copied into the request.
 const EXTRA: &[&str] = &[
@@ -81,11 +89,19 @@ pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refuse
     let token = outcome::secret(account, "token")?;
     let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '_' | '-');
     if !token.contains(':') || !token.chars().all(is_fit) {
-        return Err(refused("token", "must be a bot's token: digits, a colon, then letters, digits, - and _"));
+        return Err(refused(
+            "token",
+            "must be a bot's token: digits, a colon, then letters, digits, - and _",
+        ));
     }
     let base = outcome::base_url(account, "https://api.telegram.org")?;
     let url = format!("{base}/bot{token}/sendMessage");
-    Ok(Box::new(Telegram { url, token: token.to_owned(), account: account.clone(), http: tools.http.clone() }))
+    Ok(Box::new(Telegram {
+        url,
+        token: token.to_owned(),
+        account: account.clone(),
+        http: tools.http.clone(),
+    }))
 }
 
 struct Telegram {
@@ -100,12 +116,18 @@ impl Telegram {
         let mut body = Map::new();
         body.insert("chat_id".to_owned(), json!(message.to.address()));
         body.insert("text".to_owned(), json!(message.body));
-        let known = message.extra.iter().filter(|(key, _)| EXTRA.contains(&key.as_str()));
+        let known = message
+            .extra
+            .iter()
+            .filter(|(key, _)| EXTRA.contains(&key.as_str()));
         body.extend(known.map(|(key, value)| (key.clone(), value.clone())));
         Call {
             method: "POST",
             url: self.url.clone(),
-            headers: outcome::headers(&self.account, vec![("content-type", "application/json".to_owned())]),
+            headers: outcome::headers(
+                &self.account,
+                vec![("content-type", "application/json".to_owned())],
+            ),
             body: Value::Object(body).to_string(),
             timeout: told.timeout,
         }
@@ -119,35 +141,71 @@ impl Driver for Telegram {
 
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = Vec::new();
-        let mut issue = |pointer: &str, text: &str| issues.push(Issue { pointer: pointer.to_owned(), message: text.to_owned() });
-        if message.to.address().parse::<i64>().is_err() && !message.to.address().strip_prefix('@').is_some_and(is_name) {
-            issue("/to", "must be a chat's id, a whole number, or a channel's name, such as @news");
+        let mut issue = |pointer: &str, text: &str| {
+            issues.push(Issue {
+                pointer: pointer.to_owned(),
+                message: text.to_owned(),
+            })
+        };
+        if message.to.address().parse::<i64>().is_err()
+            && !message.to.address().strip_prefix('@').is_some_and(is_name)
+        {
+            issue(
+                "/to",
+                "must be a chat's id, a whole number, or a channel's name, such as @news",
+            );
         }
         if message.body.trim().is_empty() {
             issue("/body", "must not be empty");
         }
         let modes = ["HTML", "Markdown", "MarkdownV2"];
-        if message.extra.get("parse_mode").is_some_and(|mode| !mode.as_str().is_some_and(|mode| modes.contains(&mode))) {
+        if message
+            .extra
+            .get("parse_mode")
+            .is_some_and(|mode| !mode.as_str().is_some_and(|mode| modes.contains(&mode)))
+        {
             issue("/extra/parse_mode", "must be HTML, MarkdownV2 or Markdown");
         }
-        for name in ["allow_paid_broadcast", "disable_notification", "protect_content"] {
-            if message.extra.get(name).is_some_and(|value| !value.is_boolean()) {
+        for name in [
+            "allow_paid_broadcast",
+            "disable_notification",
+            "protect_content",
+        ] {
+            if message
+                .extra
+                .get(name)
+                .is_some_and(|value| !value.is_boolean())
+            {
                 issue(&format!("/extra/{name}"), "must be true or false");
             }
         }
         for name in ["link_preview_options", "reply_markup", "reply_parameters"] {
-            if message.extra.get(name).is_some_and(|value| !value.is_object()) {
+            if message
+                .extra
+                .get(name)
+                .is_some_and(|value| !value.is_object())
+            {
                 issue(&format!("/extra/{name}"), "must be an object");
             }
         }
-        if message.extra.get("entities").is_some_and(|value| !value.is_array()) {
+        if message
+            .extra
+            .get("entities")
+            .is_some_and(|value| !value.is_array())
+        {
             issue("/extra/entities", "must be a list");
         }
-        if message.extra.get("message_thread_id").is_some_and(|value| value.as_i64().is_none()) {
+        if message
+            .extra
+            .get("message_thread_id")
+            .is_some_and(|value| value.as_i64().is_none())
+        {
             issue("/extra/message_thread_id", "must be a whole number");
         }
         // Mark-up does not count, so a text with mark-up may be longer than its visible part.
-        if !message.extra.contains_key("parse_mode") && message.body.encode_utf16().count() > TEXT_UNITS {
+        if !message.extra.contains_key("parse_mode")
+            && message.body.encode_utf16().count() > TEXT_UNITS
+        {
             issue("/body", "must have at most 4096 characters");
         }
         issues
@@ -156,8 +214,18 @@ impl Driver for Telegram {
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         Box::pin(async move {
             let hidden = [self.token.as_str(), message.to.address()];
-            match self.http.send(self.request(message, told), &told.stop).await {
-                Ok(answer) => judge(answer.status, &answer.headers, &answer.body, told.now_s, &hidden),
+            match self
+                .http
+                .send(self.request(message, told), &told.stop)
+                .await
+            {
+                Ok(answer) => judge(
+                    answer.status,
+                    &answer.headers,
+                    &answer.body,
+                    told.now_s,
+                    &hidden,
+                ),
                 Err(error) => outcome::unanswered(error, &hidden),
             }
         })
@@ -173,31 +241,47 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, hidden: &[&str
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let description = body["description"].as_str().unwrap_or_default();
     // Behind a proxy the HTTP status may differ from the answer's own.
-    let status = body["error_code"].as_u64().map_or_else(|| status.to_string(), |code| code.to_string());
+    let status = body["error_code"]
+        .as_u64()
+        .map_or_else(|| status.to_string(), |code| code.to_string());
     let parameters = &body["parameters"];
     let word = match () {
         () if body["ok"] == true => "ok",
         () if !parameters["migrate_to_chat_id"].is_null() => "migrated",
         () => description.split(": ").nth(1).unwrap_or(description),
     };
-    let told_delay = parameters["retry_after"].as_f64().map(|seconds| seconds.clamp(0.0, LONGEST.as_secs_f64()));
-    let told_delay = told_delay.map(Duration::from_secs_f64).or_else(|| retry_after(headers, now_s));
+    let told_delay = parameters["retry_after"]
+        .as_f64()
+        .map(|seconds| seconds.clamp(0.0, LONGEST.as_secs_f64()));
+    let told_delay = told_delay
+        .map(Duration::from_secs_f64)
+        .or_else(|| retry_after(headers, now_s));
     let reason = match word {
         "migrated" => "the group has become a supergroup with another id".to_owned(),
         _ => outcome::line(description, hidden),
     };
     let facts = Facts {
-        provider_id: body["result"]["message_id"].as_i64().map(|id| id.to_string()),
+        provider_id: body["result"]["message_id"]
+            .as_i64()
+            .map(|id| id.to_string()),
         key: Some(hidden[1].to_owned()),
         delay: Some(told_delay.unwrap_or(REST)),
         reason,
     };
-    Answer { delay: told_delay, ..Answer::new(outcome::sent(outcome::class(CODES, &status, word), facts), status) }
+    Answer {
+        delay: told_delay,
+        ..Answer::new(
+            outcome::sent(outcome::class(CODES, &status, word), facts),
+            status,
+        )
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire_tests::{account, class_of, example, extra, headers, message, told, tools};
+    use super::super::wire_tests::{
+        account, class_of, example, extra, headers, message, told, tools,
+    };
     use super::*;
     use crate::providers::{Channel, Sent};
 
@@ -208,12 +292,26 @@ mod tests {
         let mut account = account(&[], &[("token", TOKEN)]);
         account.base_url = base_url.map(str::to_owned);
         build(&account, &tools()).unwrap();
-        let url = format!("{}/bot{TOKEN}/sendMessage", base_url.unwrap_or("https://api.telegram.org"));
-        Telegram { url, token: TOKEN.to_owned(), account, http: tools().http }
+        let url = format!(
+            "{}/bot{TOKEN}/sendMessage",
+            base_url.unwrap_or("https://api.telegram.org")
+        );
+        Telegram {
+            url,
+            token: TOKEN.to_owned(),
+            account,
+            http: tools().http,
+        }
     }
 
     fn judged(status: u16, body: &Value) -> Answer {
-        judge(status, &headers(&[]), body.to_string().as_bytes(), 0, &HIDDEN)
+        judge(
+            status,
+            &headers(&[]),
+            body.to_string().as_bytes(),
+            0,
+            &HIDDEN,
+        )
     }
 
     #[test]
@@ -223,14 +321,19 @@ mod tests {
             let status: u16 = status.parse().unwrap();
             let body = match row.code {
                 "ok" => json!({ "ok": true, "result": { "message_id": 7 } }),
-                "migrated" => json!({ "ok": false, "description": "Bad Request: group chat was upgraded",
-                    "parameters": { "migrate_to_chat_id": -100_123 } }),
+                "migrated" => {
+                    json!({ "ok": false, "description": "Bad Request: group chat was upgraded",
+                    "parameters": { "migrate_to_chat_id": -100_123 } })
+                }
                 "" => json!({ "ok": false, "description": "Bad Request: nobody knows" }),
                 code => json!({ "ok": false, "description": format!("Bad Request: {code}") }),
             };
             let answer = judged(status, &body);
             assert_eq!(class_of(&answer.sent), row.class, "{row:?}");
-            assert!(!answer.sent.reason().contains("100123"), "the new id is an address");
+            assert!(
+                !answer.sent.reason().contains("100123"),
+                "the new id is an address"
+            );
         }
     }
 
@@ -238,16 +341,28 @@ mod tests {
     fn a_throttled_chat_is_told_by_the_body() {
         let body = json!({ "ok": false, "error_code": 429, "description": "Too Many Requests: retry after 5",
             "parameters": { "retry_after": 5 } });
-        let Sent::Throttled { scope, key, delay, .. } = judged(429, &body).sent else { panic!("not throttled") };
-        assert_eq!((scope, key.as_deref(), delay), (Scope::Recipient, Some("4711"), Some(Duration::from_secs(5))));
+        let Sent::Throttled {
+            scope, key, delay, ..
+        } = judged(429, &body).sent
+        else {
+            panic!("not throttled")
+        };
+        assert_eq!(
+            (scope, key.as_deref(), delay),
+            (Scope::Recipient, Some("4711"), Some(Duration::from_secs(5)))
+        );
     }
 
     #[test]
     fn the_message_is_sent_with_what_telegram_knows() {
         let mut sent = message(Channel::Chat, "-1001");
-        sent.extra = extra(json!({ "parse_mode": "HTML", "disable_notification": true, "media_url": "x" }));
+        sent.extra =
+            extra(json!({ "parse_mode": "HTML", "disable_notification": true, "media_url": "x" }));
         let call = driver(None).request(&sent, &told(0));
-        assert_eq!(call.url, format!("https://api.telegram.org/bot{TOKEN}/sendMessage"));
+        assert_eq!(
+            call.url,
+            format!("https://api.telegram.org/bot{TOKEN}/sendMessage")
+        );
         let body: Value = serde_json::from_str(&call.body).unwrap();
         let expected = json!({ "chat_id": "-1001", "text": "Hello", "parse_mode": "HTML", "disable_notification": true });
         assert_eq!(body, expected);
@@ -255,7 +370,13 @@ mod tests {
 
     #[test]
     fn wrong_messages_and_settings_are_told() {
-        let pointers = |message: &Message| driver(None).check(message).into_iter().map(|issue| issue.pointer).collect::<Vec<_>>();
+        let pointers = |message: &Message| {
+            driver(None)
+                .check(message)
+                .into_iter()
+                .map(|issue| issue.pointer)
+                .collect::<Vec<_>>()
+        };
         assert!(pointers(&message(Channel::Chat, "-100123")).is_empty());
         assert!(pointers(&message(Channel::Chat, "@news_1")).is_empty());
         let mut long = message(Channel::Chat, "ann");
@@ -264,7 +385,9 @@ mod tests {
         long.body = " ".to_owned();
         assert_eq!(pointers(&long), ["/to", "/body"]);
         for token in ["", "no-colon", "12:a b", "12:../x"] {
-            let refused = build(&account(&[], &[("token", token)]), &tools()).err().unwrap();
+            let refused = build(&account(&[], &[("token", token)]), &tools())
+                .err()
+                .unwrap();
             assert_eq!(refused.field, "token");
             assert!(token.is_empty() || !refused.message.contains(token));
         }
@@ -275,10 +398,15 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
-        let answer = driver(Some(&base)).send(&message(Channel::Chat, "4711"), &told(0)).await;
+        let answer = driver(Some(&base))
+            .send(&message(Channel::Chat, "4711"), &told(0))
+            .await;
         assert_eq!(class_of(&answer.sent), Class::Transient, "{answer:?}");
         assert!(!format!("{answer:?}").contains("AbC"));
         let echo = json!({ "ok": false, "error_code": 400, "description": format!("Bad Request: /bot{TOKEN}/ 4711") });
-        assert_eq!(judged(400, &echo).sent.reason(), "Bad Request: /bot***/ ***");
+        assert_eq!(
+            judged(400, &echo).sent.reason(),
+            "Bad Request: /bot***/ ***"
+        );
     }
 }

@@ -17,7 +17,8 @@ use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider, Refused, Scope, Told, Tools, code,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider,
+    Refused, Scope, Told, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -28,104 +29,381 @@ pub const BASE_URL: &str = "https://api.twilio.com";
 
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[
-    field("account_sid", false, true, "the account: AC and 32 hexadecimal digits"),
-    field("auth_token", true, false, "the account's token; it also checks the signatures of status callbacks"),
-    field("api_key_sid", false, false, "an API key (SK...) to send with instead of the token"),
+    field(
+        "account_sid",
+        false,
+        true,
+        "the account: AC and 32 hexadecimal digits",
+    ),
+    field(
+        "auth_token",
+        true,
+        false,
+        "the account's token; it also checks the signatures of status callbacks",
+    ),
+    field(
+        "api_key_sid",
+        false,
+        false,
+        "an API key (SK...) to send with instead of the token",
+    ),
     field("api_key_secret", true, false, "the API key's secret"),
-    field("from", false, false, "who sends: a number in E.164 form, a short code, or a name of up to 11 letters and digits"),
-    field("messaging_service_sid", false, false, "the messaging service (MG...) that chooses the sender"),
-    field("status_callback", false, false, "where Twilio posts what becomes of messages"),
+    field(
+        "from",
+        false,
+        false,
+        "who sends: a number in E.164 form, a short code, or a name of up to 11 letters and digits",
+    ),
+    field(
+        "messaging_service_sid",
+        false,
+        false,
+        "the messaging service (MG...) that chooses the sender",
+    ),
+    field(
+        "status_callback",
+        false,
+        false,
+        "where Twilio posts what becomes of messages",
+    ),
 ];
 
 /// The meaning of answers. The codes are Twilio's own, from the answer's body.
 pub const CODES: &[Code] = &[
     row("201", "", Class::Accepted, "queued"),
-    row("2xx", "", Class::Ambiguous, "not Twilio's form of an answer"),
+    row(
+        "2xx",
+        "",
+        Class::Ambiguous,
+        "not Twilio's form of an answer",
+    ),
     // Limits.
-    row("4xx", "20429", Class::Throttled(Scope::Account), "too many requests at once; none was processed"),
+    row(
+        "4xx",
+        "20429",
+        Class::Throttled(Scope::Account),
+        "too many requests at once; none was processed",
+    ),
     row(
         "4xx",
         "63017",
         Class::Throttled(Scope::Account),
         "more messages each second than the account and its subaccounts may send",
     ),
-    row("4xx", "21611", Class::Throttled(Scope::Sender), "the sender's queue is full"),
-    row("4xx", "30001", Class::Throttled(Scope::Sender), "the sender's queue is full"),
-    row("4xx", "30022", Class::Throttled(Scope::Sender), "more messages than the sender's 10DLC campaign may send"),
-    row("4xx", "30023", Class::Throttled(Scope::Sender), "the 10DLC campaign's cap of the day is reached"),
-    row("4xx", "30027", Class::Throttled(Scope::Sender), "the 10DLC cap of the day at T-Mobile is reached"),
-    row("4xx", "63018", Class::Throttled(Scope::Sender), "more messages than the sender may send on its channel"),
-    row("4xx", "14107", Class::Throttled(Scope::Recipient), "too many messages to the same number"),
+    row(
+        "4xx",
+        "21611",
+        Class::Throttled(Scope::Sender),
+        "the sender's queue is full",
+    ),
+    row(
+        "4xx",
+        "30001",
+        Class::Throttled(Scope::Sender),
+        "the sender's queue is full",
+    ),
+    row(
+        "4xx",
+        "30022",
+        Class::Throttled(Scope::Sender),
+        "more messages than the sender's 10DLC campaign may send",
+    ),
+    row(
+        "4xx",
+        "30023",
+        Class::Throttled(Scope::Sender),
+        "the 10DLC campaign's cap of the day is reached",
+    ),
+    row(
+        "4xx",
+        "30027",
+        Class::Throttled(Scope::Sender),
+        "the 10DLC cap of the day at T-Mobile is reached",
+    ),
+    row(
+        "4xx",
+        "63018",
+        Class::Throttled(Scope::Sender),
+        "more messages than the sender may send on its channel",
+    ),
+    row(
+        "4xx",
+        "14107",
+        Class::Throttled(Scope::Recipient),
+        "too many messages to the same number",
+    ),
     // Problems of the recipient.
-    row("4xx", "21610", Class::Suppress, "the recipient has unsubscribed"),
-    row("4xx", "21211", Class::Recipient, "the recipient's number is not valid"),
-    row("4xx", "21214", Class::Recipient, "the recipient's number cannot be reached"),
-    row("4xx", "21217", Class::Recipient, "the recipient's number does not appear to be valid"),
-    row("4xx", "21219", Class::Recipient, "a trial account may not send to this number"),
-    row("4xx", "21265", Class::Recipient, "a short code cannot receive"),
-    row("4xx", "21608", Class::Recipient, "a trial account may not send to this number"),
-    row("4xx", "21612", Class::Recipient, "there is no route from the sender to the recipient"),
-    row("4xx", "21614", Class::Recipient, "the recipient's number is no mobile number"),
-    row("4xx", "21635", Class::Recipient, "the recipient's number is a landline"),
-    row("4xx", "30004", Class::Recipient, "the recipient's number is blocked"),
-    row("4xx", "30005", Class::Recipient, "the recipient's number is unknown"),
-    row("4xx", "30006", Class::Recipient, "the recipient's number is a landline or its carrier cannot be reached"),
-    row("4xx", "30011", Class::Recipient, "the recipient's phone takes no media"),
-    row("4xx", "30450", Class::Recipient, "Twilio protects the recipient's prefix from fraud"),
-    row("4xx", "30453", Class::Recipient, "Twilio protects the recipient's prefix from fraud"),
+    row(
+        "4xx",
+        "21610",
+        Class::Suppress,
+        "the recipient has unsubscribed",
+    ),
+    row(
+        "4xx",
+        "21211",
+        Class::Recipient,
+        "the recipient's number is not valid",
+    ),
+    row(
+        "4xx",
+        "21214",
+        Class::Recipient,
+        "the recipient's number cannot be reached",
+    ),
+    row(
+        "4xx",
+        "21217",
+        Class::Recipient,
+        "the recipient's number does not appear to be valid",
+    ),
+    row(
+        "4xx",
+        "21219",
+        Class::Recipient,
+        "a trial account may not send to this number",
+    ),
+    row(
+        "4xx",
+        "21265",
+        Class::Recipient,
+        "a short code cannot receive",
+    ),
+    row(
+        "4xx",
+        "21608",
+        Class::Recipient,
+        "a trial account may not send to this number",
+    ),
+    row(
+        "4xx",
+        "21612",
+        Class::Recipient,
+        "there is no route from the sender to the recipient",
+    ),
+    row(
+        "4xx",
+        "21614",
+        Class::Recipient,
+        "the recipient's number is no mobile number",
+    ),
+    row(
+        "4xx",
+        "21635",
+        Class::Recipient,
+        "the recipient's number is a landline",
+    ),
+    row(
+        "4xx",
+        "30004",
+        Class::Recipient,
+        "the recipient's number is blocked",
+    ),
+    row(
+        "4xx",
+        "30005",
+        Class::Recipient,
+        "the recipient's number is unknown",
+    ),
+    row(
+        "4xx",
+        "30006",
+        Class::Recipient,
+        "the recipient's number is a landline or its carrier cannot be reached",
+    ),
+    row(
+        "4xx",
+        "30011",
+        Class::Recipient,
+        "the recipient's phone takes no media",
+    ),
+    row(
+        "4xx",
+        "30450",
+        Class::Recipient,
+        "Twilio protects the recipient's prefix from fraud",
+    ),
+    row(
+        "4xx",
+        "30453",
+        Class::Recipient,
+        "Twilio protects the recipient's prefix from fraud",
+    ),
     // Problems of the account.
-    row("*", "20003", Class::Account, "the credentials are not valid"),
-    row("*", "20005", Class::Account, "the account is suspended or closed"),
+    row(
+        "*",
+        "20003",
+        Class::Account,
+        "the credentials are not valid",
+    ),
+    row(
+        "*",
+        "20005",
+        Class::Account,
+        "the account is suspended or closed",
+    ),
     row("*", "20006", Class::Account, "access is denied"),
-    row("*", "20008", Class::Account, "test credentials cannot do this"),
+    row(
+        "*",
+        "20008",
+        Class::Account,
+        "test credentials cannot do this",
+    ),
     row("*", "10001", Class::Account, "the account is not active"),
-    row("*", "10002", Class::Account, "a trial account cannot do this"),
+    row(
+        "*",
+        "10002",
+        Class::Account,
+        "a trial account cannot do this",
+    ),
     row("*", "30002", Class::Account, "the account is suspended"),
     row("*", "90010", Class::Account, "the account is not active"),
     // Temporary failures.
-    row("*", "30003", Class::Transient, "the recipient's phone cannot be reached at present"),
-    row("*", "30008", Class::Transient, "unknown error of the carrier"),
-    row("*", "30410", Class::Transient, "the carrier did not answer in time"),
+    row(
+        "*",
+        "30003",
+        Class::Transient,
+        "the recipient's phone cannot be reached at present",
+    ),
+    row(
+        "*",
+        "30008",
+        Class::Transient,
+        "unknown error of the carrier",
+    ),
+    row(
+        "*",
+        "30410",
+        Class::Transient,
+        "the carrier did not answer in time",
+    ),
     row("*", "20500", Class::Transient, "internal error"),
     row("*", "20503", Class::Transient, "the service is unavailable"),
     // Problems of the request, and an unknown account.
     row("4xx", "20404", Class::Account, "there is no such account"),
     row("4xx", "21212", Class::Request, "the sender is not valid"),
-    row("4xx", "21266", Class::Request, "sender and recipient are the same"),
-    row("4xx", "21408", Class::Request, "the account does not send to this region; it is allowed in Twilio's console"),
+    row(
+        "4xx",
+        "21266",
+        Class::Request,
+        "sender and recipient are the same",
+    ),
+    row(
+        "4xx",
+        "21408",
+        Class::Request,
+        "the account does not send to this region; it is allowed in Twilio's console",
+    ),
     row("4xx", "21602", Class::Request, "the body is missing"),
     row("4xx", "21603", Class::Request, "the sender is missing"),
     row("4xx", "21604", Class::Request, "the recipient is missing"),
     row("4xx", "21605", Class::Request, "the body is too long"),
-    row("4xx", "21606", Class::Request, "the sender cannot send text messages, or not to this recipient"),
-    row("4xx", "21609", Class::Request, "the status callback's URL is not valid"),
-    row("4xx", "21617", Class::Request, "the body is longer than 1,600 characters"),
+    row(
+        "4xx",
+        "21606",
+        Class::Request,
+        "the sender cannot send text messages, or not to this recipient",
+    ),
+    row(
+        "4xx",
+        "21609",
+        Class::Request,
+        "the status callback's URL is not valid",
+    ),
+    row(
+        "4xx",
+        "21617",
+        Class::Request,
+        "the body is longer than 1,600 characters",
+    ),
     row("4xx", "21619", Class::Request, "body and media are missing"),
     row("4xx", "21620", Class::Request, "a media URL is not valid"),
-    row("4xx", "21659", Class::Request, "the sender is no number of Twilio"),
-    row("4xx", "21660", Class::Request, "the sender belongs to another account"),
-    row("4xx", "21703", Class::Request, "the messaging service has no senders"),
-    row("4xx", "21705", Class::Request, "the messaging service is not valid"),
-    row("4xx", "30007", Class::Request, "filtered as spam by the carrier or Twilio"),
+    row(
+        "4xx",
+        "21659",
+        Class::Request,
+        "the sender is no number of Twilio",
+    ),
+    row(
+        "4xx",
+        "21660",
+        Class::Request,
+        "the sender belongs to another account",
+    ),
+    row(
+        "4xx",
+        "21703",
+        Class::Request,
+        "the messaging service has no senders",
+    ),
+    row(
+        "4xx",
+        "21705",
+        Class::Request,
+        "the messaging service is not valid",
+    ),
+    row(
+        "4xx",
+        "30007",
+        Class::Request,
+        "filtered as spam by the carrier or Twilio",
+    ),
     row("4xx", "30010", Class::Request, "dearer than max_price"),
-    row("4xx", "30024", Class::Request, "the sender is not provisioned at the carrier"),
-    row("4xx", "30032", Class::Request, "the toll-free sender is not verified"),
-    row("4xx", "30034", Class::Request, "the sender is not registered for 10DLC"),
+    row(
+        "4xx",
+        "30024",
+        Class::Request,
+        "the sender is not provisioned at the carrier",
+    ),
+    row(
+        "4xx",
+        "30032",
+        Class::Request,
+        "the toll-free sender is not verified",
+    ),
+    row(
+        "4xx",
+        "30034",
+        Class::Request,
+        "the sender is not registered for 10DLC",
+    ),
     // Statuses without a known code in the body.
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "access is denied"),
     row("404", "", Class::Account, "there is no such account"),
     row("408", "", Class::Transient, "the request took too long"),
-    row("429", "", Class::Throttled(Scope::Account), "too many requests"),
-    row("504", "", Class::Ambiguous, "a gateway got no answer, so it may have been sent"),
+    row(
+        "429",
+        "",
+        Class::Throttled(Scope::Account),
+        "too many requests",
+    ),
+    row(
+        "504",
+        "",
+        Class::Ambiguous,
+        "a gateway got no answer, so it may have been sent",
+    ),
     row("5xx", "", Class::Transient, "an error of the server"),
-    row("*", "", Class::Request, "anything else would be answered the same again"),
+    row(
+        "*",
+        "",
+        Class::Request,
+        "anything else would be answered the same again",
+    ),
 ];
 
 /// The delays to assume for codes that come without one, in seconds. Too many requests (`20429`,
 /// 429) are not listed: the throttle's own back-off is better than a guess, because a delay that is
 /// given here overrides it.
-const DELAYS: &[(&str, u64)] = &[("63017", 1), ("14107", 30), ("21611", 60), ("30001", 60), ("30023", 3600), ("30027", 3600)];
+const DELAYS: &[(&str, u64)] = &[
+    ("63017", 1),
+    ("14107", 30),
+    ("21611", 60),
+    ("30001", 60),
+    ("30023", 3600),
+    ("30027", 3600),
+];
 
 /// The keys of a message's `extra` and their types.
 const EXTRA: &[(&str, Kind)] = &[
@@ -167,7 +445,10 @@ impl Twilio {
     fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
         let sid = outcome::option(account, "account_sid")?;
         if !is_sid(sid, "AC") {
-            return Err(refused("account_sid", "must be AC and letters and digits, as Twilio's console shows it"));
+            return Err(refused(
+                "account_sid",
+                "must be AC and letters and digits, as Twilio's console shows it",
+            ));
         }
         let authorization = match words::either(account, "api_key_sid") {
             Some(key) => words::basic(key, outcome::secret(account, "api_key_secret")?),
@@ -179,11 +460,17 @@ impl Twilio {
         }
         let service = account.option("messaging_service_sid");
         if service.is_some_and(|service| !is_sid(service, "MG")) {
-            return Err(refused("messaging_service_sid", "must be MG and letters and digits, as Twilio's console shows it"));
+            return Err(refused(
+                "messaging_service_sid",
+                "must be MG and letters and digits, as Twilio's console shows it",
+            ));
         }
         let callback = account.option("status_callback");
         if callback.is_some_and(|url| !is_web_url(url)) {
-            return Err(refused("status_callback", "must be a URL such as https://example.com/events"));
+            return Err(refused(
+                "status_callback",
+                "must be a URL such as https://example.com/events",
+            ));
         }
         let base = outcome::base_url(account, BASE_URL)?;
         Ok(Self {
@@ -209,10 +496,15 @@ impl Twilio {
     /// Checks the time at which Twilio shall send a message. Twilio checks itself how far off that
     /// time may be, by its own clock.
     fn check_schedule(&self, message: &Message) -> Vec<Issue> {
-        let Some(at) = arguments::extra_text(message, "send_at") else { return Vec::new() };
+        let Some(at) = arguments::extra_text(message, "send_at") else {
+            return Vec::new();
+        };
         let mut issues = Vec::new();
         if at.parse::<jiff::Timestamp>().is_err() {
-            issues.push(issue("/extra/send_at", "must be a time of ISO 8601 with its zone, such as 2026-11-24T18:00:00Z"));
+            issues.push(issue(
+                "/extra/send_at",
+                "must be a time of ISO 8601 with its zone, such as 2026-11-24T18:00:00Z",
+            ));
         }
         if self.sender(message).1.is_none() {
             issues.push(issue(
@@ -227,34 +519,72 @@ impl Twilio {
     pub fn request(&self, message: &Message, now_s: i64, timeout: Duration) -> Call {
         let (from, service) = self.sender(message);
         let text = |key| arguments::extra_text(message, key).map(str::to_owned);
-        let left = message.expires_at_s.map(|at| (at - now_s).clamp(1, VALIDITY_S));
-        let validity = message.extra.get("validity_period").and_then(Value::as_i64).or(left);
+        let left = message
+            .expires_at_s
+            .map(|at| (at - now_s).clamp(1, VALIDITY_S));
+        let validity = message
+            .extra
+            .get("validity_period")
+            .and_then(Value::as_i64)
+            .or(left);
         let scheduled = text("send_at");
         let mut fields = vec![("To".to_owned(), message.to.address().to_owned())];
-        let mut put = |name: &str, value: Option<String>| fields.extend(value.map(|value| (name.to_owned(), value)));
+        let mut put = |name: &str, value: Option<String>| {
+            fields.extend(value.map(|value| (name.to_owned(), value)))
+        };
         put("From", from.map(str::to_owned));
         put("MessagingServiceSid", service.map(str::to_owned));
-        put("Body", Some(message.body.clone()).filter(|body| !body.is_empty()));
+        put(
+            "Body",
+            Some(message.body.clone()).filter(|body| !body.is_empty()),
+        );
         for url in arguments::extra_texts(message, "media_url") {
             put("MediaUrl", Some(url.to_owned()));
         }
         put("ContentSid", text("content_sid"));
-        put("ContentVariables", message.extra.get("content_variables").map(Value::to_string));
+        put(
+            "ContentVariables",
+            message.extra.get("content_variables").map(Value::to_string),
+        );
         put("StatusCallback", self.callback.clone());
-        put("ScheduleType", scheduled.as_ref().map(|_| "fixed".to_owned()));
+        put(
+            "ScheduleType",
+            scheduled.as_ref().map(|_| "fixed".to_owned()),
+        );
         // Twilio counts the validity of a scheduled message from its scheduled time, so ours would
         // be wrong.
-        put("ValidityPeriod", validity.filter(|_| scheduled.is_none()).map(|seconds| seconds.to_string()));
+        put(
+            "ValidityPeriod",
+            validity
+                .filter(|_| scheduled.is_none())
+                .map(|seconds| seconds.to_string()),
+        );
         put("SendAt", scheduled);
         put("MaxPrice", text("max_price"));
-        put("SmartEncoded", message.extra.get("smart_encoded").and_then(Value::as_bool).map(|flag| flag.to_string()));
+        put(
+            "SmartEncoded",
+            message
+                .extra
+                .get("smart_encoded")
+                .and_then(Value::as_bool)
+                .map(|flag| flag.to_string()),
+        );
         let headers = [
             ("authorization", self.authorization.clone()),
-            ("content-type", "application/x-www-form-urlencoded".to_owned()),
+            (
+                "content-type",
+                "application/x-www-form-urlencoded".to_owned(),
+            ),
             ("accept", "application/json".to_owned()),
         ];
         let headers = outcome::headers(&self.account, headers.into());
-        Call { method: "POST", url: self.url.clone(), headers, body: words::form(&fields), timeout }
+        Call {
+            method: "POST",
+            url: self.url.clone(),
+            headers,
+            body: words::form(&fields),
+            timeout,
+        }
     }
 
     /// Maps an answer to an outcome.
@@ -267,7 +597,8 @@ impl Twilio {
         };
         let status = answer.status.to_string();
         let sid = body["sid"].as_str();
-        let class = match code::find(CODES, &status, &told).map_or(Class::Request, |row| row.class) {
+        let class = match code::find(CODES, &status, &told).map_or(Class::Request, |row| row.class)
+        {
             Class::Accepted if sid.is_none() => Class::Ambiguous,
             class => class,
         };
@@ -277,8 +608,13 @@ impl Twilio {
             Class::Throttled(Scope::Recipient) => Some(message.to.address().to_owned()),
             _ => None,
         };
-        let own = DELAYS.iter().find(|(code, _)| *code == told).map(|(_, seconds)| Duration::from_secs(*seconds));
-        let text = body["message"].as_str().map_or_else(|| words::foreign(&answer.body, "Twilio"), str::to_owned);
+        let own = DELAYS
+            .iter()
+            .find(|(code, _)| *code == told)
+            .map(|(_, seconds)| Duration::from_secs(*seconds));
+        let text = body["message"]
+            .as_str()
+            .map_or_else(|| words::foreign(&answer.body, "Twilio"), str::to_owned);
         let facts = Facts {
             provider_id: sid.map(str::to_owned),
             key,
@@ -286,7 +622,11 @@ impl Twilio {
             reason: words::reason(&self.account, answer.status, &told, &text),
         };
         let delay = retry_after(&answer.headers, now_s);
-        Answer { quota: quota(&answer.headers, now_s), delay, ..Answer::new(outcome::sent(class, facts), status) }
+        Answer {
+            quota: quota(&answer.headers, now_s),
+            delay,
+            ..Answer::new(outcome::sent(class, facts), status)
+        }
     }
 }
 
@@ -299,7 +639,10 @@ impl Driver for Twilio {
         let mut issues = arguments::check_extra(message, EXTRA);
         match message.from.as_deref() {
             Some(from) if !is_sender(from) && !is_sid(from, "MG") => {
-                issues.push(issue("/from", format!("must be {SENDERS}, or a messaging service (MG...)")));
+                issues.push(issue(
+                    "/from",
+                    format!("must be {SENDERS}, or a messaging service (MG...)"),
+                ));
             }
             None if self.from.is_none() && self.service.is_none() => {
                 issues.push(issue(
@@ -313,54 +656,80 @@ impl Driver for Twilio {
         issues.extend(self.check_schedule(message));
         let media = arguments::extra_texts(message, "media_url");
         if media.len() > MEDIA || media.iter().any(|url| !is_web_url(url)) {
-            issues.push(issue("/extra/media_url", "must be at most 10 URLs that begin with http:// or https://"));
+            issues.push(issue(
+                "/extra/media_url",
+                "must be at most 10 URLs that begin with http:// or https://",
+            ));
         }
         let validity = message.extra.get("validity_period").and_then(Value::as_i64);
         if validity.is_some_and(|seconds| !(1..=VALIDITY_S).contains(&seconds)) {
-            issues.push(issue("/extra/validity_period", "must be 1 to 36000 seconds"));
+            issues.push(issue(
+                "/extra/validity_period",
+                "must be 1 to 36000 seconds",
+            ));
         }
         if arguments::extra_text(message, "content_sid").is_some_and(|sid| !is_sid(sid, "HX")) {
-            issues.push(issue("/extra/content_sid", "must be HX and letters and digits, as Twilio's console shows it"));
+            issues.push(issue(
+                "/extra/content_sid",
+                "must be HX and letters and digits, as Twilio's console shows it",
+            ));
         }
-        if arguments::extra_text(message, "max_price")
-            .is_some_and(|price| !price.parse::<f64>().is_ok_and(|price| price.is_finite() && price >= 0.0))
-        {
+        if arguments::extra_text(message, "max_price").is_some_and(|price| {
+            !price
+                .parse::<f64>()
+                .is_ok_and(|price| price.is_finite() && price >= 0.0)
+        }) {
             issues.push(issue("/extra/max_price", "must be a price, such as 0.05"));
         }
-        let has_more = ["media_url", "content_sid"].iter().any(|key| message.extra.contains_key(*key));
+        let has_more = ["media_url", "content_sid"]
+            .iter()
+            .any(|key| message.extra.contains_key(*key));
         if chars > BODY_CHARS {
-            issues.push(issue("/body", format!("has {chars} characters; at most {BODY_CHARS} are allowed")));
+            issues.push(issue(
+                "/body",
+                format!("has {chars} characters; at most {BODY_CHARS} are allowed"),
+            ));
         } else if chars == 0 && !has_more {
-            issues.push(issue("/body", "must not be empty without extra.media_url or extra.content_sid"));
+            issues.push(issue(
+                "/body",
+                "must not be empty without extra.media_url or extra.content_sid",
+            ));
         }
         issues
     }
 
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         let call = self.request(message, told.now_s, told.timeout);
-        exchange(&self.http, call, told, |answer| self.judge(message, &answer, told.now_s))
+        exchange(&self.http, call, told, |answer| {
+            self.judge(message, &answer, told.now_s)
+        })
     }
 }
 
 /// The permitted senders, completing "must be …".
-const SENDERS: &str =
-    "a number in E.164 form such as +15550100, a short code of 3 to 8 digits, or a name of up to 11 letters, digits and blanks";
+const SENDERS: &str = "a number in E.164 form such as +15550100, a short code of 3 to 8 digits, or a name of up to 11 letters, digits and blanks";
 
 fn is_sender(text: &str) -> bool {
     let is_code = (3..=8).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_name = (1..=11).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b" -_&".contains(&byte))
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b" -_&".contains(&byte))
         && text.bytes().any(|byte| byte.is_ascii_alphabetic());
     is_code || is_name || words::is_e164(text.strip_prefix("whatsapp:").unwrap_or(text))
 }
 
 fn is_sid(text: &str, prefix: &str) -> bool {
     let rest = text.strip_prefix(prefix).unwrap_or_default();
-    (1..=64).contains(&rest.len()) && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
+    (1..=64).contains(&rest.len())
+        && rest
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte))
 }
 
 fn is_web_url(text: &str) -> bool {
-    url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+    url::Url::parse(text)
+        .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
 }
 
 #[cfg(test)]

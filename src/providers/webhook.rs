@@ -14,7 +14,8 @@ use url::Url;
 use super::driver::field;
 use super::outcome::{self, Facts, refused};
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope, Sent, Told, Tools, Unanswered,
+    Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope,
+    Sent, Told, Tools, Unanswered,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, any_delay};
@@ -30,7 +31,12 @@ pub const FIELDS: &[Field] = &[
 const NAME: &str = "ACCOUNT";
 
 const fn row(status: &'static str, class: Class, about: &'static str) -> Code {
-    Code { status, code: "", class, about }
+    Code {
+        status,
+        code: "",
+        class,
+        about,
+    }
 }
 
 /// The meaning of answers.
@@ -62,18 +68,31 @@ struct Webhook {
 impl Webhook {
     fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
         if account.base_url.is_some() {
-            return Err(refused("base_url", "cannot be set: each message brings its own URL"));
+            return Err(refused(
+                "base_url",
+                "cannot be set: each message brings its own URL",
+            ));
         }
         let text = outcome::secret(account, "signing_secret")?;
         let variable = (format!("{PREFIX}{NAME}"), text.to_owned());
         let unread = |_: &str| Err(std::io::ErrorKind::Unsupported.into());
-        let secrets = Secrets::from_variables([variable], unread).map_err(|error| refused("signing_secret", error.message))?;
-        Ok(Self { secrets, account: account.clone(), guarded: tools.guarded.clone() })
+        let secrets = Secrets::from_variables([variable], unread)
+            .map_err(|error| refused("signing_secret", error.message))?;
+        Ok(Self {
+            secrets,
+            account: account.clone(),
+            guarded: tools.guarded.clone(),
+        })
     }
 
     fn request(&self, message: &Message, told: &Told) -> Call {
         let mut headers = vec![("content-type", "application/json".to_owned())];
-        headers.extend(self.secrets.sign(NAME, &message.id, told.now_s, message.body.as_bytes()).into_iter().flatten());
+        headers.extend(
+            self.secrets
+                .sign(NAME, &message.id, told.now_s, message.body.as_bytes())
+                .into_iter()
+                .flatten(),
+        );
         Call {
             method: "POST",
             url: message.to.address().to_owned(),
@@ -92,17 +111,32 @@ impl Driver for Webhook {
     fn check(&self, message: &Message) -> Vec<Issue> {
         let mut issues = Vec::new();
         let wrong = self.guarded.check_url(message.to.address()).err();
-        issues.extend(wrong.map(|message| Issue { pointer: "/to".to_owned(), message }));
+        issues.extend(wrong.map(|message| Issue {
+            pointer: "/to".to_owned(),
+            message,
+        }));
         if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(&message.body) {
-            issues.push(Issue { pointer: "/body".to_owned(), message: format!("must be JSON: {error}") });
+            issues.push(Issue {
+                pointer: "/body".to_owned(),
+                message: format!("must be JSON: {error}"),
+            });
         }
         issues
     }
 
     fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
         Box::pin(async move {
-            match self.guarded.send(self.request(message, told), &told.stop).await {
-                Ok(answer) => judge(answer.status, &answer.headers, told.now_s, message.to.address()),
+            match self
+                .guarded
+                .send(self.request(message, told), &told.stop)
+                .await
+            {
+                Ok(answer) => judge(
+                    answer.status,
+                    &answer.headers,
+                    told.now_s,
+                    message.to.address(),
+                ),
                 Err(error) => unanswered(error, message.to.address(), told.stop.is_cancelled()),
             }
         })
@@ -118,7 +152,10 @@ fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> Answer {
         delay: any_delay(headers, now_s),
         reason: format!("the endpoint answered {status}"),
     };
-    Answer::new(outcome::sent(outcome::class(CODES, &status, ""), facts), status)
+    Answer::new(
+        outcome::sent(outcome::class(CODES, &status, ""), facts),
+        status,
+    )
 }
 
 /// Maps a missing answer to an outcome. Unlike with other drivers, an unreachable endpoint pauses
@@ -131,7 +168,12 @@ fn unanswered(error: Unanswered, to: &str, is_stopped: bool) -> Answer {
         Sent::Transient { reason } => {
             // A stopping worker says nothing about the endpoint.
             let delay = is_stopped.then_some(Duration::ZERO);
-            Sent::Throttled { scope: Scope::Recipient, key: Some(to.to_owned()), delay, reason }
+            Sent::Throttled {
+                scope: Scope::Recipient,
+                key: Some(to.to_owned()),
+                delay,
+                reason,
+            }
         }
         other => other,
     };
@@ -156,17 +198,29 @@ mod tests {
     #[test]
     fn every_row_is_what_its_answer_becomes() {
         for row in CODES {
-            let status: u16 = if row.status == "*" { 102 } else { example(row.status).parse().unwrap() };
+            let status: u16 = if row.status == "*" {
+                102
+            } else {
+                example(row.status).parse().unwrap()
+            };
             let answer = judge(status, &headers(&[("retry-after", "7")]), 0, TO);
             assert_eq!(class_of(&answer.sent), row.class, "{row:?}");
             assert!(!answer.sent.reason().contains("example"));
             if let Sent::Throttled { key, delay, .. } = answer.sent {
-                assert_eq!((key.as_deref(), delay), (Some(TO), Some(Duration::from_secs(7))), "{row:?}");
+                assert_eq!(
+                    (key.as_deref(), delay),
+                    (Some(TO), Some(Duration::from_secs(7))),
+                    "{row:?}"
+                );
             }
         }
         for status in [500, 502, 503, 504, 599] {
             let class = class_of(&judge(status, &headers(&[]), 0, TO).sent);
-            assert_eq!(class, Class::Throttled(Scope::Recipient), "{status} must not open the account's breaker");
+            assert_eq!(
+                class,
+                Class::Throttled(Scope::Recipient),
+                "{status} must not open the account's breaker"
+            );
         }
     }
 
@@ -175,25 +229,55 @@ mod tests {
         let mut sent = message(Channel::Webhook, TO);
         sent.id = "msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned();
         sent.body = r#"{"test": 2432232314}"#.to_owned();
-        let call = driver(&format!("{SECRET} whsec_{}", "A".repeat(32))).request(&sent, &told(1_614_265_330));
-        let header = |name: &str| call.headers.iter().find(|(other, _)| other == name).unwrap().1.clone();
+        let call = driver(&format!("{SECRET} whsec_{}", "A".repeat(32)))
+            .request(&sent, &told(1_614_265_330));
+        let header = |name: &str| {
+            call.headers
+                .iter()
+                .find(|(other, _)| other == name)
+                .unwrap()
+                .1
+                .clone()
+        };
         assert_eq!(
-            (call.url.as_str(), header("webhook-id"), header("webhook-timestamp")),
+            (
+                call.url.as_str(),
+                header("webhook-id"),
+                header("webhook-timestamp")
+            ),
             (TO, sent.id, "1614265330".to_owned())
         );
         let signatures = header("webhook-signature");
-        assert!(signatures.starts_with("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE= v1,"), "{signatures}");
+        assert!(
+            signatures.starts_with("v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE= v1,"),
+            "{signatures}"
+        );
     }
 
     #[test]
     fn an_endpoint_out_of_reach_is_no_fault_of_the_account() {
-        let unsent = unanswered(Unanswered::Unsent("could not connect to hooks.example.com".to_owned()), TO, false);
+        let unsent = unanswered(
+            Unanswered::Unsent("could not connect to hooks.example.com".to_owned()),
+            TO,
+            false,
+        );
         assert_eq!(class_of(&unsent.sent), Class::Throttled(Scope::Recipient));
         assert_eq!(unsent.sent.reason(), "could not connect to ***");
-        let lost = unanswered(Unanswered::Ambiguous("no answer within 5 ms".to_owned()), TO, false);
+        let lost = unanswered(
+            Unanswered::Ambiguous("no answer within 5 ms".to_owned()),
+            TO,
+            false,
+        );
         assert_eq!(class_of(&lost.sent), Class::Ambiguous);
-        let inside = unanswered(Unanswered::Refused("hooks.example.com is inside".to_owned()), TO, false);
-        assert_eq!((class_of(&inside.sent), inside.sent.reason()), (Class::Request, "*** is inside"));
+        let inside = unanswered(
+            Unanswered::Refused("hooks.example.com is inside".to_owned()),
+            TO,
+            false,
+        );
+        assert_eq!(
+            (class_of(&inside.sent), inside.sent.reason()),
+            (Class::Request, "*** is inside")
+        );
     }
 
     #[test]
@@ -204,18 +288,29 @@ mod tests {
         let pointers = |to: &str, body: &str| {
             let mut message = message(Channel::Webhook, to);
             message.body = body.to_owned();
-            driver.check(&message).into_iter().map(|issue| issue.pointer).collect::<Vec<_>>()
+            driver
+                .check(&message)
+                .into_iter()
+                .map(|issue| issue.pointer)
+                .collect::<Vec<_>>()
         };
         assert!(pointers(TO, "{}").is_empty());
         assert_eq!(pointers(TO, "{"), ["/body"]);
-        assert_eq!(pointers("http://127.0.0.1/x", "{}"), ["/to"], "an address inside");
+        assert_eq!(
+            pointers("http://127.0.0.1/x", "{}"),
+            ["/to"],
+            "an address inside"
+        );
 
         let refused = |account: &Account| Webhook::new(account, &tools).err().unwrap();
         assert_eq!(refused(&account(&[], &[])).field, "signing_secret");
         let short = refused(&account(&[], &[("signing_secret", "whsec_c2hvcnQ=")]));
         assert_eq!(short.field, "signing_secret");
         assert!(!short.to_string().contains("c2hv"));
-        let based = Account { base_url: Some("http://x".to_owned()), ..account(&[], &[("signing_secret", SECRET)]) };
+        let based = Account {
+            base_url: Some("http://x".to_owned()),
+            ..account(&[], &[("signing_secret", SECRET)])
+        };
         assert_eq!(refused(&based).field, "base_url");
     }
 
@@ -231,8 +326,13 @@ mod tests {
             let answer = "HTTP/1.1 302 Found\r\nlocation: /elsewhere\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
-        let answer = driver(SECRET).send(&message(Channel::Webhook, &to), &told(0)).await;
+        let answer = driver(SECRET)
+            .send(&message(Channel::Webhook, &to), &told(0))
+            .await;
         server.await.unwrap();
-        assert_eq!((class_of(&answer.sent), answer.status.as_str()), (Class::Recipient, "302"));
+        assert_eq!(
+            (class_of(&answer.sent), answer.status.as_str()),
+            (Class::Recipient, "302")
+        );
     }
 }

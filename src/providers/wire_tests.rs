@@ -15,8 +15,14 @@ use crate::outbound::retry_after::Headers;
 pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
     Account {
         name: "main".to_owned(),
-        options: options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-        secrets: secrets.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(value))).collect(),
+        options: options
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        secrets: secrets
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Secret::new(value)))
+            .collect(),
         ..Account::default()
     }
 }
@@ -44,17 +50,27 @@ pub fn extra(value: Value) -> Map<String, Value> {
 /// Builds clients that reach this machine.
 pub fn tools() -> Tools {
     let http = Arc::new(Http::new(Guard::open()).unwrap());
-    Tools { http: http.clone(), guarded: http }
+    Tools {
+        http: http.clone(),
+        guarded: http,
+    }
 }
 
 /// Builds the circumstances of an attempt, with a timeout generous enough for a busy machine.
 pub fn told(now_s: i64) -> Told {
-    Told { now_s, timeout: Duration::from_secs(30), stop: CancellationToken::new() }
+    Told {
+        now_s,
+        timeout: Duration::from_secs(30),
+        stop: CancellationToken::new(),
+    }
 }
 
 /// Builds headers from names and values.
 pub fn headers(pairs: &[(&str, &str)]) -> Headers {
-    pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect()
 }
 
 /// Returns a status that matches a row's pattern.
@@ -72,7 +88,9 @@ pub fn class_of(sent: &Sent) -> Class {
         Sent::Accepted { .. } => Class::Accepted,
         Sent::Throttled { scope, .. } => Class::Throttled(*scope),
         Sent::Transient { .. } | Sent::Unable { .. } => Class::Transient,
-        Sent::PermanentRecipient { suppress: false, .. } => Class::Recipient,
+        Sent::PermanentRecipient {
+            suppress: false, ..
+        } => Class::Recipient,
         Sent::PermanentRecipient { suppress: true, .. } => Class::Suppress,
         Sent::PermanentRequest { .. } => Class::Request,
         Sent::AccountFailure { .. } => Class::Account,
@@ -84,8 +102,15 @@ pub fn class_of(sent: &Sent) -> Class {
 pub fn pem(der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
-    let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
-    format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", lines.join("\n"))
+    let lines: Vec<&str> = text
+        .as_bytes()
+        .chunks(64)
+        .map(|line| std::str::from_utf8(line).unwrap())
+        .collect();
+    format!(
+        "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n",
+        lines.join("\n")
+    )
 }
 
 /// Starts a server that answers each request, given as head and body, with a status and a body.
@@ -108,7 +133,10 @@ pub async fn serve(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'stati
                     }
                 }
                 let (status, body) = answer(&String::from_utf8(request).unwrap());
-                let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+                let head = format!(
+                    "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                    body.len()
+                );
                 let _ = stream.write_all(format!("{head}{body}").as_bytes()).await;
             });
         }
@@ -118,7 +146,11 @@ pub async fn serve(answer: impl Fn(&str) -> (u16, String) + Send + Sync + 'stati
 
 fn is_whole(request: &[u8]) -> bool {
     let text = String::from_utf8_lossy(request).to_lowercase();
-    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "));
     length.is_none_or(|length| body.len() >= length.trim().parse().unwrap())
 }

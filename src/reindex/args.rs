@@ -143,8 +143,7 @@ const NOT_FREE: &str = "is not allowed: a job names a source and a sink of the s
      of its own unless the operator sets allow_reindex_queries";
 
 /// The refusal of a database's URL in a job.
-const NO_URL: &str =
-    "credentials do not belong into a job: put the URL into an environment variable of the workers and name that in \"url_env\"";
+const NO_URL: &str = "credentials do not belong into a job: put the URL into an environment variable of the workers and name that in \"url_env\"";
 
 impl Args {
     /// Parses arguments against the operator's catalogue, or lists everything that is wrong with
@@ -154,7 +153,9 @@ impl Args {
         let source = fields.part("source", |source| self::source(source, catalogue));
         let sink = {
             // An invalid source is one fault, not two: its missing key is no fault of the sink.
-            let key = source.as_ref().map_or(Some(String::new()), |s| (s.key.len() == 1).then(|| s.key[0].clone()));
+            let key = source.as_ref().map_or(Some(String::new()), |s| {
+                (s.key.len() == 1).then(|| s.key[0].clone())
+            });
             fields.part("sink", |sink| self::sink(sink, key, catalogue))
         };
         let batch_docs = fields.number("batch_docs", 500, 1, MAX_BATCH_DOCS);
@@ -166,9 +167,14 @@ impl Args {
         };
         let issues = fields.finish();
         match (source, sink) {
-            (Some(source), Some(sink)) if issues.is_empty() => {
-                Ok(Self { source, sink, batch_docs, batch_bytes, concurrency, on_bad_document })
-            }
+            (Some(source), Some(sink)) if issues.is_empty() => Ok(Self {
+                source,
+                sink,
+                batch_docs,
+                batch_bytes,
+                concurrency,
+                on_bad_document,
+            }),
             _ => Err(issues),
         }
     }
@@ -177,26 +183,45 @@ impl Args {
     /// does not know.
     pub fn unknown(args: &Value, catalogue: &Catalogue) -> Option<String> {
         let (part, name) = Self::lacking(args, catalogue)?;
-        Some(format!("the settings of this worker have no [reindex.{part}s.{name}]"))
+        Some(format!(
+            "the settings of this worker have no [reindex.{part}s.{name}]"
+        ))
     }
 
     /// Returns `source` or `sink` and the name that this process does not know.
     pub fn lacking<'a>(args: &'a Value, catalogue: &Catalogue) -> Option<(&'static str, &'a str)> {
         let name = |part: &str| args.get(part)?.get("name")?.as_str();
-        let source = name("source").filter(|name| !catalogue.sources.contains_key(*name)).map(|name| ("source", name));
-        let sink = name("sink").filter(|name| !catalogue.sinks.contains_key(*name)).map(|name| ("sink", name));
+        let source = name("source")
+            .filter(|name| !catalogue.sources.contains_key(*name))
+            .map(|name| ("source", name));
+        let sink = name("sink")
+            .filter(|name| !catalogue.sinks.contains_key(*name))
+            .map(|name| ("sink", name));
         source.or(sink)
     }
 }
 
 /// Looks up the source or sink that a part names, and reports an unknown name.
-fn named<'p, T>(fields: &mut Fields<'_>, known: &'p BTreeMap<String, T>, part: &str) -> Option<&'p T> {
+fn named<'p, T>(
+    fields: &mut Fields<'_>,
+    known: &'p BTreeMap<String, T>,
+    part: &str,
+) -> Option<&'p T> {
     let name = fields.text("name")?;
     let found = known.get(&name);
     if found.is_none() {
         let names: Vec<_> = known.keys().map(String::as_str).collect();
-        let names = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        fields.issue::<()>("name", format!("is not a {part} of the settings file ([reindex.{part}s.<name>]); known are {names}"));
+        let names = if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        };
+        fields.issue::<()>(
+            "name",
+            format!(
+                "is not a {part} of the settings file ([reindex.{part}s.<name>]); known are {names}"
+            ),
+        );
         fields.any_field = true;
     }
     found
@@ -209,8 +234,15 @@ fn refuse_free<T>(fields: &mut Fields<'_>, part: &str, known: Vec<&String>) -> O
     }
     fields.any_field = true;
     let names: Vec<_> = known.into_iter().map(String::as_str).collect();
-    let names = if names.is_empty() { "there are none yet".to_owned() } else { format!("one of {}", names.join(", ")) };
-    fields.issue("name", format!("is missing: a {part} of the settings file ([reindex.{part}s.<name>]), {names}"))
+    let names = if names.is_empty() {
+        "there are none yet".to_owned()
+    } else {
+        format!("one of {}", names.join(", "))
+    };
+    fields.issue(
+        "name",
+        format!("is missing: a {part} of the settings file ([reindex.{part}s.<name>]), {names}"),
+    )
 }
 
 fn source(fields: &mut Fields<'_>, catalogue: &Catalogue) -> Option<Source> {
@@ -225,32 +257,61 @@ fn source(fields: &mut Fields<'_>, catalogue: &Catalogue) -> Option<Source> {
     fields.refuse("url", NO_URL);
     let database = fields.variable("url_env", DATABASES).map(Hidden::Variable);
     let rows = match (fields.table("table"), fields.text("query")) {
-        (Some(_), Some(_)) => fields.issue("query", "cannot stand beside \"table\": give one of them"),
+        (Some(_), Some(_)) => {
+            fields.issue("query", "cannot stand beside \"table\": give one of them")
+        }
         (Some(table), None) => Some(Rows::Table(table)),
         (None, Some(query)) => select(fields, &query),
         (None, None) if fields.has("table") || fields.has("query") => None,
-        (None, None) => fields.issue("table", "is missing: name a table (\"schema.table\") or give a \"query\""),
+        (None, None) => fields.issue(
+            "table",
+            "is missing: name a table (\"schema.table\") or give a \"query\"",
+        ),
     };
     let key = fields.key(None);
     let columns = fields.columns("columns");
-    Some(Source { database, rights: Rights::default(), rows: rows?, key: key?, columns })
+    Some(Source {
+        database,
+        rights: Rights::default(),
+        rows: rows?,
+        key: key?,
+        columns,
+    })
 }
 
 fn named_source(fields: &mut Fields<'_>, given: &NamedSource) -> Option<Source> {
     let rows = match (fields.text("table"), fields.text("statement")) {
-        (Some(_), Some(_)) => fields.issue("statement", "cannot stand beside \"table\": give one of them"),
-        (Some(table), None) if allows(&given.tables, &table) => fields.table("table").map(Rows::Table),
+        (Some(_), Some(_)) => fields.issue(
+            "statement",
+            "cannot stand beside \"table\": give one of them",
+        ),
+        (Some(table), None) if allows(&given.tables, &table) => {
+            fields.table("table").map(Rows::Table)
+        }
         (Some(_), None) => fields.not_allowed("table", "tables", &given.tables),
         (None, Some(statement)) => match given.statements.get(&statement) {
             Some(query) => Some(Rows::Query(query.clone())),
-            None => fields.not_allowed("statement", "statements", &given.statements.keys().cloned().collect::<Vec<_>>()),
+            None => fields.not_allowed(
+                "statement",
+                "statements",
+                &given.statements.keys().cloned().collect::<Vec<_>>(),
+            ),
         },
         (None, None) if fields.has("table") || fields.has("statement") => None,
-        (None, None) => fields.issue("table", "is missing: name a table, or a \"statement\", of this source"),
+        (None, None) => fields.issue(
+            "table",
+            "is missing: name a table, or a \"statement\", of this source",
+        ),
     };
     let key = fields.key(given.key.as_deref());
     let columns = fields.columns("columns");
-    Some(Source { database: given.database.clone(), rights: given.rights.clone(), rows: rows?, key: key?, columns })
+    Some(Source {
+        database: given.database.clone(),
+        rights: given.rights.clone(),
+        rows: rows?,
+        key: key?,
+        columns,
+    })
 }
 
 /// Accepts one statement that reads; the transaction is read-only besides.
@@ -284,48 +345,97 @@ fn sink(fields: &mut Fields<'_>, key: Option<String>, catalogue: &Catalogue) -> 
         (None, Some(key)) if !fields.has("id") => Some(key),
         _ => fields.issue("id", "must name the column that is the document's id"),
     };
-    if is_elastic { elastic(fields, id, given) } else { full_text(fields, id, given) }
+    if is_elastic {
+        elastic(fields, id, given)
+    } else {
+        full_text(fields, id, given)
+    }
 }
 
 fn elastic(fields: &mut Fields<'_>, id: Option<String>, given: Option<&NamedSink>) -> Option<Sink> {
     let base = match given {
-        Some(NamedSink::Elastic { url, authorization, ca_file, .. }) => {
+        Some(NamedSink::Elastic {
+            url,
+            authorization,
+            ca_file,
+            ..
+        }) => {
             let (authorization, ca_file) = (authorization.clone(), ca_file.clone());
-            Some(Elastic { url: url.clone(), authorization, ca_file, ..Elastic::default() })
+            Some(Elastic {
+                url: url.clone(),
+                authorization,
+                ca_file,
+                ..Elastic::default()
+            })
         }
         _ => {
-            let url = fields.required("url", "is missing: the address of the search engine, e.g. \"http://127.0.0.1:9200\"");
+            let url = fields.required(
+                "url",
+                "is missing: the address of the search engine, e.g. \"http://127.0.0.1:9200\"",
+            );
             let url = url.and_then(|url| address(fields, url));
             let authorization = match fields.variable("authorization_env", AUTHORIZATIONS) {
-                Some(name) if name.ends_with(ORIGINS) => {
-                    fields.issue("authorization_env", "must not name what says where such a text may go")
-                }
+                Some(name) if name.ends_with(ORIGINS) => fields.issue(
+                    "authorization_env",
+                    "must not name what says where such a text may go",
+                ),
                 name => name.map(Hidden::Bound),
             };
-            url.map(|url| Elastic { url, authorization, is_guarded: true, ..Elastic::default() })
+            url.map(|url| Elastic {
+                url,
+                authorization,
+                is_guarded: true,
+                ..Elastic::default()
+            })
         }
     };
-    let index = fields.required("index", "is missing: the name of the index").and_then(|index| index_name(fields, index));
-    let pipeline = fields.text("pipeline").and_then(|pipeline| pipeline_name(fields, pipeline));
+    let index = fields
+        .required("index", "is missing: the name of the index")
+        .and_then(|index| index_name(fields, index));
+    let pipeline = fields
+        .text("pipeline")
+        .and_then(|pipeline| pipeline_name(fields, pipeline));
     let creates = fields.choice("op_type", &["index", "create"]) == Some("create");
     let routing = fields.text("routing");
-    if let Some(NamedSink::Elastic { indexes, pipelines, .. }) = given {
+    if let Some(NamedSink::Elastic {
+        indexes, pipelines, ..
+    }) = given
+    {
         if index.as_ref().is_some_and(|index| !allows(indexes, index)) {
             return fields.not_allowed("index", "indexes", indexes);
         }
-        if pipeline.as_ref().is_some_and(|pipeline| !allows(pipelines, pipeline)) {
+        if pipeline
+            .as_ref()
+            .is_some_and(|pipeline| !allows(pipelines, pipeline))
+        {
             return fields.not_allowed("pipeline", "pipelines", pipelines);
         }
     }
-    Some(Sink::Elastic(Elastic { index: index?, id: id?, pipeline, creates, routing, ..base? }))
+    Some(Sink::Elastic(Elastic {
+        index: index?,
+        id: id?,
+        pipeline,
+        creates,
+        routing,
+        ..base?
+    }))
 }
 
-fn full_text(fields: &mut Fields<'_>, id: Option<String>, given: Option<&NamedSink>) -> Option<Sink> {
+fn full_text(
+    fields: &mut Fields<'_>,
+    id: Option<String>,
+    given: Option<&NamedSink>,
+) -> Option<Sink> {
     let (database, rights) = match given {
-        Some(NamedSink::Postgres { database, rights, .. }) => (database.clone(), rights.clone()),
+        Some(NamedSink::Postgres {
+            database, rights, ..
+        }) => (database.clone(), rights.clone()),
         _ => {
             fields.refuse("url", NO_URL);
-            (fields.variable("url_env", DATABASES).map(Hidden::Variable), Rights::default())
+            (
+                fields.variable("url_env", DATABASES).map(Hidden::Variable),
+                Rights::default(),
+            )
         }
     };
     let table = match (fields.text("table"), given) {
@@ -334,25 +444,45 @@ fn full_text(fields: &mut Fields<'_>, id: Option<String>, given: Option<&NamedSi
         }
         (Some(_), _) => fields.table("table"),
         (None, _) if fields.has("table") => None,
-        (None, _) => fields.issue("table", "is missing: the table to write, e.g. \"search.documents\""),
+        (None, _) => fields.issue(
+            "table",
+            "is missing: the table to write, e.g. \"search.documents\"",
+        ),
     };
     let text = fields.columns("text");
-    let config = fields.text("config").unwrap_or_else(|| "english".to_owned());
-    Some(Sink::Postgres { database, rights, table: table?, text, config, id: id? })
+    let config = fields
+        .text("config")
+        .unwrap_or_else(|| "english".to_owned());
+    Some(Sink::Postgres {
+        database,
+        rights,
+        table: table?,
+        text,
+        config,
+        id: id?,
+    })
 }
 
 fn address(fields: &mut Fields<'_>, url: String) -> Option<String> {
     let url = url.trim_end_matches('/').to_owned();
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"));
     let Some(rest) = rest else {
         return fields.issue("url", "must start with http:// or https://");
     };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if host.is_empty() || rest.contains(['?', '#', ' ', '\n']) {
-        return fields.issue("url", "must be the base address of the search engine, without a query");
+        return fields.issue(
+            "url",
+            "must be the base address of the search engine, without a query",
+        );
     }
     if host.contains('@') {
-        return fields.issue("url", "must not carry a user name or password: use \"authorization_env\"");
+        return fields.issue(
+            "url",
+            "must not carry a user name or password: use \"authorization_env\"",
+        );
     }
     Some(url)
 }
@@ -370,7 +500,10 @@ fn index_name(fields: &mut Fields<'_>, index: String) -> Option<String> {
 fn pipeline_name(fields: &mut Fields<'_>, pipeline: String) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if pipeline.len() > 255 || !pipeline.chars().all(allowed) {
-        return fields.issue("pipeline", "must be 1 to 255 letters, digits or any of - _ .");
+        return fields.issue(
+            "pipeline",
+            "must be 1 to 255 letters, digits or any of - _ .",
+        );
     }
     Some(pipeline)
 }
@@ -390,9 +523,18 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn new(value: &'a Value, pointer: &str) -> Self {
         let pointer = pointer.to_owned();
-        let mut fields = Self { object: value.as_object(), pointer, known: vec![], any_field: false, issues: vec![] };
+        let mut fields = Self {
+            object: value.as_object(),
+            pointer,
+            known: vec![],
+            any_field: false,
+            issues: vec![],
+        };
         if fields.object.is_none() {
-            fields.issues.push(Issue { pointer: fields.pointer.clone(), message: "must be an object".to_owned() });
+            fields.issues.push(Issue {
+                pointer: fields.pointer.clone(),
+                message: "must be an object".to_owned(),
+            });
         }
         fields
     }
@@ -410,13 +552,24 @@ impl<'a> Fields<'a> {
 
     fn issue<T>(&mut self, name: &str, message: impl Into<String>) -> Option<T> {
         let name = name.replace('~', "~0").replace('/', "~1");
-        self.issues.push(Issue { pointer: format!("{}/{name}", self.pointer), message: message.into() });
+        self.issues.push(Issue {
+            pointer: format!("{}/{name}", self.pointer),
+            message: message.into(),
+        });
         None
     }
 
-    fn part<T>(&mut self, name: &'static str, read: impl FnOnce(&mut Fields<'_>) -> Option<T>) -> Option<T> {
+    fn part<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
+    ) -> Option<T> {
         let Some(value) = self.get(name) else {
-            return if self.object.is_some() { self.issue(name, "is missing") } else { None };
+            return if self.object.is_some() {
+                self.issue(name, "is missing")
+            } else {
+                None
+            };
         };
         let mut fields = Fields::new(value, &format!("{}/{name}", self.pointer));
         let part = fields.object.is_some().then(|| read(&mut fields)).flatten();
@@ -450,7 +603,12 @@ impl<'a> Fields<'a> {
         // Variables for database URLs and for headers have separate prefixes, so that a URL is
         // never sent as a header, nor the reverse.
         if !text.chars().all(allowed) || !text.starts_with(start) {
-            return self.issue(name, format!("must name an environment variable of the workers that begins with {start}"));
+            return self.issue(
+                name,
+                format!(
+                    "must name an environment variable of the workers that begins with {start}"
+                ),
+            );
         }
         Some(text)
     }
@@ -471,8 +629,17 @@ impl<'a> Fields<'a> {
     }
 
     fn not_allowed<T>(&mut self, name: &str, setting: &str, allowed: &[String]) -> Option<T> {
-        let list = if allowed.is_empty() { "none".to_owned() } else { allowed.join(", ") };
-        self.issue(name, format!("is not among the {setting} that the settings file allows here; allowed are {list}"))
+        let list = if allowed.is_empty() {
+            "none".to_owned()
+        } else {
+            allowed.join(", ")
+        };
+        self.issue(
+            name,
+            format!(
+                "is not among the {setting} that the settings file allows here; allowed are {list}"
+            ),
+        )
     }
 
     fn table(&mut self, name: &'static str) -> Option<Vec<String>> {
@@ -490,17 +657,27 @@ impl<'a> Fields<'a> {
             _ => None,
         };
         match columns {
-            Some(columns) if !columns.is_empty() && columns.iter().all(|c| !c.is_empty() && !c.contains('\0')) => Some(columns),
+            Some(columns)
+                if !columns.is_empty()
+                    && columns.iter().all(|c| !c.is_empty() && !c.contains('\0')) =>
+            {
+                Some(columns)
+            }
             _ => self.issue(name, "must be a column's name or a list of them"),
         }
     }
 
     fn number(&mut self, name: &'static str, default: u64, least: u64, most: u64) -> usize {
-        let Some(value) = self.get(name) else { return default as usize };
+        let Some(value) = self.get(name) else {
+            return default as usize;
+        };
         match value.as_u64() {
             Some(number) if (least..=most).contains(&number) => number as usize,
             _ => {
-                self.issue::<()>(name, format!("{value} is not allowed: a whole number from {least} to {most}"));
+                self.issue::<()>(
+                    name,
+                    format!("{value} is not allowed: a whole number from {least} to {most}"),
+                );
                 default as usize
             }
         }
@@ -510,12 +687,19 @@ impl<'a> Fields<'a> {
         let value = self.get(name)?;
         let found = allowed.iter().find(|a| value.as_str() == Some(a)).copied();
         if found.is_none() {
-            self.issue::<()>(name, format!("{value} is not allowed: one of {}", allowed.join(", ")));
+            self.issue::<()>(
+                name,
+                format!("{value} is not allowed: one of {}", allowed.join(", ")),
+            );
         }
         found
     }
 
-    fn required_choice(&mut self, name: &'static str, allowed: &[&'static str]) -> Option<&'static str> {
+    fn required_choice(
+        &mut self,
+        name: &'static str,
+        allowed: &[&'static str],
+    ) -> Option<&'static str> {
         if self.get(name).is_none() {
             return self.issue(name, format!("is missing: one of {}", allowed.join(", ")));
         }
@@ -524,9 +708,15 @@ impl<'a> Fields<'a> {
 
     fn finish(mut self) -> Vec<Issue> {
         let all = self.object.into_iter().flat_map(Map::keys);
-        let unknown: Vec<_> = all.filter(|k| !self.known.contains(&k.as_str())).cloned().collect();
+        let unknown: Vec<_> = all
+            .filter(|k| !self.known.contains(&k.as_str()))
+            .cloned()
+            .collect();
         for name in if self.any_field { vec![] } else { unknown } {
-            let message = format!("is not a field of this; known are {}", self.known.join(", "));
+            let message = format!(
+                "is not a field of this; known are {}",
+                self.known.join(", ")
+            );
             self.issue::<()>(&name, message);
         }
         self.issues

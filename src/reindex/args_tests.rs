@@ -13,15 +13,24 @@ fn good() -> Value {
 
 /// A catalogue that allows everything that `allow_queries` can allow.
 fn free() -> Catalogue {
-    Catalogue { allow_queries: true, ..Catalogue::default() }
+    Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    }
 }
 
 fn catalogue() -> Catalogue {
     let source = NamedSource {
         database: Some(Hidden::Variable("SHOP_DATABASE_URL".into())),
-        rights: Rights { role: Some("reader".into()), ..Rights::default() },
+        rights: Rights {
+            role: Some("reader".into()),
+            ..Rights::default()
+        },
         tables: vec!["public.articles".into()],
-        statements: BTreeMap::from([("visible".to_owned(), "select * from articles where not hidden".to_owned())]),
+        statements: BTreeMap::from([(
+            "visible".to_owned(),
+            "select * from articles where not hidden".to_owned(),
+        )]),
         key: None,
     };
     let search = NamedSink::Elastic {
@@ -31,7 +40,11 @@ fn catalogue() -> Catalogue {
         authorization: Some(Hidden::Variable("SEARCH_KEY".into())),
         ca_file: None,
     };
-    let fts = NamedSink::Postgres { database: None, rights: Rights::default(), tables: vec!["search.articles".into()] };
+    let fts = NamedSink::Postgres {
+        database: None,
+        rights: Rights::default(),
+        tables: vec!["search.articles".into()],
+    };
     Catalogue {
         sources: BTreeMap::from([("shop".to_owned(), source)]),
         sinks: BTreeMap::from([("search".to_owned(), search), ("fts".to_owned(), fts)]),
@@ -54,46 +67,99 @@ fn pointers(issues: &[Issue]) -> Vec<&str> {
 fn what_a_job_names_is_resolved_to_what_the_operator_has_written() {
     let args = Args::parse(&named(), &catalogue()).unwrap();
 
-    assert_eq!(args.source.database, Some(Hidden::Variable("SHOP_DATABASE_URL".into())));
+    assert_eq!(
+        args.source.database,
+        Some(Hidden::Variable("SHOP_DATABASE_URL".into()))
+    );
     assert_eq!(args.source.rights.role.as_deref(), Some("reader"));
-    assert_eq!(args.source.rows, Rows::Table(vec!["public".into(), "articles".into()]));
-    let Sink::Elastic(sink) = args.sink else { panic!() };
+    assert_eq!(
+        args.source.rows,
+        Rows::Table(vec!["public".into(), "articles".into()])
+    );
+    let Sink::Elastic(sink) = args.sink else {
+        panic!()
+    };
     assert_eq!(
         (sink.url.as_str(), sink.index.as_str(), sink.id.as_str()),
         ("https://search.example.com:9200", "articles-2", "id")
     );
-    assert_eq!((sink.authorization, sink.is_guarded), (Some(Hidden::Variable("SEARCH_KEY".into())), false));
+    assert_eq!(
+        (sink.authorization, sink.is_guarded),
+        (Some(Hidden::Variable("SEARCH_KEY".into())), false)
+    );
 
     let mut by_statement = named();
-    by_statement["source"] = json!({"name": "shop", "statement": "visible", "key": ["tenant", "id"]});
+    by_statement["source"] =
+        json!({"name": "shop", "statement": "visible", "key": ["tenant", "id"]});
     by_statement["sink"] = json!({"name": "fts", "table": "search.articles", "id": "id"});
     let args = Args::parse(&by_statement, &catalogue()).unwrap();
-    assert_eq!(args.source.rows, Rows::Query("select * from articles where not hidden".into()));
+    assert_eq!(
+        args.source.rows,
+        Rows::Query("select * from articles where not hidden".into())
+    );
     assert!(matches!(args.sink, Sink::Postgres { database: None, .. }));
 }
 
 #[test]
 fn a_job_can_choose_nothing_that_the_operator_has_not_given() {
     let cases = [
-        ("/source/table", json!({"name": "shop", "table": "flyball.job", "key": "id"}), None),
-        ("/source/table", json!({"name": "shop", "table": "articles", "key": "id"}), None),
-        ("/source/statement", json!({"name": "shop", "statement": "select 1 as id", "key": "id"}), None),
-        ("/source/query", json!({"name": "shop", "table": "public.articles", "query": "select 1", "key": "id"}), None),
+        (
+            "/source/table",
+            json!({"name": "shop", "table": "flyball.job", "key": "id"}),
+            None,
+        ),
+        (
+            "/source/table",
+            json!({"name": "shop", "table": "articles", "key": "id"}),
+            None,
+        ),
+        (
+            "/source/statement",
+            json!({"name": "shop", "statement": "select 1 as id", "key": "id"}),
+            None,
+        ),
+        (
+            "/source/query",
+            json!({"name": "shop", "table": "public.articles", "query": "select 1", "key": "id"}),
+            None,
+        ),
         (
             "/source/url_env",
             json!({"name": "shop", "table": "public.articles", "url_env": "REINDEX_DATABASE_X", "key": "id"}),
             None,
         ),
-        ("/source/name", json!({"name": "other", "table": "public.articles", "key": "id"}), None),
-        ("/sink/index", Value::Null, Some(json!({"name": "search", "index": "people"}))),
-        ("/sink/url", Value::Null, Some(json!({"name": "search", "index": "articles-2", "url": "https://evil.example"}))),
-        ("/sink/pipeline", Value::Null, Some(json!({"name": "search", "index": "articles-2", "pipeline": "reroute"}))),
+        (
+            "/source/name",
+            json!({"name": "other", "table": "public.articles", "key": "id"}),
+            None,
+        ),
+        (
+            "/sink/index",
+            Value::Null,
+            Some(json!({"name": "search", "index": "people"})),
+        ),
+        (
+            "/sink/url",
+            Value::Null,
+            Some(json!({"name": "search", "index": "articles-2", "url": "https://evil.example"})),
+        ),
+        (
+            "/sink/pipeline",
+            Value::Null,
+            Some(json!({"name": "search", "index": "articles-2", "pipeline": "reroute"})),
+        ),
         (
             "/sink/authorization_env",
             Value::Null,
-            Some(json!({"name": "search", "index": "articles-2", "authorization_env": "REINDEX_AUTH_X"})),
+            Some(
+                json!({"name": "search", "index": "articles-2", "authorization_env": "REINDEX_AUTH_X"}),
+            ),
         ),
-        ("/sink/table", Value::Null, Some(json!({"name": "fts", "table": "flyball.ready"}))),
+        (
+            "/sink/table",
+            Value::Null,
+            Some(json!({"name": "fts", "table": "flyball.ready"})),
+        ),
     ];
     for (pointer, source, sink) in cases {
         let mut args = named();
@@ -134,26 +200,55 @@ fn without_the_operators_switch_every_field_of_a_jobs_own_is_refused_by_name() {
             "/source/url_env",
         ]
     );
-    assert!(issues.iter().filter(|issue| !issue.pointer.ends_with("name")).all(|i| i.message.contains("allow_reindex_queries")));
-    assert!(issues.iter().any(|issue| issue.message.ends_with("one of fts, search")), "{issues:?}");
+    assert!(
+        issues
+            .iter()
+            .filter(|issue| !issue.pointer.ends_with("name"))
+            .all(|i| i.message.contains("allow_reindex_queries"))
+    );
+    assert!(
+        issues
+            .iter()
+            .any(|issue| issue.message.ends_with("one of fts, search")),
+        "{issues:?}"
+    );
 }
 
 #[test]
 fn variables_of_databases_cannot_be_headers_and_the_other_way_round_even_with_the_switch() {
-    for name in ["REINDEX_DATABASE_URL", "REINDEX_SOURCE_URL", "DATABASE_URL", "REINDEX_AUTH_X_ORIGINS", "REINDEX_AUTH_x-y"] {
+    for name in [
+        "REINDEX_DATABASE_URL",
+        "REINDEX_SOURCE_URL",
+        "DATABASE_URL",
+        "REINDEX_AUTH_X_ORIGINS",
+        "REINDEX_AUTH_x-y",
+    ] {
         let mut args = good();
         args["sink"]["authorization_env"] = json!(name);
-        assert_eq!(pointers(&Args::parse(&args, &free()).unwrap_err()), ["/sink/authorization_env"], "{name}");
+        assert_eq!(
+            pointers(&Args::parse(&args, &free()).unwrap_err()),
+            ["/sink/authorization_env"],
+            "{name}"
+        );
     }
     for name in ["REINDEX_AUTH_X", "DATABASE_URL", "REINDEX_URL"] {
         let mut args = good();
         args["source"]["url_env"] = json!(name);
-        assert_eq!(pointers(&Args::parse(&args, &free()).unwrap_err()), ["/source/url_env"], "{name}");
+        assert_eq!(
+            pointers(&Args::parse(&args, &free()).unwrap_err()),
+            ["/source/url_env"],
+            "{name}"
+        );
     }
     let mut args = good();
     args["sink"]["authorization_env"] = json!("REINDEX_AUTH_X");
-    let Sink::Elastic(sink) = Args::parse(&args, &free()).unwrap().sink else { panic!() };
-    assert_eq!((sink.authorization, sink.is_guarded), (Some(Hidden::Bound("REINDEX_AUTH_X".into())), true));
+    let Sink::Elastic(sink) = Args::parse(&args, &free()).unwrap().sink else {
+        panic!()
+    };
+    assert_eq!(
+        (sink.authorization, sink.is_guarded),
+        (Some(Hidden::Bound("REINDEX_AUTH_X".into())), true)
+    );
 }
 
 #[test]
@@ -163,7 +258,10 @@ fn a_key_that_the_operator_has_set_is_the_key() {
     let mut args = named();
 
     args["source"]["key"] = json!("secret_order");
-    assert_eq!(pointers(&Args::parse(&args, &catalogue).unwrap_err()), ["/source/key"]);
+    assert_eq!(
+        pointers(&Args::parse(&args, &catalogue).unwrap_err()),
+        ["/source/key"]
+    );
 
     args["source"].as_object_mut().unwrap().remove("key");
     assert_eq!(Args::parse(&args, &catalogue).unwrap().source.key, ["id"]);
@@ -173,11 +271,19 @@ fn a_key_that_the_operator_has_set_is_the_key() {
 fn the_smallest_arguments_get_documented_defaults_and_the_key_as_id() {
     let args = Args::parse(&good(), &free()).unwrap();
 
-    assert_eq!((args.batch_docs, args.batch_bytes, args.concurrency), (500, 5_000_000, 8));
-    assert_eq!(args.source.rows, Rows::Table(vec!["public".into(), "articles".into()]));
+    assert_eq!(
+        (args.batch_docs, args.batch_bytes, args.concurrency),
+        (500, 5_000_000, 8)
+    );
+    assert_eq!(
+        args.source.rows,
+        Rows::Table(vec!["public".into(), "articles".into()])
+    );
     assert_eq!(args.sink.id(), "id");
     assert_eq!(args.on_bad_document, OnBadDocument::DeadLetter);
-    let Sink::Elastic(sink) = args.sink else { panic!() };
+    let Sink::Elastic(sink) = args.sink else {
+        panic!()
+    };
     assert_eq!(sink.url, "http://127.0.0.1:9200");
 }
 
@@ -215,9 +321,19 @@ fn every_fault_is_listed_with_its_pointer() {
 
 #[test]
 fn anything_but_an_object_is_refused_without_a_panic() {
-    for bad in [json!(null), json!([]), json!("x"), json!({"source": [], "sink": 3}), json!({}), json!({"source": {"name": 7}})] {
+    for bad in [
+        json!(null),
+        json!([]),
+        json!("x"),
+        json!({"source": [], "sink": 3}),
+        json!({}),
+        json!({"source": {"name": 7}}),
+    ] {
         for catalogue in [free(), catalogue()] {
-            assert!(!Args::parse(&bad, &catalogue).unwrap_err().is_empty(), "{bad}");
+            assert!(
+                !Args::parse(&bad, &catalogue).unwrap_err().is_empty(),
+                "{bad}"
+            );
         }
     }
 }
@@ -231,7 +347,10 @@ fn a_key_of_several_columns_needs_an_id_that_says_which() {
     assert_eq!(issues[0].pointer, "/sink/id");
 
     args["sink"]["id"] = json!("id");
-    assert_eq!(Args::parse(&args, &free()).unwrap().source.key, ["tenant", "id"]);
+    assert_eq!(
+        Args::parse(&args, &free()).unwrap().source.key,
+        ["tenant", "id"]
+    );
 }
 
 #[test]
@@ -241,12 +360,18 @@ fn credentials_in_addresses_are_refused() {
 
     let issues = Args::parse(&args, &free()).unwrap_err();
 
-    assert!(issues[0].message.contains("authorization_env") && !issues[0].message.contains("hunter2"), "{issues:?}");
+    assert!(
+        issues[0].message.contains("authorization_env") && !issues[0].message.contains("hunter2"),
+        "{issues:?}"
+    );
 }
 
 #[test]
 fn a_process_says_which_name_it_does_not_know() {
     assert_eq!(Args::unknown(&named(), &catalogue()), None);
     let told = Args::unknown(&named(), &Catalogue::default()).unwrap();
-    assert_eq!(told, "the settings of this worker have no [reindex.sources.shop]");
+    assert_eq!(
+        told,
+        "the settings of this worker have no [reindex.sources.shop]"
+    );
 }

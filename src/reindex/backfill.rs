@@ -56,7 +56,14 @@ impl ReindexHandler {
     pub fn new(config: Config, own: Option<Database>) -> Result<Self, SetUpError> {
         let guarded = outbound::guarded_client(config.guard.clone(), ANSWER_WITHIN)?;
         let trusted = outbound::guarded_client(Guard::open(), ANSWER_WITHIN)?;
-        Ok(Self { connect: Connect { own, guarded, trusted }, config })
+        Ok(Self {
+            connect: Connect {
+                own,
+                guarded,
+                trusted,
+            },
+            config,
+        })
     }
 
     /// Parses the arguments and checks the address in them.
@@ -66,7 +73,10 @@ impl ReindexHandler {
             && asked.is_guarded
             && let Err(message) = outbound::check_url(&asked.url, &self.config.guard)
         {
-            return Err(vec![Issue { pointer: "/sink/url".to_owned(), message }]);
+            return Err(vec![Issue {
+                pointer: "/sink/url".to_owned(),
+                message,
+            }]);
         }
         Ok(args)
     }
@@ -74,23 +84,43 @@ impl ReindexHandler {
     async fn start(&self, job: &Job, context: &Context) -> Outcome {
         // Another worker's settings may have it, so the job is not at fault.
         if let Some(unknown) = Args::unknown(&job.args, &self.config.catalogue) {
-            return Outcome::Retry { after: None, error: unknown };
+            return Outcome::Retry {
+                after: None,
+                error: unknown,
+            };
         }
         let args = match self.read(&job.args) {
             Ok(args) => args,
             Err(issues) => {
-                let list: Vec<_> = issues.iter().map(|i| format!("{} {}", i.pointer, i.message)).collect();
-                return Outcome::Dead { error: format!("the arguments cannot be used: {}", list.join("; ")) };
+                let list: Vec<_> = issues
+                    .iter()
+                    .map(|i| format!("{} {}", i.pointer, i.message))
+                    .collect();
+                return Outcome::Dead {
+                    error: format!("the arguments cannot be used: {}", list.join("; ")),
+                };
             }
         };
         let sink = match self.connect.sink(&args) {
             Ok(sink) => sink,
-            Err(trouble @ Trouble::Wrong(_)) => return Outcome::Dead { error: trouble.to_string() },
-            Err(trouble) => return Outcome::Retry { after: None, error: trouble.to_string() },
+            Err(trouble @ Trouble::Wrong(_)) => {
+                return Outcome::Dead {
+                    error: trouble.to_string(),
+                };
+            }
+            Err(trouble) => {
+                return Outcome::Retry {
+                    after: None,
+                    error: trouble.to_string(),
+                };
+            }
         };
         match self.connect.source(&args) {
             Ok(source) => backfill(job, context, &args, source, sink).await,
-            Err(error) => Outcome::Retry { after: None, error: error.to_string() },
+            Err(error) => Outcome::Retry {
+                after: None,
+                error: error.to_string(),
+            },
         }
     }
 }
@@ -105,9 +135,22 @@ impl Handler for ReindexHandler {
     }
 
     fn offers(&self) -> BTreeMap<String, String> {
-        let sources = self.config.catalogue.sources.keys().map(|name| format!("source {name}"));
-        let sinks = self.config.catalogue.sinks.keys().map(|name| format!("sink {name}"));
-        sources.chain(sinks).map(|one| (one, String::new())).collect()
+        let sources = self
+            .config
+            .catalogue
+            .sources
+            .keys()
+            .map(|name| format!("source {name}"));
+        let sinks = self
+            .config
+            .catalogue
+            .sinks
+            .keys()
+            .map(|name| format!("sink {name}"));
+        sources
+            .chain(sinks)
+            .map(|one| (one, String::new()))
+            .collect()
     }
 
     fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
@@ -128,14 +171,29 @@ impl Handler for ReindexHandler {
 
 /// Copies everything after the job's checkpoint from `source` to `sink`, at the pace of the job's
 /// throttle.
-pub async fn backfill(job: &Job, context: &Context, args: &Args, source: Arc<dyn Source>, sink: Arc<dyn Sink>) -> Outcome {
+pub async fn backfill(
+    job: &Job,
+    context: &Context,
+    args: &Args,
+    source: Arc<dyn Source>,
+    sink: Arc<dyn Sink>,
+) -> Outcome {
     let throttle = match Name::new(job.throttle.clone()) {
         Ok(throttle) => throttle,
-        Err(error) => return Outcome::Dead { error: error.to_string() },
+        Err(error) => {
+            return Outcome::Dead {
+                error: error.to_string(),
+            };
+        }
     };
     let progress = match context.checkpoints.load(job.id).await {
         Ok(checkpoint) => Progress::resume(checkpoint),
-        Err(error) => return Outcome::Retry { after: None, error: error.to_string() },
+        Err(error) => {
+            return Outcome::Retry {
+                after: None,
+                error: error.to_string(),
+            };
+        }
     };
     let mut run = Backfill {
         job,
@@ -220,7 +278,12 @@ impl Backfill<'_> {
             () = cancelled.cancelled() => return Err(End::Stopped),
             ready = self.prepare(&*source) => ready?,
         }
-        let mut reader = Reader::start(source, self.progress.mark.key.clone(), self.args.batch_docs, self.args.batch_bytes);
+        let mut reader = Reader::start(
+            source,
+            self.progress.mark.key.clone(),
+            self.args.batch_docs,
+            self.args.batch_bytes,
+        );
         let mut read_all = false;
         let mut save = interval(SAVE_EVERY);
         save.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -270,9 +333,14 @@ impl Backfill<'_> {
         for document in page.documents {
             let number = self.window.push(document.key.clone());
             if document.id.is_some() {
-                self.fresh.push_back(Item { number, document, tries: 0 });
+                self.fresh.push_back(Item {
+                    number,
+                    document,
+                    tries: 0,
+                });
             } else {
-                self.progress.refuse(document.key.join(","), "its id is null");
+                self.progress
+                    .refuse(document.key.join(","), "its id is null");
                 self.window.settle(number);
             }
         }
@@ -303,7 +371,9 @@ impl Backfill<'_> {
     /// Returns the number of new documents that may be sent, small enough that the cursor stays
     /// near the newest stored document.
     fn fresh_allowed(&self) -> usize {
-        let Some(next) = self.fresh.front() else { return 0 };
+        let Some(next) = self.fresh.front() else {
+            return 0;
+        };
         if self.again_bytes > self.args.concurrency * self.batch_bytes {
             return 0;
         }
@@ -316,14 +386,31 @@ impl Backfill<'_> {
         let now = Instant::now();
         let want = self.pace.want(self.fitting(now));
         // One unit that costs as many tokens as there are documents: see `Pace`.
-        let lanes = vec![LaneAsk { key: self.job.key.clone(), cost: want as f64, ..LaneAsk::default() }];
-        let ask = Ask { throttle: self.throttle.clone(), lanes, holder: None };
+        let lanes = vec![LaneAsk {
+            key: self.job.key.clone(),
+            cost: want as f64,
+            ..LaneAsk::default()
+        }];
+        let ask = Ask {
+            throttle: self.throttle.clone(),
+            lanes,
+            holder: None,
+        };
         let answer = self.context.throttles.acquire(&ask).await;
-        let Some(grant) = answer.lanes.first() else { return };
+        let Some(grant) = answer.lanes.first() else {
+            return;
+        };
         let granted = grant.granted > 0;
         self.watched = grant.watched;
-        self.ask_at = Instant::now() + self.pace.learn(answer.effective_rps, want, granted, grant.wait);
-        self.progress.trouble = if granted { None } else { grant.limit.as_ref().and_then(spell) };
+        self.ask_at = Instant::now()
+            + self
+                .pace
+                .learn(answer.effective_rps, want, granted, grant.wait);
+        self.progress.trouble = if granted {
+            None
+        } else {
+            grant.limit.as_ref().and_then(spell)
+        };
         if granted {
             let items = self.take(want, now);
             send(&mut self.flights, self.sink.clone(), items);
@@ -332,7 +419,11 @@ impl Backfill<'_> {
 
     /// Counts the next documents that fit into one bulk request; at least one, however large it is.
     fn fitting(&self, now: Instant) -> usize {
-        let due = self.again.iter().filter(|(due, _)| *due <= now).map(|(_, item)| item);
+        let due = self
+            .again
+            .iter()
+            .filter(|(due, _)| *due <= now)
+            .map(|(_, item)| item);
         let fresh = self.fresh.iter().take(self.fresh_allowed());
         let mut bytes = 0;
         due.chain(fresh)
@@ -348,7 +439,12 @@ impl Backfill<'_> {
     /// Takes documents in the order in which [`Self::fitting`] counted them.
     fn take(&mut self, count: usize, now: Instant) -> Vec<Item> {
         let fresh = self.fresh_allowed();
-        let mut items: Vec<_> = self.again.extract_if(.., |(due, _)| *due <= now).take(count).map(|(_, item)| item).collect();
+        let mut items: Vec<_> = self
+            .again
+            .extract_if(.., |(due, _)| *due <= now)
+            .take(count)
+            .map(|(_, item)| item)
+            .collect();
         self.again_bytes -= items.iter().map(|i| i.document.bytes()).sum::<usize>();
         let more = (count - items.len()).min(self.fresh.len()).min(fresh);
         items.extend(self.fresh.drain(..more));
@@ -362,22 +458,33 @@ impl Backfill<'_> {
         match answer {
             Ok(written) => {
                 self.strikes = 0;
-                let many = |wanted: fn(&Written) -> bool| written.iter().filter(|written| wanted(written)).count();
-                self.pace.heard(many(|w| *w == Written::Stored), many(|w| matches!(w, Written::Rejected(_))));
+                let many = |wanted: fn(&Written) -> bool| {
+                    written.iter().filter(|written| wanted(written)).count()
+                };
+                self.pace.heard(
+                    many(|w| *w == Written::Stored),
+                    many(|w| matches!(w, Written::Rejected(_))),
+                );
                 for (item, written) in items.into_iter().zip(written) {
                     self.settle_one(item, written);
                 }
             }
             Err(Trouble::TooLarge { .. }) if items.len() == 1 => {
                 for item in items {
-                    self.settle_one(item, Written::Refused("413: the index finds it too large".to_owned()));
+                    self.settle_one(
+                        item,
+                        Written::Refused("413: the index finds it too large".to_owned()),
+                    );
                 }
             }
             Err(Trouble::TooLarge { bytes }) => {
                 self.batch_bytes = (bytes / 2).clamp(1, self.batch_bytes);
                 self.send_again(items);
             }
-            Err(Trouble::Busy { retry_after, reason }) => {
+            Err(Trouble::Busy {
+                retry_after,
+                reason,
+            }) => {
                 let delay = self.strike(retry_after, &reason);
                 self.send_again(items);
                 if delay > LONGEST_HOLD {
@@ -405,7 +512,10 @@ impl Backfill<'_> {
                 self.window.settle(item.number);
             }
             Written::Refused(reason) => {
-                let id = item.document.id.unwrap_or_else(|| item.document.key.join(","));
+                let id = item
+                    .document
+                    .id
+                    .unwrap_or_else(|| item.document.key.join(","));
                 self.progress.refuse(id, &reason);
                 self.window.settle(item.number);
             }
@@ -438,7 +548,11 @@ impl Backfill<'_> {
             return;
         }
         let (rejected, stored) = (self.rejected.take(), std::mem::take(&mut self.stored));
-        let (store, throttle, key) = (self.context.throttles.clone(), self.throttle.clone(), self.job.key.clone());
+        let (store, throttle, key) = (
+            self.context.throttles.clone(),
+            self.throttle.clone(),
+            self.job.key.clone(),
+        );
         self.telling.spawn(async move {
             if stored > 0 {
                 let ended = Ended { key: &key, succeeded: 1, tokens: stored as f64, ..Ended::default() };
@@ -474,7 +588,9 @@ impl Backfill<'_> {
     /// Inserts an item, the oldest document first, because the cursor waits for it.
     fn wait_for(&mut self, delay: Duration, item: Item) {
         self.again_bytes += item.document.bytes();
-        let at = self.again.partition_point(|(_, other)| other.number < item.number);
+        let at = self
+            .again
+            .partition_point(|(_, other)| other.number < item.number);
         self.again.insert(at, (Instant::now() + delay, item));
     }
 
@@ -503,8 +619,14 @@ impl Backfill<'_> {
     fn save(&mut self) {
         let checkpoint = self.progress.checkpoint(self.started.elapsed());
         if self.saving.is_empty() && self.saved.as_ref() != Some(&checkpoint) {
-            let (id, fence, store, at) = (self.job.id, self.job.fence, self.context.checkpoints.clone(), checkpoint.clone());
-            self.saving.spawn(async move { store.store(id, fence, &at).await });
+            let (id, fence, store, at) = (
+                self.job.id,
+                self.job.fence,
+                self.context.checkpoints.clone(),
+                checkpoint.clone(),
+            );
+            self.saving
+                .spawn(async move { store.store(id, fence, &at).await });
             self.saved = Some(checkpoint);
         }
     }
@@ -538,7 +660,11 @@ impl Backfill<'_> {
         match end {
             // The runner knows whether the job was cancelled or the worker stops.
             End::Stopped | End::LeaseLost => Outcome::HandedBack,
-            End::Throttled(delay, error) => Outcome::Throttled { scope: Scope::Key, delay: Some(delay), error },
+            End::Throttled(delay, error) => Outcome::Throttled {
+                scope: Scope::Key,
+                delay: Some(delay),
+                error,
+            },
             End::Wrong(error) => Outcome::Dead { error },
             // An attempt that made progress was not in vain, so a long job does not die of many
             // small outages.
@@ -548,9 +674,12 @@ impl Backfill<'_> {
             }
             End::Failed(error) => Outcome::Retry { after: None, error },
             End::Finished => match (self.progress.refusals(), self.args.on_bad_document) {
-                (Some(refused), OnBadDocument::DeadLetter) => {
-                    Outcome::Dead { error: format!("of {} documents the index took all but {refused}", self.progress.done) }
-                }
+                (Some(refused), OnBadDocument::DeadLetter) => Outcome::Dead {
+                    error: format!(
+                        "of {} documents the index took all but {refused}",
+                        self.progress.done
+                    ),
+                },
                 _ => Outcome::Done,
             },
         }
@@ -558,7 +687,11 @@ impl Backfill<'_> {
 
     async fn drain(&mut self) {
         while let Some(landed) = self.flights.join_next().await {
-            if let Ok(Landed { items, answer: Ok(written) }) = landed {
+            if let Ok(Landed {
+                items,
+                answer: Ok(written),
+            }) = landed
+            {
                 for (item, written) in items.into_iter().zip(written) {
                     self.settle_one(item, written);
                 }
@@ -572,7 +705,10 @@ impl Backfill<'_> {
         // An older checkpoint must not be written after this one.
         let _ = timeout(DRAIN_WITHIN, self.saving.join_next()).await;
         let checkpoint = self.progress.checkpoint(self.started.elapsed());
-        let kept = self.context.checkpoints.store(self.job.id, self.job.fence, &checkpoint);
+        let kept = self
+            .context
+            .checkpoints
+            .store(self.job.id, self.job.fence, &checkpoint);
         if let Ok(Err(error)) = timeout(DRAIN_WITHIN, kept).await {
             tracing::warn!(job.id = self.job.id, %error, "the last checkpoint of a reindex was not kept");
         }
@@ -591,11 +727,21 @@ impl From<source::Error> for End {
 /// Returns the message to show when nothing is granted; waiting for the next token is no trouble.
 fn spell(limit: &Limit) -> Option<String> {
     match limit {
-        Limit::Stopped { name, why } if why.is_empty() => Some(format!("waiting: the throttle {name} is stopped")),
-        Limit::Stopped { name, why } => Some(format!("waiting: the throttle {name} is stopped: {why}")),
+        Limit::Stopped { name, why } if why.is_empty() => {
+            Some(format!("waiting: the throttle {name} is stopped"))
+        }
+        Limit::Stopped { name, why } => {
+            Some(format!("waiting: the throttle {name} is stopped: {why}"))
+        }
         Limit::Unknown { name } => Some(format!("waiting: there is no throttle {name}")),
-        Limit::Paused { why, name: Some(name), .. } => Some(format!("waiting: the throttle {name} is paused: {why}")),
-        Limit::Paused { why, name: None, .. } => Some(format!("waiting: the key is paused: {why}")),
+        Limit::Paused {
+            why,
+            name: Some(name),
+            ..
+        } => Some(format!("waiting: the throttle {name} is paused: {why}")),
+        Limit::Paused {
+            why, name: None, ..
+        } => Some(format!("waiting: the key is paused: {why}")),
         Limit::StoreLost => Some("waiting: the throttles cannot be asked".to_owned()),
         Limit::Tier { .. }
         | Limit::Throttle

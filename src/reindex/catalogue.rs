@@ -75,7 +75,10 @@ pub struct Rights {
 
 impl Default for Rights {
     fn default() -> Self {
-        Self { role: None, statement_timeout: USUAL_STATEMENT_TIMEOUT }
+        Self {
+            role: None,
+            statement_timeout: USUAL_STATEMENT_TIMEOUT,
+        }
     }
 }
 
@@ -94,16 +97,22 @@ pub enum Hidden {
 /// Returns true if a pattern stands for `name`: the same text, or its beginning if the pattern ends
 /// with `*`.
 pub fn allows(patterns: &[String], name: &str) -> bool {
-    patterns.iter().any(|pattern| match pattern.strip_suffix('*') {
-        Some(start) => name.starts_with(start),
-        None => pattern == name,
-    })
+    patterns
+        .iter()
+        .any(|pattern| match pattern.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => pattern == name,
+        })
 }
 
 /// Returns a query without its last semicolon, if its first word is one of a query.
 pub fn one_query(text: &str) -> Option<String> {
     let query = text.trim().trim_end_matches(';').trim_end();
-    let first = query.split(|c: char| !c.is_ascii_alphabetic()).next().unwrap_or_default().to_ascii_lowercase();
+    let first = query
+        .split(|c: char| !c.is_ascii_alphabetic())
+        .next()
+        .unwrap_or_default()
+        .to_ascii_lowercase();
     matches!(first.as_str(), "select" | "with" | "table" | "values").then(|| query.to_owned())
 }
 
@@ -118,7 +127,13 @@ mod tests {
         for name in ["public.articles", "news-", "news-7"] {
             assert!(allows(&patterns, name), "{name}");
         }
-        for name in ["articles", "public.articles2", "news", "public.articles*", ""] {
+        for name in [
+            "articles",
+            "public.articles2",
+            "news",
+            "public.articles*",
+            "",
+        ] {
             assert!(!allows(&patterns, name), "{name}");
         }
         assert!(!allows(&[], "anything"));

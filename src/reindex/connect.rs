@@ -28,8 +28,15 @@ pub(super) struct Connect {
 impl Connect {
     /// Opens the source of a job.
     pub(super) fn source(&self, args: &Args) -> Result<Arc<dyn Source>, source::Error> {
-        let database = self.database(args.source.database.as_ref()).map_err(source::Error::Lost)?;
-        Ok(Arc::new(PostgresSource::open(database, &args.source, args.sink.id(), args.sink.routing())))
+        let database = self
+            .database(args.source.database.as_ref())
+            .map_err(source::Error::Lost)?;
+        Ok(Arc::new(PostgresSource::open(
+            database,
+            &args.source,
+            args.sink.id(),
+            args.sink.routing(),
+        )))
     }
 
     /// Opens the sink of a job.
@@ -44,22 +51,41 @@ impl Connect {
                 let client = match &asked.ca_file {
                     _ if asked.is_guarded => self.guarded.clone(),
                     None => self.trusted.clone(),
-                    Some(file) => outbound::client_that_trusts(file, ANSWER_WITHIN).map_err(Trouble::Lost)?,
+                    Some(file) => {
+                        outbound::client_that_trusts(file, ANSWER_WITHIN).map_err(Trouble::Lost)?
+                    }
                 };
                 Arc::new(ElasticSink::new(client, asked.clone()))
             }
-            args::Sink::Postgres { database, rights, table, text, config, .. } => {
+            args::Sink::Postgres {
+                database,
+                rights,
+                table,
+                text,
+                config,
+                ..
+            } => {
                 let database = self.database(database.as_ref()).map_err(Trouble::Lost)?;
-                Arc::new(PostgresSink::open(database, rights, table, text.clone(), config, args.concurrency))
+                Arc::new(PostgresSink::open(
+                    database,
+                    rights,
+                    table,
+                    text.clone(),
+                    config,
+                    args.concurrency,
+                ))
             }
         })
     }
 
     fn database(&self, url: Option<&Hidden>) -> Result<Database, String> {
         match (url, &self.own) {
-            (Some(secret), _) => Database::at(&hidden::read(secret)?).map_err(|why| format!("{} {why}", hidden::shown(secret))),
+            (Some(secret), _) => Database::at(&hidden::read(secret)?)
+                .map_err(|why| format!("{} {why}", hidden::shown(secret))),
             (None, Some(own)) => Ok(own.clone()),
-            (None, None) => Err("the job names no database and this process has none of its own".to_owned()),
+            (None, None) => {
+                Err("the job names no database and this process has none of its own".to_owned())
+            }
         }
     }
 }

@@ -24,7 +24,11 @@ pub(super) struct Landed {
 }
 
 /// Sends items in one bulk request.
-pub(super) fn send(flights: &mut JoinSet<Landed>, sink: std::sync::Arc<dyn Sink>, items: Vec<Item>) {
+pub(super) fn send(
+    flights: &mut JoinSet<Landed>,
+    sink: std::sync::Arc<dyn Sink>,
+    items: Vec<Item>,
+) {
     flights.spawn(async move {
         let documents: Vec<_> = items.iter().map(|i| i.document.clone()).collect();
         let answer = sink.write(&documents).await;

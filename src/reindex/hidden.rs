@@ -11,11 +11,17 @@ use super::sink::Trouble;
 pub(super) fn read(secret: &Hidden) -> Result<String, String> {
     let missing = || format!("{} is not there, or empty, on this worker", shown(secret));
     let text = match secret {
-        Hidden::Variable(name) | Hidden::Bound(name) => std::env::var(name).map_err(|_| missing())?,
+        Hidden::Variable(name) | Hidden::Bound(name) => {
+            std::env::var(name).map_err(|_| missing())?
+        }
         Hidden::File(path) => std::fs::read_to_string(path).map_err(|_| missing())?,
     };
     let text = text.trim();
-    if text.is_empty() { Err(missing()) } else { Ok(text.to_owned()) }
+    if text.is_empty() {
+        Err(missing())
+    } else {
+        Ok(text.to_owned())
+    }
 }
 
 /// Reads the text for the `authorization` header of requests to `url`.
@@ -45,9 +51,19 @@ pub(super) fn shown(secret: &Hidden) -> String {
 
 /// Returns true if the scheme, host and port of `url` are among `origins`.
 fn is_among(url: &str, origins: &str) -> bool {
-    let origin = |text: &str| Url::parse(text.trim()).ok().map(|url| url.origin()).filter(url::Origin::is_tuple);
-    let Some(wanted) = origin(url) else { return false };
-    origins.split(',').filter_map(origin).any(|origin| origin == wanted)
+    let origin = |text: &str| {
+        Url::parse(text.trim())
+            .ok()
+            .map(|url| url.origin())
+            .filter(url::Origin::is_tuple)
+    };
+    let Some(wanted) = origin(url) else {
+        return false;
+    };
+    origins
+        .split(',')
+        .filter_map(origin)
+        .any(|origin| origin == wanted)
 }
 
 #[cfg(test)]
@@ -58,7 +74,11 @@ mod tests {
     fn a_secret_belongs_to_scheme_host_and_port() {
         let origins = "https://search.example.com:9200, http://10.0.0.7";
 
-        for url in ["https://search.example.com:9200", "https://SEARCH.example.com:9200/prefix", "http://10.0.0.7:80"] {
+        for url in [
+            "https://search.example.com:9200",
+            "https://SEARCH.example.com:9200/prefix",
+            "http://10.0.0.7:80",
+        ] {
             assert!(is_among(url, origins), "{url}");
         }
         for url in [

@@ -39,15 +39,29 @@ impl Pace {
     /// Creates a pace that knows no rate yet and asks for one document.
     pub fn new(batch_docs: usize) -> Self {
         let batch_docs = batch_docs.max(1);
-        Self { batch_docs, fits: batch_docs, rps: 0.0, takes: None }
+        Self {
+            batch_docs,
+            fits: batch_docs,
+            rps: 0.0,
+            takes: None,
+        }
     }
 
     /// Returns the number of documents to ask for, if `ready` can be sent.
     pub fn want(&self, ready: usize) -> usize {
-        let rate = if self.rps < 0.0 { f64::INFINITY } else { self.rps }.min(self.takes.unwrap_or(f64::INFINITY));
+        let rate = if self.rps < 0.0 {
+            f64::INFINITY
+        } else {
+            self.rps
+        }
+        .min(self.takes.unwrap_or(f64::INFINITY));
         // An infinite rate becomes the largest integer.
         let slice = (rate * SLICE_S).ceil() as usize;
-        slice.clamp(1, self.batch_docs).min(self.fits).min(ready).max(1)
+        slice
+            .clamp(1, self.batch_docs)
+            .min(self.fits)
+            .min(ready)
+            .max(1)
     }
 
     /// Learns from the answer to a bulk request.
@@ -56,7 +70,11 @@ impl Pace {
     /// after each request that was stored whole it asks for a little more, until the throttle alone
     /// decides again.
     pub fn heard(&mut self, stored: usize, rejected: usize) {
-        let most = if self.rps < 0.0 { self.batch_docs as f64 / SLICE_S } else { self.rps };
+        let most = if self.rps < 0.0 {
+            self.batch_docs as f64 / SLICE_S
+        } else {
+            self.rps
+        };
         let takes = self.takes.unwrap_or(most).min(most);
         if rejected > 0 {
             let share = stored as f64 / (stored + rejected) as f64;
@@ -73,24 +91,41 @@ impl Pace {
     /// The documents in between are sent again if the worker dies, so they are bounded by time and
     /// not by memory.
     pub fn ahead(&self, requests: usize, stored: Option<f64>) -> u64 {
-        let rate = if self.rps < 0.0 { f64::INFINITY } else { self.rps };
+        let rate = if self.rps < 0.0 {
+            f64::INFINITY
+        } else {
+            self.rps
+        };
         let rate = stored.map_or(rate, |stored| rate.min(stored));
         let carried = (requests * self.want(usize::MAX)) as u64;
         // A rate that is neither limited nor measured yet allows another round of requests.
-        carried + if rate.is_finite() { (rate * AHEAD_S).ceil() as u64 } else { carried }
+        carried
+            + if rate.is_finite() {
+                (rate * AHEAD_S).ceil() as u64
+            } else {
+                carried
+            }
     }
 
     /// Learns from the throttle's answer: the rate in force (-1 for unlimited), whether `wanted`
     /// documents were granted, and if not, the wait until they will be.
     ///
     /// Returns the wait before the next request for tokens.
-    pub fn learn(&mut self, effective_rps: f64, wanted: usize, granted: bool, wait: Duration) -> Duration {
+    pub fn learn(
+        &mut self,
+        effective_rps: f64,
+        wanted: usize,
+        granted: bool,
+        wait: Duration,
+    ) -> Duration {
         if effective_rps.is_finite() {
             self.rps = effective_rps;
         }
         if granted {
             self.fits = self.fits.saturating_mul(2).min(self.batch_docs);
-            return self.takes.map_or(Duration::ZERO, |takes| Duration::from_secs_f64(wanted as f64 / takes));
+            return self.takes.map_or(Duration::ZERO, |takes| {
+                Duration::from_secs_f64(wanted as f64 / takes)
+            });
         }
         if wait > PATIENCE {
             self.fits = (wanted / 2).max(1);
@@ -111,7 +146,15 @@ mod tests {
 
     #[test]
     fn a_slice_is_a_tenth_of_a_second_bounded_by_one_and_the_batch() {
-        for (rps, want) in [(0.0, 1), (0.01, 1), (5.0, 1), (100.0, 10), (1000.0, 100), (1e6, 500), (-1.0, 500)] {
+        for (rps, want) in [
+            (0.0, 1),
+            (0.01, 1),
+            (5.0, 1),
+            (100.0, 10),
+            (1000.0, 100),
+            (1e6, 500),
+            (-1.0, 500),
+        ] {
             assert_eq!(at(rps).want(10_000), want, "{rps}");
         }
         assert_eq!(at(1000.0).want(7), 7);
@@ -121,10 +164,18 @@ mod tests {
     #[test]
     fn documents_are_sent_some_seconds_ahead_of_the_oldest_unstored_one_and_no_further() {
         assert_eq!(at(60.0).ahead(8, None), 8 * 6 + 180);
-        assert_eq!(at(60.0).ahead(8, Some(10.0)), 8 * 6 + 30, "most are rejected");
+        assert_eq!(
+            at(60.0).ahead(8, Some(10.0)),
+            8 * 6 + 30,
+            "most are rejected"
+        );
         assert_eq!(at(2770.0).ahead(8, Some(500.0)), 8 * 277 + 1500);
         assert_eq!(at(-1.0).ahead(8, None), 8 * 500 * 2);
-        assert_eq!(at(0.0).ahead(1, Some(0.0)), 1, "the oldest itself may always be sent");
+        assert_eq!(
+            at(0.0).ahead(1, Some(0.0)),
+            1,
+            "the oldest itself may always be sent"
+        );
     }
 
     #[test]
@@ -132,14 +183,24 @@ mod tests {
         let mut pace = at(1000.0);
         pace.heard(10, 90);
         pace.heard(90, 10);
-        assert_eq!(pace.want(10_000), 45, "half for the first, nine tenths of that for the second");
-        assert_eq!(pace.learn(1000.0, 45, true, Duration::ZERO), Duration::from_millis(100));
+        assert_eq!(
+            pace.want(10_000),
+            45,
+            "half for the first, nine tenths of that for the second"
+        );
+        assert_eq!(
+            pace.learn(1000.0, 45, true, Duration::ZERO),
+            Duration::from_millis(100)
+        );
 
         for _ in 0..20 {
             pace.heard(45, 0);
         }
         assert_eq!(pace.want(10_000), 100);
-        assert_eq!(pace.learn(1000.0, 100, true, Duration::ZERO), Duration::ZERO);
+        assert_eq!(
+            pace.learn(1000.0, 100, true, Duration::ZERO),
+            Duration::ZERO
+        );
 
         for _ in 0..100 {
             pace.heard(0, 1);
@@ -152,7 +213,10 @@ mod tests {
         let wait = Duration::from_millis(87);
 
         assert_eq!(at(1000.0).learn(1000.0, 100, false, wait), wait);
-        assert_eq!(at(1000.0).learn(1000.0, 100, true, Duration::ZERO), Duration::ZERO);
+        assert_eq!(
+            at(1000.0).learn(1000.0, 100, true, Duration::ZERO),
+            Duration::ZERO
+        );
     }
 
     #[test]
@@ -171,8 +235,17 @@ mod tests {
 
     #[test]
     fn a_stopped_throttle_is_asked_twice_a_second_and_never_in_a_spin() {
-        assert_eq!(at(0.0).learn(0.0, 1, false, Duration::from_secs(3600)), Duration::from_millis(500));
-        assert_eq!(at(0.0).learn(0.0, 1, false, Duration::ZERO), Duration::from_millis(1));
-        assert_eq!(at(5.0).learn(f64::NAN, 1, true, Duration::ZERO), Duration::ZERO);
+        assert_eq!(
+            at(0.0).learn(0.0, 1, false, Duration::from_secs(3600)),
+            Duration::from_millis(500)
+        );
+        assert_eq!(
+            at(0.0).learn(0.0, 1, false, Duration::ZERO),
+            Duration::from_millis(1)
+        );
+        assert_eq!(
+            at(5.0).learn(f64::NAN, 1, true, Duration::ZERO),
+            Duration::ZERO
+        );
     }
 }

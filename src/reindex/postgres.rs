@@ -25,13 +25,22 @@ impl Database {
     /// Returns the database of a pool, such as the queue's.
     pub fn of(db: impl Into<Db>) -> Self {
         let db = db.into();
-        Self { options: (*db.pool().connect_options()).clone(), pooler: db.pooler() }
+        Self {
+            options: (*db.pool().connect_options()).clone(),
+            pooler: db.pooler(),
+        }
     }
 
     /// Returns the database at a URL, which no error shows.
     pub(super) fn at(url: &str) -> Result<Self, &'static str> {
-        let options = url.trim().parse().map_err(|_| "does not hold a Postgres URL")?;
-        Ok(Self { options, pooler: Pooler::None })
+        let options = url
+            .trim()
+            .parse()
+            .map_err(|_| "does not hold a Postgres URL")?;
+        Ok(Self {
+            options,
+            pooler: Pooler::None,
+        })
     }
 
     /// Opens a session for transactions that may write.
@@ -68,11 +77,21 @@ pub(super) struct Session {
 }
 
 impl Session {
-    fn new(database: Database, begin: &str, rights: &Rights, connections: u32, patience: Duration) -> Self {
-        let pool = PgPoolOptions::new().max_connections(connections).acquire_timeout(patience);
+    fn new(
+        database: Database,
+        begin: &str,
+        rights: &Rights,
+        connections: u32,
+        patience: Duration,
+    ) -> Self {
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .acquire_timeout(patience);
         let timeout_ms = rights.statement_timeout.as_millis();
         // The role comes last, because the settings before it need none of its rights.
-        let role = rights.role.as_ref().map_or_else(String::new, |role| format!("; set local role {}", quoted(role)));
+        let role = rights.role.as_ref().map_or_else(String::new, |role| {
+            format!("; set local role {}", quoted(role))
+        });
         let begin = format!(
             "{begin}; set local jit = off; set local idle_in_transaction_session_timeout = '60s'; {LOOK_FOR_THE_CLIENT}; \
              set local statement_timeout = {timeout_ms}{role}"
@@ -80,7 +99,15 @@ impl Session {
         let is_ours = database.pooler == Pooler::None;
         // Each transaction sets its own options, so that a pooler in front of the server makes no
         // difference.
-        Self { db: Db::lent(pool, database.options.application_name(APPLICATION), "begin read only"), begin, is_ours }
+        Self {
+            db: Db::lent(
+                pool,
+                database.options.application_name(APPLICATION),
+                "begin read only",
+            ),
+            begin,
+            is_ours,
+        }
     }
 
     /// Begins a transaction. If dropped before its end, it closes its connection, which ends its
@@ -91,13 +118,23 @@ impl Session {
 
     /// Ends a transaction that has read.
     pub(super) async fn leave(&self, transaction: Transaction) -> Result<(), sqlx::Error> {
-        transaction.end_with(if self.is_ours { &[LEAVE_NOTHING, FORGET] } else { &[LEAVE_NOTHING] }).await
+        transaction
+            .end_with(if self.is_ours {
+                &[LEAVE_NOTHING, FORGET]
+            } else {
+                &[LEAVE_NOTHING]
+            })
+            .await
     }
 }
 
 /// Returns `"schema"."table"`.
 pub(super) fn qualified(parts: &[String]) -> String {
-    parts.iter().map(|p| quoted(p)).collect::<Vec<_>>().join(".")
+    parts
+        .iter()
+        .map(|p| quoted(p))
+        .collect::<Vec<_>>()
+        .join(".")
 }
 
 /// Returns a name as a quoted identifier.
@@ -108,7 +145,10 @@ pub(super) fn quoted(name: &str) -> String {
 /// Returns the class of an error's code, e.g. `42` for syntax, names and rights; empty if it has
 /// none.
 pub(super) fn class(error: &sqlx::Error) -> String {
-    let code = error.as_database_error().and_then(|e| e.code()).unwrap_or_default();
+    let code = error
+        .as_database_error()
+        .and_then(|e| e.code())
+        .unwrap_or_default();
     code.chars().take(2).collect()
 }
 
@@ -118,6 +158,9 @@ mod tests {
 
     #[test]
     fn names_are_quoted_so_that_none_can_end_the_statement() {
-        assert_eq!(qualified(&["public".into(), "a\"; drop table b; --".into()]), "\"public\".\"a\"\"; drop table b; --\"");
+        assert_eq!(
+            qualified(&["public".into(), "a\"; drop table b; --".into()]),
+            "\"public\".\"a\"\"; drop table b; --\""
+        );
     }
 }

@@ -51,7 +51,13 @@ pub struct Progress {
 impl Progress {
     /// Continues from a checkpoint, or starts anew.
     pub fn resume(checkpoint: Option<Checkpoint>) -> Self {
-        let read = checkpoint.and_then(|c| Some((serde_json::from_value::<Mark>(c.cursor).ok()?, c.done, c.total)));
+        let read = checkpoint.and_then(|c| {
+            Some((
+                serde_json::from_value::<Mark>(c.cursor).ok()?,
+                c.done,
+                c.total,
+            ))
+        });
         match read {
             Some((mark, done, total)) if !mark.finished => Self {
                 mark,
@@ -60,7 +66,13 @@ impl Progress {
                 trouble: None,
                 samples: VecDeque::new(),
             },
-            _ => Self { mark: Mark::default(), done: 0, total: None, trouble: None, samples: VecDeque::new() },
+            _ => Self {
+                mark: Mark::default(),
+                done: 0,
+                total: None,
+                trouble: None,
+                samples: VecDeque::new(),
+            },
         }
     }
 
@@ -75,7 +87,10 @@ impl Progress {
         self.mark.refused += 1;
         if self.mark.listed.len() < LISTED {
             let reason = reason.chars().take(200).collect();
-            self.mark.listed.push(Refused { id: id.chars().take(200).collect(), reason });
+            self.mark.listed.push(Refused {
+                id: id.chars().take(200).collect(),
+                reason,
+            });
         }
     }
 
@@ -120,8 +135,20 @@ impl Progress {
 
     /// Returns a summary of refused documents, if there are any.
     pub fn refusals(&self) -> Option<String> {
-        let shown: Vec<_> = self.mark.listed.iter().take(3).map(|r| format!("{}: {}", r.id, r.reason)).collect();
-        (self.mark.refused > 0).then(|| format!("{} refused ({})", thousands(self.mark.refused), shown.join("; ")))
+        let shown: Vec<_> = self
+            .mark
+            .listed
+            .iter()
+            .take(3)
+            .map(|r| format!("{}: {}", r.id, r.reason))
+            .collect();
+        (self.mark.refused > 0).then(|| {
+            format!(
+                "{} refused ({})",
+                thousands(self.mark.refused),
+                shown.join("; ")
+            )
+        })
     }
 
     fn percent(&self, total: u64) -> f64 {
@@ -179,7 +206,10 @@ mod tests {
 
         let checkpoint = progress.checkpoint(Duration::from_secs(100));
 
-        assert_eq!(checkpoint.note, "12,000 of about 50,000 documents (24 %), 120/s, about 5 min 17 s left");
+        assert_eq!(
+            checkpoint.note,
+            "12,000 of about 50,000 documents (24 %), 120/s, about 5 min 17 s left"
+        );
         assert_eq!((checkpoint.done, checkpoint.total), (12_000, Some(50_000)));
     }
 
@@ -199,7 +229,12 @@ mod tests {
 
     #[test]
     fn a_cursor_that_cannot_be_read_starts_over_rather_than_skipping() {
-        let strange = Checkpoint { cursor: serde_json::json!({"key": 7}), done: 5, total: None, note: String::new() };
+        let strange = Checkpoint {
+            cursor: serde_json::json!({"key": 7}),
+            done: 5,
+            total: None,
+            note: String::new(),
+        };
 
         assert_eq!(Progress::resume(Some(strange)).mark.key, None);
     }
@@ -211,9 +246,15 @@ mod tests {
             progress.refuse(n.to_string(), "too strange");
         }
 
-        assert_eq!((progress.mark.refused, progress.mark.listed.len()), (1000, LISTED));
+        assert_eq!(
+            (progress.mark.refused, progress.mark.listed.len()),
+            (1000, LISTED)
+        );
         assert!(
-            progress.checkpoint(Duration::ZERO).note.ends_with("1,000 refused (0: too strange; 1: too strange; 2: too strange)")
+            progress
+                .checkpoint(Duration::ZERO)
+                .note
+                .ends_with("1,000 refused (0: too strange; 1: too strange; 2: too strange)")
         );
     }
 
@@ -223,6 +264,11 @@ mod tests {
         progress.total = Some(10);
         progress.advance(12, &keys(12));
 
-        assert!(progress.checkpoint(Duration::ZERO).note.starts_with("12 of about 12 documents (100 %)"));
+        assert!(
+            progress
+                .checkpoint(Duration::ZERO)
+                .note
+                .starts_with("12 of about 12 documents (100 %)")
+        );
     }
 }

@@ -21,7 +21,12 @@ pub(super) struct Reader {
 
 impl Reader {
     /// Starts reading after `after`; at most two pages are held before they are taken.
-    pub(super) fn start(source: Arc<dyn Source>, after: Option<Vec<String>>, batch_docs: usize, batch_bytes: usize) -> Self {
+    pub(super) fn start(
+        source: Arc<dyn Source>,
+        after: Option<Vec<String>>,
+        batch_docs: usize,
+        batch_bytes: usize,
+    ) -> Self {
         let (sender, pages) = mpsc::channel(1);
         let mut task = JoinSet::new();
         task.spawn(async move {

@@ -23,7 +23,9 @@ impl Window {
 
     /// Marks a document as settled: stored, or refused for good and listed.
     pub fn settle(&mut self, number: u64) {
-        let place = number.checked_sub(self.first).and_then(|n| usize::try_from(n).ok());
+        let place = number
+            .checked_sub(self.first)
+            .and_then(|n| usize::try_from(n).ok());
         if let Some((_, settled)) = place.and_then(|n| self.documents.get_mut(n)) {
             *settled = true;
         }

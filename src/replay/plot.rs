@@ -31,9 +31,15 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 /// Draws a report as SVG; of a range, its middle variant.
 pub fn svg(report: &Report) -> Result<String, String> {
     let mut svg = String::new();
-    let Some(variant) = report.would_be.get(report.would_be.len() / 2) else { return Err("there is nothing to draw".to_owned()) };
+    let Some(variant) = report.would_be.get(report.would_be.len() / 2) else {
+        return Err("there is nothing to draw".to_owned());
+    };
     let title = match variant.share {
-        Some(share) => format!("load of {} in setpoints, if {:.0} % of it was ours", report.throttle, 100.0 * share),
+        Some(share) => format!(
+            "load of {} in setpoints, if {:.0} % of it was ours",
+            report.throttle,
+            100.0 * share
+        ),
         None => format!("load of {} in setpoints", report.throttle),
     };
     {
@@ -51,43 +57,98 @@ pub fn svg(report: &Report) -> Result<String, String> {
 fn load_panel(area: &Area, course: &[Moment], title: &str) -> Drawn {
     let top = highest(course, |m| m.recorded.max(m.would_be)).clamp(1.5, LOAD_MAX);
     let mut chart = axes(area, course, 0.0..top, "")?;
-    for (of, colour) in [(recorded as fn(&Moment) -> f64, RECORDED), (would_be, WOULD_BE)] {
+    for (of, colour) in [
+        (recorded as fn(&Moment) -> f64, RECORDED),
+        (would_be, WOULD_BE),
+    ] {
         let line: Vec<(f64, f64)> = course.iter().map(|m| (at(m), of(m).min(top))).collect();
         let over = line.iter().map(|&(t, x)| (t, x.max(1.0)));
-        let outline: Vec<(f64, f64)> = over.chain(line.iter().rev().map(|&(t, _)| (t, 1.0))).collect();
-        let shade = if colour == WOULD_BE { OVER.mix(0.35) } else { colour.mix(0.15) };
+        let outline: Vec<(f64, f64)> = over
+            .chain(line.iter().rev().map(|&(t, _)| (t, 1.0)))
+            .collect();
+        let shade = if colour == WOULD_BE {
+            OVER.mix(0.35)
+        } else {
+            colour.mix(0.15)
+        };
         chart.draw_series(std::iter::once(Polygon::new(outline, shade)))?;
         chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
     }
     let end = course.last().map_or(1.0, at);
-    chart.draw_series(DashedLineSeries::new([(0.0, 1.0), (end, 1.0)], 6, 5, SETPOINT.stroke_width(2)))?;
-    heading(area, title, &[("recorded", RECORDED), ("would be", WOULD_BE), ("setpoint", SETPOINT), ("overload", OVER)])
+    chart.draw_series(DashedLineSeries::new(
+        [(0.0, 1.0), (end, 1.0)],
+        6,
+        5,
+        SETPOINT.stroke_width(2),
+    ))?;
+    heading(
+        area,
+        title,
+        &[
+            ("recorded", RECORDED),
+            ("would be", WOULD_BE),
+            ("setpoint", SETPOINT),
+            ("overload", OVER),
+        ],
+    )
 }
 
 fn rate_panel(area: &Area, course: &[Moment]) -> Drawn {
     let top = 1.5 * highest(course, |m| m.achieved.max(m.knob)).max(1e-6);
     let bottom = DECADES * top;
     let mut chart = axes(area, course, (bottom..top).log_scale(), "")?;
-    let line = |of: fn(&Moment) -> f64| course.iter().map(move |m| (at(m), of(m).clamp(bottom, top)));
-    chart.draw_series(LineSeries::new(line(|m| m.room), ROOM.mix(0.6).stroke_width(1)))?;
-    chart.draw_series(LineSeries::new(line(|m| m.achieved), RECORDED.stroke_width(2)))?;
+    let line = |of: fn(&Moment) -> f64| {
+        course
+            .iter()
+            .map(move |m| (at(m), of(m).clamp(bottom, top)))
+    };
+    chart.draw_series(LineSeries::new(
+        line(|m| m.room),
+        ROOM.mix(0.6).stroke_width(1),
+    ))?;
+    chart.draw_series(LineSeries::new(
+        line(|m| m.achieved),
+        RECORDED.stroke_width(2),
+    ))?;
     chart.draw_series(LineSeries::new(line(|m| m.knob), WOULD_BE.stroke_width(2)))?;
-    heading(area, "jobs per second", &[("recorded", RECORDED), ("would be", WOULD_BE), ("room", ROOM)])
+    heading(
+        area,
+        "jobs per second",
+        &[
+            ("recorded", RECORDED),
+            ("would be", WOULD_BE),
+            ("room", ROOM),
+        ],
+    )
 }
 
 fn parts_panel(area: &Area, course: &[Moment]) -> Drawn {
     let top = highest(course, |m| m.background + m.ours).clamp(1.5, LOAD_MAX);
     let mut chart = axes(area, course, 0.0..top, "minutes")?;
     for (upper, lower, colour) in [
-        ((|m| m.background) as fn(&Moment) -> f64, (|_| 0.0) as fn(&Moment) -> f64, INK),
+        (
+            (|m| m.background) as fn(&Moment) -> f64,
+            (|_| 0.0) as fn(&Moment) -> f64,
+            INK,
+        ),
         (|m| m.background + m.ours, |m| m.background, WOULD_BE),
     ] {
         let above = course.iter().map(|m| (at(m), upper(m).min(top)));
         let below = course.iter().rev().map(|m| (at(m), lower(m).min(top)));
-        chart.draw_series(std::iter::once(Polygon::new(above.chain(below).collect::<Vec<_>>(), colour.mix(0.35))))?;
+        chart.draw_series(std::iter::once(Polygon::new(
+            above.chain(below).collect::<Vec<_>>(),
+            colour.mix(0.35),
+        )))?;
     }
-    chart.draw_series(LineSeries::new(course.iter().map(|m| (at(m), would_be(m).min(top))), WOULD_BE.stroke_width(1)))?;
-    heading(area, "what the load would be made of", &[("background", INK), ("ours", WOULD_BE)])
+    chart.draw_series(LineSeries::new(
+        course.iter().map(|m| (at(m), would_be(m).min(top))),
+        WOULD_BE.stroke_width(1),
+    ))?;
+    heading(
+        area,
+        "what the load would be made of",
+        &[("background", INK), ("ours", WOULD_BE)],
+    )
 }
 
 /// Returns a panel with time below and `values` at its side.
@@ -152,7 +213,11 @@ fn would_be(moment: &Moment) -> f64 {
 }
 
 fn highest(course: &[Moment], of: impl Fn(&Moment) -> f64) -> f64 {
-    course.iter().map(of).filter(|x| x.is_finite()).fold(0.0, f64::max)
+    course
+        .iter()
+        .map(of)
+        .filter(|x| x.is_finite())
+        .fold(0.0, f64::max)
 }
 
 #[cfg(test)]
@@ -163,8 +228,18 @@ mod tests {
 
     #[test]
     fn a_picture_has_its_panels_whatever_the_numbers_are() {
-        let moment = |t: u32| Moment { t_s: f64::from(t), recorded: 40.0, room: f64::INFINITY, knob: 0.0, ..Moment::default() };
-        let variant = |course| Variant { share: Some(0.6), figures: Figures::default(), course };
+        let moment = |t: u32| Moment {
+            t_s: f64::from(t),
+            recorded: 40.0,
+            room: f64::INFINITY,
+            knob: 0.0,
+            ..Moment::default()
+        };
+        let variant = |course| Variant {
+            share: Some(0.6),
+            figures: Figures::default(),
+            course,
+        };
         for course in [vec![], (1..50).map(moment).collect()] {
             let report = Report {
                 throttle: "reindex".to_owned(),
@@ -177,7 +252,13 @@ mod tests {
                 notes: Vec::new(),
             };
             let svg = svg(&report).unwrap();
-            for text in ["<svg", "if 60 % of it was ours", "jobs per second", "what the load would be made of", "</svg>"] {
+            for text in [
+                "<svg",
+                "if 60 % of it was ours",
+                "jobs per second",
+                "what the load would be made of",
+                "</svg>",
+            ] {
                 assert!(svg.contains(text), "{text}");
             }
         }

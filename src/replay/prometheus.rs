@@ -31,14 +31,25 @@ pub async fn record(
     (from, to): (f64, f64),
     step_s: f64,
 ) -> Result<Record, Unread> {
-    let read = async |what: &str, prometheus: &Prometheus, query: &str| match prometheus.range(query, from, to, step_s).await {
+    let read = async |what: &str, prometheus: &Prometheus, query: &str| match prometheus
+        .range(query, from, to, step_s)
+        .await
+    {
         Err(Error::Missing(Missing::Absent)) => Ok(Vec::new()),
-        other => other.map_err(|error| Unread { what: what.to_owned(), error }),
+        other => other.map_err(|error| Unread {
+            what: what.to_owned(),
+            error,
+        }),
     };
-    let mut record = Record { rate: read("rate", sources.usual(), rate_query).await?, ..Record::default() };
+    let mut record = Record {
+        rate: read("rate", sources.usual(), rate_query).await?,
+        ..Record::default()
+    };
     for signal in replayed(policy) {
         let mut readings = read(&signal.name, sources.prometheus(signal), &signal.query).await?;
-        readings.iter_mut().for_each(|reading| reading.value *= signal.scale);
+        readings
+            .iter_mut()
+            .for_each(|reading| reading.value *= signal.scale);
         record.signals.insert(signal.name.clone(), readings);
     }
     Ok(record)

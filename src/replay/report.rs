@@ -62,32 +62,58 @@ pub struct Variant {
 
 /// Returns the signals of a policy that can be replayed: loads from Prometheus.
 pub fn replayed(policy: &Policy) -> Vec<&Signal> {
-    policy.signals.iter().filter(|signal| signal.kind == Kind::Load && signal.source == Source::Prometheus).collect()
+    policy
+        .signals
+        .iter()
+        .filter(|signal| signal.kind == Kind::Load && signal.source == Source::Prometheus)
+        .collect()
 }
 
 /// Replays a recording under a policy.
-pub fn replay(throttle: &str, policy: &Policy, settings: &Settings, record: &Record) -> Result<Report, Problem> {
+pub fn replay(
+    throttle: &str,
+    policy: &Policy,
+    settings: &Settings,
+    record: &Record,
+) -> Result<Report, Problem> {
     let loads = replayed(policy);
     if loads.is_empty() {
-        let reason =
-            "has no load from Prometheus; only loads can be replayed, for they alone are a background and a cost per job";
+        let reason = "has no load from Prometheus; only loads can be replayed, for they alone are a background and a cost per job";
         return Err(Problem::of("policy", reason));
     }
     let names: Vec<&str> = loads.iter().map(|signal| signal.name.as_str()).collect();
     let (from, to) = record.check(&names)?;
-    let governed = Policy { signals: loads.into_iter().cloned().collect(), law: policy.law.clone() };
-    let tracks: Vec<Track> = governed.signals.iter().map(|about| Track::new(record, about, &policy.law, from, to)).collect();
+    let governed = Policy {
+        signals: loads.into_iter().cloned().collect(),
+        law: policy.law.clone(),
+    };
+    let tracks: Vec<Track> = governed
+        .signals
+        .iter()
+        .map(|about| Track::new(record, about, &policy.law, from, to))
+        .collect();
     let moved = movement(record, from, to);
     let told = moved.is_none_or(|factor| factor >= MOVED);
 
-    let shares: Vec<Option<f64>> = if told { vec![None] } else { SHARES.map(Some).to_vec() };
+    let shares: Vec<Option<f64>> = if told {
+        vec![None]
+    } else {
+        SHARES.map(Some).to_vec()
+    };
     let mut recorded = Figures::default();
     let mut would_be = Vec::new();
     for share in shares {
-        let parts: Vec<(Track, Model)> = tracks.iter().map(|track| (track.clone(), Model::new(track, share))).collect();
+        let parts: Vec<(Track, Model)> = tracks
+            .iter()
+            .map(|track| (track.clone(), Model::new(track, share)))
+            .collect();
         let outcome = run::run(&governed, settings, record, &parts, (from, to));
         recorded = outcome.recorded;
-        would_be.push(Variant { share, figures: outcome.would_be, course: outcome.course });
+        would_be.push(Variant {
+            share,
+            figures: outcome.would_be,
+            course: outcome.course,
+        });
     }
     let mut notes = vec![certainty(moved.filter(|_| !told))];
     notes.push(
@@ -95,15 +121,30 @@ pub fn replay(throttle: &str, policy: &Policy, settings: &Settings, record: &Rec
     );
     notes.extend(left_out(policy, &governed));
     notes.extend(tracks.iter().filter_map(gaps));
-    let signals = governed.signals.iter().map(|signal| signal.name.clone()).collect();
-    Ok(Report { throttle: throttle.to_owned(), from, to, signals, moved, recorded, would_be, notes })
+    let signals = governed
+        .signals
+        .iter()
+        .map(|signal| signal.name.clone())
+        .collect();
+    Ok(Report {
+        throttle: throttle.to_owned(),
+        from,
+        to,
+        signals,
+        moved,
+        recorded,
+        would_be,
+        notes,
+    })
 }
 
 /// Returns the ratio of the 95th to the 5th percentile of the rate; `None` if the 5th is 0.
 fn movement(record: &Record, from: f64, to: f64) -> Option<f64> {
     let windows = ((to - from) / WINDOW_S).floor().max(1.0) as usize;
     let start = |n: usize| from + n as f64 * WINDOW_S;
-    let mut rates: Vec<f64> = (0..windows).map(|n| record.mean_rate(start(n), start(n) + WINDOW_S)).collect();
+    let mut rates: Vec<f64> = (0..windows)
+        .map(|n| record.mean_rate(start(n), start(n) + WINDOW_S))
+        .collect();
     rates.sort_by(f64::total_cmp);
     let at = |share: f64| rates[((rates.len() - 1) as f64 * share).round() as usize];
     (at(0.05) > 0.0).then(|| at(0.95) / at(0.05))
@@ -126,7 +167,12 @@ fn certainty(unmoved: Option<f64>) -> String {
 
 fn left_out(policy: &Policy, governed: &Policy) -> Option<String> {
     let missing = |signal: &&Signal| governed.signal(&signal.name).is_none();
-    let names: Vec<&str> = policy.signals.iter().filter(missing).map(|signal| signal.name.as_str()).collect();
+    let names: Vec<&str> = policy
+        .signals
+        .iter()
+        .filter(missing)
+        .map(|signal| signal.name.as_str())
+        .collect();
     (!names.is_empty()).then(|| {
         format!(
             "Left out: {}. What a latency, a ratio or a queue would have been at another rate is not in a recording.",
@@ -140,7 +186,10 @@ fn gaps(track: &Track) -> Option<String> {
     let mut spans: Vec<f64> = track.samples.iter().map(|sample| sample.span_s).collect();
     spans.sort_by(f64::total_cmp);
     let usual = spans.get(spans.len() / 2)?;
-    let long = spans.iter().filter(|span| **span > GAP_SPANS * usual).count();
+    let long = spans
+        .iter()
+        .filter(|span| **span > GAP_SPANS * usual)
+        .count();
     (long > 0).then(|| {
         let longest = spans.last().copied().unwrap_or_default();
         format!(
@@ -160,32 +209,76 @@ mod tests {
                           query = \"p99\"\nsetpoint = 1.0\n";
 
     fn settings() -> Settings {
-        Settings { bounds: crate::governor::Bounds { min: 1.0, max: 1000.0, safe_rps: 5.0 }, delay_s: 5.0 }
+        Settings {
+            bounds: crate::governor::Bounds {
+                min: 1.0,
+                max: 1000.0,
+                safe_rps: 5.0,
+            },
+            delay_s: 5.0,
+        }
     }
 
     #[test]
     fn a_recording_at_a_fixed_rate_is_answered_by_a_range_that_says_so() {
         let policy = Policy::parse(POLICY, "x.toml").unwrap().unwrap();
-        let readings = |value: f64| (0..400).map(|n| Reading { value, at: 1e9 + f64::from(n) * 15.0 }).collect::<Vec<_>>();
-        let record = Record { signals: [("load".to_owned(), readings(1.0))].into(), rate: readings(50.0) };
+        let readings = |value: f64| {
+            (0..400)
+                .map(|n| Reading {
+                    value,
+                    at: 1e9 + f64::from(n) * 15.0,
+                })
+                .collect::<Vec<_>>()
+        };
+        let record = Record {
+            signals: [("load".to_owned(), readings(1.0))].into(),
+            rate: readings(50.0),
+        };
 
         let report = replay("reindex", &policy, &settings(), &record).unwrap();
 
-        assert_eq!(report.would_be.iter().map(|v| v.share).collect::<Vec<_>>(), [Some(0.2), Some(0.6), Some(0.95)]);
+        assert_eq!(
+            report.would_be.iter().map(|v| v.share).collect::<Vec<_>>(),
+            [Some(0.2), Some(0.6), Some(0.95)]
+        );
         // At half of the setpoint, the remaining room is worth more jobs the smaller our share of
         // the load is.
         let jobs: Vec<f64> = report.would_be.iter().map(|v| v.figures.jobs).collect();
-        assert!(jobs[0] > 1.5 * jobs[1] && jobs[1] > 1.1 * jobs[2] && jobs[2] > report.recorded.jobs, "{jobs:?}");
-        assert!((report.recorded.jobs - 50.0 * 399.0 * 15.0).abs() < 1.0, "{:?}", report.recorded);
-        assert!(report.notes[0].starts_with("The recorded rate hardly moved"), "{:?}", report.notes);
-        assert!(report.notes.iter().any(|note| note.starts_with("Left out: p99.")), "{:?}", report.notes);
+        assert!(
+            jobs[0] > 1.5 * jobs[1] && jobs[1] > 1.1 * jobs[2] && jobs[2] > report.recorded.jobs,
+            "{jobs:?}"
+        );
+        assert!(
+            (report.recorded.jobs - 50.0 * 399.0 * 15.0).abs() < 1.0,
+            "{:?}",
+            report.recorded
+        );
+        assert!(
+            report.notes[0].starts_with("The recorded rate hardly moved"),
+            "{:?}",
+            report.notes
+        );
+        assert!(
+            report
+                .notes
+                .iter()
+                .any(|note| note.starts_with("Left out: p99.")),
+            "{:?}",
+            report.notes
+        );
     }
 
     #[test]
     fn a_policy_without_a_load_cannot_be_replayed() {
-        let text = "[[signal]]\nname = \"p99\"\nkind = \"latency\"\nquery = \"p99\"\nsetpoint = 1.0\n";
+        let text =
+            "[[signal]]\nname = \"p99\"\nkind = \"latency\"\nquery = \"p99\"\nsetpoint = 1.0\n";
         let policy = Policy::parse(text, "x.toml").unwrap().unwrap();
-        let said = replay("reindex", &policy, &settings(), &Record::default()).unwrap_err().to_string();
-        assert!(said.starts_with("policy: has no load from Prometheus"), "{said}");
+        let said = replay("reindex", &policy, &settings(), &Record::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            said.starts_with("policy: has no load from Prometheus"),
+            "{said}"
+        );
     }
 }

@@ -102,7 +102,12 @@ impl Gauge<'_> {
         self.recorded = smooth(self.recorded, b + c * recorded_rate, 1.0, self.track.lag_s);
         self.would_be = smooth(self.would_be, b + c * rate, 1.0, self.track.lag_s);
         let mut taken = None;
-        while let Some(sample) = self.track.samples.get(self.next).filter(|sample| sample.at <= t) {
+        while let Some(sample) = self
+            .track
+            .samples
+            .get(self.next)
+            .filter(|sample| sample.at <= t)
+        {
             let value = self.with_noise(sample.x);
             self.newest = Some((sample.at, sample.x, value));
             taken = Some((sample.at, value));
@@ -114,21 +119,38 @@ impl Gauge<'_> {
     /// Returns the value that the exporter would have shown in place of `x`.
     fn with_noise(&self, x: f64) -> f64 {
         let factor = (self.would_be / self.recorded.max(1e-9)).sqrt();
-        (self.would_be + (x - self.recorded) * within(factor, 1.0 / NOISE_FACTOR_MAX, NOISE_FACTOR_MAX)).max(0.0)
+        (self.would_be
+            + (x - self.recorded) * within(factor, 1.0 / NOISE_FACTOR_MAX, NOISE_FACTOR_MAX))
+        .max(0.0)
     }
 
     /// Returns the newest sample, recorded and replayed, while it is valid.
     fn shown(&self, t: f64) -> Option<(f64, f64)> {
-        self.newest.filter(|(at, ..)| t - at <= HOLD_SPANS * self.usual_s).map(|(_, recorded, would_be)| (recorded, would_be))
+        self.newest
+            .filter(|(at, ..)| t - at <= HOLD_SPANS * self.usual_s)
+            .map(|(_, recorded, would_be)| (recorded, would_be))
     }
 }
 
 /// Runs the governor of `policy`, whose signals are those of `tracks` in their order, on a
 /// recording from `from` to `to`.
-pub fn run(policy: &Policy, settings: &Settings, record: &Record, tracks: &[(Track, Model)], (from, to): (f64, f64)) -> Outcome {
+pub fn run(
+    policy: &Policy,
+    settings: &Settings,
+    record: &Record,
+    tracks: &[(Track, Model)],
+    (from, to): (f64, f64),
+) -> Outcome {
     let bounds = settings.bounds.sound();
-    let mut gauges: Vec<Gauge> = tracks.iter().map(|(track, model)| gauge(track, model)).collect();
-    let start = within(record.mean_rate(from, from + policy.law.tick_s), bounds.min, bounds.max);
+    let mut gauges: Vec<Gauge> = tracks
+        .iter()
+        .map(|(track, model)| gauge(track, model))
+        .collect();
+    let start = within(
+        record.mean_rate(from, from + policy.law.tick_s),
+        bounds.min,
+        bounds.max,
+    );
     let mut state = State::new(policy, bounds, start, from);
     let mut knob = start;
     let mut unseen: Vec<Sample> = Vec::new();
@@ -144,22 +166,35 @@ pub fn run(policy: &Policy, settings: &Settings, record: &Record, tracks: &[(Tra
         jobs_since_tick += knob;
         for gauge in &mut gauges {
             if let Some((at, value)) = gauge.second(t, recorded_rate, knob) {
-                unseen.push(Sample { signal: gauge.track.name.clone(), value: Some(value * gauge.track.setpoint), at });
+                unseen.push(Sample {
+                    signal: gauge.track.name.clone(),
+                    value: Some(value * gauge.track.setpoint),
+                    at,
+                });
             }
         }
         count(&mut outcome, &gauges, t);
         if second % every_s as u64 == 0 {
-            outcome.course.extend(moment(&gauges, t, from, recorded_rate, knob));
+            outcome
+                .course
+                .extend(moment(&gauges, t, from, recorded_rate, knob));
         }
 
-        let looks: Vec<Sample> = policy.signals.iter().zip(&gauges).filter_map(|(about, gauge)| look(about, gauge, t)).collect();
+        let looks: Vec<Sample> = policy
+            .signals
+            .iter()
+            .zip(&gauges)
+            .filter_map(|(about, gauge)| look(about, gauge, t))
+            .collect();
         if !looks.is_empty()
             && let Some(plan) = state.fast(policy, bounds, t, Some(knob), &looks)
         {
             knob = plan.rps;
         }
         if t - ticked >= policy.law.tick_s {
-            let (seen, later) = unseen.into_iter().partition(|sample| sample.at + settings.delay_s <= t);
+            let (seen, later) = unseen
+                .into_iter()
+                .partition(|sample| sample.at + settings.delay_s <= t);
             unseen = later;
             let observation = Observation {
                 now: t,
@@ -185,19 +220,42 @@ fn gauge<'a>(track: &'a Track, model: &'a Model) -> Gauge<'a> {
     let mut spans: Vec<f64> = track.samples.iter().map(|sample| sample.span_s).collect();
     spans.sort_by(f64::total_cmp);
     let usual_s = spans.get(spans.len() / 2).copied().unwrap_or(15.0);
-    Gauge { track, model, recorded: first, would_be: first, next: 0, newest: None, usual_s }
+    Gauge {
+        track,
+        model,
+        recorded: first,
+        would_be: first,
+        next: 0,
+        newest: None,
+        usual_s,
+    }
 }
 
 /// Returns the sample that the breaker's own probe would have read, if the policy has one.
 fn look(about: &crate::governor::policy::Signal, gauge: &Gauge, t: f64) -> Option<Sample> {
     about.probe.as_ref()?;
-    let x = gauge.newest.map_or(gauge.would_be, |(at, x, _)| if at == t { gauge.with_noise(x) } else { gauge.would_be });
-    Some(Sample { signal: about.name.clone(), value: Some(x * about.setpoint), at: t })
+    let x = gauge.newest.map_or(gauge.would_be, |(at, x, _)| {
+        if at == t {
+            gauge.with_noise(x)
+        } else {
+            gauge.would_be
+        }
+    });
+    Some(Sample {
+        signal: about.name.clone(),
+        value: Some(x * about.setpoint),
+        at: t,
+    })
 }
 
 fn count(outcome: &mut Outcome, gauges: &[Gauge], t: f64) {
-    let Some((recorded, would_be)) = shown(gauges, t) else { return };
-    for (figures, x) in [(&mut outcome.recorded, recorded), (&mut outcome.would_be, would_be)] {
+    let Some((recorded, would_be)) = shown(gauges, t) else {
+        return;
+    };
+    for (figures, x) in [
+        (&mut outcome.recorded, recorded),
+        (&mut outcome.would_be, would_be),
+    ] {
         figures.overload_s += (x - 1.0).max(0.0);
         figures.overload_20_s += (x - 1.2).max(0.0);
         figures.peak = figures.peak.max(x);
@@ -206,14 +264,33 @@ fn count(outcome: &mut Outcome, gauges: &[Gauge], t: f64) {
 
 /// Returns the highest of the signals' newest samples, recorded and replayed.
 fn shown(gauges: &[Gauge], t: f64) -> Option<(f64, f64)> {
-    gauges.iter().filter_map(|gauge| gauge.shown(t)).reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
+    gauges
+        .iter()
+        .filter_map(|gauge| gauge.shown(t))
+        .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
 }
 
 fn moment(gauges: &[Gauge], t: f64, from: f64, achieved: f64, knob: f64) -> Option<Moment> {
     let (recorded, would_be) = shown(gauges, t)?;
     let model = |gauge: &Gauge| gauge.model.at(t);
-    let room = gauges.iter().map(model).map(|(b, c)| (1.0 - b).max(0.0) / c.max(1e-300)).fold(f64::INFINITY, f64::min);
-    let highest = gauges.iter().max_by(|a, b| a.would_be.total_cmp(&b.would_be)).map(model);
+    let room = gauges
+        .iter()
+        .map(model)
+        .map(|(b, c)| (1.0 - b).max(0.0) / c.max(1e-300))
+        .fold(f64::INFINITY, f64::min);
+    let highest = gauges
+        .iter()
+        .max_by(|a, b| a.would_be.total_cmp(&b.would_be))
+        .map(model);
     let (background, cost) = highest.unwrap_or_default();
-    Some(Moment { t_s: t - from, recorded, would_be, achieved, knob, room, background, ours: cost * knob })
+    Some(Moment {
+        t_s: t - from,
+        recorded,
+        would_be,
+        achieved,
+        knob,
+        room,
+        background,
+        ours: cost * knob,
+    })
 }

@@ -55,22 +55,45 @@ pub struct Model {
 impl Track {
     /// Returns the samples of one signal between two times.
     pub fn new(record: &Record, about: &policy::Signal, law: &Law, from: f64, to: f64) -> Self {
-        let tuning = Tuning { noise_max: law.noise_max, filter_max_s: law.filter_max_s };
+        let tuning = Tuning {
+            noise_max: law.noise_max,
+            filter_max_s: law.filter_max_s,
+        };
         let mut front = Front::new(about.lag_s);
-        let readings = record.signals.get(&about.name).map(Vec::as_slice).unwrap_or_default();
-        let readings: Vec<(f64, f64)> =
-            readings.iter().filter(|r| (from..=to).contains(&r.at)).map(|r| (r.at, r.value / about.setpoint)).collect();
+        let readings = record
+            .signals
+            .get(&about.name)
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let readings: Vec<(f64, f64)> = readings
+            .iter()
+            .filter(|r| (from..=to).contains(&r.at))
+            .map(|r| (r.at, r.value / about.setpoint))
+            .collect();
         for &(at, x) in &readings {
             front.ingest(at, at, x, about.lag_s, tuning);
         }
         let lag_s = front.tau_s;
-        let first = readings.first().map_or((from, 0.0), |&(at, x)| (at - front.gap_s, x));
+        let first = readings
+            .first()
+            .map_or((from, 0.0), |&(at, x)| (at - front.gap_s, x));
         let before = std::iter::once(first).chain(readings.iter().copied());
         let samples = before.zip(&readings).map(|((then, old), &(at, x))| {
             let span_s = at - then;
-            Sample { at, span_s, x, z: delag(x, old, span_s, lag_s).min(Z_MAX), phi: record.mean_rate(then, at) }
+            Sample {
+                at,
+                span_s,
+                x,
+                z: delag(x, old, span_s, lag_s).min(Z_MAX),
+                phi: record.mean_rate(then, at),
+            }
         });
-        Self { name: about.name.clone(), setpoint: about.setpoint, lag_s, samples: samples.collect() }
+        Self {
+            name: about.name.clone(),
+            setpoint: about.setpoint,
+            lag_s,
+            samples: samples.collect(),
+        }
     }
 }
 
@@ -81,7 +104,10 @@ impl Model {
         let samples = &track.samples;
         let reversed: Vec<Sample> = samples.iter().rev().copied().collect();
         let (forwards, backwards) = match share {
-            Some(share) => (pass(seed(samples, share), samples), pass(seed(&reversed, share), &reversed)),
+            Some(share) => (
+                pass(seed(samples, share), samples),
+                pass(seed(&reversed, share), &reversed),
+            ),
             None => {
                 // The first backward pass only estimates the beginning of the recording.
                 let end = pass(Observer::default(), samples);
@@ -98,13 +124,18 @@ impl Model {
             let (b, c) = weighted(&forwards[k], later);
             (sample.at, b, c)
         });
-        Self { points: points.collect() }
+        Self {
+            points: points.collect(),
+        }
     }
 
     /// Returns the background and the load per job per second at a time, in setpoints.
     pub fn at(&self, t: f64) -> (f64, f64) {
         let after = self.points.partition_point(|p| p.0 < t);
-        match (after.checked_sub(1).and_then(|n| self.points.get(n)), self.points.get(after)) {
+        match (
+            after.checked_sub(1).and_then(|n| self.points.get(n)),
+            self.points.get(after),
+        ) {
             (Some(&(t0, b0, c0)), Some(&(t1, b1, c1))) => {
                 let part = within((t - t0) / (t1 - t0), 0.0, 1.0);
                 (b0 + part * (b1 - b0), c0 + part * (c1 - c0))
@@ -139,13 +170,21 @@ fn open(ended: Option<&Observer>) -> Observer {
 /// Returns an observer that assumes a share of the load at the beginning of these samples.
 fn seed(samples: &[Sample], share: f64) -> Observer {
     let first = &samples[..samples.len().min(SEED)];
-    let mean = |of: fn(&Sample) -> f64| first.iter().map(of).sum::<f64>() / first.len().max(1) as f64;
+    let mean =
+        |of: fn(&Sample) -> f64| first.iter().map(of).sum::<f64>() / first.len().max(1) as f64;
     let (z, phi) = (mean(|s| s.z).max(0.02), mean(|s| s.phi));
     if phi <= 0.0 {
         return Observer::default();
     }
     let c = share * z / phi;
-    Observer { b: (1.0 - share) * z, c: Some(c), bb: 0.01, cc: (0.1 * c).powi(2), top: z / phi, ..Observer::default() }
+    Observer {
+        b: (1.0 - share) * z,
+        c: Some(c),
+        bb: 0.01,
+        cc: (0.1 * c).powi(2),
+        top: z / phi,
+        ..Observer::default()
+    }
 }
 
 /// Returns the mean of two estimates, weighted by the inverse of their covariances.
@@ -156,7 +195,9 @@ fn weighted(past: &Observer, future: Option<&Observer>) -> (f64, f64) {
         (None, Some(later)) => (later, None),
         (None, None) => return (past.b, 0.0),
     };
-    let Some((b2, c2, bb2, bc2, cc2)) = later else { return (b.max(0.0), c) };
+    let Some((b2, c2, bb2, bc2, cc2)) = later else {
+        return (b.max(0.0), c);
+    };
     // In units of the cost, so that both numbers are of one size.
     let unit = c.max(c2).max(1e-300);
     let inverse = |bb: f64, bc: f64, cc: f64| {
@@ -166,7 +207,8 @@ fn weighted(past: &Observer, future: Option<&Observer>) -> (f64, f64) {
     };
     let (p, q) = (inverse(bb, bc, cc), inverse(bb2, bc2, cc2));
     let (s0, s1, s2) = (p.0 + q.0, p.1 + q.1, p.2 + q.2);
-    let right = |(i, j, k): (f64, f64, f64), b: f64, c: f64| (i * b + j * c / unit, j * b + k * c / unit);
+    let right =
+        |(i, j, k): (f64, f64, f64), b: f64, c: f64| (i * b + j * c / unit, j * b + k * c / unit);
     let (r, t) = (right(p, b, c), right(q, b2, c2));
     let (r0, r1) = (r.0 + t.0, r.1 + t.1);
     let det = s0 * s2 - s1 * s1;
@@ -189,20 +231,40 @@ mod tests {
         let sample = |n: usize| {
             let (phi, at) = (rate(n), n as f64 * 15.0);
             let z = load(n, phi);
-            Sample { at, span_s: 15.0, x: z, z, phi }
+            Sample {
+                at,
+                span_s: 15.0,
+                x: z,
+                z,
+                phi,
+            }
         };
-        Track { name: "load".to_owned(), setpoint: 1.0, lag_s: 0.0, samples: (0..400).map(sample).collect() }
+        Track {
+            name: "load".to_owned(),
+            setpoint: 1.0,
+            lag_s: 0.0,
+            samples: (0..400).map(sample).collect(),
+        }
     }
 
     #[test]
     fn a_step_in_cost_is_found_where_it_happened() {
-        let rate = |n: usize| if (n / 8).is_multiple_of(2) { 20.0 } else { 30.0 };
+        let rate = |n: usize| {
+            if (n / 8).is_multiple_of(2) {
+                20.0
+            } else {
+                30.0
+            }
+        };
         let cost = |n: usize| if n < 200 { 0.01 } else { 0.03 };
         let model = Model::new(&track(rate, |n, r| 0.3 + cost(n) * r), None);
 
         for (n, allowed) in [(20, 0.1), (180, 0.15), (220, 0.15), (380, 0.1)] {
             let (b, c) = model.at(n as f64 * 15.0);
-            assert!((c / cost(n) - 1.0).abs() < allowed && (b - 0.3).abs() < 0.1, "{n}: {b} {c}");
+            assert!(
+                (c / cost(n) - 1.0).abs() < allowed && (b - 0.3).abs() < 0.1,
+                "{n}: {b} {c}"
+            );
         }
     }
 

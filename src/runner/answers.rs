@@ -74,7 +74,8 @@ impl Answers {
         } else {
             noted.watched.remove(&lane_id);
         }
-        self.watching.store(!noted.watched.is_empty(), Ordering::Relaxed);
+        self.watching
+            .store(!noted.watched.is_empty(), Ordering::Relaxed);
     }
 
     /// Records the end of a job if its lane is watched or the answer carries a quota.
@@ -87,8 +88,15 @@ impl Answers {
         if !noted.watched.contains(&lane_id) && quota.is_none() {
             return;
         }
-        let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
-        let tally = noted.tallies.entry(throttle).or_default().entry(job.key.clone()).or_default();
+        let Ok(throttle) = Name::new(job.throttle.clone()) else {
+            return;
+        };
+        let tally = noted
+            .tallies
+            .entry(throttle)
+            .or_default()
+            .entry(job.key.clone())
+            .or_default();
         tally.lane_id = lane_id;
         match answer {
             Answer::Succeeded => {
@@ -107,7 +115,12 @@ impl Answers {
     /// Records that granted jobs of a lane did not begin.
     pub(super) fn unused(&self, lane_id: i64, throttle: &Name, key: &str, jobs: u32) {
         let mut noted = self.lock();
-        let tally = noted.tallies.entry(throttle.clone()).or_default().entry(key.to_owned()).or_default();
+        let tally = noted
+            .tallies
+            .entry(throttle.clone())
+            .or_default()
+            .entry(key.to_owned())
+            .or_default();
         tally.lane_id = lane_id;
         tally.failed += jobs;
         drop(noted);
@@ -139,7 +152,10 @@ pub(super) async fn tell_answers(shared: Arc<Shared>, cancel: CancellationToken)
 }
 
 async fn tell(shared: &Shared, throttle: &Name, tallies: &BTreeMap<String, Tally>) {
-    let ended: Vec<Ended<'_>> = tallies.iter().map(|(key, tally)| tally.ended(key)).collect();
+    let ended: Vec<Ended<'_>> = tallies
+        .iter()
+        .map(|(key, tally)| tally.ended(key))
+        .collect();
     for pause in SAY_AGAIN_AFTER.into_iter().map(Some).chain([None]) {
         match (shared.throttles.ended(throttle, &ended).await, pause) {
             (Ok(()), _) => break,
@@ -149,13 +165,31 @@ async fn tell(shared: &Shared, throttle: &Name, tallies: &BTreeMap<String, Tally
             }
         }
     }
-    shared.answers.lock().heard.extend(tallies.values().map(|tally| tally.lane_id));
+    shared
+        .answers
+        .lock()
+        .heard
+        .extend(tallies.values().map(|tally| tally.lane_id));
     shared.running.ended.notify_one();
 }
 
 impl Tally {
     fn ended<'a>(&self, key: &'a str) -> Ended<'a> {
-        let Self { succeeded, tokens, failed, quota, is_hearsay, .. } = *self;
-        Ended { key, succeeded, tokens, failed, quota, is_hearsay }
+        let Self {
+            succeeded,
+            tokens,
+            failed,
+            quota,
+            is_hearsay,
+            ..
+        } = *self;
+        Ended {
+            key,
+            succeeded,
+            tokens,
+            failed,
+            quota,
+            is_hearsay,
+        }
     }
 }

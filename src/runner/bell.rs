@@ -65,7 +65,14 @@ mod tests {
         bell.ring(&[2]);
         bell.ring(&[]);
 
-        assert_eq!(bell.take(), Rung { lanes: [1, 2].into(), somewhere: true, times: 3 });
+        assert_eq!(
+            bell.take(),
+            Rung {
+                lanes: [1, 2].into(),
+                somewhere: true,
+                times: 3
+            }
+        );
         assert_eq!(bell.take(), Rung::default());
     }
 }

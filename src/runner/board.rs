@@ -153,7 +153,9 @@ impl Board {
 
     /// Adds a lane that has work, under its name.
     pub fn adopt(&mut self, named: ReadyLane, seen: Seen, now: Instant) {
-        let Ok(throttle) = Name::new(named.throttle) else { return };
+        let Ok(throttle) = Name::new(named.throttle) else {
+            return;
+        };
         let ring = self.ring(throttle);
         let mut lane = Lane::new(ring, named.key, named.weight);
         lane.pass = self.pass;
@@ -178,7 +180,12 @@ impl Board {
             return;
         }
         self.owned = owned;
-        let due: Vec<i64> = self.lanes.iter().filter(|(_, lane)| lane.standing == Standing::Due).map(|(id, _)| *id).collect();
+        let due: Vec<i64> = self
+            .lanes
+            .iter()
+            .filter(|(_, lane)| lane.standing == Standing::Due)
+            .map(|(id, _)| *id)
+            .collect();
         for ring in &mut self.rings {
             ring.due.clear();
             ring.guests.clear();
@@ -191,7 +198,12 @@ impl Board {
     /// Leaves a throttle to other workers until the given time; afterwards a single job shows if
     /// there is work for this one.
     pub fn rest(&mut self, throttle: &str, until: Instant) {
-        let Some(ring) = Name::new(throttle).ok().and_then(|name| self.by_name.get(&name).copied()) else { return };
+        let Some(ring) = Name::new(throttle)
+            .ok()
+            .and_then(|name| self.by_name.get(&name).copied())
+        else {
+            return;
+        };
         let ring = &mut self.rings[ring];
         if ring.rests_until.is_none_or(|at| at < until) {
             ring.rests_until = Some(until);
@@ -205,7 +217,9 @@ impl Board {
         self.pass = self.pass.wrapping_add(1);
         let (pass, rings) = (self.pass, &self.rings);
         self.lanes.retain(|id, lane| {
-            let is_busy = lane.standing != Standing::Idle || lane.held > 0 || rings[lane.ring].released.contains(id);
+            let is_busy = lane.standing != Standing::Idle
+                || lane.held > 0
+                || rings[lane.ring].released.contains(id);
             is_busy || pass.wrapping_sub(lane.pass) <= FORGET_AFTER
         });
     }
@@ -222,9 +236,15 @@ impl Board {
             let mut rings: BinaryHeap<Reverse<(Tag, usize)>> = BinaryHeap::new();
             for (place, ring) in self.rings.iter_mut().enumerate() {
                 let lanes = if guests { &ring.guests } else { &ring.due };
-                let Some((lowest, ..)) = lanes.first() else { continue };
+                let Some((lowest, ..)) = lanes.first() else {
+                    continue;
+                };
                 ring.begin = ring.begin.max(lowest.0);
-                if ring.not_before.max(ring.rests_until).is_none_or(|at| at <= now) {
+                if ring
+                    .not_before
+                    .max(ring.rests_until)
+                    .is_none_or(|at| at <= now)
+                {
                     ring.tag = ring.tag.max(self.begin);
                     rings.push(Reverse((Tag(ring.tag), place)));
                 }
@@ -242,16 +262,24 @@ impl Board {
                 if turn.jobs >= ring.appetite {
                     continue;
                 }
-                let choice =
-                    turns.entry(place).or_insert_with(|| Choice { fresh: lanes.iter(), again: BinaryHeap::new(), next: None });
-                let Some(lane) = choice.next(&self.lanes) else { continue };
+                let choice = turns.entry(place).or_insert_with(|| Choice {
+                    fresh: lanes.iter(),
+                    again: BinaryHeap::new(),
+                    next: None,
+                });
+                let Some(lane) = choice.next(&self.lanes) else {
+                    continue;
+                };
                 turn.give(lane);
                 left -= 1;
                 rings.push(Reverse((Tag(tag.0 + 1.0 / ring.weight), place)));
             }
         }
-        let mut asked: Vec<Asked> =
-            chosen.into_iter().filter(|(_, turn)| turn.jobs > 0).map(|(ring, turn)| self.ask(ring, turn)).collect();
+        let mut asked: Vec<Asked> = chosen
+            .into_iter()
+            .filter(|(_, turn)| turn.jobs > 0)
+            .map(|(ring, turn)| self.ask(ring, turn))
+            .collect();
         asked.sort_by(|a, b| a.ask.throttle.cmp(&b.ask.throttle));
         asked
     }
@@ -260,11 +288,29 @@ impl Board {
         let ring = &self.rings[place];
         let lanes = turn.order.iter().map(|id| {
             let lane = &self.lanes[id];
-            LaneAsk { key: lane.key.to_string(), want: turn.wants[id], cost: lane.cost, held: lane.held }
+            LaneAsk {
+                key: lane.key.to_string(),
+                want: turn.wants[id],
+                cost: lane.cost,
+                held: lane.held,
+            }
         });
-        let holder = Holder { id: self.holder.0.clone(), ttl: self.holder.1, held: ring.held };
-        let ask = Ask { throttle: ring.name.clone(), lanes: lanes.collect(), holder: Some(holder) };
-        Asked { ask, lanes: turn.order, drops: ring.drops, ring: place }
+        let holder = Holder {
+            id: self.holder.0.clone(),
+            ttl: self.holder.1,
+            held: ring.held,
+        };
+        let ask = Ask {
+            throttle: ring.name.clone(),
+            lanes: lanes.collect(),
+            holder: Some(holder),
+        };
+        Asked {
+            ask,
+            lanes: turn.order,
+            drops: ring.drops,
+            ring: place,
+        }
     }
 
     /// Applies an answer: charges the grants, and sets the waits of lanes and throttles.
@@ -318,7 +364,13 @@ impl Board {
     }
 
     /// Returns the claim of a granted lane, with the place where it begins.
-    pub fn claim(&mut self, lane_id: i64, jobs: u32, now: Instant, head_every: Duration) -> LaneClaim {
+    pub fn claim(
+        &mut self,
+        lane_id: i64,
+        jobs: u32,
+        now: Instant,
+        head_every: Duration,
+    ) -> LaneClaim {
         let (after, look) = match self.lanes.get_mut(&lane_id) {
             Some(lane) => {
                 lane.claims += 1;
@@ -326,18 +378,27 @@ impl Board {
             }
             None => (Place::default(), false),
         };
-        LaneClaim { lane_id, jobs: jobs as i32, after, look }
+        LaneClaim {
+            lane_id,
+            jobs: jobs as i32,
+            after,
+            look,
+        }
     }
 
     /// Returns true if no claim of the lane is under way, so that its ready jobs have no tokens.
     pub fn is_unclaimed(&self, lane_id: i64) -> bool {
-        self.lanes.get(&lane_id).is_some_and(|lane| lane.claims == 0)
+        self.lanes
+            .get(&lane_id)
+            .is_some_and(|lane| lane.claims == 0)
     }
 
     /// Records that the jobs ready in the lane at `asked_at`, when they were asked for, were
     /// dropped.
     pub fn dropped(&mut self, lane_id: i64, asked_at: Instant) {
-        let Some(lane) = self.lanes.get_mut(&lane_id) else { return };
+        let Some(lane) = self.lanes.get_mut(&lane_id) else {
+            return;
+        };
         if lane.took(Place::default(), &[], true, asked_at) {
             self.stand(lane_id, Standing::Idle);
         }
@@ -345,7 +406,10 @@ impl Board {
 
     /// Returns the number of due lanes.
     pub fn due(&self) -> usize {
-        self.rings.iter().map(|ring| ring.due.len() + ring.guests.len()).sum()
+        self.rings
+            .iter()
+            .map(|ring| ring.due.len() + ring.guests.len())
+            .sum()
     }
 
     /// Records the jobs that a claim made at `asked_at` took from a lane, as places in the lane;
@@ -353,7 +417,9 @@ impl Board {
     pub fn claimed(&mut self, claim: &LaneClaim, taken: &[Place], is_dry: bool, asked_at: Instant) {
         let missing = i64::from(claim.jobs) - taken.len() as i64;
         self.hold(claim.lane_id, -missing);
-        let Some(lane) = self.lanes.get_mut(&claim.lane_id) else { return };
+        let Some(lane) = self.lanes.get_mut(&claim.lane_id) else {
+            return;
+        };
         lane.pass = self.pass;
         lane.claims = lane.claims.saturating_sub(1);
         let is_empty = lane.took(claim.after, taken, is_dry || missing > 0, asked_at);
@@ -374,7 +440,9 @@ impl Board {
     }
 
     fn hold(&mut self, id: i64, jobs: i64) {
-        let Some(lane) = self.lanes.get_mut(&id) else { return };
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
         let ring = &mut self.rings[lane.ring];
         lane.held = (i64::from(lane.held) + jobs).max(0) as u32;
         ring.held = (i64::from(ring.held) + jobs).max(0) as u32;
@@ -399,7 +467,9 @@ impl Board {
     /// longer.
     pub fn heard(&mut self, lane_id: i64) {
         let was_probing = self.probing.remove(&lane_id);
-        let Some(lane) = self.lanes.get(&lane_id) else { return };
+        let Some(lane) = self.lanes.get(&lane_id) else {
+            return;
+        };
         let ring = &mut self.rings[lane.ring];
         if std::mem::take(&mut ring.probes) {
             ring.not_before = None;
@@ -432,8 +502,13 @@ impl Board {
             if ring.held > 0 && ring.told.is_none() && !ring.counts {
                 ring.told = Some(now);
             }
-            let is_due = ring.held > 0 && ring.told.is_none_or(|told| now.duration_since(told) >= every);
-            if (!is_due && ring.released.is_empty()) || ring.unheard_until.is_some_and(|at| now < at) {
+            let is_due = ring.held > 0
+                && ring
+                    .told
+                    .is_none_or(|told| now.duration_since(told) >= every);
+            if (!is_due && ring.released.is_empty())
+                || ring.unheard_until.is_some_and(|at| now < at)
+            {
                 continue;
             }
             let mut ids = std::mem::take(&mut ring.released);
@@ -446,7 +521,9 @@ impl Board {
                 // A slot freed here may be the one for which this throttle waits.
                 ring.not_before = None;
             }
-            all.push(ring.word(place, ring.held, ids, |id| self.lanes.get(&id).map(|lane| (&*lane.key, lane.held))));
+            all.push(ring.word(place, ring.held, ids, |id| {
+                self.lanes.get(&id).map(|lane| (&*lane.key, lane.held))
+            }));
         }
         all
     }
@@ -462,10 +539,17 @@ impl Board {
     /// Returns the last reports of a worker that stops, in which no job runs here any more.
     pub fn farewell(&mut self) -> Vec<Held> {
         let mut all = Vec::new();
-        for (place, ring) in self.rings.iter_mut().enumerate().filter(|(_, ring)| ring.counts || ring.held > 0) {
+        for (place, ring) in self
+            .rings
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, ring)| ring.counts || ring.held > 0)
+        {
             let mut ids = std::mem::take(&mut ring.released);
             ids.extend(&ring.holding);
-            all.push(ring.word(place, 0, ids, |id| self.lanes.get(&id).map(|lane| (&*lane.key, 0))));
+            all.push(ring.word(place, 0, ids, |id| {
+                self.lanes.get(&id).map(|lane| (&*lane.key, 0))
+            }));
         }
         all
     }
@@ -478,12 +562,23 @@ impl Board {
     /// Returns the time at which the next waiting lane may be asked for, or the next report is due.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let asks = self.rings.iter().filter_map(|ring| {
-            let first = if ring.due.is_empty() && ring.guests.is_empty() { ring.waiting.first()?.0 } else { now };
+            let first = if ring.due.is_empty() && ring.guests.is_empty() {
+                ring.waiting.first()?.0
+            } else {
+                now
+            };
             Some(first.max(ring.not_before.max(ring.rests_until).unwrap_or(now)))
         });
-        let words =
-            self.rings.iter().filter(|ring| ring.counts && ring.held > 0).map(|ring| ring.told.map_or(now, |at| at + TELL_EVERY));
-        let releases = self.rings.iter().filter(|ring| !ring.released.is_empty()).map(|ring| ring.unheard_until.unwrap_or(now));
+        let words = self
+            .rings
+            .iter()
+            .filter(|ring| ring.counts && ring.held > 0)
+            .map(|ring| ring.told.map_or(now, |at| at + TELL_EVERY));
+        let releases = self
+            .rings
+            .iter()
+            .filter(|ring| !ring.released.is_empty())
+            .map(|ring| ring.unheard_until.unwrap_or(now));
         asks.chain(words).chain(releases).min()
     }
 
@@ -521,7 +616,9 @@ impl Board {
     /// one might drop jobs for which the other was granted tokens.
     fn leave_guests(&mut self) {
         let dropping = self.rings.iter().filter(|ring| ring.drops);
-        let guests: Vec<i64> = dropping.flat_map(|ring| ring.guests.iter().map(|(.., id)| *id)).collect();
+        let guests: Vec<i64> = dropping
+            .flat_map(|ring| ring.guests.iter().map(|(.., id)| *id))
+            .collect();
         for id in guests {
             self.stand(id, Standing::Idle);
         }
@@ -552,21 +649,29 @@ impl Board {
     }
 
     fn unplace(&mut self, id: i64) {
-        let Some(lane) = self.lanes.get(&id) else { return };
+        let Some(lane) = self.lanes.get(&id) else {
+            return;
+        };
         let ring = &mut self.rings[lane.ring];
         match lane.standing {
             Standing::Idle => {}
-            Standing::Due => _ = ring.due.remove(&rank(id, lane)) || ring.guests.remove(&rank(id, lane)),
+            Standing::Due => {
+                _ = ring.due.remove(&rank(id, lane)) || ring.guests.remove(&rank(id, lane))
+            }
             Standing::Waiting(at) => _ = ring.waiting.remove(&(at, id)),
         }
     }
 
     fn place(&mut self, id: i64) {
-        let Some(lane) = self.lanes.get(&id) else { return };
+        let Some(lane) = self.lanes.get(&id) else {
+            return;
+        };
         let ring = &mut self.rings[lane.ring];
         match lane.standing {
             Standing::Idle => {}
-            Standing::Due if self.owned & (1 << shard_of(id)) == 0 => _ = ring.guests.insert(rank(id, lane)),
+            Standing::Due if self.owned & (1 << shard_of(id)) == 0 => {
+                _ = ring.guests.insert(rank(id, lane))
+            }
             Standing::Due => _ = ring.due.insert(rank(id, lane)),
             Standing::Waiting(at) => _ = ring.waiting.insert((at, id)),
         }
@@ -590,9 +695,24 @@ impl Board {
 
 impl Ring {
     /// Returns a report on those lanes of this throttle that are still known.
-    fn word<'a>(&self, place: usize, held: u32, ids: BTreeSet<i64>, lane: impl Fn(i64) -> Option<(&'a str, u32)>) -> Held {
-        let lanes = ids.iter().filter_map(|id| lane(*id)).map(|(key, held)| (key.to_owned(), held));
-        Held { throttle: self.name.clone(), held, lanes: lanes.collect(), ids: ids.iter().copied().collect(), ring: place }
+    fn word<'a>(
+        &self,
+        place: usize,
+        held: u32,
+        ids: BTreeSet<i64>,
+        lane: impl Fn(i64) -> Option<(&'a str, u32)>,
+    ) -> Held {
+        let lanes = ids
+            .iter()
+            .filter_map(|id| lane(*id))
+            .map(|(key, held)| (key.to_owned(), held));
+        Held {
+            throttle: self.name.clone(),
+            held,
+            lanes: lanes.collect(),
+            ids: ids.iter().copied().collect(),
+            ring: place,
+        }
     }
 }
 
@@ -641,7 +761,10 @@ impl Choice<'_> {
         };
         let lane = lanes.get(&id)?;
         if given + 1 < lane.appetite {
-            self.again.push(Reverse(((Tag(tag.0 + lane.cost / lane.weight), order, id), given + 1)));
+            self.again.push(Reverse((
+                (Tag(tag.0 + lane.cost / lane.weight), order, id),
+                given + 1,
+            )));
         }
         Some(id)
     }
@@ -654,7 +777,9 @@ fn wait(grant: &Grant, limit: &Limit) -> Duration {
     };
     let shortest = match limit {
         // These waits mostly end by an act of a person, so there is no hurry.
-        Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost => Duration::from_millis(200),
+        Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost => {
+            Duration::from_millis(200)
+        }
         _ => MIN_WAIT,
     };
     grant.wait.clamp(shortest, longest)

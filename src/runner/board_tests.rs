@@ -5,17 +5,41 @@ fn board() -> Board {
 }
 
 fn add(board: &mut Board, id: i64, throttle: &str, weight: f32, now: Instant) {
-    let named = ReadyLane { lane_id: id, throttle: throttle.into(), key: id.to_string(), weight };
-    board.adopt(named, Seen { lane_id: id, priorities: 0b10, head: i64::MAX }, now);
+    let named = ReadyLane {
+        lane_id: id,
+        throttle: throttle.into(),
+        key: id.to_string(),
+        weight,
+    };
+    board.adopt(
+        named,
+        Seen {
+            lane_id: id,
+            priorities: 0b10,
+            head: i64::MAX,
+        },
+        now,
+    );
 }
 
 fn grant(granted: u32, limit: Option<Limit>) -> Grant {
-    Grant { granted, wait: Duration::from_millis(100), limit, ..Grant::default() }
+    Grant {
+        granted,
+        wait: Duration::from_millis(100),
+        limit,
+        ..Grant::default()
+    }
 }
 
 /// Serves `permits` from lanes that never run dry, with at most `tokens` of the throttle; counts
 /// jobs per lane.
-fn serve(board: &mut Board, now: Instant, permits: usize, tokens: u32, counts: &mut HashMap<i64, u32>) {
+fn serve(
+    board: &mut Board,
+    now: Instant,
+    permits: usize,
+    tokens: u32,
+    counts: &mut HashMap<i64, u32>,
+) {
     for asked in board.plan(now, permits) {
         let mut left = tokens;
         let lanes = asked.ask.lanes.iter().map(|lane| {
@@ -23,11 +47,24 @@ fn serve(board: &mut Board, now: Instant, permits: usize, tokens: u32, counts: &
             left -= granted;
             grant(granted, (granted < lane.want).then_some(Limit::Throttle))
         });
-        let answer = Answer { lanes: lanes.collect(), ..Answer::default() };
+        let answer = Answer {
+            lanes: lanes.collect(),
+            ..Answer::default()
+        };
         board.answered(&asked, &answer, now);
-        for (id, grant) in asked.lanes.iter().zip(&answer.lanes).filter(|(_, grant)| grant.granted > 0) {
+        for (id, grant) in asked
+            .lanes
+            .iter()
+            .zip(&answer.lanes)
+            .filter(|(_, grant)| grant.granted > 0)
+        {
             let claim = board.claim(*id, grant.granted, now, Duration::ZERO);
-            let taken: Vec<Place> = (1..=i64::from(grant.granted)).map(|job_id| Place { priority: 1, job_id }).collect();
+            let taken: Vec<Place> = (1..=i64::from(grant.granted))
+                .map(|job_id| Place {
+                    priority: 1,
+                    job_id,
+                })
+                .collect();
             board.claimed(&claim, &taken, false, now);
             for _ in &taken {
                 board.ended(*id);
@@ -71,9 +108,26 @@ fn throttles_share_the_permits_by_their_weights() {
     let mut counts: HashMap<i64, u32> = HashMap::new();
     for _ in 0..3000 {
         for asked in board.plan(now, 3) {
-            let lanes = asked.ask.lanes.iter().map(|lane| grant(lane.want, None)).collect();
-            let weight = if asked.ask.throttle.as_str() == "a" { 3.0 } else { 1.0 };
-            board.answered(&asked, &Answer { lanes, weight, ..Answer::default() }, now);
+            let lanes = asked
+                .ask
+                .lanes
+                .iter()
+                .map(|lane| grant(lane.want, None))
+                .collect();
+            let weight = if asked.ask.throttle.as_str() == "a" {
+                3.0
+            } else {
+                1.0
+            };
+            board.answered(
+                &asked,
+                &Answer {
+                    lanes,
+                    weight,
+                    ..Answer::default()
+                },
+                now,
+            );
             for (id, wish) in asked.lanes.iter().zip(&asked.ask.lanes) {
                 *counts.entry(*id).or_default() += wish.want;
             }
@@ -82,7 +136,10 @@ fn throttles_share_the_permits_by_their_weights() {
     }
     let all = f64::from(counts.values().sum::<u32>());
     for (id, fair) in [(0, 0.375), (1, 0.375), (2, 0.125), (3, 0.125)] {
-        assert!((f64::from(counts[&id]) / all - fair).abs() < 0.01, "{counts:?}");
+        assert!(
+            (f64::from(counts[&id]) / all - fair).abs() < 0.01,
+            "{counts:?}"
+        );
     }
 }
 
@@ -103,7 +160,11 @@ fn a_newcomer_is_served_within_one_round_and_has_saved_nothing_up() {
         serve(&mut board, now, 10, 10, &mut counts);
     }
 
-    assert!((1..=2).contains(&counts[&1000]), "within a round of 101 jobs it got one, and no more: {}", counts[&1000]);
+    assert!(
+        (1..=2).contains(&counts[&1000]),
+        "within a round of 101 jobs it got one, and no more: {}",
+        counts[&1000]
+    );
 }
 
 #[test]
@@ -112,13 +173,39 @@ fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
     add(&mut board, 1, "t", 1.0, now);
     add(&mut board, 2, "t", 1.0, now);
     let asked = board.plan(now, 2).remove(0);
-    let paused = Some(Limit::Paused { until_ms: 0, why: "429".into(), name: None });
-    let lanes = asked.lanes.iter().map(|id| if *id == 1 { grant(0, paused.clone()) } else { grant(1, None) }).collect();
+    let paused = Some(Limit::Paused {
+        until_ms: 0,
+        why: "429".into(),
+        name: None,
+    });
+    let lanes = asked
+        .lanes
+        .iter()
+        .map(|id| {
+            if *id == 1 {
+                grant(0, paused.clone())
+            } else {
+                grant(1, None)
+            }
+        })
+        .collect();
 
-    board.answered(&asked, &Answer { lanes, ..Answer::default() }, now);
+    board.answered(
+        &asked,
+        &Answer {
+            lanes,
+            ..Answer::default()
+        },
+        now,
+    );
 
     assert_eq!(board.plan(now, 2).remove(0).lanes, [2]);
-    let later: BTreeSet<i64> = board.plan(now + MAX_PAUSE_WAIT, 4).remove(0).lanes.into_iter().collect();
+    let later: BTreeSet<i64> = board
+        .plan(now + MAX_PAUSE_WAIT, 4)
+        .remove(0)
+        .lanes
+        .into_iter()
+        .collect();
     assert_eq!(later, [1, 2].into());
 }
 
@@ -130,10 +217,24 @@ fn a_throttle_that_must_wait_is_not_asked_before_its_time() {
     let asked = board.plan(now, 8);
     for one in &asked {
         let limit = (one.ask.throttle.as_str() == "slow").then_some(Limit::Throttle);
-        board.answered(one, &Answer { lanes: vec![grant(0, limit)], ..Answer::default() }, now);
+        board.answered(
+            one,
+            &Answer {
+                lanes: vec![grant(0, limit)],
+                ..Answer::default()
+            },
+            now,
+        );
     }
 
-    assert_eq!(board.plan(now, 8).iter().map(|one| one.ask.throttle.as_str()).collect::<Vec<_>>(), ["fast"]);
+    assert_eq!(
+        board
+            .plan(now, 8)
+            .iter()
+            .map(|one| one.ask.throttle.as_str())
+            .collect::<Vec<_>>(),
+        ["fast"]
+    );
     assert_eq!(board.next_due(now), Some(now));
     assert_eq!(board.plan(now + Duration::from_millis(100), 8).len(), 2);
 }
@@ -142,10 +243,21 @@ fn a_throttle_that_must_wait_is_not_asked_before_its_time() {
 fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
     let (mut board, now) = (board(), Instant::now());
     for id in 0..200 {
-        add(&mut board, id, if id % 2 == 0 { "a" } else { "b" }, 1.0, now);
+        add(
+            &mut board,
+            id,
+            if id % 2 == 0 { "a" } else { "b" },
+            1.0,
+            now,
+        );
     }
     for permits in 1..300 {
-        let wanted: u32 = board.plan(now, permits).iter().flat_map(|asked| &asked.ask.lanes).map(|lane| lane.want).sum();
+        let wanted: u32 = board
+            .plan(now, permits)
+            .iter()
+            .flat_map(|asked| &asked.ask.lanes)
+            .map(|lane| lane.want)
+            .sum();
         assert!(wanted as usize <= permits, "{wanted} of {permits}");
     }
 
@@ -154,7 +266,12 @@ fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
     for _ in 0..10 {
         serve(&mut board, now, 500, 500, &mut counts);
     }
-    let wanted: u32 = board.plan(now, 500).iter().flat_map(|asked| &asked.ask.lanes).map(|lane| lane.want).sum();
+    let wanted: u32 = board
+        .plan(now, 500)
+        .iter()
+        .flat_map(|asked| &asked.ask.lanes)
+        .map(|lane| lane.want)
+        .sum();
     assert_eq!(wanted, 500);
 }
 
@@ -165,15 +282,44 @@ fn an_empty_lane_rests_until_it_is_seen_again_and_keeps_what_was_learned_of_it()
     board.learn_cost(1, 11.0);
     let claim = board.claim(1, 5, now, Duration::ZERO);
     board.claimed(&claim, &[], false, now);
-    assert_eq!(board.plan(now, 1).len(), 1, "what was noted when the claim was made is not in its answer");
+    assert_eq!(
+        board.plan(now, 1).len(),
+        1,
+        "what was noted when the claim was made is not in its answer"
+    );
     board.claimed(&claim, &[], false, now + Duration::from_millis(1));
     assert!(board.plan(now, 1).is_empty());
     assert_eq!(board.next_due(now), None);
 
-    assert!(board.seen(&[Seen { lane_id: 1, priorities: 1, head: 0 }], now).is_empty(), "it is still known by name");
+    assert!(
+        board
+            .seen(
+                &[Seen {
+                    lane_id: 1,
+                    priorities: 1,
+                    head: 0
+                }],
+                now
+            )
+            .is_empty(),
+        "it is still known by name"
+    );
 
     assert!((board.plan(now, 1)[0].ask.lanes[0].cost - 4.0).abs() < 1e-9);
-    assert_eq!(board.seen(&[Seen { lane_id: 2, priorities: 1, head: 0 }], now).len(), 1, "a stranger is not");
+    assert_eq!(
+        board
+            .seen(
+                &[Seen {
+                    lane_id: 2,
+                    priorities: 1,
+                    head: 0
+                }],
+                now
+            )
+            .len(),
+        1,
+        "a stranger is not"
+    );
 }
 
 #[test]
@@ -195,12 +341,36 @@ fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
     let (mut board, now) = (board(), Instant::now());
     add(&mut board, 1, "t", 1.0, now);
     let asked = board.plan(now, 2).remove(0);
-    let answer = Answer { lanes: vec![grant(2, None)], limits_concurrency: true, ..Answer::default() };
+    let answer = Answer {
+        lanes: vec![grant(2, None)],
+        limits_concurrency: true,
+        ..Answer::default()
+    };
     board.answered(&asked, &answer, now);
     let claim = board.claim(1, 2, now, Duration::ZERO);
-    board.claimed(&claim, &[Place { priority: 1, job_id: 1 }, Place { priority: 1, job_id: 2 }], false, now);
+    board.claimed(
+        &claim,
+        &[
+            Place {
+                priority: 1,
+                job_id: 1,
+            },
+            Place {
+                priority: 1,
+                job_id: 2,
+            },
+        ],
+        false,
+        now,
+    );
     let throttle = Name::new("t").unwrap();
-    let word = |held| Held { throttle: throttle.clone(), held, lanes: vec![("1".into(), held)], ids: vec![1], ring: 0 };
+    let word = |held| Held {
+        throttle: throttle.clone(),
+        held,
+        lanes: vec![("1".into(), held)],
+        ids: vec![1],
+        ring: 0,
+    };
 
     assert_eq!(board.tell(now), [word(2)]);
     assert_eq!(board.tell(now), []);
@@ -218,10 +388,21 @@ fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
     let (mut board, now) = (board(), Instant::now());
     add(&mut board, 1, "t", 1.0, now);
     let asked = board.plan(now, 2).remove(0);
-    board.answered(&asked, &Answer { lanes: vec![grant(2, None)], ..Answer::default() }, now);
+    board.answered(
+        &asked,
+        &Answer {
+            lanes: vec![grant(2, None)],
+            ..Answer::default()
+        },
+        now,
+    );
 
     assert_eq!(board.tell(now), []);
-    assert_eq!(board.tell(now + TELL_ANYWAY)[0].held, 2, "a knob may have been set meanwhile");
+    assert_eq!(
+        board.tell(now + TELL_ANYWAY)[0].held,
+        2,
+        "a knob may have been set meanwhile"
+    );
 }
 
 /// Returns a board whose throttle `t` counts running jobs, with `held` jobs granted of lane 1 and
@@ -230,29 +411,61 @@ fn counting(held: u32, now: Instant) -> (Board, LaneClaim) {
     let mut board = board();
     add(&mut board, 1, "t", 1.0, now);
     let asked = board.plan(now, held as usize).remove(0);
-    board.answered(&asked, &Answer { lanes: vec![grant(held, None)], limits_concurrency: true, ..Answer::default() }, now);
+    board.answered(
+        &asked,
+        &Answer {
+            lanes: vec![grant(held, None)],
+            limits_concurrency: true,
+            ..Answer::default()
+        },
+        now,
+    );
     let claim = board.claim(1, held, now, Duration::ZERO);
     (board, claim)
 }
 
 fn numbers(words: &[Held]) -> Vec<(u32, Vec<u32>)> {
-    words.iter().map(|word| (word.held, word.lanes.iter().map(|(_, held)| *held).collect())).collect()
+    words
+        .iter()
+        .map(|word| {
+            (
+                word.held,
+                word.lanes.iter().map(|(_, held)| *held).collect(),
+            )
+        })
+        .collect()
 }
 
 #[test]
 fn a_release_that_was_not_heard_is_said_again_although_nothing_runs_any_more() {
     let now = Instant::now();
     let (mut board, claim) = counting(1, now);
-    board.claimed(&claim, &[Place { priority: 1, job_id: 1 }], false, now);
+    board.claimed(
+        &claim,
+        &[Place {
+            priority: 1,
+            job_id: 1,
+        }],
+        false,
+        now,
+    );
     board.ended(1);
     let word = board.tell(now).remove(0);
 
     board.unheard(&word, now);
 
-    assert_eq!(board.tell(now), [], "a store that is away is not asked at every turn");
+    assert_eq!(
+        board.tell(now),
+        [],
+        "a store that is away is not asked at every turn"
+    );
     assert_eq!(board.next_due(now + TELL_AGAIN), Some(now + TELL_AGAIN));
     (0..9).for_each(|_| board.swept());
-    assert_eq!(board.tell(now + TELL_AGAIN), [word], "the lane is not forgotten before it was heard");
+    assert_eq!(
+        board.tell(now + TELL_AGAIN),
+        [word],
+        "the lane is not forgotten before it was heard"
+    );
     assert_eq!(board.tell(now + 9 * TELL_EVERY), []);
 }
 
@@ -264,18 +477,39 @@ fn what_was_granted_and_not_found_is_told_as_a_release() {
 
     board.claimed(&claim, &[], false, now + Duration::from_millis(1));
 
-    assert_eq!(numbers(&board.tell(now + Duration::from_millis(1))), [(0, vec![0])]);
+    assert_eq!(
+        numbers(&board.tell(now + Duration::from_millis(1))),
+        [(0, vec![0])]
+    );
     let (mut board, claim) = counting(2, now);
     board.tell(now);
     board.unclaimed(&claim);
-    assert_eq!(numbers(&board.tell(now)), [(0, vec![0])], "nor what a claim would have taken that failed");
+    assert_eq!(
+        numbers(&board.tell(now)),
+        [(0, vec![0])],
+        "nor what a claim would have taken that failed"
+    );
 }
 
 #[test]
 fn the_last_word_says_that_nothing_is_held_whatever_runs() {
     let now = Instant::now();
     let (mut board, claim) = counting(2, now);
-    board.claimed(&claim, &[Place { priority: 1, job_id: 1 }, Place { priority: 1, job_id: 2 }], false, now);
+    board.claimed(
+        &claim,
+        &[
+            Place {
+                priority: 1,
+                job_id: 1,
+            },
+            Place {
+                priority: 1,
+                job_id: 2,
+            },
+        ],
+        false,
+        now,
+    );
     board.tell(now);
 
     assert_eq!(numbers(&board.farewell()), [(0, vec![0])]);
@@ -284,13 +518,19 @@ fn the_last_word_says_that_nothing_is_held_whatever_runs() {
 /// Asks for one lane of a throttle that drops, and answers with the given grant.
 fn dropping(board: &mut Board, now: Instant, given: Grant) -> Asked {
     let asked = board.plan(now, 10).remove(0);
-    let answer = Answer { lanes: vec![given], over_limit: OverLimit::Drop, at_us: 1, ..Answer::default() };
+    let answer = Answer {
+        lanes: vec![given],
+        over_limit: OverLimit::Drop,
+        at_us: 1,
+        ..Answer::default()
+    };
     board.answered(&asked, &answer, now);
     asked
 }
 
 #[test]
-fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_way_is_left_alone() {
+fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_way_is_left_alone()
+{
     let (mut board, now) = (board(), Instant::now());
     add(&mut board, 1, "t", 1.0, now);
 
@@ -298,14 +538,33 @@ fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_
     assert!(!first.drops && board.is_unclaimed(1));
     let claim = board.claim(1, 1, now, Duration::ZERO);
     assert!(!board.is_unclaimed(1));
-    board.claimed(&claim, &[Place { priority: 1, job_id: 7 }], false, now);
+    board.claimed(
+        &claim,
+        &[Place {
+            priority: 1,
+            job_id: 7,
+        }],
+        false,
+        now,
+    );
     assert!(board.is_unclaimed(1));
 
     let later = now + MAX_KNOB_WAIT;
     assert!(dropping(&mut board, later, grant(0, Some(Limit::Throttle))).drops);
     board.dropped(1, later);
-    assert_eq!((board.due(), board.next_due(later)), (0, None), "nothing is left to ask for");
-    board.seen(&[Seen { lane_id: 1, priorities: 0b10, head: 9 }], later);
+    assert_eq!(
+        (board.due(), board.next_due(later)),
+        (0, None),
+        "nothing is left to ask for"
+    );
+    board.seen(
+        &[Seen {
+            lane_id: 1,
+            priorities: 0b10,
+            head: 9,
+        }],
+        later,
+    );
     assert_eq!(board.due(), 1);
 }
 
@@ -315,7 +574,14 @@ fn what_came_after_the_ask_is_not_taken_for_dropped() {
     add(&mut board, 1, "t", 1.0, now);
     dropping(&mut board, now, grant(0, Some(Limit::Key)));
 
-    board.seen(&[Seen { lane_id: 1, priorities: 0b10, head: 9 }], now + Duration::from_millis(1));
+    board.seen(
+        &[Seen {
+            lane_id: 1,
+            priorities: 0b10,
+            head: 9,
+        }],
+        now + Duration::from_millis(1),
+    );
     board.dropped(1, now);
 
     assert_eq!(board.plan(now + MAX_KNOB_WAIT, 10).len(), 1);
@@ -333,6 +599,17 @@ fn lanes_of_other_workers_are_not_asked_for_where_their_throttle_drops() {
     assert_eq!((board.due(), board.next_due(later)), (0, None));
 
     board.own(u64::MAX);
-    board.seen(&[Seen { lane_id: 1, priorities: 0b10, head: 9 }], later);
-    assert_eq!(board.plan(later, 10).len(), 1, "its own worker looks after it");
+    board.seen(
+        &[Seen {
+            lane_id: 1,
+            priorities: 0b10,
+            head: 9,
+        }],
+        later,
+    );
+    assert_eq!(
+        board.plan(later, 10).len(),
+        1,
+        "its own worker looks after it"
+    );
 }

@@ -42,8 +42,16 @@ struct Turn {
 pub async fn keep_depth(queue: Queue, cancel: CancellationToken) {
     let holder = format!("{}-{:016x}", std::process::id(), rand::random::<u64>());
     let leader = Leader::sharing(queue.pool.clone(), "depth", holder, LEASE);
-    let turn = Arc::new(Mutex::new(Turn { leader: leader.clone(), asked: None, sweeper: None }));
-    let pace = Pace { name: "depth", every: EVERY, wake: None };
+    let turn = Arc::new(Mutex::new(Turn {
+        leader: leader.clone(),
+        asked: None,
+        sweeper: None,
+    }));
+    let pace = Pace {
+        name: "depth",
+        every: EVERY,
+        wake: None,
+    };
     periodic(pace, cancel, || {
         let (queue, turn) = (queue.clone(), turn.clone());
         async move { tick(&queue, &mut *turn.lock().await).await }
@@ -53,7 +61,10 @@ pub async fn keep_depth(queue: Queue, cancel: CancellationToken) {
 }
 
 async fn tick(queue: &Queue, turn: &mut Turn) -> Result<(), Error> {
-    if turn.asked.is_none_or(|asked| asked.elapsed() >= RENEW_EVERY) {
+    if turn
+        .asked
+        .is_none_or(|asked| asked.elapsed() >= RENEW_EVERY)
+    {
         turn.asked = Some(Instant::now());
         if turn.leader.hold().await?.is_none() {
             turn.sweeper = None;
@@ -62,7 +73,9 @@ async fn tick(queue: &Queue, turn: &mut Turn) -> Result<(), Error> {
         }
     }
     // The effect of a failed statement is unknown, so the next walk begins anew.
-    let Some(mut sweeper) = turn.sweeper.take() else { return Ok(()) };
+    let Some(mut sweeper) = turn.sweeper.take() else {
+        return Ok(());
+    };
     let took = match sweeper.step().await {
         Ok(took) => took,
         Err(error) => {

@@ -102,7 +102,11 @@ impl Discovery {
     /// arrivals.
     pub(super) fn next(&self, is_rung_for: bool) -> Instant {
         let quiet = self.next_sweep.min(self.next_weights);
-        if is_rung_for { quiet } else { quiet.min(self.next_arrivals) }
+        if is_rung_for {
+            quiet
+        } else {
+            quiet.min(self.next_arrivals)
+        }
     }
 
     /// Carries out the looks that are due now.
@@ -122,8 +126,15 @@ impl Discovery {
         }
         if !rung.lanes.is_empty() {
             // A ring does not carry the job's priority, so the claim begins at the head.
-            let seen: Vec<Seen> =
-                rung.lanes.iter().map(|lane| Seen { lane_id: *lane, priorities: 0b1111, head: i64::MAX }).collect();
+            let seen: Vec<Seen> = rung
+                .lanes
+                .iter()
+                .map(|lane| Seen {
+                    lane_id: *lane,
+                    priorities: 0b1111,
+                    head: i64::MAX,
+                })
+                .collect();
             self.take_in(shared, board, &seen).await?;
         }
         let now = Instant::now();
@@ -131,7 +142,10 @@ impl Discovery {
             self.arrivals(shared, board, now).await?;
         }
         if now >= self.next_weights {
-            let weights: HashMap<i64, f32> = bounded(shared, shared.queue.weights()).await?.into_iter().collect();
+            let weights: HashMap<i64, f32> = bounded(shared, shared.queue.weights())
+                .await?
+                .into_iter()
+                .collect();
             board.weigh(&weights);
             self.next_weights = now + WEIGHTS_EVERY;
         }
@@ -150,9 +164,15 @@ impl Discovery {
     fn note_writing(&mut self, writing: &[i64], now: Instant) {
         self.next_writing = now + LOOK_BACK_EVERY;
         let before = std::mem::take(&mut self.writing);
-        self.writing = writing.iter().map(|id| (*id, before.get(id).map_or(0, |looks| looks + 1))).collect();
+        self.writing = writing
+            .iter()
+            .map(|id| (*id, before.get(id).map_or(0, |looks| looks + 1)))
+            .collect();
         // A transaction seen only once may have been open for a moment only.
-        if before.iter().any(|(id, looks)| *looks > 0 && !self.writing.contains_key(id)) {
+        if before
+            .iter()
+            .any(|(id, looks)| *looks > 0 && !self.writing.contains_key(id))
+        {
             self.hurry = true;
             let is_hurried = self.sweep.as_ref().is_some_and(|sweep| sweep.is_hurried);
             if !is_hurried {
@@ -163,7 +183,12 @@ impl Discovery {
 
     /// Looks for new jobs, regardless of the time of the last look; also the last look before a
     /// sleep.
-    pub(super) async fn arrivals(&mut self, shared: &Shared, board: &mut Board, now: Instant) -> Result<(), Error> {
+    pub(super) async fn arrivals(
+        &mut self,
+        shared: &Shared,
+        board: &mut Board,
+        now: Instant,
+    ) -> Result<(), Error> {
         self.next_arrivals = now + ARRIVALS_EVERY;
         let newest = match self.last {
             Some(last) => last,
@@ -173,14 +198,21 @@ impl Discovery {
         let mut from = newest;
         if now >= self.next_look_back {
             self.next_look_back = now + LOOK_BACK_EVERY;
-            let old = self.marks.iter().rposition(|(at, _)| now.duration_since(*at) >= LOOK_BACK);
+            let old = self
+                .marks
+                .iter()
+                .rposition(|(at, _)| now.duration_since(*at) >= LOOK_BACK);
             from = old.map_or(from, |place| self.marks[place].1).min(from);
             self.marks.drain(..old.unwrap_or(0));
         }
         let found = bounded(shared, shared.queue.arrivals(from)).await?;
         let last = found.last.max(newest);
         self.last = Some(last);
-        if self.marks.last().is_none_or(|(at, _)| now.duration_since(*at) >= ARRIVALS_EVERY) {
+        if self
+            .marks
+            .last()
+            .is_none_or(|(at, _)| now.duration_since(*at) >= ARRIVALS_EVERY)
+        {
             self.marks.push((now, last));
         }
         self.take_in(shared, board, &found.lanes).await
@@ -190,8 +222,11 @@ impl Discovery {
         let begun = Instant::now();
         let owned = self.owned;
         let hurry = &mut self.hurry;
-        let sweep =
-            self.sweep.get_or_insert_with(|| Sweep { ranges: ranges_of(owned), begun, is_hurried: std::mem::take(hurry) });
+        let sweep = self.sweep.get_or_insert_with(|| Sweep {
+            ranges: ranges_of(owned),
+            begun,
+            is_hurried: std::mem::take(hurry),
+        });
         let is_hurried = sweep.is_hurried;
         if let Some(range) = sweep.ranges.pop() {
             let slice = bounded(shared, shared.queue.sweep_lanes(range.clone())).await?;
@@ -213,7 +248,9 @@ impl Discovery {
             board.swept();
             self.is_first = false;
             if !self.hurry {
-                self.next_sweep = self.next_sweep.max(sweep.begun + SWEEP_EVERY.mul_f64(0.9 + rand::random::<f64>() * 0.2));
+                self.next_sweep = self
+                    .next_sweep
+                    .max(sweep.begun + SWEEP_EVERY.mul_f64(0.9 + rand::random::<f64>() * 0.2));
             }
         }
         Ok(())
@@ -234,7 +271,12 @@ impl Discovery {
         self.take_in(shared, board, &slice.lanes).await
     }
 
-    async fn take_in(&mut self, shared: &Shared, board: &mut Board, seen: &[Seen]) -> Result<(), Error> {
+    async fn take_in(
+        &mut self,
+        shared: &Shared,
+        board: &mut Board,
+        seen: &[Seen],
+    ) -> Result<(), Error> {
         let unknown = board.seen(seen, Instant::now());
         for part in unknown.chunks(NAMES_AT_ONCE) {
             let seen: HashMap<i64, Seen> = part.iter().map(|seen| (seen.lane_id, *seen)).collect();
@@ -273,7 +315,10 @@ mod tests {
 
         discovery.note_writing(&[7, 8], now);
         discovery.note_writing(&[7], now + second);
-        assert!(!discovery.hurry, "the looks at arrivals reach back to what a short one wrote");
+        assert!(
+            !discovery.hurry,
+            "the looks at arrivals reach back to what a short one wrote"
+        );
         discovery.note_writing(&[], now + 2 * second);
 
         assert!(discovery.hurry);

@@ -176,7 +176,11 @@ async fn serve_lanes(shared: &Arc<Shared>, desk: &mut Desk, cancel: &Cancellatio
     }
 }
 
-async fn turn(shared: &Arc<Shared>, desk: &mut Desk, cancel: &CancellationToken) -> Result<(), Error> {
+async fn turn(
+    shared: &Arc<Shared>,
+    desk: &mut Desk,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
     while let Some(done) = desk.claims.try_join_next() {
         settle(shared, desk, done).await?;
     }
@@ -209,7 +213,9 @@ fn permits(shared: &Shared, desk: &Desk) -> usize {
     }
     let most = shared.config.concurrency;
     let unwritten = shared.unwritten.load(Ordering::Acquire);
-    let free = most.saturating_sub(shared.running.len()).min((UNWRITTEN * most).saturating_sub(unwritten));
+    let free = most
+        .saturating_sub(shared.running.len())
+        .min((UNWRITTEN * most).saturating_sub(unwritten));
     free.saturating_sub(desk.granted).min(shared.config.batch)
 }
 
@@ -228,7 +234,15 @@ async fn look(shared: &Shared, desk: &mut Desk) -> Result<(), Error> {
         }
     }
     let owned = shared.shards.load(Ordering::Relaxed);
-    desk.discovery.look(shared, &mut desk.board, rung, owned, now < desk.rung_for_until).await
+    desk.discovery
+        .look(
+            shared,
+            &mut desk.board,
+            rung,
+            owned,
+            now < desk.rung_for_until,
+        )
+        .await
 }
 
 /// Asks for tokens and starts a claim for the grants; returns false if there was nothing to ask
@@ -252,8 +266,12 @@ async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
     for (one, answer) in asked.iter().zip(&answers) {
         desk.board.answered(one, answer, now);
     }
-    let drops =
-        Drops { lanes: newest.map(|_| over_limit(desk, &asked, &answers)).unwrap_or_default(), newest: newest.unwrap_or(0) };
+    let drops = Drops {
+        lanes: newest
+            .map(|_| over_limit(desk, &asked, &answers))
+            .unwrap_or_default(),
+        newest: newest.unwrap_or(0),
+    };
     let granted = granted(shared, desk, asked, answers, now);
     if !granted.is_empty() || !drops.lanes.is_empty() {
         desk.granted += jobs(&granted);
@@ -266,9 +284,15 @@ async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
 /// stopped or paused throttle, or of a store that cannot be reached, wait all the same.
 fn over_limit(desk: &Desk, asked: &[Asked], answers: &[Answer]) -> Vec<i64> {
     let is_over = |grant: &Grant| {
-        matches!(grant.limit, Some(Limit::Key | Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. }))
+        matches!(
+            grant.limit,
+            Some(Limit::Key | Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. })
+        )
     };
-    let all = asked.iter().zip(answers).filter(|(one, answer)| one.drops && answer.over_limit == OverLimit::Drop);
+    let all = asked
+        .iter()
+        .zip(answers)
+        .filter(|(one, answer)| one.drops && answer.over_limit == OverLimit::Drop);
     let lanes = all.flat_map(|(one, answer)| one.lanes.iter().zip(&answer.lanes));
     let over = lanes.filter(|(lane, grant)| is_over(grant) && desk.board.is_unclaimed(**lane));
     over.map(|(lane, _)| *lane).collect()
@@ -279,7 +303,13 @@ fn lets_serve(answer: &Answer) -> bool {
     answer.at_us > 0 || answer.lanes.iter().any(|lane| lane.granted > 0)
 }
 
-fn granted(shared: &Shared, desk: &mut Desk, asked: Vec<Asked>, answers: Vec<Answer>, now: Instant) -> Vec<Granted> {
+fn granted(
+    shared: &Shared,
+    desk: &mut Desk,
+    asked: Vec<Asked>,
+    answers: Vec<Answer>,
+    now: Instant,
+) -> Vec<Granted> {
     let all_heads = Duration::from_secs_f64(desk.head_cost_s * desk.board.due() as f64 * HEAD_DUTY);
     let head_every = all_heads.clamp(MIN_HEAD_EVERY, MAX_HEAD_EVERY);
     let mut granted = Vec::new();
@@ -324,9 +354,22 @@ async fn claim(shared: Arc<Shared>, granted: Vec<Granted>, drops: Drops) -> Clai
 async fn drop_ready(shared: &Shared, drops: &Drops) -> Result<(), Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     loop {
-        let dropped = bounded(shared, shared.queue.drop_ready(worker_id, &drops.lanes, drops.newest)).await?;
+        let dropped = bounded(
+            shared,
+            shared
+                .queue
+                .drop_ready(worker_id, &drops.lanes, drops.newest),
+        )
+        .await?;
         for (kind, jobs) in &dropped {
-            shared.metrics.finished.get_or_create(&Ended { kind: kind.clone(), outcome: "dropped" }).inc_by(*jobs);
+            shared
+                .metrics
+                .finished
+                .get_or_create(&Ended {
+                    kind: kind.clone(),
+                    outcome: "dropped",
+                })
+                .inc_by(*jobs);
         }
         if dropped.is_empty() {
             return Ok(());
@@ -336,30 +379,50 @@ async fn drop_ready(shared: &Shared, drops: &Drops) -> Result<(), Error> {
 
 async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: Instant) -> Claim {
     if granted.is_empty() {
-        return Claim { granted, asked_at, took: Duration::ZERO, taken: Ok(HashMap::new()), dropped: Vec::new() };
+        return Claim {
+            granted,
+            asked_at,
+            took: Duration::ZERO,
+            taken: Ok(HashMap::new()),
+            dropped: Vec::new(),
+        };
     }
     let lanes: Vec<LaneClaim> = granted.iter().map(|one| one.claim).collect();
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     let fence = rand::random::<i64>() & i64::MAX;
-    let claimed = bounded(shared, shared.queue.claim_and_look(worker_id, fence, &lanes)).await;
+    let claimed = bounded(
+        shared,
+        shared.queue.claim_and_look(worker_id, fence, &lanes),
+    )
+    .await;
     let took = asked_at.elapsed();
     // A process that slept sees the answer and its timeout at once, and by then the leases may
     // belong to other workers.
     let is_late = took > patience(shared) || !shared.is_in_force(worker_id);
     let claimed = claimed.and_then(|claimed| match is_late {
-        true => Err(Error::Lost("the answer to a claim came too late to begin its jobs".to_owned())),
+        true => Err(Error::Lost(
+            "the answer to a claim came too late to begin its jobs".to_owned(),
+        )),
         false => Ok(claimed),
     });
-    let most: HashMap<i64, f64> = granted.iter().map(|one| (one.claim.lane_id, one.max_cost)).collect();
+    let most: HashMap<i64, f64> = granted
+        .iter()
+        .map(|one| (one.claim.lane_id, one.max_cost))
+        .collect();
     let taken = claimed.map(|mut batch| {
         strangers(&granted, &mut batch.jobs);
         let mut taken: HashMap<i64, Taken> = HashMap::with_capacity(lanes.len());
         for one in &mut batch.jobs {
             // A job enqueued with more than the highest cost is charged, and refunded, at most that
             // cost.
-            one.job.cost = most.get(&one.lane_id).map_or(one.job.cost, |most| one.job.cost.min(*most));
+            one.job.cost = most
+                .get(&one.lane_id)
+                .map_or(one.job.cost, |most| one.job.cost.min(*most));
             let lane = taken.entry(one.lane_id).or_default();
-            lane.places.push(Place { priority: one.job.priority as i16, job_id: one.job.id });
+            lane.places.push(Place {
+                priority: one.job.priority as i16,
+                job_id: one.job.id,
+            });
             lane.cost += one.job.cost;
         }
         for lane in &batch.dry {
@@ -372,16 +435,25 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
         // The claim may have been carried out although its answer was lost.
         shared.doubts.note(worker_id, fence);
     }
-    Claim { granted, asked_at, took, taken, dropped: Vec::new() }
+    Claim {
+        granted,
+        asked_at,
+        took,
+        taken,
+        dropped: Vec::new(),
+    }
 }
 
 /// Marks jobs that stand in another lane than their own. A lane is identified by 64 bits of a hash,
 /// for which a collision can be searched: the tokens were granted to one of the two lanes, and a
 /// job of the other must not run on them.
 fn strangers(granted: &[Granted], jobs: &mut [Claimed]) {
-    let lanes: HashMap<i64, &Granted> = granted.iter().map(|one| (one.claim.lane_id, one)).collect();
+    let lanes: HashMap<i64, &Granted> =
+        granted.iter().map(|one| (one.claim.lane_id, one)).collect();
     for one in jobs.iter_mut().filter(|one| one.unreadable.is_none()) {
-        let Some(lane) = lanes.get(&one.lane_id) else { continue };
+        let Some(lane) = lanes.get(&one.lane_id) else {
+            continue;
+        };
         if one.job.throttle != lane.throttle.as_str() || one.job.key != lane.key {
             one.unreadable = Some(format!(
                 "its lane has the number of another lane, key {:?} of throttle {}; enqueue it with another key",
@@ -395,7 +467,9 @@ fn strangers(granted: &[Granted], jobs: &mut [Claimed]) {
 fn start(shared: &Arc<Shared>, claimed: Vec<Claimed>, worker_id: i32, fence: i64) {
     shared.metrics.claimed.inc_by(claimed.len() as u64);
     shared.unwritten.fetch_add(claimed.len(), Ordering::AcqRel);
-    let tokens = shared.running.begin(claimed.iter().map(|one| ((one.job.id, fence), one.lane_id)));
+    let tokens = shared
+        .running
+        .begin(claimed.iter().map(|one| ((one.job.id, fence), one.lane_id)));
     if !shared.is_in_force(worker_id) {
         // The worker was fenced after the last check, and these jobs may have come too late to be
         // stopped with the others.
@@ -409,7 +483,11 @@ fn start(shared: &Arc<Shared>, claimed: Vec<Claimed>, worker_id: i32, fence: i64
 
 /// Records the result of a claim, refunds unused tokens, and settles the difference between the
 /// jobs' cost and the estimate.
-async fn settle(shared: &Shared, desk: &mut Desk, done: Result<Claim, JoinError>) -> Result<(), Error> {
+async fn settle(
+    shared: &Shared,
+    desk: &mut Desk,
+    done: Result<Claim, JoinError>,
+) -> Result<(), Error> {
     // Nothing in a claim panics; if it did, its jobs would be found by their lease.
     let claim = done.map_err(|error| Error::Lost(format!("a claim was broken off: {error}")))?;
     desk.granted -= jobs(&claim.granted);
@@ -419,28 +497,46 @@ async fn settle(shared: &Shared, desk: &mut Desk, done: Result<Claim, JoinError>
             for one in &claim.granted {
                 desk.board.unclaimed(&one.claim);
             }
-            refund(shared, claim.granted.iter().map(|one| (one, one.grant.granted)).collect()).await;
+            refund(
+                shared,
+                claim
+                    .granted
+                    .iter()
+                    .map(|one| (one, one.grant.granted))
+                    .collect(),
+            )
+            .await;
             return Err(error);
         }
     };
-    let heads = claim.granted.iter().filter(|one| one.claim.after == Place::default()).count();
+    let heads = claim
+        .granted
+        .iter()
+        .filter(|one| one.claim.after == Place::default())
+        .count();
     if heads > 0 {
-        desk.head_cost_s += (claim.took.as_secs_f64() / heads as f64 - desk.head_cost_s) * HEAD_WEIGHT;
+        desk.head_cost_s +=
+            (claim.took.as_secs_f64() / heads as f64 - desk.head_cost_s) * HEAD_WEIGHT;
     }
     let none = Taken::default();
     let mut unused = Vec::new();
     let mut differences: HashMap<&Name, Vec<(&str, f64)>> = HashMap::new();
     for one in &claim.granted {
         let lane = taken.get(&one.claim.lane_id).unwrap_or(&none);
-        desk.board.claimed(&one.claim, &lane.places, lane.is_dry, claim.asked_at);
+        desk.board
+            .claimed(&one.claim, &lane.places, lane.is_dry, claim.asked_at);
         let jobs = lane.places.len() as u32;
         if jobs < one.grant.granted {
             unused.push((one, one.grant.granted - jobs));
         }
         let difference = lane.cost - f64::from(jobs) * one.cost;
         if jobs > 0 && difference.abs() > 1e-9 {
-            desk.board.learn_cost(one.claim.lane_id, lane.cost / f64::from(jobs));
-            differences.entry(&one.throttle).or_default().push((&one.key, difference));
+            desk.board
+                .learn_cost(one.claim.lane_id, lane.cost / f64::from(jobs));
+            differences
+                .entry(&one.throttle)
+                .or_default()
+                .push((&one.key, difference));
         }
     }
     for lane in &claim.dropped {
@@ -459,9 +555,16 @@ async fn refund(shared: &Shared, unused: Vec<(&Granted, u32)>) {
     let mut by_throttle: HashMap<&Name, Vec<Refund<'_>>> = HashMap::new();
     for (one, units) in unused {
         if one.grant.watched {
-            shared.answers.unused(one.claim.lane_id, &one.throttle, &one.key, units);
+            shared
+                .answers
+                .unused(one.claim.lane_id, &one.throttle, &one.key, units);
         }
-        let refund = Refund { key: &one.key, grant: &one.grant, units, cost: one.cost };
+        let refund = Refund {
+            key: &one.key,
+            grant: &one.grant,
+            units,
+            cost: one.cost,
+        };
         by_throttle.entry(&one.throttle).or_default().push(refund);
     }
     for (throttle, refunds) in by_throttle {
@@ -482,16 +585,22 @@ async fn rest(shared: &Shared, desk: &mut Desk, cancel: &CancellationToken) -> R
     if due.is_some_and(|at| at <= now) {
         return Ok(());
     }
-    let may_sleep = desk.claims.is_empty() && now >= desk.loud_until && due.is_none_or(|at| at > now + NAP);
+    let may_sleep =
+        desk.claims.is_empty() && now >= desk.loud_until && due.is_none_or(|at| at > now + NAP);
     if may_sleep && now >= desk.rung_for_until {
         bounded(shared, shared.queue.fall_asleep()).await?;
         // Another worker may ask producers to be quiet again, so this holds for a while only.
         desk.rung_for_until = now + IDLE_LOOK_EVERY;
-        desk.discovery.arrivals(shared, &mut desk.board, Instant::now()).await?;
+        desk.discovery
+            .arrivals(shared, &mut desk.board, Instant::now())
+            .await?;
     }
     let now = Instant::now();
-    let until =
-        [desk.board.next_due(now), Some(desk.discovery.next(now < desk.rung_for_until)), Some(now + jittered(IDLE_LOOK_EVERY))];
+    let until = [
+        desk.board.next_due(now),
+        Some(desk.discovery.next(now < desk.rung_for_until)),
+        Some(now + jittered(IDLE_LOOK_EVERY)),
+    ];
     let until = until.into_iter().flatten().min().unwrap_or(now);
     tokio::select! {
         () = cancel.cancelled() => {}

@@ -24,18 +24,27 @@ pub(super) struct Doubts(Mutex<Vec<Doubt>>);
 impl Doubts {
     /// Records a claim that failed.
     pub(super) fn note(&self, worker_id: i32, fence: i64) {
-        self.lock().push(Doubt { worker_id, fence, since: Instant::now() });
+        self.lock().push(Doubt {
+            worker_id,
+            fence,
+            since: Instant::now(),
+        });
     }
 
     /// Gives back the jobs that lost claims took after all; returns their number.
     pub(super) async fn settle(&self, queue: &Queue) -> Result<u64, Error> {
-        let open: Vec<(i32, i64)> = self.lock().iter().map(|doubt| (doubt.worker_id, doubt.fence)).collect();
+        let open: Vec<(i32, i64)> = self
+            .lock()
+            .iter()
+            .map(|doubt| (doubt.worker_id, doubt.fence))
+            .collect();
         let begun = Instant::now();
         let mut given_back = 0;
         for (worker_id, fence) in open {
             given_back += queue.disown(worker_id, fence).await?;
         }
-        self.lock().retain(|doubt| begun.duration_since(doubt.since) < LOOK_FOR);
+        self.lock()
+            .retain(|doubt| begun.duration_since(doubt.since) < LOOK_FOR);
         Ok(given_back)
     }
 

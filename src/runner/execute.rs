@@ -30,7 +30,12 @@ const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: CancellationToken) {
     let begun = Instant::now();
-    let Claimed { lane_id, job, unreadable, cancelled: is_unwanted } = claimed;
+    let Claimed {
+        lane_id,
+        job,
+        unreadable,
+        cancelled: is_unwanted,
+    } = claimed;
     let of_run = shared.runs.get(&job.kind).cloned();
     let handler = of_run.as_ref().map(|of_run| &*of_run.handler);
     // The handler takes the job itself.
@@ -40,7 +45,10 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         (Some(_), _) => None,
         (None, None) => Some(format!("the kind {}", job.kind)),
         // A panic here is expected to happen again in the run, where it is recorded.
-        (None, Some(handler)) => std::panic::catch_unwind(AssertUnwindSafe(|| handler.lacks(&job.args))).unwrap_or_default(),
+        (None, Some(handler)) => {
+            std::panic::catch_unwind(AssertUnwindSafe(|| handler.lacks(&job.args)))
+                .unwrap_or_default()
+        }
     };
     match lacking {
         Some(_) => shared.strangers.met(&job.throttle, begun),
@@ -51,23 +59,46 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         (None, _) if is_unwanted => Outcome::Cancelled,
         // No worker can read the job, so waiting for another one is useless.
         (Some(error), _) => Outcome::Dead { error },
-        (None, _) if lacking.is_some() => Outcome::Snooze { delay: shared.strangers.wait(job.id, begun) },
+        (None, _) if lacking.is_some() => Outcome::Snooze {
+            delay: shared.strangers.wait(job.id, begun),
+        },
         (None, Some(handler)) => {
-            let caught = AssertUnwindSafe(run(&shared, handler, job, about.clone(), &ran, cancelled)).catch_unwind().await;
-            let panicked = || Outcome::Retry { after: None, error: "the handler panicked".to_owned() };
+            let caught =
+                AssertUnwindSafe(run(&shared, handler, job, about.clone(), &ran, cancelled))
+                    .catch_unwind()
+                    .await;
+            let panicked = || Outcome::Retry {
+                after: None,
+                error: "the handler panicked".to_owned(),
+            };
             caught.unwrap_or_else(|_| cut_off(&about, panicked()))
         }
         (None, None) => Outcome::HandedBack,
     };
-    let ran = ran.get().map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
+    let ran = ran
+        .get()
+        .map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
     let stop = shared.running.end((about.id, about.fence));
-    let judged = AssertUnwindSafe(judge(&shared, &about, lane_id, outcome, stop, handler)).catch_unwind().await;
+    let judged = AssertUnwindSafe(judge(&shared, &about, lane_id, outcome, stop, handler))
+        .catch_unwind()
+        .await;
     let mut ending = judged.unwrap_or_else(|_| {
-        failed(Policy::default(), &about, None, "the handler panicked when it was asked for its retry policy".to_owned())
+        failed(
+            Policy::default(),
+            &about,
+            None,
+            "the handler panicked when it was asked for its retry policy".to_owned(),
+        )
     });
     if let (Some(need), Ending::Snoozed { why, .. }) = (&lacking, &mut ending) {
         *why = not_served(need);
-        shared.metrics.not_served.get_or_create(&OfKind { kind: about.kind.clone() }).inc();
+        shared
+            .metrics
+            .not_served
+            .get_or_create(&OfKind {
+                kind: about.kind.clone(),
+            })
+            .inc();
     }
     match ending {
         Ending::Completed => shared.answers.note(lane_id, &about, Answer::Succeeded),
@@ -75,7 +106,12 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     }
     if let Some((ran, is_refused)) = ran {
         let said = about.said();
-        shared.tallies.end(&about.throttle, tallied(&ending, is_refused), said.duration(ran), said.refusals);
+        shared.tallies.end(
+            &about.throttle,
+            tallied(&ending, is_refused),
+            said.duration(ran),
+            said.refusals,
+        );
     }
     let took = begun.elapsed().as_secs_f64();
     settle(&shared, &about, ran.is_some());
@@ -87,14 +123,37 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
                 of_run.completed.inc();
             }
         }
-        None => shared.metrics.duration.get_or_create(&OfKind { kind: about.kind.clone() }).observe(took),
+        None => shared
+            .metrics
+            .duration
+            .get_or_create(&OfKind {
+                kind: about.kind.clone(),
+            })
+            .observe(took),
     }
     if of_run.is_none() || ending != Ending::Completed {
-        shared.metrics.finished.get_or_create(&Ended { kind: about.kind.clone(), outcome: word(&ending) }).inc();
+        shared
+            .metrics
+            .finished
+            .get_or_create(&Ended {
+                kind: about.kind.clone(),
+                outcome: word(&ending),
+            })
+            .inc();
     }
     // The receiver lives until every sender is dropped, so this can fail only while the process is
     // torn down.
-    let _ = shared.ends.send(End { finish: Finish { job_id: about.id, fence: about.fence, ending }, lane_id }).await;
+    let _ = shared
+        .ends
+        .send(End {
+            finish: Finish {
+                job_id: about.id,
+                fence: about.fence,
+                ending,
+            },
+            lane_id,
+        })
+        .await;
 }
 
 /// Runs the handler within its timeout; sets `ran` when the handler begins.
@@ -113,12 +172,19 @@ async fn run(
     }
     let issues = handler.check(&job.args);
     if !issues.is_empty() {
-        return Outcome::Dead { error: listed(&issues) };
+        return Outcome::Dead {
+            error: listed(&issues),
+        };
     }
     if cancelled.is_cancelled() {
         return Outcome::HandedBack;
     }
-    let context = Context::new(about, cancelled.clone(), shared.throttles.clone(), shared.checkpoints.clone());
+    let context = Context::new(
+        about,
+        cancelled.clone(),
+        shared.throttles.clone(),
+        shared.checkpoints.clone(),
+    );
     let limit = job.timeout.or_else(|| handler.timeout());
     let (run, said) = ((job.id, job.fence), context.job.clone());
     ran.get_or_init(Instant::now);
@@ -133,7 +199,11 @@ async fn run(
     let ignored = async {
         cancelled.cancelled().await;
         let fenced = shared.running.why(run) == Some(Stop::Fenced);
-        let patience = if fenced { STOP_PATIENCE.min(shared.config.ttl / 10) } else { STOP_PATIENCE };
+        let patience = if fenced {
+            STOP_PATIENCE.min(shared.config.ttl / 10)
+        } else {
+            STOP_PATIENCE
+        };
         tokio::time::sleep(patience).await;
     };
     tokio::select! {
@@ -152,10 +222,13 @@ async fn run(
 /// handed over and the job must not run twice.
 fn cut_off(job: &About, otherwise: Outcome) -> Outcome {
     match (job.said().handed_over, otherwise) {
-        (Some(policy @ OnAmbiguous::Dead), Outcome::Retry { error, .. }) => Outcome::Ambiguous { policy, error },
-        (Some(policy @ OnAmbiguous::Dead), _) => {
-            Outcome::Ambiguous { policy, error: "it was stopped before an answer came".to_owned() }
+        (Some(policy @ OnAmbiguous::Dead), Outcome::Retry { error, .. }) => {
+            Outcome::Ambiguous { policy, error }
         }
+        (Some(policy @ OnAmbiguous::Dead), _) => Outcome::Ambiguous {
+            policy,
+            error: "it was stopped before an answer came".to_owned(),
+        },
         (_, otherwise) => otherwise,
     }
 }
@@ -171,7 +244,9 @@ async fn lost_its_last(shared: &Shared, handler: &dyn Handler, job: &Job) -> Opt
         return None;
     }
     match bounded(shared, shared.queue.was_lost(job.id)).await {
-        Ok(true) => Some(Outcome::Dead { error: "the worker died in the last attempt that was left".to_owned() }),
+        Ok(true) => Some(Outcome::Dead {
+            error: "the worker died in the last attempt that was left".to_owned(),
+        }),
         Ok(false) => None,
         // The job must not run before this is known.
         Err(_) => Some(Outcome::HandedBack),
@@ -189,31 +264,64 @@ async fn judge(
     match (outcome, stop) {
         (Outcome::Done, _) => Ending::Completed,
         (Outcome::Dead { error }, _) => Ending::Dead { error },
-        (Outcome::Ambiguous { policy: OnAmbiguous::Dead, error }, None | Some(Stop::Draining | Stop::Fenced)) => {
-            Ending::Ambiguous { delay: None, error: doubtful(&error) }
-        }
+        (
+            Outcome::Ambiguous {
+                policy: OnAmbiguous::Dead,
+                error,
+            },
+            None | Some(Stop::Draining | Stop::Fenced),
+        ) => Ending::Ambiguous {
+            delay: None,
+            error: doubtful(&error),
+        },
         // A job cancelled by a person ends here, whichever of the remaining outcomes its handler
         // returned.
         (_, Some(Stop::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
-        (Outcome::Throttled { scope, delay, error }, _) => {
-            throttled(shared, job, lane_id, (scope, false), delay, (error, stop)).await
-        }
-        (Outcome::Overloaded { scope, delay, error }, _) => {
-            throttled(shared, job, lane_id, (scope, true), delay, (error, stop)).await
-        }
+        (
+            Outcome::Throttled {
+                scope,
+                delay,
+                error,
+            },
+            _,
+        ) => throttled(shared, job, lane_id, (scope, false), delay, (error, stop)).await,
+        (
+            Outcome::Overloaded {
+                scope,
+                delay,
+                error,
+            },
+            _,
+        ) => throttled(shared, job, lane_id, (scope, true), delay, (error, stop)).await,
         // If the lease was lost, the fence refuses this ending. If it was not (Postgres came back
         // just in time), the job must not stay leased to a worker that no longer runs it.
         (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
-        (Outcome::Snooze { delay }, _) => Ending::Snoozed { delay, why: String::new() },
+        (Outcome::Snooze { delay }, _) => Ending::Snoozed {
+            delay,
+            why: String::new(),
+        },
         (Outcome::Ambiguous { error, .. }, _) => {
             let error = doubtful(&error);
-            match failed(handler.map(Handler::retry).unwrap_or_default(), job, None, error) {
-                Ending::Failed { delay, error } => Ending::Ambiguous { delay: Some(delay), error },
+            match failed(
+                handler.map(Handler::retry).unwrap_or_default(),
+                job,
+                None,
+                error,
+            ) {
+                Ending::Failed { delay, error } => Ending::Ambiguous {
+                    delay: Some(delay),
+                    error,
+                },
                 Ending::Dead { error } => Ending::Ambiguous { delay: None, error },
                 other => other,
             }
         }
-        (Outcome::Retry { after, error }, _) => failed(handler.map(Handler::retry).unwrap_or_default(), job, after, error),
+        (Outcome::Retry { after, error }, _) => failed(
+            handler.map(Handler::retry).unwrap_or_default(),
+            job,
+            after,
+            error,
+        ),
     }
 }
 
@@ -221,7 +329,10 @@ fn failed(policy: Policy, job: &About, after: Option<Duration>, error: String) -
     if policy.is_last(job.attempt, job.max_attempts) {
         return Ending::Dead { error };
     }
-    Ending::Failed { delay: after.unwrap_or_else(|| policy.delay(job.attempt, rand::random())), error }
+    Ending::Failed {
+        delay: after.unwrap_or_else(|| policy.delay(job.attempt, rand::random())),
+        error,
+    }
 }
 
 /// Marks an error as ambiguous, so that it differs from other failures wherever only the error is
@@ -262,13 +373,27 @@ async fn refused(
     let throttle = Name::new(job.throttle.clone()).ok()?;
     let delay = delay.map(|delay| delay.min(MAX_PAUSE));
     let is_hearsay = job.said().is_hearsay;
-    let refused = Refused { key: &job.key, scope, is_overload, is_hearsay, delay, jitter: rand::random(), why };
-    for pause in [Duration::from_millis(20), Duration::from_millis(200), Duration::ZERO] {
+    let refused = Refused {
+        key: &job.key,
+        scope,
+        is_overload,
+        is_hearsay,
+        delay,
+        jitter: rand::random(),
+        why,
+    };
+    for pause in [
+        Duration::from_millis(20),
+        Duration::from_millis(200),
+        Duration::ZERO,
+    ] {
         match shared.throttles.refused(&throttle, &refused).await {
             Ok(paused) => return paused.alone,
             // A store that is slow for a moment must not cost another refusal.
             Err(_) if pause > Duration::ZERO => tokio::time::sleep(pause).await,
-            Err(error) => tracing::warn!(throttle.name = %throttle, %error, "who was refused could not be paused"),
+            Err(error) => {
+                tracing::warn!(throttle.name = %throttle, %error, "who was refused could not be paused")
+            }
         }
     }
     // No other worker knows of the refusal, so at least this job must not come back at once.
@@ -278,12 +403,22 @@ async fn refused(
 /// Queues the difference between the charge and the cost of a job: all of the charge if its handler
 /// never began, otherwise the difference if the handler reported its cost.
 fn settle(shared: &Shared, job: &About, has_begun: bool) {
-    let tokens = if has_begun { job.said().cost.map_or(0.0, |cost| cost - job.cost) } else { -job.cost };
-    let Ok(throttle) = Name::new(job.throttle.clone()) else { return };
+    let tokens = if has_begun {
+        job.said().cost.map_or(0.0, |cost| cost - job.cost)
+    } else {
+        -job.cost
+    };
+    let Ok(throttle) = Name::new(job.throttle.clone()) else {
+        return;
+    };
     if tokens == 0.0 {
         return;
     }
-    let difference = Difference { throttle, key: job.key.clone(), tokens };
+    let difference = Difference {
+        throttle,
+        key: job.key.clone(),
+        tokens,
+    };
     if let Err(error) = shared.differences.try_send(difference) {
         tracing::debug!(job.id, %error, "what the job really cost is not settled");
     }
@@ -296,12 +431,18 @@ fn tallied(ending: &Ending, is_refused: bool) -> Tallied {
         _ if is_refused => Tallied::Refused,
         Ending::Completed => Tallied::Completed,
         Ending::Failed { .. } | Ending::Ambiguous { .. } | Ending::Dead { .. } => Tallied::Failed,
-        Ending::Throttled { .. } | Ending::Snoozed { .. } | Ending::Cancelled | Ending::HandedBack => Tallied::Otherwise,
+        Ending::Throttled { .. }
+        | Ending::Snoozed { .. }
+        | Ending::Cancelled
+        | Ending::HandedBack => Tallied::Otherwise,
     }
 }
 
 fn listed(issues: &[Issue]) -> String {
-    let each: Vec<String> = issues.iter().map(|issue| format!("args{}: {}", issue.pointer, issue.message)).collect();
+    let each: Vec<String> = issues
+        .iter()
+        .map(|issue| format!("args{}: {}", issue.pointer, issue.message))
+        .collect();
     each.join("; ")
 }
 

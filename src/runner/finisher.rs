@@ -47,9 +47,15 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<End>) 
 
 /// Writes a batch. Completed jobs go separately, because there is a faster statement for them.
 async fn write_all(backlog: Arc<Backlog>, batch: Vec<End>) {
-    let back: Vec<i64> = batch.iter().filter(|end| goes_back(&end.finish.ending)).map(|end| end.lane_id).collect();
-    let (completed, others): (Vec<Finish>, Vec<Finish>) =
-        batch.into_iter().map(|end| end.finish).partition(|finish| finish.ending == Ending::Completed);
+    let back: Vec<i64> = batch
+        .iter()
+        .filter(|end| goes_back(&end.finish.ending))
+        .map(|end| end.lane_id)
+        .collect();
+    let (completed, others): (Vec<Finish>, Vec<Finish>) = batch
+        .into_iter()
+        .map(|end| end.finish)
+        .partition(|finish| finish.ending == Ending::Completed);
     for part in [completed, others] {
         if !part.is_empty() {
             write(&backlog, &part).await;
@@ -65,7 +71,12 @@ async fn write_all(backlog: Arc<Backlog>, batch: Vec<End>) {
 /// harmless.
 async fn bounded<T>(said: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let answer = tokio::time::timeout(PATIENCE, said).await;
-    answer.unwrap_or_else(|_| Err(Error::Lost(format!("no answer within {} s", PATIENCE.as_secs()))))
+    answer.unwrap_or_else(|_| {
+        Err(Error::Lost(format!(
+            "no answer within {} s",
+            PATIENCE.as_secs()
+        )))
+    })
 }
 
 /// Writes a batch, halving it as long as it has a row that Postgres cannot accept. Any other error
@@ -80,7 +91,10 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
                 let fenced = part.len() - kept.len();
                 if fenced > 0 {
                     backlog.metrics.fenced.inc_by(fenced as u64);
-                    tracing::warn!(jobs = fenced, "late answers were refused: the leases had gone to other workers");
+                    tracing::warn!(
+                        jobs = fenced,
+                        "late answers were refused: the leases had gone to other workers"
+                    );
                 }
             }
             Err(error) if !error.blames_a_row() => {
@@ -97,8 +111,15 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
             }
             Err(error) => {
                 tracing::error!(job.id = part[0].job_id, %error, "the end of this job was refused; burying the job instead");
-                let dead = Ending::Dead { error: format!("its end could not be stored: {error}") };
-                if let Err(error) = bounded(queue.finish(&[Finish { ending: dead, ..part[0].clone() }])).await {
+                let dead = Ending::Dead {
+                    error: format!("its end could not be stored: {error}"),
+                };
+                if let Err(error) = bounded(queue.finish(&[Finish {
+                    ending: dead,
+                    ..part[0].clone()
+                }]))
+                .await
+                {
                     tracing::error!(job.id = part[0].job_id, %error, "the job stays leased until its worker stops");
                 }
             }
@@ -108,5 +129,8 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
 
 /// Returns true if the job is ready again at once.
 fn goes_back(ending: &Ending) -> bool {
-    matches!(ending, Ending::Throttled { alone: None, .. } | Ending::HandedBack)
+    matches!(
+        ending,
+        Ending::Throttled { alone: None, .. } | Ending::HandedBack
+    )
 }

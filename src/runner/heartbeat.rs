@@ -39,8 +39,13 @@ async fn beat_on(shared: &Shared) {
         // when it was sent.
         let asked = Instant::now();
         // A missing answer must not delay the fence.
-        let patience =
-            if fenced { ttl / 3 } else { ttl.mul_f64(FENCE_AT).saturating_sub(last.elapsed()).clamp(every / 5, ttl / 3) };
+        let patience = if fenced {
+            ttl / 3
+        } else {
+            ttl.mul_f64(FENCE_AT)
+                .saturating_sub(last.elapsed())
+                .clamp(every / 5, ttl / 3)
+        };
         match pulse(shared, beside, patience).await {
             Ok(true) => {
                 (last, fenced) = (asked, false);
@@ -53,8 +58,12 @@ async fn beat_on(shared: &Shared) {
                         (last, fenced) = (Instant::now(), false);
                         unfence(shared);
                     }
-                    Ok(Err(error)) => tracing::warn!(%error, "the worker could not register again yet"),
-                    Err(_) => tracing::warn!("the worker could not register again yet: no answer in time"),
+                    Ok(Err(error)) => {
+                        tracing::warn!(%error, "the worker could not register again yet")
+                    }
+                    Err(_) => {
+                        tracing::warn!("the worker could not register again yet: no answer in time")
+                    }
                 }
             }
             Err(error) => {
@@ -62,7 +71,10 @@ async fn beat_on(shared: &Shared) {
                 beside = !beside;
                 if last.elapsed() >= ttl.mul_f64(FENCE_AT) && !fenced {
                     fenced = true;
-                    fence(shared, "no heartbeat got through for most of the worker's time to live");
+                    fence(
+                        shared,
+                        "no heartbeat got through for most of the worker's time to live",
+                    );
                 }
             }
         }
@@ -79,7 +91,9 @@ async fn pulse(shared: &Shared, beside: bool, patience: Duration) -> Result<bool
             shared.queue.pulse(worker_id, &tallies).await
         }
     };
-    let answer = timeout(patience, asked).await.unwrap_or_else(|_| Err(Error::Lost("no answer in time".to_owned())));
+    let answer = timeout(patience, asked)
+        .await
+        .unwrap_or_else(|_| Err(Error::Lost("no answer in time".to_owned())));
     let pulse = answer.inspect_err(|_| shared.tallies.tell_again(&tallies))?;
     shared.paused.store(pulse.paused, Ordering::Relaxed);
     for job in pulse.cancel {
@@ -92,7 +106,10 @@ async fn pulse(shared: &Shared, beside: bool, patience: Duration) -> Result<bool
 /// this moment either sees it or is stopped with the others.
 fn fence(shared: &Shared, why: &str) {
     shared.fenced.store(true, Ordering::SeqCst);
-    tracing::warn!(jobs = shared.running.len(), "stopping all running jobs: {why}");
+    tracing::warn!(
+        jobs = shared.running.len(),
+        "stopping all running jobs: {why}"
+    );
     shared.running.stop_all(Stop::Fenced);
 }
 

@@ -127,7 +127,10 @@ impl Lane {
     /// long, behind the last job taken, or, at least every `head_every`, at the head.
     pub fn begin(&mut self, now: Instant, head_every: Duration) -> Place {
         if let Some(aged) = self.aged(now) {
-            return Place { priority: aged, job_id: 0 };
+            return Place {
+                priority: aged,
+                job_id: 0,
+            };
         }
         match self.head_at {
             Some(at) if now.duration_since(at) < head_every => self.after,
@@ -151,16 +154,29 @@ impl Lane {
         let served = self.served.as_ref()?;
         let first = self.priorities.trailing_zeros() as usize;
         (first + 1..4)
-            .filter(|priority| self.priorities & (1 << priority) != 0 && now.duration_since(served[*priority]) >= AGEING)
+            .filter(|priority| {
+                self.priorities & (1 << priority) != 0
+                    && now.duration_since(served[*priority]) >= AGEING
+            })
             .min_by_key(|priority| served[*priority])
             .map(|priority| priority as i16)
     }
 
     /// Records the jobs taken by a claim made at `asked_at` that began at `began`; returns true if
     /// the lane is now empty, as far as is known.
-    pub fn took(&mut self, began: Place, taken: &[Place], is_short: bool, asked_at: Instant) -> bool {
+    pub fn took(
+        &mut self,
+        began: Place,
+        taken: &[Place],
+        is_short: bool,
+        asked_at: Instant,
+    ) -> bool {
         let now = asked_at;
-        self.last = taken.iter().map(|place| place.job_id).max().unwrap_or(self.last);
+        self.last = taken
+            .iter()
+            .map(|place| place.job_id)
+            .max()
+            .unwrap_or(self.last);
         let at_head = began == Place::default();
         if let Some(served) = &mut self.served {
             for place in taken {
@@ -168,7 +184,11 @@ impl Lane {
             }
         }
         // A claim reaches a priority only when no job of the more urgent ones is left.
-        let reached = if is_short { 4 } else { taken.iter().map(|place| place.priority).max().unwrap_or(4) };
+        let reached = if is_short {
+            4
+        } else {
+            taken.iter().map(|place| place.priority).max().unwrap_or(4)
+        };
         for priority in began.priority + i16::from(began.job_id > 0)..reached {
             self.priorities &= !(1 << priority);
         }
@@ -248,11 +268,16 @@ mod tests {
 
         assert_eq!(lane.begin(now, every), place(1, 12));
         assert_eq!(lane.begin(now + every, every), Place::default());
-        assert_ne!(lane.begin(now + every, every), Place::default(), "the one before is on its way to the head");
+        assert_ne!(
+            lane.begin(now + every, every),
+            Place::default(),
+            "the one before is on its way to the head"
+        );
     }
 
     #[test]
-    fn a_lane_that_is_short_behind_its_last_job_and_was_heard_of_since_is_looked_at_from_the_head_before_it_counts_as_empty() {
+    fn a_lane_that_is_short_behind_its_last_job_and_was_heard_of_since_is_looked_at_from_the_head_before_it_counts_as_empty()
+     {
         let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
         lane.begin(now, every);
         lane.took(Place::default(), &[place(1, 9)], false, now);
@@ -264,7 +289,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_of_which_nothing_was_heard_since_its_head_was_claimed_is_empty_when_nothing_is_left_behind_its_last_job() {
+    fn a_lane_of_which_nothing_was_heard_since_its_head_was_claimed_is_empty_when_nothing_is_left_behind_its_last_job()
+     {
         let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
         lane.note(0b10, now);
         lane.begin(now + every, every);
@@ -280,7 +306,10 @@ mod tests {
         let looks: Vec<u32> = (1..=20).filter(|_| lane.look(1)).collect();
 
         assert_eq!(looks, [1, 2, 4, 8, 16]);
-        assert!(!lane.look(2), "a claim of more tells by itself whether it found as many");
+        assert!(
+            !lane.look(2),
+            "a claim of more tells by itself whether it found as many"
+        );
     }
 
     #[test]

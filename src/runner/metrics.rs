@@ -56,8 +56,12 @@ impl Metrics {
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
             finished: Family::default(),
-            duration: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.001, 4.0, 10))),
-            cost: Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.25, 4.0, 10))),
+            duration: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.001, 4.0, 10))
+            }),
+            cost: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.25, 4.0, 10))
+            }),
             not_served: Family::default(),
             differences: Gauge::default(),
             claimed: Counter::default(),
@@ -67,14 +71,22 @@ impl Metrics {
             running: Gauge::default(),
             permits: Gauge::default(),
         };
-        registry.register("flyball_jobs_finished", "Attempts that ended, by kind and outcome", metrics.finished.clone());
+        registry.register(
+            "flyball_jobs_finished",
+            "Attempts that ended, by kind and outcome",
+            metrics.finished.clone(),
+        );
         registry.register_with_unit(
             "flyball_job_duration",
             "How long attempts took, by kind",
             Unit::Seconds,
             metrics.duration.clone(),
         );
-        registry.register("flyball_job_cost_tokens", "What attempts cost, by kind", metrics.cost.clone());
+        registry.register(
+            "flyball_job_cost_tokens",
+            "What attempts cost, by kind",
+            metrics.cost.clone(),
+        );
         registry.register(
             "flyball_jobs_not_served",
             "Jobs that this process met and could not run, by kind; they wait for another",
@@ -85,12 +97,36 @@ impl Metrics {
             "Ways in which the live workers differ in what they run",
             metrics.differences.clone(),
         );
-        registry.register("flyball_jobs_claimed", "Jobs claimed by this process", metrics.claimed.clone());
-        registry.register("flyball_jobs_fenced", "Late answers that were refused by the fence", metrics.fenced.clone());
-        registry.register("flyball_jobs_rescued", "Jobs given back because their worker died", metrics.rescued.clone());
-        registry.register("flyball_workers_lost", "Workers found dead by this process", metrics.workers_lost.clone());
-        registry.register("flyball_worker_running_jobs", "Jobs running in this process", metrics.running.clone());
-        registry.register("flyball_worker_permits", "Jobs that this process may run at once", metrics.permits.clone());
+        registry.register(
+            "flyball_jobs_claimed",
+            "Jobs claimed by this process",
+            metrics.claimed.clone(),
+        );
+        registry.register(
+            "flyball_jobs_fenced",
+            "Late answers that were refused by the fence",
+            metrics.fenced.clone(),
+        );
+        registry.register(
+            "flyball_jobs_rescued",
+            "Jobs given back because their worker died",
+            metrics.rescued.clone(),
+        );
+        registry.register(
+            "flyball_workers_lost",
+            "Workers found dead by this process",
+            metrics.workers_lost.clone(),
+        );
+        registry.register(
+            "flyball_worker_running_jobs",
+            "Jobs running in this process",
+            metrics.running.clone(),
+        );
+        registry.register(
+            "flyball_worker_permits",
+            "Jobs that this process may run at once",
+            metrics.permits.clone(),
+        );
         metrics
     }
 }

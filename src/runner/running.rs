@@ -52,7 +52,14 @@ impl Running {
         let mut entries = self.lock();
         runs.map(|(run, lane_id)| {
             let token = CancellationToken::new();
-            entries.by_run.insert(run, Entry { lane_id, token: token.clone(), stop: None });
+            entries.by_run.insert(
+                run,
+                Entry {
+                    lane_id,
+                    token: token.clone(),
+                    stop: None,
+                },
+            );
             token
         })
         .collect()
@@ -65,7 +72,9 @@ impl Running {
         if entry.is_some() {
             entries.unwritten.insert(run);
         }
-        entries.ended.extend(entry.as_ref().map(|entry| entry.lane_id));
+        entries
+            .ended
+            .extend(entry.as_ref().map(|entry| entry.lane_id));
         drop(entries);
         self.ended.notify_one();
         entry.and_then(|entry| entry.stop)
@@ -80,7 +89,12 @@ impl Running {
     /// Returns the fences of all runs here that still run or whose end is not written yet.
     pub(super) fn fences(&self) -> HashSet<i64> {
         let entries = self.lock();
-        entries.by_run.keys().chain(&entries.unwritten).map(|(_, fence)| *fence).collect()
+        entries
+            .by_run
+            .keys()
+            .chain(&entries.unwritten)
+            .map(|(_, fence)| *fence)
+            .collect()
     }
 
     /// Returns the lanes of the jobs that ended since the last call, one entry per job.
@@ -98,7 +112,12 @@ impl Running {
     }
 
     pub(super) fn stop(&self, job_id: i64, why: Stop) {
-        for (_, entry) in self.lock().by_run.iter_mut().filter(|((job, _), _)| *job == job_id) {
+        for (_, entry) in self
+            .lock()
+            .by_run
+            .iter_mut()
+            .filter(|((job, _), _)| *job == job_id)
+        {
             entry.stop.get_or_insert(why);
             entry.token.cancel();
         }
@@ -112,7 +131,9 @@ impl Running {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Entries> {
-        self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.entries
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 

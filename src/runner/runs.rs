@@ -35,10 +35,26 @@ impl Runs {
     pub(super) fn new(kinds: Kinds, metrics: &Metrics) -> Self {
         let one = |kind: String| {
             let handler = kinds.get(&kind)?.clone();
-            let duration = metrics.duration.get_or_create_owned(&OfKind { kind: kind.clone() });
-            let completed = metrics.finished.get_or_create_owned(&Ended { kind: kind.clone(), outcome: "completed" });
-            let cost = metrics.cost.get_or_create_owned(&OfKind { kind: kind.clone() });
-            Some((kind, Arc::new(OfRun { handler, duration, completed, cost, tally: Mutex::default() })))
+            let duration = metrics
+                .duration
+                .get_or_create_owned(&OfKind { kind: kind.clone() });
+            let completed = metrics.finished.get_or_create_owned(&Ended {
+                kind: kind.clone(),
+                outcome: "completed",
+            });
+            let cost = metrics
+                .cost
+                .get_or_create_owned(&OfKind { kind: kind.clone() });
+            Some((
+                kind,
+                Arc::new(OfRun {
+                    handler,
+                    duration,
+                    completed,
+                    cost,
+                    tally: Mutex::default(),
+                }),
+            ))
         };
         Self(kinds.names().into_iter().filter_map(one).collect())
     }
@@ -51,7 +67,8 @@ impl Runs {
     /// kind.
     pub(super) fn take_costs(&self) -> Vec<(String, u64, f64)> {
         let take = |(kind, of_run): (&String, &Arc<OfRun>)| {
-            let (attempts, tokens) = std::mem::take(&mut *of_run.tally.lock().unwrap_or_else(PoisonError::into_inner));
+            let (attempts, tokens) =
+                std::mem::take(&mut *of_run.tally.lock().unwrap_or_else(PoisonError::into_inner));
             (attempts > 0).then(|| (kind.clone(), attempts, tokens))
         };
         self.0.iter().filter_map(take).collect()
@@ -59,7 +76,10 @@ impl Runs {
 
     /// Returns the kinds, each with a flag that is true if every producer may enqueue it.
     pub(super) fn public(&self) -> Vec<(String, bool)> {
-        self.0.iter().map(|(kind, of_run)| (kind.clone(), of_run.handler.public())).collect()
+        self.0
+            .iter()
+            .map(|(kind, of_run)| (kind.clone(), of_run.handler.public()))
+            .collect()
     }
 
     pub(super) fn names(&self) -> Vec<String> {

@@ -19,7 +19,11 @@ const MAX_BATCH: usize = 1000;
 const LINGER: Duration = Duration::from_millis(20);
 
 /// Pauses before a settlement is tried again after a lost answer; after the last one it is dropped.
-const AGAIN_AFTER: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
+const AGAIN_AFTER: [Duration; 3] = [
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+];
 
 /// Tokens to charge to a key of a throttle; a negative amount is refunded.
 pub(super) struct Difference {
@@ -29,7 +33,10 @@ pub(super) struct Difference {
 }
 
 /// Settles differences until every sender is dropped.
-pub(super) async fn settle_all(throttles: Arc<dyn Store>, mut differences: mpsc::Receiver<Difference>) {
+pub(super) async fn settle_all(
+    throttles: Arc<dyn Store>,
+    mut differences: mpsc::Receiver<Difference>,
+) {
     let mut batch = Vec::new();
     while differences.recv_many(&mut batch, MAX_BATCH).await > 0 {
         if batch.len() < MAX_BATCH / 2 {
@@ -42,14 +49,26 @@ pub(super) async fn settle_all(throttles: Arc<dyn Store>, mut differences: mpsc:
         }
         let mut by_throttle: HashMap<Name, HashMap<String, f64>> = HashMap::new();
         for one in batch.drain(..) {
-            *by_throttle.entry(one.throttle).or_default().entry(one.key).or_default() += one.tokens;
+            *by_throttle
+                .entry(one.throttle)
+                .or_default()
+                .entry(one.key)
+                .or_default() += one.tokens;
         }
-        join_all(by_throttle.iter().map(|(throttle, keys)| settle(&*throttles, throttle, keys))).await;
+        join_all(
+            by_throttle
+                .iter()
+                .map(|(throttle, keys)| settle(&*throttles, throttle, keys)),
+        )
+        .await;
     }
 }
 
 async fn settle(throttles: &dyn Store, throttle: &Name, keys: &HashMap<String, f64>) {
-    let mut tokens: Vec<(&str, f64)> = keys.iter().map(|(key, tokens)| (key.as_str(), *tokens)).collect();
+    let mut tokens: Vec<(&str, f64)> = keys
+        .iter()
+        .map(|(key, tokens)| (key.as_str(), *tokens))
+        .collect();
     for pause in AGAIN_AFTER.iter().map(Some).chain([None]) {
         match (throttles.settle_many(throttle, &tokens).await, pause) {
             (Err(Error::Lost(_)), Some(pause)) => {

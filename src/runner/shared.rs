@@ -109,7 +109,10 @@ impl Shared {
     pub(super) async fn register(&self) -> Result<(), Error> {
         let worker = NewWorker {
             name: self.config.name.clone(),
-            host: rustix::system::uname().nodename().to_string_lossy().into_owned(),
+            host: rustix::system::uname()
+                .nodename()
+                .to_string_lossy()
+                .into_owned(),
             pid: std::process::id() as i32,
             ttl: self.config.ttl,
             kinds: self.runs.names(),
@@ -149,7 +152,10 @@ impl Shared {
             self.queue.hold_shards(id, SHARD_TTL).await?
         };
         if self.shards.swap(held, Ordering::Relaxed) != held {
-            tracing::debug!(shards = held.count_ones(), "this worker's part of the shards has changed");
+            tracing::debug!(
+                shards = held.count_ones(),
+                "this worker's part of the shards has changed"
+            );
         }
         Ok(())
     }
@@ -168,7 +174,8 @@ pub(super) struct Backlog {
 impl Backlog {
     /// Records that ends were written, and wakes the dispatcher, which may wait for that.
     pub(super) fn wrote(&self, ends: &[Finish]) {
-        self.running.written(ends.iter().map(|end| (end.job_id, end.fence)));
+        self.running
+            .written(ends.iter().map(|end| (end.job_id, end.fence)));
         self.unwritten.fetch_sub(ends.len(), Ordering::AcqRel);
         self.running.ended.notify_one();
     }
@@ -181,8 +188,16 @@ pub(super) fn patience(shared: &Shared) -> Duration {
 
 /// Bounds a request to Postgres, because a connection can hang silently and its caller must not
 /// hang with it.
-pub(super) async fn bounded<T>(shared: &Shared, asked: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+pub(super) async fn bounded<T>(
+    shared: &Shared,
+    asked: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
     let patience = patience(shared);
     let answer = tokio::time::timeout(patience, asked).await;
-    answer.unwrap_or_else(|_| Err(Error::Lost(format!("no answer within {} s", patience.as_secs_f64()))))
+    answer.unwrap_or_else(|_| {
+        Err(Error::Lost(format!(
+            "no answer within {} s",
+            patience.as_secs_f64()
+        )))
+    })
 }

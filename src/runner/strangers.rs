@@ -56,20 +56,34 @@ impl Strangers {
     pub(super) fn wait(&self, job_id: i64, now: Instant) -> Duration {
         let mut known = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST && !known.contains_key(&job_id) {
-            known.retain(|_, stranger| now.duration_since(stranger.sent_off) < stranger.wait * GONE_AFTER);
+            known.retain(|_, stranger| {
+                now.duration_since(stranger.sent_off) < stranger.wait * GONE_AFTER
+            });
             if known.len() >= MOST {
                 return LONGEST_WAIT;
             }
         }
-        let wait = known.get(&job_id).map_or(FIRST_WAIT, |before| (before.wait * 2).min(LONGEST_WAIT));
-        known.insert(job_id, Stranger { wait, sent_off: now });
+        let wait = known
+            .get(&job_id)
+            .map_or(FIRST_WAIT, |before| (before.wait * 2).min(LONGEST_WAIT));
+        known.insert(
+            job_id,
+            Stranger {
+                wait,
+                sent_off: now,
+            },
+        );
         wait
     }
 
     /// Records a job of the throttle that this worker does not run.
     pub(super) fn met(&self, throttle: &str, now: Instant) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let row = rows.entry(throttle.to_owned()).or_insert(Row { jobs: 0, rest: FIRST_REST / 2, until: now });
+        let row = rows.entry(throttle.to_owned()).or_insert(Row {
+            jobs: 0,
+            rest: FIRST_REST / 2,
+            until: now,
+        });
         row.jobs += 1;
         if row.jobs >= ROW && row.until <= now {
             row.rest = (row.rest * 2).min(LONGEST_REST);
@@ -88,7 +102,10 @@ impl Strangers {
     /// Returns the throttles that rest here, each with the end of its rest.
     pub(super) fn resting(&self, now: Instant) -> Vec<(String, Instant)> {
         let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.iter().filter(|(_, row)| row.until > now).map(|(throttle, row)| (throttle.clone(), row.until)).collect()
+        rows.iter()
+            .filter(|(_, row)| row.until > now)
+            .map(|(throttle, row)| (throttle.clone(), row.until))
+            .collect()
     }
 }
 
@@ -103,13 +120,22 @@ mod tests {
         let waits: Vec<u64> = (0..9).map(|_| strangers.wait(1, now).as_secs()).collect();
 
         assert_eq!(waits, [5, 10, 20, 40, 80, 160, 300, 300, 300]);
-        assert_eq!(strangers.wait(2, now), FIRST_WAIT, "another job has its own count");
+        assert_eq!(
+            strangers.wait(2, now),
+            FIRST_WAIT,
+            "another job has its own count"
+        );
     }
 
     #[test]
     fn a_throttle_of_which_only_strangers_come_rests_ever_longer_until_one_comes_that_is_served() {
         let (strangers, now) = (Strangers::default(), Instant::now());
-        let rests = |now| strangers.resting(now).first().map(|(_, until)| until.duration_since(now).as_secs());
+        let rests = |now| {
+            strangers
+                .resting(now)
+                .first()
+                .map(|(_, until)| until.duration_since(now).as_secs())
+        };
         for _ in 0..7 {
             strangers.met("sms", now);
         }
@@ -118,7 +144,11 @@ mod tests {
         for _ in 0..50 {
             strangers.met("sms", now);
         }
-        assert_eq!(rests(now), Some(1), "those that were claimed together count once");
+        assert_eq!(
+            rests(now),
+            Some(1),
+            "those that were claimed together count once"
+        );
         let mut later = now;
         let mut seen = Vec::new();
         for _ in 0..6 {

@@ -73,7 +73,10 @@ impl Tallies {
         if all.len() > MAX_REMEMBERED {
             all.retain(|_, (tally, said)| tally.running > 0 || *said == Said::Untold);
         }
-        let untold = all.values_mut().filter(|(_, said)| *said == Said::Untold).take(TOLD_AT_ONCE);
+        let untold = all
+            .values_mut()
+            .filter(|(_, said)| *said == Said::Untold)
+            .take(TOLD_AT_ONCE);
         untold
             .map(|(tally, said)| {
                 *said = Said::Told;
@@ -95,7 +98,11 @@ impl Tallies {
     /// Restarts the counts at 0, as for a worker with a new identity.
     pub(super) fn begin_again(&self) {
         self.lock().retain(|throttle, (tally, said)| {
-            *tally = Tally { throttle: throttle.clone(), running: tally.running, ..Tally::default() };
+            *tally = Tally {
+                throttle: throttle.clone(),
+                running: tally.running,
+                ..Tally::default()
+            };
             *said = Said::Untold;
             tally.running > 0
         });
@@ -108,7 +115,10 @@ impl Tallies {
             *said = Said::Untold;
             return;
         }
-        let mut tally = Tally { throttle: throttle.to_owned(), ..Tally::default() };
+        let mut tally = Tally {
+            throttle: throttle.to_owned(),
+            ..Tally::default()
+        };
         change(&mut tally);
         all.insert(throttle.to_owned(), (tally, Said::Untold));
     }
@@ -129,19 +139,34 @@ mod tests {
         let tallies = Tallies::default();
         tallies.begin("mail");
         tallies.begin("mail");
-        tallies.end("mail", Ended::Completed, Some(Duration::from_millis(500)), 0);
+        tallies.end(
+            "mail",
+            Ended::Completed,
+            Some(Duration::from_millis(500)),
+            0,
+        );
 
         let told = tallies.take_untold();
         let mut durations = Durations::default();
         durations.note(Duration::from_millis(500));
-        let expected = Tally { throttle: "mail".into(), completed: 1, busy_s: 0.5, running: 1, durations, ..Tally::default() };
+        let expected = Tally {
+            throttle: "mail".into(),
+            completed: 1,
+            busy_s: 0.5,
+            running: 1,
+            durations,
+            ..Tally::default()
+        };
         assert_eq!(told, [expected]);
         assert_eq!(tallies.take_untold(), []);
 
         tallies.tell_again(&told);
         tallies.end("mail", Ended::Refused, Some(Duration::from_secs(9)), 0);
         let again = tallies.take_untold().remove(0);
-        assert_eq!((again.completed, again.refused, again.busy_s, again.running), (1, 1, 0.5, 0));
+        assert_eq!(
+            (again.completed, again.refused, again.busy_s, again.running),
+            (1, 1, 0.5, 0)
+        );
     }
 
     #[test]
@@ -149,17 +174,31 @@ mod tests {
         let tallies = Tallies::default();
         tallies.begin("mail");
         tallies.end("mail", Ended::Otherwise, Some(Duration::from_secs(1)), 0);
-        assert_eq!(tallies.take_untold(), [Tally { throttle: "mail".into(), ..Tally::default() }]);
+        assert_eq!(
+            tallies.take_untold(),
+            [Tally {
+                throttle: "mail".into(),
+                ..Tally::default()
+            }]
+        );
     }
 
     #[test]
     fn what_says_nothing_of_duration_is_counted_apart_and_what_was_got_around_is_refused() {
         let tallies = Tallies::default();
         tallies.end("mail", Ended::Completed, None, 2);
-        tallies.end("mail", Ended::Completed, Some(Duration::from_millis(500)), 0);
+        tallies.end(
+            "mail",
+            Ended::Completed,
+            Some(Duration::from_millis(500)),
+            0,
+        );
         tallies.end("mail", Ended::Refused, Some(Duration::from_secs(9)), 1);
         let told = tallies.take_untold().remove(0);
-        assert_eq!((told.completed, told.untimed, told.refused, told.busy_s), (2, 1, 4, 0.5));
+        assert_eq!(
+            (told.completed, told.untimed, told.refused, told.busy_s),
+            (2, 1, 4, 0.5)
+        );
         assert_eq!(told.durations.count(), 1);
     }
 
@@ -171,7 +210,10 @@ mod tests {
             // marks the duration as meaningless.
             let is_late = nth % 10 == 0;
             let ran = Duration::from_millis(if is_late { 10_000 } else { 100 });
-            let said = OfAttempt { untimed: is_late, ..OfAttempt::default() };
+            let said = OfAttempt {
+                untimed: is_late,
+                ..OfAttempt::default()
+            };
             tallies.end("push", Ended::Completed, said.duration(ran), 0);
         }
         let told = tallies.take_untold().remove(0);
@@ -189,6 +231,13 @@ mod tests {
         tallies.begin("bulk");
         tallies.end("bulk", Ended::Completed, Some(Duration::ZERO), 0);
         tallies.begin_again();
-        assert_eq!(tallies.take_untold(), [Tally { throttle: "mail".into(), running: 1, ..Tally::default() }]);
+        assert_eq!(
+            tallies.take_untold(),
+            [Tally {
+                throttle: "mail".into(),
+                running: 1,
+                ..Tally::default()
+            }]
+        );
     }
 }

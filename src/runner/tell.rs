@@ -13,7 +13,11 @@ use crate::throttle::Holder;
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Pauses before the last report is sent again after a failure.
-const SAY_AGAIN_AFTER: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(200), Duration::from_millis(500)];
+const SAY_AGAIN_AFTER: [Duration; 3] = [
+    Duration::from_millis(50),
+    Duration::from_millis(200),
+    Duration::from_millis(500),
+];
 
 /// Records the jobs that ended, and sends the reports that are due.
 pub(super) async fn tell(shared: &Shared, board: &mut Board) {

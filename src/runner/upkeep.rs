@@ -29,7 +29,11 @@ const LEARN_COSTS_EVERY: Duration = Duration::from_secs(5);
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace { name: "promote", every: PROMOTE_EVERY, wake: None };
+    let pace = Pace {
+        name: "promote",
+        every: PROMOTE_EVERY,
+        wake: None,
+    };
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
@@ -51,21 +55,33 @@ pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
 }
 
 pub(super) async fn rescue(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace { name: "rescue", every: RESCUE_EVERY, wake: None };
+    let pace = Pace {
+        name: "rescue",
+        every: RESCUE_EVERY,
+        wake: None,
+    };
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
             let found = shared.doubts.settle(&shared.queue).await?;
             if found > 0 {
-                tracing::warn!(jobs = found, "gave back jobs of claims whose answer had got lost");
+                tracing::warn!(
+                    jobs = found,
+                    "gave back jobs of claims whose answer had got lost"
+                );
                 shared.bell.ring(&[]);
             }
             tell(&shared, &shared.queue.rescue().await?);
             let cancelled = shared.queue.carry_out_cancels().await?;
             if cancelled > 0 {
-                tracing::info!(jobs = cancelled, "cancelled jobs that had come back while they were asked to stop");
+                tracing::info!(
+                    jobs = cancelled,
+                    "cancelled jobs that had come back while they were asked to stop"
+                );
             }
-            shared.throttles.set_workers(shared.queue.live_workers().await?.max(1) as u32);
+            shared
+                .throttles
+                .set_workers(shared.queue.live_workers().await?.max(1) as u32);
             Ok::<(), Error>(())
         }
     })
@@ -73,7 +89,11 @@ pub(super) async fn rescue(shared: Arc<Shared>, cancel: CancellationToken) {
 }
 
 pub(super) async fn rescue_orphans(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace { name: "rescue_orphans", every: ORPHANS_EVERY, wake: None };
+    let pace = Pace {
+        name: "rescue_orphans",
+        every: ORPHANS_EVERY,
+        wake: None,
+    };
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
@@ -94,11 +114,18 @@ async fn give_back_forgotten(shared: &Shared) -> Result<(), Error> {
     let old = shared.queue.old_claims(worker_id).await?;
     let known = shared.running.fences();
     let mut given_back = 0;
-    for fence in old.into_iter().filter(|fence| !known.contains(fence)).take(FORGOTTEN_AT_ONCE) {
+    for fence in old
+        .into_iter()
+        .filter(|fence| !known.contains(fence))
+        .take(FORGOTTEN_AT_ONCE)
+    {
         given_back += shared.queue.disown(worker_id, fence).await?;
     }
     if given_back > 0 {
-        tracing::warn!(jobs = given_back, "gave back jobs that were leased to this worker and did not run here");
+        tracing::warn!(
+            jobs = given_back,
+            "gave back jobs that were leased to this worker and did not run here"
+        );
         shared.bell.ring(&[]);
     }
     Ok(())
@@ -115,22 +142,35 @@ fn tell(shared: &Shared, rescued: &Rescued) {
         "gave back the jobs of dead workers"
     );
     shared.metrics.workers_lost.inc_by(rescued.workers as u64);
-    shared.metrics.rescued.inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
+    shared
+        .metrics
+        .rescued
+        .inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
     shared.bell.ring(&rescued.lanes);
 }
 
 /// Logs the differences in what live workers run: once for each difference, and once when all are
 /// over.
 pub(super) async fn tell_differences(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace { name: "differences", every: COMPARE_EVERY, wake: None };
+    let pace = Pace {
+        name: "differences",
+        every: COMPARE_EVERY,
+        wake: None,
+    };
     let told: Arc<Mutex<Vec<String>>> = Arc::default();
     periodic(pace, cancel, || {
         let (shared, told) = (shared.clone(), told.clone());
         async move {
             let differences = differences(&shared.queue.serving().await?);
             shared.metrics.differences.set(differences.len() as i64);
-            let before = std::mem::replace(&mut *told.lock().unwrap_or_else(PoisonError::into_inner), differences.clone());
-            for difference in differences.iter().filter(|difference| !before.contains(difference)) {
+            let before = std::mem::replace(
+                &mut *told.lock().unwrap_or_else(PoisonError::into_inner),
+                differences.clone(),
+            );
+            for difference in differences
+                .iter()
+                .filter(|difference| !before.contains(difference))
+            {
                 tracing::warn!("live workers differ: {difference}");
             }
             if differences.is_empty() && !before.is_empty() {
@@ -144,7 +184,11 @@ pub(super) async fn tell_differences(shared: Arc<Shared>, cancel: CancellationTo
 
 /// Renews this worker's part of the shards.
 pub(super) async fn hold_shards(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace { name: "hold_shards", every: SHARD_TTL / 4, wake: None };
+    let pace = Pace {
+        name: "hold_shards",
+        every: SHARD_TTL / 4,
+        wake: None,
+    };
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
@@ -156,7 +200,11 @@ pub(super) async fn hold_shards(shared: Arc<Shared>, cancel: CancellationToken) 
 }
 
 pub(super) async fn maintain(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace { name: "maintain", every: MAINTAIN_EVERY, wake: None };
+    let pace = Pace {
+        name: "maintain",
+        every: MAINTAIN_EVERY,
+        wake: None,
+    };
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
@@ -173,7 +221,11 @@ pub(super) async fn maintain(shared: Arc<Shared>, cancel: CancellationToken) {
 /// Records the costs of attempts. Costs that are not written when a worker ends, or when Postgres
 /// fails, are only missing from a mean.
 pub(super) async fn learn_costs(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace { name: "learn_costs", every: LEARN_COSTS_EVERY, wake: None };
+    let pace = Pace {
+        name: "learn_costs",
+        every: LEARN_COSTS_EVERY,
+        wake: None,
+    };
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {

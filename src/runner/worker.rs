@@ -92,24 +92,84 @@ impl Worker {
         let living = CancellationToken::new();
         let vital = Vital::default();
         let asked = || stopping.asked.clone();
-        let dispatcher = vital.spawn("dispatch", asked(), dispatch::dispatch(shared.clone(), stopping.clone()));
+        let dispatcher = vital.spawn(
+            "dispatch",
+            asked(),
+            dispatch::dispatch(shared.clone(), stopping.clone()),
+        );
         let loops = vec![
-            vital.spawn("listen", asked(), listen(shared.queue.clone(), shared.bell.clone(), asked())),
+            vital.spawn(
+                "listen",
+                asked(),
+                listen(shared.queue.clone(), shared.bell.clone(), asked()),
+            ),
             vital.spawn("promote", asked(), upkeep::promote(shared.clone(), asked())),
             vital.spawn("rescue", asked(), upkeep::rescue(shared.clone(), asked())),
-            vital.spawn("rescue_orphans", asked(), upkeep::rescue_orphans(shared.clone(), asked())),
-            vital.spawn("hold_shards", asked(), upkeep::hold_shards(shared.clone(), asked())),
-            vital.spawn("maintain", asked(), upkeep::maintain(shared.clone(), asked())),
-            vital.spawn("differences", asked(), upkeep::tell_differences(shared.clone(), asked())),
-            vital.spawn("answers", living.clone(), answers::tell_answers(shared.clone(), living.clone())),
-            vital.spawn("learn costs", asked(), upkeep::learn_costs(shared.clone(), asked())),
-            vital.spawn("depth", asked(), depth::keep_depth(shared.queue.clone(), asked())),
-            vital.spawn("heartbeat", living.clone(), heartbeat::beat(shared.clone(), living.clone())),
+            vital.spawn(
+                "rescue_orphans",
+                asked(),
+                upkeep::rescue_orphans(shared.clone(), asked()),
+            ),
+            vital.spawn(
+                "hold_shards",
+                asked(),
+                upkeep::hold_shards(shared.clone(), asked()),
+            ),
+            vital.spawn(
+                "maintain",
+                asked(),
+                upkeep::maintain(shared.clone(), asked()),
+            ),
+            vital.spawn(
+                "differences",
+                asked(),
+                upkeep::tell_differences(shared.clone(), asked()),
+            ),
+            vital.spawn(
+                "answers",
+                living.clone(),
+                answers::tell_answers(shared.clone(), living.clone()),
+            ),
+            vital.spawn(
+                "learn costs",
+                asked(),
+                upkeep::learn_costs(shared.clone(), asked()),
+            ),
+            vital.spawn(
+                "depth",
+                asked(),
+                depth::keep_depth(shared.queue.clone(), asked()),
+            ),
+            vital.spawn(
+                "heartbeat",
+                living.clone(),
+                heartbeat::beat(shared.clone(), living.clone()),
+            ),
         ];
-        let finisher = vital.spawn("finish", living.clone(), finisher::finish_all(backlog, receiver));
-        let settler = vital.spawn("settle", living.clone(), settle::settle_all(throttles, to_settle));
-        tracing::info!(worker.id = shared.worker_id.load(Ordering::Relaxed), "worker started");
-        Ok(Self { shared, stopping, living, vital, dispatcher, loops, finisher, settler })
+        let finisher = vital.spawn(
+            "finish",
+            living.clone(),
+            finisher::finish_all(backlog, receiver),
+        );
+        let settler = vital.spawn(
+            "settle",
+            living.clone(),
+            settle::settle_all(throttles, to_settle),
+        );
+        tracing::info!(
+            worker.id = shared.worker_id.load(Ordering::Relaxed),
+            "worker started"
+        );
+        Ok(Self {
+            shared,
+            stopping,
+            living,
+            vital,
+            dispatcher,
+            loops,
+            finisher,
+            settler,
+        })
     }
 
     /// Returns the worker's number in `flyball.worker`.
@@ -134,18 +194,30 @@ impl Worker {
         // Claims go first: one under way must end before the running jobs are counted. A claim that
         // waits for a Postgres that is away is aborted; if it was carried out after all, signing
         // off gives its jobs back.
-        if tokio::time::timeout_at(grace_over, self.stopping.settled.cancelled()).await.is_err() {
+        if tokio::time::timeout_at(grace_over, self.stopping.settled.cancelled())
+            .await
+            .is_err()
+        {
             self.stopping.hurried.cancel();
             self.stopping.settled.cancelled().await;
         }
         self.shared.tasks.close();
-        if tokio::time::timeout_at(grace_over, self.shared.tasks.wait()).await.is_err() {
-            tracing::warn!(jobs = self.shared.running.len(), "the grace time is over; asking running jobs to stop");
+        if tokio::time::timeout_at(grace_over, self.shared.tasks.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                jobs = self.shared.running.len(),
+                "the grace time is over; asking running jobs to stop"
+            );
             self.shared.running.stop_all(Stop::Draining);
             let _ = tokio::time::timeout(Duration::from_secs(12), self.shared.tasks.wait()).await;
         }
         self.stopping.over.cancel();
-        if tokio::time::timeout(FAREWELL, &mut self.dispatcher).await.is_err() {
+        if tokio::time::timeout(FAREWELL, &mut self.dispatcher)
+            .await
+            .is_err()
+        {
             self.dispatcher.abort();
         }
         self.living.cancel();
@@ -161,7 +233,9 @@ impl Worker {
         let handed = match tokio::time::timeout(Duration::from_secs(5), queue.retire(id)).await {
             Ok(Ok(handed)) => handed,
             _ => {
-                tracing::warn!("the worker could not sign off; its jobs are given back when its time to live has passed");
+                tracing::warn!(
+                    "the worker could not sign off; its jobs are given back when its time to live has passed"
+                );
                 0
             }
         };

@@ -60,7 +60,10 @@ pub struct Broken;
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
     /// Collects up to `most` items for one call of `run`, which returns one result for each, in
     /// order.
-    pub fn new(most: usize, run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        most: usize,
+        run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static,
+    ) -> Self {
         Self::paced(most, Duration::ZERO, run)
     }
 
@@ -72,24 +75,51 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         every: Duration,
         run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static,
     ) -> Self {
-        let waiting = Mutex::new(Waiting { items: VecDeque::new(), is_running: false });
+        let waiting = Mutex::new(Waiting {
+            items: VecDeque::new(),
+            is_running: false,
+        });
         let room = Arc::new(Semaphore::new(most * BATCHES_WAITING));
-        Self { shared: Arc::new(Shared { most, every, run: Box::new(run), room, waiting }) }
+        Self {
+            shared: Arc::new(Shared {
+                most,
+                every,
+                run: Box::new(run),
+                room,
+                waiting,
+            }),
+        }
     }
 
     /// Submits an item and waits for its result.
     pub async fn submit(&self, what: T) -> Result<R, Broken> {
-        let room = self.shared.room.clone().acquire_owned().await.map_err(|_| Broken)?;
+        let room = self
+            .shared
+            .room
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|_| Broken)?;
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut waiting = self.shared.lock();
-            waiting.items.push_back(Item { what, answer, _room: room });
+            waiting.items.push_back(Item {
+                what,
+                answer,
+                _room: room,
+            });
             !std::mem::replace(&mut waiting.is_running, true)
         };
         if is_first {
             // The batches run in a task of their own, so that the caller that started it may go
             // away.
-            tokio::spawn(Running { shared: self.shared.clone(), is_over: false }.all());
+            tokio::spawn(
+                Running {
+                    shared: self.shared.clone(),
+                    is_over: false,
+                }
+                .all(),
+            );
         }
         answered.await.map_err(|_| Broken)
     }
@@ -117,13 +147,19 @@ impl<T: Send + 'static, R: Send + 'static> Running<T, R> {
                 waiting.items.drain(..count).collect()
             };
             let (begun, is_busy) = (Instant::now(), batch.len() > 1);
-            let (what, answers): (Vec<_>, Vec<_>) = batch.into_iter().map(|item| (item.what, (item.answer, item._room))).unzip();
+            let (what, answers): (Vec<_>, Vec<_>) = batch
+                .into_iter()
+                .map(|item| (item.what, (item.answer, item._room)))
+                .unzip();
             let results = (self.shared.run)(what).await;
             for ((answer, _room), result) in answers.into_iter().zip(results) {
                 // The send fails if the caller has gone away.
                 let _ = answer.send(result);
             }
-            if is_busy && !self.shared.every.is_zero() && self.shared.lock().items.len() < self.shared.most {
+            if is_busy
+                && !self.shared.every.is_zero()
+                && self.shared.lock().items.len() < self.shared.most
+            {
                 sleep_until(begun + self.shared.every).await;
             }
         }
@@ -142,13 +178,17 @@ impl<T, R> Drop for Running<T, R> {
 
 impl<T, R> Clone for Batcher<T, R> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self {
+            shared: self.shared.clone(),
+        }
     }
 }
 
 impl<T, R> fmt::Debug for Batcher<T, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batcher").field("most", &self.shared.most).finish_non_exhaustive()
+        f.debug_struct("Batcher")
+            .field("most", &self.shared.most)
+            .finish_non_exhaustive()
     }
 }
 
@@ -187,17 +227,24 @@ mod tests {
         }
         let sizes = sizes.lock().unwrap();
         assert_eq!(sizes.iter().sum::<usize>(), 300);
-        assert!(sizes.iter().all(|size| *size <= 8) && sizes.len() < 60, "{sizes:?}");
+        assert!(
+            sizes.iter().all(|size| *size <= 8) && sizes.len() < 60,
+            "{sizes:?}"
+        );
     }
 
     #[tokio::test]
     async fn paced_calls_are_few_and_a_single_item_waits_for_nothing() {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let seen = sizes.clone();
-        let batcher = Batcher::paced(100, Duration::from_millis(50), move |items: Vec<u64>| -> BoxFuture<'static, Vec<u64>> {
-            seen.lock().unwrap().push(items.len());
-            Box::pin(std::future::ready(items))
-        });
+        let batcher = Batcher::paced(
+            100,
+            Duration::from_millis(50),
+            move |items: Vec<u64>| -> BoxFuture<'static, Vec<u64>> {
+                seen.lock().unwrap().push(items.len());
+                Box::pin(std::future::ready(items))
+            },
+        );
         for n in 0..3 {
             assert_eq!(batcher.submit(n).await, Ok(n));
         }
@@ -215,7 +262,11 @@ mod tests {
         assert_eq!(sizes.iter().sum::<usize>(), 203);
         // One call for each 50 ms of the elapsed time, and those at its two ends.
         let most = 3 + 2 + begun.elapsed().as_millis() as usize / 50;
-        assert!(sizes.len() <= most, "{} calls where {most} are allowed: {sizes:?}", sizes.len());
+        assert!(
+            sizes.len() <= most,
+            "{} calls where {most} are allowed: {sizes:?}",
+            sizes.len()
+        );
     }
 
     #[tokio::test]

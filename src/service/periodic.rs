@@ -46,7 +46,11 @@ where
             Ok(Ok(())) => {}
             Err(_) => {
                 failing = true;
-                tracing::warn!(service = pace.name, longest_s = longest.as_secs(), "broken off because it took too long");
+                tracing::warn!(
+                    service = pace.name,
+                    longest_s = longest.as_secs(),
+                    "broken off because it took too long"
+                );
             }
             Ok(Err(error)) if !failing => {
                 failing = true;

@@ -21,7 +21,8 @@ on conflict (name) do update
     where l.holder = excluded.holder or l.expires_at <= clock_timestamp()
 returning l.term";
 
-const RELEASE: &str = "update flyball.leader set expires_at = clock_timestamp() where name = $1 and holder = $2";
+const RELEASE: &str =
+    "update flyball.leader set expires_at = clock_timestamp() where name = $1 and holder = $2";
 
 /// Every statement of this file with its name, so that a test can prepare each on the migrated
 /// schema.
@@ -41,14 +42,34 @@ impl Leader {
     ///
     /// It has two connections of its own beside `pool`, the second in case the first hangs, so that
     /// a crowd of requests cannot cost it the lease.
-    pub fn new(pool: impl Into<Db>, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
-        Self { pool: pool.into().apart(2, ttl / 3), name, holder: holder.into(), ttl }
+    pub fn new(
+        pool: impl Into<Db>,
+        name: &'static str,
+        holder: impl Into<String>,
+        ttl: Duration,
+    ) -> Self {
+        Self {
+            pool: pool.into().apart(2, ttl / 3),
+            name,
+            holder: holder.into(),
+            ttl,
+        }
     }
 
     /// Creates a candidate that shares the connections of `pool`, for leaderships whose loss does
     /// no harm.
-    pub fn sharing(pool: impl Into<Db>, name: &'static str, holder: impl Into<String>, ttl: Duration) -> Self {
-        Self { pool: pool.into(), name, holder: holder.into(), ttl }
+    pub fn sharing(
+        pool: impl Into<Db>,
+        name: &'static str,
+        holder: impl Into<String>,
+        ttl: Duration,
+    ) -> Self {
+        Self {
+            pool: pool.into(),
+            name,
+            holder: holder.into(),
+            ttl,
+        }
     }
 
     /// Takes or renews the lease and returns the term if this process leads now. Returns within
@@ -60,7 +81,11 @@ impl Leader {
     /// Takes or renews the lease with a term that is later than `seen`, a term read from the store
     /// that leaders write to, unless `seen` is the current term of this leader.
     pub async fn hold_above(&self, seen: u64) -> Result<Option<u64>, sqlx::Error> {
-        let ask = sqlx::query_scalar(HOLD).bind(self.name).bind(&self.holder).bind(self.ttl.as_secs_f64()).bind(seen as i64);
+        let ask = sqlx::query_scalar(HOLD)
+            .bind(self.name)
+            .bind(&self.holder)
+            .bind(self.ttl.as_secs_f64())
+            .bind(seen as i64);
         let asked = tokio::time::timeout(self.ttl / 2, ask.fetch_optional(&self.pool));
         let term: Option<i64> = asked.await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         Ok(term.map(|term| term as u64))
@@ -69,8 +94,13 @@ impl Leader {
     /// Releases the lease, so that another process may lead at once. Returns within half the lease
     /// time.
     pub async fn release(&self) -> Result<(), sqlx::Error> {
-        let ask = sqlx::query(RELEASE).bind(self.name).bind(&self.holder).execute(&self.pool);
-        tokio::time::timeout(self.ttl / 2, ask).await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        let ask = sqlx::query(RELEASE)
+            .bind(self.name)
+            .bind(&self.holder)
+            .execute(&self.pool);
+        tokio::time::timeout(self.ttl / 2, ask)
+            .await
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         Ok(())
     }
 }

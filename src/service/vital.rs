@@ -17,7 +17,9 @@ pub struct Vital {
 
 impl Default for Vital {
     fn default() -> Self {
-        Self { lost: watch::Sender::new(None) }
+        Self {
+            lost: watch::Sender::new(None),
+        }
     }
 }
 
@@ -33,7 +35,11 @@ impl Vital {
         tokio::spawn(async move {
             let panicked = AssertUnwindSafe(work).catch_unwind().await.is_err();
             if panicked || !asked.is_cancelled() {
-                tracing::error!(service = name, panicked, "a loop ended that nobody asked to end");
+                tracing::error!(
+                    service = name,
+                    panicked,
+                    "a loop ended that nobody asked to end"
+                );
                 lost.send_if_modified(|first| first.is_none() && first.replace(name).is_none());
             }
         })
@@ -61,11 +67,20 @@ mod tests {
         let (vital, asked) = (Vital::default(), CancellationToken::new());
         asked.cancel();
         vital.spawn("obedient", asked, async {}).await.unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(20), vital.lost()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_millis(20), vital.lost())
+                .await
+                .is_err()
+        );
 
-        vital.spawn("clumsy", CancellationToken::new(), async { panic!("a test's panic") });
+        vital.spawn("clumsy", CancellationToken::new(), async {
+            panic!("a test's panic")
+        });
         assert_eq!(vital.lost().await, "clumsy");
-        vital.spawn("lazy", CancellationToken::new(), async {}).await.unwrap();
+        vital
+            .spawn("lazy", CancellationToken::new(), async {})
+            .await
+            .unwrap();
         assert_eq!(vital.lost().await, "clumsy", "the first is the cause");
     }
 }

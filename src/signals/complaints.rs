@@ -28,7 +28,8 @@ pub struct Complaints {
 }
 
 /// Returns the complaints of the pool of that name; `None` if they are not known.
-pub type ComplaintSource = Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Complaints>> + Send + Sync>;
+pub type ComplaintSource =
+    Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Complaints>> + Send + Sync>;
 
 /// Returns a source without readings.
 pub fn no_complaints() -> ComplaintSource {
@@ -37,14 +38,20 @@ pub fn no_complaints() -> ComplaintSource {
 
 /// Returns the worst of `accounts` (account, accepted, complained) at `at`, in unix seconds.
 pub fn worst<'a>(accounts: impl IntoIterator<Item = (&'a str, f64, f64)>, at: f64) -> Complaints {
-    let judged = accounts.into_iter().filter(|(_, accepted, _)| *accepted >= LEAST);
+    let judged = accounts
+        .into_iter()
+        .filter(|(_, accepted, _)| *accepted >= LEAST);
     let each = judged.map(|(account, accepted, complained)| Complaints {
         share: at_least(complained, accepted),
         account: account.to_owned(),
         accepted,
         at,
     });
-    each.max_by(|a, b| a.share.total_cmp(&b.share)).unwrap_or(Complaints { at, ..Complaints::default() })
+    each.max_by(|a, b| a.share.total_cmp(&b.share))
+        .unwrap_or(Complaints {
+            at,
+            ..Complaints::default()
+        })
 }
 
 /// Returns the lower end of the confidence interval of the share `part` / `all`.
@@ -62,11 +69,25 @@ mod tests {
 
     #[test]
     fn the_worst_account_with_enough_mail_counts() {
-        let accounts = [("small", 499.0, 400.0), ("good", 1e6, 300.0), ("bad", 1e5, 250.0), ("fair", 1e5, 90.0)];
+        let accounts = [
+            ("small", 499.0, 400.0),
+            ("good", 1e6, 300.0),
+            ("bad", 1e5, 250.0),
+            ("fair", 1e5, 90.0),
+        ];
         let found = worst(accounts, 7.0);
-        assert_eq!((found.account.as_str(), found.accepted, found.at), ("bad", 1e5, 7.0));
+        assert_eq!(
+            (found.account.as_str(), found.accepted, found.at),
+            ("bad", 1e5, 7.0)
+        );
         assert!(found.share > 0.0023 && found.share < 0.0025, "{found:?}");
-        assert_eq!(worst([("small", 499.0, 400.0)], 7.0), Complaints { at: 7.0, ..Complaints::default() });
+        assert_eq!(
+            worst([("small", 499.0, 400.0)], 7.0),
+            Complaints {
+                at: 7.0,
+                ..Complaints::default()
+            }
+        );
         assert_eq!(worst([], 7.0).share, 0.0);
     }
 

@@ -22,23 +22,45 @@ pub fn from_tally(db: Db) -> ComplaintSource {
     Arc::new(move |pool| {
         let (db, pool) = (db.clone(), pool.to_owned());
         Box::pin(async move {
-            let asked = tokio::time::timeout(WITHIN, sqlx::query(TALLY).bind(&pool).fetch_all(&db)).await;
-            let rows = asked.ok()?.inspect_err(|error| tracing::debug!(pool, %error, "no tally of complaints")).ok()?;
+            let asked =
+                tokio::time::timeout(WITHIN, sqlx::query(TALLY).bind(&pool).fetch_all(&db)).await;
+            let rows = asked
+                .ok()?
+                .inspect_err(|error| tracing::debug!(pool, %error, "no tally of complaints"))
+                .ok()?;
             let Some(first) = rows.first() else {
                 // Nothing was sent, so there are no complaints. The database was reached, so its
                 // clock can be asked as well.
                 return now(&db).await.map(|at| worst([], at));
             };
             let at: f64 = first.try_get(3).ok()?;
-            let accounts: Option<Vec<(String, f64, f64)>> =
-                rows.iter().map(|row| Some((row.try_get(0).ok()?, row.try_get(1).ok()?, row.try_get(2).ok()?))).collect();
+            let accounts: Option<Vec<(String, f64, f64)>> = rows
+                .iter()
+                .map(|row| {
+                    Some((
+                        row.try_get(0).ok()?,
+                        row.try_get(1).ok()?,
+                        row.try_get(2).ok()?,
+                    ))
+                })
+                .collect();
             let accounts = accounts?;
-            Some(worst(accounts.iter().map(|(account, accepted, complained)| (account.as_str(), *accepted, *complained)), at))
+            Some(worst(
+                accounts.iter().map(|(account, accepted, complained)| {
+                    (account.as_str(), *accepted, *complained)
+                }),
+                at,
+            ))
         })
     })
 }
 
 async fn now(db: &Db) -> Option<f64> {
     let row = sqlx::query("select extract(epoch from now())::double precision").fetch_one(db);
-    tokio::time::timeout(WITHIN, row).await.ok()?.ok()?.try_get(0).ok()
+    tokio::time::timeout(WITHIN, row)
+        .await
+        .ok()?
+        .ok()?
+        .try_get(0)
+        .ok()
 }

@@ -21,12 +21,18 @@ pub struct Depth {
 impl Depth {
     /// Returns the number of ready jobs as a reading.
     pub fn jobs(&self) -> Reading {
-        Reading { value: self.ready, at: self.at }
+        Reading {
+            value: self.ready,
+            at: self.at,
+        }
     }
 
     /// Returns the age of the oldest ready job as a reading, in seconds.
     pub fn age(&self) -> Reading {
-        Reading { value: self.oldest_s, at: self.at }
+        Reading {
+            value: self.oldest_s,
+            at: self.at,
+        }
     }
 }
 

@@ -28,7 +28,10 @@ pub struct Direct {
 impl Direct {
     /// Creates a reader with an empty cache.
     pub fn new(target: Target) -> Self {
-        Self { target, newest: Mutex::default() }
+        Self {
+            target,
+            newest: Mutex::default(),
+        }
     }
 
     /// Returns the reading at `now`, in unix seconds of the caller's clock.

@@ -16,18 +16,31 @@ impl Series {
         let (name, labels) = match text.split_once('{') {
             None => (text, Vec::new()),
             Some((name, rest)) => {
-                let (labels, after) = labels(rest).ok_or_else(|| format!("the labels of {text:?} cannot be read"))?;
+                let (labels, after) =
+                    labels(rest).ok_or_else(|| format!("the labels of {text:?} cannot be read"))?;
                 if !after.trim().is_empty() {
                     return Err(format!("{after:?} follows the labels of {text:?}"));
                 }
                 (name.trim(), labels)
             }
         };
-        let starts_well = name.chars().next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_' || c == ':');
-        if !starts_well || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':') {
-            return Err(format!("{name:?} is not a metric's name; use letters, digits, _ and :"));
+        let starts_well = name
+            .chars()
+            .next()
+            .is_some_and(|c| c.is_ascii_alphabetic() || c == '_' || c == ':');
+        if !starts_well
+            || !name
+                .chars()
+                .all(|c| c.is_ascii_alphanumeric() || c == '_' || c == ':')
+        {
+            return Err(format!(
+                "{name:?} is not a metric's name; use letters, digits, _ and :"
+            ));
         }
-        Ok(Self { name: name.to_owned(), labels })
+        Ok(Self {
+            name: name.to_owned(),
+            labels,
+        })
     }
 
     /// Returns the greatest value among the matching series of `text`, with its sample's time if
@@ -60,8 +73,13 @@ impl Series {
         let mut words = rest.split_whitespace();
         let value = words.next()?.parse().unwrap_or(f64::NAN);
         // Milliseconds in the Prometheus format, seconds with a fraction in OpenMetrics.
-        let at =
-            words.next().and_then(|w| if w.contains('.') { w.parse().ok() } else { w.parse().ok().map(|ms: f64| ms / 1000.0) });
+        let at = words.next().and_then(|w| {
+            if w.contains('.') {
+                w.parse().ok()
+            } else {
+                w.parse().ok().map(|ms: f64| ms / 1000.0)
+            }
+        });
         Some((value, at))
     }
 }
@@ -103,7 +121,10 @@ mod tests {
                         load_total 9\nbad NaN\nopen 3 # {trace=\"1\"} 1\n";
 
     fn read(series: &str) -> Result<f64, Missing> {
-        Series::parse(series).unwrap().read(TEXT, 1_700_000_005.0).map(|r| r.value)
+        Series::parse(series)
+            .unwrap()
+            .read(TEXT, 1_700_000_005.0)
+            .map(|r| r.value)
     }
 
     #[test]
@@ -125,13 +146,32 @@ mod tests {
     #[test]
     fn a_sample_keeps_its_own_time() {
         let series = Series::parse("load{host=\"b\"}").unwrap();
-        assert_eq!(series.read(TEXT, 1_700_000_005.0).unwrap().at, 1_700_000_000.0);
-        assert_eq!(Series::parse("load_total").unwrap().read(TEXT, 7.0).unwrap().at, 7.0);
+        assert_eq!(
+            series.read(TEXT, 1_700_000_005.0).unwrap().at,
+            1_700_000_000.0
+        );
+        assert_eq!(
+            Series::parse("load_total")
+                .unwrap()
+                .read(TEXT, 7.0)
+                .unwrap()
+                .at,
+            7.0
+        );
     }
 
     #[test]
     fn series_that_cannot_be_read_are_refused() {
-        for text in ["", "9load", "a b", "a{", "a{x}", "a{x=\"1\"", "a{x=\"1\"} 5", "{x=\"1\"}"] {
+        for text in [
+            "",
+            "9load",
+            "a b",
+            "a{",
+            "a{x}",
+            "a{x=\"1\"",
+            "a{x=\"1\"} 5",
+            "{x=\"1\"}",
+        ] {
             assert!(Series::parse(text).is_err(), "{text}");
         }
     }

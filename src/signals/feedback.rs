@@ -51,8 +51,15 @@ impl Feedback {
             busy_s: self.busy_s - earlier.busy_s,
             untimed: self.untimed - earlier.untimed,
         };
-        let sound =
-            [step.completed, step.refused, step.failed, step.busy_s, step.untimed].iter().all(|x| x.is_finite() && *x >= 0.0);
+        let sound = [
+            step.completed,
+            step.refused,
+            step.failed,
+            step.busy_s,
+            step.untimed,
+        ]
+        .iter()
+        .all(|x| x.is_finite() && *x >= 0.0);
         sound.then_some(step)
     }
 
@@ -146,7 +153,10 @@ impl Meter {
     /// Adds the reports of the living workers, as of `now` in unix seconds.
     pub fn take_in(&mut self, told: &[Told], now: f64) {
         // An update that is older than the last one knows less, unless the clock was set back.
-        if self.asked_at.is_some_and(|asked_at| now < asked_at && now > asked_at - KEPT_S) {
+        if self
+            .asked_at
+            .is_some_and(|asked_at| now < asked_at && now > asked_at - KEPT_S)
+        {
             return;
         }
         let is_fresh = |one: &&Told| one.age_s <= FRESH_S;
@@ -154,15 +164,27 @@ impl Meter {
             .iter()
             .filter(is_fresh)
             .map(|one| one.age_s.max(0.0))
-            .fold(None, |most: Option<f64>, age_s| Some(most.map_or(age_s, |most| most.max(age_s))));
+            .fold(None, |most: Option<f64>, age_s| {
+                Some(most.map_or(age_s, |most| most.max(age_s)))
+            });
         // Without workers nothing happens; with only silent workers nothing is known.
-        let Some(oldest_s) = oldest_s.or(told.is_empty().then_some(0.0)) else { return };
+        let Some(oldest_s) = oldest_s.or(told.is_empty().then_some(0.0)) else {
+            return;
+        };
         for one in told.iter().filter(is_fresh) {
-            let step = match (self.workers.insert(one.worker, (one.counted, one.durations.clone())), self.asked_at) {
-                (Some((counted, took)), _) => one.counted.since(&counted).zip(one.durations.since(&took)),
+            let step = match (
+                self.workers
+                    .insert(one.worker, (one.counted, one.durations.clone())),
+                self.asked_at,
+            ) {
+                (Some((counted, took)), _) => {
+                    one.counted.since(&counted).zip(one.durations.since(&took))
+                }
                 // All counts since the last update are new; of older counters only the next
                 // increments count.
-                (None, Some(asked_at)) if now - one.born_s >= asked_at - MISSED_S => Some((one.counted, one.durations.clone())),
+                (None, Some(asked_at)) if now - one.born_s >= asked_at - MISSED_S => {
+                    Some((one.counted, one.durations.clone()))
+                }
                 (None, _) => None,
             };
             if let Some((counted, took)) = step {
@@ -170,7 +192,8 @@ impl Meter {
                 self.took.add(&took);
             }
         }
-        self.workers.retain(|worker, _| told.iter().any(|one| one.worker == *worker));
+        self.workers
+            .retain(|worker, _| told.iter().any(|one| one.worker == *worker));
         self.running = told.iter().map(|one| one.running).sum();
         self.asked_at = Some(now);
         self.note(now - oldest_s);
@@ -179,7 +202,10 @@ impl Meter {
     /// Returns the last `span_s` seconds, or as much of them as is known; `None` while nothing is.
     pub fn over(&self, span_s: f64) -> Option<Span> {
         let (first, last) = self.looks_over(span_s)?;
-        Some(Span { work: last.total.since(&first.total)?, at: last.at })
+        Some(Span {
+            work: last.total.since(&first.total)?,
+            at: last.at,
+        })
     }
 
     /// Returns the durations of units that succeeded in the last `span_s` seconds, as
@@ -194,7 +220,12 @@ impl Meter {
     fn looks_over(&self, span_s: f64) -> Option<(&Look, &Look)> {
         let last = self.looks.back()?;
         let begins = |look: &&Look| look.at <= last.at - span_s + NEARLY_S;
-        let first = self.looks.iter().rev().find(begins).or(self.looks.front())?;
+        let first = self
+            .looks
+            .iter()
+            .rev()
+            .find(begins)
+            .or(self.looks.front())?;
         (first.at < last.at).then_some((first, last))
     }
 
@@ -213,7 +244,10 @@ impl Meter {
     ///
     /// Then there is nothing to report, which is not the same as silence.
     pub fn is_idle(&self, span_s: f64) -> bool {
-        self.running <= 0.0 && self.over(span_s).is_some_and(|span| span.work.ended() <= 0.0)
+        self.running <= 0.0
+            && self
+                .over(span_s)
+                .is_some_and(|span| span.work.ended() <= 0.0)
     }
 
     fn note(&mut self, at: f64) {
@@ -222,7 +256,11 @@ impl Meter {
             self.looks.clear();
         }
         let newest = self.looks.len();
-        let look = |at| Look { at, total: self.total, took: self.took.clone() };
+        let look = |at| Look {
+            at,
+            total: self.total,
+            took: self.took.clone(),
+        };
         if let Some(last) = self.looks.back().map(|last| last.at)
             && (at <= last || newest >= 2 && at - self.looks[newest - 2].at < APART_S)
         {
@@ -230,7 +268,11 @@ impl Meter {
             return;
         }
         self.looks.push_back(look(at));
-        while self.looks.front().is_some_and(|oldest| oldest.at < at - KEPT_S - 2.0 * APART_S) {
+        while self
+            .looks
+            .front()
+            .is_some_and(|oldest| oldest.at < at - KEPT_S - 2.0 * APART_S)
+        {
             self.looks.pop_front();
         }
     }
@@ -241,11 +283,24 @@ mod tests {
     use super::*;
 
     fn counted(completed: f64, refused: f64, failed: f64) -> Feedback {
-        Feedback { completed, refused, failed, busy_s: completed * 0.1, untimed: 0.0 }
+        Feedback {
+            completed,
+            refused,
+            failed,
+            busy_s: completed * 0.1,
+            untimed: 0.0,
+        }
     }
 
     fn told(worker: i64, counted: Feedback) -> Told {
-        Told { worker, counted, durations: Durations::default(), running: 0.0, age_s: 0.5, born_s: 1e6 }
+        Told {
+            worker,
+            counted,
+            durations: Durations::default(),
+            running: 0.0,
+            age_s: 0.5,
+            born_s: 1e6,
+        }
     }
 
     #[test]
@@ -253,7 +308,10 @@ mod tests {
         let (earlier, later) = (counted(10.0, 1.0, 0.0), counted(30.0, 1.0, 2.0));
         let step = later.since(&earlier).unwrap();
         assert!((step.mean_duration_s().unwrap() - 0.1).abs() < 1e-12);
-        assert_eq!((step.failed_share(), step.refused_share()), (Some(2.0 / 22.0), Some(0.0)));
+        assert_eq!(
+            (step.failed_share(), step.refused_share()),
+            (Some(2.0 / 22.0), Some(0.0))
+        );
         assert_eq!(earlier.since(&later), None);
         assert_eq!(later.since(&later).unwrap().mean_duration_s(), None);
         assert_eq!(later.since(&later).unwrap().failed_share(), None);
@@ -262,37 +320,118 @@ mod tests {
     #[test]
     fn the_steps_of_all_workers_are_summed_and_none_is_negative() {
         let mut meter = Meter::default();
-        meter.take_in(&[told(1, counted(1000.0, 0.0, 0.0)), told(2, counted(500.0, 50.0, 0.0))], 100.0);
-        assert_eq!(meter.over(5.0), None, "what was before the first look is not news");
+        meter.take_in(
+            &[
+                told(1, counted(1000.0, 0.0, 0.0)),
+                told(2, counted(500.0, 50.0, 0.0)),
+            ],
+            100.0,
+        );
+        assert_eq!(
+            meter.over(5.0),
+            None,
+            "what was before the first look is not news"
+        );
 
-        meter.take_in(&[told(1, counted(1010.0, 0.0, 1.0)), told(2, counted(520.0, 53.0, 0.0))], 105.0);
+        meter.take_in(
+            &[
+                told(1, counted(1010.0, 0.0, 1.0)),
+                told(2, counted(520.0, 53.0, 0.0)),
+            ],
+            105.0,
+        );
         let span = meter.over(5.0).unwrap();
-        assert_eq!((span.work.completed, span.work.refused, span.work.failed, span.at), (30.0, 3.0, 1.0, 104.5));
+        assert_eq!(
+            (
+                span.work.completed,
+                span.work.refused,
+                span.work.failed,
+                span.at
+            ),
+            (30.0, 3.0, 1.0, 104.5)
+        );
 
         // The first was reset, the second is gone, a third has existed since long before and a
         // fourth has just begun.
-        let young = Told { born_s: 2.0, ..told(4, counted(7.0, 0.0, 0.0)) };
-        meter.take_in(&[told(1, counted(4.0, 0.0, 0.0)), told(3, counted(900.0, 9.0, 9.0)), young], 110.0);
+        let young = Told {
+            born_s: 2.0,
+            ..told(4, counted(7.0, 0.0, 0.0))
+        };
+        meter.take_in(
+            &[
+                told(1, counted(4.0, 0.0, 0.0)),
+                told(3, counted(900.0, 9.0, 9.0)),
+                young,
+            ],
+            110.0,
+        );
         assert_eq!(meter.over(5.0).unwrap().work.completed, 7.0);
         assert_eq!(meter.over(10.0).unwrap().work.completed, 37.0);
-        meter.take_in(&[told(1, counted(6.0, 0.0, 0.0)), told(3, counted(901.0, 9.0, 9.0))], 115.0);
+        meter.take_in(
+            &[
+                told(1, counted(6.0, 0.0, 0.0)),
+                told(3, counted(901.0, 9.0, 9.0)),
+            ],
+            115.0,
+        );
         assert_eq!(meter.over(5.0).unwrap().work.completed, 3.0);
     }
 
     #[test]
     fn a_worker_that_is_silent_is_left_out_until_it_is_heard_again() {
         let mut meter = Meter::default();
-        meter.take_in(&[told(1, counted(0.0, 0.0, 0.0)), told(2, counted(0.0, 0.0, 0.0))], 100.0);
-        let hung = Told { age_s: 6.0, ..told(2, counted(0.0, 0.0, 0.0)) };
+        meter.take_in(
+            &[
+                told(1, counted(0.0, 0.0, 0.0)),
+                told(2, counted(0.0, 0.0, 0.0)),
+            ],
+            100.0,
+        );
+        let hung = Told {
+            age_s: 6.0,
+            ..told(2, counted(0.0, 0.0, 0.0))
+        };
         meter.take_in(&[told(1, counted(5.0, 0.0, 0.0)), hung.clone()], 105.0);
-        assert_eq!(meter.over(5.0).unwrap(), Span { work: counted(5.0, 0.0, 0.0), at: 104.5 });
+        assert_eq!(
+            meter.over(5.0).unwrap(),
+            Span {
+                work: counted(5.0, 0.0, 0.0),
+                at: 104.5
+            }
+        );
 
-        meter.take_in(&[Told { age_s: 9.0, ..told(1, counted(6.0, 0.0, 0.0)) }, Told { age_s: 11.0, ..hung }], 110.0);
-        assert_eq!(meter.at(), Some(104.5), "nobody was heard of: the time stands");
+        meter.take_in(
+            &[
+                Told {
+                    age_s: 9.0,
+                    ..told(1, counted(6.0, 0.0, 0.0))
+                },
+                Told {
+                    age_s: 11.0,
+                    ..hung
+                },
+            ],
+            110.0,
+        );
+        assert_eq!(
+            meter.at(),
+            Some(104.5),
+            "nobody was heard of: the time stands"
+        );
         assert!(meter.over(5.0).unwrap().work.completed == 5.0);
 
-        meter.take_in(&[told(1, counted(7.0, 0.0, 0.0)), told(2, counted(3.0, 0.0, 0.0))], 115.0);
-        assert_eq!(meter.over(5.0).unwrap().work.completed, 5.0, "late is not lost");
+        meter.take_in(
+            &[
+                told(1, counted(7.0, 0.0, 0.0)),
+                told(2, counted(3.0, 0.0, 0.0)),
+            ],
+            115.0,
+        );
+        assert_eq!(
+            meter.over(5.0).unwrap().work.completed,
+            5.0,
+            "late is not lost"
+        );
     }
 
     #[test]
@@ -301,11 +440,30 @@ mod tests {
         meter.take_in(&[], 100.0);
         meter.take_in(&[], 105.0);
         assert!(meter.is_idle(5.0));
-        meter.take_in(&[Told { running: 1.0, born_s: 1.0, ..told(1, counted(0.0, 0.0, 0.0)) }], 110.0);
+        meter.take_in(
+            &[Told {
+                running: 1.0,
+                born_s: 1.0,
+                ..told(1, counted(0.0, 0.0, 0.0))
+            }],
+            110.0,
+        );
         assert!(!meter.is_idle(5.0));
-        meter.take_in(&[Told { born_s: 6.0, ..told(1, counted(1.0, 0.0, 0.0)) }], 115.0);
+        meter.take_in(
+            &[Told {
+                born_s: 6.0,
+                ..told(1, counted(1.0, 0.0, 0.0))
+            }],
+            115.0,
+        );
         assert!(!meter.is_idle(5.0), "something has ended");
-        meter.take_in(&[Told { born_s: 11.0, ..told(1, counted(1.0, 0.0, 0.0)) }], 120.0);
+        meter.take_in(
+            &[Told {
+                born_s: 11.0,
+                ..told(1, counted(1.0, 0.0, 0.0))
+            }],
+            120.0,
+        );
         assert!(meter.is_idle(5.0));
     }
 
@@ -313,10 +471,14 @@ mod tests {
     fn durations_are_summed_as_counters_are_and_those_that_say_nothing_are_left_out_of_the_mean() {
         let took = |ms: &[u64]| {
             let mut durations = Durations::default();
-            ms.iter().for_each(|ms| durations.note(std::time::Duration::from_millis(*ms)));
+            ms.iter()
+                .for_each(|ms| durations.note(std::time::Duration::from_millis(*ms)));
             durations
         };
-        let of = |worker, completed, ms: &[u64]| Told { durations: took(ms), ..told(worker, counted(completed, 0.0, 0.0)) };
+        let of = |worker, completed, ms: &[u64]| Told {
+            durations: took(ms),
+            ..told(worker, counted(completed, 0.0, 0.0))
+        };
         let mut meter = Meter::default();
         meter.take_in(&[of(1, 2.0, &[5, 5]), of(2, 1.0, &[900])], 100.0);
         assert_eq!(meter.durations_over(5.0), None);
@@ -328,9 +490,21 @@ mod tests {
         assert_eq!(meter.durations_over(5.0).unwrap().count(), 1);
         assert_eq!(meter.durations_over(10.0).unwrap().count(), 3);
 
-        let half = Feedback { completed: 4.0, busy_s: 1.0, untimed: 2.0, ..Feedback::default() };
+        let half = Feedback {
+            completed: 4.0,
+            busy_s: 1.0,
+            untimed: 2.0,
+            ..Feedback::default()
+        };
         assert_eq!(half.mean_duration_s(), Some(0.5));
-        assert_eq!(Feedback { untimed: 4.0, ..half }.mean_duration_s(), None);
+        assert_eq!(
+            Feedback {
+                untimed: 4.0,
+                ..half
+            }
+            .mean_duration_s(),
+            None
+        );
     }
 
     #[test]
@@ -340,7 +514,11 @@ mod tests {
             let now = f64::from(tenth) / 10.0;
             meter.take_in(&[told(1, counted(f64::from(tenth), 0.0, 0.0))], now);
         }
-        assert!(meter.looks.len() as f64 <= 2.0 * KEPT_S / APART_S, "{}", meter.looks.len());
+        assert!(
+            meter.looks.len() as f64 <= 2.0 * KEPT_S / APART_S,
+            "{}",
+            meter.looks.len()
+        );
         let minute = meter.over(60.0).unwrap().work.completed;
         assert!((minute - 600.0).abs() < 6.0, "{minute}");
         let all = meter.over(1800.0).unwrap().work.completed;

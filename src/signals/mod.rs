@@ -35,7 +35,9 @@ pub use scripted::Scripted;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum Error {
     /// The address cannot be used.
-    #[error("signal address {url:?} is not allowed: {reason}; use http://host:port or https://host:port")]
+    #[error(
+        "signal address {url:?} is not allowed: {reason}; use http://host:port or https://host:port"
+    )]
     Address {
         /// The address as given.
         url: String,

@@ -45,8 +45,13 @@ impl Database {
             name: name.to_owned(),
             reason: "its URL is none of Postgres".to_owned(),
         })?;
-        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).acquire_timeout(CONNECT_WITHIN);
-        Ok(Self { name: name.to_owned(), db: Db::lent(pool, options.application_name(APPLICATION), BEGIN) })
+        let pool = PgPoolOptions::new()
+            .max_connections(CONNECTIONS)
+            .acquire_timeout(CONNECT_WITHIN);
+        Ok(Self {
+            name: name.to_owned(),
+            db: Db::lent(pool, options.application_name(APPLICATION), BEGIN),
+        })
     }
 
     /// Runs `statement` at `now` and returns the number of its one row, with its time if a second
@@ -54,25 +59,46 @@ impl Database {
     pub async fn read(&self, statement: &str, now: f64) -> Result<Reading, Error> {
         // As JSON, so that a number of any type can be read. A statement in parentheses cannot end
         // the outer one: the protocol refuses more than one statement.
-        let asked =
-            format!("select row_to_json(reading)::text from (\n{}\n) reading limit 2", statement.trim().trim_end_matches(';'));
+        let asked = format!(
+            "select row_to_json(reading)::text from (\n{}\n) reading limit 2",
+            statement.trim().trim_end_matches(';')
+        );
         let db = self.db.clone();
         // In a task of its own, so that a connection is made eventually even if this call gives up
         // waiting.
-        let answer = tokio::spawn(async move { sqlx::query(AssertSqlSafe(asked)).fetch_all(&db).await });
+        let answer =
+            tokio::spawn(async move { sqlx::query(AssertSqlSafe(asked)).fetch_all(&db).await });
         let url = || self.name.clone();
         let answer = tokio::time::timeout(TIMEOUT, answer).await;
-        let rows = match answer.map_err(|_| Error::TimedOut { url: url(), within_ms: TIMEOUT.as_millis() })? {
+        let rows = match answer.map_err(|_| Error::TimedOut {
+            url: url(),
+            within_ms: TIMEOUT.as_millis(),
+        })? {
             Ok(Ok(rows)) => rows,
             Ok(Err(error)) => return Err(self.told(&error, statement)),
-            Err(_) => return Err(Error::Unreachable { url: url(), reason: "the look was broken off".to_owned() }),
+            Err(_) => {
+                return Err(Error::Unreachable {
+                    url: url(),
+                    reason: "the look was broken off".to_owned(),
+                });
+            }
         };
-        let garbled = |reason: &str| Error::Garbled { url: url(), reason: reason.to_owned() };
+        let garbled = |reason: &str| Error::Garbled {
+            url: url(),
+            reason: reason.to_owned(),
+        };
         let [row] = rows.as_slice() else {
-            return Err(if rows.is_empty() { Missing::Absent.into() } else { garbled("more than one row") });
+            return Err(if rows.is_empty() {
+                Missing::Absent.into()
+            } else {
+                garbled("more than one row")
+            });
         };
-        let text: String = row.try_get(0).map_err(|_| garbled("a row that is no JSON"))?;
-        let row: Value = serde_json::from_str(&text).map_err(|_| garbled("a row that is no JSON"))?;
+        let text: String = row
+            .try_get(0)
+            .map_err(|_| garbled("a row that is no JSON"))?;
+        let row: Value =
+            serde_json::from_str(&text).map_err(|_| garbled("a row that is no JSON"))?;
         let (value, at) = columns(&row, now).map_err(|reason| garbled(&reason))?;
         Ok(Reading::judge(value, at, now, f64::INFINITY)?)
     }
@@ -81,15 +107,31 @@ impl Database {
     fn told(&self, error: &sqlx::Error, statement: &str) -> Error {
         let url = self.name.clone();
         match error.as_database_error() {
-            Some(error) if error.code().as_deref() == Some("57014") => Error::TimedOut { url, within_ms: 400 },
+            Some(error) if error.code().as_deref() == Some("57014") => Error::TimedOut {
+                url,
+                within_ms: 400,
+            },
             // Syntax, names, rights, values, and writes in a read-only transaction.
             Some(error)
-                if error.code().is_some_and(|code| ["42", "22", "25", "0A"].iter().any(|class| code.starts_with(class))) =>
+                if error.code().is_some_and(|code| {
+                    ["42", "22", "25", "0A"]
+                        .iter()
+                        .any(|class| code.starts_with(class))
+                }) =>
             {
-                Error::BadQuery { query: statement.to_owned(), message: error.message().to_owned() }
+                Error::BadQuery {
+                    query: statement.to_owned(),
+                    message: error.message().to_owned(),
+                }
             }
-            Some(error) => Error::Unreachable { url, reason: format!("the server said {}", error.code().unwrap_or_default()) },
-            None => Error::Unreachable { url, reason: reason(error).to_owned() },
+            Some(error) => Error::Unreachable {
+                url,
+                reason: format!("the server said {}", error.code().unwrap_or_default()),
+            },
+            None => Error::Unreachable {
+                url,
+                reason: reason(error).to_owned(),
+            },
         }
     }
 }
@@ -107,20 +149,30 @@ fn reason(error: &sqlx::Error) -> &'static str {
 /// Returns value and time of a row: a single column of any name, or that and one called `at`.
 fn columns(row: &Value, now: f64) -> Result<(Option<f64>, f64), String> {
     let columns = row.as_object().ok_or("a row that is no object")?;
-    let (times, values): (Vec<_>, Vec<_>) = columns.iter().partition(|(name, _)| columns.len() > 1 && *name == "at");
+    let (times, values): (Vec<_>, Vec<_>) = columns
+        .iter()
+        .partition(|(name, _)| columns.len() > 1 && *name == "at");
     let [(name, value)] = values.as_slice() else {
-        return Err(format!("{} columns; use one, or one and its time called at", columns.len()));
+        return Err(format!(
+            "{} columns; use one, or one and its time called at",
+            columns.len()
+        ));
     };
     let value = number(Some(value)).map_err(|found| format!("{found} in the column {name}"))?;
     match times.first() {
         None => Ok((value, now)),
-        Some((_, at)) => Ok((value, time(at).ok_or("a column at that is neither a timestamptz nor unix seconds")?)),
+        Some((_, at)) => Ok((
+            value,
+            time(at).ok_or("a column at that is neither a timestamptz nor unix seconds")?,
+        )),
     }
 }
 
 fn time(at: &Value) -> Option<f64> {
     match at {
-        Value::String(text) => Some(text.parse::<jiff::Timestamp>().ok()?.as_microsecond() as f64 / 1e6),
+        Value::String(text) => {
+            Some(text.parse::<jiff::Timestamp>().ok()?.as_microsecond() as f64 / 1e6)
+        }
         other => other.as_f64(),
     }
 }
@@ -134,9 +186,16 @@ mod tests {
     #[test]
     fn a_row_is_a_number_and_perhaps_its_time() {
         assert_eq!(columns(&json!({"count": 7}), 9.0), Ok((Some(7.0), 9.0)));
-        assert_eq!(columns(&json!({"at": 7}), 9.0), Ok((Some(7.0), 9.0)), "a single column is the number, whatever its name");
+        assert_eq!(
+            columns(&json!({"at": 7}), 9.0),
+            Ok((Some(7.0), 9.0)),
+            "a single column is the number, whatever its name"
+        );
         assert_eq!(columns(&json!({"lag": null}), 9.0), Ok((None, 9.0)));
-        assert_eq!(columns(&json!({"v": "1.5", "at": 8}), 9.0), Ok((Some(1.5), 8.0)));
+        assert_eq!(
+            columns(&json!({"v": "1.5", "at": 8}), 9.0),
+            Ok((Some(1.5), 8.0))
+        );
         let dated = json!({"v": 1, "at": "2023-11-14T22:13:20.5+00:00"});
         assert_eq!(columns(&dated, 9.0), Ok((Some(1.0), 1_700_000_000.5)));
     }
@@ -147,7 +206,10 @@ mod tests {
             (json!({"a": 1, "b": 2}), "2 columns; use one"),
             (json!({"a": 1, "b": 2, "at": 3}), "3 columns; use one"),
             (json!({"a": [1]}), "a list in the column a"),
-            (json!({"a": 1, "at": "2023-11-14T22:13:20"}), "neither a timestamptz nor unix seconds"),
+            (
+                json!({"a": 1, "at": "2023-11-14T22:13:20"}),
+                "neither a timestamptz nor unix seconds",
+            ),
             (json!({"a": 1, "at": null}), "neither a timestamptz"),
         ] {
             assert!(columns(&row, 9.0).unwrap_err().contains(told), "{row}");

@@ -32,29 +32,46 @@ enum Place {
 impl Probe {
     /// Creates a probe of `metric` (a name, or `name{label="value"}`) on the page at `url`.
     pub fn new(url: &str, metric: &str) -> Result<Self, Error> {
-        let series = Series::parse(metric).map_err(|reason| Error::BadQuery { query: metric.to_owned(), message: reason })?;
+        let series = Series::parse(metric).map_err(|reason| Error::BadQuery {
+            query: metric.to_owned(),
+            message: reason,
+        })?;
         Self::at(url, Place::Metric(series))
     }
 
     /// Creates a probe of the JSON document at `url`, at the place that `pointer` names (RFC 6901).
     pub fn json(url: &str, pointer: &str) -> Result<Self, Error> {
-        check_pointer(pointer).map_err(|reason| Error::BadQuery { query: pointer.to_owned(), message: reason })?;
+        check_pointer(pointer).map_err(|reason| Error::BadQuery {
+            query: pointer.to_owned(),
+            message: reason,
+        })?;
         Self::at(url, Place::Pointer(pointer.to_owned()))
     }
 
     fn at(url: &str, place: Place) -> Result<Self, Error> {
-        Ok(Self { server: Server::new(&Access::open(url), "", TIMEOUT)?, place })
+        Ok(Self {
+            server: Server::new(&Access::open(url), "", TIMEOUT)?,
+            place,
+        })
     }
 
     /// Reads the number; `now` is its time unless the page gives another.
     pub async fn read(&self, now: f64) -> Result<Reading, Error> {
-        let (_, body) = self.server.ask(self.server.question(None), TIMEOUT, PAGE_MAX).await?;
+        let (_, body) = self
+            .server
+            .ask(self.server.question(None), TIMEOUT, PAGE_MAX)
+            .await?;
         match &self.place {
             Place::Metric(series) => Ok(series.read(&String::from_utf8_lossy(&body), now)?),
             Place::Pointer(pointer) => {
-                let garbled = |reason: String| Error::Garbled { url: self.server.shown().to_owned(), reason };
-                let page: Value = serde_json::from_slice(&body).map_err(|_| garbled("it is not JSON".to_owned()))?;
-                let value = number(page.pointer(pointer)).map_err(|found| garbled(format!("{found} stands at {pointer:?}")))?;
+                let garbled = |reason: String| Error::Garbled {
+                    url: self.server.shown().to_owned(),
+                    reason,
+                };
+                let page: Value = serde_json::from_slice(&body)
+                    .map_err(|_| garbled("it is not JSON".to_owned()))?;
+                let value = number(page.pointer(pointer))
+                    .map_err(|found| garbled(format!("{found} stands at {pointer:?}")))?;
                 Ok(Reading::judge(value, now, now, f64::INFINITY)?)
             }
         }
@@ -65,7 +82,9 @@ impl Probe {
 pub fn check_pointer(pointer: &str) -> Result<(), String> {
     let is_escaped = |part: &str| part.starts_with(['0', '1']);
     if !pointer.starts_with('/') || !pointer.split('~').skip(1).all(is_escaped) {
-        return Err(format!("{pointer:?} is not a JSON pointer; write /key/0 with ~1 for / and ~0 for ~"));
+        return Err(format!(
+            "{pointer:?} is not a JSON pointer; write /key/0 with ~1 for / and ~0 for ~"
+        ));
     }
     Ok(())
 }
@@ -80,7 +99,11 @@ pub(super) fn number(value: Option<&Value>) -> Result<Option<f64>, &'static str>
     match value {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Number(number)) => Ok(number.as_f64()),
-        Some(Value::String(text)) => text.trim().parse().map(Some).map_err(|_| "a text that is no number"),
+        Some(Value::String(text)) => text
+            .trim()
+            .parse()
+            .map(Some)
+            .map_err(|_| "a text that is no number"),
         Some(Value::Bool(_)) => Err("true or false"),
         Some(Value::Array(_)) => Err("a list"),
         Some(Value::Object(_)) => Err("an object"),

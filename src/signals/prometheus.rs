@@ -51,7 +51,12 @@ impl Prometheus {
     /// Creates a client of a server with this access.
     pub fn with(access: &Access) -> Result<Self, Error> {
         let server = Server::new(access, QUERY, TIMEOUT)?;
-        Ok(Self { server, access: access.clone(), offset_s: Mutex::new(0.0), usual: Mutex::default() })
+        Ok(Self {
+            server,
+            access: access.clone(),
+            offset_s: Mutex::new(0.0),
+            usual: Mutex::default(),
+        })
     }
 
     /// Returns the current samples of `query`, oldest first, in times of the caller's clock, which
@@ -67,12 +72,21 @@ impl Prometheus {
 
     /// Returns the samples as [`Self::readings`] does, with at least `series_min` live series;
     /// `None` for as many as usual in the last two hours.
-    pub async fn readings_of_at_least(&self, query: &str, series_min: Option<usize>, now: f64) -> Result<Vec<Reading>, Error> {
+    pub async fn readings_of_at_least(
+        &self,
+        query: &str,
+        series_min: Option<usize>,
+        now: f64,
+    ) -> Result<Vec<Reading>, Error> {
         let query = query.trim();
         if promql::is_selector(query) {
             let all = self.ask(&format!("{query}[{WINDOW_S}s]"), now).await?;
             if all.len() > series::SERIES_MAX {
-                return Err(Missing::Many { series: all.len(), allowed: series::SERIES_MAX }.into());
+                return Err(Missing::Many {
+                    series: all.len(),
+                    allowed: series::SERIES_MAX,
+                }
+                .into());
             }
             let worst = series::worst(&all)?;
             let least = match series_min {
@@ -80,23 +94,42 @@ impl Prometheus {
                 None => self.usual(query, now).await?,
             };
             let live = series::live(&all);
-            return if live < least { Err(Missing::Ended { live, least }.into()) } else { Ok(worst) };
+            return if live < least {
+                Err(Missing::Ended { live, least }.into())
+            } else {
+                Ok(worst)
+            };
         }
         let series = self.ask(query, now).await?;
         let values: Vec<Reading> = series.iter().filter_map(|s| s.last().copied()).collect();
-        let worst = values.iter().copied().reduce(|a, b| if b.value > a.value || b.value.is_nan() { b } else { a });
+        let worst = values.iter().copied().reduce(|a, b| {
+            if b.value > a.value || b.value.is_nan() {
+                b
+            } else {
+                a
+            }
+        });
         let worst = worst.ok_or(Missing::Absent)?;
         let at = match promql::oldest_sample(&promql::selectors(query)) {
             Some(times) => self.time(&times, now).await?.ok_or(Missing::Absent)?,
             None => worst.at,
         };
-        Ok(vec![Reading::judge(Some(worst.value), at, now, f64::INFINITY)?])
+        Ok(vec![Reading::judge(
+            Some(worst.value),
+            at,
+            now,
+            f64::INFINITY,
+        )?])
     }
 
     /// Returns the usual number of series of the selector `query`; 0 if the server cannot compute
     /// it.
     async fn usual(&self, query: &str, now: f64) -> Result<usize, Error> {
-        let kept = self.kept().get(query).copied().filter(|(_, at)| (now - at).abs() < USUAL_EVERY_S);
+        let kept = self
+            .kept()
+            .get(query)
+            .copied()
+            .filter(|(_, at)| (now - at).abs() < USUAL_EVERY_S);
         if let Some((usual, _)) = kept {
             return Ok(usual);
         }
@@ -104,7 +137,10 @@ impl Prometheus {
         // not change it.
         let asked = format!("quantile_over_time(0.5, count({query})[2h:1m])");
         let usual = match self.ask(&asked, now).await {
-            Ok(answer) => answer.first().and_then(|s| s.last()).map_or(0, |r| r.value.max(0.0) as usize),
+            Ok(answer) => answer
+                .first()
+                .and_then(|s| s.last())
+                .map_or(0, |r| r.value.max(0.0) as usize),
             // A server without subqueries, or one that answers in another form.
             Err(Error::BadQuery { .. } | Error::Garbled { .. }) => 0,
             Err(error) => return Err(error),
@@ -118,13 +154,18 @@ impl Prometheus {
     }
 
     fn kept(&self) -> MutexGuard<'_, BTreeMap<String, (usize, f64)>> {
-        self.usual.lock().expect("no code panics while it holds this lock")
+        self.usual
+            .lock()
+            .expect("no code panics while it holds this lock")
     }
 
     /// Returns the value of `query` as a unix time on the caller's clock.
     async fn time(&self, query: &str, now: f64) -> Result<Option<f64>, Error> {
         let series = self.ask(query, now).await?;
-        Ok(series.first().and_then(|s| s.last()).map(|r| r.value - self.offset()))
+        Ok(series
+            .first()
+            .and_then(|s| s.last())
+            .map(|r| r.value - self.offset()))
     }
 
     /// Runs one query and returns every series with its samples, in times of the caller's clock.
@@ -132,7 +173,8 @@ impl Prometheus {
         let form = [("query", query), ("timeout", "2s")];
         let (head, data) = self.post(&self.server, query, &form, TIMEOUT).await?;
         self.compare_clocks(head, now);
-        data.series(self.offset()).ok_or_else(|| self.not_numbers(&data))
+        data.series(self.offset())
+            .ok_or_else(|| self.not_numbers(&data))
     }
 
     /// Returns the same server at another path, with the timeout `within`.
@@ -148,22 +190,51 @@ impl Prometheus {
         form: &[(&str, &str)],
         within: Duration,
     ) -> Result<(Option<f64>, Data), Error> {
-        let (head, body) = match server.ask(server.question(Some(form)), within, ANSWER_MAX).await {
-            Err(Error::Refused { status: 400 | 422, message, .. }) => {
-                let told = serde_json::from_str::<Answer>(&message).ok().and_then(|a| a.error).unwrap_or(message);
-                return Err(Error::BadQuery { query: query.to_owned(), message: told });
+        let (head, body) = match server
+            .ask(server.question(Some(form)), within, ANSWER_MAX)
+            .await
+        {
+            Err(Error::Refused {
+                status: 400 | 422,
+                message,
+                ..
+            }) => {
+                let told = serde_json::from_str::<Answer>(&message)
+                    .ok()
+                    .and_then(|a| a.error)
+                    .unwrap_or(message);
+                return Err(Error::BadQuery {
+                    query: query.to_owned(),
+                    message: told,
+                });
             }
             other => other?,
         };
-        let garbled = |reason: String| Error::Garbled { url: server.shown().to_owned(), reason };
+        let garbled = |reason: String| Error::Garbled {
+            url: server.shown().to_owned(),
+            reason,
+        };
         let answer: Answer = serde_json::from_slice(&body).map_err(|e| garbled(e.to_string()))?;
         // Hints about style ("PromQL info: metric might not be a counter") say nothing about
         // completeness.
-        let warnings: Vec<&str> = answer.warnings.iter().map(String::as_str).filter(|w| !w.starts_with("PromQL info")).collect();
+        let warnings: Vec<&str> = answer
+            .warnings
+            .iter()
+            .map(String::as_str)
+            .filter(|w| !w.starts_with("PromQL info"))
+            .collect();
         if !warnings.is_empty() {
-            return Err(Error::Partial { query: query.to_owned(), warnings: warnings.join("; ") });
+            return Err(Error::Partial {
+                query: query.to_owned(),
+                warnings: warnings.join("; "),
+            });
         }
-        Ok((head, answer.data.ok_or_else(|| garbled("an answer without data".to_owned()))?))
+        Ok((
+            head,
+            answer
+                .data
+                .ok_or_else(|| garbled("an answer without data".to_owned()))?,
+        ))
     }
 
     pub(super) fn not_numbers(&self, data: &Data) -> Error {
@@ -174,7 +245,10 @@ impl Prometheus {
     }
 
     fn offset(&self) -> f64 {
-        *self.offset_s.lock().expect("no code panics while it holds this lock")
+        *self
+            .offset_s
+            .lock()
+            .expect("no code panics while it holds this lock")
     }
 
     /// Records the difference between Prometheus' clock and the caller's.
@@ -185,9 +259,16 @@ impl Prometheus {
         let Some(theirs) = theirs else { return };
         // The header has whole seconds, so the true time is half a second later on average.
         let seen = theirs + 0.5 - now;
-        let mut offset = self.offset_s.lock().expect("no code panics while it holds this lock");
+        let mut offset = self
+            .offset_s
+            .lock()
+            .expect("no code panics while it holds this lock");
         if (seen - *offset).abs() > CLOCKS_AGREE_S {
-            *offset = if seen.abs() > CLOCKS_AGREE_S { seen } else { 0.0 };
+            *offset = if seen.abs() > CLOCKS_AGREE_S {
+                seen
+            } else {
+                0.0
+            };
         }
     }
 }
@@ -213,14 +294,25 @@ impl Data {
         let point = |pair: &serde_json::Value| {
             let at = pair.get(0)?.as_f64()? - offset_s;
             // Values are texts: "0.5", "NaN", "+Inf".
-            Some(Reading { value: pair.get(1)?.as_str()?.parse().ok()?, at })
+            Some(Reading {
+                value: pair.get(1)?.as_str()?.parse().ok()?,
+                at,
+            })
         };
         match self.result_type.as_str() {
             "scalar" => Some(vec![vec![point(&self.result)?]]),
-            "vector" => self.result.as_array()?.iter().map(|s| Some(vec![point(s.get("value")?)?])).collect(),
-            "matrix" => {
-                self.result.as_array()?.iter().map(|s| s.get("values")?.as_array()?.iter().map(point).collect()).collect()
-            }
+            "vector" => self
+                .result
+                .as_array()?
+                .iter()
+                .map(|s| Some(vec![point(s.get("value")?)?]))
+                .collect(),
+            "matrix" => self
+                .result
+                .as_array()?
+                .iter()
+                .map(|s| s.get("values")?.as_array()?.iter().map(point).collect())
+                .collect(),
             _ => None,
         }
     }

@@ -26,7 +26,9 @@ pub fn selectors(query: &str) -> Vec<&str> {
                 found.push(&query[start..rest.at]);
             }
             '(' if skip_list => rest.through(')'),
-            c if c.is_ascii_digit() || (c == '.' && rest.peek_second().is_some_and(|d| d.is_ascii_digit())) => {
+            c if c.is_ascii_digit()
+                || (c == '.' && rest.peek_second().is_some_and(|d| d.is_ascii_digit())) =>
+            {
                 // A number or a duration (5m, 1e-3, 0x1f), including its letters.
                 rest.take_while(|c| c.is_ascii_alphanumeric() || c == '.' || c == '_');
             }
@@ -70,16 +72,32 @@ pub fn oldest_sample(selectors: &[&str]) -> Option<String> {
 /// Returns true if an aggregation's `by (...)` or `without (...)` follows, which makes the word
 /// before it the aggregation.
 fn aggregates(rest: &str) -> bool {
-    let next: String = rest.trim_start().chars().take_while(|c| c.is_ascii_alphabetic()).collect();
+    let next: String = rest
+        .trim_start()
+        .chars()
+        .take_while(|c| c.is_ascii_alphabetic())
+        .collect();
     next.eq_ignore_ascii_case("by") || next.eq_ignore_ascii_case("without")
 }
 
 fn is_grouping(word: &str) -> bool {
-    ["by", "without", "on", "ignoring", "group_left", "group_right"].iter().any(|w| word.eq_ignore_ascii_case(w))
+    [
+        "by",
+        "without",
+        "on",
+        "ignoring",
+        "group_left",
+        "group_right",
+    ]
+    .iter()
+    .any(|w| word.eq_ignore_ascii_case(w))
 }
 
 fn is_keyword(word: &str) -> bool {
-    let words = ["and", "or", "unless", "atan2", "bool", "offset", "inf", "nan", "start", "end", "smoothed", "anchored"];
+    let words = [
+        "and", "or", "unless", "atan2", "bool", "offset", "inf", "nan", "start", "end", "smoothed",
+        "anchored",
+    ];
     words.iter().any(|w| word.eq_ignore_ascii_case(w))
 }
 
@@ -131,7 +149,11 @@ impl Scanner<'_> {
             if c == close {
                 return self.bump();
             }
-            if matches!(c, '"' | '\'' | '`') { self.quoted(c) } else { self.bump() }
+            if matches!(c, '"' | '\'' | '`') {
+                self.quoted(c)
+            } else {
+                self.bump()
+            }
         }
     }
 
@@ -156,10 +178,28 @@ mod tests {
 
     #[test]
     fn plain_selectors_are_told_from_expressions() {
-        for plain in ["load1", " node_load1{host=\"a}b\"} ", "{__name__=\"x\"}", "job:load:avg5m", "up { a = 'b' }"] {
+        for plain in [
+            "load1",
+            " node_load1{host=\"a}b\"} ",
+            "{__name__=\"x\"}",
+            "job:load:avg5m",
+            "up { a = 'b' }",
+        ] {
             assert!(is_selector(plain), "{plain}");
         }
-        for not in ["", "1", "rate(x[5m])", "a / b", "max(a)", "a[5m]", "a offset 5m", "a @ 12", "time()", "\"x\"", "-a"] {
+        for not in [
+            "",
+            "1",
+            "rate(x[5m])",
+            "a / b",
+            "max(a)",
+            "a[5m]",
+            "a offset 5m",
+            "a @ 12",
+            "time()",
+            "\"x\"",
+            "-a",
+        ] {
             assert!(!is_selector(not), "{not}");
         }
     }
@@ -167,16 +207,28 @@ mod tests {
     #[test]
     fn the_selectors_of_an_expression_are_found() {
         let cases = [
-            ("rate(http_total{code=~\"5..\"}[5m]) / rate(http_total[5m])", vec!["http_total{code=~\"5..\"}", "http_total"]),
+            (
+                "rate(http_total{code=~\"5..\"}[5m]) / rate(http_total[5m])",
+                vec!["http_total{code=~\"5..\"}", "http_total"],
+            ),
             ("max by (host, rack) (load1) > bool 0.5", vec!["load1"]),
             ("sum(load1) without(host) + 1e3", vec!["load1"]),
             ("sum without(host) (load1) + 1e3", vec!["load1"]),
-            ("a * on (host) group_left (rack) b offset 5m", vec!["a", "b"]),
-            ("histogram_quantile(0.99, sum by (le) (rate(d_bucket[1m])))", vec!["d_bucket"]),
+            (
+                "a * on (host) group_left (rack) b offset 5m",
+                vec!["a", "b"],
+            ),
+            (
+                "histogram_quantile(0.99, sum by (le) (rate(d_bucket[1m])))",
+                vec!["d_bucket"],
+            ),
             ("{job=\"x\"} or vector(0)", vec!["{job=\"x\"}"]),
             ("topk(3, a) # comment b", vec!["a"]),
             ("max_over_time(a[5m:15s])", vec!["a"]),
-            ("label_replace(a, \"x\", \"$1\", \"y\", \"(.*)\")", vec!["a"]),
+            (
+                "label_replace(a, \"x\", \"$1\", \"y\", \"(.*)\")",
+                vec!["a"],
+            ),
             ("time() - 5", vec![]),
             ("\u{fc} + a", vec!["a"]),
         ];
@@ -187,7 +239,9 @@ mod tests {
 
     #[test]
     fn unbalanced_text_ends_the_scan_quietly() {
-        for text in ["a{", "a[", "\"x", "by (", "a{x=\"", "(((", "}", "by", "a{x='\\"] {
+        for text in [
+            "a{", "a[", "\"x", "by (", "a{x=\"", "(((", "}", "by", "a{x='\\",
+        ] {
             selectors(text);
         }
     }

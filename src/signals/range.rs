@@ -27,33 +27,82 @@ impl Prometheus {
     ///
     /// They are raw samples for a plain selector, otherwise one every `step_s`. If several series
     /// match, the greatest of them counts. Invalid values are left out.
-    pub async fn range(&self, query: &str, from: f64, to: f64, step_s: f64) -> Result<Vec<Reading>, Error> {
+    pub async fn range(
+        &self,
+        query: &str,
+        from: f64,
+        to: f64,
+        step_s: f64,
+    ) -> Result<Vec<Reading>, Error> {
         let query = query.trim();
         let is_raw = promql::is_selector(query);
         let mut all: Vec<Reading> = Vec::new();
-        for (start, end) in pieces(from, to, if is_raw { RAW_MAX_S } else { POINTS_MAX * step_s }) {
-            let part = if is_raw { self.raw(query, start, end).await } else { self.evaluated(query, start, end, step_s).await };
+        for (start, end) in pieces(
+            from,
+            to,
+            if is_raw {
+                RAW_MAX_S
+            } else {
+                POINTS_MAX * step_s
+            },
+        ) {
+            let part = if is_raw {
+                self.raw(query, start, end).await
+            } else {
+                self.evaluated(query, start, end, step_s).await
+            };
             match part {
                 Ok(part) => all.extend(part.into_iter().filter(|r| r.at > start && r.at <= end)),
                 Err(Error::Missing(_)) => {}
                 Err(error) => return Err(error),
             }
         }
-        if all.is_empty() { Err(Missing::Absent.into()) } else { Ok(all) }
+        if all.is_empty() {
+            Err(Missing::Absent.into())
+        } else {
+            Ok(all)
+        }
     }
 
     async fn raw(&self, query: &str, start: f64, end: f64) -> Result<Vec<Reading>, Error> {
-        let (ranged, time) = (format!("{query}[{}s]", (end - start).ceil()), end.to_string());
-        let form = [("query", ranged.as_str()), ("time", &time), ("timeout", "55s")];
-        let (_, data) = self.post(&self.patient(QUERY, TIMEOUT)?, query, &form, TIMEOUT).await?;
+        let (ranged, time) = (
+            format!("{query}[{}s]", (end - start).ceil()),
+            end.to_string(),
+        );
+        let form = [
+            ("query", ranged.as_str()),
+            ("time", &time),
+            ("timeout", "55s"),
+        ];
+        let (_, data) = self
+            .post(&self.patient(QUERY, TIMEOUT)?, query, &form, TIMEOUT)
+            .await?;
         merged(data.series(0.0).ok_or_else(|| self.not_numbers(&data))?)
     }
 
-    async fn evaluated(&self, query: &str, start: f64, end: f64, step_s: f64) -> Result<Vec<Reading>, Error> {
+    async fn evaluated(
+        &self,
+        query: &str,
+        start: f64,
+        end: f64,
+        step_s: f64,
+    ) -> Result<Vec<Reading>, Error> {
         // The first point is a step after the end of the piece before.
-        let (first, last, step) = ((start + step_s).to_string(), end.to_string(), step_s.to_string());
-        let form = [("query", query), ("start", &first), ("end", &last), ("step", &step), ("timeout", "55s")];
-        let (_, data) = self.post(&self.patient(RANGE, TIMEOUT)?, query, &form, TIMEOUT).await?;
+        let (first, last, step) = (
+            (start + step_s).to_string(),
+            end.to_string(),
+            step_s.to_string(),
+        );
+        let form = [
+            ("query", query),
+            ("start", &first),
+            ("end", &last),
+            ("step", &step),
+            ("timeout", "55s"),
+        ];
+        let (_, data) = self
+            .post(&self.patient(RANGE, TIMEOUT)?, query, &form, TIMEOUT)
+            .await?;
         merged(data.series(0.0).ok_or_else(|| self.not_numbers(&data))?)
     }
 }
@@ -72,7 +121,11 @@ fn merged(mut series: Vec<Vec<Reading>>) -> Result<Vec<Reading>, Error> {
         }
         series.retain(|one| !one.is_empty());
     }
-    if all.is_empty() { Err(missing.into()) } else { Ok(all) }
+    if all.is_empty() {
+        Err(missing.into())
+    } else {
+        Ok(all)
+    }
 }
 
 /// Splits `(from, to]` into pieces, each at most `most_s` long.
@@ -90,16 +143,30 @@ mod tests {
     fn a_series_that_took_the_place_of_another_is_read_together_with_it() {
         let one = |at: f64, value: f64| Reading { value, at };
         let old = vec![one(0.0, 1.0), one(15.0, 2.0), one(30.0, f64::NAN)];
-        let (new, beside) = (vec![one(105.0, 0.5), one(120.0, 3.0), one(135.0, 4.0)], vec![one(121.0, 9.0)]);
+        let (new, beside) = (
+            vec![one(105.0, 0.5), one(120.0, 3.0), one(135.0, 4.0)],
+            vec![one(121.0, 9.0)],
+        );
         let all = merged(vec![old, new, beside]).unwrap();
         // An invalid value hides its time until its series has ended for good.
-        assert_eq!(all, [one(0.0, 1.0), one(15.0, 2.0), one(120.0, 3.0), one(135.0, 9.0)]);
+        assert_eq!(
+            all,
+            [
+                one(0.0, 1.0),
+                one(15.0, 2.0),
+                one(120.0, 3.0),
+                one(135.0, 9.0)
+            ]
+        );
         assert!(merged(vec![]).is_err());
     }
 
     #[test]
     fn pieces_cover_the_range_once_and_none_is_too_long() {
-        assert_eq!(pieces(0.0, 25.0, 10.0), [(0.0, 10.0), (10.0, 20.0), (20.0, 25.0)]);
+        assert_eq!(
+            pieces(0.0, 25.0, 10.0),
+            [(0.0, 10.0), (10.0, 20.0), (20.0, 25.0)]
+        );
         assert_eq!(pieces(5.0, 25.0, 10.0), [(5.0, 15.0), (15.0, 25.0)]);
         assert!(pieces(5.0, 5.0, 10.0).is_empty() && pieces(5.0, 1.0, 10.0).is_empty());
     }

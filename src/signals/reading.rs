@@ -28,7 +28,9 @@ pub enum Missing {
         value: f64,
     },
     /// A series has ended while others are live, and it may have been the greatest.
-    #[error("{live} series go on where {least} are expected: one has ended; if that is right, set series_min = {live}")]
+    #[error(
+        "{live} series go on where {least} are expected: one has ended; if that is right, set series_min = {live}"
+    )]
     Ended {
         /// Series with recent samples.
         live: usize,
@@ -36,7 +38,9 @@ pub enum Missing {
         least: usize,
     },
     /// Too many series match.
-    #[error("{series} series match, more than {allowed}; make one of them, for instance with max(...)")]
+    #[error(
+        "{series} series match, more than {allowed}; make one of them, for instance with max(...)"
+    )]
     Many {
         /// Series that match.
         series: usize,
@@ -95,13 +99,31 @@ mod tests {
     #[test]
     fn only_finite_recent_values_are_readings() {
         let judge = |value, at| Reading::judge(value, at, 1000.0, 60.0);
-        assert_eq!(judge(Some(0.0), 990.0), Ok(Reading { value: 0.0, at: 990.0 }));
+        assert_eq!(
+            judge(Some(0.0), 990.0),
+            Ok(Reading {
+                value: 0.0,
+                at: 990.0
+            })
+        );
         assert_eq!(judge(None, 990.0), Err(Missing::Absent));
         assert_eq!(judge(Some(f64::NAN), 990.0), Err(Missing::NotANumber));
         assert_eq!(judge(Some(1.0), f64::NAN), Err(Missing::NotANumber));
         assert_eq!(judge(Some(f64::INFINITY), 990.0), Err(Missing::Infinite));
-        assert_eq!(judge(Some(-0.5), 990.0), Err(Missing::Negative { value: -0.5 }));
-        assert_eq!(judge(Some(1.0), 900.0), Err(Missing::Old { age_s: 100.0, allowed_s: 60.0 }));
-        assert_eq!(judge(Some(1.0), 1100.0), Err(Missing::Future { ahead_s: 100.0 }));
+        assert_eq!(
+            judge(Some(-0.5), 990.0),
+            Err(Missing::Negative { value: -0.5 })
+        );
+        assert_eq!(
+            judge(Some(1.0), 900.0),
+            Err(Missing::Old {
+                age_s: 100.0,
+                allowed_s: 60.0
+            })
+        );
+        assert_eq!(
+            judge(Some(1.0), 1100.0),
+            Err(Missing::Future { ahead_s: 100.0 })
+        );
     }
 }

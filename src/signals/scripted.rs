@@ -12,7 +12,10 @@ pub struct Scripted {
 impl Scripted {
     /// Creates a series of samples `(at, value)`, each visible `delay_s` after its own time.
     pub fn new(samples: impl IntoIterator<Item = (f64, f64)>, delay_s: f64) -> Self {
-        let mut samples: Vec<_> = samples.into_iter().map(|(at, value)| Reading { value, at }).collect();
+        let mut samples: Vec<_> = samples
+            .into_iter()
+            .map(|(at, value)| Reading { value, at })
+            .collect();
         samples.sort_by(|a, b| a.at.total_cmp(&b.at));
         Self { samples, delay_s }
     }
@@ -34,6 +37,12 @@ mod tests {
         let script = Scripted::new([(15.0, 2.0), (0.0, 1.0)], 20.0);
         assert_eq!(script.readings(19.0, 60.0), []);
         assert_eq!(script.readings(35.0, 60.0).len(), 2);
-        assert_eq!(script.readings(70.0, 60.0), [Reading { value: 2.0, at: 15.0 }]);
+        assert_eq!(
+            script.readings(70.0, 60.0),
+            [Reading {
+                value: 2.0,
+                at: 15.0
+            }]
+        );
     }
 }

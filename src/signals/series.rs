@@ -19,7 +19,13 @@ pub const SERIES_MAX: usize = 4_000;
 /// newest one gives the error.
 pub fn worst(series: &[Vec<Reading>]) -> Result<Vec<Reading>, Missing> {
     let clock = clock(series).ok_or(Missing::Absent)?;
-    let mut merged: Vec<Reading> = clock.iter().map(|r| Reading { value: f64::NEG_INFINITY, at: r.at }).collect();
+    let mut merged: Vec<Reading> = clock
+        .iter()
+        .map(|r| Reading {
+            value: f64::NEG_INFINITY,
+            at: r.at,
+        })
+        .collect();
     for one in series {
         let mut rest = one.iter().peekable();
         let mut current: Option<&Reading> = None;
@@ -48,14 +54,24 @@ pub fn clock(series: &[Vec<Reading>]) -> Option<&Vec<Reading>> {
 
 /// Returns the greater of two values, or NaN if either is; `f64::max` would return the number.
 fn greater(a: f64, b: f64) -> f64 {
-    if a.is_nan() || b.is_nan() { f64::NAN } else { a.max(b) }
+    if a.is_nan() || b.is_nan() {
+        f64::NAN
+    } else {
+        a.max(b)
+    }
 }
 
 /// Returns the number of series whose last sample is less than [`ENDED_S`] older than the newest of
 /// all.
 pub fn live(series: &[Vec<Reading>]) -> usize {
-    let last = series.iter().map(|one| newest(one)).fold(f64::NEG_INFINITY, f64::max);
-    series.iter().filter(|one| newest(one) > last - ENDED_S).count()
+    let last = series
+        .iter()
+        .map(|one| newest(one))
+        .fold(f64::NEG_INFINITY, f64::max);
+    series
+        .iter()
+        .filter(|one| newest(one) > last - ENDED_S)
+        .count()
 }
 
 fn newest(series: &[Reading]) -> f64 {
@@ -69,7 +85,9 @@ mod tests {
     use super::*;
 
     fn series(of: &[(f64, f64)]) -> Vec<Reading> {
-        of.iter().map(|&(at, value)| Reading { value, at }).collect()
+        of.iter()
+            .map(|&(at, value)| Reading { value, at })
+            .collect()
     }
 
     fn values() -> impl Strategy<Value = f64> {
@@ -89,10 +107,21 @@ mod tests {
 
     /// The definition, written without regard to its cost.
     fn plainly(series: &[Vec<Reading>]) -> Vec<Reading> {
-        let end = series.iter().map(|one| newest(one)).fold(f64::NEG_INFINITY, f64::max);
-        let times = series.iter().find(|one| newest(one) == end).map_or(&[][..], Vec::as_slice);
+        let end = series
+            .iter()
+            .map(|one| newest(one))
+            .fold(f64::NEG_INFINITY, f64::max);
+        let times = series
+            .iter()
+            .find(|one| newest(one) == end)
+            .map_or(&[][..], Vec::as_slice);
         let at_once = |at: f64| {
-            let stood = series.iter().filter_map(|one| one.iter().rev().find(|r| r.at <= at).filter(|r| r.at > at - ENDED_S));
+            let stood = series.iter().filter_map(|one| {
+                one.iter()
+                    .rev()
+                    .find(|r| r.at <= at)
+                    .filter(|r| r.at > at - ENDED_S)
+            });
             let stood: Vec<f64> = stood.map(|r| r.value).collect();
             let is_sound = stood.iter().all(|v| !v.is_nan());
             let most = stood.into_iter().fold(f64::NEG_INFINITY, f64::max);
@@ -127,8 +156,14 @@ mod tests {
 
     #[test]
     fn one_that_is_not_a_number_makes_all_of_them_none_in_either_order() {
-        let (sound, broken) = (series(&[(0.0, 0.05), (15.0, 0.05)]), series(&[(1.0, f64::NAN), (14.0, f64::NAN)]));
-        assert_eq!(worst(&[sound.clone(), broken.clone()]), Ok(series(&[(0.0, 0.05)])));
+        let (sound, broken) = (
+            series(&[(0.0, 0.05), (15.0, 0.05)]),
+            series(&[(1.0, f64::NAN), (14.0, f64::NAN)]),
+        );
+        assert_eq!(
+            worst(&[sound.clone(), broken.clone()]),
+            Ok(series(&[(0.0, 0.05)]))
+        );
         assert_eq!(worst(&[broken.clone(), sound]), Ok(series(&[(0.0, 0.05)])));
         assert!(matches!(worst(&[broken]), Err(Missing::NotANumber)));
         assert_eq!(worst(&[]), Err(Missing::Absent));
@@ -137,10 +172,18 @@ mod tests {
     #[test]
     fn a_series_that_ended_is_told_from_one_that_goes_on() {
         let ended = series(&[(0.0, 9.0), (15.0, 9.0)]);
-        let goes_on: Vec<Reading> = (0..12).map(|n| Reading { value: 1.0, at: 15.0 * f64::from(n) }).collect();
+        let goes_on: Vec<Reading> = (0..12)
+            .map(|n| Reading {
+                value: 1.0,
+                at: 15.0 * f64::from(n),
+            })
+            .collect();
         assert_eq!(live(&[ended.clone(), goes_on.clone()]), 1);
         assert_eq!(live(&[ended.clone(), goes_on[..6].to_vec()]), 2);
         let merged = worst(&[ended, goes_on]).unwrap();
-        assert_eq!(merged.iter().map(|r| r.value).collect::<Vec<_>>(), [9., 9., 9., 9., 9., 9., 9., 1., 1., 1., 1., 1.]);
+        assert_eq!(
+            merged.iter().map(|r| r.value).collect::<Vec<_>>(),
+            [9., 9., 9., 9., 9., 9., 9., 1., 1., 1., 1., 1.]
+        );
     }
 }

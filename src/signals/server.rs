@@ -50,7 +50,10 @@ pub struct Access {
 impl Access {
     /// Returns the access to a server that needs no credentials.
     pub fn open(url: &str) -> Self {
-        Self { url: url.to_owned(), ..Self::default() }
+        Self {
+            url: url.to_owned(),
+            ..Self::default()
+        }
     }
 }
 
@@ -73,11 +76,16 @@ impl Server {
             url.set_query(None);
         }
         let shown = shown(&url);
-        let refuse = |reason: &str| Error::Address { url: shown.clone(), reason: reason.to_owned() };
+        let refuse = |reason: &str| Error::Address {
+            url: shown.clone(),
+            reason: reason.to_owned(),
+        };
         let mut headers = HeaderMap::new();
         for (name, value) in &access.headers {
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| refuse("one of its headers has no such name"))?;
-            let mut value = HeaderValue::from_str(value).map_err(|_| refuse(&format!("its header {name} cannot be sent")))?;
+            let name = HeaderName::from_bytes(name.as_bytes())
+                .map_err(|_| refuse("one of its headers has no such name"))?;
+            let mut value = HeaderValue::from_str(value)
+                .map_err(|_| refuse(&format!("its header {name} cannot be sent")))?;
             value.set_sensitive(true);
             headers.append(name, value);
         }
@@ -88,12 +96,24 @@ impl Server {
             .pool_max_idle_per_host(2)
             .default_headers(headers);
         if let Some(pem) = &access.authorities {
-            let certificates = Certificate::from_pem_bundle(pem).ok().filter(|some| !some.is_empty());
+            let certificates = Certificate::from_pem_bundle(pem)
+                .ok()
+                .filter(|some| !some.is_empty());
             client =
-                client.tls_certs_merge(certificates.ok_or_else(|| refuse("its file of certificates holds none in PEM form"))?);
+                client
+                    .tls_certs_merge(certificates.ok_or_else(|| {
+                        refuse("its file of certificates holds none in PEM form")
+                    })?);
         }
-        let client = client.build().map_err(|_| refuse("its certificates cannot be used"))?;
-        Ok(Self { client, url, shown, credentials: access.credentials.clone() })
+        let client = client
+            .build()
+            .map_err(|_| refuse("its certificates cannot be used"))?;
+        Ok(Self {
+            client,
+            url,
+            shown,
+            credentials: access.credentials.clone(),
+        })
     }
 
     /// Returns the address without secrets.
@@ -120,7 +140,10 @@ impl Server {
         let url = || self.shown.clone();
         let lost = |e: reqwest::Error| {
             if e.is_timeout() {
-                return Error::TimedOut { url: url(), within_ms: within.as_millis() };
+                return Error::TimedOut {
+                    url: url(),
+                    within_ms: within.as_millis(),
+                };
             }
             // The outer error names the whole address; its causes do not.
             let e = e.without_url();
@@ -128,28 +151,49 @@ impl Server {
             while let Some(source) = reason.source() {
                 reason = source;
             }
-            Error::Unreachable { url: url(), reason: reason.to_string() }
+            Error::Unreachable {
+                url: url(),
+                reason: reason.to_string(),
+            }
         };
         let question = match &self.credentials {
             Credentials::None => question,
             Credentials::Bearer(token) => question.bearer_auth(self.reveal(token).await?),
-            Credentials::Basic(user, password) => question.basic_auth(user, Some(self.reveal(password).await?)),
+            Credentials::Basic(user, password) => {
+                question.basic_auth(user, Some(self.reveal(password).await?))
+            }
         };
         let mut response = question.send().await.map_err(lost)?;
-        let date = response.headers().get("date").and_then(|d| httpdate::parse_http_date(d.to_str().ok()?).ok());
-        let clock = date.and_then(|d| d.duration_since(SystemTime::UNIX_EPOCH).ok()).map(|d| d.as_secs_f64());
+        let date = response
+            .headers()
+            .get("date")
+            .and_then(|d| httpdate::parse_http_date(d.to_str().ok()?).ok());
+        let clock = date
+            .and_then(|d| d.duration_since(SystemTime::UNIX_EPOCH).ok())
+            .map(|d| d.as_secs_f64());
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(lost)? {
             if body.len() + chunk.len() > most {
-                return Err(Error::Garbled { url: url(), reason: format!("more than {most} bytes") });
+                return Err(Error::Garbled {
+                    url: url(),
+                    reason: format!("more than {most} bytes"),
+                });
             }
             body.extend_from_slice(&chunk);
         }
         if response.status() != StatusCode::OK {
             let status = response.status().as_u16();
             // A server that refuses credentials may repeat them.
-            let message = if matches!(status, 401 | 403 | 407) { "" } else { &String::from_utf8_lossy(&body) };
-            return Err(Error::Refused { url: url(), status, message: message.chars().take(500).collect() });
+            let message = if matches!(status, 401 | 403 | 407) {
+                ""
+            } else {
+                &String::from_utf8_lossy(&body)
+            };
+            return Err(Error::Refused {
+                url: url(),
+                status,
+                message: message.chars().take(500).collect(),
+            });
         }
         Ok((clock, body))
     }
@@ -157,10 +201,14 @@ impl Server {
     async fn reveal(&self, secret: &Secret) -> Result<String, Error> {
         let text = match secret {
             Secret::Text(text) => text.clone(),
-            Secret::File(path) => tokio::fs::read_to_string(path).await.map_err(|error| Error::Unreachable {
-                url: self.shown.clone(),
-                reason: format!("the file of its credentials cannot be read: {error}"),
-            })?,
+            Secret::File(path) => {
+                tokio::fs::read_to_string(path)
+                    .await
+                    .map_err(|error| Error::Unreachable {
+                        url: self.shown.clone(),
+                        reason: format!("the file of its credentials cannot be read: {error}"),
+                    })?
+            }
         };
         Ok(text.trim().to_owned())
     }
@@ -169,7 +217,10 @@ impl Server {
 /// Parses `text` as an HTTP address.
 fn address(text: &str) -> Result<Url, Error> {
     let hidden = text.rsplit_once('@').map_or(text, |(_, host)| host);
-    let refuse = |reason: &str| Error::Address { url: hidden.to_owned(), reason: reason.to_owned() };
+    let refuse = |reason: &str| Error::Address {
+        url: hidden.to_owned(),
+        reason: reason.to_owned(),
+    };
     let url = Url::parse(text.trim()).map_err(|e| refuse(&e.to_string()))?;
     match url.scheme() {
         "http" | "https" if url.has_host() => Ok(url),
@@ -202,29 +253,52 @@ mod tests {
     fn an_address_is_shown_without_its_secrets() {
         let server = |url: &str| Server::new(&Access::open(url), "", Duration::from_secs(1));
         let server_of = |url: &str| server(url).unwrap().shown().to_owned();
-        assert_eq!(server_of("http://ann:very-secret@host:9090/x?token=very-secret#y"), "http://host:9090/x");
+        assert_eq!(
+            server_of("http://ann:very-secret@host:9090/x?token=very-secret#y"),
+            "http://host:9090/x"
+        );
         assert_eq!(server_of("http://very-secret@host/"), "http://host/");
-        for wrong in
-            ["ftp://ann:very-secret@host", "ann:very-secret@host", "http://ann:very-secret@", "http://ann:very-secret@h:x"]
-        {
+        for wrong in [
+            "ftp://ann:very-secret@host",
+            "ann:very-secret@host",
+            "http://ann:very-secret@",
+            "http://ann:very-secret@h:x",
+        ] {
             let told = server(wrong).unwrap_err().to_string();
             assert!(!told.contains("very-secret"), "{told}");
         }
-        let access =
-            Access { credentials: Credentials::Bearer(Secret::Text("very-secret".into())), ..Access::open("http://host") };
+        let access = Access {
+            credentials: Credentials::Bearer(Secret::Text("very-secret".into())),
+            ..Access::open("http://host")
+        };
         assert!(!format!("{access:?}").contains("very-secret"));
     }
 
     #[test]
     fn what_cannot_be_sent_or_trusted_is_refused_without_repeating_it() {
         let with = |headers: &[(&str, &str)], authorities: Option<&str>| {
-            let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            let access = Access { headers, authorities: authorities.map(|pem| pem.into()), ..Access::open("https://host") };
-            Server::new(&access, "", Duration::from_secs(1)).map(|_| ()).map_err(|e| e.to_string())
+            let headers = headers
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+                .collect();
+            let access = Access {
+                headers,
+                authorities: authorities.map(|pem| pem.into()),
+                ..Access::open("https://host")
+            };
+            Server::new(&access, "", Duration::from_secs(1))
+                .map(|_| ())
+                .map_err(|e| e.to_string())
         };
         assert_eq!(with(&[("X-Scope-OrgID", "team")], None), Ok(()));
-        assert!(with(&[("a b", "very-secret")], None).is_err_and(|e| e.contains("headers") && !e.contains("very-secret")));
-        assert!(with(&[("x-key", "very-secret\n")], None).is_err_and(|e| e.contains("x-key") && !e.contains("very-secret")));
+        assert!(
+            with(&[("a b", "very-secret")], None)
+                .is_err_and(|e| e.contains("headers") && !e.contains("very-secret"))
+        );
+        assert!(
+            with(&[("x-key", "very-secret\n")], None)
+                .is_err_and(|e| e.contains("x-key") && !e.contains("very-secret"))
+        );
         assert!(with(&[], Some("no certificate")).is_err_and(|e| e.contains("certificates")));
     }
 }

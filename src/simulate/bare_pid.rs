@@ -31,17 +31,27 @@ impl BarePid {
         let most = bounds.max;
         let pids = policy.signals.iter().map(|signal| {
             let mut pid = pid::Pid::new(1.0, most);
-            pid.p(Self::KC, most).i(Self::KC * tick_s / Self::TI_S, most);
+            pid.p(Self::KC, most)
+                .i(Self::KC * tick_s / Self::TI_S, most);
             (signal.name.clone(), pid)
         });
-        Self { values: Newest::new(policy), pids: pids.collect(), bounds, bias: rps, rps }
+        Self {
+            values: Newest::new(policy),
+            pids: pids.collect(),
+            bounds,
+            bias: rps,
+            rps,
+        }
     }
 }
 
 impl Controller for BarePid {
     fn tick(&mut self, seen: &Observation) -> f64 {
         self.values.learn(seen);
-        let outputs = self.values.each().filter_map(|(name, x)| Some(self.pids.get_mut(name)?.next_control_output(x).output));
+        let outputs = self
+            .values
+            .each()
+            .filter_map(|(name, x)| Some(self.pids.get_mut(name)?.next_control_output(x).output));
         if let Some(output) = outputs.reduce(f64::min) {
             self.rps = (self.bias + output).clamp(self.bounds.min, self.bounds.max);
         }

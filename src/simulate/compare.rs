@@ -56,15 +56,26 @@ pub struct Sum {
 
 /// Runs every contender through every scenario on the days `first` to `first + days`, on all
 /// processors.
-pub fn compare(scenarios: &[Scenario], contenders: &[Contender], first: u64, days: u64) -> Vec<Row> {
-    let tasks: Vec<(usize, u64)> = (0..scenarios.len()).flat_map(|n| (0..days).map(move |day| (n, first + day))).collect();
+pub fn compare(
+    scenarios: &[Scenario],
+    contenders: &[Contender],
+    first: u64,
+    days: u64,
+) -> Vec<Row> {
+    let tasks: Vec<(usize, u64)> = (0..scenarios.len())
+        .flat_map(|n| (0..days).map(move |day| (n, first + day)))
+        .collect();
     let next = AtomicUsize::new(0);
     let work = || {
         let mut done: Vec<(usize, Contender, Score)> = Vec::new();
         while let Some(&(n, day)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
             let weather = Weather::draw(&scenarios[n], day);
             for &contender in contenders {
-                done.push((n, contender, Score::of(&scenarios[n], &run(&scenarios[n], &weather, contender))));
+                done.push((
+                    n,
+                    contender,
+                    Score::of(&scenarios[n], &run(&scenarios[n], &weather, contender)),
+                ));
             }
         }
         done
@@ -74,13 +85,29 @@ pub fn compare(scenarios: &[Scenario], contenders: &[Contender], first: u64, day
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         // A panic in a thread is already reported on standard error, but its days would be missing,
         // so the panic goes on here.
-        running.into_iter().flat_map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        running
+            .into_iter()
+            .flat_map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })
+            .collect()
     });
     let row = |n: usize, contender: Contender| {
         let mut of: Vec<Score> = Vec::new();
-        of.extend(scores.iter().filter(|(m, who, _)| (*m, *who) == (n, contender)).map(|(_, _, score)| *score));
+        of.extend(
+            scores
+                .iter()
+                .filter(|(m, who, _)| (*m, *who) == (n, contender))
+                .map(|(_, _, score)| *score),
+        );
         // Threads end in any order, on which sums of floats must not depend.
-        of.sort_by(|a, b| a.overload_s.total_cmp(&b.overload_s).then(a.raw.total_cmp(&b.raw)));
+        of.sort_by(|a, b| {
+            a.overload_s
+                .total_cmp(&b.overload_s)
+                .then(a.raw.total_cmp(&b.raw))
+        });
         let scenario = &scenarios[n];
         Row {
             scenario: scenario.name.clone(),
@@ -91,11 +118,16 @@ pub fn compare(scenarios: &[Scenario], contenders: &[Contender], first: u64, day
             mean: Score::mean(&of),
             worst: (
                 of.iter().map(|score| score.overload_s).fold(0.0, f64::max),
-                of.iter().map(|score| score.throughput).fold(f64::INFINITY, f64::min),
+                of.iter()
+                    .map(|score| score.throughput)
+                    .fold(f64::INFINITY, f64::min),
             ),
         }
     };
-    (0..scenarios.len()).flat_map(|n| contenders.iter().map(move |c| (n, *c))).map(|(n, c)| row(n, c)).collect()
+    (0..scenarios.len())
+        .flat_map(|n| contenders.iter().map(move |c| (n, *c)))
+        .map(|(n, c)| row(n, c))
+        .collect()
 }
 
 /// Adds up the rows, one sum per controller, in the order of the rows.
@@ -106,7 +138,10 @@ pub fn sums(rows: &[Row]) -> Vec<Sum> {
             controllers.push(row.controller);
         }
     }
-    let of = |controller: &'static str| rows.iter().filter(move |row| row.controller == controller && row.counts());
+    let of = |controller: &'static str| {
+        rows.iter()
+            .filter(move |row| row.controller == controller && row.counts())
+    };
     let pid = Contender::Pid.name();
     let sum = |controller: &'static str| {
         let ratios: Vec<f64> = of(controller)
@@ -120,13 +155,22 @@ pub fn sums(rows: &[Row]) -> Vec<Sum> {
             .collect();
         let throughputs: Vec<f64> = of(controller).map(|row| row.mean.throughput).collect();
         let worst = of(controller).min_by(|a, b| a.mean.throughput.total_cmp(&b.mean.throughput));
-        let gains = of(controller).filter(|row| row.scenario.starts_with("S8")).map(|row| row.mean.overload_s);
-        let (least, most) = gains.clone().fold((f64::INFINITY, 0.0f64), |(least, most), s| (least.min(s), most.max(s)));
+        let gains = of(controller)
+            .filter(|row| row.scenario.starts_with("S8"))
+            .map(|row| row.mean.overload_s);
+        let (least, most) = gains
+            .clone()
+            .fold((f64::INFINITY, 0.0f64), |(least, most), s| {
+                (least.min(s), most.max(s))
+            });
         Sum {
             controller,
-            overload_of_pid: (!ratios.is_empty()).then(|| (ratios.iter().sum::<f64>() / ratios.len() as f64).exp()),
+            overload_of_pid: (!ratios.is_empty())
+                .then(|| (ratios.iter().sum::<f64>() / ratios.len() as f64).exp()),
             throughput: throughputs.iter().sum::<f64>() / throughputs.len().max(1) as f64,
-            worst: worst.map_or((0.0, String::new()), |row| (row.mean.throughput, row.scenario.clone())),
+            worst: worst.map_or((0.0, String::new()), |row| {
+                (row.mean.throughput, row.scenario.clone())
+            }),
             gain_spread: (gains.count() > 1).then(|| most / least.max(1.0)),
         }
     };
@@ -139,23 +183,39 @@ mod tests {
 
     #[test]
     fn the_same_days_give_the_same_table_whatever_thread_runs_them() {
-        let scenarios: Vec<Scenario> =
-            super::super::library::scenarios().unwrap().into_iter().filter(|s| s.name == "S5" || s.name == "S6").collect();
-        let table = || serde_json::to_string(&compare(&scenarios, &[Contender::Flyball, Contender::Pid], 0, 3)).unwrap();
+        let scenarios: Vec<Scenario> = super::super::library::scenarios()
+            .unwrap()
+            .into_iter()
+            .filter(|s| s.name == "S5" || s.name == "S6")
+            .collect();
+        let table = || {
+            serde_json::to_string(&compare(
+                &scenarios,
+                &[Contender::Flyball, Contender::Pid],
+                0,
+                3,
+            ))
+            .unwrap()
+        };
         assert_eq!(table(), table());
     }
 
     #[test]
     fn sums_leave_refusals_and_wrong_dynamics_out_of_the_overload() {
-        let row = |scenario: &str, controller, overload_s, throughput, refusals, wrong_dynamics| Row {
-            scenario: scenario.to_owned(),
-            controller,
-            refusals,
-            wrong_dynamics,
-            slots: false,
-            mean: Score { overload_s, throughput, ..Score::default() },
-            worst: (0.0, 0.0),
-        };
+        let row =
+            |scenario: &str, controller, overload_s, throughput, refusals, wrong_dynamics| Row {
+                scenario: scenario.to_owned(),
+                controller,
+                refusals,
+                wrong_dynamics,
+                slots: false,
+                mean: Score {
+                    overload_s,
+                    throughput,
+                    ..Score::default()
+                },
+                worst: (0.0, 0.0),
+            };
         let rows = [
             row("S1", "flyball", 25.0, 0.9, false, false),
             row("S1", "pid", 100.0, 0.8, false, false),
@@ -167,7 +227,10 @@ mod tests {
         let sums = sums(&rows);
         assert_eq!(sums.len(), 2);
         assert!((sums[0].overload_of_pid.unwrap() - 0.25).abs() < 1e-12);
-        assert!((sums[0].throughput - 0.7).abs() < 1e-12, "a quota's throughput counts");
+        assert!(
+            (sums[0].throughput - 0.7).abs() < 1e-12,
+            "a quota's throughput counts"
+        );
         assert_eq!(sums[0].worst, (0.5, "S6".to_owned()));
         assert_eq!(sums[0].gain_spread, None);
     }

@@ -36,11 +36,19 @@ impl Contender {
     /// Returns a controller that takes over at `rps`.
     pub fn start(self, policy: &Policy, bounds: Bounds, rps: f64) -> Box<dyn Controller> {
         match self {
-            Self::Flyball => {
-                Box::new(Governed { state: State::new(policy, bounds, rps, 0.0), policy: policy.clone(), bounds, plan: None })
-            }
+            Self::Flyball => Box::new(Governed {
+                state: State::new(policy, bounds, rps, 0.0),
+                policy: policy.clone(),
+                bounds,
+                plan: None,
+            }),
             Self::Pid => Box::new(BarePid::new(policy, bounds, rps)),
-            Self::Aimd => Box::new(Aimd { values: Newest::new(policy), bounds, rps, step: 0.02 * rps }),
+            Self::Aimd => Box::new(Aimd {
+                values: Newest::new(policy),
+                bounds,
+                rps,
+                step: 0.02 * rps,
+            }),
             Self::Fixed => Box::new(Fixed(rps)),
         }
     }
@@ -87,7 +95,9 @@ impl Controller for Governed {
     }
 
     fn look(&mut self, now: f64, achieved_rps: f64, looks: &[Sample]) -> Option<f64> {
-        let plan = self.state.fast(&self.policy, self.bounds, now, Some(achieved_rps), looks)?;
+        let plan = self
+            .state
+            .fast(&self.policy, self.bounds, now, Some(achieved_rps), looks)?;
         let rps = plan.rps;
         self.plan = Some(plan);
         Some(rps)
@@ -96,7 +106,8 @@ impl Controller for Governed {
     fn take_over(&mut self, now: f64, rps: f64) {
         // A successor reads the stored state and goes on from the rate that is really in force.
         let stored = serde_json::to_value(&self.state).unwrap_or_default();
-        self.state = State::resume(stored, &self.policy, now).unwrap_or_else(|| State::new(&self.policy, self.bounds, rps, now));
+        self.state = State::resume(stored, &self.policy, now)
+            .unwrap_or_else(|| State::new(&self.policy, self.bounds, rps, now));
         self.state.restart_from(&self.policy, self.bounds, rps, now);
     }
 
@@ -119,33 +130,55 @@ pub(super) struct Newest {
 
 impl Newest {
     pub(super) fn new(policy: &Policy) -> Self {
-        let setpoints = policy.signals.iter().map(|signal| (signal.name.clone(), (signal.kind, signal.setpoint))).collect();
-        let heard = policy.signals.iter().find(|signal| signal.heard == Some(Heard::Latency));
-        Self { setpoints, heard: heard.map(|signal| (signal.name.clone(), signal.scale)), values: BTreeMap::new() }
+        let setpoints = policy
+            .signals
+            .iter()
+            .map(|signal| (signal.name.clone(), (signal.kind, signal.setpoint)))
+            .collect();
+        let heard = policy
+            .signals
+            .iter()
+            .find(|signal| signal.heard == Some(Heard::Latency));
+        Self {
+            setpoints,
+            heard: heard.map(|signal| (signal.name.clone(), signal.scale)),
+            values: BTreeMap::new(),
+        }
     }
 
     /// Records new values; returns true if there were any.
     pub(super) fn learn(&mut self, seen: &Observation) -> bool {
         let before = self.values.clone();
         for sample in &seen.readings {
-            if let (Some(value), Some((_, setpoint))) = (sample.value, self.setpoints.get(&sample.signal)) {
-                self.values.insert(sample.signal.clone(), (sample.at, value / setpoint));
+            if let (Some(value), Some((_, setpoint))) =
+                (sample.value, self.setpoints.get(&sample.signal))
+            {
+                self.values
+                    .insert(sample.signal.clone(), (sample.at, value / setpoint));
             }
         }
-        let ratio = self.setpoints.iter().find(|(_, (kind, _))| *kind == Kind::Ratio);
+        let ratio = self
+            .setpoints
+            .iter()
+            .find(|(_, (kind, _))| *kind == Kind::Ratio);
         if let Some((name, (_, setpoint))) = ratio
             && seen.completed + seen.rejected > 0.0
         {
             // A refused share is 0 or far above its setpoint: beyond twice the setpoint it carries
             // no more information.
             let share = seen.rejected / (seen.completed + seen.rejected);
-            self.values.insert(name.clone(), (seen.now, (share / setpoint).min(2.0)));
+            self.values
+                .insert(name.clone(), (seen.now, (share / setpoint).min(2.0)));
         }
-        let slow = self.heard.iter().find_map(|(name, scale)| Some((name, scale * seen.mean_duration_s?)));
+        let slow = self
+            .heard
+            .iter()
+            .find_map(|(name, scale)| Some((name, scale * seen.mean_duration_s?)));
         if let Some((name, value)) = slow
             && let Some((_, setpoint)) = self.setpoints.get(name)
         {
-            self.values.insert(name.clone(), (seen.now, value / setpoint));
+            self.values
+                .insert(name.clone(), (seen.now, value / setpoint));
         }
         self.values != before
     }
@@ -168,7 +201,11 @@ impl Controller for Aimd {
     fn tick(&mut self, seen: &Observation) -> f64 {
         if self.values.learn(seen) {
             let over = self.values.each().any(|(_, x)| x > 1.0);
-            let rps = if over { 0.8 * self.rps } else { self.rps + self.step };
+            let rps = if over {
+                0.8 * self.rps
+            } else {
+                self.rps + self.step
+            };
             self.rps = rps.clamp(self.bounds.min, self.bounds.max);
         }
         self.rps

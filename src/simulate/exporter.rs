@@ -34,21 +34,47 @@ pub struct Page<'a> {
 impl<'a> Page<'a> {
     /// Returns a page on which the series have their values of the first second.
     pub fn new(scenario: &'a Scenario, weather: &'a Weather, first: Vec<Series>) -> Self {
-        Self { exporter: &scenario.exporter, weather, series: first, coming: Vec::new(), next: 0 }
+        Self {
+            exporter: &scenario.exporter,
+            weather,
+            series: first,
+            coming: Vec::new(),
+            next: 0,
+        }
     }
 
     /// Advances by one second; `now` are the true values of each resource.
     pub fn second(&mut self, t: u64, now: &[Series]) {
         for (n, (shown, real)) in self.series.iter_mut().zip(now).enumerate() {
             if t.is_multiple_of(SAMPLE_S) {
-                let draw = self.weather.days[n].noise.get((t / SAMPLE_S) as usize).copied().unwrap_or((0.5, 0.0));
+                let draw = self.weather.days[n]
+                    .noise
+                    .get((t / SAMPLE_S) as usize)
+                    .copied()
+                    .unwrap_or((0.5, 0.0));
                 let counted = counted(real.load, self.exporter.noise, draw);
-                shown.load = smooth(shown.load, counted, SAMPLE_S as f64, self.exporter.average_s);
-                let measured = real.p99_s * (1.0 + P99_NOISE * self.exporter.noise * draw.1).max(0.1);
-                shown.p99_s = smooth(shown.p99_s, measured, SAMPLE_S as f64, 0.5 * self.exporter.average_s);
+                shown.load = smooth(
+                    shown.load,
+                    counted,
+                    SAMPLE_S as f64,
+                    self.exporter.average_s,
+                );
+                let measured =
+                    real.p99_s * (1.0 + P99_NOISE * self.exporter.noise * draw.1).max(0.1);
+                shown.p99_s = smooth(
+                    shown.p99_s,
+                    measured,
+                    SAMPLE_S as f64,
+                    0.5 * self.exporter.average_s,
+                );
             }
         }
-        while let Some(&(at, visible)) = self.weather.scrapes.get(self.next).filter(|scrape| scrape.0 <= t as f64) {
+        while let Some(&(at, visible)) = self
+            .weather
+            .scrapes
+            .get(self.next)
+            .filter(|scrape| scrape.0 <= t as f64)
+        {
             if let Some(visible) = visible {
                 self.coming.push((visible, at, self.series.clone()));
             }
@@ -58,9 +84,13 @@ impl<'a> Page<'a> {
 
     /// Returns the scrapes that became visible by `t`, in the order of their times.
     pub fn visible(&mut self, t: f64) -> Vec<(f64, Vec<Series>)> {
-        let (ready, coming): (Vec<_>, Vec<_>) = self.coming.drain(..).partition(|scrape| scrape.0 <= t);
+        let (ready, coming): (Vec<_>, Vec<_>) =
+            self.coming.drain(..).partition(|scrape| scrape.0 <= t);
         self.coming = coming;
-        let mut ready: Vec<_> = ready.into_iter().map(|(_, at, series)| (at, series)).collect();
+        let mut ready: Vec<_> = ready
+            .into_iter()
+            .map(|(_, at, series)| (at, series))
+            .collect();
         ready.sort_by(|a, b| a.0.total_cmp(&b.0));
         ready
     }
@@ -97,11 +127,20 @@ mod tests {
     #[test]
     fn counts_have_the_mean_and_the_variance_that_they_are_said_to_have() {
         for (load, noise) in [(2.0, 0.75), (1.2, 1.5)] {
-            let counts: Vec<f64> = (0..20_000).map(|n| counted(load, noise, ((f64::from(n) + 0.5) / 20_000.0, 0.0))).collect();
+            let counts: Vec<f64> = (0..20_000)
+                .map(|n| counted(load, noise, ((f64::from(n) + 0.5) / 20_000.0, 0.0)))
+                .collect();
             let mean = counts.iter().sum::<f64>() / counts.len() as f64;
-            let variance = counts.iter().map(|count| (count - mean).powi(2)).sum::<f64>() / counts.len() as f64;
+            let variance = counts
+                .iter()
+                .map(|count| (count - mean).powi(2))
+                .sum::<f64>()
+                / counts.len() as f64;
             assert!((mean / load - 1.0).abs() < 0.01, "{mean}");
-            assert!((variance / (noise * noise * load) - 1.0).abs() < 0.02, "{variance}");
+            assert!(
+                (variance / (noise * noise * load) - 1.0).abs() < 0.02,
+                "{variance}"
+            );
         }
         assert_eq!(counted(2.0, 0.0, (0.9, 3.0)), 2.0);
         assert!((counted(400.0, 0.5, (0.9, 1.0)) - 410.0).abs() < 1e-9);

@@ -6,8 +6,16 @@ use super::weather::Weather;
 use super::{Contender, library};
 
 fn day(name: &str, seed: u64) -> (Scenario, Record) {
-    let scenario = library::scenarios().unwrap().into_iter().find(|scenario| scenario.name == name).unwrap();
-    let record = run(&scenario, &Weather::draw(&scenario, seed), Contender::Flyball);
+    let scenario = library::scenarios()
+        .unwrap()
+        .into_iter()
+        .find(|scenario| scenario.name == name)
+        .unwrap();
+    let record = run(
+        &scenario,
+        &Weather::draw(&scenario, seed),
+        Contender::Flyball,
+    );
     (scenario, record)
 }
 
@@ -20,7 +28,10 @@ fn mean(record: &Record, from: usize, to: usize, of: impl Fn(&super::run::Second
 fn a_quota_that_halves_without_a_word_is_found_within_a_minute_and_then_used() {
     for seed in 0..10 {
         let (_, record) = day("S6", seed);
-        let found = record.seconds[1200..].iter().position(|s| s.knob <= 40.0).expect("the knob comes below the new quota");
+        let found = record.seconds[1200..]
+            .iter()
+            .position(|s| s.knob <= 40.0)
+            .expect("the knob comes below the new quota");
         assert!(found <= 60, "day {seed}: found after {found} s");
         let used = mean(&record, 1260, 3000, |s| s.achieved) / 40.0;
         assert!(used >= 0.95, "day {seed}: {used} of the new quota");
@@ -28,20 +39,42 @@ fn a_quota_that_halves_without_a_word_is_found_within_a_minute_and_then_used() {
         let refused = mean(&record, 1260, 3000, |s| s.refused);
         assert!(refused < 0.005, "day {seed}: {refused} refused");
         // A restored quota is used again.
-        assert!(mean(&record, 3300, 3600, |s| s.achieved) > 0.9 * 80.0, "day {seed}");
+        assert!(
+            mean(&record, 3300, 3600, |s| s.achieved) > 0.9 * 80.0,
+            "day {seed}"
+        );
     }
 }
 
 #[test]
 fn slots_hold_the_time_of_an_answer_and_give_way_within_a_minute() {
-    for (name, seed) in ["C1", "C2"].into_iter().flat_map(|name| (0..5).map(move |seed| (name, seed))) {
+    for (name, seed) in ["C1", "C2"]
+        .into_iter()
+        .flat_map(|name| (0..5).map(move |seed| (name, seed)))
+    {
         let (_, record) = day(name, seed);
         let over = mean(&record, 1260, 1320, |s| s.true_x);
-        assert!(over < 1.2, "{name}, day {seed}: {over} setpoints in the second minute after the halving");
+        assert!(
+            over < 1.2,
+            "{name}, day {seed}: {over} setpoints in the second minute after the halving"
+        );
         for (from, to) in [(600, 1200), (1500, 2700), (3000, 3600)] {
-            let (x, used) = (mean(&record, from, to, |s| s.true_x), mean(&record, from, to, |s| s.achieved / s.oracle));
-            assert!((0.8..1.15).contains(&x) && used > 0.9, "{name}, day {seed}, from {from}: {x} setpoints, {used} used");
+            let (x, used) = (
+                mean(&record, from, to, |s| s.true_x),
+                mean(&record, from, to, |s| s.achieved / s.oracle),
+            );
+            assert!(
+                (0.8..1.15).contains(&x) && used > 0.9,
+                "{name}, day {seed}, from {from}: {x} setpoints, {used} used"
+            );
         }
-        assert!(record.seconds.iter().skip(60).all(|s| s.knob.fract() == 0.0), "slots are whole");
+        assert!(
+            record
+                .seconds
+                .iter()
+                .skip(60)
+                .all(|s| s.knob.fract() == 0.0),
+            "slots are whole"
+        );
     }
 }

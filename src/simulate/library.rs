@@ -32,5 +32,8 @@ pub const FILES: &[(&str, &str)] = &[
 
 /// Returns all scenarios.
 pub fn scenarios() -> Result<Vec<Scenario>, Refused> {
-    FILES.iter().map(|(file, text)| Scenario::parse(text, file)).collect()
+    FILES
+        .iter()
+        .map(|(file, text)| Scenario::parse(text, file))
+        .collect()
 }

@@ -41,7 +41,11 @@ impl Machine {
     /// Returns the duration of work as a multiple of that on an idle machine.
     pub fn stretch(&self, rate: f64) -> f64 {
         let busy = self.cores * self.rho(rate);
-        if busy <= 0.0 { 1.0 } else { self.load(rate) / busy }
+        if busy <= 0.0 {
+            1.0
+        } else {
+            self.load(rate) / busy
+        }
     }
 
     /// Returns the 99th percentile of the time that a job spends here, in seconds.
@@ -56,7 +60,11 @@ impl Machine {
 
 /// Returns the duration of a job at `rate`, in seconds.
 pub fn duration_s(machines: &[Machine], base_s: f64, rate: f64) -> f64 {
-    base_s + machines.iter().map(|machine| machine.cost * machine.stretch(rate)).sum::<f64>()
+    base_s
+        + machines
+            .iter()
+            .map(|machine| machine.cost * machine.stretch(rate))
+            .sum::<f64>()
 }
 
 /// Returns the 99th percentile of the duration of a job at `rate`, in seconds.
@@ -65,7 +73,11 @@ pub fn duration_s(machines: &[Machine], base_s: f64, rate: f64) -> f64 {
 /// each resource, `4.6 cost stretch` (exponential service: `-ln 0.01 = 4.6`). With several
 /// resources it is an upper bound, as if a job that is slow on one were slow on all.
 pub fn duration_p99_s(machines: &[Machine], base_s: f64, rate: f64) -> f64 {
-    base_s + machines.iter().map(|machine| machine.p99_s(rate)).sum::<f64>()
+    base_s
+        + machines
+            .iter()
+            .map(|machine| machine.p99_s(rate))
+            .sum::<f64>()
 }
 
 /// Returns the relative standard deviation of the 99th percentile as measured from `n` such times.
@@ -92,7 +104,11 @@ pub fn greatest(most: f64, fits: impl Fn(f64) -> bool) -> f64 {
     let (mut low, mut high) = (0.0, most);
     for _ in 0..40 {
         let middle = 0.5 * (low + high);
-        if fits(middle) { low = middle } else { high = middle }
+        if fits(middle) {
+            low = middle
+        } else {
+            high = middle
+        }
     }
     low
 }
@@ -101,18 +117,32 @@ pub fn greatest(most: f64, fits: impl Fn(f64) -> bool) -> f64 {
 mod tests {
     use super::*;
 
-    const MACHINE: Machine = Machine { cores: 16.0, background: 0.6, cost: 0.01 };
+    const MACHINE: Machine = Machine {
+        cores: 16.0,
+        background: 0.6,
+        cost: 0.01,
+    };
 
     #[test]
     fn far_from_full_the_load_is_what_works() {
-        assert!((MACHINE.load(100.0) - 1.6).abs() < 0.01, "{}", MACHINE.load(100.0));
+        assert!(
+            (MACHINE.load(100.0) - 1.6).abs() < 0.01,
+            "{}",
+            MACHINE.load(100.0)
+        );
         assert!((MACHINE.stretch(100.0) - 1.0).abs() < 0.01);
     }
 
     #[test]
     fn the_slowest_hundredth_takes_the_base_time_and_a_multiple_of_the_rest() {
-        let (mean, p99) = (duration_s(&[MACHINE], 0.02, 100.0), duration_p99_s(&[MACHINE], 0.02, 100.0));
-        assert!(((p99 - 0.02) / (mean - 0.02) - 4.6).abs() < 1e-9, "{p99} {mean}");
+        let (mean, p99) = (
+            duration_s(&[MACHINE], 0.02, 100.0),
+            duration_p99_s(&[MACHINE], 0.02, 100.0),
+        );
+        assert!(
+            ((p99 - 0.02) / (mean - 0.02) - 4.6).abs() < 1e-9,
+            "{p99} {mean}"
+        );
         assert!((p99_noise(9900.0) - 0.1 / 4.6).abs() < 1e-9 && p99_noise(20.0) > 0.4);
     }
 

@@ -33,7 +33,11 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// # Errors
 ///
 /// If the drawing itself fails; the text says what.
-pub fn draw(scenario: &Scenario, governed: &Record, against: (&str, &Record)) -> Result<String, String> {
+pub fn draw(
+    scenario: &Scenario,
+    governed: &Record,
+    against: (&str, &Record),
+) -> Result<String, String> {
     let mut svg = String::new();
     {
         let height = HEIGHTS.iter().sum();
@@ -44,7 +48,12 @@ pub fn draw(scenario: &Scenario, governed: &Record, against: (&str, &Record)) ->
     Ok(svg)
 }
 
-fn panels(root: &Area, scenario: &Scenario, governed: &Record, (name, other): (&str, &Record)) -> Drawn {
+fn panels(
+    root: &Area,
+    scenario: &Scenario,
+    governed: &Record,
+    (name, other): (&str, &Record),
+) -> Drawn {
     let mut rest = root.clone();
     let mut next = |height: u32| {
         let (panel, below) = rest.split_vertically(height);
@@ -52,7 +61,13 @@ fn panels(root: &Area, scenario: &Scenario, governed: &Record, (name, other): (&
         panel
     };
     let minutes = scenario.duration_s as f64 / 60.0;
-    load(&next(HEIGHTS[0]), scenario, minutes, governed, (name, other))?;
+    load(
+        &next(HEIGHTS[0]),
+        scenario,
+        minutes,
+        governed,
+        (name, other),
+    )?;
     rate(&next(HEIGHTS[1]), scenario, minutes, governed)?;
     model(&next(HEIGHTS[2]), minutes, governed)?;
     ribbon(&next(HEIGHTS[3]), minutes, governed)?;
@@ -60,60 +75,149 @@ fn panels(root: &Area, scenario: &Scenario, governed: &Record, (name, other): (&
     totals(&next(HEIGHTS[5]), minutes, governed, (name, other))
 }
 
-fn load(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record, (name, other): (&str, &Record)) -> Drawn {
+fn load(
+    area: &Area,
+    scenario: &Scenario,
+    minutes: f64,
+    governed: &Record,
+    (name, other): (&str, &Record),
+) -> Drawn {
     let highest = governed.seconds.iter().map(|s| s.x).fold(1.5, f64::max);
     // Another controller may leave the panel, because the governor's own day is the subject.
-    let top = 1.15 * highest.max(other.seconds.iter().map(|s| s.x).fold(0.0, f64::max).min(2.5 * highest));
+    let top = 1.15
+        * highest.max(
+            other
+                .seconds
+                .iter()
+                .map(|s| s.x)
+                .fold(0.0, f64::max)
+                .min(2.5 * highest),
+        );
     let mut chart = chart(area, minutes, (0.0, top), false, 4)?;
     let clipped = |record: &Record| course(record, |s| Some(s.x.min(top)));
-    let area_over = governed.seconds.iter().step_by(5).map(|s| (s.t / 60.0, s.x.max(1.0).min(top)));
+    let area_over = governed
+        .seconds
+        .iter()
+        .step_by(5)
+        .map(|s| (s.t / 60.0, s.x.max(1.0).min(top)));
     chart.draw_series(AreaSeries::new(area_over, 1.0, OVER.mix(0.4)))?;
-    chart.draw_series(LineSeries::new(clipped(other), AGAINST.mix(0.6).stroke_width(1)))?;
+    chart.draw_series(LineSeries::new(
+        clipped(other),
+        AGAINST.mix(0.6).stroke_width(1),
+    ))?;
     chart.draw_series(LineSeries::new(clipped(governed), GOVERNED.stroke_width(2)))?;
-    chart.draw_series(DashedLineSeries::new([(0.0, 1.0), (minutes, 1.0)], 6, 5, SETPOINT.stroke_width(2)))?;
+    chart.draw_series(DashedLineSeries::new(
+        [(0.0, 1.0), (minutes, 1.0)],
+        6,
+        5,
+        SETPOINT.stroke_width(2),
+    ))?;
     let title = format!("{}: load in setpoints", scenario.name);
-    heading(area, &title, &[("flyball", GOVERNED), (name, AGAINST), ("setpoint", SETPOINT), ("overload", OVER)])
+    heading(
+        area,
+        &title,
+        &[
+            ("flyball", GOVERNED),
+            (name, AGAINST),
+            ("setpoint", SETPOINT),
+            ("overload", OVER),
+        ],
+    )
 }
 
 fn rate(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record) -> Drawn {
-    let rates = governed.seconds.iter().flat_map(|s| [s.knob, s.achieved, s.oracle]).filter(|rate| *rate > 0.0);
-    let (least, most) = rates.fold((f64::INFINITY, 0.0f64), |(least, most), rate| (least.min(rate), most.max(rate)));
+    let rates = governed
+        .seconds
+        .iter()
+        .flat_map(|s| [s.knob, s.achieved, s.oracle])
+        .filter(|rate| *rate > 0.0);
+    let (least, most) = rates.fold((f64::INFINITY, 0.0f64), |(least, most), rate| {
+        (least.min(rate), most.max(rate))
+    });
     // The axis is the logarithm to base 10, so a stop is drawn at its bottom.
     let bottom = least.max(most / 3000.0).log10().floor();
     let top = (1.3 * most).log10();
-    let log = |rate: f64| Some(if rate > 0.0 { rate.log10().max(bottom) } else { bottom });
+    let log = |rate: f64| {
+        Some(if rate > 0.0 {
+            rate.log10().max(bottom)
+        } else {
+            bottom
+        })
+    };
     let mut chart = chart(area, minutes, (bottom, top.max(bottom + 0.5)), true, 4)?;
-    chart.draw_series(LineSeries::new(course(governed, |s| log(s.oracle)), SETPOINT.stroke_width(1)))?;
-    chart.draw_series(LineSeries::new(course(governed, |s| log(s.knob)), GOVERNED.mix(0.45).stroke_width(1)))?;
-    chart.draw_series(LineSeries::new(course(governed, |s| log(s.achieved)), GOVERNED.stroke_width(2)))?;
+    chart.draw_series(LineSeries::new(
+        course(governed, |s| log(s.oracle)),
+        SETPOINT.stroke_width(1),
+    ))?;
+    chart.draw_series(LineSeries::new(
+        course(governed, |s| log(s.knob)),
+        GOVERNED.mix(0.45).stroke_width(1),
+    ))?;
+    chart.draw_series(LineSeries::new(
+        course(governed, |s| log(s.achieved)),
+        GOVERNED.stroke_width(2),
+    ))?;
     let title = match scenario.policy.law.actuator {
         Actuator::Rps => "jobs per second",
         Actuator::Concurrency => "jobs per second, slots",
     };
-    heading(area, title, &[("achieved", GOVERNED), ("knob", GOVERNED), ("room (oracle)", SETPOINT)])
+    heading(
+        area,
+        title,
+        &[
+            ("achieved", GOVERNED),
+            ("knob", GOVERNED),
+            ("room (oracle)", SETPOINT),
+        ],
+    )
 }
 
 fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {
-    let believed = || governed.thoughts.iter().filter_map(|thought| Some((thought.t / 60.0, thought.model?)));
+    let believed = || {
+        governed
+            .thoughts
+            .iter()
+            .filter_map(|thought| Some((thought.t / 60.0, thought.model?)))
+    };
     let mut chart = chart(area, minutes, (0.0, 1.8), false, 4)?;
     let sum = believed().map(|(t, (background, ours))| (t, (background + ours).min(1.8)));
     chart.draw_series(AreaSeries::new(sum, 0.0, GOVERNED.mix(0.35)))?;
     let background = believed().map(|(t, (background, _))| (t, background.min(1.8)));
     chart.draw_series(AreaSeries::new(background, 0.0, OTHER.mix(0.6)))?;
-    chart.draw_series(LineSeries::new(course(governed, |s| Some(s.true_x.min(1.8))), INK.stroke_width(1)))?;
-    heading(area, "whose load it is, as believed", &[("others", OTHER), ("ours", GOVERNED), ("true load", INK)])
+    chart.draw_series(LineSeries::new(
+        course(governed, |s| Some(s.true_x.min(1.8))),
+        INK.stroke_width(1),
+    ))?;
+    heading(
+        area,
+        "whose load it is, as believed",
+        &[("others", OTHER), ("ours", GOVERNED), ("true load", INK)],
+    )
 }
 
 /// Draws the deciding signals and limits as colours along the time.
 fn ribbon(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     let mut chart = chart(area, minutes, (0.0, 1.0), false, 0)?;
-    let tick = governed.thoughts.windows(2).next().map_or(5.0, |pair| pair[1].t - pair[0].t);
+    let tick = governed
+        .thoughts
+        .windows(2)
+        .next()
+        .map_or(5.0, |pair| pair[1].t - pair[0].t);
     let boxes = governed.thoughts.iter().map(|thought| {
         let (from, to) = ((thought.t - tick) / 60.0, thought.t / 60.0);
-        Rectangle::new([(from, 0.0), (to, 1.0)], colour_of(&thought.limiting).filled())
+        Rectangle::new(
+            [(from, 0.0), (to, 1.0)],
+            colour_of(&thought.limiting).filled(),
+        )
     });
     chart.draw_series(boxes)?;
-    let legend = [("signal", GOVERNED), ("limit", SETPOINT), ("idle", INK), ("stale", OTHER), ("breaker", OVER)];
+    let legend = [
+        ("signal", GOVERNED),
+        ("limit", SETPOINT),
+        ("idle", INK),
+        ("stale", OTHER),
+        ("breaker", OVER),
+    ];
     heading(area, "who decided", &legend)
 }
 
@@ -130,10 +234,17 @@ fn colour_of(limiting: &str) -> RGBColor {
 fn terms(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     let mut chart = chart(area, minutes, (-1.0, 1.0), false, 4)?;
     for (n, colour) in [(0, GOVERNED), (1, SETPOINT), (2, AGAINST)] {
-        let term = governed.thoughts.iter().map(|thought| (thought.t / 60.0, thought.pid[n].clamp(-1.0, 1.0)));
+        let term = governed
+            .thoughts
+            .iter()
+            .map(|thought| (thought.t / 60.0, thought.pid[n].clamp(-1.0, 1.0)));
         chart.draw_series(LineSeries::new(term, colour.stroke_width(1)))?;
     }
-    heading(area, "terms, in nats", &[("P", GOVERNED), ("I, one tick", SETPOINT), ("D", AGAINST)])
+    heading(
+        area,
+        "terms, in nats",
+        &[("P", GOVERNED), ("I, one tick", SETPOINT), ("D", AGAINST)],
+    )
 }
 
 fn totals(area: &Area, minutes: f64, governed: &Record, (name, other): (&str, &Record)) -> Drawn {
@@ -148,8 +259,15 @@ fn totals(area: &Area, minutes: f64, governed: &Record, (name, other): (&str, &R
     let mut chart = chart(area, minutes, (0.0, top), false, 4)?;
     chart.draw_series(LineSeries::new(theirs, AGAINST.stroke_width(2)))?;
     chart.draw_series(LineSeries::new(ours, GOVERNED.stroke_width(2)))?;
-    chart.draw_series(LineSeries::new(done.into_iter().map(|(t, n)| (t, n * scale)), SETPOINT.stroke_width(1)))?;
-    let legend = [("overload, s", GOVERNED), (name, AGAINST), ("jobs (of the oracle's)", SETPOINT)];
+    chart.draw_series(LineSeries::new(
+        done.into_iter().map(|(t, n)| (t, n * scale)),
+        SETPOINT.stroke_width(1),
+    ))?;
+    let legend = [
+        ("overload, s", GOVERNED),
+        (name, AGAINST),
+        ("jobs (of the oracle's)", SETPOINT),
+    ];
     heading(area, "added up", &legend)
 }
 
@@ -165,7 +283,12 @@ fn total(record: &Record, f: impl Fn(&Second) -> f64) -> Vec<(f64, f64)> {
 
 /// Returns the course of `f` over the minutes, a point every five seconds.
 fn course(record: &Record, f: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {
-    record.seconds.iter().step_by(5).filter_map(|second| Some((second.t / 60.0, f(second)?))).collect()
+    record
+        .seconds
+        .iter()
+        .step_by(5)
+        .filter_map(|second| Some((second.t / 60.0, f(second)?)))
+        .collect()
 }
 
 /// Returns a panel over the minutes. With `log` its labels are powers of ten; without `labels` its
@@ -183,7 +306,13 @@ fn chart<'a, 'b>(
         .x_label_area_size(22)
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..minutes, bottom..top)?;
-    let value = |value: &f64| if log { crate::governor::explain::number(10f64.powf(*value)) } else { format!("{value:.1}") };
+    let value = |value: &f64| {
+        if log {
+            crate::governor::explain::number(10f64.powf(*value))
+        } else {
+            format!("{value:.1}")
+        }
+    };
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -201,7 +330,11 @@ fn chart<'a, 'b>(
 
 fn heading(area: &Area, title: &str, legend: &[(&str, RGBColor)]) -> Drawn {
     let left = Pos::new(HPos::Left, VPos::Center);
-    area.draw(&Text::new(title.to_owned(), (56, 15), ("sans-serif", 14).into_font().color(&INK).pos(left)))?;
+    area.draw(&Text::new(
+        title.to_owned(),
+        (56, 15),
+        ("sans-serif", 14).into_font().color(&INK).pos(left),
+    ))?;
     let mut x = 330;
     for (name, colour) in legend {
         area.draw(&Rectangle::new([(x, 11), (x + 14, 19)], colour.filled()))?;
@@ -221,10 +354,22 @@ mod tests {
     fn every_scenario_can_be_drawn() {
         for scenario in library::scenarios().unwrap() {
             let weather = Weather::draw(&scenario, 0);
-            let (governed, other) = (run(&scenario, &weather, Contender::Flyball), run(&scenario, &weather, Contender::Fixed));
+            let (governed, other) = (
+                run(&scenario, &weather, Contender::Flyball),
+                run(&scenario, &weather, Contender::Fixed),
+            );
             let svg = draw(&scenario, &governed, ("fixed", &other)).unwrap();
-            assert!(svg.starts_with("<svg") && svg.contains("who decided") && !svg.contains("NaN"), "{}", scenario.name);
-            assert!(governed.seconds.iter().all(|second| second.knob.is_finite()));
+            assert!(
+                svg.starts_with("<svg") && svg.contains("who decided") && !svg.contains("NaN"),
+                "{}",
+                scenario.name
+            );
+            assert!(
+                governed
+                    .seconds
+                    .iter()
+                    .all(|second| second.knob.is_finite())
+            );
         }
     }
 }

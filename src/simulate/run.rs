@@ -88,7 +88,11 @@ struct Since {
 impl<'a> Loop<'a> {
     fn new(scenario: &'a Scenario, weather: &'a Weather, controller: Box<dyn Controller>) -> Self {
         // No jobs ran before, so the averages begin with the background.
-        let page = Page::new(scenario, weather, series(&machines(scenario, weather, 0), 0.0));
+        let page = Page::new(
+            scenario,
+            weather,
+            series(&machines(scenario, weather, 0), 0.0),
+        );
         let knob = scenario.start_rps;
         Self {
             scenario,
@@ -109,7 +113,11 @@ impl<'a> Loop<'a> {
         for t in 1..=self.scenario.duration_s {
             self.second(t);
             let now = t as f64;
-            let down = self.scenario.governor_down_s.iter().any(|&(from, to)| now >= from && now < to);
+            let down = self
+                .scenario
+                .governor_down_s
+                .iter()
+                .any(|&(from, to)| now >= from && now < to);
             if !down && self.scenario.exporter.probe {
                 self.look(now);
             }
@@ -134,7 +142,11 @@ impl<'a> Loop<'a> {
     fn obeyed(&self, now: f64) -> f64 {
         let law = &self.scenario.policy.law;
         let lapsed = law.actuator == Actuator::Rps && now - self.written > law.lease_s();
-        if lapsed { self.knob.min(self.scenario.bounds.safe_rps) } else { self.knob }
+        if lapsed {
+            self.knob.min(self.scenario.bounds.safe_rps)
+        } else {
+            self.knob
+        }
     }
 
     fn second(&mut self, t: u64) {
@@ -148,7 +160,11 @@ impl<'a> Loop<'a> {
             true => plant::achieved(&machines, jobs.base_s, jobs.in_flight.min(knob), demand),
         };
         let duration_s = plant::duration_s(&machines, jobs.base_s, rate);
-        let quota = self.scenario.quota.as_ref().map_or(f64::INFINITY, |quota| quota.rps.at(now));
+        let quota = self
+            .scenario
+            .quota
+            .as_ref()
+            .map_or(f64::INFINITY, |quota| quota.rps.at(now));
         let done = rate.min(quota);
 
         let since = &mut self.since_tick;
@@ -160,7 +176,10 @@ impl<'a> Loop<'a> {
         since.completed += done;
         since.rejected += rate - done;
         since.busy_s += done * duration_s;
-        self.slowest.push((done, done * plant::duration_p99_s(&machines, jobs.base_s, rate)));
+        self.slowest.push((
+            done,
+            done * plant::duration_p99_s(&machines, jobs.base_s, rate),
+        ));
 
         let real = series(&machines, rate);
         self.page.second(t, &real);
@@ -172,8 +191,9 @@ impl<'a> Loop<'a> {
             over.fold(0.0, f64::max)
         };
         let heard = self.scenario.policy.signals.iter();
-        let heard =
-            heard.filter_map(|signal| Some(took_s(signal, &machines, jobs.base_s, rate)? * signal.scale / signal.setpoint));
+        let heard = heard.filter_map(|signal| {
+            Some(took_s(signal, &machines, jobs.base_s, rate)? * signal.scale / signal.setpoint)
+        });
         let heard = heard.fold(0.0, f64::max);
         let (x, true_x) = (worst(&self.page.series).max(heard), worst(&real).max(heard));
         self.record.seconds.push(Second {
@@ -196,21 +216,35 @@ impl<'a> Loop<'a> {
                 if let Some(took_s) = took_s(signal, machines, jobs.base_s, rate) {
                     return took_s * signal.scale <= signal.setpoint;
                 }
-                let Some((n, kind)) = self.scenario.resource_of(&signal.query) else { return true };
+                let Some((n, kind)) = self.scenario.resource_of(&signal.query) else {
+                    return true;
+                };
                 let machine = machines[n];
-                let value = if kind == Kind::Load { machine.load(rate) } else { machine.p99_s(rate) };
+                let value = if kind == Kind::Load {
+                    machine.load(rate)
+                } else {
+                    machine.p99_s(rate)
+                };
                 value <= signal.setpoint
             })
         };
         let most = match self.scenario.policy.law.actuator {
-            Actuator::Rps => plant::achieved(machines, jobs.base_s, jobs.in_flight, most.min(bounds.max)),
-            Actuator::Concurrency => plant::achieved(machines, jobs.base_s, jobs.in_flight.min(bounds.max), most),
+            Actuator::Rps => {
+                plant::achieved(machines, jobs.base_s, jobs.in_flight, most.min(bounds.max))
+            }
+            Actuator::Concurrency => {
+                plant::achieved(machines, jobs.base_s, jobs.in_flight.min(bounds.max), most)
+            }
         };
         plant::greatest(most, allowed)
     }
 
     fn look(&mut self, now: f64) {
-        let achieved = self.record.seconds.last().map_or(0.0, |second| second.achieved);
+        let achieved = self
+            .record
+            .seconds
+            .last()
+            .map_or(0.0, |second| second.achieved);
         let looks: Vec<Sample> = self.samples(now, &self.page.series.clone(), Some(Kind::Load));
         if let Some(rps) = self.controller.look(now, achieved, &looks) {
             (self.knob, self.written) = (rps, now);
@@ -221,19 +255,32 @@ impl<'a> Loop<'a> {
         let now = t as f64;
         let since = std::mem::take(&mut self.since_tick);
         let visible = self.page.visible(now);
-        let mut readings: Vec<Sample> = visible.iter().flat_map(|(at, shown)| self.samples(*at, shown, None)).collect();
+        let mut readings: Vec<Sample> = visible
+            .iter()
+            .flat_map(|(at, shown)| self.samples(*at, shown, None))
+            .collect();
         readings.extend(self.slowest_hundredth(now, t as usize));
-        let flow = Flow { achieved_rps: since.taken / since.seconds, limiting_share: since.waited_s / since.seconds };
+        let flow = Flow {
+            achieved_rps: since.taken / since.seconds,
+            limiting_share: since.waited_s / since.seconds,
+        };
         let reported = self.scenario.jobs.durations && since.completed > 0.0;
-        let draw = self.weather.durations.get(t as usize).copied().unwrap_or(0.0);
+        let draw = self
+            .weather
+            .durations
+            .get(t as usize)
+            .copied()
+            .unwrap_or(0.0);
         let seen = Observation {
             now,
             readings,
             achieved_rps: Some(flow.achieved_rps),
             limiting_share: Some(flow.limited_by(self.knob)),
             // The mean of n exponential times has a relative error of 1 / sqrt(n).
-            mean_duration_s: reported
-                .then(|| (since.busy_s / since.completed * (1.0 + draw / since.completed.max(1.0).sqrt())).max(1e-3)),
+            mean_duration_s: reported.then(|| {
+                (since.busy_s / since.completed * (1.0 + draw / since.completed.max(1.0).sqrt()))
+                    .max(1e-3)
+            }),
             completed: since.completed,
             rejected: since.rejected,
             ..Observation::default()
@@ -245,11 +292,20 @@ impl<'a> Loop<'a> {
 
     /// Returns the signals' samples of a page of time `at`; with `only`, those of that kind.
     fn samples(&self, at: f64, shown: &[Series], only: Option<Kind>) -> Vec<Sample> {
-        let signals = self.scenario.policy.signals.iter().filter(|signal| only.is_none_or(|kind| kind == signal.kind));
+        let signals = self
+            .scenario
+            .policy
+            .signals
+            .iter()
+            .filter(|signal| only.is_none_or(|kind| kind == signal.kind));
         signals
             .filter_map(|signal| {
                 let (n, kind) = self.scenario.resource_of(&signal.query)?;
-                Some(Sample { signal: signal.name.clone(), value: Some(value(&shown[n], kind)), at })
+                Some(Sample {
+                    signal: signal.name.clone(),
+                    value: Some(value(&shown[n], kind)),
+                    at,
+                })
             })
             .collect()
     }
@@ -262,22 +318,49 @@ impl<'a> Loop<'a> {
     fn slowest_hundredth(&self, now: f64, t: usize) -> Vec<Sample> {
         let draw = self.weather.durations.get(t).copied().unwrap_or(0.0);
         let of = |signal: &Signal| {
-            let over_s = self.scenario.policy.law.tick_s.max(2.0 * signal.lag_s).round().max(1.0) as usize;
+            let over_s = self
+                .scenario
+                .policy
+                .law
+                .tick_s
+                .max(2.0 * signal.lag_s)
+                .round()
+                .max(1.0) as usize;
             let last = &self.slowest[self.slowest.len().saturating_sub(over_s)..];
-            let (n, all_s) = last.iter().fold((0.0, 0.0), |sum, second| (sum.0 + second.0, sum.1 + second.1));
+            let (n, all_s) = last.iter().fold((0.0, 0.0), |sum, second| {
+                (sum.0 + second.0, sum.1 + second.1)
+            });
             let value = all_s / n * (1.0 + draw * plant::p99_noise(n)).max(0.1);
             let is_told = self.scenario.jobs.durations && n >= P99_LEAST;
-            Sample { signal: signal.name.clone(), value: is_told.then_some(value * signal.scale), at: now }
+            Sample {
+                signal: signal.name.clone(),
+                value: is_told.then_some(value * signal.scale),
+                at: now,
+            }
         };
-        let signals = self.scenario.policy.signals.iter().filter(|signal| signal.heard == Some(Heard::LatencyP99));
+        let signals = self
+            .scenario
+            .policy
+            .signals
+            .iter()
+            .filter(|signal| signal.heard == Some(Heard::LatencyP99));
         signals.map(of).collect()
     }
 
     fn think(&mut self, t: f64) {
         if let (Some(plan), Some(state)) = (self.controller.plan(), self.controller.state()) {
-            let deciding = state.signals.iter().find(|s| plan.terms.get("signal").is_some_and(|name| *name == *s.name));
-            let pid = deciding.map_or([0.0; 3], |signal| [signal.terms.p, signal.terms.i, signal.terms.d]);
-            let model = state.signals.first().and_then(|signal| Some((signal.observer.b, signal.observer.c?)));
+            let deciding = state.signals.iter().find(|s| {
+                plan.terms
+                    .get("signal")
+                    .is_some_and(|name| *name == *s.name)
+            });
+            let pid = deciding.map_or([0.0; 3], |signal| {
+                [signal.terms.p, signal.terms.i, signal.terms.d]
+            });
+            let model = state
+                .signals
+                .first()
+                .and_then(|signal| Some((signal.observer.b, signal.observer.c?)));
             let v = plan.rps * state.work.w;
             self.record.thoughts.push(Thought {
                 t,
@@ -300,14 +383,29 @@ fn took_s(signal: &Signal, machines: &[Machine], base_s: f64, rate: f64) -> Opti
 }
 
 fn value(series: &Series, kind: Kind) -> f64 {
-    if kind == Kind::Load { series.load } else { series.p99_s }
+    if kind == Kind::Load {
+        series.load
+    } else {
+        series.p99_s
+    }
 }
 
 fn series(machines: &[Machine], rate: f64) -> Vec<Series> {
-    machines.iter().map(|machine| Series { load: machine.load(rate), p99_s: machine.p99_s(rate) }).collect()
+    machines
+        .iter()
+        .map(|machine| Series {
+            load: machine.load(rate),
+            p99_s: machine.p99_s(rate),
+        })
+        .collect()
 }
 
 fn machines(scenario: &Scenario, weather: &Weather, t: usize) -> Vec<Machine> {
     let days = scenario.resources.iter().zip(&weather.days);
-    days.map(|(resource, day)| Machine { cores: resource.cores, background: day.background[t], cost: day.cost[t] }).collect()
+    days.map(|(resource, day)| Machine {
+        cores: resource.cores,
+        background: day.background[t],
+        cost: day.cost[t],
+    })
+    .collect()
 }

@@ -101,7 +101,15 @@ pub struct Exporter {
 
 impl Default for Exporter {
     fn default() -> Self {
-        Self { average_s: 60.0, noise: 0.5, scrape_s: 15.0, delay_s: (20.0, 25.0), lost: 0.0, outages: Vec::new(), probe: false }
+        Self {
+            average_s: 60.0,
+            noise: 0.5,
+            scrape_s: 15.0,
+            delay_s: (20.0, 25.0),
+            lost: 0.0,
+            outages: Vec::new(),
+            probe: false,
+        }
     }
 }
 
@@ -121,7 +129,12 @@ pub struct Jobs {
 
 impl Default for Jobs {
     fn default() -> Self {
-        Self { base_s: 0.02, in_flight: 64.0, demand: Curve::Constant(1e9), durations: true }
+        Self {
+            base_s: 0.02,
+            in_flight: 64.0,
+            demand: Curve::Constant(1e9),
+            durations: true,
+        }
     }
 }
 
@@ -202,16 +215,30 @@ pub struct Refused {
 impl Scenario {
     /// Reads the scenario in the file `file` with the content `text`.
     pub fn parse(text: &str, file: &str) -> Result<Self, Refused> {
-        let refuse = |reason: String| Refused { file: file.to_owned(), reason };
-        let read: File = toml::from_str(text).map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
+        let refuse = |reason: String| Refused {
+            file: file.to_owned(),
+            reason,
+        };
+        let read: File = toml::from_str(text)
+            .map_err(|error| refuse(error.to_string().trim_end().to_owned()))?;
         let policy = Policy::parse(text, file).map_err(|error| refuse(format!("\n{error}")))?;
-        let policy = policy.ok_or_else(|| refuse("signal: is missing; a scenario needs at least one [[signal]]".to_owned()))?;
+        let policy = policy.ok_or_else(|| {
+            refuse("signal: is missing; a scenario needs at least one [[signal]]".to_owned())
+        })?;
         let actuator = policy.law.actuator;
         let start = match actuator {
             Actuator::Rps => read.knobs.rps,
-            Actuator::Concurrency => read.knobs.concurrency.unwrap_or(read.knobs.max.unwrap_or(1.0)),
+            Actuator::Concurrency => read
+                .knobs
+                .concurrency
+                .unwrap_or(read.knobs.max.unwrap_or(1.0)),
         };
-        let seconds = |minutes: &[(f64, f64)]| minutes.iter().map(|(from, to)| (from * 60.0, to * 60.0)).collect();
+        let seconds = |minutes: &[(f64, f64)]| {
+            minutes
+                .iter()
+                .map(|(from, to)| (from * 60.0, to * 60.0))
+                .collect()
+        };
         let scenario = Self {
             name: read.scenario.name,
             about: read.scenario.about,
@@ -219,7 +246,10 @@ impl Scenario {
             step_s: read.scenario.step_minute.map(|minute| minute * 60.0),
             governor_down_s: seconds(&read.scenario.governor_down),
             resources: read.resource,
-            exporter: Exporter { outages: seconds(&read.exporter.outages), ..read.exporter },
+            exporter: Exporter {
+                outages: seconds(&read.exporter.outages),
+                ..read.exporter
+            },
             jobs: read.jobs,
             quota: read.quota,
             policy,
@@ -231,14 +261,22 @@ impl Scenario {
             start_rps: start,
         };
         let faults = scenario.faults(read.scenario.minutes);
-        if faults.is_empty() { Ok(scenario) } else { Err(refuse(faults.join("\n"))) }
+        if faults.is_empty() {
+            Ok(scenario)
+        } else {
+            Err(refuse(faults.join("\n")))
+        }
     }
 
     /// Returns the same scenario under another law, as far as `[governor]` of a knobs file contains
     /// it. The actuator stays the plant's.
     pub fn under(mut self, law: Law) -> Self {
         let actuator = self.policy.law.actuator;
-        self.policy.law = Law { actuator, durations: law.durations && actuator == Actuator::Rps, ..law };
+        self.policy.law = Law {
+            actuator,
+            durations: law.durations && actuator == Actuator::Rps,
+            ..law
+        };
         self
     }
 
@@ -250,7 +288,12 @@ impl Scenario {
             "p99" => Kind::Latency,
             _ => return None,
         };
-        Some((self.resources.iter().position(|resource| resource.name == name)?, kind))
+        Some((
+            self.resources
+                .iter()
+                .position(|resource| resource.name == name)?,
+            kind,
+        ))
     }
 
     fn faults(&self, minutes: f64) -> Vec<String> {
@@ -261,38 +304,63 @@ impl Scenario {
             }
         };
         let within = |value: f64, low: f64, high: f64| value >= low && value <= high;
-        check(within(minutes, 1.0, MINUTES_MAX), format!("scenario.minutes: {minutes} is not allowed; use 1 to {MINUTES_MAX}"));
+        check(
+            within(minutes, 1.0, MINUTES_MAX),
+            format!("scenario.minutes: {minutes} is not allowed; use 1 to {MINUTES_MAX}"),
+        );
         check(
             self.step_s.is_none_or(|s| within(s, 0.0, minutes * 60.0)),
             "scenario.step_minute: is not within the scenario; use 0 to its minutes".to_owned(),
         );
         check(
             self.start_rps > 0.0 && self.start_rps.is_finite(),
-            format!("knobs.rps: {} is not allowed; use a number above 0", self.start_rps),
+            format!(
+                "knobs.rps: {} is not allowed; use a number above 0",
+                self.start_rps
+            ),
         );
         check(
             self.bounds.max >= self.start_rps,
-            format!("knobs.max: {} is not allowed; use at least knobs.rps", self.bounds.max),
+            format!(
+                "knobs.max: {} is not allowed; use at least knobs.rps",
+                self.bounds.max
+            ),
         );
         check(
             self.bounds.min > 0.0 && self.bounds.min <= self.bounds.max,
-            format!("knobs.min: {} is not allowed; use a number above 0, up to max", self.bounds.min),
+            format!(
+                "knobs.min: {} is not allowed; use a number above 0, up to max",
+                self.bounds.min
+            ),
         );
         check(
             !self.resources.is_empty() || self.quota.is_some(),
             "resource: is missing; write at least one [[resource]] or a [quota]".to_owned(),
         );
-        let names: BTreeSet<&str> = self.resources.iter().map(|resource| resource.name.as_str()).collect();
-        check(names.len() == self.resources.len(), "resource.name: two have the same; give each its own".to_owned());
+        let names: BTreeSet<&str> = self
+            .resources
+            .iter()
+            .map(|resource| resource.name.as_str())
+            .collect();
+        check(
+            names.len() == self.resources.len(),
+            "resource.name: two have the same; give each its own".to_owned(),
+        );
         for resource in &self.resources {
             let name = &resource.name;
             check(
                 within(resource.cores, 0.1, 1e6),
-                format!("resource.cores: {} of {name} is not allowed; use 0.1 to 1000000", resource.cores),
+                format!(
+                    "resource.cores: {} of {name} is not allowed; use 0.1 to 1000000",
+                    resource.cores
+                ),
             );
             check(
                 within(resource.cost, 1e-9, 1e6),
-                format!("resource.cost: {} of {name} is not allowed; use 1e-9 to 1000000", resource.cost),
+                format!(
+                    "resource.cost: {} of {name} is not allowed; use 1e-9 to 1000000",
+                    resource.cost
+                ),
             );
             for (key, value, high) in [
                 ("cost_walk", resource.cost_walk, 10.0),
@@ -300,15 +368,25 @@ impl Scenario {
                 ("bursts_per_hour", resource.bursts_per_hour, 3600.0),
                 ("burst", resource.burst, 1e6),
             ] {
-                check(within(value, 0.0, high), format!("resource.{key}: {value} of {name} is not allowed; use 0 to {high}"));
+                check(
+                    within(value, 0.0, high),
+                    format!("resource.{key}: {value} of {name} is not allowed; use 0 to {high}"),
+                );
             }
             for (key, value) in [("noise_s", resource.noise_s), ("burst_s", resource.burst_s)] {
-                check(within(value, 1.0, 86400.0), format!("resource.{key}: {value} of {name} is not allowed; use 1 to 86400"));
+                check(
+                    within(value, 1.0, 86400.0),
+                    format!("resource.{key}: {value} of {name} is not allowed; use 1 to 86400"),
+                );
             }
-            for (key, fault) in
-                [("background", resource.background.fault(0.0)), ("cost_factor", resource.cost_factor.fault(1e-9))]
-            {
-                check(fault.is_none(), format!("resource.{key}: of {name} {}", fault.unwrap_or_default()));
+            for (key, fault) in [
+                ("background", resource.background.fault(0.0)),
+                ("cost_factor", resource.cost_factor.fault(1e-9)),
+            ] {
+                check(
+                    fault.is_none(),
+                    format!("resource.{key}: of {name} {}", fault.unwrap_or_default()),
+                );
             }
         }
         let (exporter, jobs) = (&self.exporter, &self.jobs);
@@ -320,12 +398,27 @@ impl Scenario {
             ("delay_s", exporter.delay_s.1, exporter.delay_s.0, 3600.0),
             ("lost", exporter.lost, 0.0, 1.0),
         ] {
-            check(within(value, low, high), format!("exporter.{key}: {value} is not allowed; use {low} to {high}"));
+            check(
+                within(value, low, high),
+                format!("exporter.{key}: {value} is not allowed; use {low} to {high}"),
+            );
         }
-        check(within(jobs.base_s, 0.0, 3600.0), format!("jobs.base_s: {} is not allowed; use 0 to 3600", jobs.base_s));
-        check(within(jobs.in_flight, 1.0, 1e6), format!("jobs.in_flight: {} is not allowed; use 1 to 1000000", jobs.in_flight));
+        check(
+            within(jobs.base_s, 0.0, 3600.0),
+            format!("jobs.base_s: {} is not allowed; use 0 to 3600", jobs.base_s),
+        );
+        check(
+            within(jobs.in_flight, 1.0, 1e6),
+            format!(
+                "jobs.in_flight: {} is not allowed; use 1 to 1000000",
+                jobs.in_flight
+            ),
+        );
         let fault = jobs.demand.fault(0.0);
-        check(fault.is_none(), format!("jobs.demand: {}", fault.unwrap_or_default()));
+        check(
+            fault.is_none(),
+            format!("jobs.demand: {}", fault.unwrap_or_default()),
+        );
         if let Some(fault) = self.quota.as_ref().and_then(|quota| quota.rps.fault(1e-6)) {
             check(false, format!("quota.rps: {fault}"));
         }
@@ -333,7 +426,8 @@ impl Scenario {
             let name = &signal.name;
             match signal.source {
                 Source::Prometheus => check(
-                    self.resource_of(&signal.query).is_some_and(|(_, kind)| kind == signal.kind),
+                    self.resource_of(&signal.query)
+                        .is_some_and(|(_, kind)| kind == signal.kind),
                     format!(
                         "signal.query: {:?} of {name} is no series of this plant for its kind; use \"RESOURCE:load\" (kind load) or \
                          \"RESOURCE:p99\" (kind latency)",
@@ -341,10 +435,16 @@ impl Scenario {
                     ),
                 ),
                 Source::Feedback => check(
-                    self.quota.is_some() || matches!(signal.heard, Some(Heard::Latency | Heard::LatencyP99)),
+                    self.quota.is_some()
+                        || matches!(signal.heard, Some(Heard::Latency | Heard::LatencyP99)),
                     format!("signal.source: {name} needs a [quota], for nothing else refuses"),
                 ),
-                _ => check(false, format!("signal.source: of {name} is not simulated; use \"prometheus\" or \"feedback\"")),
+                _ => check(
+                    false,
+                    format!(
+                        "signal.source: of {name} is not simulated; use \"prometheus\" or \"feedback\""
+                    ),
+                ),
             }
         }
         faults

@@ -68,8 +68,15 @@ impl Score {
 
     /// Returns the mean of several scores; its peak too is a mean.
     pub fn mean(scores: &[Self]) -> Self {
-        let mean = |f: &dyn Fn(&Self) -> f64| scores.iter().map(f).sum::<f64>() / scores.len().max(1) as f64;
-        let maybe = |f: &dyn Fn(&Self) -> Option<f64>| scores.first().and_then(f).map(|_| mean(&|score| f(score).unwrap_or(0.0)));
+        let mean = |f: &dyn Fn(&Self) -> f64| {
+            scores.iter().map(f).sum::<f64>() / scores.len().max(1) as f64
+        };
+        let maybe = |f: &dyn Fn(&Self) -> Option<f64>| {
+            scores
+                .first()
+                .and_then(f)
+                .map(|_| mean(&|score| f(score).unwrap_or(0.0)))
+        };
         Self {
             overload_s: mean(&|s| s.overload_s),
             true_overload_s: mean(&|s| s.true_overload_s),
@@ -86,20 +93,37 @@ impl Score {
 
 /// Returns the seconds until the load had been high and was back; 0 if it never was high.
 fn back_s(after: &[&Second]) -> f64 {
-    let Some(high) = after.iter().position(|s| s.x >= BACK) else { return 0.0 };
-    let calm = |n: &usize| after[*n..(*n + BACK_S).min(after.len())].iter().all(|s| s.x < BACK);
+    let Some(high) = after.iter().position(|s| s.x >= BACK) else {
+        return 0.0;
+    };
+    let calm = |n: &usize| {
+        after[*n..(*n + BACK_S).min(after.len())]
+            .iter()
+            .all(|s| s.x < BACK)
+    };
     (high..after.len()).find(calm).unwrap_or(after.len()) as f64
 }
 
 fn recovered_s(after: &[&Second]) -> f64 {
     let recovered = |minute: &[&Second]| {
-        let of = |f: &dyn Fn(&Second) -> f64| minute.iter().map(|s| f(s)).sum::<f64>() / minute.len() as f64;
+        let of = |f: &dyn Fn(&Second) -> f64| {
+            minute.iter().map(|s| f(s)).sum::<f64>() / minute.len() as f64
+        };
         of(&|s| s.achieved.min(s.oracle)) >= RECOVERED * of(&|s| s.oracle) && of(&|s| s.x) < CALM
     };
     // Before the event is visible, everything looks recovered, so the search begins at the first
     // overload within ten minutes, if there is one.
-    let seen = after.iter().take(600).position(|s| s.x >= BACK).unwrap_or(0);
-    after.windows(60).enumerate().skip(seen).find(|(_, minute)| recovered(minute)).map_or(after.len(), |(n, _)| n) as f64
+    let seen = after
+        .iter()
+        .take(600)
+        .position(|s| s.x >= BACK)
+        .unwrap_or(0);
+    after
+        .windows(60)
+        .enumerate()
+        .skip(seen)
+        .find(|(_, minute)| recovered(minute))
+        .map_or(after.len(), |(n, _)| n) as f64
 }
 
 fn oscillation(seconds: &[Second]) -> f64 {

@@ -49,14 +49,26 @@ impl Weather {
                 let (mut walk, mut wander) = (normal(&mut rng), 0.0);
                 let step = resource.cost_walk / 3600f64.sqrt();
                 let bursts = bursts(&mut rng, resource.bursts_per_hour, seconds as f64);
-                let mut day = Day { background: Vec::new(), cost: Vec::new(), noise: Vec::new() };
+                let mut day = Day {
+                    background: Vec::new(),
+                    cost: Vec::new(),
+                    noise: Vec::new(),
+                };
                 for second in 0..seconds {
                     let t = second as f64;
                     walk = walk * keep + normal(&mut rng) * (1.0 - keep * keep).sqrt();
                     wander += step * normal(&mut rng);
-                    let burst = bursts.iter().filter(|&&at| t >= at && t < at + resource.burst_s).count() as f64 * resource.burst;
-                    day.background.push((resource.background.at(t) * (1.0 + resource.noise * walk) + burst).max(0.0));
-                    day.cost.push(resource.cost * resource.cost_factor.at(t) * f64::exp(wander));
+                    let burst = bursts
+                        .iter()
+                        .filter(|&&at| t >= at && t < at + resource.burst_s)
+                        .count() as f64
+                        * resource.burst;
+                    day.background.push(
+                        (resource.background.at(t) * (1.0 + resource.noise * walk) + burst)
+                            .max(0.0),
+                    );
+                    day.cost
+                        .push(resource.cost * resource.cost_factor.at(t) * f64::exp(wander));
                     if (second as u64).is_multiple_of(SAMPLE_S) {
                         day.noise.push((uniform(&mut rng), normal(&mut rng)));
                     }
@@ -65,7 +77,11 @@ impl Weather {
             })
             .collect();
         let durations = (0..seconds).map(|_| normal(&mut rng)).collect();
-        Self { days, scrapes: scrapes(scenario, &mut rng), durations }
+        Self {
+            days,
+            scrapes: scrapes(scenario, &mut rng),
+            durations,
+        }
     }
 }
 
@@ -74,7 +90,10 @@ fn scrapes(scenario: &Scenario, rng: &mut StdRng) -> Vec<Scrape> {
     let mut at = uniform(rng) * exporter.scrape_s;
     let mut scrapes = Vec::new();
     while at < scenario.duration_s as f64 {
-        let blind = exporter.outages.iter().any(|&(from, to)| at >= from && at < to);
+        let blind = exporter
+            .outages
+            .iter()
+            .any(|&(from, to)| at >= from && at < to);
         let lost = uniform(rng) < exporter.lost;
         let delay = exporter.delay_s.0 + uniform(rng) * (exporter.delay_s.1 - exporter.delay_s.0);
         scrapes.push((at, (!blind && !lost).then_some(at + delay)));

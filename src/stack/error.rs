@@ -90,10 +90,18 @@ pub enum Error {
 impl Error {
     /// Returns a function for `map_err` that adds the operation and its path.
     pub(super) fn io(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io { doing, path: path.to_path_buf(), source }
+        move |source| Self::Io {
+            doing,
+            path: path.to_path_buf(),
+            source,
+        }
     }
 }
 
 fn tail(log_tail: &str, log: &Path) -> String {
-    if log_tail.is_empty() { format!(" (log: {})", log.display()) } else { format!("\n{log_tail}\n(log: {})", log.display()) }
+    if log_tail.is_empty() {
+        format!(" (log: {})", log.display())
+    } else {
+        format!("\n{log_tail}\n(log: {})", log.display())
+    }
 }

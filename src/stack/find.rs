@@ -43,7 +43,10 @@ impl Program {
 
     /// Returns another program of the same package, beside this one.
     pub fn sibling(&self, name: &str) -> Self {
-        Self { path: self.path.with_file_name(name), library_path: self.library_path.clone() }
+        Self {
+            path: self.path.with_file_name(name),
+            library_path: self.library_path.clone(),
+        }
     }
 }
 
@@ -62,13 +65,34 @@ pub fn places(search_path: &[PathBuf]) -> Vec<Place> {
         return search_path.iter().map(|dir| plain(dir.clone())).collect();
     }
     let mut places: Vec<Place> = Vec::new();
-    places
-        .extend(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).filter(|dir| dir.is_absolute()).map(plain));
-    places.extend(["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin"].map(|dir| plain(dir.into())));
-    places.extend(newest_first(Path::new("/usr/lib/postgresql"), "").into_iter().map(|dir| plain(dir.join("bin"))));
-    places.extend(newest_first(Path::new("/usr"), "pgsql-").into_iter().map(|dir| plain(dir.join("bin"))));
-    for brew in ["/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt"] {
-        places.extend(newest_first(Path::new(brew), "postgresql@").into_iter().map(|dir| plain(dir.join("bin"))));
+    places.extend(
+        std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+            .filter(|dir| dir.is_absolute())
+            .map(plain),
+    );
+    places.extend(
+        ["/usr/local/bin", "/usr/bin", "/usr/local/sbin", "/usr/sbin"].map(|dir| plain(dir.into())),
+    );
+    places.extend(
+        newest_first(Path::new("/usr/lib/postgresql"), "")
+            .into_iter()
+            .map(|dir| plain(dir.join("bin"))),
+    );
+    places.extend(
+        newest_first(Path::new("/usr"), "pgsql-")
+            .into_iter()
+            .map(|dir| plain(dir.join("bin"))),
+    );
+    for brew in [
+        "/opt/homebrew/opt",
+        "/usr/local/opt",
+        "/home/linuxbrew/.linuxbrew/opt",
+    ] {
+        places.extend(
+            newest_first(Path::new(brew), "postgresql@")
+                .into_iter()
+                .map(|dir| plain(dir.join("bin"))),
+        );
         places.extend(
             ["postgresql", "redis", "valkey", "prometheus", "pgbouncer"]
                 .map(|name| plain(Path::new(brew).join(name).join("bin"))),
@@ -82,12 +106,23 @@ pub fn places(search_path: &[PathBuf]) -> Vec<Place> {
 
 /// Returns the directory into which `scripts/setup.sh` unpacks packages that it may not install.
 fn cache_dir() -> Option<PathBuf> {
-    let below = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
-    Some(below("XDG_CACHE_HOME").or_else(|| below("HOME").map(|home| home.join(".cache")))?.join("flyball"))
+    let below = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|dir| dir.is_absolute())
+    };
+    Some(
+        below("XDG_CACHE_HOME")
+            .or_else(|| below("HOME").map(|home| home.join(".cache")))?
+            .join("flyball"),
+    )
 }
 
 fn plain(dir: PathBuf) -> Place {
-    Place { dir, library_path: None }
+    Place {
+        dir,
+        library_path: None,
+    }
 }
 
 /// Returns the program directories of a tree of unpacked Debian packages, with the paths of its
@@ -96,25 +131,45 @@ fn unpacked(root: &Path) -> Vec<Place> {
     let mut libraries: Vec<PathBuf> = Vec::new();
     for lib in ["usr/lib", "lib"] {
         let lib = root.join(lib);
-        libraries.extend(entries(&lib).into_iter().filter(|name| name.ends_with("-linux-gnu")).map(|name| lib.join(name)));
+        libraries.extend(
+            entries(&lib)
+                .into_iter()
+                .filter(|name| name.ends_with("-linux-gnu"))
+                .map(|name| lib.join(name)),
+        );
     }
     let library_path = std::env::join_paths(&libraries).ok();
     let mut dirs = vec![root.join("usr/bin"), root.join("usr/sbin")];
-    dirs.extend(newest_first(&root.join("usr/lib/postgresql"), "").into_iter().map(|dir| dir.join("bin")));
-    dirs.into_iter().map(|dir| Place { dir, library_path: library_path.clone() }).collect()
+    dirs.extend(
+        newest_first(&root.join("usr/lib/postgresql"), "")
+            .into_iter()
+            .map(|dir| dir.join("bin")),
+    );
+    dirs.into_iter()
+        .map(|dir| Place {
+            dir,
+            library_path: library_path.clone(),
+        })
+        .collect()
 }
 
 /// Returns the subdirectories named `prefix` and a number, the largest number first.
 fn newest_first(dir: &Path, prefix: &str) -> Vec<PathBuf> {
-    let mut found: Vec<(u32, PathBuf)> =
-        entries(dir).into_iter().filter_map(|name| Some((name.strip_prefix(prefix)?.parse().ok()?, dir.join(&name)))).collect();
+    let mut found: Vec<(u32, PathBuf)> = entries(dir)
+        .into_iter()
+        .filter_map(|name| Some((name.strip_prefix(prefix)?.parse().ok()?, dir.join(&name))))
+        .collect();
     found.sort_by_key(|(number, _)| std::cmp::Reverse(*number));
     found.into_iter().map(|(_, path)| path).collect()
 }
 
 fn entries(dir: &Path) -> Vec<String> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
-    entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect()
 }
 
 /// Returns the first Postgres that is new enough, of the given major version if there is one.
@@ -125,22 +180,33 @@ pub fn postgres(places: &[Place], wanted_major: Option<u32>) -> Option<Postgres>
     let mut first = None;
     for program in all(places, &["postgres"]) {
         // Debian and others link the program into PATH; its companions are beside the real file.
-        let real = std::fs::canonicalize(&program.path).map_or(program.clone(), |path| Program { path, ..program });
-        let Some(major) = major_of(&real) else { continue };
+        let real = std::fs::canonicalize(&program.path)
+            .map_or(program.clone(), |path| Program { path, ..program });
+        let Some(major) = major_of(&real) else {
+            continue;
+        };
         if major < OLDEST_POSTGRES || !is_program(&real.sibling("initdb").path) {
             continue;
         }
         if wanted_major.is_none_or(|wanted| wanted == major) {
-            return Some(Postgres { program: real, major });
+            return Some(Postgres {
+                program: real,
+                major,
+            });
         }
-        first.get_or_insert(Postgres { program: real, major });
+        first.get_or_insert(Postgres {
+            program: real,
+            major,
+        });
     }
     first
 }
 
 /// Returns the first Redis or Valkey.
 pub fn redis(places: &[Place]) -> Option<Program> {
-    all(places, &["redis-server", "valkey-server"]).into_iter().next()
+    all(places, &["redis-server", "valkey-server"])
+        .into_iter()
+        .next()
 }
 
 /// Returns the first Prometheus.
@@ -159,7 +225,10 @@ fn all(places: &[Place], names: &[&str]) -> Vec<Program> {
         for place in places {
             let path = place.dir.join(name);
             if is_program(&path) {
-                found.push(Program { path, library_path: place.library_path.clone() });
+                found.push(Program {
+                    path,
+                    library_path: place.library_path.clone(),
+                });
             }
         }
     }
@@ -167,7 +236,8 @@ fn all(places: &[Place], names: &[&str]) -> Vec<Program> {
 }
 
 fn is_program(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    std::fs::metadata(path)
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
 }
 
 fn major_of(postgres: &Program) -> Option<u32> {
@@ -179,7 +249,9 @@ fn major_of(postgres: &Program) -> Option<u32> {
 /// (PostgreSQL) 17.2 (Debian 17.2-1)`.
 fn parse_major(text: &str) -> Option<u32> {
     let version = text.split_once("(PostgreSQL) ")?.1;
-    let end = version.find(|c: char| !c.is_ascii_digit()).unwrap_or(version.len());
+    let end = version
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(version.len());
     version[..end].parse().ok()
 }
 
@@ -187,16 +259,34 @@ fn parse_major(text: &str) -> Option<u32> {
 pub fn missing(postgres: bool, redis: bool, prometheus: bool) -> Error {
     let flags = [postgres, redis, prometheus];
     let pick = |names: [&'static str; 3]| {
-        names.into_iter().zip(flags).filter_map(|(name, missing)| missing.then_some(name)).collect::<Vec<_>>()
+        names
+            .into_iter()
+            .zip(flags)
+            .filter_map(|(name, missing)| missing.then_some(name))
+            .collect::<Vec<_>>()
     };
-    let what = pick(["PostgreSQL (15 or newer)", "Redis (or Valkey)", "Prometheus"]).join(", ");
+    let what = pick([
+        "PostgreSQL (15 or newer)",
+        "Redis (or Valkey)",
+        "Prometheus",
+    ])
+    .join(", ");
     let urls = pick(["DATABASE_URL", "REDIS_URL", "PROMETHEUS_URL"]).join(", ");
     let command = if cfg!(target_os = "macos") {
-        format!("brew install {}", pick(["postgresql@17", "redis", "prometheus"]).join(" "))
+        format!(
+            "brew install {}",
+            pick(["postgresql@17", "redis", "prometheus"]).join(" ")
+        )
     } else {
-        format!("sudo apt-get install -y {}", pick(["postgresql", "redis-server", "prometheus"]).join(" "))
+        format!(
+            "sudo apt-get install -y {}",
+            pick(["postgresql", "redis-server", "prometheus"]).join(" ")
+        )
     };
-    Error::NotFound { what, hint: format!("install with `{command}`, or set {urls}") }
+    Error::NotFound {
+        what,
+        hint: format!("install with `{command}`, or set {urls}"),
+    }
 }
 
 #[cfg(test)]
@@ -205,7 +295,10 @@ mod tests {
 
     #[test]
     fn the_major_version_is_read_from_released_and_unreleased_postgres() {
-        assert_eq!(parse_major("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"), Some(15));
+        assert_eq!(
+            parse_major("postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)\n"),
+            Some(15)
+        );
         assert_eq!(parse_major("postgres (PostgreSQL) 17.2\n"), Some(17));
         assert_eq!(parse_major("postgres (PostgreSQL) 19devel\n"), Some(19));
         assert_eq!(parse_major("PostgreSQL"), None);
@@ -216,7 +309,10 @@ mod tests {
     fn what_is_missing_is_named_in_one_line_with_the_command_that_helps() {
         let line = missing(true, false, true).to_string();
 
-        assert!(line.starts_with("PostgreSQL (15 or newer), Prometheus not found; install with `"), "{line}");
+        assert!(
+            line.starts_with("PostgreSQL (15 or newer), Prometheus not found; install with `"),
+            "{line}"
+        );
         assert!(line.contains("DATABASE_URL, PROMETHEUS_URL"), "{line}");
         assert!(!line.contains('\n') && !line.contains("redis"), "{line}");
     }

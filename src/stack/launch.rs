@@ -61,7 +61,12 @@ pub(super) struct Server {
 
 impl Server {
     pub fn new(technology: Box<dyn Technology>, layout: &Layout, user: &User) -> Self {
-        Self { technology, layout: layout.clone(), user: user.clone(), child: None }
+        Self {
+            technology,
+            layout: layout.clone(),
+            user: user.clone(),
+            child: None,
+        }
     }
 
     pub fn name(&self) -> &'static str {
@@ -84,11 +89,19 @@ impl Server {
                     self.stop().await;
                     let log = self.layout.log(self.name());
                     let log_tail = last_lines(&log, log_from);
-                    if ended && self.technology.worth_another_try(&log_tail) && Instant::now() < deadline {
+                    if ended
+                        && self.technology.worth_another_try(&log_tail)
+                        && Instant::now() < deadline
+                    {
                         sleep(Duration::from_millis(300)).await;
                         continue;
                     }
-                    return Err(Error::Start { server: self.name(), why, log_tail, log });
+                    return Err(Error::Start {
+                        server: self.name(),
+                        why,
+                        log_tail,
+                        log,
+                    });
                 }
             }
         }
@@ -100,7 +113,14 @@ impl Server {
         let log = open_log(&path)?;
         let log_from = log.metadata().map_or(0, |file| file.len());
         let mut command = self.technology.command();
-        prepare_command(&mut command, &self.user, &self.layout.data, &log, self.technology.stop_signal(), &path)?;
+        prepare_command(
+            &mut command,
+            &self.user,
+            &self.layout.data,
+            &log,
+            self.technology.stop_signal(),
+            &path,
+        )?;
         let program = PathBuf::from(command.get_program());
         let child = command.spawn().map_err(Error::io("starting", &program))?;
         let _ = fs::write(self.layout.pid(self.name()), format!("{}\n", child.id()));
@@ -119,7 +139,10 @@ impl Server {
                 return Err(format!("it ended with {status}"));
             }
             if Instant::now() >= deadline {
-                return Err(format!("not ready after {} s: {refused}", READY_WITHIN.as_secs()));
+                return Err(format!(
+                    "not ready after {} s: {refused}",
+                    READY_WITHIN.as_secs()
+                ));
             }
             sleep(Duration::from_millis(20)).await;
         }
@@ -140,7 +163,9 @@ impl Server {
 
     /// Asks the process to stop, waits, and kills it if it does not.
     pub async fn stop(&mut self) {
-        let Some(mut process) = self.child.take() else { return };
+        let Some(mut process) = self.child.take() else {
+            return;
+        };
         process.signal(self.technology.stop_signal());
         let stopped = async {
             while matches!(process.0.try_wait(), Ok(None)) {
@@ -148,7 +173,11 @@ impl Server {
             }
         };
         if timeout(STOPPED_WITHIN, stopped).await.is_err() {
-            eprintln!("flyball services: {} did not stop within {} s; killing it", self.name(), STOPPED_WITHIN.as_secs());
+            eprintln!(
+                "flyball services: {} did not stop within {} s; killing it",
+                self.name(),
+                STOPPED_WITHIN.as_secs()
+            );
         }
         drop(process);
         let _ = fs::remove_file(self.layout.pid(self.name()));
@@ -179,7 +208,12 @@ impl Drop for Process {
 }
 
 /// Runs a helper such as initdb to its end, in the same environment as the server.
-pub(super) async fn run_to_end(mut command: Command, name: &'static str, layout: &Layout, user: &User) -> Result<(), Error> {
+pub(super) async fn run_to_end(
+    mut command: Command,
+    name: &'static str,
+    layout: &Layout,
+    user: &User,
+) -> Result<(), Error> {
     let path = layout.log(name);
     let log = open_log(&path)?;
     let log_from = log.metadata().map_or(0, |file| file.len());
@@ -187,7 +221,11 @@ pub(super) async fn run_to_end(mut command: Command, name: &'static str, layout:
     let program = PathBuf::from(command.get_program());
     let mut process = Process(command.spawn().map_err(Error::io("starting", &program))?);
     let status = loop {
-        if let Some(status) = process.0.try_wait().map_err(Error::io("waiting for", &program))? {
+        if let Some(status) = process
+            .0
+            .try_wait()
+            .map_err(Error::io("waiting for", &program))?
+        {
             break status;
         }
         sleep(Duration::from_millis(10)).await;
@@ -195,7 +233,12 @@ pub(super) async fn run_to_end(mut command: Command, name: &'static str, layout:
     if status.success() {
         return Ok(());
     }
-    Err(Error::Start { server: name, why: format!("it ended with {status}"), log_tail: last_lines(&path, log_from), log: path })
+    Err(Error::Start {
+        server: name,
+        why: format!("it ended with {status}"),
+        log_tail: last_lines(&path, log_from),
+        log: path,
+    })
 }
 
 fn prepare_command(
@@ -213,7 +256,10 @@ fn prepare_command(
         }
     }
     let output = |log: &File| log.try_clone().map_err(Error::io("opening", log_path));
-    command.stdin(Stdio::null()).stdout(output(log)?).stderr(output(log)?);
+    command
+        .stdin(Stdio::null())
+        .stdout(output(log)?)
+        .stderr(output(log)?);
     // The servers' user may be unable to enter the supervisor's own working directory.
     command.current_dir(cwd).process_group(0);
     user.apply(command);
@@ -224,7 +270,10 @@ fn prepare_command(
 /// Makes the kernel signal the child when this thread ends; the supervisor spawns from its main
 /// thread only.
 #[cfg(target_os = "linux")]
-#[expect(unsafe_code, reason = "pre_exec has no safe form; between fork and exec only two system calls are made")]
+#[expect(
+    unsafe_code,
+    reason = "pre_exec has no safe form; between fork and exec only two system calls are made"
+)]
 fn die_with_us(command: &mut Command, signal: Signal) {
     let supervisor = Pid::from_raw(std::process::id().cast_signed());
     // SAFETY: both calls are plain system calls, and nothing is allocated.
@@ -233,7 +282,11 @@ fn die_with_us(command: &mut Command, signal: Signal) {
         command.pre_exec(move || {
             rustix::process::set_parent_process_death_signal(Some(signal))?;
             // The supervisor may have died before the line above.
-            if rustix::process::getppid() == supervisor { Ok(()) } else { Err(rustix::io::Errno::SRCH.into()) }
+            if rustix::process::getppid() == supervisor {
+                Ok(())
+            } else {
+                Err(rustix::io::Errno::SRCH.into())
+            }
         });
     }
 }
@@ -245,7 +298,11 @@ fn open_log(path: &Path) -> Result<File, Error> {
     if fs::metadata(path).is_ok_and(|file| file.len() > LOG_BYTES_MAX) {
         let _ = fs::rename(path, path.with_extension("log.old"));
     }
-    OpenOptions::new().create(true).append(true).open(path).map_err(Error::io("opening", path))
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(path)
+        .map_err(Error::io("opening", path))
 }
 
 /// Returns the last lines of a log, from a position on.
@@ -258,6 +315,9 @@ fn last_lines(path: &Path, from: u64) -> String {
         let _ = file.take(1 << 20).read_to_end(&mut text);
     }
     let text = String::from_utf8_lossy(&text);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect();
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }

@@ -21,7 +21,15 @@ pub const DATABASE_USER: &str = "flyball";
 pub const SUPERUSER: &str = "postgres";
 
 /// The names of all entries that a stack creates in DIR.
-pub const NAMES: [&str; 7] = ["lock", "log", "run", "postgres", "redis", "redis.conf", "prometheus"];
+pub const NAMES: [&str; 7] = [
+    "lock",
+    "log",
+    "run",
+    "postgres",
+    "redis",
+    "redis.conf",
+    "prometheus",
+];
 
 /// The URLs of the three servers: the one line that a supervisor prints when all are ready.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -52,7 +60,11 @@ impl Layout {
     /// Returns the layout of a directory, given by its canonical path.
     pub fn new(dir: &Path) -> Self {
         let sockets = PathBuf::from(format!("/tmp/flyball-{:016x}", hash(dir)));
-        Self { dir: dir.to_path_buf(), data: dir.to_path_buf(), sockets }
+        Self {
+            dir: dir.to_path_buf(),
+            data: dir.to_path_buf(),
+            sockets,
+        }
     }
 
     /// Returns the same layout with the data below `/var/lib/flyball`, for root, whose servers run
@@ -111,7 +123,10 @@ impl Layout {
     ///
     /// The port is named, because clients would otherwise take it from PGPORT.
     pub fn database_url(&self, database: &str) -> String {
-        format!("postgres://{DATABASE_USER}@localhost:5432/{database}?host={}", self.sockets.display())
+        format!(
+            "postgres://{DATABASE_USER}@localhost:5432/{database}?host={}",
+            self.sockets.display()
+        )
     }
 
     /// Returns the file that marks the data as made with a role of the URL that is no superuser.
@@ -127,7 +142,11 @@ impl Layout {
 
 /// Returns the superuser's form of a private Postgres' URL; another URL is returned unchanged.
 pub fn as_superuser(url: &str) -> String {
-    url.replacen(&format!("postgres://{DATABASE_USER}@localhost:5432/"), &format!("postgres://{SUPERUSER}@localhost:5432/"), 1)
+    url.replacen(
+        &format!("postgres://{DATABASE_USER}@localhost:5432/"),
+        &format!("postgres://{SUPERUSER}@localhost:5432/"),
+        1,
+    )
 }
 
 /// Returns the FNV-1a hash of the path's bytes: short, and the same in every build and on every
@@ -137,7 +156,9 @@ fn hash(path: &Path) -> u64 {
     path.as_os_str()
         .as_bytes()
         .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+        .fold(0xcbf2_9ce4_8422_2325, |h, byte| {
+            (h ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        })
 }
 
 /// Returns the settings of the private Postgres, as `-c name=value`.
@@ -219,13 +240,22 @@ pub fn prometheus_config(layout: &Layout, scrape_interval_ms: u64) -> String {
 
 /// Returns a path in double quotes; both Redis and YAML read backslash escapes in them.
 fn quoted(path: &Path) -> String {
-    format!("\"{}\"", path.display().to_string().replace('\\', "\\\\").replace('"', "\\\""))
+    format!(
+        "\"{}\"",
+        path.display()
+            .to_string()
+            .replace('\\', "\\\\")
+            .replace('"', "\\\"")
+    )
 }
 
 /// Reads `2s`, `500ms` or `1m` as milliseconds, from 100 ms to an hour.
 pub fn parse_interval_ms(text: &str) -> Result<u64, String> {
-    let wrong =
-        || format!("{text:?} is not an interval: use a whole number and a unit, from 100ms to 60m, for example 500ms, 5s or 1m");
+    let wrong = || {
+        format!(
+            "{text:?} is not an interval: use a whole number and a unit, from 100ms to 60m, for example 500ms, 5s or 1m"
+        )
+    };
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let unit_ms = match unit {
@@ -234,8 +264,16 @@ pub fn parse_interval_ms(text: &str) -> Result<u64, String> {
         "m" => 60_000,
         _ => return Err(wrong()),
     };
-    let ms = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit_ms)).ok_or_else(wrong)?;
-    if (100..=3_600_000).contains(&ms) { Ok(ms) } else { Err(wrong()) }
+    let ms = number
+        .parse::<u64>()
+        .ok()
+        .and_then(|n| n.checked_mul(unit_ms))
+        .ok_or_else(wrong)?;
+    if (100..=3_600_000).contains(&ms) {
+        Ok(ms)
+    } else {
+        Err(wrong())
+    }
 }
 
 #[cfg(test)]
@@ -248,7 +286,10 @@ mod tests {
 
         let layout = Layout::new(&deep);
 
-        for socket in [layout.redis_socket(), layout.sockets.join(".s.PGSQL.5432.lock")] {
+        for socket in [
+            layout.redis_socket(),
+            layout.sockets.join(".s.PGSQL.5432.lock"),
+        ] {
             assert!(socket.as_os_str().len() < 60, "{}", socket.display());
         }
         assert_ne!(layout.sockets, Layout::new(Path::new("/another")).sockets);
@@ -257,7 +298,10 @@ mod tests {
 
     #[test]
     fn the_hash_of_a_path_never_changes_between_builds() {
-        assert_eq!(Layout::new(Path::new("/srv/flyball")).sockets, Path::new("/tmp/flyball-63de58e8247aec9c"));
+        assert_eq!(
+            Layout::new(Path::new("/srv/flyball")).sockets,
+            Path::new("/tmp/flyball-63de58e8247aec9c")
+        );
     }
 
     #[test]
@@ -265,7 +309,10 @@ mod tests {
         let layout = Layout::new(Path::new("/srv/two words/a\"b"));
 
         assert!(redis_config(&layout, true).contains(r#"dir "/srv/two words/a\"b/redis""#));
-        assert!(prometheus_config(&layout, 5_000).contains(r#"- "/srv/two words/a\"b/prometheus/targets/*.json""#));
+        assert!(
+            prometheus_config(&layout, 5_000)
+                .contains(r#"- "/srv/two words/a\"b/prometheus/targets/*.json""#)
+        );
     }
 
     #[test]
@@ -281,8 +328,25 @@ mod tests {
         assert_eq!(parse_interval_ms("500ms"), Ok(500));
         assert_eq!(parse_interval_ms("2s"), Ok(2_000));
         assert_eq!(parse_interval_ms("1m"), Ok(60_000));
-        for text in ["", "s", "5", "0s", "99ms", "61m", "1.5s", "-1s", "5 s", "5h", "99999999999999999999s"] {
-            assert!(parse_interval_ms(text).unwrap_err().contains("use a whole number and a unit"), "{text}");
+        for text in [
+            "",
+            "s",
+            "5",
+            "0s",
+            "99ms",
+            "61m",
+            "1.5s",
+            "-1s",
+            "5 s",
+            "5h",
+            "99999999999999999999s",
+        ] {
+            assert!(
+                parse_interval_ms(text)
+                    .unwrap_err()
+                    .contains("use a whole number and a unit"),
+                "{text}"
+            );
         }
     }
 }

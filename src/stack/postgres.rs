@@ -35,11 +35,20 @@ pub(super) struct Postgres {
 /// Returns the Postgres that fits the data, or the first one if there are no data yet.
 pub(super) fn find(places: &[Place], layout: &Layout) -> Result<Option<find::Postgres>, Error> {
     let data = layout.postgres_data();
-    let made_by = fs::read_to_string(data.join("PG_VERSION")).ok().map(|text| text.trim().to_owned());
-    let found = find::postgres(places, made_by.as_ref().and_then(|version| version.parse().ok()));
+    let made_by = fs::read_to_string(data.join("PG_VERSION"))
+        .ok()
+        .map(|text| text.trim().to_owned());
+    let found = find::postgres(
+        places,
+        made_by.as_ref().and_then(|version| version.parse().ok()),
+    );
     match (found, made_by) {
         (Some(found), Some(made_by)) if found.major.to_string() != made_by => {
-            Err(Error::WrongMajor { data, made_by, found: found.major })
+            Err(Error::WrongMajor {
+                data,
+                made_by,
+                found: found.major,
+            })
         }
         (found, _) => Ok(found),
     }
@@ -50,7 +59,12 @@ pub(super) fn find(places: &[Place], layout: &Layout) -> Result<Option<find::Pos
 impl Postgres {
     pub fn new(found: find::Postgres, layout: &Layout, user: &User, fsync: bool) -> Self {
         debug_assert!(found.major >= OLDEST_POSTGRES);
-        Self { found, layout: layout.clone(), user: user.clone(), fsync }
+        Self {
+            found,
+            layout: layout.clone(),
+            user: user.clone(),
+            fsync,
+        }
     }
 
     /// Creates the data directory, under another name until it is complete.
@@ -58,17 +72,33 @@ impl Postgres {
         let data = self.layout.postgres_data();
         let roles = self.layout.postgres_roles();
         if data.join("PG_VERSION").exists() {
-            return if roles.exists() { Ok(()) } else { Err(Error::SuperuserClients { data, role: DATABASE_USER }) };
+            return if roles.exists() {
+                Ok(())
+            } else {
+                Err(Error::SuperuserClients {
+                    data,
+                    role: DATABASE_USER,
+                })
+            };
         }
         let new = data.with_extension("new");
         let _ = fs::remove_dir_all(&new);
         let mut initdb = self.found.program.sibling("initdb").command();
-        initdb.arg("-D").arg(&new).args(["-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--locale=C"]);
+        initdb.arg("-D").arg(&new).args([
+            "-U",
+            SUPERUSER,
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+        ]);
         if !self.fsync {
             initdb.arg("--no-sync");
         }
         run_to_end(initdb, "initdb", &self.layout, &self.user).await?;
-        fs::write(&roles, format!("{SUPERUSER} {DATABASE_USER}\n")).map_err(Error::io("writing", &roles))?;
+        fs::write(&roles, format!("{SUPERUSER} {DATABASE_USER}\n"))
+            .map_err(Error::io("writing", &roles))?;
         fs::rename(&new, &data).map_err(Error::io("renaming to", &data))
     }
 
@@ -76,11 +106,19 @@ impl Postgres {
         let url = as_superuser(&self.layout.database_url("postgres"));
         let options = PgConnectOptions::from_str(&url)?.disable_statement_logging();
         let mut connection = options.connect().await?;
-        if !sqlx::query_scalar::<_, bool>(ROLE_EXISTS).fetch_one(&mut connection).await? {
+        if !sqlx::query_scalar::<_, bool>(ROLE_EXISTS)
+            .fetch_one(&mut connection)
+            .await?
+        {
             sqlx::raw_sql(CREATE_ROLE).execute(&mut connection).await?;
         }
-        if !sqlx::query_scalar::<_, bool>(DATABASE_EXISTS).fetch_one(&mut connection).await? {
-            sqlx::raw_sql(CREATE_DATABASE).execute(&mut connection).await?;
+        if !sqlx::query_scalar::<_, bool>(DATABASE_EXISTS)
+            .fetch_one(&mut connection)
+            .await?
+        {
+            sqlx::raw_sql(CREATE_DATABASE)
+                .execute(&mut connection)
+                .await?;
         }
         connection.close().await
     }
@@ -98,9 +136,15 @@ impl Technology for Postgres {
     fn prepare(&mut self) -> Step<'_, Result<(), Error>> {
         Box::pin(async {
             let home = self.layout.home("postgres");
-            self.user.own_private_dir(&home, "start as that user, or remove it with --wipe as its owner")?;
+            self.user.own_private_dir(
+                &home,
+                "start as that user, or remove it with --wipe as its owner",
+            )?;
             self.init().await?;
-            let (data, pid_file) = (&self.layout.data, self.layout.postgres_data().join("postmaster.pid"));
+            let (data, pid_file) = (
+                &self.layout.data,
+                self.layout.postgres_data().join("postmaster.pid"),
+            );
             stop_orphan(&pid_file, data, self.stop_signal()).await;
             // Postgres itself removes a file whose process is gone, but would take another process
             // with that id for its own.
@@ -126,8 +170,11 @@ impl Technology for Postgres {
 
     fn ready(&self) -> Step<'_, Result<(), String>> {
         Box::pin(async {
-            self.create_database().await.map_err(|error| error.to_string())?;
-            let options = PgConnectOptions::from_str(&self.url()).map_err(|error| error.to_string())?;
+            self.create_database()
+                .await
+                .map_err(|error| error.to_string())?;
+            let options =
+                PgConnectOptions::from_str(&self.url()).map_err(|error| error.to_string())?;
             let connection = options.connect().await.map_err(|error| error.to_string())?;
             connection.close().await.map_err(|error| error.to_string())
         })

@@ -29,17 +29,34 @@ pub(super) struct Prometheus {
 // === impl Prometheus ===
 
 impl Prometheus {
-    pub fn new(program: Program, layout: &Layout, user: &User, scrape_interval_ms: u64) -> Result<Self, Error> {
-        let port = free_port().map_err(Error::io("looking for a free port on", "127.0.0.1".as_ref()))?;
+    pub fn new(
+        program: Program,
+        layout: &Layout,
+        user: &User,
+        scrape_interval_ms: u64,
+    ) -> Result<Self, Error> {
+        let port = free_port().map_err(Error::io(
+            "looking for a free port on",
+            "127.0.0.1".as_ref(),
+        ))?;
         let (layout, user) = (layout.clone(), user.clone());
-        Ok(Self { program, layout, user, scrape_interval_ms, port, answered: Cell::new(false) })
+        Ok(Self {
+            program,
+            layout,
+            user,
+            scrape_interval_ms,
+            port,
+            answered: Cell::new(false),
+        })
     }
 
     /// Returns the first line of the answer. Written by hand, because an HTTPS client needs the
     /// machine's certificates and heeds its proxies, and neither matters for a server on loopback.
     async fn ask_ready(&self) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
-        stream.write_all(b"GET /-/ready HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n").await?;
+        stream
+            .write_all(b"GET /-/ready HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+            .await?;
         let mut status = String::new();
         BufReader::new(stream).read_line(&mut status).await?;
         Ok(status.trim_end().to_owned())
@@ -67,9 +84,16 @@ impl Technology for Prometheus {
             for dir in [&home, &self.layout.targets_dir(), &self.layout.rules_dir()] {
                 open_dir(dir)?;
             }
-            self.user.own_private_dir(&home.join("data"), "start as that user, or remove it with --wipe as its owner")?;
+            self.user.own_private_dir(
+                &home.join("data"),
+                "start as that user, or remove it with --wipe as its owner",
+            )?;
             let config = self.layout.prometheus_config();
-            fs::write(&config, prometheus_config(&self.layout, self.scrape_interval_ms)).map_err(Error::io("writing", &config))
+            fs::write(
+                &config,
+                prometheus_config(&self.layout, self.scrape_interval_ms),
+            )
+            .map_err(Error::io("writing", &config))
         })
     }
 
@@ -82,7 +106,10 @@ impl Technology for Prometheus {
         let mut command = self.program.command();
         command
             .arg(flag("--config.file=", self.layout.prometheus_config()))
-            .arg(flag("--storage.tsdb.path=", self.layout.home("prometheus").join("data")))
+            .arg(flag(
+                "--storage.tsdb.path=",
+                self.layout.home("prometheus").join("data"),
+            ))
             .arg("--storage.tsdb.retention.time=7d")
             .arg(format!("--web.listen-address=127.0.0.1:{}", self.port));
         command

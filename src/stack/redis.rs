@@ -23,7 +23,12 @@ pub(super) struct Redis {
 
 impl Redis {
     pub fn new(program: Program, layout: &Layout, user: &User, fsync: bool) -> Self {
-        Self { program, layout: layout.clone(), user: user.clone(), fsync }
+        Self {
+            program,
+            layout: layout.clone(),
+            user: user.clone(),
+            fsync,
+        }
     }
 
     async fn ping(&self) -> redis::RedisResult<()> {
@@ -45,10 +50,14 @@ impl Technology for Redis {
     fn prepare(&mut self) -> Step<'_, Result<(), Error>> {
         Box::pin(async {
             let home = self.layout.home("redis");
-            self.user.own_private_dir(&home, "start as that user, or remove it with --wipe as its owner")?;
+            self.user.own_private_dir(
+                &home,
+                "start as that user, or remove it with --wipe as its owner",
+            )?;
             // The file is beside the home and not in it, because Redis needs no right to change it.
             let config = home.with_extension("conf");
-            fs::write(&config, redis_config(&self.layout, self.fsync)).map_err(Error::io("writing", &config))
+            fs::write(&config, redis_config(&self.layout, self.fsync))
+                .map_err(Error::io("writing", &config))
         })
     }
 

@@ -81,20 +81,26 @@ pub struct Running {
 pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
     let program = match &options.program {
         Some(program) => program.clone(),
-        None => std::env::current_exe().map_err(Error::io("finding the running executable for", dir))?,
+        None => {
+            std::env::current_exe().map_err(Error::io("finding the running executable for", dir))?
+        }
     };
     let mut command = Command::new(&program);
     command.arg("services").arg("--dir").arg(dir);
-    command.arg("--scrape-interval").arg(format!("{}ms", options.scrape_interval_ms));
+    command
+        .arg("--scrape-interval")
+        .arg(format!("{}ms", options.scrape_interval_ms));
     command.args(["--fsync", if options.fsync { "on" } else { "off" }]);
     if options.ephemeral {
         command.arg("--ephemeral");
     }
     // URLs go by the environment and not by arguments: a URL may hold a password, and every user of
     // the machine can read arguments.
-    for (name, url) in
-        [("DATABASE_URL", &options.database_url), ("REDIS_URL", &options.redis_url), ("PROMETHEUS_URL", &options.prometheus_url)]
-    {
+    for (name, url) in [
+        ("DATABASE_URL", &options.database_url),
+        ("REDIS_URL", &options.redis_url),
+        ("PROMETHEUS_URL", &options.prometheus_url),
+    ] {
         match url {
             Some(url) => command.env(name, url),
             None => command.env_remove(name),
@@ -102,23 +108,45 @@ pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
     }
     // A group of its own: a Ctrl-C at the terminal goes to this process, which stops the servers
     // when it is done with them.
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .process_group(0);
     if let Some(said) = &options.said {
         command.stderr(File::create(said).map_err(Error::io("creating", said))?);
     }
     let mut child = command.spawn().map_err(Error::io("starting", &program))?;
     let stdin = child.stdin.take();
-    let Some(stdout) = child.stdout.take() else { unreachable!("standard output was asked for above") };
+    let Some(stdout) = child.stdout.take() else {
+        unreachable!("standard output was asked for above")
+    };
     let mut stdout = BufReader::new(stdout);
     let mut line = String::new();
-    let urls = stdout.read_line(&mut line).ok().and_then(|_| serde_json::from_str(&line).ok());
+    let urls = stdout
+        .read_line(&mut line)
+        .ok()
+        .and_then(|_| serde_json::from_str(&line).ok());
     match urls {
-        Some(urls) => Ok(Running { urls, child, stdin, stdout }),
+        Some(urls) => Ok(Running {
+            urls,
+            child,
+            stdin,
+            stdout,
+        }),
         None => {
             drop(stdin);
-            let status = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
-            let said = options.said.as_ref().and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
-            Err(Error::Supervisor { status, said: said.trim().to_owned() })
+            let status = child
+                .wait()
+                .map_or_else(|error| error.to_string(), |status| status.to_string());
+            let said = options
+                .said
+                .as_ref()
+                .and_then(|path| std::fs::read_to_string(path).ok())
+                .unwrap_or_default();
+            Err(Error::Supervisor {
+                status,
+                said: said.trim().to_owned(),
+            })
         }
     }
 }
@@ -145,14 +173,16 @@ impl Running {
     fn tell(&mut self, verb: &str, part: Part) -> Result<(), Error> {
         let mut answer = String::new();
         let told = match &mut self.stdin {
-            Some(stdin) => writeln!(stdin, "{verb} {}", part.name()).and_then(|()| self.stdout.read_line(&mut answer)),
+            Some(stdin) => writeln!(stdin, "{verb} {}", part.name())
+                .and_then(|()| self.stdout.read_line(&mut answer)),
             None => Ok(0),
         };
         match told {
             Ok(_) if answer.starts_with("{\"st") => Ok(()),
-            _ => {
-                Err(Error::Supervisor { status: format!("no success at {verb} {}", part.name()), said: answer.trim().to_owned() })
-            }
+            _ => Err(Error::Supervisor {
+                status: format!("no success at {verb} {}", part.name()),
+                said: answer.trim().to_owned(),
+            }),
         }
     }
 }

@@ -18,7 +18,11 @@ pub(super) struct Stop {
 
 impl Stop {
     pub fn new() -> io::Result<Self> {
-        let signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?, signal(SignalKind::hangup())?];
+        let signals = [
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ];
         let (sender, lines) = mpsc::unbounded_channel();
         // A thread of its own, because a blocking read cannot be cancelled and must not keep the
         // process alive.
@@ -30,7 +34,11 @@ impl Stop {
                 }
             }
         });
-        Ok(Self { signals, lines, kept: VecDeque::new() })
+        Ok(Self {
+            signals,
+            lines,
+            kept: VecDeque::new(),
+        })
     }
 
     /// Returns the next command, or `None` at the end. Cancelling it loses nothing.

@@ -52,13 +52,19 @@ pub struct Settings {
 /// To be called outside any runtime from the main thread, because the kernel ends the servers when
 /// the thread that started them ends.
 pub fn run(settings: &Settings) -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(Error::io("starting a runtime for", &settings.dir))?.block_on(supervise(settings))
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime
+        .map_err(Error::io("starting a runtime for", &settings.dir))?
+        .block_on(supervise(settings))
 }
 
 /// Removes the data of a stack, including data moved outside its directory.
 pub fn wipe(dir: &Path) -> Result<(), Error> {
-    let Ok(dir) = fs::canonicalize(dir) else { return Ok(()) };
+    let Ok(dir) = fs::canonicalize(dir) else {
+        return Ok(());
+    };
     let layout = Layout::new(&dir);
     let _lock = unix::lock(&layout)?;
     remove(&layout)
@@ -139,19 +145,35 @@ fn settle(layout: Layout) -> Result<(Layout, User), Error> {
     let moved = layout.moved();
     let user = User::choose(&moved)?;
     unix::open_dir(&moved.data)?;
-    say(&format!("user {} cannot enter {}; the data are in {}", user.name, moved.dir.display(), moved.data.display()));
+    say(&format!(
+        "user {} cannot enter {}; the data are in {}",
+        user.name,
+        moved.dir.display(),
+        moved.data.display()
+    ));
     Ok((moved, user))
 }
 
 /// Returns the servers to start, Postgres first. One error names all missing ones.
 fn choose(settings: &Settings, layout: &Layout, user: &User) -> Result<Vec<Server>, Error> {
     let places = find::places(&settings.search_path);
-    let (need_postgres, need_redis, need_prometheus) =
-        (settings.database_url.is_none(), settings.redis_url.is_none(), settings.prometheus_url.is_none());
-    let postgres = if need_postgres { postgres::find(&places, layout)? } else { None };
+    let (need_postgres, need_redis, need_prometheus) = (
+        settings.database_url.is_none(),
+        settings.redis_url.is_none(),
+        settings.prometheus_url.is_none(),
+    );
+    let postgres = if need_postgres {
+        postgres::find(&places, layout)?
+    } else {
+        None
+    };
     let redis = need_redis.then(|| find::redis(&places)).flatten();
     let prometheus = need_prometheus.then(|| find::prometheus(&places)).flatten();
-    let missing = (need_postgres && postgres.is_none(), need_redis && redis.is_none(), need_prometheus && prometheus.is_none());
+    let missing = (
+        need_postgres && postgres.is_none(),
+        need_redis && redis.is_none(),
+        need_prometheus && prometheus.is_none(),
+    );
     if missing != (false, false, false) {
         return Err(find::missing(missing.0, missing.1, missing.2));
     }
@@ -159,12 +181,24 @@ fn choose(settings: &Settings, layout: &Layout, user: &User) -> Result<Vec<Serve
     user.own_private_dir(&layout.sockets, "remove it, or start as that user")?;
     let mut servers = Vec::new();
     if let Some(found) = postgres {
-        say(&format!("postgres {} is {}", found.major, found.program.path.display()));
-        servers.push(Server::new(Box::new(Postgres::new(found, layout, user, settings.fsync)), layout, user));
+        say(&format!(
+            "postgres {} is {}",
+            found.major,
+            found.program.path.display()
+        ));
+        servers.push(Server::new(
+            Box::new(Postgres::new(found, layout, user, settings.fsync)),
+            layout,
+            user,
+        ));
     }
     if let Some(program) = redis {
         say(&format!("redis is {}", program.path.display()));
-        servers.push(Server::new(Box::new(Redis::new(program, layout, user, settings.fsync)), layout, user));
+        servers.push(Server::new(
+            Box::new(Redis::new(program, layout, user, settings.fsync)),
+            layout,
+            user,
+        ));
     }
     if let Some(program) = prometheus {
         say(&format!("prometheus is {}", program.path.display()));
@@ -182,25 +216,44 @@ async fn start_all(servers: &mut [Server]) -> Result<bool, Error> {
 
 fn urls(settings: &Settings, layout: &Layout, servers: &[Server]) -> Urls {
     let url = |given: &Option<String>, name| {
-        let ours = || servers.iter().find(|server| server.name() == name).map(|server| server.technology.url());
+        let ours = || {
+            servers
+                .iter()
+                .find(|server| server.name() == name)
+                .map(|server| server.technology.url())
+        };
         given.clone().or_else(ours).unwrap_or_default()
     };
     Urls {
         database_url: url(&settings.database_url, "postgres"),
         redis_url: url(&settings.redis_url, "redis"),
         prometheus_url: url(&settings.prometheus_url, "prometheus"),
-        targets_dir: settings.prometheus_url.is_none().then(|| layout.targets_dir()),
+        targets_dir: settings
+            .prometheus_url
+            .is_none()
+            .then(|| layout.targets_dir()),
     }
 }
 
 fn remove(layout: &Layout) -> Result<(), Error> {
     let moved = layout.clone().moved();
     let mut doomed = vec![layout.sockets.clone(), moved.data];
-    doomed.extend(NAMES.iter().filter(|name| **name != "lock").map(|name| layout.dir.join(name)));
+    doomed.extend(
+        NAMES
+            .iter()
+            .filter(|name| **name != "lock")
+            .map(|name| layout.dir.join(name)),
+    );
     for path in doomed {
-        let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        let removed = if path.is_dir() {
+            fs::remove_dir_all(&path)
+        } else {
+            fs::remove_file(&path)
+        };
         match removed {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(Error::io("removing", &path)(error)),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::io("removing", &path)(error));
+            }
             _ => {}
         }
     }

@@ -39,20 +39,30 @@ impl User {
                 step_down: false,
             });
         }
-        let passwd = fs::read_to_string("/etc/passwd").map_err(Error::io("reading", Path::new("/etc/passwd")))?;
+        let passwd = fs::read_to_string("/etc/passwd")
+            .map_err(Error::io("reading", Path::new("/etc/passwd")))?;
         if let Ok(home) = fs::metadata(layout.home("postgres"))
             && home.uid() != 0
         {
-            let name = users(&passwd).find(|user| user.uid == home.uid()).map_or(home.uid().to_string(), |user| user.name);
-            return Ok(Self { uid: home.uid(), gid: home.gid(), name, step_down: true });
+            let name = users(&passwd)
+                .find(|user| user.uid == home.uid())
+                .map_or(home.uid().to_string(), |user| user.name);
+            return Ok(Self {
+                uid: home.uid(),
+                gid: home.gid(),
+                name,
+                step_down: true,
+            });
         }
         let named = |wanted: &str| users(&passwd).find(|user| user.name == wanted);
-        Ok(named("postgres").or_else(|| named("nobody")).unwrap_or(Self {
-            uid: 65_534,
-            gid: 65_534,
-            name: "65534".to_owned(),
-            step_down: true,
-        }))
+        Ok(named("postgres")
+            .or_else(|| named("nobody"))
+            .unwrap_or(Self {
+                uid: 65_534,
+                gid: 65_534,
+                name: "65534".to_owned(),
+                step_down: true,
+            }))
     }
 
     /// Makes a command run as this user. Functions set with `pre_exec` run after the change of
@@ -68,8 +78,14 @@ impl User {
     /// modes.
     pub fn can_enter(&self, dir: &Path) -> bool {
         let mut command = Command::new("/bin/sh");
-        command.args(["-c", "cd -- \"$1\"", "sh"]).arg(dir).current_dir("/");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command
+            .args(["-c", "cd -- \"$1\"", "sh"])
+            .arg(dir)
+            .current_dir("/");
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
         self.apply(&mut command);
         command.status().is_ok_and(|status| status.success())
     }
@@ -80,18 +96,23 @@ impl User {
     /// The check matters in /tmp, where any user may have created it before.
     pub fn own_private_dir(&self, dir: &Path, help: &'static str) -> Result<(), Error> {
         match DirBuilder::new().mode(0o700).create(dir) {
-            Ok(()) if self.step_down => {
-                lchown(dir, Some(self.uid), Some(self.gid)).map_err(Error::io("changing the owner of", dir))?
-            }
+            Ok(()) if self.step_down => lchown(dir, Some(self.uid), Some(self.gid))
+                .map_err(Error::io("changing the owner of", dir))?,
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(Error::io("creating", dir)(error)),
         }
         let found = fs::symlink_metadata(dir).map_err(Error::io("looking at", dir))?;
         if !found.is_dir() || found.uid() != self.uid {
-            return Err(Error::NotOurs { path: dir.to_path_buf(), owner: found.uid(), wanted: self.uid, help });
+            return Err(Error::NotOurs {
+                path: dir.to_path_buf(),
+                owner: found.uid(),
+                wanted: self.uid,
+                help,
+            });
         }
-        fs::set_permissions(dir, Permissions::from_mode(0o700)).map_err(Error::io("setting the mode of", dir))
+        fs::set_permissions(dir, Permissions::from_mode(0o700))
+            .map_err(Error::io("setting the mode of", dir))
     }
 }
 
@@ -102,15 +123,25 @@ fn users(passwd: &str) -> impl Iterator<Item = User> + '_ {
         let (name, _password) = (fields.next()?, fields.next()?);
         // macOS writes the id of the user nobody as -2.
         let mut id = || fields.next()?.parse::<i64>().ok().map(|id| id as u32);
-        Some(User { name: name.to_owned(), uid: id()?, gid: id()?, step_down: true })
+        Some(User {
+            name: name.to_owned(),
+            uid: id()?,
+            gid: id()?,
+            step_down: true,
+        })
     })
 }
 
 /// Creates a directory that every user may enter and that the supervisor owns.
 pub(super) fn open_dir(dir: &Path) -> Result<(), Error> {
     fs::create_dir_all(dir).map_err(Error::io("creating", dir))?;
-    if fs::metadata(dir).map_err(Error::io("looking at", dir))?.uid() == geteuid().as_raw() {
-        fs::set_permissions(dir, Permissions::from_mode(0o755)).map_err(Error::io("setting the mode of", dir))?;
+    if fs::metadata(dir)
+        .map_err(Error::io("looking at", dir))?
+        .uid()
+        == geteuid().as_raw()
+    {
+        fs::set_permissions(dir, Permissions::from_mode(0o755))
+            .map_err(Error::io("setting the mode of", dir))?;
     }
     Ok(())
 }
@@ -123,11 +154,20 @@ pub(super) fn open_dir(dir: &Path) -> Result<(), Error> {
 pub(super) fn let_enter(layout: &Layout) -> Result<(), Error> {
     let dir = &layout.dir;
     let entries = fs::read_dir(dir).map_err(Error::io("looking into", dir))?;
-    if !entries.flatten().all(|entry| entry.file_name().to_str().is_some_and(|name| NAMES.contains(&name))) {
+    if !entries.flatten().all(|entry| {
+        entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| NAMES.contains(&name))
+    }) {
         return Ok(());
     }
-    let mode = fs::metadata(dir).map_err(Error::io("looking at", dir))?.permissions().mode();
-    fs::set_permissions(dir, Permissions::from_mode(mode | 0o011)).map_err(Error::io("setting the mode of", dir))
+    let mode = fs::metadata(dir)
+        .map_err(Error::io("looking at", dir))?
+        .permissions()
+        .mode();
+    fs::set_permissions(dir, Permissions::from_mode(mode | 0o011))
+        .map_err(Error::io("setting the mode of", dir))
 }
 
 /// Takes the lock of a directory, for as long as the file stays open.
@@ -144,12 +184,20 @@ pub(super) fn lock(layout: &Layout) -> Result<File, Error> {
     match file.try_lock() {
         Ok(()) => {}
         Err(fs::TryLockError::WouldBlock) => {
-            let pid = fs::read_to_string(&path).unwrap_or_default().trim().to_owned();
-            return Err(Error::InUse { dir: layout.dir.clone(), pid });
+            let pid = fs::read_to_string(&path)
+                .unwrap_or_default()
+                .trim()
+                .to_owned();
+            return Err(Error::InUse {
+                dir: layout.dir.clone(),
+                pid,
+            });
         }
         Err(fs::TryLockError::Error(error)) => return Err(Error::io("locking", &path)(error)),
     }
-    file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id())).map_err(Error::io("writing", &path))?;
+    file.set_len(0)
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
+        .map_err(Error::io("writing", &path))?;
     Ok(file)
 }
 
@@ -175,11 +223,21 @@ pub(super) async fn stop_orphan(pid_file: &Path, data: &Path, signal: Signal) {
 /// Returns true if the process in the file lives but does not serve this stack's data, because its
 /// id was reused.
 pub(super) fn pid_was_reused(pid_file: &Path, data: &Path) -> bool {
-    pid_in(pid_file).is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH) && !serves(pid, data))
+    pid_in(pid_file).is_some_and(|pid| {
+        test_kill_process(pid) != Err(rustix::io::Errno::SRCH) && !serves(pid, data)
+    })
 }
 
 fn pid_in(file: &Path) -> Option<Pid> {
-    Pid::from_raw(fs::read_to_string(file).ok()?.lines().next()?.trim().parse().ok()?)
+    Pid::from_raw(
+        fs::read_to_string(file)
+            .ok()?
+            .lines()
+            .next()?
+            .trim()
+            .parse()
+            .ok()?,
+    )
 }
 
 fn serves(pid: Pid, data: &Path) -> bool {
@@ -191,15 +249,26 @@ fn command_line(pid: Pid) -> String {
     if let Ok(bytes) = fs::read(proc) {
         return String::from_utf8_lossy(&bytes).replace('\0', " ");
     }
-    let ps = Command::new("ps").args(["-ww", "-o", "command=", "-p", &pid.as_raw_nonzero().to_string()]).output();
-    ps.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
+    let ps = Command::new("ps")
+        .args([
+            "-ww",
+            "-o",
+            "command=",
+            "-p",
+            &pid.as_raw_nonzero().to_string(),
+        ])
+        .output();
+    ps.map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        .unwrap_or_default()
 }
 
 /// Returns true if /dev/shm is too small for Postgres' parallel queries; containers often have 64
 /// MB.
 pub(super) fn shm_is_tiny() -> bool {
     cfg!(target_os = "linux")
-        && rustix::fs::statvfs("/dev/shm").map_or(true, |shm| shm.f_blocks.saturating_mul(shm.f_frsize) < 256 << 20)
+        && rustix::fs::statvfs("/dev/shm").map_or(true, |shm| {
+            shm.f_blocks.saturating_mul(shm.f_frsize) < 256 << 20
+        })
 }
 
 #[cfg(test)]
@@ -210,11 +279,17 @@ mod tests {
     fn users_are_read_from_linux_and_from_macos() {
         let passwd = "root:x:0:0:root:/root:/bin/bash\n# a comment\npostgres:x:101:104::/var/lib/postgresql:/bin/bash\nnobody:*:-2:-2:User:/:/bin/false\n";
 
-        let found: Vec<_> = users(passwd).map(|user| (user.name, user.uid, user.gid)).collect();
+        let found: Vec<_> = users(passwd)
+            .map(|user| (user.name, user.uid, user.gid))
+            .collect();
 
         assert_eq!(
             found,
-            [("root".to_owned(), 0, 0), ("postgres".to_owned(), 101, 104), ("nobody".to_owned(), u32::MAX - 1, u32::MAX - 1)]
+            [
+                ("root".to_owned(), 0, 0),
+                ("postgres".to_owned(), 101, 104),
+                ("nobody".to_owned(), u32::MAX - 1, u32::MAX - 1)
+            ]
         );
     }
 }

@@ -31,7 +31,13 @@ struct Watched<'a> {
 pub(super) async fn watch(servers: &mut [Server], stop: &mut Stop) {
     let mut watched: Vec<Watched> = servers
         .iter_mut()
-        .map(|server| Watched { server, held: false, restart_at: None, restart_after: RESTART_AFTER, started_at: Instant::now() })
+        .map(|server| Watched {
+            server,
+            held: false,
+            restart_at: None,
+            restart_after: RESTART_AFTER,
+            started_at: Instant::now(),
+        })
         .collect();
     let mut look = interval(LOOK_EVERY);
     loop {
@@ -65,7 +71,10 @@ fn look_at(watched: &mut Watched) {
         let wait = watched.restart_after;
         watched.restart_at = Some(now + wait);
         watched.restart_after = (wait * 2).min(RESTART_AFTER_MAX);
-        say(&format!("{name} ended with {status}; starting it again in {} s", wait.as_secs()));
+        say(&format!(
+            "{name} ended with {status}; starting it again in {} s",
+            wait.as_secs()
+        ));
     }
     if watched.restart_at.is_some_and(|at| at <= now) {
         watched.restart_at = None;
@@ -78,8 +87,14 @@ fn look_at(watched: &mut Watched) {
 
 /// Carries out one line of standard input.
 async fn obey(command: &str, watched: &mut [Watched<'_>]) {
-    let (verb, name) = command.trim().split_once(' ').unwrap_or((command.trim(), ""));
-    let Some(watched) = watched.iter_mut().find(|watched| watched.server.name() == name) else {
+    let (verb, name) = command
+        .trim()
+        .split_once(' ')
+        .unwrap_or((command.trim(), ""));
+    let Some(watched) = watched
+        .iter_mut()
+        .find(|watched| watched.server.name() == name)
+    else {
         println_json(
             &json!({ "error": format!("{command:?} is not a command: use stop or start, and the name of a server that runs here") }),
         );
@@ -101,6 +116,8 @@ async fn obey(command: &str, watched: &mut [Watched<'_>]) {
             }
             Err(error) => println_json(&json!({ "error": chain(&error) })),
         },
-        _ => println_json(&json!({ "error": format!("{verb:?} is not a command: use stop or start") })),
+        _ => println_json(
+            &json!({ "error": format!("{verb:?} is not a command: use stop or start") }),
+        ),
     }
 }

@@ -75,7 +75,11 @@ impl Backing {
     /// Returns the waiting jobs of a kind: ready, scheduled or retryable.
     ///
     /// A unique key that equals `unique_key` is returned as text; any other may be a digest.
-    pub(super) async fn waiting(&self, kind: &str, unique_key: Option<&str>) -> Result<Vec<NewJob>, Error> {
+    pub(super) async fn waiting(
+        &self,
+        kind: &str,
+        unique_key: Option<&str>,
+    ) -> Result<Vec<NewJob>, Error> {
         match self {
             Self::Memory(memory) => Ok(memory.waiting(kind)),
             Self::Postgres(postgres) => postgres.waiting(kind, unique_key).await,

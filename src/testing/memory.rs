@@ -56,9 +56,18 @@ struct Waiting {
 
 impl Memory {
     pub(super) fn new(kinds: Vec<String>) -> Self {
-        let jobs =
-            Jobs { now: clock::now(), last_id: 0, waiting: BTreeMap::new(), unique: BTreeMap::new(), running: BTreeMap::new() };
-        Self { kinds, jobs: Mutex::new(jobs), checkpoints: Arc::default() }
+        let jobs = Jobs {
+            now: clock::now(),
+            last_id: 0,
+            waiting: BTreeMap::new(),
+            unique: BTreeMap::new(),
+            running: BTreeMap::new(),
+        };
+        Self {
+            kinds,
+            jobs: Mutex::new(jobs),
+            checkpoints: Arc::default(),
+        }
     }
 
     fn locked(&self) -> MutexGuard<'_, Jobs> {
@@ -67,21 +76,36 @@ impl Memory {
 
     pub(super) fn enqueue(&self, job: NewJob) -> Result<i64, Error> {
         if !self.kinds.contains(&job.kind) {
-            let message = format!("{:?} is not a kind of this queue; known kinds: {}", job.kind, self.kinds.join(", "));
-            return Err(Error::Refused { field: "kind".to_owned(), message });
+            let message = format!(
+                "{:?} is not a kind of this queue; known kinds: {}",
+                job.kind,
+                self.kinds.join(", ")
+            );
+            return Err(Error::Refused {
+                field: "kind".to_owned(),
+                message,
+            });
         }
         let mut jobs = self.locked();
         let now = jobs.now;
         if let Some((field, message)) = check::problem(&job, now) {
-            return Err(Error::Refused { field: field.to_owned(), message });
+            return Err(Error::Refused {
+                field: field.to_owned(),
+                message,
+            });
         }
         let quiet = job.debounce_s.map(span);
         let due = quiet.map_or(job.run_at, |quiet| now.checked_add(quiet).ok());
         match jobs.verdict(&job) {
             Verdict::Duplicate(id) => Ok(id),
             Verdict::Replaces(id, since) => {
-                let longest = job.debounce_max_s.or(job.debounce_s.map(|quiet| quiet * 10.0)).map(span);
-                let last = since.zip(longest).and_then(|(since, longest)| since.checked_add(longest).ok());
+                let longest = job
+                    .debounce_max_s
+                    .or(job.debounce_s.map(|quiet| quiet * 10.0))
+                    .map(span);
+                let last = since
+                    .zip(longest)
+                    .and_then(|(since, longest)| since.checked_add(longest).ok());
                 self.checkpoints.forget(id);
                 jobs.wait(id, job, due.into_iter().chain(last).min());
                 Ok(id)
@@ -98,12 +122,24 @@ impl Memory {
     pub(super) fn take_due(&self) -> Vec<Job> {
         let mut jobs = self.locked();
         let now = jobs.now;
-        let mut due: Vec<(i32, i64)> =
-            jobs.waiting.iter().filter(|(_, one)| one.due <= now).map(|(id, one)| (one.job.priority, *id)).collect();
+        let mut due: Vec<(i32, i64)> = jobs
+            .waiting
+            .iter()
+            .filter(|(_, one)| one.due <= now)
+            .map(|(id, one)| (one.job.priority, *id))
+            .collect();
         due.sort_unstable();
         let mut taken = Vec::with_capacity(due.len());
         for (_, id) in due {
-            let Some(Waiting { job, attempt, created_at, .. }) = jobs.waiting.remove(&id) else { continue };
+            let Some(Waiting {
+                job,
+                attempt,
+                created_at,
+                ..
+            }) = jobs.waiting.remove(&id)
+            else {
+                continue;
+            };
             jobs.running.insert(id, job.clone());
             taken.push(Job {
                 id,
@@ -117,7 +153,9 @@ impl Memory {
                 cost: job.cost,
                 fence: id,
                 created_at,
-                timeout: job.timeout_s.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+                timeout: job
+                    .timeout_s
+                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
                 traceparent: job.traceparent,
             });
         }
@@ -126,30 +164,51 @@ impl Memory {
 
     pub(super) fn finish(&self, job: &Job, ending: &Ending) {
         let mut jobs = self.locked();
-        let Some(kept) = jobs.running.remove(&job.id) else { return };
+        let Some(kept) = jobs.running.remove(&job.id) else {
+            return;
+        };
         let (delay, attempt) = match ending {
-            Ending::Failed { delay, .. } | Ending::Ambiguous { delay: Some(delay), .. } => {
-                ((*delay).min(LONGEST_WAIT), job.attempt)
-            }
+            Ending::Failed { delay, .. }
+            | Ending::Ambiguous {
+                delay: Some(delay), ..
+            } => ((*delay).min(LONGEST_WAIT), job.attempt),
             Ending::Snoozed { delay, .. } => ((*delay).min(LONGEST_WAIT), job.attempt - 1),
             Ending::Throttled { .. } | Ending::HandedBack => (Duration::ZERO, job.attempt - 1),
-            Ending::Completed | Ending::Dead { .. } | Ending::Ambiguous { delay: None, .. } | Ending::Cancelled => {
-                jobs.unique.retain(|_, holder| holder.job_id != job.id || holder.until.is_some());
+            Ending::Completed
+            | Ending::Dead { .. }
+            | Ending::Ambiguous { delay: None, .. }
+            | Ending::Cancelled => {
+                jobs.unique
+                    .retain(|_, holder| holder.job_id != job.id || holder.until.is_some());
                 return;
             }
         };
-        let due = jobs.now.saturating_add(SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX));
-        let waiting = Waiting { job: kept, due: due.unwrap_or(Timestamp::MAX), attempt, created_at: job.created_at };
+        let due = jobs
+            .now
+            .saturating_add(SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX));
+        let waiting = Waiting {
+            job: kept,
+            due: due.unwrap_or(Timestamp::MAX),
+            attempt,
+            created_at: job.created_at,
+        };
         jobs.waiting.insert(job.id, waiting);
     }
 
     pub(super) fn waiting(&self, kind: &str) -> Vec<NewJob> {
-        self.locked().waiting.values().filter(|one| one.job.kind == kind).map(|one| kept(&one.job)).collect()
+        self.locked()
+            .waiting
+            .values()
+            .filter(|one| one.job.kind == kind)
+            .map(|one| kept(&one.job))
+            .collect()
     }
 
     pub(super) fn advance(&self, by: Duration) {
         let mut jobs = self.locked();
-        let later = jobs.now.saturating_add(SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX));
+        let later = jobs
+            .now
+            .saturating_add(SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX));
         jobs.now = later.unwrap_or(Timestamp::MAX);
     }
 
@@ -168,7 +227,9 @@ impl Jobs {
     /// Returns the effect of a job's unique key, as `flyball.admit` does; a new job then holds the
     /// key.
     fn verdict(&mut self, job: &NewJob) -> Verdict {
-        let Some(text) = &job.unique_key else { return Verdict::New };
+        let Some(text) = &job.unique_key else {
+            return Verdict::New;
+        };
         let (now, next_id) = (self.now, self.last_id + 1);
         let begun = job.debounce_s.map(|_| now);
         let digest = (job.kind.clone(), text.clone());
@@ -187,23 +248,49 @@ impl Jobs {
                 return Verdict::Duplicate(holder.job_id);
             }
         }
-        let until = job.unique_for.and_then(|seconds| now.checked_add(span(seconds)).ok());
-        self.unique.insert(digest, Holder { job_id: next_id, until, since: begun });
+        let until = job
+            .unique_for
+            .and_then(|seconds| now.checked_add(span(seconds)).ok());
+        self.unique.insert(
+            digest,
+            Holder {
+                job_id: next_id,
+                until,
+                since: begun,
+            },
+        );
         Verdict::New
     }
 
     /// Adds a waiting job under an id, which may be that of the job that it replaces.
     fn wait(&mut self, id: i64, job: NewJob, due: Option<Timestamp>) {
         let now = self.now;
-        let created_at = self.waiting.get(&id).map_or(now, |before| before.created_at);
+        let created_at = self
+            .waiting
+            .get(&id)
+            .map_or(now, |before| before.created_at);
         let job = NewJob { run_at: due, ..job };
-        self.waiting.insert(id, Waiting { job, due: due.unwrap_or(now).max(now), attempt: 0, created_at });
+        self.waiting.insert(
+            id,
+            Waiting {
+                job,
+                due: due.unwrap_or(now).max(now),
+                attempt: 0,
+                created_at,
+            },
+        );
     }
 }
 
 /// Returns a job as the queue keeps it, without the fields that only control the enqueueing.
 fn kept(job: &NewJob) -> NewJob {
-    NewJob { unique_for: None, debounce_s: None, debounce_max_s: None, replace: false, ..job.clone() }
+    NewJob {
+        unique_for: None,
+        debounce_s: None,
+        debounce_max_s: None,
+        replace: false,
+        ..job.clone()
+    }
 }
 
 fn span(seconds: f64) -> SignedDuration {
@@ -216,18 +303,34 @@ struct InMemory(Mutex<BTreeMap<i64, Checkpoint>>);
 
 impl InMemory {
     fn forget(&self, job_id: i64) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&job_id);
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&job_id);
     }
 }
 
 impl Checkpoints for InMemory {
     fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&job_id).cloned();
+        let kept = self
+            .0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&job_id)
+            .cloned();
         Box::pin(std::future::ready(Ok(kept)))
     }
 
-    fn store<'a>(&'a self, job_id: i64, _: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(job_id, at.clone());
+    fn store<'a>(
+        &'a self,
+        job_id: i64,
+        _: i64,
+        at: &'a Checkpoint,
+    ) -> BoxFuture<'a, Result<(), CheckpointError>> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(job_id, at.clone());
         Box::pin(std::future::ready(Ok(())))
     }
 }

@@ -16,8 +16,7 @@ use crate::jobs::{self, Checkpoints, Job, Kinds, NewJob, Queue};
 const FENCE: i64 = 1;
 
 const REGISTER_KINDS: &str = "select flyball.register_kind(kind) from unnest($1::text[]) as kind";
-const REGISTER: &str =
-    "insert into flyball.worker (name, host, pid, ttl, kinds) values ('test', 'test', 0, interval '1 day', $1) returning id";
+const REGISTER: &str = "insert into flyball.worker (name, host, pid, ttl, kinds) values ('test', 'test', 0, interval '1 day', $1) returning id";
 const TAKE: &str = "
 with due as materialized (
     select ctid from flyball.ready order by priority, job_id limit 1000 for update
@@ -75,43 +74,82 @@ pub(super) struct Postgres {
 impl Postgres {
     pub(super) async fn new(pool: PgPool, kinds: &[String]) -> Result<Self, Error> {
         let queue = Queue::new(pool);
-        queue.migrate().await.map_err(|error| Error::Migrate(error.to_string()))?;
-        sqlx::query(REGISTER_KINDS).bind(kinds).execute(&queue.pool).await.map_err(jobs::Error::from)?;
-        let worker_id = sqlx::query_scalar(REGISTER).bind(kinds).fetch_one(&queue.pool).await.map_err(jobs::Error::from)?;
+        queue
+            .migrate()
+            .await
+            .map_err(|error| Error::Migrate(error.to_string()))?;
+        sqlx::query(REGISTER_KINDS)
+            .bind(kinds)
+            .execute(&queue.pool)
+            .await
+            .map_err(jobs::Error::from)?;
+        let worker_id = sqlx::query_scalar(REGISTER)
+            .bind(kinds)
+            .fetch_one(&queue.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(Self { queue, worker_id })
     }
 
     pub(super) async fn enqueue(&self, job: NewJob) -> Result<i64, Error> {
-        let enqueued = self.queue.enqueue(&[job]).await.map_err(|error| match error {
-            jobs::Error::Refused { field, message, .. } => Error::Refused { field, message },
-            other => Error::Queue(other),
-        })?;
+        let enqueued = self
+            .queue
+            .enqueue(&[job])
+            .await
+            .map_err(|error| match error {
+                jobs::Error::Refused { field, message, .. } => Error::Refused { field, message },
+                other => Error::Queue(other),
+            })?;
         Ok(enqueued.first().map_or(0, |one| one.id))
     }
 
     pub(super) async fn take_due(&self) -> Result<Vec<Job>, Error> {
         while self.queue.promote().await?.more {}
         let take = sqlx::query(TAKE).bind(FENCE).bind(self.worker_id);
-        let rows = take.fetch_all(&self.queue.pool).await.map_err(jobs::Error::from)?;
-        Ok(rows.iter().map(job).collect::<Result<_, _>>().map_err(jobs::Error::from)?)
+        let rows = take
+            .fetch_all(&self.queue.pool)
+            .await
+            .map_err(jobs::Error::from)?;
+        Ok(rows
+            .iter()
+            .map(job)
+            .collect::<Result<_, _>>()
+            .map_err(jobs::Error::from)?)
     }
 
     pub(super) async fn finish(&self, job: &Job, ending: Ending) -> Result<(), Error> {
-        self.queue.finish(&[Finish { job_id: job.id, fence: job.fence, ending }]).await?;
+        self.queue
+            .finish(&[Finish {
+                job_id: job.id,
+                fence: job.fence,
+                ending,
+            }])
+            .await?;
         Ok(())
     }
 
-    pub(super) async fn waiting(&self, kind: &str, unique_key: Option<&str>) -> Result<Vec<NewJob>, Error> {
+    pub(super) async fn waiting(
+        &self,
+        kind: &str,
+        unique_key: Option<&str>,
+    ) -> Result<Vec<NewJob>, Error> {
         waiting(&self.queue.pool, kind, unique_key).await
     }
 
     pub(super) async fn advance(&self, by: Duration) -> Result<(), Error> {
-        sqlx::query(ADVANCE).bind(by.as_secs_f64()).execute(&self.queue.pool).await.map_err(jobs::Error::from)?;
+        sqlx::query(ADVANCE)
+            .bind(by.as_secs_f64())
+            .execute(&self.queue.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(())
     }
 
     pub(super) async fn next_due(&self) -> Result<Option<Duration>, Error> {
-        let wait: Option<f64> = sqlx::query_scalar(NEXT_DUE).fetch_one(&self.queue.pool).await.map_err(jobs::Error::from)?;
+        let wait: Option<f64> = sqlx::query_scalar(NEXT_DUE)
+            .fetch_one(&self.queue.pool)
+            .await
+            .map_err(jobs::Error::from)?;
         Ok(wait.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()))
     }
 
@@ -141,9 +179,22 @@ pub async fn enqueued_in(executor: impl PgExecutor<'_>, kind: &str) -> Result<Ve
     waiting(executor, kind, None).await
 }
 
-async fn waiting(executor: impl PgExecutor<'_>, kind: &str, unique_key: Option<&str>) -> Result<Vec<NewJob>, Error> {
-    let rows = sqlx::query(WAITING).bind(kind).bind(unique_key).fetch_all(executor).await.map_err(jobs::Error::from)?;
-    Ok(rows.iter().map(new_job).collect::<Result<_, _>>().map_err(jobs::Error::from)?)
+async fn waiting(
+    executor: impl PgExecutor<'_>,
+    kind: &str,
+    unique_key: Option<&str>,
+) -> Result<Vec<NewJob>, Error> {
+    let rows = sqlx::query(WAITING)
+        .bind(kind)
+        .bind(unique_key)
+        .fetch_all(executor)
+        .await
+        .map_err(jobs::Error::from)?;
+    Ok(rows
+        .iter()
+        .map(new_job)
+        .collect::<Result<_, _>>()
+        .map_err(jobs::Error::from)?)
 }
 
 fn new_job(row: &PgRow) -> Result<NewJob, sqlx::Error> {
@@ -151,7 +202,9 @@ fn new_job(row: &PgRow) -> Result<NewJob, sqlx::Error> {
         throttle: row.try_get("throttle")?,
         key: row.try_get("key")?,
         priority: row.try_get::<i16, _>("priority")?.into(),
-        run_at: row.try_get::<Option<Timestamp>, _>("run_at")?.map(Timestamp::to_jiff),
+        run_at: row
+            .try_get::<Option<Timestamp>, _>("run_at")?
+            .map(Timestamp::to_jiff),
         max_attempts: row.try_get::<i16, _>("max_attempts")?.into(),
         cost: row.try_get("cost")?,
         timeout_s: row.try_get("timeout_s")?,
@@ -174,7 +227,9 @@ fn job(row: &PgRow) -> Result<Job, sqlx::Error> {
         cost: row.try_get("cost")?,
         fence: FENCE,
         created_at: row.try_get::<Timestamp, _>("created_at")?.to_jiff(),
-        timeout: row.try_get::<Option<f32>, _>("timeout_s")?.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
+        timeout: row
+            .try_get::<Option<f32>, _>("timeout_s")?
+            .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
         traceparent: row.try_get("traceparent")?,
     })
 }

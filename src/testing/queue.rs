@@ -38,7 +38,11 @@ impl TestQueue {
 
     pub(super) fn with(kinds: Kinds, backing: Backing) -> Self {
         let throttles = Arc::new(MemoryStore::new(Arc::new(|| clock::now().as_microsecond())));
-        Self { kinds, throttles, backing }
+        Self {
+            kinds,
+            throttles,
+            backing,
+        }
     }
 
     /// Enqueues a job; returns its id, or that of the job that holds its unique key.
@@ -104,7 +108,11 @@ impl TestQueue {
     pub async fn enqueued<A: DeserializeOwned>(&self, kind: &str) -> Result<Vec<A>, Error> {
         let waiting = self.backing.waiting(kind, None).await?;
         let read = |job: NewJob| {
-            typed::read(&job.args).map_err(|issue| Error::Type { args: job.args, pointer: issue.pointer, message: issue.message })
+            typed::read(&job.args).map_err(|issue| Error::Type {
+                args: job.args,
+                pointer: issue.pointer,
+                message: issue.message,
+            })
         };
         waiting.into_iter().map(read).collect()
     }
@@ -117,13 +125,21 @@ impl TestQueue {
     /// debounced job waits for.
     pub async fn assert_enqueued(&self, kind: &str, like: Value) {
         let waiting = self.waiting(kind, &like).await;
-        assert!(matching(&waiting, &like) > 0, "no job of the kind {kind} like {like} waits; these wait: {}", listed(&waiting));
+        assert!(
+            matching(&waiting, &like) > 0,
+            "no job of the kind {kind} like {like} waits; these wait: {}",
+            listed(&waiting)
+        );
     }
 
     /// Panics if a waiting job of this kind has everything that `like` has.
     pub async fn refute_enqueued(&self, kind: &str, like: Value) {
         let waiting = self.waiting(kind, &like).await;
-        assert!(matching(&waiting, &like) == 0, "a job of the kind {kind} like {like} waits: {}", listed(&waiting));
+        assert!(
+            matching(&waiting, &like) == 0,
+            "a job of the kind {kind} like {like} waits: {}",
+            listed(&waiting)
+        );
     }
 
     async fn waiting(&self, kind: &str, like: &Value) -> Vec<NewJob> {
@@ -131,7 +147,10 @@ impl TestQueue {
             panic!("a queue does not keep {field} of a job; ask for its unique_key or its run_at");
         }
         let unique_key = like.get("unique_key").and_then(Value::as_str);
-        self.backing.waiting(kind, unique_key).await.unwrap_or_else(|error| panic!("{error}"))
+        self.backing
+            .waiting(kind, unique_key)
+            .await
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
     async fn run(&self, job: &Job) -> (Outcome, Ending) {
@@ -144,8 +163,13 @@ impl TestQueue {
         let outcome = if issues.is_empty() {
             self.attempt(&*handler, job).await
         } else {
-            let each: Vec<String> = issues.iter().map(|issue| format!("args{}: {}", issue.pointer, issue.message)).collect();
-            Outcome::Dead { error: each.join("; ") }
+            let each: Vec<String> = issues
+                .iter()
+                .map(|issue| format!("args{}: {}", issue.pointer, issue.message))
+                .collect();
+            Outcome::Dead {
+                error: each.join("; "),
+            }
         };
         let ending = judge(&*handler, job, outcome.clone());
         (outcome, ending)
@@ -155,19 +179,37 @@ impl TestQueue {
         self.open(&job.throttle).await;
         let cancelled = CancellationToken::new();
         let _over = cancelled.clone().drop_guard();
-        let context = Context::new(Arc::new(job.into()), cancelled, self.throttles.clone(), self.backing.checkpoints());
+        let context = Context::new(
+            Arc::new(job.into()),
+            cancelled,
+            self.throttles.clone(),
+            self.backing.checkpoints(),
+        );
         let work = handler.run(job.clone(), context);
-        let Some(limit) = job.timeout.or_else(|| handler.timeout()) else { return work.await };
-        let late = |_| Outcome::Retry { after: None, error: format!("timed out after {} s", limit.as_secs_f64()) };
+        let Some(limit) = job.timeout.or_else(|| handler.timeout()) else {
+            return work.await;
+        };
+        let late = |_| Outcome::Retry {
+            after: None,
+            error: format!("timed out after {} s", limit.as_secs_f64()),
+        };
         tokio::time::timeout(limit, work).await.unwrap_or_else(late)
     }
 
     /// Creates the throttle without a rate limit, if it is absent, so that handlers that ask it
     /// themselves are not held up.
     async fn open(&self, throttle: &str) {
-        let Ok(name) = Name::new(throttle) else { return };
+        let Ok(name) = Name::new(throttle) else {
+            return;
+        };
         let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
-        let change = Change { fields, by: "test".to_owned(), create: true, absent_only: true, ..Change::default() };
+        let change = Change {
+            fields,
+            by: "test".to_owned(),
+            create: true,
+            absent_only: true,
+            ..Change::default()
+        };
         let _ = self.throttles.set(&name, &change).await;
     }
 }
@@ -180,15 +222,28 @@ fn judge(handler: &dyn Handler, job: &Job, outcome: Outcome) -> Ending {
         Outcome::Dead { error } => Ending::Dead { error },
         Outcome::Cancelled => Ending::Cancelled,
         Outcome::HandedBack => Ending::HandedBack,
-        Outcome::Snooze { delay } => Ending::Snoozed { delay, why: String::new() },
-        Outcome::Throttled { error, .. } | Outcome::Overloaded { error, .. } => Ending::Throttled { alone: None, error },
-        Outcome::Retry { error, .. } if policy.is_last(job.attempt, job.max_attempts) => Ending::Dead { error },
+        Outcome::Snooze { delay } => Ending::Snoozed {
+            delay,
+            why: String::new(),
+        },
+        Outcome::Throttled { error, .. } | Outcome::Overloaded { error, .. } => {
+            Ending::Throttled { alone: None, error }
+        }
+        Outcome::Retry { error, .. } if policy.is_last(job.attempt, job.max_attempts) => {
+            Ending::Dead { error }
+        }
         Outcome::Ambiguous { policy: on, error } => {
             let again = on == OnAmbiguous::Retry && !policy.is_last(job.attempt, job.max_attempts);
-            Ending::Ambiguous { delay: again.then(|| policy.longest(job.attempt)), error }
+            Ending::Ambiguous {
+                delay: again.then(|| policy.longest(job.attempt)),
+                error,
+            }
         }
         // The longest wait, not a random one, because tests need the same wait each time.
-        Outcome::Retry { after, error } => Ending::Failed { delay: after.unwrap_or_else(|| policy.longest(job.attempt)), error },
+        Outcome::Retry { after, error } => Ending::Failed {
+            delay: after.unwrap_or_else(|| policy.longest(job.attempt)),
+            error,
+        },
     }
 }
 
@@ -204,23 +259,33 @@ fn state(ending: &Ending) -> State {
 }
 
 fn matching(waiting: &[NewJob], like: &Value) -> usize {
-    waiting.iter().filter(|job| serde_json::to_value(job).is_ok_and(|job| contains(&job, like))).count()
+    waiting
+        .iter()
+        .filter(|job| serde_json::to_value(job).is_ok_and(|job| contains(&job, like)))
+        .count()
 }
 
 /// Returns true if `whole` has everything that `part` has; objects may have more fields, everything
 /// else must be equal.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
-        (Value::Object(whole), Value::Object(part)) => {
-            part.iter().all(|(field, value)| whole.get(field).is_some_and(|found| contains(found, value)))
-        }
+        (Value::Object(whole), Value::Object(part)) => part
+            .iter()
+            .all(|(field, value)| whole.get(field).is_some_and(|found| contains(found, value))),
         (whole, part) => whole == part,
     }
 }
 
 fn listed(waiting: &[NewJob]) -> String {
-    let each: Vec<String> = waiting.iter().filter_map(|job| serde_json::to_string(job).ok()).collect();
-    if each.is_empty() { "none".to_owned() } else { format!("\n  {}", each.join("\n  ")) }
+    let each: Vec<String> = waiting
+        .iter()
+        .filter_map(|job| serde_json::to_string(job).ok())
+        .collect();
+    if each.is_empty() {
+        "none".to_owned()
+    } else {
+        format!("\n  {}", each.join("\n  "))
+    }
 }
 
 #[cfg(test)]
@@ -232,10 +297,20 @@ mod tests {
     #[test]
     fn a_part_is_contained_if_everything_it_has_is_there() {
         let whole = json!({"args": {"to": "ada", "n": [1, 2]}, "key": "a"});
-        for part in [json!({}), json!({"key": "a"}), json!({"args": {"to": "ada"}}), json!({"args": {"n": [1, 2]}})] {
+        for part in [
+            json!({}),
+            json!({"key": "a"}),
+            json!({"args": {"to": "ada"}}),
+            json!({"args": {"n": [1, 2]}}),
+        ] {
             assert!(contains(&whole, &part), "{part}");
         }
-        for part in [json!({"key": "b"}), json!({"args": {"n": [1]}}), json!({"args": {"from": null}}), json!([])] {
+        for part in [
+            json!({"key": "b"}),
+            json!({"args": {"n": [1]}}),
+            json!({"args": {"from": null}}),
+            json!([]),
+        ] {
             assert!(!contains(&whole, &part), "{part}");
         }
     }

@@ -92,7 +92,11 @@ impl fmt::Display for Report {
             return f.write_str("nothing was run");
         }
         for run in &self.runs {
-            writeln!(f, "{} {} attempt {}: {:?}, {:?}", run.kind, run.args, run.attempt, run.state, run.outcome)?;
+            writeln!(
+                f,
+                "{} {} attempt {}: {:?}, {:?}",
+                run.kind, run.args, run.attempt, run.state, run.outcome
+            )?;
         }
         Ok(())
     }

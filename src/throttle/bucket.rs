@@ -51,7 +51,10 @@ pub struct Rate {
 
 impl Rate {
     /// The rate without a limit.
-    pub const UNLIMITED: Self = Self { rps: -1.0, depth_us: 0.0 };
+    pub const UNLIMITED: Self = Self {
+        rps: -1.0,
+        depth_us: 0.0,
+    };
 
     /// Returns the time per token in microseconds; 0 if the rate is stopped or unlimited.
     pub fn interval_us(&self) -> f64 {
@@ -123,12 +126,26 @@ impl Bucket {
     pub fn open(&self, rate: Rate, start: Start, now: f64, cost: f64, most: f64) -> Open {
         let interval = 1e6 / rate.rps;
         let tau = rate.tau_us(start);
-        let begin = if start == Start::Full { now - tau } else { now - interval };
+        let begin = if start == Start::Full {
+            now - tau
+        } else {
+            now - interval
+        };
         let longest = LONGEST_DEBT_US.max(most * interval);
         let highest = now + (tau + (10.0 * cost + self.debt) * interval).min(longest);
-        let spent_to = if self.stopped { self.spent_to.unwrap_or(now).max(now) } else { self.spent_to.unwrap_or(begin) };
+        let spent_to = if self.stopped {
+            self.spent_to.unwrap_or(now).max(now)
+        } else {
+            self.spent_to.unwrap_or(begin)
+        };
         let spent_to = spent_to.min(highest).max(now - tau);
-        Open { interval, tau, longest, spent_to, debt: self.debt }
+        Open {
+            interval,
+            tau,
+            longest,
+            spent_to,
+            debt: self.debt,
+        }
     }
 
     /// Empties the bucket at `now`, as a stopped throttle does; with `stopped`, its refill begins
@@ -155,7 +172,11 @@ impl Open {
     /// bucket is full.
     pub fn units(&self, cost: f64, now: f64) -> f64 {
         let units = ((now - self.spent_to + SLACK_US) / (cost * self.interval)).floor();
-        if units < 1.0 && self.is_full(now) { 1.0 } else { units.max(0.0) }
+        if units < 1.0 && self.is_full(now) {
+            1.0
+        } else {
+            units.max(0.0)
+        }
     }
 
     /// Takes `units` units of `cost` tokens; a unit dearer than the bucket leaves a debt.
@@ -186,14 +207,20 @@ impl Open {
     /// Returns the units that fit into the upper half of the bucket, the part that may be borrowed,
     /// so that a caller within its own rate never waits for a borrower.
     pub fn spare_units(&self, cost: f64, now: f64) -> f64 {
-        ((now - self.spent_to - self.tau / 2.0 + SLACK_US) / (cost * self.interval)).floor().max(0.0)
+        ((now - self.spent_to - self.tau / 2.0 + SLACK_US) / (cost * self.interval))
+            .floor()
+            .max(0.0)
     }
 
     /// Returns the microseconds until the next unit fits into the upper half; infinite for a dearer
     /// unit.
     pub fn spare_wait_us(&self, cost: f64, now: f64) -> f64 {
         let needed = cost * self.interval;
-        if needed > self.tau / 2.0 { f64::INFINITY } else { needed + self.tau / 2.0 - (now - self.spent_to) }
+        if needed > self.tau / 2.0 {
+            f64::INFINITY
+        } else {
+            needed + self.tau / 2.0 - (now - self.spent_to)
+        }
     }
 
     /// Returns the microseconds until the bucket is full.
@@ -208,12 +235,18 @@ impl Open {
 
     /// Returns true if `bucket` recorded more debt than is possible.
     pub fn was_clamped(&self, bucket: &Bucket) -> bool {
-        bucket.spent_to.is_some_and(|spent_to| spent_to > self.spent_to)
+        bucket
+            .spent_to
+            .is_some_and(|spent_to| spent_to > self.spent_to)
     }
 
     /// Returns the state to store.
     pub fn close(self) -> Bucket {
-        Bucket { spent_to: Some(self.spent_to), debt: self.debt, stopped: false }
+        Bucket {
+            spent_to: Some(self.spent_to),
+            debt: self.debt,
+            stopped: false,
+        }
     }
 }
 

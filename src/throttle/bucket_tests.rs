@@ -25,7 +25,11 @@ fn a_cut_of_the_rate_frees_nothing() {
         let mut bucket = Bucket::default();
         take_all(&mut bucket, rate(100.0), Start::Full, NOW);
 
-        assert_eq!(take_all(&mut bucket, rate(cut), Start::Full, NOW), 0.0, "{cut}");
+        assert_eq!(
+            take_all(&mut bucket, rate(cut), Start::Full, NOW),
+            0.0,
+            "{cut}"
+        );
     }
 }
 
@@ -60,13 +64,23 @@ fn a_raise_of_the_rate_does_not_leave_anybody_waiting_by_the_old_one() {
 
     let open = bucket.open(rate(100.0), Start::OneToken, NOW, 1.0, 1000.0);
 
-    assert!(open.wait_us(1.0, NOW) <= 10_000.0, "{}", open.wait_us(1.0, NOW));
+    assert!(
+        open.wait_us(1.0, NOW) <= 10_000.0,
+        "{}",
+        open.wait_us(1.0, NOW)
+    );
 }
 
 #[test]
 fn a_lost_throttle_bucket_starts_with_one_token_and_an_idle_key_full() {
-    assert_eq!(take_all(&mut Bucket::default(), rate(50.0), Start::OneToken, NOW), 1.0);
-    assert_eq!(take_all(&mut Bucket::default(), rate(50.0), Start::Full, NOW), 50.0);
+    assert_eq!(
+        take_all(&mut Bucket::default(), rate(50.0), Start::OneToken, NOW),
+        1.0
+    );
+    assert_eq!(
+        take_all(&mut Bucket::default(), rate(50.0), Start::Full, NOW),
+        50.0
+    );
 }
 
 #[test]
@@ -78,7 +92,11 @@ fn a_unit_dearer_than_the_bucket_runs_from_a_full_one_and_its_debt_is_paid_by_ch
     let cheap = open.close().open(rate(20.0), Start::Full, NOW, 1.0, 1000.0);
 
     assert_eq!(cheap.units(1.0, NOW), 0.0);
-    assert!((cheap.wait_us(1.0, NOW) - 4_050_000.0).abs() < 1.0, "80 tokens of debt and one more: {}", cheap.wait_us(1.0, NOW));
+    assert!(
+        (cheap.wait_us(1.0, NOW) - 4_050_000.0).abs() < 1.0,
+        "80 tokens of debt and one more: {}",
+        cheap.wait_us(1.0, NOW)
+    );
 }
 
 #[test]
@@ -90,7 +108,11 @@ fn a_clock_that_steps_back_an_hour_costs_seconds() {
     let open = bucket.open(rate(10.0), Start::Full, stepped_back, 1.0, 1000.0);
 
     assert!(open.was_clamped(&bucket));
-    assert!(open.wait_us(1.0, stepped_back) < 5e6, "{}", open.wait_us(1.0, stepped_back));
+    assert!(
+        open.wait_us(1.0, stepped_back) < 5e6,
+        "{}",
+        open.wait_us(1.0, stepped_back)
+    );
 }
 
 #[test]
@@ -109,7 +131,9 @@ fn waiting_time_is_counted_once_and_only_as_it_passes() {
 
 #[test]
 fn rates_are_exact_from_one_in_hours_to_ten_thousand_a_second() {
-    for rps in [0.0001, 0.003, 0.1, 0.3, 1.5, 2.2, 7.3, 333.0, 9_950.0, 10_000.0] {
+    for rps in [
+        0.0001, 0.003, 0.1, 0.3, 1.5, 2.2, 7.3, 333.0, 9_950.0, 10_000.0,
+    ] {
         let mut bucket = Bucket::default();
         let horizon = (2_000.0_f64 / rps).max(10.0) * 1e6;
         let (mut now, mut taken) = (NOW, -1.0);
@@ -117,11 +141,17 @@ fn rates_are_exact_from_one_in_hours_to_ten_thousand_a_second() {
         // The consumer comes at the reported time, a little late each time.
         while now < NOW + horizon {
             taken += take_all(&mut bucket, rate(rps), Start::Full, now).max(0.0);
-            let wait = bucket.open(rate(rps), Start::Full, now, 1.0, 1000.0).wait_us(1.0, now);
+            let wait = bucket
+                .open(rate(rps), Start::Full, now, 1.0, 1000.0)
+                .wait_us(1.0, now);
             now += wait.max(0.0).ceil() + 7.0;
         }
         let ideal = rps * horizon / 1e6;
-        assert!((taken - ideal).abs() / ideal < 0.002, "{rps} tokens/s gave {} of {ideal}", taken);
+        assert!(
+            (taken - ideal).abs() / ideal < 0.002,
+            "{rps} tokens/s gave {} of {ideal}",
+            taken
+        );
     }
 }
 

@@ -6,8 +6,12 @@ use super::{Error, Name, Problem, Store};
 /// in tokens; `None` if there is no such throttle.
 pub async fn lowest_max_cost(store: &dyn Store, leaf: &Name) -> Result<Option<(Name, f64)>, Error> {
     let (mut lowest, mut seen, mut next) = (None, Vec::new(), Some(leaf.clone()));
-    while let Some(name) = next.filter(|name| !seen.contains(name) && seen.len() < super::tree::MAX_LEVELS) {
-        let Some(status) = store.status(&name).await? else { break };
+    while let Some(name) =
+        next.filter(|name| !seen.contains(name) && seen.len() < super::tree::MAX_LEVELS)
+    {
+        let Some(status) = store.status(&name).await? else {
+            break;
+        };
         let most = status.knobs.max_cost();
         if lowest.as_ref().is_none_or(|(_, lowest)| most < *lowest) {
             lowest = Some((name.clone(), most));
@@ -19,13 +23,21 @@ pub async fn lowest_max_cost(store: &dyn Store, leaf: &Name) -> Result<Option<(N
 }
 
 /// Refuses a cost above the limit of a throttle; `field` is the caller's name for the cost.
-pub async fn check_cost(store: &dyn Store, throttle: &Name, field: &str, cost: f64) -> Result<(), Error> {
+pub async fn check_cost(
+    store: &dyn Store,
+    throttle: &Name,
+    field: &str,
+    cost: f64,
+) -> Result<(), Error> {
     match lowest_max_cost(store, throttle).await? {
         Some((name, most)) if cost > most => {
             let message = format!(
                 "{cost} is above what one job of throttle {name} may cost; allowed: at most {most} tokens, the knob max_cost of {name}"
             );
-            Err(Error::Invalid(vec![Problem { field: field.to_owned(), message }]))
+            Err(Error::Invalid(vec![Problem {
+                field: field.to_owned(),
+                message,
+            }]))
         }
         _ => Ok(()),
     }

@@ -65,15 +65,29 @@ impl KnobsFile {
     /// Reads every `*.toml` of a directory, in the order of their names. A directory that does not
     /// exist has none.
     pub fn read_dir(dir: &Path) -> Result<Vec<Self>, FileError> {
-        let whole =
-            |file: &Path, reason: String| FileProblem { file: file.display().to_string(), line: 0, key: String::new(), reason };
+        let whole = |file: &Path, reason: String| FileProblem {
+            file: file.display().to_string(),
+            line: 0,
+            key: String::new(),
+            reason,
+        };
         let entries = match std::fs::read_dir(dir) {
             Ok(entries) => entries,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(FileError(vec![whole(dir, format!("cannot be read: {error}"))])),
+            Err(error) => {
+                return Err(FileError(vec![whole(
+                    dir,
+                    format!("cannot be read: {error}"),
+                )]));
+            }
         };
-        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-        paths.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
+        let mut paths: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .collect();
+        paths.retain(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "toml")
+        });
         paths.sort();
         let (mut files, mut problems) = (Vec::new(), Vec::new());
         for path in paths {
@@ -85,7 +99,11 @@ impl KnobsFile {
                 },
             }
         }
-        if problems.is_empty() { Ok(files) } else { Err(FileError(problems)) }
+        if problems.is_empty() {
+            Ok(files)
+        } else {
+            Err(FileError(problems))
+        }
     }
 
     /// Parses one file's text; the stem of `path` is the name of the throttle.
@@ -98,17 +116,35 @@ impl KnobsFile {
             reason,
         };
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let name = Name::new(name).map_err(|error| FileError(vec![problem(None, String::new(), error.to_string())]))?;
-        let table = DeTable::parse(&text)
-            .map_err(|error| FileError(vec![problem(error.span(), String::new(), error.message().trim().replace('\n', ", "))]))?;
+        let name = Name::new(name)
+            .map_err(|error| FileError(vec![problem(None, String::new(), error.to_string())]))?;
+        let table = DeTable::parse(&text).map_err(|error| {
+            FileError(vec![problem(
+                error.span(),
+                String::new(),
+                error.message().trim().replace('\n', ", "),
+            )])
+        })?;
         let mut problems = Vec::new();
-        for key in table.get_ref().keys().filter(|key| !TABLES.contains(&key.get_ref().as_ref())) {
+        for key in table
+            .get_ref()
+            .keys()
+            .filter(|key| !TABLES.contains(&key.get_ref().as_ref()))
+        {
             let reason = format!("is not a table of a knobs file; use {}", TABLES.join(", "));
             problems.push(problem(Some(key.span()), key.get_ref().to_string(), reason));
         }
         let mut fields = BTreeMap::new();
-        match table.get_ref().get("knobs").map(|knobs| (knobs.span(), knobs.get_ref())) {
-            None => problems.push(problem(None, "knobs".to_owned(), "is missing: write [knobs] and rps".to_owned())),
+        match table
+            .get_ref()
+            .get("knobs")
+            .map(|knobs| (knobs.span(), knobs.get_ref()))
+        {
+            None => problems.push(problem(
+                None,
+                "knobs".to_owned(),
+                "is missing: write [knobs] and rps".to_owned(),
+            )),
             Some((span, DeValue::Table(knobs))) => {
                 if !knobs.contains_key("rps") {
                     let reason = format!("is missing: it must be {}", rules::allowed("rps"));
@@ -121,25 +157,52 @@ impl KnobsFile {
                     values.insert(key.get_ref().to_string(), json_of(value.get_ref()));
                 }
                 if values.get("parent").and_then(Value::as_str) == Some(name.as_str()) {
-                    let reason = format!("{:?} is the throttle itself: it must be the name of another one", name.as_str());
-                    problems.push(problem(spans.get("parent").cloned(), "knobs.parent".to_owned(), reason));
+                    let reason = format!(
+                        "{:?} is the throttle itself: it must be the name of another one",
+                        name.as_str()
+                    );
+                    problems.push(problem(
+                        spans.get("parent").cloned(),
+                        "knobs.parent".to_owned(),
+                        reason,
+                    ));
                 }
                 match Knobs::check(&values) {
-                    Ok(texts) => fields = texts.into_iter().filter_map(|(field, text)| Some((field, text?))).collect(),
-                    Err(found) => {
-                        problems.extend(found.into_iter().map(|found| {
-                            problem(spans.get(&found.field).cloned(), format!("knobs.{}", found.field), found.message)
-                        }))
+                    Ok(texts) => {
+                        fields = texts
+                            .into_iter()
+                            .filter_map(|(field, text)| Some((field, text?)))
+                            .collect()
                     }
+                    Err(found) => problems.extend(found.into_iter().map(|found| {
+                        problem(
+                            spans.get(&found.field).cloned(),
+                            format!("knobs.{}", found.field),
+                            found.message,
+                        )
+                    })),
                 }
             }
             Some((span, _)) => {
-                problems.push(problem(Some(span), "knobs".to_owned(), "must be a table: write [knobs]".to_owned()));
+                problems.push(problem(
+                    Some(span),
+                    "knobs".to_owned(),
+                    "must be a table: write [knobs]".to_owned(),
+                ));
             }
         }
         problems.sort_by_key(|problem| problem.line);
         drop(table);
-        if problems.is_empty() { Ok(Self { name, fields, text, path: path.to_owned() }) } else { Err(FileError(problems)) }
+        if problems.is_empty() {
+            Ok(Self {
+                name,
+                fields,
+                text,
+                path: path.to_owned(),
+            })
+        } else {
+            Err(FileError(problems))
+        }
     }
 }
 
@@ -149,14 +212,20 @@ pub fn line_of(text: &str, at: usize) -> usize {
 }
 
 fn json_of(value: &DeValue<'_>) -> Value {
-    let number = |text: &str| text.replace('_', "").parse::<f64>().ok().and_then(serde_json::Number::from_f64);
+    let number = |text: &str| {
+        text.replace('_', "")
+            .parse::<f64>()
+            .ok()
+            .and_then(serde_json::Number::from_f64)
+    };
     match value {
         DeValue::String(text) => Value::String(text.to_string()),
         DeValue::Boolean(flag) => Value::Bool(*flag),
-        DeValue::Integer(n) => {
-            i64::from_str_radix(n.as_str(), n.radix()).map_or_else(|_| Value::String(n.as_str().to_owned()), Value::from)
+        DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix())
+            .map_or_else(|_| Value::String(n.as_str().to_owned()), Value::from),
+        DeValue::Float(n) => {
+            number(n.as_str()).map_or_else(|| Value::String(n.as_str().to_owned()), Value::Number)
         }
-        DeValue::Float(n) => number(n.as_str()).map_or_else(|| Value::String(n.as_str().to_owned()), Value::Number),
         DeValue::Datetime(at) => Value::String(at.to_string()),
         DeValue::Array(_) => Value::Array(Vec::new()),
         DeValue::Table(_) => Value::Object(serde_json::Map::new()),
@@ -168,7 +237,8 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<KnobsFile, String> {
-        KnobsFile::parse(Path::new("knobs/reindex.toml"), text.to_owned()).map_err(|error| error.to_string())
+        KnobsFile::parse(Path::new("knobs/reindex.toml"), text.to_owned())
+            .map_err(|error| error.to_string())
     }
 
     #[test]
@@ -178,35 +248,80 @@ mod tests {
         let file = parse(text).unwrap();
 
         assert_eq!(file.name.as_str(), "reindex");
-        let expected = [("rps", "20"), ("mode", "auto"), ("paused", "0"), ("min", "1000"), ("max", "2000")];
-        assert_eq!(file.fields, expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into());
+        let expected = [
+            ("rps", "20"),
+            ("mode", "auto"),
+            ("paused", "0"),
+            ("min", "1000"),
+            ("max", "2000"),
+        ];
+        assert_eq!(
+            file.fields,
+            expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+        );
         assert_eq!(file.text, text);
     }
 
     #[test]
     fn what_is_wrong_is_told_with_file_line_key_and_what_is_allowed() {
         let cases = [
-            ("[knobs]\nrps = \"ten\"\n", "knobs/reindex.toml:2: knobs.rps: \"ten\" is not allowed: it must be a number"),
-            ("[knobs]\nrps = 1\n\nburst = -3\n", "knobs/reindex.toml:4: knobs.burst: -3 is not allowed: it must be a number"),
-            ("[knobs]\nrps = nan\n", "knobs/reindex.toml:2: knobs.rps: \"nan\" is not allowed"),
-            ("[knobs]\nrsp = 1\n", "knobs/reindex.toml:2: knobs.rsp: is not a knob; knobs are rps, burst"),
-            ("[knobs]\nburst = 1\n", "knobs/reindex.toml:1: knobs.rps: is missing"),
-            ("[knobs]\nrps = 1\nmin = 5\nmax = 2\n", "knobs/reindex.toml:3: knobs.min: 5 is above max 2"),
-            ("[knobs]\nrps = 1\nseq = 2\n", "knobs/reindex.toml:3: knobs.seq: is written by Flyball itself"),
-            ("[knobs]\nrps = 1\nparent = \"two words\"\n", "knobs/reindex.toml:3: knobs.parent: \"two words\" is not allowed"),
-            ("[knbos]\nrps = 1\n", "knobs/reindex.toml:1: knbos: is not a table of a knobs file"),
+            (
+                "[knobs]\nrps = \"ten\"\n",
+                "knobs/reindex.toml:2: knobs.rps: \"ten\" is not allowed: it must be a number",
+            ),
+            (
+                "[knobs]\nrps = 1\n\nburst = -3\n",
+                "knobs/reindex.toml:4: knobs.burst: -3 is not allowed: it must be a number",
+            ),
+            (
+                "[knobs]\nrps = nan\n",
+                "knobs/reindex.toml:2: knobs.rps: \"nan\" is not allowed",
+            ),
+            (
+                "[knobs]\nrsp = 1\n",
+                "knobs/reindex.toml:2: knobs.rsp: is not a knob; knobs are rps, burst",
+            ),
+            (
+                "[knobs]\nburst = 1\n",
+                "knobs/reindex.toml:1: knobs.rps: is missing",
+            ),
+            (
+                "[knobs]\nrps = 1\nmin = 5\nmax = 2\n",
+                "knobs/reindex.toml:3: knobs.min: 5 is above max 2",
+            ),
+            (
+                "[knobs]\nrps = 1\nseq = 2\n",
+                "knobs/reindex.toml:3: knobs.seq: is written by Flyball itself",
+            ),
+            (
+                "[knobs]\nrps = 1\nparent = \"two words\"\n",
+                "knobs/reindex.toml:3: knobs.parent: \"two words\" is not allowed",
+            ),
+            (
+                "[knbos]\nrps = 1\n",
+                "knobs/reindex.toml:1: knbos: is not a table of a knobs file",
+            ),
             ("[knobs]\nrps = \n", "knobs/reindex.toml:2: "),
-            ("knobs = 3\n", "knobs/reindex.toml:1: knobs: must be a table"),
+            (
+                "knobs = 3\n",
+                "knobs/reindex.toml:1: knobs: must be a table",
+            ),
             ("", "knobs/reindex.toml: knobs: is missing"),
         ];
         for (text, expected) in cases {
             let message = parse(text).unwrap_err();
-            assert!(message.lines().any(|line| line.starts_with(expected)), "{text:?} gave\n{message}\nnot\n{expected}");
+            assert!(
+                message.lines().any(|line| line.starts_with(expected)),
+                "{text:?} gave\n{message}\nnot\n{expected}"
+            );
         }
     }
 
     #[test]
     fn a_directory_that_does_not_exist_has_no_files() {
-        assert_eq!(KnobsFile::read_dir(Path::new("/does/not/exist")).unwrap(), []);
+        assert_eq!(
+            KnobsFile::read_dir(Path::new("/does/not/exist")).unwrap(),
+            []
+        );
     }
 }

@@ -11,8 +11,17 @@ pub fn is_foreign(status: &Status) -> bool {
 
 /// Adopts a throttle: adds what its hash lacks, keeps its rate and removes its time to live. Fails
 /// if `rps` changes meanwhile.
-pub async fn adopt(store: &dyn Store, found: &Status, by: &str, why: &str) -> Result<(Change, Status), Error> {
-    let mode = found.raw.get("mode").cloned().unwrap_or_else(|| found.knobs.mode.as_str().to_owned());
+pub async fn adopt(
+    store: &dyn Store,
+    found: &Status,
+    by: &str,
+    why: &str,
+) -> Result<(Change, Status), Error> {
+    let mode = found
+        .raw
+        .get("mode")
+        .cloned()
+        .unwrap_or_else(|| found.knobs.mode.as_str().to_owned());
     let change = Change {
         fields: BTreeMap::from([("mode".to_owned(), Some(mode))]),
         if_rps: Some(found.raw.get("rps").cloned().unwrap_or_default()),

@@ -66,7 +66,9 @@ impl HeldKeys {
         for (key, ready, state) in keys {
             all.keys += 1;
             all.ready += ready;
-            let Some(hold) = Hold::of(state) else { continue };
+            let Some(hold) = Hold::of(state) else {
+                continue;
+            };
             all.held_ready += ready;
             *match hold {
                 Hold::Paused => &mut all.paused,
@@ -75,7 +77,11 @@ impl HeldKeys {
                 Hold::Learned => &mut all.learned,
             } += 1;
             // The longest pause ranks first, or else the lowest rate.
-            let rank = (hold, -state.paused_until_ms.unwrap_or(0), state.learned_rps.unwrap_or(f64::INFINITY));
+            let rank = (
+                hold,
+                -state.paused_until_ms.unwrap_or(0),
+                state.learned_rps.unwrap_or(f64::INFINITY),
+            );
             if hardest.is_none_or(|before| rank < before) {
                 hardest = Some(rank);
                 all.slowest = Some(SlowestKey {
@@ -105,32 +111,67 @@ mod tests {
     use super::*;
 
     fn paused(until_ms: i64) -> KeyState {
-        KeyState { paused_until_ms: Some(until_ms), why: "429".into(), learned_rps: Some(2.0), ..KeyState::default() }
+        KeyState {
+            paused_until_ms: Some(until_ms),
+            why: "429".into(),
+            learned_rps: Some(2.0),
+            ..KeyState::default()
+        }
     }
 
     fn learned(rps: f64) -> KeyState {
-        KeyState { learned_rps: Some(rps), ..KeyState::default() }
+        KeyState {
+            learned_rps: Some(rps),
+            ..KeyState::default()
+        }
     }
 
     #[test]
     fn each_key_counts_once_by_what_holds_it_hardest() {
-        let states =
-            [paused(7), learned(0.0), learned(3.0), KeyState { probing: true, ..KeyState::default() }, KeyState::default()];
+        let states = [
+            paused(7),
+            learned(0.0),
+            learned(3.0),
+            KeyState {
+                probing: true,
+                ..KeyState::default()
+            },
+            KeyState::default(),
+        ];
         let held = HeldKeys::of(states.iter().map(|state| ("k", 10, state)));
 
-        assert_eq!((held.keys, held.ready, held.held_ready, held.held()), (5, 50, 40, 4));
-        assert_eq!((held.paused, held.resting, held.learned, held.probing), (1, 1, 1, 1));
+        assert_eq!(
+            (held.keys, held.ready, held.held_ready, held.held()),
+            (5, 50, 40, 4)
+        );
+        assert_eq!(
+            (held.paused, held.resting, held.learned, held.probing),
+            (1, 1, 1, 1)
+        );
         assert!(held.hold_most());
     }
 
     #[test]
     fn the_slowest_is_the_longest_pause_and_where_none_is_paused_the_lowest_rate() {
         let slowest = |states: &[(&str, KeyState)]| {
-            HeldKeys::of(states.iter().map(|(key, state)| (*key, 1, state))).slowest.map(|slowest| slowest.key)
+            HeldKeys::of(states.iter().map(|(key, state)| (*key, 1, state)))
+                .slowest
+                .map(|slowest| slowest.key)
         };
 
-        assert_eq!(slowest(&[("a", learned(0.1)), ("b", paused(5)), ("c", paused(9))]).as_deref(), Some("c"));
-        assert_eq!(slowest(&[("a", learned(3.0)), ("b", learned(0.5)), ("c", KeyState::default())]).as_deref(), Some("b"));
+        assert_eq!(
+            slowest(&[("a", learned(0.1)), ("b", paused(5)), ("c", paused(9))]).as_deref(),
+            Some("c")
+        );
+        assert_eq!(
+            slowest(&[
+                ("a", learned(3.0)),
+                ("b", learned(0.5)),
+                ("c", KeyState::default())
+            ])
+            .as_deref(),
+            Some("b")
+        );
         assert_eq!(slowest(&[("a", KeyState::default())]), None);
     }
 
@@ -140,6 +181,9 @@ mod tests {
 
         assert!(!HeldKeys::of([("a", 10, &held), ("b", 10, &free)]).hold_most());
         assert!(HeldKeys::of([("a", 11, &held), ("b", 10, &free)]).hold_most());
-        assert!(!HeldKeys::of([("a", 0, &held)]).hold_most(), "nothing waits");
+        assert!(
+            !HeldKeys::of([("a", 0, &held)]).hold_most(),
+            "nothing waits"
+        );
     }
 }

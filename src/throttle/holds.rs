@@ -59,10 +59,23 @@ impl Holds {
         self.words.retain(|_, word| word.stands(now_ms));
         let held = self.believed(who, i64::from(held), now_ms);
         if self.words.len() >= MAX_HOLDERS && !self.words.contains_key(who) {
-            return Room { left: 0, held, is_full: true };
+            return Room {
+                left: 0,
+                held,
+                is_full: true,
+            };
         }
-        let others = self.words.iter().filter(|(other, _)| other.as_str() != who).map(|(_, word)| word.jobs).sum::<i64>();
-        Room { left: room((limit - others).max(0), held), held, is_full: false }
+        let others = self
+            .words
+            .iter()
+            .filter(|(other, _)| other.as_str() != who)
+            .map(|(_, word)| word.jobs)
+            .sum::<i64>();
+        Room {
+            left: room((limit - others).max(0), held),
+            held,
+            is_full: false,
+        }
     }
 
     /// Returns the number of jobs that `who` counts as running.
@@ -70,7 +83,12 @@ impl Holds {
         if !who.starts_with(GUEST) {
             return held;
         }
-        held.min(self.words.get(who).filter(|word| word.stands(now_ms)).map_or(0, |word| word.jobs))
+        held.min(
+            self.words
+                .get(who)
+                .filter(|word| word.stands(now_ms))
+                .map_or(0, |word| word.jobs),
+        )
     }
 
     /// Records the report of `who`: it runs `jobs` jobs, valid for `ttl_ms`.
@@ -79,7 +97,13 @@ impl Holds {
             if self.words.len() >= MAX_HOLDERS && !self.words.contains_key(who) {
                 return;
             }
-            self.words.insert(who.to_owned(), Word { jobs, expires_ms: now_ms + ttl_ms });
+            self.words.insert(
+                who.to_owned(),
+                Word {
+                    jobs,
+                    expires_ms: now_ms + ttl_ms,
+                },
+            );
         } else {
             self.words.remove(who);
         }
@@ -111,7 +135,11 @@ mod tests {
 
         assert_eq!(holds.room("a", 10, 0, 20).left, 6);
         assert_eq!(holds.room("c", 10, 0, 20).left, 4);
-        assert_eq!(holds.room("c", 5, 0, 20).left, 0, "more run than may, since the knob was turned down");
+        assert_eq!(
+            holds.room("c", 5, 0, 20).left,
+            0,
+            "more run than may, since the knob was turned down"
+        );
     }
 
     #[test]
@@ -142,14 +170,28 @@ mod tests {
     #[test]
     fn a_guest_is_believed_to_run_no_more_than_it_was_granted() {
         let (mut holds, guest) = (Holds::default(), "http:me/mail");
-        assert_eq!(holds.room(guest, 10, 1_000_000, 0), Room { left: 10, held: 0, is_full: false });
+        assert_eq!(
+            holds.room(guest, 10, 1_000_000, 0),
+            Room {
+                left: 10,
+                held: 0,
+                is_full: false
+            }
+        );
 
         holds.say(guest, 3, 0, 1000);
 
         assert_eq!(holds.believed(guest, 1_000_000, 0), 3);
         assert_eq!(holds.believed(guest, 2, 0), 2);
         assert_eq!(holds.believed(guest, 2, 1000), 0, "it has lapsed");
-        assert_eq!(holds.room("worker/mail", 10, 8, 0), Room { left: 0, held: 8, is_full: false });
+        assert_eq!(
+            holds.room("worker/mail", 10, 8, 0),
+            Room {
+                left: 0,
+                held: 8,
+                is_full: false
+            }
+        );
     }
 
     #[test]
@@ -160,8 +202,25 @@ mod tests {
         }
 
         assert_eq!(holds.words.len(), MAX_HOLDERS);
-        assert_eq!(holds.room("new", 1_000_000, 0, 0), Room { left: 0, held: 0, is_full: true });
-        assert!(holds.room("0", 1_000_000, 1, 0).left > 0, "who is known goes on");
-        assert_eq!(holds.room("new", 1_000_000, 0, 1000), Room { left: 1_000_000, held: 0, is_full: false });
+        assert_eq!(
+            holds.room("new", 1_000_000, 0, 0),
+            Room {
+                left: 0,
+                held: 0,
+                is_full: true
+            }
+        );
+        assert!(
+            holds.room("0", 1_000_000, 1, 0).left > 0,
+            "who is known goes on"
+        );
+        assert_eq!(
+            holds.room("new", 1_000_000, 0, 1000),
+            Room {
+                left: 1_000_000,
+                held: 0,
+                is_full: false
+            }
+        );
     }
 }

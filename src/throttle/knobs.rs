@@ -238,7 +238,11 @@ impl Knobs {
     /// slower, because a typo must never speed anything up. For the same reason nonsense in a
     /// concurrency limit lets one job run at a time.
     pub fn read(raw: &BTreeMap<String, String>) -> (Self, Vec<Problem>) {
-        let mut reader = Reader { raw, problems: Vec::new(), careful: false };
+        let mut reader = Reader {
+            raw,
+            problems: Vec::new(),
+            careful: false,
+        };
         let plain = Self::default();
         let safe_rps = reader.rate_number("safe_rps", plain.safe_rps);
         let capacity = reader.rate_number("capacity", plain.capacity);
@@ -259,7 +263,13 @@ impl Knobs {
                     Some(_) => format!("{} cannot be used", rules::quoted(&raw["rps"])),
                 };
                 let message = format!("{what}: it must be {}", rules::allowed("rps"));
-                reader.problems.insert(0, Problem { field: "rps".to_owned(), message });
+                reader.problems.insert(
+                    0,
+                    Problem {
+                        field: "rps".to_owned(),
+                        message,
+                    },
+                );
                 reader.add_to_all(&format!("; running at safe_rps {safe_rps}"));
                 safe_rps
             }
@@ -269,34 +279,53 @@ impl Knobs {
             Some((text, None)) => reader.nonsense("mode", text),
             None => None,
         };
-        let on_store_loss = match raw.get("on_store_loss").map(|text| (text.as_str(), OnStoreLoss::of(text))) {
+        let on_store_loss = match raw
+            .get("on_store_loss")
+            .map(|text| (text.as_str(), OnStoreLoss::of(text)))
+        {
             Some((_, Some(word))) => word,
             Some((text, None)) => reader.nonsense("on_store_loss", text).unwrap_or_default(),
             None => OnStoreLoss::Closed,
         };
-        let on_429 = match raw.get("on_429").map(|text| (text.as_str(), On429::of(text))) {
+        let on_429 = match raw
+            .get("on_429")
+            .map(|text| (text.as_str(), On429::of(text)))
+        {
             Some((_, Some(word))) => word,
             Some((text, None)) => reader.nonsense("on_429", text).unwrap_or_default(),
             None => On429::ActiveInformed,
         };
-        let trust_scope = match raw.get("trust_scope").map(|text| (text.as_str(), Scope::of(text))) {
+        let trust_scope = match raw
+            .get("trust_scope")
+            .map(|text| (text.as_str(), Scope::of(text)))
+        {
             Some((_, Some(scope))) => scope,
             Some((text, None)) => reader.nonsense("trust_scope", text).unwrap_or_default(),
             None => Scope::Key,
         };
         let max_pause = reader.number("max_pause", f64::NAN);
         let (paused, borrow) = (reader.flag("paused"), reader.flag("borrow"));
-        let parent = match raw.get("parent").filter(|text| !text.is_empty()).map(|text| (text, Name::new(text.as_str()))) {
+        let parent = match raw
+            .get("parent")
+            .filter(|text| !text.is_empty())
+            .map(|text| (text, Name::new(text.as_str())))
+        {
             Some((_, Ok(name))) => Some(name),
             Some((text, Err(_))) => reader.nonsense("parent", text),
             None => None,
         };
-        let on_backlog = match raw.get("on_backlog").map(|text| (text.as_str(), OnBacklog::of(text))) {
+        let on_backlog = match raw
+            .get("on_backlog")
+            .map(|text| (text.as_str(), OnBacklog::of(text)))
+        {
             Some((_, Some(word))) => word,
             Some((text, None)) => reader.nonsense("on_backlog", text).unwrap_or_default(),
             None => OnBacklog::Signal,
         };
-        let over_limit = match raw.get("over_limit").map(|text| (text.as_str(), OverLimit::of(text))) {
+        let over_limit = match raw
+            .get("over_limit")
+            .map(|text| (text.as_str(), OverLimit::of(text)))
+        {
             Some((_, Some(word))) => word,
             Some((text, None)) => reader.nonsense("over_limit", text).unwrap_or_default(),
             None => OverLimit::Wait,
@@ -305,7 +334,11 @@ impl Knobs {
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
         let until = reader.number("manual_until_ms", f64::NAN);
-        let told = |field: &str| raw.get(field).map_or_else(String::new, |text| text.chars().take(MAX_TOLD).collect::<String>());
+        let told = |field: &str| {
+            raw.get(field).map_or_else(String::new, |text| {
+                text.chars().take(MAX_TOLD).collect::<String>()
+            })
+        };
         let knobs = Self {
             rps,
             burst,
@@ -316,7 +349,11 @@ impl Knobs {
             max: reader.number("max", plain.max),
             safe_rps,
             capacity,
-            capacity_why: raw.get("capacity_why").filter(|why| why.len() <= LONGEST_WHY).cloned().unwrap_or_default(),
+            capacity_why: raw
+                .get("capacity_why")
+                .filter(|why| why.len() <= LONGEST_WHY)
+                .cloned()
+                .unwrap_or_default(),
             key_rps,
             key_burst,
             parent,
@@ -333,7 +370,8 @@ impl Knobs {
             max_cost: (!max_cost.is_nan()).then_some(max_cost),
             max_backlog: (!max_backlog.is_nan()).then_some(max_backlog as u64),
             on_backlog,
-            valid_until_ms: (!lease.is_nan() && matches!(mode, None | Some(Mode::Auto))).then_some(lease as i64),
+            valid_until_ms: (!lease.is_nan() && matches!(mode, None | Some(Mode::Auto)))
+                .then_some(lease as i64),
             seq: reader.number("seq", 0.0) as u64,
             term: reader.number("term", 0.0) as u64,
             by: told("by"),
@@ -342,20 +380,37 @@ impl Knobs {
         };
         if knobs.min > knobs.max {
             let message = format!("{} is above max {}: it must not be", knobs.min, knobs.max);
-            reader.problems.push(Problem { field: "min".to_owned(), message });
+            reader.problems.push(Problem {
+                field: "min".to_owned(),
+                message,
+            });
         }
         let strangers = || raw.keys().filter(|field| rules::knob(field).is_none());
         for field in strangers().take(MAX_STRANGERS) {
             let message = format!("is not a knob; knobs are {}", rules::names().join(", "));
-            reader.problems.push(Problem { field: rules::cut(field), message });
+            reader.problems.push(Problem {
+                field: rules::cut(field),
+                message,
+            });
         }
-        for field in raw.iter().filter(|(_, text)| text.contains('\0')).map(|(field, _)| field).take(MAX_STRANGERS) {
+        for field in raw
+            .iter()
+            .filter(|(_, text)| text.contains('\0'))
+            .map(|(field, _)| field)
+            .take(MAX_STRANGERS)
+        {
             let message = "holds a NUL character, so it is not recorded and cannot be restored; write it again".to_owned();
-            reader.problems.push(Problem { field: rules::cut(field), message });
+            reader.problems.push(Problem {
+                field: rules::cut(field),
+                message,
+            });
         }
         let more = strangers().count().saturating_sub(MAX_STRANGERS);
         if more > 0 {
-            reader.problems.push(Problem { field: "…".to_owned(), message: format!("{more} more fields are no knobs") });
+            reader.problems.push(Problem {
+                field: "…".to_owned(),
+                message: format!("{more} more fields are no knobs"),
+            });
         }
         (knobs, reader.problems)
     }
@@ -364,8 +419,16 @@ impl Knobs {
     /// when the governor, a lease or a pause slows the throttle down, so that a cost accepted by
     /// day is accepted at night.
     pub fn max_cost(&self) -> f64 {
-        let rate = if self.mode == Mode::Auto && self.rps >= 0.0 { self.rps.max(self.max) } else { self.rps };
-        let windows = if rate < 0.0 { MAX_COST } else { (self.cost_seconds() * rate).min(MAX_COST) };
+        let rate = if self.mode == Mode::Auto && self.rps >= 0.0 {
+            self.rps.max(self.max)
+        } else {
+            self.rps
+        };
+        let windows = if rate < 0.0 {
+            MAX_COST
+        } else {
+            (self.cost_seconds() * rate).min(MAX_COST)
+        };
         self.max_cost.unwrap_or(windows.max(PLAIN_COST))
     }
 
@@ -373,7 +436,9 @@ impl Knobs {
     pub fn charged_cost(&self, now_us: i64) -> f64 {
         let rate = slower(self.rate(now_us).rps, self.key_rate().rps);
         match self.max_cost {
-            None if rate > 0.0 => self.max_cost().min((rate * COST_SECONDS.max(self.cost_seconds())).max(FEW_TOKENS)),
+            None if rate > 0.0 => self
+                .max_cost()
+                .min((rate * COST_SECONDS.max(self.cost_seconds())).max(FEW_TOKENS)),
             _ => self.max_cost(),
         }
     }
@@ -386,7 +451,8 @@ impl Knobs {
 
     /// Returns true if the lease of `rps` has lapsed.
     pub fn lease_lapsed(&self, now_us: i64) -> bool {
-        self.valid_until_ms.is_some_and(|until| now_us as f64 / 1000.0 > until as f64)
+        self.valid_until_ms
+            .is_some_and(|until| now_us as f64 / 1000.0 > until as f64)
     }
 
     /// Returns the rate in force after pause, lease and capacity: 0 stopped, -1 unlimited.
@@ -397,7 +463,11 @@ impl Knobs {
     /// Returns the reason of a stop by zero capacity, if that is the only cause.
     pub fn stopped_because(&self, now_us: i64) -> Option<&str> {
         let is_told = (1..=LONGEST_WHY).contains(&self.capacity_why.len());
-        let why = if is_told { &self.capacity_why } else { NO_CAPACITY };
+        let why = if is_told {
+            &self.capacity_why
+        } else {
+            NO_CAPACITY
+        };
         (self.capacity == 0.0 && self.asked_rps(now_us) != 0.0).then_some(why)
     }
 
@@ -419,7 +489,10 @@ impl Knobs {
     pub fn rate(&self, now_us: i64) -> Rate {
         // A capacity is not rounded up.
         let rps = slower(self.in_whole(self.asked_rps(now_us)), self.capacity);
-        Rate { rps, depth_us: self.burst * self.window * 1e6 }
+        Rate {
+            rps,
+            depth_us: self.burst * self.window * 1e6,
+        }
     }
 
     /// Returns the rate of each key's bucket.
@@ -427,7 +500,10 @@ impl Knobs {
         if self.on_429.is_passive() {
             return Rate::UNLIMITED;
         }
-        Rate { rps: self.in_whole(self.key_rps), depth_us: self.key_burst * self.window * 1e6 }
+        Rate {
+            rps: self.in_whole(self.key_rps),
+            depth_us: self.key_burst * self.window * 1e6,
+        }
     }
 
     /// Returns the longest pause of a key after a refusal, in microseconds.
@@ -437,7 +513,8 @@ impl Knobs {
 
     /// Returns the longest pause of the whole throttle after a refusal, in microseconds.
     pub fn max_wide_pause_us(&self) -> f64 {
-        self.max_pause.map_or(WIDE_PAUSE_US, |seconds| seconds * 1e6)
+        self.max_pause
+            .map_or(WIDE_PAUSE_US, |seconds| seconds * 1e6)
     }
 
     /// Returns the longest time for which a reported quota counts, in microseconds.
@@ -468,7 +545,9 @@ impl Mode {
     }
 
     fn of(text: &str) -> Option<Self> {
-        [Self::Auto, Self::Manual, Self::Shadow, Self::Off].into_iter().find(|mode| mode.as_str() == text)
+        [Self::Auto, Self::Manual, Self::Shadow, Self::Off]
+            .into_iter()
+            .find(|mode| mode.as_str() == text)
     }
 }
 
@@ -484,7 +563,9 @@ impl OnStoreLoss {
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        [Self::Closed, Self::Open, Self::Local].into_iter().find(|word| word.as_str() == text)
+        [Self::Closed, Self::Open, Self::Local]
+            .into_iter()
+            .find(|word| word.as_str() == text)
     }
 }
 
@@ -516,7 +597,12 @@ impl On429 {
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        let all = [Self::ActiveInformed, Self::ActiveNaive, Self::PassiveInformed, Self::PassiveNaive];
+        let all = [
+            Self::ActiveInformed,
+            Self::ActiveNaive,
+            Self::PassiveInformed,
+            Self::PassiveNaive,
+        ];
         all.into_iter().find(|word| word.as_str() == text)
     }
 }
@@ -533,7 +619,9 @@ impl OverLimit {
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        [Self::Wait, Self::Drop, Self::Merge].into_iter().find(|word| word.as_str() == text)
+        [Self::Wait, Self::Drop, Self::Merge]
+            .into_iter()
+            .find(|word| word.as_str() == text)
     }
 }
 
@@ -547,7 +635,9 @@ impl OnBacklog {
     }
 
     fn of(text: &str) -> Option<Self> {
-        [Self::Signal, Self::Reject].into_iter().find(|word| word.as_str() == text)
+        [Self::Signal, Self::Reject]
+            .into_iter()
+            .find(|word| word.as_str() == text)
     }
 }
 
@@ -606,13 +696,21 @@ impl Reader<'_> {
 
     fn nonsense<T>(&mut self, field: &str, text: &str) -> Option<T> {
         let shown = rules::quoted(text);
-        let message = format!("{shown} cannot be used: it must be {}", rules::allowed(field));
-        self.problems.push(Problem { field: field.to_owned(), message });
+        let message = format!(
+            "{shown} cannot be used: it must be {}",
+            rules::allowed(field)
+        );
+        self.problems.push(Problem {
+            field: field.to_owned(),
+            message,
+        });
         None
     }
 
     fn add_to_all(&mut self, tail: &str) {
-        self.problems.iter_mut().for_each(|problem| problem.message.push_str(tail));
+        self.problems
+            .iter_mut()
+            .for_each(|problem| problem.message.push_str(tail));
     }
 }
 

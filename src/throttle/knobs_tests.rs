@@ -7,26 +7,44 @@ use super::super::rules::TABLE;
 use super::*;
 
 fn read(fields: &[(&str, &str)]) -> (Knobs, Vec<Problem>) {
-    Knobs::read(&fields.iter().map(|(field, text)| ((*field).to_owned(), (*text).to_owned())).collect())
+    Knobs::read(
+        &fields
+            .iter()
+            .map(|(field, text)| ((*field).to_owned(), (*text).to_owned()))
+            .collect(),
+    )
 }
 
 #[test]
 fn each_field_has_its_own_default() {
     let (knobs, problems) = read(&[("rps", "20")]);
 
-    assert_eq!(knobs, Knobs { rps: 20.0, ..Knobs::default() });
+    assert_eq!(
+        knobs,
+        Knobs {
+            rps: 20.0,
+            ..Knobs::default()
+        }
+    );
     assert_eq!(problems, []);
 }
 
 #[test]
 fn a_rate_that_cannot_be_read_runs_at_safe_rps_and_says_so() {
-    for nonsense in ["ten", "", "NaN", "-2", "1e10", "inf", "0x10", "1e-9", "1 2", "--1", "5rps", "1e999"] {
+    for nonsense in [
+        "ten", "", "NaN", "-2", "1e10", "inf", "0x10", "1e-9", "1 2", "--1", "5rps", "1e999",
+    ] {
         let (knobs, problems) = read(&[("rps", nonsense), ("safe_rps", "3")]);
 
         assert_eq!(knobs.effective_rps(0), 3.0, "{nonsense}");
         assert_eq!(problems.len(), 1, "{nonsense}");
         let message = &problems[0].message;
-        assert!(message.contains(&format!("{nonsense:?} cannot be used: it must be a number from 0.000001")), "{message}");
+        assert!(
+            message.contains(&format!(
+                "{nonsense:?} cannot be used: it must be a number from 0.000001"
+            )),
+            "{message}"
+        );
         assert!(message.ends_with("; running at safe_rps 3"), "{message}");
     }
 }
@@ -37,46 +55,126 @@ fn a_missing_rate_runs_at_safe_rps_and_says_so() {
 
     assert_eq!(knobs.effective_rps(0), 1.0);
     assert_eq!(problems[0].field, "rps");
-    assert!(problems[0].message.starts_with("is missing: it must be a number"), "{}", problems[0].message);
+    assert!(
+        problems[0]
+            .message
+            .starts_with("is missing: it must be a number"),
+        "{}",
+        problems[0].message
+    );
 }
 
 #[test]
 fn nonsense_in_another_number_of_the_rate_never_speeds_anything_up() {
     for field in ["burst", "window", "key_rps", "key_burst"] {
-        assert_eq!(read(&[("rps", "50"), ("safe_rps", "5"), (field, "x")]).0.effective_rps(0), 5.0, "{field}");
-        assert_eq!(read(&[("rps", "2"), ("safe_rps", "5"), (field, "x")]).0.effective_rps(0), 2.0, "{field}");
-        assert_eq!(read(&[("rps", "-1"), ("safe_rps", "5"), (field, "x")]).0.effective_rps(0), 5.0, "{field}");
-        assert_eq!(read(&[("rps", "0"), ("safe_rps", "5"), (field, "x")]).0.effective_rps(0), 0.0, "{field}");
+        assert_eq!(
+            read(&[("rps", "50"), ("safe_rps", "5"), (field, "x")])
+                .0
+                .effective_rps(0),
+            5.0,
+            "{field}"
+        );
+        assert_eq!(
+            read(&[("rps", "2"), ("safe_rps", "5"), (field, "x")])
+                .0
+                .effective_rps(0),
+            2.0,
+            "{field}"
+        );
+        assert_eq!(
+            read(&[("rps", "-1"), ("safe_rps", "5"), (field, "x")])
+                .0
+                .effective_rps(0),
+            5.0,
+            "{field}"
+        );
+        assert_eq!(
+            read(&[("rps", "0"), ("safe_rps", "5"), (field, "x")])
+                .0
+                .effective_rps(0),
+            0.0,
+            "{field}"
+        );
     }
-    assert_eq!(read(&[("rps", "50"), ("safe_rps", "-1")]).0.effective_rps(0), 1.0);
+    assert_eq!(
+        read(&[("rps", "50"), ("safe_rps", "-1")])
+            .0
+            .effective_rps(0),
+        1.0
+    );
 }
 
 #[test]
 fn nonsense_in_a_limit_of_concurrency_lets_one_job_run_at_a_time() {
     for nonsense in ["ten", "2.5", "-2", "1e7", ""] {
-        let (knobs, problems) = read(&[("rps", "50"), ("concurrency", nonsense), ("key_concurrency", nonsense)]);
+        let (knobs, problems) = read(&[
+            ("rps", "50"),
+            ("concurrency", nonsense),
+            ("key_concurrency", nonsense),
+        ]);
 
-        assert_eq!((knobs.rps, knobs.concurrency, knobs.key_concurrency), (50.0, 1, 1), "{nonsense}");
-        assert!(problems.iter().all(|problem| problem.message.ends_with("; one job runs at a time")), "{problems:?}");
+        assert_eq!(
+            (knobs.rps, knobs.concurrency, knobs.key_concurrency),
+            (50.0, 1, 1),
+            "{nonsense}"
+        );
+        assert!(
+            problems
+                .iter()
+                .all(|problem| problem.message.ends_with("; one job runs at a time")),
+            "{problems:?}"
+        );
     }
-    let (knobs, _) = read(&[("rps", "50"), ("concurrency", "1e2"), ("key_concurrency", "-1"), ("weight", "0.5")]);
-    assert_eq!((knobs.concurrency, knobs.key_concurrency, knobs.weight), (100, -1, 0.5));
+    let (knobs, _) = read(&[
+        ("rps", "50"),
+        ("concurrency", "1e2"),
+        ("key_concurrency", "-1"),
+        ("weight", "0.5"),
+    ]);
+    assert_eq!(
+        (knobs.concurrency, knobs.key_concurrency, knobs.weight),
+        (100, -1, 0.5)
+    );
 }
 
 #[test]
 fn nonsense_elsewhere_uses_that_fields_default_and_is_a_problem() {
-    let fields = [("rps", "50"), ("mode", "fast"), ("min", "low"), ("parent", "a b"), ("paused", "perhaps"), ("rsp", "1")];
+    let fields = [
+        ("rps", "50"),
+        ("mode", "fast"),
+        ("min", "low"),
+        ("parent", "a b"),
+        ("paused", "perhaps"),
+        ("rsp", "1"),
+    ];
 
     let (knobs, problems) = read(&fields);
 
-    assert_eq!(knobs, Knobs { rps: 50.0, ..Knobs::default() });
-    let named: Vec<&str> = problems.iter().map(|problem| problem.field.as_str()).collect();
+    assert_eq!(
+        knobs,
+        Knobs {
+            rps: 50.0,
+            ..Knobs::default()
+        }
+    );
+    let named: Vec<&str> = problems
+        .iter()
+        .map(|problem| problem.field.as_str())
+        .collect();
     assert_eq!(named, ["mode", "paused", "parent", "min", "rsp"]);
 }
 
 #[test]
 fn a_lapsed_lease_falls_back_to_the_slower_rate() {
-    let lease = |rps, mode| read(&[("rps", rps), ("safe_rps", "5"), ("valid_until", "1000"), ("mode", mode)]).0;
+    let lease = |rps, mode| {
+        read(&[
+            ("rps", rps),
+            ("safe_rps", "5"),
+            ("valid_until", "1000"),
+            ("mode", mode),
+        ])
+        .0
+    };
 
     assert_eq!(lease("50", "auto").effective_rps(1_000_000), 50.0);
     assert_eq!(lease("50", "auto").effective_rps(1_000_001), 5.0);
@@ -87,7 +185,10 @@ fn a_lapsed_lease_falls_back_to_the_slower_rate() {
 
 #[test]
 fn a_pause_stops_whatever_the_rate() {
-    assert_eq!(read(&[("rps", "-1"), ("paused", "1")]).0.effective_rps(0), 0.0);
+    assert_eq!(
+        read(&[("rps", "-1"), ("paused", "1")]).0.effective_rps(0),
+        0.0
+    );
 }
 
 #[test]
@@ -100,9 +201,16 @@ fn doors_take_what_the_hash_can_hold() {
         ("parent", json!("search"), Some("search")),
         ("key_rps", json!(null), None),
         ("max", json!(1e6), Some("1000000")),
-        ("manual_until_ms", json!(1_700_000_000_500_i64), Some("1700000000500")),
+        (
+            "manual_until_ms",
+            json!(1_700_000_000_500_i64),
+            Some("1700000000500"),
+        ),
     ];
-    let given = fields.iter().map(|(field, value, _)| ((*field).to_owned(), value.clone())).collect();
+    let given = fields
+        .iter()
+        .map(|(field, value, _)| ((*field).to_owned(), value.clone()))
+        .collect();
 
     let texts = Knobs::check(&given).unwrap();
 
@@ -113,34 +221,93 @@ fn doors_take_what_the_hash_can_hold() {
 #[test]
 fn doors_refuse_the_rest_and_name_what_is_allowed() {
     let cases = [
-        ("rps", json!("ten"), "\"ten\" is not allowed: it must be a number"),
+        (
+            "rps",
+            json!("ten"),
+            "\"ten\" is not allowed: it must be a number",
+        ),
         ("rps", json!(-3), "-3 is not allowed: it must be a number"),
         ("rps", json!(1e10), "10000000000.0 is not allowed"),
         ("rps", json!(null), "cannot be removed"),
         ("rps", json!([1]), "[1] is not allowed"),
         ("safe_rps", json!(-1), "-1 is not allowed"),
-        ("window", json!(0), "0 is not allowed: it must be a number from 0.001"),
-        ("mode", json!("fast"), "\"fast\" is not allowed: it must be auto, manual, shadow or off"),
-        ("paused", json!("yes"), "\"yes\" is not allowed: it must be 0 or 1, true or false"),
-        ("parent", json!("two words"), "\"two words\" is not allowed: it must be the name"),
-        ("concurrency", json!(2.5), "2.5 is not allowed: it must be a whole number from 0 (none runs) to 1000000, or -1"),
-        ("key_concurrency", json!(-2), "-2 is not allowed: it must be a whole number"),
-        ("over_limit", json!("ignore"), "\"ignore\" is not allowed: it must be wait, drop or merge"),
-        ("weight", json!(0), "0 is not allowed: it must be a number from 0.001 to 1000"),
-        ("max_backlog", json!(0), "0 is not allowed: it must be a whole number from 1"),
-        ("on_backlog", json!("drop"), "\"drop\" is not allowed: it must be signal or reject"),
-        ("manual_until_ms", json!(1_700_000_000), "1700000000 is not allowed: it must be a whole number of unix milliseconds"),
+        (
+            "window",
+            json!(0),
+            "0 is not allowed: it must be a number from 0.001",
+        ),
+        (
+            "mode",
+            json!("fast"),
+            "\"fast\" is not allowed: it must be auto, manual, shadow or off",
+        ),
+        (
+            "paused",
+            json!("yes"),
+            "\"yes\" is not allowed: it must be 0 or 1, true or false",
+        ),
+        (
+            "parent",
+            json!("two words"),
+            "\"two words\" is not allowed: it must be the name",
+        ),
+        (
+            "concurrency",
+            json!(2.5),
+            "2.5 is not allowed: it must be a whole number from 0 (none runs) to 1000000, or -1",
+        ),
+        (
+            "key_concurrency",
+            json!(-2),
+            "-2 is not allowed: it must be a whole number",
+        ),
+        (
+            "over_limit",
+            json!("ignore"),
+            "\"ignore\" is not allowed: it must be wait, drop or merge",
+        ),
+        (
+            "weight",
+            json!(0),
+            "0 is not allowed: it must be a number from 0.001 to 1000",
+        ),
+        (
+            "max_backlog",
+            json!(0),
+            "0 is not allowed: it must be a whole number from 1",
+        ),
+        (
+            "on_backlog",
+            json!("drop"),
+            "\"drop\" is not allowed: it must be signal or reject",
+        ),
+        (
+            "manual_until_ms",
+            json!(1_700_000_000),
+            "1700000000 is not allowed: it must be a whole number of unix milliseconds",
+        ),
         ("seq", json!(3), "is written by Flyball itself"),
-        ("rsp", json!(3), "is not a knob; knobs are rps, burst, window"),
+        (
+            "rsp",
+            json!(3),
+            "is not a knob; knobs are rps, burst, window",
+        ),
     ];
     for (field, value, expected) in cases {
         let problems = Knobs::check(&[(field.to_owned(), value.clone())].into()).unwrap_err();
         assert_eq!(problems.len(), 1);
         assert_eq!(problems[0].field, field);
-        assert!(problems[0].message.starts_with(expected), "{field} {value}: {}", problems[0].message);
+        assert!(
+            problems[0].message.starts_with(expected),
+            "{field} {value}: {}",
+            problems[0].message
+        );
     }
     let both = [("min".to_owned(), json!(5)), ("max".to_owned(), json!(2))].into();
-    assert_eq!(Knobs::check(&both).unwrap_err()[0].message, "5 is above max 2: it must not be");
+    assert_eq!(
+        Knobs::check(&both).unwrap_err()[0].message,
+        "5 is above max 2: it must not be"
+    );
 }
 
 #[test]
@@ -158,17 +325,42 @@ fn what_people_type_becomes_values() {
 fn the_reference_shows_the_table() {
     let reference = include_str!("../../docs/reference/knobs.md");
     for knob in TABLE {
-        let cell = |text: &str| if text.is_empty() { "—".to_owned() } else { format!("`{text}`") };
-        let unit = if knob.unit.is_empty() { "—" } else { knob.unit };
-        let row = format!("| `{}` | {} | {unit} | {} | {} |", knob.name, cell(knob.default), knob.allowed, knob.meaning);
-        assert!(reference.lines().any(|line| line == row), "docs/reference/knobs.md lacks the row\n{row}");
+        let cell = |text: &str| {
+            if text.is_empty() {
+                "—".to_owned()
+            } else {
+                format!("`{text}`")
+            }
+        };
+        let unit = if knob.unit.is_empty() {
+            "—"
+        } else {
+            knob.unit
+        };
+        let row = format!(
+            "| `{}` | {} | {unit} | {} | {} |",
+            knob.name,
+            cell(knob.default),
+            knob.allowed,
+            knob.meaning
+        );
+        assert!(
+            reference.lines().any(|line| line == row),
+            "docs/reference/knobs.md lacks the row\n{row}"
+        );
     }
 }
 
 #[test]
 fn a_throttle_that_drops_counts_in_whole_tokens_for_each_window_and_no_other_does() {
     let key_rate = |key_rps: &str, window: &str, over_limit: &str| {
-        let knobs = read(&[("rps", key_rps), ("key_rps", key_rps), ("window", window), ("over_limit", over_limit)]).0;
+        let knobs = read(&[
+            ("rps", key_rps),
+            ("key_rps", key_rps),
+            ("window", window),
+            ("over_limit", over_limit),
+        ])
+        .0;
         assert_eq!(knobs.rate(0), knobs.key_rate());
         let mut bucket = Bucket::default();
         let taken = |bucket: &mut Bucket, now: f64| {
@@ -186,16 +378,24 @@ fn a_throttle_that_drops_counts_in_whole_tokens_for_each_window_and_no_other_doe
     assert_eq!(key_rate("0.5", "5", "drop"), [3.0; 4]);
     assert_eq!(key_rate("0.5", "5", "wait"), [2.0; 4]);
     assert_eq!(key_rate("0.5", "5", "merge"), [2.0; 4]);
-    assert_eq!(key_rate("0.3", "10", "drop"), [3.0; 4], "what is whole stays as it is, whatever the digits of a double say");
+    assert_eq!(
+        key_rate("0.3", "10", "drop"),
+        [3.0; 4],
+        "what is whole stays as it is, whatever the digits of a double say"
+    );
     // Less than one token in a window is not rounded up: that would be ten times the requested rate
     // here.
     let slow = read(&[("rps", "0.1"), ("over_limit", "drop")]).0;
     assert_eq!((slow.rate(0).rps, slow.key_rate().rps), (0.1, -1.0));
-    assert_eq!(read(&[("rps", "0"), ("over_limit", "drop")]).0.rate(0).rps, 0.0);
+    assert_eq!(
+        read(&[("rps", "0"), ("over_limit", "drop")]).0.rate(0).rps,
+        0.0
+    );
 }
 
 #[test]
-fn the_highest_cost_follows_from_the_rate_that_is_wanted_and_does_not_fall_with_the_rate_in_force() {
+fn the_highest_cost_follows_from_the_rate_that_is_wanted_and_does_not_fall_with_the_rate_in_force()
+{
     type Case = (&'static [(&'static str, &'static str)], f64, f64);
     let cases: [Case; 9] = [
         (&[("rps", "1")], 1000.0, 1000.0),
@@ -203,13 +403,25 @@ fn the_highest_cost_follows_from_the_rate_that_is_wanted_and_does_not_fall_with_
         (&[("rps", "0.000001")], 1000.0, 10.0),
         (&[("rps", "10"), ("key_rps", "0.01")], 1000.0, 36.0),
         (&[("rps", "500"), ("window", "60")], 300_000.0, 300_000.0),
-        (&[("rps", "500"), ("window", "60"), ("paused", "1")], 300_000.0, 300_000.0),
-        (&[("rps", "0"), ("mode", "auto"), ("max", "5000")], 50_000.0, 50_000.0),
+        (
+            &[("rps", "500"), ("window", "60"), ("paused", "1")],
+            300_000.0,
+            300_000.0,
+        ),
+        (
+            &[("rps", "0"), ("mode", "auto"), ("max", "5000")],
+            50_000.0,
+            50_000.0,
+        ),
         (&[("rps", "-1")], 1e9, 1e9),
         (&[("rps", "0.01"), ("max_cost", "7000")], 7000.0, 7000.0),
     ];
     for (fields, taken, charged) in cases {
         let knobs = read(fields).0;
-        assert_eq!((knobs.max_cost(), knobs.charged_cost(0)), (taken, charged), "{fields:?}");
+        assert_eq!(
+            (knobs.max_cost(), knobs.charged_cost(0)),
+            (taken, charged),
+            "{fields:?}"
+        );
     }
 }

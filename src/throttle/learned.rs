@@ -91,7 +91,10 @@ pub struct Probe {
 
 impl Probe {
     /// The state without a limit.
-    pub const OPEN: Self = Self { credit: -1.0, at: 0.0 };
+    pub const OPEN: Self = Self {
+        credit: -1.0,
+        at: 0.0,
+    };
 
     /// Allows one job from `at` on.
     pub fn begin(at: f64) -> Self {
@@ -110,16 +113,29 @@ impl Probe {
     /// Records that `units` jobs go.
     pub fn take(&mut self, units: f64, now: f64) {
         if let Some(left) = self.left(now) {
-            *self = Self { credit: left - units, at: now };
+            *self = Self {
+                credit: left - units,
+                at: now,
+            };
         }
     }
 
     /// Records answers: each failure makes room for one more job, each success for two.
     pub fn answered(&mut self, succeeded: f64, failed: f64, may_open: bool, now: f64) {
         if self.credit >= 0.0 {
-            *self = Self { credit: self.credit + 2.0 * succeeded + failed, at: now };
+            *self = Self {
+                credit: self.credit + 2.0 * succeeded + failed,
+                at: now,
+            };
             if self.credit >= OPEN_CREDIT {
-                *self = if may_open { Self::OPEN } else { Self { credit: OPEN_CREDIT, at: now } };
+                *self = if may_open {
+                    Self::OPEN
+                } else {
+                    Self {
+                        credit: OPEN_CREDIT,
+                        at: now,
+                    }
+                };
             }
         }
     }
@@ -130,7 +146,11 @@ impl Probe {
 /// with each refusal in a row.
 pub fn pause_us(said_us: Option<f64>, strikes: f64, is_known: bool, jitter: f64) -> f64 {
     let doubled = 2.0_f64.powi(strikes.min(MAX_DOUBLINGS) as i32);
-    let first = if is_known && strikes == 0.0 { KNOWN_PAUSE_US } else { FIRST_PAUSE_US * doubled };
+    let first = if is_known && strikes == 0.0 {
+        KNOWN_PAUSE_US
+    } else {
+        FIRST_PAUSE_US * doubled
+    };
     let plain = said_us.map_or(first, |said| said.max(SHORTEST_PAUSE_US * doubled));
     (plain * (1.0 + JITTER * jitter)).floor()
 }
@@ -195,9 +215,16 @@ impl Learned {
         if self.grows_from <= now {
             if learns {
                 let before = self.settle;
-                let tried = if before > 0.0 && configured > 0.0 { slower(self.curve(now), configured) } else { self.curve(now) };
+                let tried = if before > 0.0 && configured > 0.0 {
+                    slower(self.curve(now), configured)
+                } else {
+                    self.curve(now)
+                };
                 let span = now - self.lately_from;
-                let is_near = !said && self.strikes == 0.0 && span >= 1e6 && self.lately * 1e6 >= USED * tried * span;
+                let is_near = !said
+                    && self.strikes == 0.0
+                    && span >= 1e6
+                    && self.lately * 1e6 >= USED * tried * span;
                 self.cut = CUT;
                 self.settle = match () {
                     // Without a stated delay, and with successes near the rate in force, that rate
@@ -250,7 +277,8 @@ impl Learned {
                 self.lately_from = now - span / 2.0;
             }
         }
-        self.probe.answered(succeeded, failed, self.settle > 0.0 || is_known, now);
+        self.probe
+            .answered(succeeded, failed, self.settle > 0.0 || is_known, now);
     }
 
     /// Records at `now` that a caller wanted more than the rate allowed, at most once a second.
@@ -274,21 +302,37 @@ impl Learned {
         let x = (((now - self.grows_from) / 1e6).max(0.0) - period) / period;
         let grown = self.settle * (1.0 + self.cut * x * x * x);
         let span = now - self.lately_from;
-        let succeeds = if span >= 1e6 { self.lately * 1e6 / span } else { 0.0 };
+        let succeeds = if span >= 1e6 {
+            self.lately * 1e6 / span
+        } else {
+            0.0
+        };
         let is_wanted = (now - self.wanted_at).abs() < LATELY * period * 1e6;
-        let most = if is_wanted { WANTED_AHEAD * self.settle.max(succeeds) } else { self.settle.max(AHEAD * succeeds) };
+        let most = if is_wanted {
+            WANTED_AHEAD * self.settle.max(succeeds)
+        } else {
+            self.settle.max(AHEAD * succeeds)
+        };
         grown.min(most)
     }
 
     /// Returns the refill that may be saved up under the rate, in microseconds: under a learned
     /// rate, which is a guess, only what a late worker would lose; under a reported quota, more.
     pub fn depth_us(&self, now: f64) -> f64 {
-        if self.settle <= 0.0 { self.window.depth_us(now) } else { LATE_US }
+        if self.settle <= 0.0 {
+            self.window.depth_us(now)
+        } else {
+            LATE_US
+        }
     }
 
     /// Returns the strikes before a refusal at `now`; jobs that were under way together count once.
     pub fn strikes_before(&self, now: f64) -> f64 {
-        if self.grows_from > now { (self.strikes - 1.0).max(0.0) } else { self.strikes }
+        if self.grows_from > now {
+            (self.strikes - 1.0).max(0.0)
+        } else {
+            self.strikes
+        }
     }
 
     /// Returns true if the pause after a refusal is over at `now` and no job has succeeded since.
@@ -305,13 +349,22 @@ impl Learned {
     /// Returns the time for which the state is kept from `now` on, in milliseconds.
     pub fn keep_ms(&self, now: f64) -> f64 {
         let told = (self.window.holds_to() - now).max(0.0);
-        let refused = (self.grows_from - now + KEEP_US.max(KEEP_PERIODS * 1e6 * self.period_s())).max(0.0);
-        let kept = if self.settle > 0.0 || self.probe.credit >= 0.0 { told.max(refused) } else { told };
+        let refused =
+            (self.grows_from - now + KEEP_US.max(KEEP_PERIODS * 1e6 * self.period_s())).max(0.0);
+        let kept = if self.settle > 0.0 || self.probe.credit >= 0.0 {
+            told.max(refused)
+        } else {
+            told
+        };
         (kept / 1000.0).ceil().clamp(1.0, 1e12)
     }
 
     fn period_s(&self) -> f64 {
-        if self.settle > 0.0 { PERIOD_S.max(PERIOD_TOKENS / self.settle) } else { PERIOD_S }
+        if self.settle > 0.0 {
+            PERIOD_S.max(PERIOD_TOKENS / self.settle)
+        } else {
+            PERIOD_S
+        }
     }
 }
 
@@ -331,12 +384,21 @@ pub struct Refusal {
 impl Refusal {
     /// Returns the strikes before a refusal at `now`, as [`Learned::strikes_before`] does.
     pub fn strikes_before(&self, now: f64) -> f64 {
-        if self.until > now { (self.strikes - 1.0).max(0.0) } else { self.strikes }
+        if self.until > now {
+            (self.strikes - 1.0).max(0.0)
+        } else {
+            self.strikes
+        }
     }
 
     /// Returns the state after a refusal at `now` that pauses until `until`, following `before`.
     pub fn again(before: Option<&Self>, now: f64, until: f64, why: &str) -> Self {
-        let begun = |until: f64, strikes: f64| Self { until, probe: Probe::begin(until), strikes, why: why.to_owned() };
+        let begun = |until: f64, strikes: f64| Self {
+            until,
+            probe: Probe::begin(until),
+            strikes,
+            why: why.to_owned(),
+        };
         match before {
             // A job that was under way when the others were refused adds no information.
             Some(known) if known.until > now && known.until >= until => known.clone(),

@@ -21,7 +21,10 @@ fn the_rate_begins_at_seven_tenths_settles_where_it_was_and_then_feels_its_way_b
         learned.rate(now).round()
     };
 
-    assert_eq!([at(0.0), at(10.0), at(20.0), at(30.0)], [350.0, 481.0, 500.0, 519.0]);
+    assert_eq!(
+        [at(0.0), at(10.0), at(20.0), at(30.0)],
+        [350.0, 481.0, 500.0, 519.0]
+    );
 }
 
 #[test]
@@ -34,7 +37,10 @@ fn who_does_not_use_a_rate_gets_no_higher_one() {
         learned.answered(600.0, 600.0, 0.0, false, (21.0 + f64::from(s)) * S);
     }
     let rate = at(&learned, 1000.0);
-    assert!((650.0..=760.0).contains(&rate), "a quarter more than what succeeds: {rate}");
+    assert!(
+        (650.0..=760.0).contains(&rate),
+        "a quarter more than what succeeds: {rate}"
+    );
 }
 
 #[test]
@@ -54,8 +60,16 @@ fn a_rate_that_jobs_wait_for_grows_though_our_own_slots_keep_them_from_using_it(
         learned.rate(now)
     };
     assert!(run(true) > 25.0, "{}", run(true));
-    assert!(run(true) <= 34.0, "but no further than to twice what is known: {}", run(true));
-    assert_eq!(run(false), 17.0, "who waits for nothing has not learned more");
+    assert!(
+        run(true) <= 34.0,
+        "but no further than to twice what is known: {}",
+        run(true)
+    );
+    assert_eq!(
+        run(false),
+        17.0,
+        "who waits for nothing has not learned more"
+    );
 }
 
 #[test]
@@ -85,7 +99,11 @@ fn more_is_allowed_as_more_succeeds() {
         now += S / rate;
     }
 
-    assert!(learned.rate(now) > 20.0, "twice as much in seventy seconds: {}", learned.rate(now));
+    assert!(
+        learned.rate(now) > 20.0,
+        "twice as much in seventy seconds: {}",
+        learned.rate(now)
+    );
 }
 
 #[test]
@@ -93,11 +111,20 @@ fn stragglers_of_one_refusal_cut_once() {
     let (mut learned, before) = (refused_at(500.0), refused_at(500.0));
 
     for ms in 0..30 {
-        learned.refuse(20.0 * S + f64::from(ms) * 1000.0, 21.0 * S, true, 1000.0, true);
+        learned.refuse(
+            20.0 * S + f64::from(ms) * 1000.0,
+            21.0 * S,
+            true,
+            1000.0,
+            true,
+        );
     }
 
     assert_eq!(learned.rate(22.0 * S), before.rate(22.0 * S));
-    assert_eq!((learned.refused, learned.strikes), (before.refused + 30.0, before.strikes));
+    assert_eq!(
+        (learned.refused, learned.strikes),
+        (before.refused + 30.0, before.strikes)
+    );
 }
 
 #[test]
@@ -109,8 +136,15 @@ fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
     assert_eq!(learned.settle, 350.0);
     assert_eq!(pause_us(None, learned.strikes, true, 0.0), 4.0 * S);
     assert_eq!(pause_us(None, 1e9, false, 0.0), 256.0 * S);
-    assert_eq!(pause_us(Some(7.0 * S), 3.0, false, 1.0), 7.7 * S, "what is said counts, and jitter goes upwards");
-    assert_eq!([0.0, 1.0, 2.0].map(|strikes| pause_us(Some(0.0), strikes, true, 0.0)), [50_000.0, 100_000.0, 200_000.0]);
+    assert_eq!(
+        pause_us(Some(7.0 * S), 3.0, false, 1.0),
+        7.7 * S,
+        "what is said counts, and jitter goes upwards"
+    );
+    assert_eq!(
+        [0.0, 1.0, 2.0].map(|strikes| pause_us(Some(0.0), strikes, true, 0.0)),
+        [50_000.0, 100_000.0, 200_000.0]
+    );
 }
 
 #[test]
@@ -133,7 +167,11 @@ fn one_probe_goes_first_and_success_doubles_what_may_be_under_way() {
     assert_eq!(probe.left(3.0), Some(2.0));
     probe.take(2.0, 4.0);
     probe.answered(1.0, 1.0, true, 5.0);
-    assert_eq!(probe.left(5.0), Some(3.0), "a failure makes room for one, a success for two");
+    assert_eq!(
+        probe.left(5.0),
+        Some(3.0),
+        "a failure makes room for one, a success for two"
+    );
     probe.answered(7.0, 0.0, true, 6.0);
     assert_eq!(probe.left(6.0), None);
 }
@@ -145,7 +183,11 @@ fn a_probe_that_nobody_answers_for_is_given_up() {
 
     assert_eq!(probe.left(PATIENCE_US - 1.0), Some(0.0));
     assert_eq!(probe.left(PATIENCE_US), Some(1.0));
-    assert_eq!(probe.left(-PATIENCE_US), Some(1.0), "nor for ever after a clock that stepped back");
+    assert_eq!(
+        probe.left(-PATIENCE_US),
+        Some(1.0),
+        "nor for ever after a clock that stepped back"
+    );
 }
 
 #[test]
@@ -153,7 +195,11 @@ fn while_the_rate_is_unknown_the_credit_stays() {
     let mut unknown = Learned::new(0.0);
     unknown.refuse(S, 2.0 * S, true, -1.0, true);
     unknown.answered(40.0, 40.0, 0.0, false, 3.0 * S);
-    assert_eq!(unknown.probe.left(3.0 * S), Some(16.0), "so many at once, and no more");
+    assert_eq!(
+        unknown.probe.left(3.0 * S),
+        Some(16.0),
+        "so many at once, and no more"
+    );
 
     unknown.refuse(4.0 * S, 5.0 * S, true, -1.0, true);
     unknown.answered(40.0, 40.0, 0.0, false, 6.0 * S);
@@ -168,7 +214,11 @@ fn what_is_left_of_a_quota_is_spread_over_its_rest() {
     learned.window.told(30.0, 2.0 * S, 3600.0 * S, S);
 
     assert_eq!(learned.rate(2.0 * S), 15.25);
-    assert_eq!(learned.rate(3.0 * S), 15.25, "and goes on, until an answer tells anew or as long again is over");
+    assert_eq!(
+        learned.rate(3.0 * S),
+        15.25,
+        "and goes on, until an answer tells anew or as long again is over"
+    );
     assert!(learned.rate(5.0 * S) < 0.0);
     assert!(!learned.is_over(-1.0, 4.9 * S) && learned.is_over(-1.0, 5.0 * S));
     assert_eq!(learned.keep_ms(S), 4000.0);
@@ -186,14 +236,24 @@ fn what_was_learned_is_forgotten_when_the_keys_own_rate_is_reached() {
     assert!(learned.is_over(500.0, 41.0 * S));
     assert!(!learned.is_over(-1.0, 41.0 * S));
     assert_eq!(learned.keep_ms(21.0 * S), 600_000.0);
-    assert_eq!(learned.keep_ms(121.0 * S), 500_000.0, "counted from the last refusal, however much succeeds");
+    assert_eq!(
+        learned.keep_ms(121.0 * S),
+        500_000.0,
+        "counted from the last refusal, however much succeeds"
+    );
 }
 
 #[test]
 fn a_throttles_refusal_ends_with_its_probes() {
     let mut refusal = Refusal::again(None, 0.0, S, "busy");
-    assert!(!refusal.answered(1.0, 0.0, 0.5 * S), "a straggler's success is no probe's");
-    assert_eq!(Refusal::again(Some(&refusal), 0.5 * S, 0.7 * S, "again"), refusal);
+    assert!(
+        !refusal.answered(1.0, 0.0, 0.5 * S),
+        "a straggler's success is no probe's"
+    );
+    assert_eq!(
+        Refusal::again(Some(&refusal), 0.5 * S, 0.7 * S, "again"),
+        refusal
+    );
     refusal.probe.take(1.0, S);
     assert!(!refusal.answered(1.0, 0.0, S));
     assert!(refusal.answered(8.0, 0.0, S));
@@ -206,18 +266,23 @@ fn used_of_a_silent_quota(quota: f64, configured: f64, from_s: f64, to_s: f64) -
     let mut known: Option<Learned> = None;
     let (mut now, mut second, mut count, mut taken) = (0.0, -1.0, 0.0, 0.0);
     while now < to_s * S {
-        let rate = known.as_ref().map_or(configured, |known| slower(known.rate(now), configured));
+        let rate = known
+            .as_ref()
+            .map_or(configured, |known| slower(known.rate(now), configured));
         if (now / S).floor() != second {
             (second, count) = ((now / S).floor(), 0.0);
         }
         count += 1.0;
         if count <= quota {
             taken += if now >= from_s * S { 1.0 } else { 0.0 };
-            known.iter_mut().for_each(|known| known.answered(1.0, 1.0, 0.0, true, now));
+            known
+                .iter_mut()
+                .for_each(|known| known.answered(1.0, 1.0, 0.0, true, now));
             now += S / rate;
         } else {
             let mut learned = known.unwrap_or_else(|| Learned::new(now));
-            let until = now + pause_us(None, learned.strikes_before(now), learned.settle > 0.0, 0.5);
+            let until =
+                now + pause_us(None, learned.strikes_before(now), learned.settle > 0.0, 0.5);
             learned.refuse(now, until, false, configured, true);
             (known, now) = (Some(learned), until);
         }

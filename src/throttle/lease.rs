@@ -98,7 +98,11 @@ impl Holding {
         Self {
             horizon: horizon.min(MAX_HORIZON),
             lease: None,
-            lately: Lately { begin: now, now: 0.0, before: 0.0 },
+            lately: Lately {
+                begin: now,
+                now: 0.0,
+                before: 0.0,
+            },
             is_asking: false,
             not_before: now,
             levels_decide: false,
@@ -115,10 +119,19 @@ impl Holding {
             return None;
         }
         self.lately.spent(tokens, now, self.horizon);
-        let grant = |lane: &LaneAsk| Grant { granted: lane.want, charge_us: lease.price(lane), ..Grant::default() };
+        let grant = |lane: &LaneAsk| Grant {
+            granted: lane.want,
+            charge_us: lease.price(lane),
+            ..Grant::default()
+        };
         let lanes = lanes.iter().map(grant).collect();
-        let at_us = lease.said.at_us + now.saturating_duration_since(lease.since).as_micros() as i64;
-        Some(Answer { lanes, at_us, ..lease.said })
+        let at_us =
+            lease.said.at_us + now.saturating_duration_since(lease.since).as_micros() as i64;
+        Some(Answer {
+            lanes,
+            at_us,
+            ..lease.said
+        })
     }
 
     /// Begins an ask of the store, including a lease if one is due. If `leased` is above 0, the
@@ -127,14 +140,27 @@ impl Holding {
     /// The number is the tokens really spent in the last horizon, and at most this process's share
     /// of the slowest rate. It is 0 for an ask that is too large to be served from such a lease.
     pub fn ask(&mut self, lanes: &[LaneAsk], workers: u32, now: Instant) -> Asking {
-        let mut asking = Asking { leased: 0, at: now, era: self.era };
-        let is_held = self.lease.as_ref().is_some_and(|lease| !lease.is_over(now) && lease.left >= 1.0);
-        let Some(slowest_rps) = self.slowest_rps.filter(|_| self.levels_decide) else { return asking };
+        let mut asking = Asking {
+            leased: 0,
+            at: now,
+            era: self.era,
+        };
+        let is_held = self
+            .lease
+            .as_ref()
+            .is_some_and(|lease| !lease.is_over(now) && lease.left >= 1.0);
+        let Some(slowest_rps) = self.slowest_rps.filter(|_| self.levels_decide) else {
+            return asking;
+        };
         if is_held || self.is_asking || now < self.not_before || self.horizon.is_zero() {
             return asking;
         }
         let part = slowest_rps * self.horizon.as_secs_f64() / f64::from(workers.max(1));
-        let most = if slowest_rps < 0.0 { MAX_TOKENS } else { part.min(MAX_TOKENS) };
+        let most = if slowest_rps < 0.0 {
+            MAX_TOKENS
+        } else {
+            part.min(MAX_TOKENS)
+        };
         let tokens = self.lately.per_horizon(now, self.horizon).min(most).floor();
         if tokens >= MIN_TOKENS && sum(lanes) <= depth(tokens) {
             self.is_asking = true;
@@ -145,7 +171,13 @@ impl Holding {
 
     /// Records the store's answer and returns the rests to give back. Tokens for a lease were asked
     /// for with the last lane, which is removed from the answer.
-    pub fn answered(&mut self, asking: &Asking, lanes: &[LaneAsk], answer: &mut Answer, now: Instant) -> Vec<Rest> {
+    pub fn answered(
+        &mut self,
+        asking: &Asking,
+        lanes: &[LaneAsk],
+        answer: &mut Answer,
+        now: Instant,
+    ) -> Vec<Rest> {
         let mut rests = Vec::new();
         let more = (asking.leased > 0).then(|| answer.lanes.pop()).flatten();
         self.is_asking &= asking.leased == 0;
@@ -155,10 +187,13 @@ impl Holding {
         }
         for (lane, grant) in lanes.iter().zip(&answer.lanes) {
             let cost = sane_cost(lane.cost).min(answer.max_cost);
-            self.lately.spent(f64::from(grant.granted) * cost, now, self.horizon);
+            self.lately
+                .spent(f64::from(grant.granted) * cost, now, self.horizon);
             self.slowest_rps = slowest(grant, cost).or(self.slowest_rps);
         }
-        let is_short = more.as_ref().is_some_and(|more| more.granted < asking.leased);
+        let is_short = more
+            .as_ref()
+            .is_some_and(|more| more.granted < asking.leased);
         if is_short || answer.lanes.iter().any(|lane| lane.limit.is_some()) {
             self.not_before = now + self.horizon * HOLD_OFF;
         }
@@ -166,7 +201,11 @@ impl Holding {
         if is_of_now {
             self.levels_decide = answer.levels_decide;
         }
-        let is_outdated = self.lease.as_ref().is_some_and(|lease| !lease.is_of(answer)) || !answer.levels_decide;
+        let is_outdated = self
+            .lease
+            .as_ref()
+            .is_some_and(|lease| !lease.is_of(answer))
+            || !answer.levels_decide;
         let leased = more.and_then(|more| Lease::new(more, answer, asking.at, self.horizon));
         if is_of_now && (is_outdated || leased.is_some()) {
             rests.extend(self.end(now));
@@ -193,7 +232,11 @@ impl Holding {
 
     /// Returns the rest of a lease whose time is over.
     pub fn over(&mut self, now: Instant) -> Option<Rest> {
-        self.lease.as_ref().is_some_and(|lease| lease.is_over(now)).then(|| self.end(now)).flatten()
+        self.lease
+            .as_ref()
+            .is_some_and(|lease| lease.is_over(now))
+            .then(|| self.end(now))
+            .flatten()
     }
 
     fn end(&mut self, now: Instant) -> Option<Rest> {
@@ -206,20 +249,29 @@ impl Holding {
 
     /// Returns true if the holding can be forgotten without loss.
     pub fn is_idle(&self, now: Instant) -> bool {
-        self.lease.is_none() && !self.is_asking && now.saturating_duration_since(self.lately.begin) > 2 * self.horizon
+        self.lease.is_none()
+            && !self.is_asking
+            && now.saturating_duration_since(self.lately.begin) > 2 * self.horizon
     }
 }
 
 /// Returns the tokens that lanes want.
 fn sum(lanes: &[LaneAsk]) -> f64 {
-    lanes.iter().map(|lane| f64::from(lane.want) * sane_cost(lane.cost)).sum()
+    lanes
+        .iter()
+        .map(|lane| f64::from(lane.want) * sane_cost(lane.cost))
+        .sum()
 }
 
 /// Returns the slowest rate of the levels that a grant was charged at, below 0 for unlimited.
 fn slowest(grant: &Grant, cost: f64) -> Option<f64> {
     let (_, levels) = grant.charge_us.split_last()?;
     let longest = levels.iter().copied().fold(0.0, f64::max);
-    Some(if longest > 0.0 { cost * 1e6 / longest } else { -1.0 })
+    Some(if longest > 0.0 {
+        cost * 1e6 / longest
+    } else {
+        -1.0
+    })
 }
 
 // === impl Lease ===
@@ -227,10 +279,23 @@ fn slowest(grant: &Grant, cost: f64) -> Option<f64> {
 impl Lease {
     fn new(grant: Grant, answer: &Answer, since: Instant, horizon: Duration) -> Option<Self> {
         let tokens = f64::from(grant.granted);
-        let said = Answer { lanes: Vec::new(), ..*answer };
+        let said = Answer {
+            lanes: Vec::new(),
+            ..*answer
+        };
         let ready = depth(tokens);
         let priced = (1.0, grant.charge_us.clone());
-        let lease = Self { said, charge_us: grant.charge_us, priced, since, horizon, tokens, left: tokens, ready, at: since };
+        let lease = Self {
+            said,
+            charge_us: grant.charge_us,
+            priced,
+            since,
+            horizon,
+            tokens,
+            left: tokens,
+            ready,
+            at: since,
+        };
         (tokens > 0.0 && !lease.charge_us.is_empty()).then_some(lease)
     }
 
@@ -265,15 +330,32 @@ impl Lease {
             return Arc::default();
         }
         if self.priced.0 != cost {
-            self.priced = (cost, self.charge_us.iter().map(|charge_us| charge_us * cost).collect());
+            self.priced = (
+                cost,
+                self.charge_us
+                    .iter()
+                    .map(|charge_us| charge_us * cost)
+                    .collect(),
+            );
         }
         self.priced.1.clone()
     }
 
     fn rest(self) -> Option<Rest> {
         let tokens = self.left;
-        let charge_us = self.charge_us.iter().map(|charge_us| charge_us * tokens).collect();
-        (tokens > NOTHING).then(|| Rest { grant: Grant { granted: 1, charge_us, ..Grant::default() }, tokens })
+        let charge_us = self
+            .charge_us
+            .iter()
+            .map(|charge_us| charge_us * tokens)
+            .collect();
+        (tokens > NOTHING).then(|| Rest {
+            grant: Grant {
+                granted: 1,
+                charge_us,
+                ..Grant::default()
+            },
+            tokens,
+        })
     }
 }
 
@@ -287,7 +369,12 @@ fn depth(tokens: f64) -> f64 {
 impl Rest {
     /// Returns the rest as a refund for the store.
     pub fn refund(&self) -> Refund<'_> {
-        Refund { key: "", grant: &self.grant, units: 1, cost: self.tokens }
+        Refund {
+            key: "",
+            grant: &self.grant,
+            units: 1,
+            cost: self.tokens,
+        }
     }
 }
 

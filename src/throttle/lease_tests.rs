@@ -5,16 +5,36 @@ use super::*;
 const HORIZON: Duration = MAX_HORIZON;
 
 fn lanes(want: u32, cost: f64) -> Vec<LaneAsk> {
-    vec![LaneAsk { key: "k".to_owned(), want, cost, held: 0 }]
+    vec![LaneAsk {
+        key: "k".to_owned(),
+        want,
+        cost,
+        held: 0,
+    }]
 }
 
 /// Returns the answer of a store at `rps` that grants everything, including the lease.
 fn yes(lanes: &[LaneAsk], leased: u32, rps: f64, seq: u64) -> Answer {
     let interval = if rps > 0.0 { 1e6 / rps } else { 0.0 };
-    let grant = |granted, cost: f64| Grant { granted, charge_us: [cost * interval, 0.0].into(), ..Grant::default() };
+    let grant = |granted, cost: f64| Grant {
+        granted,
+        charge_us: [cost * interval, 0.0].into(),
+        ..Grant::default()
+    };
     let more = (leased > 0).then(|| grant(leased, 1.0));
-    let lanes = lanes.iter().map(|lane| grant(lane.want, lane.cost)).chain(more).collect();
-    Answer { lanes, effective_rps: rps, at_us: 1_000_000, seq, levels_decide: true, ..Answer::default() }
+    let lanes = lanes
+        .iter()
+        .map(|lane| grant(lane.want, lane.cost))
+        .chain(more)
+        .collect();
+    Answer {
+        lanes,
+        effective_rps: rps,
+        at_us: 1_000_000,
+        seq,
+        levels_decide: true,
+        ..Answer::default()
+    }
 }
 
 /// Asks as a process does: the lease first, then a store that grants everything. Returns true if
@@ -25,7 +45,12 @@ fn one(holding: &mut Holding, want: u32, rps: f64, seq: u64, now: Instant) -> (b
         return (true, Vec::new());
     }
     let asking = holding.ask(&lanes, 1, now);
-    let rests = holding.answered(&asking, &lanes, &mut yes(&lanes, asking.leased, rps, seq), now);
+    let rests = holding.answered(
+        &asking,
+        &lanes,
+        &mut yes(&lanes, asking.leased, rps, seq),
+        now,
+    );
     (false, rests)
 }
 
@@ -61,7 +86,10 @@ fn a_lease_is_what_was_spent_lately_and_at_most_this_process_s_part_of_the_slowe
 
     assert!((249..=251).contains(&leased(1e6, 1)), "{}", leased(1e6, 1));
     assert!((249..=251).contains(&leased(-1.0, 1)));
-    assert_eq!([leased(400.0, 1), leased(400.0, 4), leased(400.0, 80)], [100, 25, 0]);
+    assert_eq!(
+        [leased(400.0, 1), leased(400.0, 4), leased(400.0, 80)],
+        [100, 25, 0]
+    );
 }
 
 #[test]
@@ -75,7 +103,11 @@ fn nothing_is_leased_while_others_wait() {
     holding.answered(&asking, &wanted, &mut short, now);
     holding.lease = None;
 
-    assert_eq!(short.lanes.len(), 1, "whoever asked sees its own lanes alone");
+    assert_eq!(
+        short.lanes.len(),
+        1,
+        "whoever asked sees its own lanes alone"
+    );
     assert_eq!(holding.ask(&lanes(1, 1.0), 1, now + HORIZON).leased, 0);
 }
 
@@ -85,12 +117,18 @@ fn another_seq_or_another_rate_ends_the_lease_and_its_rest_goes_back() {
         let (mut holding, now) = busy(1e6);
         let lease = holding.lease.as_ref().unwrap();
         let (left, interval) = (lease.left, lease.charge_us[0]);
-        let asking = Asking { leased: 0, ..holding.ask(&lanes(1, 1.0), 1, now) };
+        let asking = Asking {
+            leased: 0,
+            ..holding.ask(&lanes(1, 1.0), 1, now)
+        };
 
         let rests = holding.answered(&asking, &[], &mut yes(&[], 0, rps, seq), now);
 
         assert_eq!(rests.len(), 1);
-        assert_eq!((rests[0].tokens, rests[0].grant.charge_us[0]), (left, left * interval));
+        assert_eq!(
+            (rests[0].tokens, rests[0].grant.charge_us[0]),
+            (left, left * interval)
+        );
         assert!(holding.spend(&lanes(1, 1.0), now).is_none());
     }
 }
@@ -105,16 +143,26 @@ fn what_is_let_go_while_an_ask_is_under_way_is_not_held_by_its_answer() {
 
     let rests = holding.answered(&asking, &[], &mut yes(&[], asking.leased, 1e6, 1), now);
 
-    assert_eq!(rests.iter().map(|rest| rest.tokens).sum::<f64>(), f64::from(asking.leased));
+    assert_eq!(
+        rests.iter().map(|rest| rest.tokens).sum::<f64>(),
+        f64::from(asking.leased)
+    );
     assert!(holding.spend(&lanes(1, 1.0), now).is_none());
-    assert_eq!(holding.ask(&lanes(1, 1.0), 1, now).leased, 0, "the next answer must say first that the levels decide");
+    assert_eq!(
+        holding.ask(&lanes(1, 1.0), 1, now).leased,
+        0,
+        "the next answer must say first that the levels decide"
+    );
 }
 
 #[test]
 fn a_lost_store_neither_ends_nor_renews_a_lease() {
     let (mut holding, now) = busy(1e6);
     let asking = holding.ask(&lanes(1, 1.0), 1, now);
-    let mut lost = Answer { effective_rps: -1.0, ..Answer::default() };
+    let mut lost = Answer {
+        effective_rps: -1.0,
+        ..Answer::default()
+    };
     holding.answered(&asking, &[], &mut lost, now);
 
     assert!(holding.spend(&lanes(1, 1.0), now).is_some());
@@ -126,7 +174,10 @@ fn a_lost_store_neither_ends_nor_renews_a_lease() {
 fn a_key_with_something_of_its_own_is_never_served_from_a_lease() {
     let (mut holding, now) = busy(1e6);
     let asking = holding.ask(&lanes(1, 1.0), 1, now);
-    let mut paused = Answer { levels_decide: false, ..yes(&[], 0, 1e6, 1) };
+    let mut paused = Answer {
+        levels_decide: false,
+        ..yes(&[], 0, 1e6, 1)
+    };
 
     let rests = holding.answered(&asking, &[], &mut paused, now);
 
@@ -136,7 +187,8 @@ fn a_key_with_something_of_its_own_is_never_served_from_a_lease() {
 }
 
 #[test]
-fn nothing_is_held_for_asks_that_are_too_large_for_a_lease_nor_again_after_one_that_was_not_spent() {
+fn nothing_is_held_for_asks_that_are_too_large_for_a_lease_nor_again_after_one_that_was_not_spent()
+{
     let (mut holding, now) = busy(1e6);
     holding.lease = None;
     assert_eq!(holding.ask(&lanes(30, 1.0), 1, now).leased, 0);

@@ -17,7 +17,10 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::lease::{Asking, Holding, MAX_HORIZON, Rest};
-use super::{Answer, Ask, Change, Ended, Error, Holder, KeyState, LaneAsk, Name, Paused, Refund, Refused, Status, Store};
+use super::{
+    Answer, Ask, Change, Ended, Error, Holder, KeyState, LaneAsk, Name, Paused, Refund, Refused,
+    Status, Store,
+};
 
 /// The number of throttles that are remembered.
 const MAX_THROTTLES: usize = 10_000;
@@ -61,11 +64,21 @@ impl LeasedStore {
     }
 
     fn at(store: Arc<dyn Store>, horizon: Duration, clock: Option<Monotonic>) -> Self {
-        let desk =
-            Desk { store, horizon: horizon.min(MAX_HORIZON), clock, workers: AtomicU32::new(1), holdings: Mutex::default() };
+        let desk = Desk {
+            store,
+            horizon: horizon.min(MAX_HORIZON),
+            clock,
+            workers: AtomicU32::new(1),
+            holdings: Mutex::default(),
+        };
         let asks = Family::<AnsweredBy, Counter>::default();
         let by = |answered_by| asks.get_or_create_owned(&AnsweredBy { answered_by });
-        Self { desk: Arc::new(desk), from_lease: by("lease"), from_store: by("store"), asks }
+        Self {
+            desk: Arc::new(desk),
+            from_lease: by("lease"),
+            from_store: by("store"),
+            asks,
+        }
     }
 
     /// Registers the counters.
@@ -88,7 +101,9 @@ impl Desk {
     }
 
     fn now(&self) -> Instant {
-        self.clock.as_ref().map_or_else(Instant::now, |clock| clock())
+        self.clock
+            .as_ref()
+            .map_or_else(Instant::now, |clock| clock())
     }
 
     fn spend(&self, ask: &Ask) -> Option<Answer> {
@@ -99,18 +114,37 @@ impl Desk {
     /// Asks the store, and for a lease as well if one is due.
     async fn ask(self: &Arc<Self>, ask: &Ask) -> Answer {
         let begun = self.now();
-        let Some(asking) = self.begin(ask, begun) else { return self.store.acquire(ask).await };
-        let mut under_way = UnderWay { desk: self, throttle: &ask.throttle, asking, is_over: false };
+        let Some(asking) = self.begin(ask, begun) else {
+            return self.store.acquire(ask).await;
+        };
+        let mut under_way = UnderWay {
+            desk: self,
+            throttle: &ask.throttle,
+            asking,
+            is_over: false,
+        };
         let mut answer = if asking.leased > 0 {
-            let more = LaneAsk { want: asking.leased, ..LaneAsk::default() };
+            let more = LaneAsk {
+                want: asking.leased,
+                ..LaneAsk::default()
+            };
             let lanes = ask.lanes.iter().cloned().chain([more]).collect();
-            self.store.acquire(&Ask { throttle: ask.throttle.clone(), lanes, holder: None }).await
+            self.store
+                .acquire(&Ask {
+                    throttle: ask.throttle.clone(),
+                    lanes,
+                    holder: None,
+                })
+                .await
         } else {
             self.store.acquire(ask).await
         };
         under_way.is_over = true;
         let now = self.now();
-        let rests = self.locked().get_mut(&ask.throttle).map(|one| one.answered(&asking, &ask.lanes, &mut answer, now));
+        let rests = self
+            .locked()
+            .get_mut(&ask.throttle)
+            .map(|one| one.answered(&asking, &ask.lanes, &mut answer, now));
         self.return_beside(&ask.throttle, rests.unwrap_or_default());
         if asking.leased > 0 {
             self.watch(ask.throttle.clone());
@@ -131,7 +165,9 @@ impl Desk {
         if holdings.len() >= MAX_THROTTLES {
             return None;
         }
-        let holding = holdings.entry(ask.throttle.clone()).or_insert_with(|| Holding::new(self.horizon, now));
+        let holding = holdings
+            .entry(ask.throttle.clone())
+            .or_insert_with(|| Holding::new(self.horizon, now));
         Some(holding.ask(&ask.lanes, workers, now))
     }
 
@@ -141,7 +177,10 @@ impl Desk {
         tokio::spawn(async move {
             tokio::time::sleep(desk.horizon).await;
             let now = desk.now();
-            let rest = desk.locked().get_mut(&throttle).and_then(|holding| holding.over(now));
+            let rest = desk
+                .locked()
+                .get_mut(&throttle)
+                .and_then(|holding| holding.over(now));
             if let Some(rest) = rest {
                 desk.return_all(&throttle, &[rest]).await;
             }
@@ -156,7 +195,10 @@ impl Desk {
     }
 
     fn take_all(&self) -> Vec<(Name, Rest)> {
-        self.locked().iter_mut().filter_map(|(name, holding)| Some((name.clone(), holding.let_go()?))).collect()
+        self.locked()
+            .iter_mut()
+            .filter_map(|(name, holding)| Some((name.clone(), holding.let_go()?)))
+            .collect()
     }
 
     /// Gives rests back in the background, so that no caller waits.
@@ -219,11 +261,19 @@ impl Store for LeasedStore {
         self.desk.store.hold(throttle, holder, lanes)
     }
 
-    fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+    fn refund_many<'a>(
+        &'a self,
+        throttle: &'a Name,
+        refunds: &'a [Refund<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self.desk.store.refund_many(throttle, refunds)
     }
 
-    fn settle_many<'a>(&'a self, throttle: &'a Name, tokens: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>> {
+    fn settle_many<'a>(
+        &'a self,
+        throttle: &'a Name,
+        tokens: &'a [(&'a str, f64)],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self.desk.store.settle_many(throttle, tokens)
     }
 
@@ -236,18 +286,31 @@ impl Store for LeasedStore {
     ) -> BoxFuture<'a, Result<i64, Error>> {
         async move {
             let paused = self.desk.store.pause_key(throttle, key, delay, why).await;
-            let rest = self.desk.locked().get_mut(throttle).and_then(Holding::let_go);
-            self.desk.return_beside(throttle, rest.into_iter().collect());
+            let rest = self
+                .desk
+                .locked()
+                .get_mut(throttle)
+                .and_then(Holding::let_go);
+            self.desk
+                .return_beside(throttle, rest.into_iter().collect());
             paused
         }
         .boxed()
     }
 
-    fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
+    fn resume_key<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
         self.desk.store.resume_key(throttle, key)
     }
 
-    fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
+    fn refused<'a>(
+        &'a self,
+        throttle: &'a Name,
+        refused: &'a Refused<'a>,
+    ) -> BoxFuture<'a, Result<Paused, Error>> {
         async move {
             let paused = self.desk.store.refused(throttle, refused).await;
             // The refusal may concern a throttle above this one, from which others draw.
@@ -257,7 +320,11 @@ impl Store for LeasedStore {
         .boxed()
     }
 
-    fn ended<'a>(&'a self, throttle: &'a Name, ended: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+    fn ended<'a>(
+        &'a self,
+        throttle: &'a Name,
+        ended: &'a [Ended<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self.desk.store.ended(throttle, ended)
     }
 
@@ -289,7 +356,11 @@ impl Store for LeasedStore {
         self.desk.store.was_taken_away(throttle)
     }
 
-    fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
+    fn set<'a>(
+        &'a self,
+        throttle: &'a Name,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         async move {
             let set = self.desk.store.set(throttle, change).await;
             // Other throttles may draw from this one, and their names are unknown here.
@@ -299,7 +370,12 @@ impl Store for LeasedStore {
         .boxed()
     }
 
-    fn set_capacity<'a>(&'a self, throttle: &'a Name, capacity: Option<f64>, why: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+    fn set_capacity<'a>(
+        &'a self,
+        throttle: &'a Name,
+        capacity: Option<f64>,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         async move {
             let set = self.desk.store.set_capacity(throttle, capacity, why).await;
             // The capacity is set every second or so: a stop takes effect at once, anything else
@@ -312,7 +388,11 @@ impl Store for LeasedStore {
         .boxed()
     }
 
-    fn look<'a>(&'a self, throttle: &'a Name, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
+    fn look<'a>(
+        &'a self,
+        throttle: &'a Name,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
         self.desk.store.look(throttle, keys)
     }
 

@@ -83,17 +83,41 @@ impl Memo {
 }
 
 fn closed(ask: &Ask) -> Answer {
-    Answer { lanes: ask.lanes.iter().map(|lane| refused(lane, LOST_WAIT_US)).collect(), ..Answer::default() }
+    Answer {
+        lanes: ask
+            .lanes
+            .iter()
+            .map(|lane| refused(lane, LOST_WAIT_US))
+            .collect(),
+        ..Answer::default()
+    }
 }
 
 fn open(ask: &Ask) -> Answer {
-    let grant = |lane: &LaneAsk| Grant { granted: lane.want, wait: Duration::ZERO, ..Grant::default() };
-    Answer { lanes: ask.lanes.iter().map(grant).collect(), effective_rps: -1.0, ..Answer::default() }
+    let grant = |lane: &LaneAsk| Grant {
+        granted: lane.want,
+        wait: Duration::ZERO,
+        ..Grant::default()
+    };
+    Answer {
+        lanes: ask.lanes.iter().map(grant).collect(),
+        effective_rps: -1.0,
+        ..Answer::default()
+    }
 }
 
 fn refused(lane: &LaneAsk, wait_us: u64) -> Grant {
-    let (wait, limit) = if lane.want > 0 { (wait_us, Some(Limit::StoreLost)) } else { (0, None) };
-    Grant { granted: 0, wait: Duration::from_micros(wait), limit, ..Grant::default() }
+    let (wait, limit) = if lane.want > 0 {
+        (wait_us, Some(Limit::StoreLost))
+    } else {
+        (0, None)
+    };
+    Grant {
+        granted: 0,
+        wait: Duration::from_micros(wait),
+        limit,
+        ..Grant::default()
+    }
 }
 
 /// Answers at the last rate over the live workers, halved with every window that passes: `rps /
@@ -110,7 +134,10 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     };
     let rps = shared(seen.slowest_rps);
     let rate = Rate { rps, depth_us: 0.0 };
-    let key_rate = Rate { rps: shared(seen.key_rate.rps), depth_us: 0.0 };
+    let key_rate = Rate {
+        rps: shared(seen.key_rate.rps),
+        depth_us: 0.0,
+    };
     // The jobs of other workers are unknown, so each takes an equal share, rounded down, which
     // keeps within the limit.
     let share_of = |limit: i64| limit.div_euclid(i64::from(workers.max(1)));
@@ -120,8 +147,16 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
         is_limited.then(|| room(share_of(seen.key_concurrency), i64::from(lane.held)) as f64)
     };
     let wish = |lane| {
-        let LaneAsk { key, want, cost, .. }: &LaneAsk = lane;
-        Wish { key, want: f64::from(*want), cost: sane_cost(*cost), paused_until_ms: None, room: lane_room(lane) }
+        let LaneAsk {
+            key, want, cost, ..
+        }: &LaneAsk = lane;
+        Wish {
+            key,
+            want: f64::from(*want),
+            cost: sane_cost(*cost),
+            paused_until_ms: None,
+            room: lane_room(lane),
+        }
     };
     let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(wish).collect();
     let holder = holder.filter(|_| seen.concurrency >= 0);
@@ -143,7 +178,10 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
         key_rate,
         keys: &mut stand.keys,
         learned: &mut BTreeMap::new(),
-        heed: Heed { rates: false, probes: false },
+        heed: Heed {
+            rates: false,
+            probes: false,
+        },
     };
     let (served, _) = serve::serve(now_us as f64, source, &wishes);
     (stand.bucket, stand.meter) = (levels[0].bucket, levels[0].meter);
@@ -153,15 +191,26 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
         wait: Duration::from_micros((one.wait_us as u64).min(LOST_WAIT_US)),
         limit: one.limit.map(|place| match place {
             Where::Key => Limit::Key,
-            Where::KeyCrowded => Limit::Concurrency { name: ask.throttle.clone(), key: true },
-            Where::Crowded(_) => Limit::Concurrency { name: ask.throttle.clone(), key: false },
+            Where::KeyCrowded => Limit::Concurrency {
+                name: ask.throttle.clone(),
+                key: true,
+            },
+            Where::Crowded(_) => Limit::Concurrency {
+                name: ask.throttle.clone(),
+                key: false,
+            },
             _ => Limit::StoreLost,
         }),
         ..Grant::default()
     };
     let limits_concurrency = seen.concurrency >= 0 || seen.key_concurrency >= 0;
     let effective_rps = slower(rps, -1.0);
-    Answer { lanes: served.into_iter().map(grant).collect(), effective_rps, limits_concurrency, ..Answer::default() }
+    Answer {
+        lanes: served.into_iter().map(grant).collect(),
+        effective_rps,
+        limits_concurrency,
+        ..Answer::default()
+    }
 }
 
 #[cfg(test)]
@@ -170,8 +219,15 @@ mod tests {
     use crate::throttle::Holder;
 
     fn ask(want: u32) -> Ask {
-        let lanes = vec![LaneAsk { want, ..LaneAsk::default() }];
-        Ask { throttle: Name::new("mail").unwrap(), lanes, holder: None }
+        let lanes = vec![LaneAsk {
+            want,
+            ..LaneAsk::default()
+        }];
+        Ask {
+            throttle: Name::new("mail").unwrap(),
+            lanes,
+            holder: None,
+        }
     }
 
     fn memo(on_store_loss: OnStoreLoss, rps: f64) -> Memo {
@@ -189,21 +245,32 @@ mod tests {
     }
 
     fn granted_in(memo: &mut Memo, from_ms: i64, to_ms: i64, workers: u32) -> u32 {
-        (from_ms..to_ms).map(|ms| memo.answer(&ask(1000), ms * 1000, workers).lanes[0].granted).sum()
+        (from_ms..to_ms)
+            .map(|ms| memo.answer(&ask(1000), ms * 1000, workers).lanes[0].granted)
+            .sum()
     }
 
     #[test]
     fn a_throttle_that_was_never_seen_grants_nothing() {
         let answer = Memo::default().answer(&ask(5), 0, 1);
 
-        assert_eq!((answer.lanes[0].granted, &answer.lanes[0].limit), (0, &Some(Limit::StoreLost)));
+        assert_eq!(
+            (answer.lanes[0].granted, &answer.lanes[0].limit),
+            (0, &Some(Limit::StoreLost))
+        );
         assert!(!answer.lanes[0].wait.is_zero());
     }
 
     #[test]
     fn closed_grants_nothing_and_open_grants_all() {
-        assert_eq!(granted_in(&mut memo(OnStoreLoss::Closed, 100.0), 0, 10, 1), 0);
-        assert_eq!(memo(OnStoreLoss::Open, 100.0).answer(&ask(7), 0, 1).lanes[0].granted, 7);
+        assert_eq!(
+            granted_in(&mut memo(OnStoreLoss::Closed, 100.0), 0, 10, 1),
+            0
+        );
+        assert_eq!(
+            memo(OnStoreLoss::Open, 100.0).answer(&ask(7), 0, 1).lanes[0].granted,
+            7
+        );
     }
 
     #[test]
@@ -225,24 +292,66 @@ mod tests {
     fn local_shares_the_limit_of_concurrency_and_rounds_down() {
         let mut memo = memo(OnStoreLoss::Local, -1.0);
         let mail = Name::new("mail").unwrap();
-        let seen = Seen { concurrency: 7, key_concurrency: 4, ..memo.throttles[&mail].0 };
+        let seen = Seen {
+            concurrency: 7,
+            key_concurrency: 4,
+            ..memo.throttles[&mail].0
+        };
         memo.saw(&mail, seen);
-        let holder = |held| Some(Holder { id: "w".into(), ttl: Duration::from_secs(30), held });
-        let lane = |key: &str, held| LaneAsk { key: key.into(), want: 9, held, ..LaneAsk::default() };
+        let holder = |held| {
+            Some(Holder {
+                id: "w".into(),
+                ttl: Duration::from_secs(30),
+                held,
+            })
+        };
+        let lane = |key: &str, held| LaneAsk {
+            key: key.into(),
+            want: 9,
+            held,
+            ..LaneAsk::default()
+        };
 
-        let plain = memo.answer(&Ask { holder: holder(1), ..ask(9) }, 0, 2);
-        let keyed = Ask { lanes: vec![lane("k", 1), lane("l", 0)], holder: holder(1), throttle: mail.clone() };
+        let plain = memo.answer(
+            &Ask {
+                holder: holder(1),
+                ..ask(9)
+            },
+            0,
+            2,
+        );
+        let keyed = Ask {
+            lanes: vec![lane("k", 1), lane("l", 0)],
+            holder: holder(1),
+            throttle: mail.clone(),
+        };
         let keyed = memo.answer(&keyed, 0, 2);
 
-        assert_eq!(plain.lanes[0].granted, 2, "three for each of two workers, and one runs");
-        assert_eq!(plain.lanes[0].limit, Some(Limit::Concurrency { name: mail, key: false }));
+        assert_eq!(
+            plain.lanes[0].granted, 2,
+            "three for each of two workers, and one runs"
+        );
+        assert_eq!(
+            plain.lanes[0].limit,
+            Some(Limit::Concurrency {
+                name: mail,
+                key: false
+            })
+        );
         assert_eq!([keyed.lanes[0].granted, keyed.lanes[1].granted], [1, 1]);
-        assert_eq!(memo.answer(&ask(9), 0, 2).lanes[0].granted, 9, "who asks for tokens alone is not limited");
+        assert_eq!(
+            memo.answer(&ask(9), 0, 2).lanes[0].granted,
+            9,
+            "who asks for tokens alone is not limited"
+        );
     }
 
     #[test]
     fn a_stopped_throttle_stays_stopped() {
-        assert_eq!(granted_in(&mut memo(OnStoreLoss::Local, 0.0), 0, 1000, 1), 0);
+        assert_eq!(
+            granted_in(&mut memo(OnStoreLoss::Local, 0.0), 0, 1000, 1),
+            0
+        );
         assert_eq!(granted_in(&mut memo(OnStoreLoss::Open, 0.0), 0, 1000, 1), 0);
     }
 }

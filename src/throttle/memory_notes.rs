@@ -18,7 +18,10 @@ pub struct MemoryNotes {
 impl MemoryNotes {
     /// Creates an empty store with the time in unix microseconds from `clock`.
     pub fn new(clock: Clock) -> Self {
-        Self { notes: Mutex::default(), clock }
+        Self {
+            notes: Mutex::default(),
+            clock,
+        }
     }
 }
 
@@ -26,8 +29,14 @@ impl Notes for MemoryNotes {
     fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Noted, Error>> {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let of = notes.iter().filter(|((name, _), _)| name == throttle);
-        let notes = of.map(|((_, key), note)| (key.clone(), note.clone())).collect();
-        ready(Ok(Noted { notes, now_ms: (self.clock)() / 1000 })).boxed()
+        let notes = of
+            .map(|((_, key), note)| (key.clone(), note.clone()))
+            .collect();
+        ready(Ok(Noted {
+            notes,
+            now_ms: (self.clock)() / 1000,
+        }))
+        .boxed()
     }
 
     fn swap<'a>(

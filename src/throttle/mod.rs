@@ -43,6 +43,7 @@ pub use name::Name;
 pub use notes::{Noted, Notes};
 pub use seed::seed;
 pub use store::{
-    Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, LaneAsk, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE,
-    Paused, Problem, Quota, Refund, RefusalPause, Refused, Scope, Status, Store, check_key,
+    Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, LaneAsk, Limit, MAX_KEY_BYTES,
+    MAX_LANES_PER_ASK, MAX_PAUSE, Paused, Problem, Quota, Refund, RefusalPause, Refused, Scope,
+    Status, Store, check_key,
 };

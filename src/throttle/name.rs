@@ -15,7 +15,9 @@ pub struct Name(String);
 
 /// The error for a text that is not a valid throttle name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("throttle name {text:?} is not allowed: use 1 to 128 letters, digits or any of . _ - / : {{ }}")]
+#[error(
+    "throttle name {text:?} is not allowed: use 1 to 128 letters, digits or any of . _ - / : {{ }}"
+)]
 pub struct InvalidName {
     /// The refused text, cut to 40 characters.
     pub text: String,
@@ -30,7 +32,9 @@ impl Name {
         let text = text.into();
         let allowed = |c: char| c.is_ascii_alphanumeric() || "._-/:{}".contains(c);
         if text.is_empty() || text.len() > MAX_BYTES || !text.chars().all(allowed) {
-            return Err(InvalidName { text: text.chars().take(40).collect() });
+            return Err(InvalidName {
+                text: text.chars().take(40).collect(),
+            });
         }
         Ok(Self(text))
     }
@@ -73,7 +77,14 @@ mod tests {
 
     #[test]
     fn names_of_one_to_128_plain_characters_are_accepted() {
-        for text in ["a", "reindex", "{notify}.sms", "gcal:42", "a/b_c-d", &"x".repeat(128)] {
+        for text in [
+            "a",
+            "reindex",
+            "{notify}.sms",
+            "gcal:42",
+            "a/b_c-d",
+            &"x".repeat(128),
+        ] {
             assert_eq!(Name::new(text).unwrap().as_str(), text);
         }
     }

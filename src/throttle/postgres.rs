@@ -19,7 +19,11 @@ const FORGET: &str = "delete from flyball.knobs where throttle = $1";
 
 /// Every statement of this file with its name, so that a test can prepare each on the migrated
 /// schema.
-pub const STATEMENTS: &[(&str, &str)] = &[("save knobs", SAVE), ("load knobs", LOAD), ("forget knobs", FORGET)];
+pub const STATEMENTS: &[(&str, &str)] = &[
+    ("save knobs", SAVE),
+    ("load knobs", LOAD),
+    ("forget knobs", FORGET),
+];
 
 /// The record of knobs.
 #[derive(Clone)]
@@ -35,13 +39,23 @@ impl Record {
 
     /// Records the hash of a throttle; writes nothing if it has not changed. Returns the reason if
     /// Postgres answers but rejects the hash.
-    pub async fn save(&self, name: &Name, fields: &BTreeMap<String, String>) -> Result<Option<String>, sqlx::Error> {
-        match sqlx::query(SAVE).bind(name.as_str()).bind(Json(fields)).execute(&self.pool).await {
+    pub async fn save(
+        &self,
+        name: &Name,
+        fields: &BTreeMap<String, String>,
+    ) -> Result<Option<String>, sqlx::Error> {
+        match sqlx::query(SAVE)
+            .bind(name.as_str())
+            .bind(Json(fields))
+            .execute(&self.pool)
+            .await
+        {
             Ok(_) => Ok(None),
             // Postgres' error text may quote the data.
-            Err(sqlx::Error::Database(error)) => {
-                Ok(Some(format!("Postgres cannot record them (SQLSTATE {})", error.code().unwrap_or_default())))
-            }
+            Err(sqlx::Error::Database(error)) => Ok(Some(format!(
+                "Postgres cannot record them (SQLSTATE {})",
+                error.code().unwrap_or_default()
+            ))),
             Err(error) => Err(error),
         }
     }
@@ -66,7 +80,10 @@ impl Record {
 
     /// Deletes a throttle from the record, so that it is not restored.
     pub async fn forget(&self, name: &Name) -> Result<(), sqlx::Error> {
-        sqlx::query(FORGET).bind(name.as_str()).execute(&self.pool).await?;
+        sqlx::query(FORGET)
+            .bind(name.as_str())
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 }

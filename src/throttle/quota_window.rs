@@ -64,7 +64,16 @@ pub struct QuotaWindow {
 
 impl QuotaWindow {
     /// The state before any report.
-    pub const NONE: Self = Self { pace: 0.0, ends: 0.0, left: 0.0, most: -1.0, from: 0.0, late: 0.0, first: -1.0, told_at: 0.0 };
+    pub const NONE: Self = Self {
+        pace: 0.0,
+        ends: 0.0,
+        left: 0.0,
+        most: -1.0,
+        from: 0.0,
+        late: 0.0,
+        first: -1.0,
+        told_at: 0.0,
+    };
 
     /// Records a report at `now`: `left` tokens are left for `reset_us` microseconds, of which at
     /// most `most_us` count.
@@ -72,11 +81,19 @@ impl QuotaWindow {
         let ends = now + reset_us.min(most_us);
         if reset_us % 1e6 != 0.0 || reset_us > ROUNDED_US || reset_us > most_us {
             let pace = (left * 1e6 / reset_us).max(SLOWEST);
-            *self = Self { pace, ends, left, from: now, told_at: now, ..Self::NONE };
+            *self = Self {
+                pace,
+                ends,
+                left,
+                from: now,
+                told_at: now,
+                ..Self::NONE
+            };
             return;
         }
         let is_known = self.most >= 0.0 && now < self.holds_to();
-        let is_back = left >= self.left + (self.most - self.left) * BACK && now - self.from >= ELAPSED * (self.ends - self.from);
+        let is_back = left >= self.left + (self.most - self.left) * BACK
+            && now - self.from >= ELAPSED * (self.ends - self.from);
         let is_same = is_known && now < self.ends && !is_back && ends <= self.ends + DRIFT_US;
         if is_same {
             self.ends = self.ends.min(ends);
@@ -118,24 +135,40 @@ impl QuotaWindow {
 
     /// Returns the end of a rest, unix microseconds.
     pub fn rests_to(&self) -> f64 {
-        let end = if self.first > 0.0 { self.end() } else { self.ends };
+        let end = if self.first > 0.0 {
+            self.end()
+        } else {
+            self.ends
+        };
         end.min(self.told_at + REST_US)
     }
 
     /// Returns the assumed end of the window, unix microseconds.
     fn end(&self) -> f64 {
-        if self.ends - self.late > self.told_at { self.ends - self.late } else { self.ends }
+        if self.ends - self.late > self.told_at {
+            self.ends - self.late
+        } else {
+            self.ends
+        }
     }
 
     /// Returns the end of the report's validity, unix microseconds.
     pub fn holds_to(&self) -> f64 {
-        if self.first > 0.0 { self.ends + (self.ends - self.from).max(0.0) } else { self.ends }
+        if self.first > 0.0 {
+            self.ends + (self.ends - self.from).max(0.0)
+        } else {
+            self.ends
+        }
     }
 
     /// Returns the refill that may be saved up, in microseconds: a tenth of the rest of the window,
     /// but no less than a late worker would lose.
     pub fn depth_us(&self, now: f64) -> f64 {
-        if self.left < 1.0 { LATE_US } else { ((self.ends - self.late - now) / 10.0).max(LATE_US) }
+        if self.left < 1.0 {
+            LATE_US
+        } else {
+            ((self.ends - self.late - now) / 10.0).max(LATE_US)
+        }
     }
 }
 

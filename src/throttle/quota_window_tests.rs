@@ -14,7 +14,11 @@ fn the_earliest_end_holds_while_less_and_less_is_left() {
     let mut window = told(9.0, 1.0, 0.0);
     for (left, at) in [(8.0, 0.1), (7.0, 0.2), (6.0, 0.3), (5.0, 0.4)] {
         window.told(left, S, HOUR, at * S);
-        assert!((9.0..=9.6).contains(&window.rate(at * S)), "{left} left at {at} s: {}", window.rate(at * S));
+        assert!(
+            (9.0..=9.6).contains(&window.rate(at * S)),
+            "{left} left at {at} s: {}",
+            window.rate(at * S)
+        );
     }
 }
 
@@ -31,7 +35,11 @@ fn ends_that_are_told_late_are_found_out() {
         left -= 1.0;
         taken += 1.0;
         window.told(left, 2.0 * S, HOUR, now);
-        let rest = if window.rate(now) == 0.0 { window.rests_to() - now } else { S / window.rate(now) };
+        let rest = if window.rate(now) == 0.0 {
+            window.rests_to() - now
+        } else {
+            S / window.rate(now)
+        };
         now += rest;
     }
     assert!(taken >= 0.85 * 200.0, "{taken} of 200");
@@ -43,7 +51,10 @@ fn an_answer_that_was_overtaken_begins_no_window() {
     window.told(46.0, S, HOUR, 0.05 * S);
     let before = window;
     window.told(48.0, S, HOUR, 0.051 * S);
-    assert_eq!((window.ends, window.left, window.late), (before.ends, before.left, 0.0));
+    assert_eq!(
+        (window.ends, window.left, window.late),
+        (before.ends, before.left, 0.0)
+    );
 }
 
 #[test]
@@ -60,7 +71,11 @@ fn what_is_told_stops_nobody_for_more_than_a_minute_and_counts_for_no_longer_tha
     assert_eq!((year.rate(0.0), year.rests_to()), (0.0, 60.0 * S));
     assert_eq!(year.rate(60.0 * S), 1.0 / 60.0, "one a minute");
     year.told(0.0, 31_536_000.0 * S, HOUR, 61.0 * S);
-    assert_eq!((year.rate(62.0 * S), year.rests_to()), (0.0, 121.0 * S), "its answer is no different");
+    assert_eq!(
+        (year.rate(62.0 * S), year.rests_to()),
+        (0.0, 121.0 * S),
+        "its answer is no different"
+    );
     assert_eq!(year.rate(61.0 * S + HOUR), -1.0);
     let slow = told(1.0, 86_400.0, 0.0);
     assert_eq!(slow.rate(0.0), 1.0 / 60.0);
@@ -72,5 +87,8 @@ fn what_is_told_stops_nobody_for_more_than_a_minute_and_counts_for_no_longer_tha
 fn a_window_that_is_over_goes_on_as_it_began() {
     let mut window = told(9.0, 1.0, 0.0);
     window.told(0.0, S, HOUR, 0.9 * S);
-    assert_eq!((window.rate(0.95 * S), window.rate(S), window.rate(2.0 * S)), (0.0, 9.5, -1.0));
+    assert_eq!(
+        (window.rate(0.95 * S), window.rate(S), window.rate(2.0 * S)),
+        (0.0, 9.5, -1.0)
+    );
 }

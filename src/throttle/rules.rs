@@ -58,10 +58,19 @@ const WHOLE: &str = "a whole number of 0 or more";
 const UNTIL: &str = "a whole number of unix milliseconds from 1000000000000 (the year 2001)";
 const CONCURRENCY: &str = "a whole number from 0 (none runs) to 1000000, or -1 (no limit)";
 
-const AT_ONCE: Kind = Kind::Whole { low: 0.0, high: 1e6, unlimited: true };
+const AT_ONCE: Kind = Kind::Whole {
+    low: 0.0,
+    high: 1e6,
+    unlimited: true,
+};
 
 const fn rate(zero: bool, unlimited: bool) -> Kind {
-    Kind::Number { low: 1e-6, high: 1e9, zero, unlimited }
+    Kind::Number {
+        low: 1e-6,
+        high: 1e9,
+        zero,
+        unlimited,
+    }
 }
 
 /// All knobs, in the order of display.
@@ -152,7 +161,11 @@ pub fn names() -> Vec<&'static str> {
 
 /// Returns the names of the knobs that a person may set.
 pub fn settable() -> Vec<&'static str> {
-    TABLE.iter().filter(|knob| knob.is_settable()).map(|knob| knob.name).collect()
+    TABLE
+        .iter()
+        .filter(|knob| knob.is_settable())
+        .map(|knob| knob.name)
+        .collect()
 }
 
 /// The longest text of a knob's number or word, in bytes; a longer one is nonsense and is not
@@ -164,8 +177,15 @@ const LONGEST_QUOTE: usize = 40;
 
 /// Quotes a foreign text for an error, shortened.
 pub(crate) fn quoted(text: &str) -> String {
-    let all = format!("{:?}", text.chars().take(LONGEST_QUOTE + 1).collect::<String>());
-    if all.chars().count() <= LONGEST_QUOTE + 2 { all } else { cut(&all) + "\"" }
+    let all = format!(
+        "{:?}",
+        text.chars().take(LONGEST_QUOTE + 1).collect::<String>()
+    );
+    if all.chars().count() <= LONGEST_QUOTE + 2 {
+        all
+    } else {
+        cut(&all) + "\""
+    }
 }
 
 /// Shortens a foreign text.
@@ -190,7 +210,11 @@ pub fn number(field: &str, text: &str) -> Option<f64> {
     }
     let text = text.trim_matches(is_blank);
     let plain = |c: char| c.is_ascii_digit() || ".eE+-".contains(c);
-    let value: f64 = if text.chars().all(plain) { text.parse().ok()? } else { return None };
+    let value: f64 = if text.chars().all(plain) {
+        text.parse().ok()?
+    } else {
+        return None;
+    };
     // The addition turns -0 into 0.
     knob(field)?.accepts(value).then_some(value + 0.0)
 }
@@ -203,26 +227,47 @@ impl Knob {
 
     /// Describes as JSON Schema the values that a person may set; `null` gives it its default back.
     pub fn schema(&self) -> Value {
-        let null = if self.name == "rps" { Vec::new() } else { vec!["null"] };
+        let null = if self.name == "rps" {
+            Vec::new()
+        } else {
+            vec!["null"]
+        };
         let kinds = |kind: &'static str| [vec![kind], null.clone()].concat();
         match self.kind {
-            Kind::Number { low, high, zero, unlimited } => {
+            Kind::Number {
+                low,
+                high,
+                zero,
+                unlimited,
+            } => {
                 // A value of its own meaning may lie outside of the range.
-                let apart: Vec<f64> =
-                    [(unlimited, -1.0), (zero, 0.0)].iter().filter(|(is, _)| *is).map(|(_, value)| *value).collect();
+                let apart: Vec<f64> = [(unlimited, -1.0), (zero, 0.0)]
+                    .iter()
+                    .filter(|(is, _)| *is)
+                    .map(|(_, value)| *value)
+                    .collect();
                 let least = apart.first().copied().unwrap_or(low);
-                let mut schema = json!({ "type": kinds("number"), "minimum": least, "maximum": high });
+                let mut schema =
+                    json!({ "type": kinds("number"), "minimum": least, "maximum": high });
                 if !apart.is_empty() {
                     schema["anyOf"] = json!([{ "minimum": low }, { "enum": apart }]);
                 }
                 schema
             }
-            Kind::Whole { low, high, unlimited } => {
+            Kind::Whole {
+                low,
+                high,
+                unlimited,
+            } => {
                 let least = if unlimited { -1 } else { low as i64 };
                 json!({ "type": kinds("integer"), "minimum": least, "maximum": high as i64 })
             }
             Kind::Choice(words) => {
-                let words: Vec<Value> = words.iter().map(|word| json!(word)).chain([Value::Null]).collect();
+                let words: Vec<Value> = words
+                    .iter()
+                    .map(|word| json!(word))
+                    .chain([Value::Null])
+                    .collect();
                 json!({ "type": kinds("string"), "enum": words })
             }
             Kind::Flag => json!({ "type": kinds("boolean") }),
@@ -236,11 +281,23 @@ impl Knob {
 
     fn accepts(&self, value: f64) -> bool {
         match self.kind {
-            Kind::Number { low, high, zero, unlimited } => {
-                (low..=high).contains(&value) || (zero && value == 0.0) || (unlimited && value == -1.0)
+            Kind::Number {
+                low,
+                high,
+                zero,
+                unlimited,
+            } => {
+                (low..=high).contains(&value)
+                    || (zero && value == 0.0)
+                    || (unlimited && value == -1.0)
             }
-            Kind::Whole { low, high, unlimited } => {
-                value.fract() == 0.0 && (low..=high).contains(&value) || (unlimited && value == -1.0)
+            Kind::Whole {
+                low,
+                high,
+                unlimited,
+            } => {
+                value.fract() == 0.0 && (low..=high).contains(&value)
+                    || (unlimited && value == -1.0)
             }
             Kind::Count => (0.0..=9e15).contains(&value),
             // The range leaves room for every step that will ever be counted; a higher number was
@@ -252,20 +309,38 @@ impl Knob {
 
     /// Returns the text for the hash, or the error in `value`.
     fn text_of(&self, value: &Value) -> Result<Option<String>, String> {
-        let refuse = || Err(format!("{} is not allowed: it must be {}", shown(value), self.allowed));
+        let refuse = || {
+            Err(format!(
+                "{} is not allowed: it must be {}",
+                shown(value),
+                self.allowed
+            ))
+        };
         match (self.kind, value) {
-            (Kind::Record | Kind::Count | Kind::Steps, _) => Err("is written by Flyball itself and cannot be set".to_owned()),
-            (_, Value::Null) if self.name == "rps" => Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned()),
+            (Kind::Record | Kind::Count | Kind::Steps, _) => {
+                Err("is written by Flyball itself and cannot be set".to_owned())
+            }
+            (_, Value::Null) if self.name == "rps" => {
+                Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned())
+            }
             (_, Value::Null) => Ok(None),
-            (Kind::Number { .. } | Kind::Whole { .. }, Value::Number(n)) => match n.as_f64().filter(|n| self.accepts(*n)) {
-                Some(n) => Ok(Some(format!("{}", n + 0.0))),
-                None => refuse(),
-            },
-            (Kind::Choice(words), Value::String(word)) if words.contains(&word.as_str()) => Ok(Some(word.clone())),
+            (Kind::Number { .. } | Kind::Whole { .. }, Value::Number(n)) => {
+                match n.as_f64().filter(|n| self.accepts(*n)) {
+                    Some(n) => Ok(Some(format!("{}", n + 0.0))),
+                    None => refuse(),
+                }
+            }
+            (Kind::Choice(words), Value::String(word)) if words.contains(&word.as_str()) => {
+                Ok(Some(word.clone()))
+            }
             (Kind::Flag, Value::Bool(flag)) => Ok(Some(if *flag { "1" } else { "0" }.to_owned())),
-            (Kind::Flag, Value::Number(n)) if matches!(n.as_u64(), Some(0 | 1)) => Ok(Some(n.to_string())),
+            (Kind::Flag, Value::Number(n)) if matches!(n.as_u64(), Some(0 | 1)) => {
+                Ok(Some(n.to_string()))
+            }
             (Kind::Throttle, Value::String(name)) if name.is_empty() => Ok(None),
-            (Kind::Throttle, Value::String(name)) if Name::new(name.as_str()).is_ok() => Ok(Some(name.clone())),
+            (Kind::Throttle, Value::String(name)) if Name::new(name.as_str()).is_ok() => {
+                Ok(Some(name.clone()))
+            }
             _ => refuse(),
         }
     }
@@ -277,17 +352,25 @@ impl Knobs {
     ///
     /// `null` removes a field. The store checks again that `min` is not above `max`, because only
     /// it knows both.
-    pub fn check(fields: &BTreeMap<String, Value>) -> Result<BTreeMap<String, Option<String>>, Vec<Problem>> {
+    pub fn check(
+        fields: &BTreeMap<String, Value>,
+    ) -> Result<BTreeMap<String, Option<String>>, Vec<Problem>> {
         let mut texts = BTreeMap::new();
         let mut problems = Vec::new();
         for (field, value) in fields {
             let checked = match knob(field) {
                 Some(knob) => knob.text_of(value),
-                None => Err(format!("is not a knob; knobs are {}", settable().join(", "))),
+                None => Err(format!(
+                    "is not a knob; knobs are {}",
+                    settable().join(", ")
+                )),
             };
             match checked {
                 Ok(text) => drop(texts.insert(field.clone(), text)),
-                Err(message) => problems.push(Problem { field: field.clone(), message }),
+                Err(message) => problems.push(Problem {
+                    field: field.clone(),
+                    message,
+                }),
             }
         }
         let bound = |field| fields.get(field).and_then(Value::as_f64);
@@ -296,20 +379,33 @@ impl Knobs {
         {
             problems.push(min_above_max(min, max));
         }
-        if problems.is_empty() { Ok(texts) } else { Err(problems) }
+        if problems.is_empty() {
+            Ok(texts)
+        } else {
+            Err(problems)
+        }
     }
 
     /// Converts the text that a person typed after `field=` for [`Knobs::check`]: to a number, true
     /// or false, null, or text.
     pub fn value_of(field: &str, text: &str) -> Value {
-        let is_text = knob(field).is_some_and(|knob| matches!(knob.kind, Kind::Throttle | Kind::Choice(_)));
+        let is_text =
+            knob(field).is_some_and(|knob| matches!(knob.kind, Kind::Throttle | Kind::Choice(_)));
         match text {
             "" => Value::Null,
             _ if is_text => Value::String(text.to_owned()),
             "true" | "yes" | "on" => Value::Bool(true),
             "false" | "no" | "off" => Value::Bool(false),
-            _ => match text.parse::<f64>().ok().and_then(serde_json::Number::from_f64) {
-                Some(number) if number.as_f64().is_some_and(|n| n.fract() == 0.0 && n.abs() < 1e15) => {
+            _ => match text
+                .parse::<f64>()
+                .ok()
+                .and_then(serde_json::Number::from_f64)
+            {
+                Some(number)
+                    if number
+                        .as_f64()
+                        .is_some_and(|n| n.fract() == 0.0 && n.abs() < 1e15) =>
+                {
                     Value::from(number.as_f64().unwrap_or_default() as i64)
                 }
                 Some(number) => Value::Number(number),
@@ -321,7 +417,10 @@ impl Knobs {
 
 /// Returns the problem of a `min` above `max`.
 pub fn min_above_max(min: f64, max: f64) -> Problem {
-    Problem { field: "min".to_owned(), message: format!("{min} is above max {max}: it must not be") }
+    Problem {
+        field: "min".to_owned(),
+        message: format!("{min} is above max {max}: it must not be"),
+    }
 }
 
 fn shown(value: &Value) -> String {

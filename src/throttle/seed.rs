@@ -8,7 +8,11 @@ use super::{Change, Error, KnobsFile, Name, Store};
 pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, Error> {
     let mut created = Vec::new();
     for file in files {
-        let fields: BTreeMap<_, _> = file.fields.iter().map(|(field, text)| (field.clone(), Some(text.clone()))).collect();
+        let fields: BTreeMap<_, _> = file
+            .fields
+            .iter()
+            .map(|(field, text)| (field.clone(), Some(text.clone())))
+            .collect();
         let change = Change {
             fields,
             by: "file".to_owned(),

@@ -105,7 +105,11 @@ pub enum Where {
 
 /// Clamps a cost to the range of the law: above 0 and at most 1e9 tokens.
 pub fn sane_cost(cost: f64) -> f64 {
-    if cost.is_nan() { 1.0 } else { cost.clamp(1e-9, 1e9) }
+    if cost.is_nan() {
+        1.0
+    } else {
+        cost.clamp(1e-9, 1e9)
+    }
 }
 
 /// The state that serves one ask.
@@ -136,38 +140,89 @@ pub struct Heed {
 
 /// Serves `wishes` at `now` (unix microseconds), and returns the answers and the use of the keys'
 /// concurrency limits.
-pub fn serve(now: f64, source: Source<'_>, wishes: &[Wish<'_>]) -> (Vec<Served>, BTreeMap<String, KeyRoom>) {
-    let Source { levels, key_rate, keys, most, learned, heed } = source;
+pub fn serve(
+    now: f64,
+    source: Source<'_>,
+    wishes: &[Wish<'_>],
+) -> (Vec<Served>, BTreeMap<String, KeyRoom>) {
+    let Source {
+        levels,
+        key_rate,
+        keys,
+        most,
+        learned,
+        heed,
+    } = source;
     if let Some(stopped) = levels.iter().position(|level| level.rate.rps == 0.0) {
-        let served = wishes.iter().map(|wish| nothing(wish, STOPPED_WAIT_US, Where::Stopped(stopped))).collect();
+        let served = wishes
+            .iter()
+            .map(|wish| nothing(wish, STOPPED_WAIT_US, Where::Stopped(stopped)))
+            .collect();
         for level in levels.iter_mut().filter(|level| level.rate.rps == 0.0) {
             level.bucket.drain(now, true);
         }
         levels[stopped].meter.refused(now, STOPPED_WAIT_US);
         return (served, BTreeMap::new());
     }
-    let paused = |level: &Level| level.refusal.as_ref().filter(|refusal| refusal.until > now).map(|refusal| refusal.until);
-    if let Some((at, until)) = levels.iter().enumerate().find_map(|(at, level)| Some((at, paused(level)?))) {
+    let paused = |level: &Level| {
+        level
+            .refusal
+            .as_ref()
+            .filter(|refusal| refusal.until > now)
+            .map(|refusal| refusal.until)
+    };
+    if let Some((at, until)) = levels
+        .iter()
+        .enumerate()
+        .find_map(|(at, level)| Some((at, paused(level)?)))
+    {
         // The time of a pause refills nothing.
-        levels.iter_mut().filter(|level| paused(level).is_some()).for_each(|level| level.bucket.drain(now, true));
-        let served = wishes.iter().map(|wish| nothing(wish, until - now, Where::LevelPaused(at))).collect();
+        levels
+            .iter_mut()
+            .filter(|level| paused(level).is_some())
+            .for_each(|level| level.bucket.drain(now, true));
+        let served = wishes
+            .iter()
+            .map(|wish| nothing(wish, until - now, Where::LevelPaused(at)))
+            .collect();
         return (served, BTreeMap::new());
     }
     let dearest = wishes.iter().map(|wish| wish.cost).fold(0.0, f64::max);
     let open = levels.iter().map(|level| {
         let is_limited = level.rate.rps > 0.0;
-        is_limited.then(|| level.bucket.open(level.rate, Start::OneToken, now, dearest, most))
+        is_limited.then(|| {
+            level
+                .bucket
+                .open(level.rate, Start::OneToken, now, dearest, most)
+        })
     });
     let open: Vec<Option<Open>> = open.collect();
-    let is_watched = levels.iter().filter_map(|level| level.refusal.as_ref()).any(|refusal| refusal.probe.left(now).is_some());
+    let is_watched = levels
+        .iter()
+        .filter_map(|level| level.refusal.as_ref())
+        .any(|refusal| refusal.probe.left(now).is_some());
     let refused = vec![0.0; levels.len()];
-    let mut service = Service { now, most, heed, open, refused, levels, served: Vec::with_capacity(wishes.len()) };
+    let mut service = Service {
+        now,
+        most,
+        heed,
+        open,
+        refused,
+        levels,
+        served: Vec::with_capacity(wishes.len()),
+    };
     let mut rooms: BTreeMap<String, KeyRoom> = BTreeMap::new();
     let mut rest = wishes;
     while let Some((wish, after)) = rest.split_first() {
-        let is_plain = |wish: &Wish<'_>| wish.is_plain(key_rate, now) && !learned.contains_key(wish.key);
-        let alike =
-            if is_plain(wish) { rest.iter().take_while(|other| wish.is_like(other) && is_plain(other)).count() } else { 0 };
+        let is_plain =
+            |wish: &Wish<'_>| wish.is_plain(key_rate, now) && !learned.contains_key(wish.key);
+        let alike = if is_plain(wish) {
+            rest.iter()
+                .take_while(|other| wish.is_like(other) && is_plain(other))
+                .count()
+        } else {
+            0
+        };
         if alike > 0 {
             service.serve(alike, wish, Own::default());
             rest = &rest[alike..];
@@ -215,10 +270,21 @@ impl Service<'_> {
         learned: &mut BTreeMap<String, Learned>,
         rooms: &mut BTreeMap<String, KeyRoom>,
     ) {
-        if let Some(until_ms) = wish.paused_until_ms.filter(|until| *until as f64 * 1000.0 > self.now) {
-            return self.served.push(nothing(wish, until_ms as f64 * 1000.0 - self.now, Where::Paused));
+        if let Some(until_ms) = wish
+            .paused_until_ms
+            .filter(|until| *until as f64 * 1000.0 > self.now)
+        {
+            return self.served.push(nothing(
+                wish,
+                until_ms as f64 * 1000.0 - self.now,
+                Where::Paused,
+            ));
         }
-        let key_rate = if wish.key.is_empty() { Rate::UNLIMITED } else { key_rate };
+        let key_rate = if wish.key.is_empty() {
+            Rate::UNLIMITED
+        } else {
+            key_rate
+        };
         if key_rate.rps == 0.0 {
             return self.served.push(nothing(wish, STOPPED_WAIT_US, Where::Key));
         }
@@ -227,17 +293,36 @@ impl Service<'_> {
             rooms.entry(wish.key.to_owned()).or_insert(room)
         });
         let learned = learned.get_mut(wish.key);
-        let learned_rps = learned.as_deref().filter(|_| self.heed.rates).map_or(-1.0, |learned| learned.rate(self.now));
+        let learned_rps = learned
+            .as_deref()
+            .filter(|_| self.heed.rates)
+            .map_or(-1.0, |learned| learned.rate(self.now));
         if learned_rps == 0.0 {
             let wait = learned.map_or(0.0, |learned| learned.window.rests_to() - self.now);
             return self.served.push(nothing(wish, wait, Where::Learned));
         }
-        let depth_us = learned.as_deref().map_or(0.0, |learned| learned.depth_us(self.now));
+        let depth_us = learned
+            .as_deref()
+            .map_or(0.0, |learned| learned.depth_us(self.now));
         let is_learned = slower(key_rate.rps, learned_rps) != key_rate.rps;
-        let key_rate = if is_learned { Rate { rps: learned_rps, depth_us } } else { key_rate };
+        let key_rate = if is_learned {
+            Rate {
+                rps: learned_rps,
+                depth_us,
+            }
+        } else {
+            key_rate
+        };
         let bucket = keys.get(wish.key).copied().unwrap_or_default();
-        let mut open = (key_rate.rps > 0.0).then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost, self.most));
-        let own = Own { rate: Some(key_rate), bucket: open.as_mut(), room, learned, is_learned };
+        let mut open = (key_rate.rps > 0.0)
+            .then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost, self.most));
+        let own = Own {
+            rate: Some(key_rate),
+            bucket: open.as_mut(),
+            room,
+            learned,
+            is_learned,
+        };
         let granted = self.serve(1, wish, own);
         // The clamp is stored even without a grant: clamped on reading alone, the debt would move
         // along with the clock for ever.
@@ -251,17 +336,38 @@ impl Service<'_> {
     fn serve(&mut self, lanes: usize, wish: &Wish<'_>, mut own: Own<'_>) -> f64 {
         let (now, want, cost) = (self.now, wish.want, wish.cost);
         let wanted = lanes as f64 * want;
-        let mut granted = (0..self.levels.len()).fold(wanted, |granted, at| granted.min(self.units(at, cost)));
-        granted = own.bucket.as_deref().map_or(granted, |open| granted.min(open.units(cost, now)));
-        granted = self.levels.iter().filter_map(|level| level.room).fold(granted, f64::min);
-        granted = self.levels.iter().filter_map(|level| self.level_credit(level)).fold(granted, f64::min);
-        granted = own.room.as_deref().map_or(granted, |room| granted.min(room.left));
-        granted = self.key_credit(&own).map_or(granted, |credit| granted.min(credit));
+        let mut granted =
+            (0..self.levels.len()).fold(wanted, |granted, at| granted.min(self.units(at, cost)));
+        granted = own
+            .bucket
+            .as_deref()
+            .map_or(granted, |open| granted.min(open.units(cost, now)));
+        granted = self
+            .levels
+            .iter()
+            .filter_map(|level| level.room)
+            .fold(granted, f64::min);
+        granted = self
+            .levels
+            .iter()
+            .filter_map(|level| self.level_credit(level))
+            .fold(granted, f64::min);
+        granted = own
+            .room
+            .as_deref()
+            .map_or(granted, |room| granted.min(room.left));
+        granted = self
+            .key_credit(&own)
+            .map_or(granted, |credit| granted.min(credit));
         if granted > 0.0 {
             for (at, open) in self.open.iter_mut().enumerate() {
                 if let Some(open) = open {
                     // The level above pays for borrowed units.
-                    let taken = if self.levels[at].borrows { granted.min(open.units(cost, now)) } else { granted };
+                    let taken = if self.levels[at].borrows {
+                        granted.min(open.units(cost, now))
+                    } else {
+                        granted
+                    };
                     open.take(taken, cost, now);
                 }
             }
@@ -273,7 +379,10 @@ impl Service<'_> {
                 level.room = level.room.map(|room| room - granted);
             }
             if self.heed.probes {
-                let levels = self.levels.iter_mut().filter_map(|level| Some(&mut level.refusal.as_mut()?.probe));
+                let levels = self
+                    .levels
+                    .iter_mut()
+                    .filter_map(|level| Some(&mut level.refusal.as_mut()?.probe));
                 let key = own.learned.as_deref_mut().map(|learned| &mut learned.probe);
                 levels.chain(key).for_each(|probe| probe.take(granted, now));
             }
@@ -282,22 +391,44 @@ impl Service<'_> {
                 room.granted += granted;
             }
         }
-        let (wait_us, limit) = if granted < wanted { self.limit(cost, &own) } else { (0.0, None) };
+        let (wait_us, limit) = if granted < wanted {
+            self.limit(cost, &own)
+        } else {
+            (0.0, None)
+        };
         if let (Some(Where::Learned), Some(learned)) = (limit, own.learned.as_deref_mut()) {
             learned.wanted(now);
         }
         let free = |is_free: bool, rate: Rate| if is_free { Rate::UNLIMITED } else { rate };
         let key_rate = free(own.learned.is_some(), own.rate.unwrap_or(Rate::UNLIMITED));
-        let rates = self.levels.iter().map(|level| free(level.borrows, level.rate)).chain([key_rate]);
+        let rates = self
+            .levels
+            .iter()
+            .map(|level| free(level.borrows, level.rate))
+            .chain([key_rate]);
         let charge_us: Arc<[f64]> = rates.map(|rate| cost * rate.interval_us()).collect();
         let watched = own.learned.is_some();
         let mut left = granted;
         for _ in 0..lanes {
             let granted = left.min(want);
             left -= granted;
-            let charge_us = if granted > 0.0 { charge_us.clone() } else { Arc::default() };
-            let (wait_us, limit) = if granted < want { (wait_us, limit) } else { (0.0, None) };
-            self.served.push(Served { granted, wait_us, limit, charge_us, watched });
+            let charge_us = if granted > 0.0 {
+                charge_us.clone()
+            } else {
+                Arc::default()
+            };
+            let (wait_us, limit) = if granted < want {
+                (wait_us, limit)
+            } else {
+                (0.0, None)
+            };
+            self.served.push(Served {
+                granted,
+                wait_us,
+                limit,
+                charge_us,
+                watched,
+            });
         }
         granted
     }
@@ -313,33 +444,56 @@ impl Service<'_> {
     }
 
     fn credit(&self, probe: &Probe) -> Option<f64> {
-        if self.heed.probes { probe.left(self.now) } else { None }
+        if self.heed.probes {
+            probe.left(self.now)
+        } else {
+            None
+        }
     }
 
     /// Returns the units that the level at this index allows.
     fn units(&self, at: usize, cost: f64) -> f64 {
         let own = self.open[at].map_or(f64::INFINITY, |open| open.units(cost, self.now));
-        own + self.above(at).map_or(0.0, |above| above.map_or(f64::INFINITY, |above| above.spare_units(cost, self.now)))
+        own + self.above(at).map_or(0.0, |above| {
+            above.map_or(f64::INFINITY, |above| above.spare_units(cost, self.now))
+        })
     }
 
     /// Returns the microseconds until the level at this index allows the next unit.
     fn wait_us(&self, at: usize, cost: f64) -> f64 {
         let own = self.open[at].map_or(0.0, |open| open.wait_us(cost, self.now));
-        self.above(at).map_or(own, |above| above.map_or(0.0, |above| own.min(above.spare_wait_us(cost, self.now)))).ceil()
+        self.above(at)
+            .map_or(own, |above| {
+                above.map_or(0.0, |above| own.min(above.spare_wait_us(cost, self.now)))
+            })
+            .ceil()
     }
 
     /// Returns the bucket from which the level at this index borrows, if it borrows; the inner
     /// `None` is a lender without a limit.
     fn above(&self, at: usize) -> Option<Option<&Open>> {
-        self.levels[at].borrows.then(|| self.open.get(at.checked_sub(1)?).map(Option::as_ref)).flatten()
+        self.levels[at]
+            .borrows
+            .then(|| self.open.get(at.checked_sub(1)?).map(Option::as_ref))
+            .flatten()
     }
 
     /// Returns the longest wait now, in microseconds, and the place that causes it.
     fn limit(&mut self, cost: f64, own: &Own<'_>) -> (f64, Option<Where>) {
         let (mut wait_us, mut limit) = (0.0, None);
         let levels = (0..self.levels.len()).map(|at| (Where::Level(at), self.wait_us(at, cost)));
-        let key = own.bucket.as_deref().map_or(0.0, |open| open.wait_us(cost, self.now).ceil());
-        let places = levels.chain([(if own.is_learned { Where::Learned } else { Where::Key }, key)]);
+        let key = own
+            .bucket
+            .as_deref()
+            .map_or(0.0, |open| open.wait_us(cost, self.now).ceil());
+        let places = levels.chain([(
+            if own.is_learned {
+                Where::Learned
+            } else {
+                Where::Key
+            },
+            key,
+        )]);
         for (place, wait) in places {
             if wait > wait_us {
                 (wait_us, limit) = (wait.min(MAX_WAIT_US), Some(place));
@@ -347,10 +501,30 @@ impl Service<'_> {
         }
         if wait_us < CROWDED_WAIT_US {
             let crowded = self.levels.iter().position(|level| level.room == Some(0.0));
-            let level = crowded.map(|at| if self.levels[at].is_full { Where::Full(at) } else { Where::Crowded(at) });
-            let key = || own.room.as_deref().filter(|room| room.left == 0.0).map(|_| Where::KeyCrowded);
-            let probing = || self.levels.iter().position(|level| self.level_credit(level) == Some(0.0)).map(Where::Probing);
-            let key_probing = || self.key_credit(own).filter(|credit| *credit == 0.0).map(|_| Where::KeyProbing);
+            let level = crowded.map(|at| {
+                if self.levels[at].is_full {
+                    Where::Full(at)
+                } else {
+                    Where::Crowded(at)
+                }
+            });
+            let key = || {
+                own.room
+                    .as_deref()
+                    .filter(|room| room.left == 0.0)
+                    .map(|_| Where::KeyCrowded)
+            };
+            let probing = || {
+                self.levels
+                    .iter()
+                    .position(|level| self.level_credit(level) == Some(0.0))
+                    .map(Where::Probing)
+            };
+            let key_probing = || {
+                self.key_credit(own)
+                    .filter(|credit| *credit == 0.0)
+                    .map(|_| Where::KeyProbing)
+            };
             let crowded = level.or_else(key).or_else(probing).or_else(key_probing);
             if crowded.is_some() {
                 (wait_us, limit) = (CROWDED_WAIT_US, crowded);
@@ -365,7 +539,8 @@ impl Service<'_> {
     /// Closes the levels' buckets and records waits.
     fn close(self, dearest: f64) -> Vec<Served> {
         for ((level, open), refused) in self.levels.iter_mut().zip(self.open).zip(self.refused) {
-            let has_more = open.is_none_or(|open| open.units(dearest, self.now) >= 1.0) || level.borrows;
+            let has_more =
+                open.is_none_or(|open| open.units(dearest, self.now) >= 1.0) || level.borrows;
             if let Some(open) = open {
                 level.bucket = open.close();
             }
@@ -382,7 +557,9 @@ impl Service<'_> {
 impl Wish<'_> {
     /// Returns true if the levels alone decide.
     fn is_plain(&self, key_rate: Rate, now: f64) -> bool {
-        let is_paused = self.paused_until_ms.is_some_and(|until| until as f64 * 1000.0 > now);
+        let is_paused = self
+            .paused_until_ms
+            .is_some_and(|until| until as f64 * 1000.0 > now);
         !is_paused && self.room.is_none() && (self.key.is_empty() || key_rate.rps < 0.0)
     }
 
@@ -393,6 +570,16 @@ impl Wish<'_> {
 
 /// Returns the answer to a lane that gets nothing, without a wait if it wants nothing.
 fn nothing(wish: &Wish<'_>, wait_us: f64, limit: Where) -> Served {
-    let (wait_us, limit) = if wish.want > 0.0 { (wait_us.min(MAX_WAIT_US), Some(limit)) } else { (0.0, None) };
-    Served { granted: 0.0, wait_us, limit, charge_us: Arc::default(), watched: false }
+    let (wait_us, limit) = if wish.want > 0.0 {
+        (wait_us.min(MAX_WAIT_US), Some(limit))
+    } else {
+        (0.0, None)
+    };
+    Served {
+        granted: 0.0,
+        wait_us,
+        limit,
+        charge_us: Arc::default(),
+        watched: false,
+    }
 }

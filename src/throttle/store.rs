@@ -32,7 +32,10 @@ pub fn check_key(key: &str) -> Result<(), String> {
     if key.len() <= MAX_KEY_BYTES && !key.contains('\0') {
         return Ok(());
     }
-    Err(format!("the key has {} bytes; allowed: at most {MAX_KEY_BYTES} without NUL", key.len()))
+    Err(format!(
+        "the key has {} bytes; allowed: at most {MAX_KEY_BYTES} without NUL",
+        key.len()
+    ))
 }
 
 /// A request for tokens of one throttle, for many lanes at once.
@@ -77,7 +80,12 @@ pub struct LaneAsk {
 impl Default for LaneAsk {
     /// Returns a request for one unit of one token, without a key.
     fn default() -> Self {
-        Self { key: String::new(), want: 1, cost: 1.0, held: 0 }
+        Self {
+            key: String::new(),
+            want: 1,
+            cost: 1.0,
+            held: 0,
+        }
     }
 }
 
@@ -170,7 +178,9 @@ impl Scope {
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        [Self::Key, Self::Throttle, Self::Account].into_iter().find(|scope| scope.as_str() == text)
+        [Self::Key, Self::Throttle, Self::Account]
+            .into_iter()
+            .find(|scope| scope.as_str() == text)
     }
 
     /// Returns the narrower of the two scopes: an account is wider than a throttle.
@@ -181,7 +191,11 @@ impl Scope {
             Self::Throttle => 1,
             Self::Account => 2,
         };
-        if breadth(other) < breadth(self) { other } else { self }
+        if breadth(other) < breadth(self) {
+            other
+        } else {
+            self
+        }
     }
 }
 
@@ -227,7 +241,8 @@ impl Refused<'_> {
 
     /// Returns the stated delay in microseconds, if any.
     pub(super) fn said_us(&self) -> Option<f64> {
-        self.delay.map(|delay| delay.as_micros().min(MAX_PAUSE_MS * 1000) as f64)
+        self.delay
+            .map(|delay| delay.as_micros().min(MAX_PAUSE_MS * 1000) as f64)
     }
 
     /// Returns the end of the pause, unix milliseconds, after `strikes` refusals in a row; shorter
@@ -258,7 +273,10 @@ impl Paused {
     /// Returns the effect of a refusal that pauses no other job.
     pub(super) fn alone(until_ms: i64, now_us: i64) -> Self {
         let delay_us = (until_ms * 1000).saturating_sub(now_us).max(0);
-        Self { until_ms, alone: Some(Duration::from_micros(delay_us as u64)) }
+        Self {
+            until_ms,
+            alone: Some(Duration::from_micros(delay_us as u64)),
+        }
     }
 }
 
@@ -413,8 +431,13 @@ impl Change {
     pub(super) fn check_parent(&self, throttle: &Name) -> Result<(), Error> {
         match self.fields.get("parent") {
             Some(Some(parent)) if parent == throttle.as_str() => {
-                let message = format!("{parent:?} is the throttle itself: it must be the name of another one, or empty for none");
-                Err(Error::Invalid(vec![Problem { field: "parent".to_owned(), message }]))
+                let message = format!(
+                    "{parent:?} is the throttle itself: it must be the name of another one, or empty for none"
+                );
+                Err(Error::Invalid(vec![Problem {
+                    field: "parent".to_owned(),
+                    message,
+                }]))
             }
             _ => Ok(()),
         }
@@ -494,15 +517,24 @@ impl Status {
     pub fn with_bucket(mut self, bucket: &Bucket, refusal: Option<(f64, &str)>) -> Self {
         let (now, rate) = (self.at_us as f64, self.knobs.rate(self.at_us));
         if rate.rps > 0.0 && !bucket.stopped {
-            let open = bucket.open(rate, Start::OneToken, now, 1.0, self.knobs.charged_cost(self.at_us));
+            let open = bucket.open(
+                rate,
+                Start::OneToken,
+                now,
+                1.0,
+                self.knobs.charged_cost(self.at_us),
+            );
             // The next token is available one interval after the debt.
             let free_us = open.close().spent_to.unwrap_or(now) + rate.interval_us();
             let least_us = SHORT_DEBT_US.max(2.0 * rate.interval_us());
-            self.debt_until_ms = (free_us - now > least_us).then_some((free_us / 1e3).ceil() as i64);
+            self.debt_until_ms =
+                (free_us - now > least_us).then_some((free_us / 1e3).ceil() as i64);
         }
         let lasting = refusal.filter(|(until_us, _)| *until_us > now);
-        self.refusal =
-            lasting.map(|(until_us, why)| RefusalPause { until_ms: (until_us / 1e3).ceil() as i64, why: why.to_owned() });
+        self.refusal = lasting.map(|(until_us, why)| RefusalPause {
+            until_ms: (until_us / 1e3).ceil() as i64,
+            why: why.to_owned(),
+        });
         self
     }
 
@@ -515,7 +547,10 @@ impl Status {
                 "in {}, and then there is no throttle {name} and its jobs wait; keep it: flyball throttle import-limitlion --yes",
                 words(ms / 1000)
             );
-            self.problems.push(Problem { field: EXPIRES.to_owned(), message });
+            self.problems.push(Problem {
+                field: EXPIRES.to_owned(),
+                message,
+            });
             self.expires_in_s = Some(ms as f64 / 1000.0);
         }
         self
@@ -523,28 +558,43 @@ impl Status {
 
     /// Returns the status of a throttle whose key in the store is not a hash: nothing flows.
     pub fn no_hash(name: Name, now_us: i64) -> Self {
-        let problem = Problem { field: "knobs".to_owned(), message: format!("{}; nothing flows", no_hash(&name)) };
+        let problem = Problem {
+            field: "knobs".to_owned(),
+            message: format!("{}; nothing flows", no_hash(&name)),
+        };
         let nothing = Self::read(name, BTreeMap::new(), &Meter::default(), now_us);
-        Self { problems: vec![problem], effective_rps: 0.0, ..nothing }
+        Self {
+            problems: vec![problem],
+            effective_rps: 0.0,
+            ..nothing
+        }
     }
 
     /// Adds the errors in its parents; see [`tree::wrong_parent`].
     #[must_use]
     pub fn with_parents(mut self, parents: &BTreeMap<Name, Option<String>>) -> Self {
         let wrong = tree::wrong_parent(&self.name, parents);
-        self.problems.extend(wrong.map(|message| Problem { field: "parent".to_owned(), message }));
+        self.problems.extend(wrong.map(|message| Problem {
+            field: "parent".to_owned(),
+            message,
+        }));
         self
     }
 
     /// Returns true if no token is granted now: it is paused, stopped, refused by another server,
     /// or in debt.
     pub fn lets_nothing_through(&self) -> bool {
-        self.knobs.paused || self.effective_rps == 0.0 || self.refusal.is_some() || self.debt_until_ms.is_some()
+        self.knobs.paused
+            || self.effective_rps == 0.0
+            || self.refusal.is_some()
+            || self.debt_until_ms.is_some()
     }
 
     /// Returns true if nothing flows because a parent does not exist.
     pub fn has_missing_parent(&self) -> bool {
-        self.problems.iter().any(|problem| problem.field == "parent" && problem.message.starts_with(tree::MISSING))
+        self.problems
+            .iter()
+            .any(|problem| problem.field == "parent" && problem.message.starts_with(tree::MISSING))
     }
 }
 
@@ -552,12 +602,17 @@ impl Status {
 fn words(seconds: i64) -> String {
     let units = [(86_400, "days"), (3600, "hours"), (60, "minutes")];
     let fitting = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
-    fitting.map_or_else(|| format!("{seconds} s"), |(unit, word)| format!("{} {word}", seconds / unit))
+    fitting.map_or_else(
+        || format!("{seconds} s"),
+        |(unit, word)| format!("{} {word}", seconds / unit),
+    )
 }
 
 /// Returns the error text for a throttle whose key is not a hash.
 pub(super) fn no_hash(name: &Name) -> String {
-    format!("the key throttle:{name}:knobs in Redis is no hash; delete it with redis-cli DEL, then set rps")
+    format!(
+        "the key throttle:{name}:knobs in Redis is no hash; delete it with redis-cli DEL, then set rps"
+    )
 }
 
 /// A knob whose value cannot be used.
@@ -593,7 +648,11 @@ pub enum Error {
 
 /// Returns the error text of a lost store; a server that gives a reason for its refusal did answer.
 fn lost(reason: &str) -> String {
-    let verb = if super::said_in(reason).is_some() { "refused" } else { "did not answer" };
+    let verb = if super::said_in(reason).is_some() {
+        "refused"
+    } else {
+        "did not answer"
+    };
     format!("the throttle store {verb}: {reason}")
 }
 
@@ -615,17 +674,29 @@ pub trait Store: Send + Sync + 'static {
     /// second or so for each throttle with running jobs, and soon after a release if
     /// [`Answer::limits_concurrency`] is set. Never call it while an acquire of the same throttle
     /// by the same holder is under way, because the number would miss the jobs of that grant.
-    fn hold<'a>(&'a self, throttle: &'a Name, holder: &'a Holder, lanes: &'a [(String, u32)])
-    -> BoxFuture<'a, Result<(), Error>>;
+    fn hold<'a>(
+        &'a self,
+        throttle: &'a Name,
+        holder: &'a Holder,
+        lanes: &'a [(String, u32)],
+    ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Gives back, as time, the unused units of grants of one throttle. Holders report their jobs
     /// separately.
-    fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>>;
+    fn refund_many<'a>(
+        &'a self,
+        throttle: &'a Name,
+        refunds: &'a [Refund<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Charges (positive) or returns (negative) tokens of keys of one throttle after the real cost
     /// is known. It may leave a debt of some minutes of the rate or of one job of the highest cost;
     /// charges beyond that do not count.
-    fn settle_many<'a>(&'a self, throttle: &'a Name, tokens: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>>;
+    fn settle_many<'a>(
+        &'a self,
+        throttle: &'a Name,
+        tokens: &'a [(&'a str, f64)],
+    ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Pauses a key for `delay` from now by the store's clock, keeping the later of two ends;
     /// returns the end, unix milliseconds.
@@ -638,7 +709,11 @@ pub trait Store: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<i64, Error>>;
 
     /// Ends a key's pause; returns true if there was one.
-    fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>>;
+    fn resume_key<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Error>>;
 
     /// Records another server's refusal of a job: the jobs in its scope are paused, and slower
     /// afterwards, as the knob `on_429` determines.
@@ -656,10 +731,18 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// An ask without a holder is subject to the pause and to a learned rate, but not to the limit
     /// of probes. With `is_overload` no rate is learned. Other keys are not affected.
-    fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>>;
+    fn refused<'a>(
+        &'a self,
+        throttle: &'a Name,
+        refused: &'a Refused<'a>,
+    ) -> BoxFuture<'a, Result<Paused, Error>>;
 
     /// Reports how jobs ended whose grant was [`Grant::watched`], or that received a quota.
-    fn ended<'a>(&'a self, throttle: &'a Name, ended: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>>;
+    fn ended<'a>(
+        &'a self,
+        throttle: &'a Name,
+        ended: &'a [Ended<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Returns the answer that `acquire` would give, without charging anything.
     fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer>;
@@ -671,16 +754,29 @@ pub trait Store: Send + Sync + 'static {
     fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, Error>>;
 
     /// Writes knobs under the conditions of `change`; returns the states before and after.
-    fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>>;
+    fn set<'a>(
+        &'a self,
+        throttle: &'a Name,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>>;
 
     /// Sets the knob `capacity`, in tokens per second, with its reason; `None` removes it.
     ///
     /// The program itself writes it as often as the capacity changes, so it does not count `seq`,
     /// names no author and does not fail a concurrent conditional write.
-    fn set_capacity<'a>(&'a self, throttle: &'a Name, capacity: Option<f64>, why: &'a str) -> BoxFuture<'a, Result<(), Error>>;
+    fn set_capacity<'a>(
+        &'a self,
+        throttle: &'a Name,
+        capacity: Option<f64>,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Returns the states of keys of one throttle, in the order of `keys`; changes nothing.
-    fn look<'a>(&'a self, throttle: &'a Name, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>>;
+    fn look<'a>(
+        &'a self,
+        throttle: &'a Name,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>>;
 
     /// Deletes a throttle with its bucket; its jobs are parked from then on. Returns true if there
     /// was one.

@@ -18,7 +18,9 @@ pub fn chain(leaf: &Name, parent_of: impl Fn(&Name) -> String) -> Vec<(Name, Str
         let parent = parent_of(&name);
         next = Name::new(parent.as_str()).ok();
         chain.push((name, parent));
-        next = next.filter(|above| chain.len() < MAX_LEVELS && chain.iter().all(|(name, _)| name != above));
+        next = next.filter(|above| {
+            chain.len() < MAX_LEVELS && chain.iter().all(|(name, _)| name != above)
+        });
     }
     chain.reverse();
     chain
@@ -35,14 +37,20 @@ pub fn wrong_parent(leaf: &Name, parents: &BTreeMap<Name, Option<String>>) -> Op
         let last = seen[seen.len() - 1];
         let above = Name::new(parents.get(last)?.as_deref()?).ok()?;
         if seen.contains(&&above) {
-            return Some(format!("{last} names {above} as its parent, which closes a circle; it is cut there"));
+            return Some(format!(
+                "{last} names {above} as its parent, which closes a circle; it is cut there"
+            ));
         }
         if seen.len() == MAX_LEVELS {
-            return Some(format!("{above} is more than {MAX_LEVELS} levels up; it and what is above it is not asked"));
+            return Some(format!(
+                "{above} is more than {MAX_LEVELS} levels up; it and what is above it is not asked"
+            ));
         }
         let (above, parent) = parents.get_key_value(&above)?;
         if parent.is_none() {
-            return Some(format!("{MISSING}{above}, which {last} names as its parent; nothing flows until there is one"));
+            return Some(format!(
+                "{MISSING}{above}, which {last} names as its parent; nothing flows until there is one"
+            ));
         }
         seen.push(above);
     }

@@ -32,12 +32,22 @@ enum Rounds {
 
 impl Server {
     fn new(quota: f64, others: f64) -> Self {
-        Self { quota, window_us: 1_000_000, others, window: -1, served: 0.0, rounds: Rounds::Exact }
+        Self {
+            quota,
+            window_us: 1_000_000,
+            others,
+            window: -1,
+            served: 0.0,
+            rounds: Rounds::Exact,
+        }
     }
 
     /// What is left after this request, or nothing where it is refused; and the time until the window ends.
     fn answer(&mut self, now: i64) -> (Option<f64>, Duration) {
-        let (window, into) = (now.div_euclid(self.window_us), now.rem_euclid(self.window_us));
+        let (window, into) = (
+            now.div_euclid(self.window_us),
+            now.rem_euclid(self.window_us),
+        );
         if window != self.window {
             (self.window, self.served) = (window, 0.0);
         }
@@ -45,7 +55,9 @@ impl Server {
         let reset = match self.rounds {
             Rounds::Exact => reset,
             Rounds::Seconds => Duration::from_secs(reset.as_micros().div_ceil(1_000_000) as u64),
-            Rounds::Epoch => Duration::from_secs(((now - into + self.window_us) / 1_000_000 + 1 - now / 1_000_000) as u64),
+            Rounds::Epoch => Duration::from_secs(
+                ((now - into + self.window_us) / 1_000_000 + 1 - now / 1_000_000) as u64,
+            ),
         };
         let used = self.served + (self.others * into as f64 / self.window_us as f64).floor();
         if used + 1.0 > self.quota {
@@ -87,8 +99,18 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
         let back: Vec<i64> = later.range(..=now()).map(|(at, _)| *at).collect();
         due += back.iter().filter_map(|at| later.remove(at)).sum::<u64>();
         let want = due.min(u64::from(way.at_once)) as u32;
-        let holder = Some(Holder { id: "w".to_owned(), ttl: Duration::from_secs(30), held: 0 });
-        let answer = world.store.acquire(&Ask { holder, ..ask("mail", &[("k", want, 1.0)]) }).await;
+        let holder = Some(Holder {
+            id: "w".to_owned(),
+            ttl: Duration::from_secs(30),
+            held: 0,
+        });
+        let answer = world
+            .store
+            .acquire(&Ask {
+                holder,
+                ..ask("mail", &[("k", want, 1.0)])
+            })
+            .await;
         let grant = &answer.lanes[0];
         let (mut succeeded, mut quota) = (0, None);
         for _ in 0..grant.granted {
@@ -119,7 +141,14 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
         left -= u64::from(succeeded);
         due -= u64::from(succeeded);
         if grant.watched || quota.is_some() {
-            let ended = Ended { key: "k", succeeded, tokens: f64::from(succeeded), failed: 0, quota, is_hearsay: true };
+            let ended = Ended {
+                key: "k",
+                succeeded,
+                tokens: f64::from(succeeded),
+                failed: 0,
+                quota,
+                is_hearsay: true,
+            };
             world.store.ended(&name("mail"), &[ended]).await.unwrap();
         }
         // A worker comes round when it was told to, but not more often than every millisecond.
@@ -132,13 +161,25 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
         if left == 0 {
             break;
         }
-        world.pass(Duration::from_micros(if grant.granted > 0 && wait == 0 { 0 } else { wait.max(1000) as u64 }));
+        world.pass(Duration::from_micros(if grant.granted > 0 && wait == 0 {
+            0
+        } else {
+            wait.max(1000) as u64
+        }));
     }
-    Burst { refused, took: Duration::from_micros((now() - begun) as u64) }
+    Burst {
+        refused,
+        took: Duration::from_micros((now() - begun) as u64),
+    }
 }
 
 fn way<'a>(mode: &'a [(&'a str, &'a str)], jobs: u64) -> Way<'a> {
-    Way { knobs: mode, jobs, at_once: 1, tells: false }
+    Way {
+        knobs: mode,
+        jobs,
+        at_once: 1,
+        tells: false,
+    }
 }
 
 #[tokio::test]
@@ -176,7 +217,11 @@ async fn active_no_job_is_refused_while_nobody_else_uses_the_quota() {
 
 #[tokio::test]
 async fn active_and_naive_others_cost_thousands_of_refusals() {
-    let knobs = [("key_rps", "10"), ("key_burst", "0"), ("on_429", "active-naive")];
+    let knobs = [
+        ("key_rps", "10"),
+        ("key_burst", "0"),
+        ("on_429", "active-naive"),
+    ];
 
     let beside = burst(&way(&knobs, 10_000), Server::new(10.0, 5.0)).await;
 
@@ -190,7 +235,10 @@ async fn active_and_informed_others_cost_tens_of_refusals() {
     let beside = burst(&way(&knobs, 10_000), Server::new(10.0, 5.0)).await;
 
     assert!(beside.refused <= 100, "{beside:?}");
-    assert!(beside.took < Duration::from_secs(2500), "at least 80 % of what is left is used: {beside:?}");
+    assert!(
+        beside.took < Duration::from_secs(2500),
+        "at least 80 % of what is left is used: {beside:?}"
+    );
 }
 
 #[tokio::test]
@@ -234,15 +282,30 @@ async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
                     continue;
                 }
                 let jobs = 600;
-                let told = Way { knobs, jobs, at_once: 1, tells: true };
-                let server = Server { window_us: i64::from(window_s) * 1_000_000, rounds, ..Server::new(quota, 0.0) };
+                let told = Way {
+                    knobs,
+                    jobs,
+                    at_once: 1,
+                    tells: true,
+                };
+                let server = Server {
+                    window_us: i64::from(window_s) * 1_000_000,
+                    rounds,
+                    ..Server::new(quota, 0.0)
+                };
 
                 let alone = burst(&told, server).await;
 
                 let ideal_s = jobs as f64 * f64::from(window_s) / quota;
                 let used = ideal_s / alone.took.as_secs_f64();
-                assert!(used >= 0.85, "{used} of {quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}");
-                assert!(alone.refused <= 6, "{quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}");
+                assert!(
+                    used >= 0.85,
+                    "{used} of {quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}"
+                );
+                assert!(
+                    alone.refused <= 6,
+                    "{quota} in {window_s} s, told as {rounds:?}, {knobs:?}: {alone:?}"
+                );
             }
         }
     }
@@ -251,10 +314,25 @@ async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
 #[tokio::test]
 async fn a_quota_that_others_use_as_well_is_found_below_the_rate_that_is_known() {
     for rounds in [Rounds::Exact, Rounds::Seconds, Rounds::Epoch] {
-        let told = Way { knobs: &[("key_rps", "9.8"), ("key_burst", "0")], jobs: 600, at_once: 1, tells: true };
-        let beside = burst(&told, Server { rounds, ..Server::new(10.0, 5.0) }).await;
+        let told = Way {
+            knobs: &[("key_rps", "9.8"), ("key_burst", "0")],
+            jobs: 600,
+            at_once: 1,
+            tells: true,
+        };
+        let beside = burst(
+            &told,
+            Server {
+                rounds,
+                ..Server::new(10.0, 5.0)
+            },
+        )
+        .await;
 
         assert!(beside.refused <= 40, "{rounds:?}: {beside:?}");
-        assert!(beside.took < Duration::from_secs(160), "at least 75 % of what is left is used, told as {rounds:?}: {beside:?}");
+        assert!(
+            beside.took < Duration::from_secs(160),
+            "at least 75 % of what is left is used, told as {rounds:?}: {beside:?}"
+        );
     }
 }

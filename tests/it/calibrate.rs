@@ -43,25 +43,46 @@ impl Rig {
         let house = House::new("rps = -1").await;
         let run = unique();
         let query = format!("it_seen{{run=\"{run}\"}}");
-        let knobs = [("rps", "20"), ("mode", "auto"), ("min", "1"), ("max", "200"), ("safe_rps", "5")];
+        let knobs = [
+            ("rps", "20"),
+            ("mode", "auto"),
+            ("min", "1"),
+            ("max", "200"),
+            ("safe_rps", "5"),
+        ];
         for (knob, value) in knobs {
-            house.redis(&format!("HSET {{}}throttle:{THROTTLE}:knobs {knob} {value}")).await;
+            house
+                .redis(&format!(
+                    "HSET {{}}throttle:{THROTTLE}:knobs {knob} {value}"
+                ))
+                .await;
         }
-        let (load, cost) = (Arc::new(Mutex::new(BACKGROUND + 20.0 * COST)), Arc::new(Mutex::new(COST)));
+        let (load, cost) = (
+            Arc::new(Mutex::new(BACKGROUND + 20.0 * COST)),
+            Arc::new(Mutex::new(COST)),
+        );
         let frozen: Arc<Mutex<Option<f64>>> = Arc::default();
         let (shown, instead) = (load.clone(), frozen.clone());
         let page = move || {
             let load = *shown.lock().unwrap();
             let seen = instead.lock().unwrap().unwrap_or(load);
-            async move { format!("# TYPE it_load gauge\nit_load {load}\n# TYPE it_seen gauge\nit_seen {seen}\n") }
+            async move {
+                format!(
+                    "# TYPE it_load gauge\nit_load {load}\n# TYPE it_seen gauge\nit_seen {seen}\n"
+                )
+            }
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        house.knobs_file(THROTTLE, &knobs_file(&query, &format!("http://{address}/metrics")));
+        house.knobs_file(
+            THROTTLE,
+            &knobs_file(&query, &format!("http://{address}/metrics")),
+        );
         let app = axum::Router::new().route("/metrics", axum::routing::get(page));
         let exporter = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         let worker = tokio::spawn(work(patient_store(&house.prefix).await, load, cost.clone()));
-        let target = format!("[{{\"targets\": [\"{address}\"], \"labels\": {{\"run\": \"{run}\"}}}}]");
+        let target =
+            format!("[{{\"targets\": [\"{address}\"], \"labels\": {{\"run\": \"{run}\"}}}}]");
         std::fs::write(targets.join(format!("calibrate-{run}.json")), target).unwrap();
         let prometheus = Prometheus::new(&stack().await.prometheus_url).unwrap();
         eventually("Prometheus scrapes the exporter", SOON, || async {
@@ -69,13 +90,21 @@ impl Rig {
             (readings.len() >= 3).then_some(())
         })
         .await;
-        Some(Self { house, cost, frozen, tasks: vec![exporter, worker] })
+        Some(Self {
+            house,
+            cost,
+            frozen,
+            tasks: vec![exporter, worker],
+        })
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.house.command();
         command.args(["calibrate", THROTTLE]).args(arguments);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 
@@ -106,7 +135,10 @@ fn knobs_file(query: &str, page: &str) -> String {
     )
 }
 
-#[expect(clippy::disallowed_methods, reason = "samples are dated by the wall clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "samples are dated by the wall clock"
+)]
 fn now() -> f64 {
     jiff::Timestamp::now().as_microsecond() as f64 / 1e6
 }
@@ -117,8 +149,20 @@ async fn work(store: RedisStore, load: Arc<Mutex<f64>>, cost: Arc<Mutex<f64>>) {
     let mut last = Instant::now();
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let lanes = vec![LaneAsk { want: 1000, ..LaneAsk::default() }];
-        let granted = store.acquire(&Ask { throttle: throttle.clone(), lanes, holder: None }).await.lanes.remove(0).granted;
+        let lanes = vec![LaneAsk {
+            want: 1000,
+            ..LaneAsk::default()
+        }];
+        let granted = store
+            .acquire(&Ask {
+                throttle: throttle.clone(),
+                lanes,
+                holder: None,
+            })
+            .await
+            .lanes
+            .remove(0)
+            .granted;
         let span_s = last.elapsed().as_secs_f64();
         last = Instant::now();
         let wanted = BACKGROUND + *cost.lock().unwrap() * f64::from(granted) / span_s;
@@ -133,7 +177,10 @@ async fn ended(mut child: Child, within: Duration) -> Output {
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             let _ = child.kill();
-            panic!("it did not end within {within:?}: {}", said(&child.wait_with_output().unwrap()));
+            panic!(
+                "it did not end within {within:?}: {}",
+                said(&child.wait_with_output().unwrap())
+            );
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
@@ -141,16 +188,31 @@ async fn ended(mut child: Child, within: Duration) -> Output {
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 #[tokio::test]
 async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_back() {
     let Some(rig) = Rig::new().await else { return };
     let _governor = rig.house.serve_with(&["--roles", "governor"], &[]);
-    eventually("the governor turns the knob", SOON, || async { (rig.status().await.knobs.by == "governor").then_some(()) }).await;
+    eventually("the governor turns the knob", SOON, || async {
+        (rig.status().await.knobs.by == "governor").then_some(())
+    })
+    .await;
 
-    let arguments = ["--yes", "--write", "--json", "--pulse-s", "8", "--halves", "4"];
+    let arguments = [
+        "--yes",
+        "--write",
+        "--json",
+        "--pulse-s",
+        "8",
+        "--halves",
+        "4",
+    ];
     let mut output = ended(rig.start(&arguments), Duration::from_secs(240)).await;
     // On a machine that stands still for seconds the test rightly gives up.
     for _ in 0..2 {
@@ -168,10 +230,22 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
     assert!((0.5..2.0).contains(&(found / truth)), "{found} of {truth}");
     let lag_s = told["found"]["lag_s"].as_f64().unwrap();
     assert!(lag_s <= 15.0, "{lag_s}");
-    assert_eq!((&told["policy"]["lag_s"], &told["written"]), (&Value::from(60.0), &Value::from(true)));
-    let path = rig.house.command().get_current_dir().unwrap().join(format!("{THROTTLE}.toml"));
+    assert_eq!(
+        (&told["policy"]["lag_s"], &told["written"]),
+        (&Value::from(60.0), &Value::from(true))
+    );
+    let path = rig
+        .house
+        .command()
+        .get_current_dir()
+        .unwrap()
+        .join(format!("{THROTTLE}.toml"));
     let text = std::fs::read_to_string(path).unwrap();
-    assert!(text.contains(&format!("lag_s = {lag_s} # a guess\n")) && text.contains("\"it-load\"   # ours\n"), "{text}");
+    assert!(
+        text.contains(&format!("lag_s = {lag_s} # a guess\n"))
+            && text.contains("\"it-load\"   # ours\n"),
+        "{text}"
+    );
     eventually("the governor has the knob again", SOON, || async {
         let status = rig.status().await;
         (status.knobs.by == "governor" && status.effective_rps > 0.0).then_some(())
@@ -183,12 +257,21 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
 async fn however_a_test_ends_the_throttle_is_safe() {
     let Some(rig) = Rig::new().await else { return };
     let before = rig.status().await;
-    let knob = |status: &Status| (status.raw["rps"].clone(), status.raw.get("valid_until").cloned());
+    let knob = |status: &Status| {
+        (
+            status.raw["rps"].clone(),
+            status.raw.get("valid_until").cloned(),
+        )
+    };
 
     // Nobody can be asked.
     let unasked = ended(rig.start(&[]), SOON).await;
     assert_eq!(unasked.status.code(), Some(4), "{}", said(&unasked));
-    assert!(said(&unasked).contains("nobody can be asked without a terminal; add --yes"), "{}", said(&unasked));
+    assert!(
+        said(&unasked).contains("nobody can be asked without a terminal; add --yes"),
+        "{}",
+        said(&unasked)
+    );
     assert_eq!(rig.status().await.raw, before.raw);
 
     // Ctrl-C.
@@ -198,7 +281,11 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     kill_process(Pid::from_raw(child.id() as i32).unwrap(), Signal::INT).unwrap();
     let interrupted = ended(child, SOON).await;
     assert_eq!(interrupted.status.code(), Some(1));
-    assert!(said(&interrupted).contains("interrupted. The knob is back at 20."), "{}", said(&interrupted));
+    assert!(
+        said(&interrupted).contains("interrupted. The knob is back at 20."),
+        "{}",
+        said(&interrupted)
+    );
     assert_eq!(knob(&rig.status().await), ("20".to_owned(), None));
 
     // A load that runs away, which Prometheus does not show: what is put back is below the rate that is no longer safe.
@@ -209,14 +296,28 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     *rig.cost.lock().unwrap() = COST;
     *rig.frozen.lock().unwrap() = None;
     assert_eq!(over.status.code(), Some(1));
-    assert!(said(&over).contains("ended early: a probe would trip the breaker"), "{}", said(&over));
-    assert_eq!(knob(&rig.status().await), ("14.286".to_owned(), None), "{}", said(&over));
+    assert!(
+        said(&over).contains("ended early: a probe would trip the breaker"),
+        "{}",
+        said(&over)
+    );
+    assert_eq!(
+        knob(&rig.status().await),
+        ("14.286".to_owned(), None),
+        "{}",
+        said(&over)
+    );
 
     // Somebody types another rate.
     eventually("the load is gone", SOON, || async {
-        let output = ended(rig.start(&["--yes", "--pulse-s", "4", "--signal", "none"]), SOON).await;
+        let output = ended(
+            rig.start(&["--yes", "--pulse-s", "4", "--signal", "none"]),
+            SOON,
+        )
+        .await;
         assert!(
-            said(&output).contains("\"none\" has no load from Prometheus to calibrate; there are: it-load"),
+            said(&output)
+                .contains("\"none\" has no load from Prometheus to calibrate; there are: it-load"),
             "{}",
             said(&output)
         );
@@ -233,9 +334,15 @@ async fn however_a_test_ends_the_throttle_is_safe() {
             let _ = child.wait();
             return None;
         }
-        rig.house.redis(&format!("HSET {{}}throttle:{THROTTLE}:knobs rps 7")).await;
+        rig.house
+            .redis(&format!("HSET {{}}throttle:{THROTTLE}:knobs rps 7"))
+            .await;
         let turned = ended(child, SOON).await;
-        assert!(said(&turned).contains("The knob stays as somebody else has turned it: 7."), "{}", said(&turned));
+        assert!(
+            said(&turned).contains("The knob stays as somebody else has turned it: 7."),
+            "{}",
+            said(&turned)
+        );
         Some(())
     })
     .await;
@@ -246,7 +353,10 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(rig.status().await.knobs.by, calibration::TURNS);
-    eventually("the lease lapses", SOON, || async { rig.status().await.lease_lapsed.then_some(()) }).await;
+    eventually("the lease lapses", SOON, || async {
+        rig.status().await.lease_lapsed.then_some(())
+    })
+    .await;
     assert_eq!(rig.status().await.effective_rps, 5.0);
     let _governor = rig.house.serve_with(&["--roles", "governor"], &[]);
     let taken = eventually("the governor takes over", SOON, || async {

@@ -17,14 +17,28 @@ use crate::support::{PROGRAM, eventually};
 #[tokio::test]
 async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under_load() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { program: Some(PROGRAM.clone()), fsync: false, ..Options::default() };
+    let options = Options {
+        program: Some(PROGRAM.clone()),
+        fsync: false,
+        ..Options::default()
+    };
     let mut servers = spawn(dir.path(), &options).unwrap();
-    let queue = Queue::connect(&servers.urls.database_url, 8, Duration::from_secs(20)).await.unwrap();
+    let queue = Queue::connect(&servers.urls.database_url, 8, Duration::from_secs(20))
+        .await
+        .unwrap();
     queue.migrate().await.unwrap();
     let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&servers.urls.redis_url, "").unwrap());
     let fields = BTreeMap::from([("rps".to_owned(), Some("400".to_owned()))]);
-    let change = Change { fields, create: true, by: "test".into(), ..Change::default() };
-    store.set(&Name::new("load").unwrap(), &change).await.unwrap();
+    let change = Change {
+        fields,
+        create: true,
+        by: "test".into(),
+        ..Change::default()
+    };
+    store
+        .set(&Name::new("load").unwrap(), &change)
+        .await
+        .unwrap();
     let mut kinds = Kinds::default();
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = runs.clone();
@@ -36,12 +50,27 @@ async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under
         }
     });
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let config = Config { ttl: Duration::from_secs(10), ..Config::default() };
-    let worker = Worker::start(config, queue.clone(), store.clone(), kinds, metrics).await.unwrap();
+    let config = Config {
+        ttl: Duration::from_secs(10),
+        ..Config::default()
+    };
+    let worker = Worker::start(config, queue.clone(), store.clone(), kinds, metrics)
+        .await
+        .unwrap();
     let jobs: Vec<NewJob> = (0..2000)
-        .map(|n| NewJob { throttle: "load".into(), key: (n % 7).to_string(), ..NewJob::new("step", json!({"n": n})) })
+        .map(|n| NewJob {
+            throttle: "load".into(),
+            key: (n % 7).to_string(),
+            ..NewJob::new("step", json!({"n": n}))
+        })
         .collect();
-    let ids: Vec<i64> = queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let ids: Vec<i64> = queue
+        .enqueue(&jobs)
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect();
 
     for part in [Part::Postgres, Part::Redis, Part::Postgres] {
         let before = runs.load(Ordering::SeqCst);
@@ -64,11 +93,12 @@ async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under
         (waiting.ok()? == 0).then_some(())
     })
     .await;
-    let completed: Vec<i64> =
-        sqlx::query_scalar("select job_id from flyball.attempt where outcome = 'completed' order by job_id")
-            .fetch_all(&queue.pool)
-            .await
-            .unwrap();
+    let completed: Vec<i64> = sqlx::query_scalar(
+        "select job_id from flyball.attempt where outcome = 'completed' order by job_id",
+    )
+    .fetch_all(&queue.pool)
+    .await
+    .unwrap();
     let mut wanted = ids;
     wanted.sort_unstable();
     assert_eq!(completed, wanted, "each job is completed, and each once");

@@ -21,10 +21,22 @@ const TABLE: &str = "create table if not exists flyball.account_tally (pool text
      delivered bigint, bounced bigint, complained bigint, unsubscribed bigint, primary key (pool, account, hour))";
 
 /// Counts `accepted` and `complained` for an account, some hours ago.
-async fn count(database: &Database, pool: &str, account: &str, hours_ago: i32, accepted: i64, complained: i64) {
+async fn count(
+    database: &Database,
+    pool: &str,
+    account: &str,
+    hours_ago: i32,
+    accepted: i64,
+    complained: i64,
+) {
     let sql = "insert into flyball.account_tally (pool, account, hour, accepted, delivered, bounced, complained, unsubscribed) \
                values ($1, $2, date_trunc('hour', now()) - make_interval(hours => $3), $4, $4, 0, $5, 0)";
-    let asked = sqlx::query(sql).bind(pool).bind(account).bind(hours_ago).bind(accepted).bind(complained);
+    let asked = sqlx::query(sql)
+        .bind(pool)
+        .bind(account)
+        .bind(hours_ago)
+        .bind(accepted)
+        .bind(complained);
     asked.execute(database.pool()).await.unwrap();
 }
 
@@ -32,9 +44,16 @@ async fn count(database: &Database, pool: &str, account: &str, hours_ago: i32, a
 async fn the_worst_account_of_a_day_is_told_and_what_is_not_known_is_no_zero() {
     let database = database().await;
     let mut connection = sqlx::PgConnection::connect(database.url()).await.unwrap();
-    connection.execute("drop table if exists flyball.account_tally").await.unwrap();
+    connection
+        .execute("drop table if exists flyball.account_tally")
+        .await
+        .unwrap();
     let source = from_tally(database.pool().clone().into());
-    assert_eq!(source("marketing").await, None, "without a tally nothing is known");
+    assert_eq!(
+        source("marketing").await,
+        None,
+        "without a tally nothing is known"
+    );
 
     connection.execute(TABLE).await.unwrap();
     connection.prepare(TALLY.into_sql_str()).await.unwrap();
@@ -58,11 +77,16 @@ const SIGNING_KEY: &str = "key-0123456789abcdef";
 
 /// A port that nobody listened at a moment ago: the provider must know where its events go before anybody is there.
 fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_bar_their_recipients() {
+async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_bar_their_recipients()
+{
     let port = free_port();
     let events = Events {
         callback: format!("http://127.0.0.1:{port}/api/v1/provider-events/marketing/main"),
@@ -71,9 +95,20 @@ async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_ba
         secret: SIGNING_KEY.to_owned(),
         ..Events::default()
     };
-    let fake = Fake::start(Speaks::Mailgun, Options { events: Some(events), ..Options::default() }).await.unwrap();
+    let fake = Fake::start(
+        Speaks::Mailgun,
+        Options {
+            events: Some(events),
+            ..Options::default()
+        },
+    )
+    .await
+    .unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let (file, knobs) = (folder.path().join("flyball.toml"), folder.path().join("knobs"));
+    let (file, knobs) = (
+        folder.path().join("flyball.toml"),
+        folder.path().join("knobs"),
+    );
     std::fs::create_dir(&knobs).unwrap();
     let policy = "[knobs]\nrps = 40\nmode = \"auto\"\nmin = 1\nmax = 40\nsafe_rps = 20\n\
                   [[signal]]\nname = \"complaints\"\nsource = \"complaints\"\nquery = \"marketing\"\n\
@@ -93,30 +128,44 @@ async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_ba
     );
     std::fs::write(&file, text).unwrap();
     let database = database().await;
-    let mut settings = Settings::load(Some(&file), &BTreeMap::default()).unwrap_or_else(|error| panic!("{error}"));
+    let mut settings =
+        Settings::load(Some(&file), &BTreeMap::default()).unwrap_or_else(|error| panic!("{error}"));
     settings.database_url = database.url().to_owned();
     settings.redis_url = stack().await.redis_url.clone();
     settings.redis_prefix = redis_prefix();
     settings.prometheus_url = "http://127.0.0.1:9".to_owned();
     settings.listen = format!("127.0.0.1:{port}");
     settings.knobs_dir = knobs.display().to_string();
-    let app = App::start(&settings, Roles::ALL, Kinds::default()).await.unwrap_or_else(|error| panic!("{error:#}"));
+    let app = App::start(&settings, Roles::ALL, Kinds::default())
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}"));
 
     let mail = |n: usize| {
         let args = json!({"channel": "email", "to": format!("reader{n}@example.com"), "subject": "News", "body": "The sale ends on Sunday.",
                           "category": "marketing"});
         NewJob::new("notification", args).throttle("marketing")
     };
-    app.queue.enqueue(&(0..6000).map(mail).collect::<Vec<NewJob>>()).await.unwrap();
+    app.queue
+        .enqueue(&(0..6000).map(mail).collect::<Vec<NewJob>>())
+        .await
+        .unwrap();
 
-    let told =
-        "select coalesce(sum(complained), 0)::bigint from flyball.account_tally where pool = 'marketing' and account = 'main'";
-    let complained = || async { sqlx::query_scalar::<_, i64>(told).fetch_one(database.pool()).await.unwrap() };
-    eventually("complaints", SOON, || async { (complained().await >= 150).then_some(()) }).await;
+    let told = "select coalesce(sum(complained), 0)::bigint from flyball.account_tally where pool = 'marketing' and account = 'main'";
+    let complained = || async {
+        sqlx::query_scalar::<_, i64>(told)
+            .fetch_one(database.pool())
+            .await
+            .unwrap()
+    };
+    eventually("complaints", SOON, || async {
+        (complained().await >= 150).then_some(())
+    })
+    .await;
     let url = format!("http://127.0.0.1:{port}/api/v1/throttles/marketing");
     let slower = || async {
         let shown: Value = reqwest::get(&url).await.unwrap().json().await.unwrap();
-        let is_lower = shown["knobs"]["rps"].as_f64()? < 20.0 && shown["governor"]["limiting"] == "complaints";
+        let is_lower =
+            shown["knobs"]["rps"].as_f64()? < 20.0 && shown["governor"]["limiting"] == "complaints";
         is_lower.then_some(())
     };
     eventually("a rate that complaints have halved", SOON, slower).await;

@@ -25,7 +25,9 @@ const SOON: Duration = Duration::from_secs(90);
 
 /// How long a soak lasts.
 fn soak() -> Duration {
-    let seconds = std::env::var("FLYBALL_SOAK_S").ok().and_then(|text| text.parse().ok());
+    let seconds = std::env::var("FLYBALL_SOAK_S")
+        .ok()
+        .and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(300))
 }
 
@@ -57,15 +59,37 @@ enum Blow {
     Cut,
 }
 
-const BLOWS: [Blow; 5] = [Blow::Terminate, Blow::Kill, Blow::Cut, Blow::Sleep, Blow::Crash];
+const BLOWS: [Blow; 5] = [
+    Blow::Terminate,
+    Blow::Kill,
+    Blow::Cut,
+    Blow::Sleep,
+    Blow::Crash,
+];
 
 async fn storm(span: Duration) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options { program: Some(PROGRAM.clone()), fsync: true, ..Options::default() };
+    let options = Options {
+        program: Some(PROGRAM.clone()),
+        fsync: true,
+        ..Options::default()
+    };
     let path = dir.path().to_owned();
-    let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap()).await.unwrap();
+    let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap())
+        .await
+        .unwrap();
     let urls = &servers.urls;
-    let house = Arc::new(House::on(&urls.database_url, &urls.redis_url, &urls.prometheus_url, "", "rps = -1", None).await);
+    let house = Arc::new(
+        House::on(
+            &urls.database_url,
+            &urls.redis_url,
+            &urls.prometheus_url,
+            "",
+            "rps = -1",
+            None,
+        )
+        .await,
+    );
     house.knobs_file("other", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
     house.target.delay(Duration::from_millis(15));
     let data = dir.path().join("postgres/data").display().to_string();
@@ -73,7 +97,11 @@ async fn storm(span: Duration) {
     // One process sits behind a way that breaks by itself, in the middle of answers.
     proxy.budget(200_000);
     let start = |place: usize| {
-        let url = if place == 0 { &proxy.url } else { &urls.database_url };
+        let url = if place == 0 {
+            &proxy.url
+        } else {
+            &urls.database_url
+        };
         house.serve_with(&[], &[("DATABASE_URL", url), ("FLYBALL_GRACE_S", "2")])
     };
     let mut processes: Vec<Process> = (0..3).map(start).collect();
@@ -108,7 +136,10 @@ async fn storm(span: Duration) {
                 for _ in 0..10 {
                     let sql = "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity
                         where datname = current_database() and pid <> pg_backend_pid() and random() < 0.2";
-                    terminated += sqlx::query_scalar::<_, i64>(sql).fetch_one(house.pool()).await.unwrap_or(0) as usize;
+                    terminated += sqlx::query_scalar::<_, i64>(sql)
+                        .fetch_one(house.pool())
+                        .await
+                        .unwrap_or(0) as usize;
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 terminated
@@ -127,8 +158,15 @@ async fn storm(span: Duration) {
         for (place, process) in processes.iter_mut().enumerate() {
             // A process that cannot start ends with an error, and is started again; one that works ends only when told to.
             if let Some(status) = process.ended() {
-                assert!(!process.log().contains("worker started"), "process {place} ended with {status}:\n{}", process.log());
-                println!("process {place} could not start: {}", process.log().lines().last().unwrap_or_default());
+                assert!(
+                    !process.log().contains("worker started"),
+                    "process {place} ended with {status}:\n{}",
+                    process.log()
+                );
+                println!(
+                    "process {place} could not start: {}",
+                    process.log().lines().last().unwrap_or_default()
+                );
                 *process = start(place);
             }
         }
@@ -153,11 +191,23 @@ async fn storm(span: Duration) {
     .await
     .unwrap_or_else(|_| panic!("jobs still wait: {:?}", last.lock().unwrap()));
     late += processes.iter().map(refusals).sum::<usize>();
-    let lost: i64 = house.count("select count(*) from flyball.attempt where outcome = 'lost'").await;
-    println!("{:?}: hits {hits:?}, {} connections broken, {looks} looks", begun.elapsed(), proxy.broken());
+    let lost: i64 = house
+        .count("select count(*) from flyball.attempt where outcome = 'lost'")
+        .await;
+    println!(
+        "{:?}: hits {hits:?}, {} connections broken, {looks} looks",
+        begun.elapsed(),
+        proxy.broken()
+    );
     println!("{settled:?}; {lost} attempts were lost, late answers were refused {late} times");
-    assert!(hits.len() == BLOWS.len() && hits.values().all(|hit| *hit > 0), "a blow hit nothing: {hits:?}");
-    assert!(lost > 0 && late > 0, "{lost} attempts were lost, late answers were refused {late} times");
+    assert!(
+        hits.len() == BLOWS.len() && hits.values().all(|hit| *hit > 0),
+        "a blow hit nothing: {hits:?}"
+    );
+    assert!(
+        lost > 0 && late > 0,
+        "{lost} attempts were lost, late answers were refused {late} times"
+    );
     assert!(looks > 0, "nobody looked while it stormed");
     settled.assert_conserved();
     assert_nothing_is_left_behind(house.pool()).await;
@@ -167,11 +217,23 @@ async fn storm(span: Duration) {
         .fetch_one(house.pool())
         .await
         .unwrap();
-    assert_eq!(kept as usize, known.len(), "every job that was promised to a producer is there");
-    assert!(settled.completed > 100 && settled.dead > 0 && settled.cancelled > 0, "{settled:?}");
+    assert_eq!(
+        kept as usize,
+        known.len(),
+        "every job that was promised to a producer is there"
+    );
+    assert!(
+        settled.completed > 100 && settled.dead > 0 && settled.cancelled > 0,
+        "{settled:?}"
+    );
     for process in &mut processes {
         process.signal(Signal::TERM);
-        assert_eq!(process.ends(SOON).await.code(), Some(0), "{}", process.log());
+        assert_eq!(
+            process.ends(SOON).await.code(),
+            Some(0),
+            "{}",
+            process.log()
+        );
     }
 }
 
@@ -180,18 +242,26 @@ async fn storm(span: Duration) {
 async fn sleep(house: &House, processes: &[Process]) -> usize {
     // Whoever calls waits, so that a job which runs now still runs when its process falls asleep.
     house.target.gate(Gate::Closed);
-    let holds =
-        "select distinct w.pid from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.stopped_at is null";
+    let holds = "select distinct w.pid from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.stopped_at is null";
     let sleeper = eventually("a process holds a job", SOON, || async {
-        let pids: Vec<i32> = sqlx::query_scalar(holds).fetch_all(house.pool()).await.ok()?;
-        processes.iter().find(|process| pids.contains(&process.pid()))
+        let pids: Vec<i32> = sqlx::query_scalar(holds)
+            .fetch_all(house.pool())
+            .await
+            .ok()?;
+        processes
+            .iter()
+            .find(|process| pids.contains(&process.pid()))
     })
     .await;
     sleeper.signal(Signal::STOP);
     house.target.gate(Gate::Open);
     let held = "select count(*) from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.pid = $1";
     eventually("others have taken its jobs", SOON, || async {
-        let held: i64 = sqlx::query_scalar(held).bind(sleeper.pid()).fetch_one(house.pool()).await.ok()?;
+        let held: i64 = sqlx::query_scalar(held)
+            .bind(sleeper.pid())
+            .fetch_one(house.pool())
+            .await
+            .ok()?;
         (held == 0).then_some(())
     })
     .await;
@@ -233,7 +303,10 @@ async fn crash(house: &House, data: &str, whole: bool) -> usize {
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    eventually("Postgres is back", SOON, || async { house.queue.ping().await.then_some(()) }).await;
+    eventually("Postgres is back", SOON, || async {
+        house.queue.ping().await.then_some(())
+    })
+    .await;
     killed
 }
 
@@ -243,25 +316,50 @@ async fn produce(house: Arc<House>, stop: Arc<AtomicBool>, known: Arc<Mutex<BTre
     while !stop.load(Ordering::Relaxed) {
         round += 1;
         let call = |name: &str, n: usize| NewJob {
-            throttle: if n.is_multiple_of(2) { "default" } else { "other" }.into(),
+            throttle: if n.is_multiple_of(2) {
+                "default"
+            } else {
+                "other"
+            }
+            .into(),
             key: (n % 13).to_string(),
             ..house.call(&format!("{name}-{round}-{n}"))
         };
         let mut jobs: Vec<NewJob> = (0..30).map(|n| call("plain", n)).collect();
-        jobs.extend((0..3).map(|n| NewJob { max_attempts: 2, ..call("bad", n) }));
-        jobs.extend((0..3).map(|n| NewJob { priority: 0, ..call("urgent", n) }));
-        jobs.push(NewJob { unique_key: Some(format!("unique-{}", round / 3)), ..call("unique", 0) });
+        jobs.extend((0..3).map(|n| NewJob {
+            max_attempts: 2,
+            ..call("bad", n)
+        }));
+        jobs.extend((0..3).map(|n| NewJob {
+            priority: 0,
+            ..call("urgent", n)
+        }));
+        jobs.push(NewJob {
+            unique_key: Some(format!("unique-{}", round / 3)),
+            ..call("unique", 0)
+        });
         // What fails together with others is tried again by itself; an answer that gets lost may have been carried out.
         if let Ok(enqueued) = house.queue.enqueue(&jobs).await {
             let mut known = known.lock().unwrap();
             known.extend(enqueued.iter().map(|one| one.id));
         }
-        let now: Option<jiff_sqlx::Timestamp> = sqlx::query_scalar("select now()").fetch_one(house.pool()).await.ok();
+        let now: Option<jiff_sqlx::Timestamp> = sqlx::query_scalar("select now()")
+            .fetch_one(house.pool())
+            .await
+            .ok();
         if let Some(now) = now {
             let soon = now.to_jiff() + Duration::from_millis(700);
-            let later: Vec<NewJob> = (0..4).map(|n| NewJob { run_at: Some(soon), ..call("later", n) }).collect();
+            let later: Vec<NewJob> = (0..4)
+                .map(|n| NewJob {
+                    run_at: Some(soon),
+                    ..call("later", n)
+                })
+                .collect();
             if let Ok(enqueued) = house.queue.enqueue(&later).await {
-                known.lock().unwrap().extend(enqueued.iter().map(|one| one.id));
+                known
+                    .lock()
+                    .unwrap()
+                    .extend(enqueued.iter().map(|one| one.id));
                 let _ = house.queue.cancel(enqueued[0].id).await;
             }
         }
@@ -303,8 +401,16 @@ struct Works {
 async fn unlimited(throttle: &str) -> Arc<dyn Store> {
     let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
     let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
-    let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
-    store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+    let change = Change {
+        fields,
+        by: "test".into(),
+        create: true,
+        ..Change::default()
+    };
+    store
+        .set(&Name::new(throttle).unwrap(), &change)
+        .await
+        .unwrap();
     store
 }
 
@@ -312,27 +418,50 @@ impl Works {
     /// A worker whose jobs take a moment and tell when they start; behind a pooler, if there is one.
     async fn start(pooled: bool) -> (Self, Option<PgBouncer>) {
         let database = database().await;
-        let pooler = if pooled { Some(PgBouncer::start(database.url()).await) } else { None };
+        let pooler = if pooled {
+            Some(PgBouncer::start(database.url()).await)
+        } else {
+            None
+        };
         let queue = match &pooler {
             Some(pooler) => Queue::connect(pooler.access(), 6, SOON).await.unwrap(),
             None => Queue::connect(database.url(), 6, SOON).await.unwrap(),
         };
-        sqlx::query("select flyball.register_kind('step')").execute(&queue.pool).await.unwrap();
+        sqlx::query("select flyball.register_kind('step')")
+            .execute(&queue.pool)
+            .await
+            .unwrap();
         let store = unlimited("flow").await;
         let started: Arc<Mutex<BTreeMap<i64, Instant>>> = Arc::default();
         let mut kinds = Kinds::default();
         let seen = started.clone();
         kinds.register_fn("step", move |job: Job, _: Context| {
-            seen.lock().unwrap().entry(job.id).or_insert_with(Instant::now);
+            seen.lock()
+                .unwrap()
+                .entry(job.id)
+                .or_insert_with(Instant::now);
             async {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 Outcome::Done
             }
         });
         let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-        let config = Config { concurrency: 16, ..Config::default() };
-        let worker = Worker::start(config, queue.clone(), store, kinds, metrics).await.unwrap();
-        (Self { queue, worker, started, _database: database }, pooler)
+        let config = Config {
+            concurrency: 16,
+            ..Config::default()
+        };
+        let worker = Worker::start(config, queue.clone(), store, kinds, metrics)
+            .await
+            .unwrap();
+        (
+            Self {
+                queue,
+                worker,
+                started,
+                _database: database,
+            },
+            pooler,
+        )
     }
 }
 
@@ -350,7 +479,8 @@ async fn a_late_commit_is_found_by_polling_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes FLYBALL_SOAK_S; make soak runs it"]
-async fn soak_a_job_whose_transaction_stayed_open_for_minutes_is_claimed_within_three_seconds_of_its_commit() {
+async fn soak_a_job_whose_transaction_stayed_open_for_minutes_is_claimed_within_three_seconds_of_its_commit()
+ {
     let (works, _) = Works::start(false).await;
     late_commits(works, soak() / 2, 2).await;
 }
@@ -364,7 +494,10 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
             let (mut enqueued, mut slowest) = (0_usize, Duration::ZERO);
             while !stop.load(Ordering::Relaxed) {
                 // The busy lane always holds some hundred, so that the place up to which it was claimed moves on in it.
-                let waiting: i64 = sqlx::query_scalar("select count(*) from flyball.ready").fetch_one(&queue.pool).await.unwrap();
+                let waiting: i64 = sqlx::query_scalar("select count(*) from flyball.ready")
+                    .fetch_one(&queue.pool)
+                    .await
+                    .unwrap();
                 if waiting < 500 {
                     let keys = ["busy", "busy", "busy", "a", "b", "c", "d"];
                     let jobs = (0..210).map(|n| NewJob {
@@ -386,31 +519,55 @@ async fn late_commits(works: Works, open_for: Duration, rounds: usize) {
     let mut waits: Vec<Duration> = Vec::new();
     for round in 0..rounds {
         let mut open = works.queue.pool.begin().await.unwrap();
-        sqlx::raw_sql("set local idle_in_transaction_session_timeout = 0").execute(&mut *open).await.unwrap();
+        sqlx::raw_sql("set local idle_in_transaction_session_timeout = 0")
+            .execute(&mut *open)
+            .await
+            .unwrap();
         let mut late: Vec<i64> = Vec::new();
         // One in the busy lane, one in a lane that nobody has seen.
         for key in ["busy".to_owned(), format!("unseen-{round}")] {
-            let sql = "select job_id from flyball.enqueue('step', '{}', throttle => 'flow', key => $1)";
-            late.push(sqlx::query_scalar(sql).persistent(false).bind(key).fetch_one(&mut *open).await.unwrap());
+            let sql =
+                "select job_id from flyball.enqueue('step', '{}', throttle => 'flow', key => $1)";
+            late.push(
+                sqlx::query_scalar(sql)
+                    .persistent(false)
+                    .bind(key)
+                    .fetch_one(&mut *open)
+                    .await
+                    .unwrap(),
+            );
         }
         tokio::time::sleep(open_for).await;
         open.commit().await.unwrap();
         let committed = Instant::now();
         let started = eventually("the late jobs start", SOON, || async {
             let started = works.started.lock().unwrap();
-            late.iter().map(|id| started.get(id).copied()).collect::<Option<Vec<_>>>()
+            late.iter()
+                .map(|id| started.get(id).copied())
+                .collect::<Option<Vec<_>>>()
         })
         .await;
-        waits.extend(started.iter().map(|at| at.saturating_duration_since(committed)));
+        waits.extend(
+            started
+                .iter()
+                .map(|at| at.saturating_duration_since(committed)),
+        );
     }
     stop.store(true, Ordering::Relaxed);
     let (flowed, slowest) = flow.await.unwrap();
-    println!("{flowed} jobs flowed by; the late ones started after {waits:?}; the slowest enqueue took {slowest:?}");
+    println!(
+        "{flowed} jobs flowed by; the late ones started after {waits:?}; the slowest enqueue took {slowest:?}"
+    );
     // Where the machine itself stands still, so does everything that a claim waits for.
     let bound = Duration::from_secs(3) + 20 * slowest;
-    assert!(waits.iter().all(|wait| *wait < bound), "{waits:?} while the slowest enqueue took {slowest:?}");
+    assert!(
+        waits.iter().all(|wait| *wait < bound),
+        "{waits:?} while the slowest enqueue took {slowest:?}"
+    );
     eventually("everything is done", SOON, || async {
-        Ledger::look(&works.queue.pool).await.filter(|ledger| ledger.waiting() == 0)
+        Ledger::look(&works.queue.pool)
+            .await
+            .filter(|ledger| ledger.waiting() == 0)
     })
     .await
     .assert_conserved();
@@ -445,9 +602,15 @@ async fn a_job_whose_end_postgres_refuses_is_buried_alone() {
     }
     // A wait that no interval can hold is refused as well.
     kinds.register_fn("never", |_: Job, _: Context| async {
-        Outcome::Retry { after: Some(Duration::MAX), error: "for ever".into() }
+        Outcome::Retry {
+            after: Some(Duration::MAX),
+            error: "for ever".into(),
+        }
     });
-    sqlx::query("select flyball.register_kind('never')").execute(database.pool()).await.unwrap();
+    sqlx::query("select flyball.register_kind('never')")
+        .execute(database.pool())
+        .await
+        .unwrap();
     let jobs: Vec<NewJob> = (0..200)
         .map(|n| match n {
             50 | 120 => NewJob::new("poison", json!({})),
@@ -455,12 +618,22 @@ async fn a_job_whose_end_postgres_refuses_is_buried_alone() {
             _ => NewJob::new("step", json!({})),
         })
         .collect();
-    let ids: Vec<i64> = queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let ids: Vec<i64> = queue
+        .enqueue(&jobs)
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect();
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics).await.unwrap();
+    let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics)
+        .await
+        .unwrap();
 
     let settled = eventually("all others are completed", SOON, || async {
-        Ledger::look(&queue.pool).await.filter(|ledger| ledger.completed == 197 && ledger.running + ledger.ready == 0)
+        Ledger::look(&queue.pool)
+            .await
+            .filter(|ledger| ledger.completed == 197 && ledger.running + ledger.ready == 0)
     })
     .await;
 
@@ -472,7 +645,10 @@ async fn a_job_whose_end_postgres_refuses_is_buried_alone() {
         assert!(why.contains("this end is poison"), "{why}");
     }
     let never = queue.get(ids[80]).await.unwrap().unwrap().summary;
-    println!("a wait without end: {:?}, due {:?}, {:?}", never.state, never.due_at, never.last_error);
+    println!(
+        "a wait without end: {:?}, due {:?}, {:?}",
+        never.state, never.due_at, never.last_error
+    );
     assert!(matches!(never.state, State::Dead | State::Retryable));
     worker.stop().await;
 }

@@ -31,7 +31,11 @@ impl House {
     async fn open() -> Self {
         let (database, server) = (database().await, Server::start());
         let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(&server.url(), "").unwrap().with_bound(Duration::from_secs(5)));
+        let store: Arc<dyn Store> = Arc::new(
+            RedisStore::connect(&server.url(), "")
+                .unwrap()
+                .with_bound(Duration::from_secs(5)),
+        );
         let mut registry = prometheus_client::registry::Registry::default();
         let metrics = Metrics::register(&mut registry);
         let mut kinds = Kinds::default();
@@ -39,12 +43,32 @@ impl House {
             kinds.register_fn(kind, work);
         }
         kinds.register("picky", Picky);
-        let worker = Worker::start(Config::default(), queue.clone(), store.clone(), kinds, metrics).await.unwrap();
-        Self { queue, store, worker, registry, server, _database: database }
+        let worker = Worker::start(
+            Config::default(),
+            queue.clone(),
+            store.clone(),
+            kinds,
+            metrics,
+        )
+        .await
+        .unwrap();
+        Self {
+            queue,
+            store,
+            worker,
+            registry,
+            server,
+            _database: database,
+        }
     }
 
     async fn throttle(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let change = flyball::throttle::Change { fields: fields(knobs), create: true, by: "test".into(), ..Default::default() };
+        let change = flyball::throttle::Change {
+            fields: fields(knobs),
+            create: true,
+            by: "test".into(),
+            ..Default::default()
+        };
         self.store.set(&name(throttle), &change).await.unwrap();
     }
 
@@ -53,7 +77,12 @@ impl House {
     }
 
     async fn used(&self, throttle: &str) -> f64 {
-        self.store.status(&name(throttle)).await.unwrap().unwrap().used
+        self.store
+            .status(&name(throttle))
+            .await
+            .unwrap()
+            .unwrap()
+            .used
     }
 
     async fn reaches(&self, job: i64, state: State) {
@@ -67,7 +96,10 @@ impl House {
 /// Says what its arguments tell for this attempt, then ends as they tell; a second attempt is done.
 async fn work(job: Job, context: Context) -> Outcome {
     let first = context.last_checkpoint().await.unwrap().is_none();
-    let at = flyball::jobs::Checkpoint { done: 1, ..Default::default() };
+    let at = flyball::jobs::Checkpoint {
+        done: 1,
+        ..Default::default()
+    };
     context.checkpoint(&at).await.unwrap();
     if let Some(tokens) = job.args["says"][usize::from(!first)].as_f64() {
         context.report_cost(1e6);
@@ -81,10 +113,15 @@ async fn work(job: Job, context: Context) -> Outcome {
     let error = "as told".to_owned();
     match job.args["end"].as_str().unwrap() {
         "done" => Outcome::Done,
-        "retry" => Outcome::Retry { after: Some(Duration::ZERO), error },
+        "retry" => Outcome::Retry {
+            after: Some(Duration::ZERO),
+            error,
+        },
         "dead" => Outcome::Dead { error },
         "back" => Outcome::HandedBack,
-        "snooze" => Outcome::Snooze { delay: Duration::ZERO },
+        "snooze" => Outcome::Snooze {
+            delay: Duration::ZERO,
+        },
         "hang" => std::future::pending().await,
         "cancelled" => Outcome::Cancelled,
         _ => panic!("as told"),
@@ -96,7 +133,10 @@ struct Picky;
 
 impl Handler for Picky {
     fn check(&self, _: &Value) -> Vec<Issue> {
-        vec![Issue { pointer: "/url".to_owned(), message: "is not allowed".to_owned() }]
+        vec![Issue {
+            pointer: "/url".to_owned(),
+            message: "is not allowed".to_owned(),
+        }]
     }
 
     fn run(&self, _: Job, _: Context) -> futures_util::future::BoxFuture<'_, Outcome> {
@@ -107,12 +147,21 @@ impl Handler for Picky {
 #[tokio::test]
 async fn a_job_that_never_ran_gets_back_all_that_it_was_charged() {
     let house = House::open().await;
-    house.throttle("picky", &[("rps", "100"), ("max_cost", "200")]).await;
-    let job = NewJob { throttle: "picky".to_owned(), cost: 150.0, ..NewJob::new("picky", json!({})) };
+    house
+        .throttle("picky", &[("rps", "100"), ("max_cost", "200")])
+        .await;
+    let job = NewJob {
+        throttle: "picky".to_owned(),
+        cost: 150.0,
+        ..NewJob::new("picky", json!({}))
+    };
     let job = house.enqueue(job).await;
     house.reaches(job, State::Dead).await;
 
-    eventually("what it was charged is back", SOON, || async { (house.used("picky").await <= 0.001).then_some(()) }).await;
+    eventually("what it was charged is back", SOON, || async {
+        (house.used("picky").await <= 0.001).then_some(())
+    })
+    .await;
 
     let wait = house.store.peek(&ask("picky", &[("", 1, 1.0)])).await.lanes[0].wait;
     assert!(wait <= Duration::from_secs(1), "{wait:?}");
@@ -160,17 +209,37 @@ async fn what_an_attempt_really_cost_is_settled_once_however_it_ends() {
     // Nothing is settled a second time, not even by a worker that ends.
     house.worker.stop().await;
     for (at, (end, _, _, cost)) in cases.iter().enumerate() {
-        let used = house.store.status(&name(&format!("t{at}"))).await.unwrap().unwrap().used;
-        assert!((used - cost).abs() < 1e-6, "{end}: {used} instead of {cost}");
+        let used = house
+            .store
+            .status(&name(&format!("t{at}")))
+            .await
+            .unwrap()
+            .unwrap()
+            .used;
+        assert!(
+            (used - cost).abs() < 1e-6,
+            "{end}: {used} instead of {cost}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
     let house = House::open().await;
-    house.throttle("a", &[("rps", "100000"), ("key_rps", "1"), ("key_burst", "5")]).await;
-    let dear = NewJob { key: "k".to_owned(), ..job("a", "done", &[600.0]) };
-    let (dear, cheap) = (house.enqueue(dear).await, house.enqueue(job("a", "done", &[])).await);
+    house
+        .throttle(
+            "a",
+            &[("rps", "100000"), ("key_rps", "1"), ("key_burst", "5")],
+        )
+        .await;
+    let dear = NewJob {
+        key: "k".to_owned(),
+        ..job("a", "done", &[600.0])
+    };
+    let (dear, cheap) = (
+        house.enqueue(dear).await,
+        house.enqueue(job("a", "done", &[])).await,
+    );
 
     house.reaches(dear, State::Completed).await;
     house.reaches(cheap, State::Completed).await;
@@ -178,10 +247,17 @@ async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
     let of_key = |key: &str| ask("a", &[(key, 1, 1.0)]);
     eventually("the key is in debt", SOON, || async {
         let lane = house.store.peek(&of_key("k")).await.lanes.remove(0);
-        (lane.granted == 0 && lane.limit == Some(Limit::Key) && lane.wait > Duration::from_secs(300)).then_some(())
+        (lane.granted == 0
+            && lane.limit == Some(Limit::Key)
+            && lane.wait > Duration::from_secs(300))
+        .then_some(())
     })
     .await;
-    assert_eq!(house.store.peek(&of_key("l")).await.lanes[0].granted, 1, "other keys are not");
+    assert_eq!(
+        house.store.peek(&of_key("l")).await.lanes[0].granted,
+        1,
+        "other keys are not"
+    );
     let costs = eventually("the mean of both is kept", SOON, || async {
         let costs = house.queue.kind_costs().await.unwrap();
         costs.into_iter().find(|cost| cost.attempts == 2)
@@ -190,7 +266,10 @@ async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
     assert_eq!((costs.kind.as_str(), costs.mean), ("work", 301.0));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &house.registry).unwrap();
-    assert!(text.contains("flyball_job_cost_tokens_sum{kind=\"work\"} 602.0\n"), "{text}");
+    assert!(
+        text.contains("flyball_job_cost_tokens_sum{kind=\"work\"} 602.0\n"),
+        "{text}"
+    );
     house.worker.stop().await;
 }
 
@@ -198,19 +277,45 @@ async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
 async fn a_mean_follows_the_last_thousand_attempts_and_many_workers_may_write_it() {
     let database = database().await;
     let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-    let mean = async || queue.kind_costs().await.unwrap().into_iter().find(|cost| cost.kind == "http").unwrap();
-    queue.learn_costs(&[("http".to_owned(), 100, 400.0), ("nobody's".to_owned(), 1, 1.0)]).await.unwrap();
+    let mean = async || {
+        queue
+            .kind_costs()
+            .await
+            .unwrap()
+            .into_iter()
+            .find(|cost| cost.kind == "http")
+            .unwrap()
+    };
+    queue
+        .learn_costs(&[
+            ("http".to_owned(), 100, 400.0),
+            ("nobody's".to_owned(), 1, 1.0),
+        ])
+        .await
+        .unwrap();
     assert_eq!((mean().await.attempts, mean().await.mean), (100, 4.0));
 
-    queue.learn_costs(&[("http".to_owned(), 300, 300.0)]).await.unwrap();
-    assert_eq!((mean().await.attempts, mean().await.mean), (400, 1.75), "the mean of all four hundred");
-    queue.learn_costs(&[("http".to_owned(), 1_000_000, 5_000_000.0)]).await.unwrap();
+    queue
+        .learn_costs(&[("http".to_owned(), 300, 300.0)])
+        .await
+        .unwrap();
+    assert_eq!(
+        (mean().await.attempts, mean().await.mean),
+        (400, 1.75),
+        "the mean of all four hundred"
+    );
+    queue
+        .learn_costs(&[("http".to_owned(), 1_000_000, 5_000_000.0)])
+        .await
+        .unwrap();
     assert_eq!((mean().await.attempts, mean().await.mean), (1_000_400, 5.0));
 
     let names = ["http", "reindex"];
     let writers = (0..8).map(|n| {
         let queue = queue.clone();
-        let seen: Vec<_> = (0..2).map(|at| (names[(n + at) % 2].to_owned(), 1, 5.0)).collect();
+        let seen: Vec<_> = (0..2)
+            .map(|at| (names[(n + at) % 2].to_owned(), 1, 5.0))
+            .collect();
         tokio::spawn(async move {
             for _ in 0..20 {
                 queue.learn_costs(&seen).await.unwrap();
@@ -238,7 +343,9 @@ async fn a_redis_that_is_gone_keeps_no_attempt_from_ending() {
         matches!(state, State::Retryable | State::Ready).then_some(())
     })
     .await;
-    tokio::time::timeout(SOON, house.worker.stop()).await.expect("the worker ends though nothing can be settled");
+    tokio::time::timeout(SOON, house.worker.stop())
+        .await
+        .expect("the worker ends though nothing can be settled");
 }
 
 #[tokio::test]
@@ -254,7 +361,11 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
         kinds.register_fn("paced", move |_: Job, context: Context| {
             let told = told.clone();
             async move {
-                let ask = Ask { throttle: name("default"), lanes: vec![LaneAsk::default()], holder: None };
+                let ask = Ask {
+                    throttle: name("default"),
+                    lanes: vec![LaneAsk::default()],
+                    holder: None,
+                };
                 while !told.load(Ordering::SeqCst) {
                     context.throttles.acquire(&ask).await;
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -263,7 +374,13 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
                 Outcome::Done
             }
         });
-        let app = App::start(&Settings::load(None, &environment).unwrap(), Roles::ALL, kinds).await.unwrap();
+        let app = App::start(
+            &Settings::load(None, &environment).unwrap(),
+            Roles::ALL,
+            kinds,
+        )
+        .await
+        .unwrap();
         let change = flyball::throttle::Change {
             fields: fields(&[("rps", "100000")]),
             create: true,
@@ -273,7 +390,12 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
         app.throttles.set(&name("default"), &change).await.unwrap();
         let base = format!("http://{}", app.address.unwrap());
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
-        let job = app.queue.enqueue(&[NewJob::new("paced", json!({}))]).await.unwrap()[0].id;
+        let job = app
+            .queue
+            .enqueue(&[NewJob::new("paced", json!({}))])
+            .await
+            .unwrap()[0]
+            .id;
 
         let answered = |by: &'static str, least: u64| {
             let (client, url) = (client.clone(), format!("{base}/metrics"));
@@ -281,7 +403,12 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
                 eventually(&format!("asks are answered by the {by}"), SOON, || async {
                     let text = client.get(&url).send().await.ok()?.text().await.ok()?;
                     let line = format!("flyball_token_asks_total{{answered_by=\"{by}\"}} ");
-                    let asks: u64 = text.lines().find_map(|found| found.strip_prefix(&line))?.trim().parse().ok()?;
+                    let asks: u64 = text
+                        .lines()
+                        .find_map(|found| found.strip_prefix(&line))?
+                        .trim()
+                        .parse()
+                        .ok()?;
                     (asks >= least).then_some(asks)
                 })
                 .await
@@ -296,12 +423,23 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
 
         is_over.store(true, Ordering::SeqCst);
         eventually("the API tells what the job cost", SOON, || async {
-            let seen: Value = client.get(format!("{base}/api/v1/workers")).send().await.ok()?.json().await.ok()?;
+            let seen: Value = client
+                .get(format!("{base}/api/v1/workers"))
+                .send()
+                .await
+                .ok()?
+                .json()
+                .await
+                .ok()?;
             let attempts = if lease_ms == "0" { 2 } else { 1 };
-            (seen["costs"] == json!([{"kind": "paced", "attempts": attempts, "mean_cost": 12.0}])).then_some(())
+            (seen["costs"] == json!([{"kind": "paced", "attempts": attempts, "mean_cost": 12.0}]))
+                .then_some(())
         })
         .await;
-        assert_eq!(app.queue.get(job).await.unwrap().unwrap().summary.state, State::Completed);
+        assert_eq!(
+            app.queue.get(job).await.unwrap().unwrap().summary.state,
+            State::Completed
+        );
         app.stop().await;
     }
 }

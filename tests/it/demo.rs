@@ -27,23 +27,49 @@ impl Store {
             .spawn()
             .unwrap();
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let ready: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("the store did not start: {line:?}"));
-        Self { url: ready["url"].as_str().unwrap().to_owned(), child }
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let ready: Value = serde_json::from_str(&line)
+            .unwrap_or_else(|_| panic!("the store did not start: {line:?}"));
+        Self {
+            url: ready["url"].as_str().unwrap().to_owned(),
+            child,
+        }
     }
 
     async fn bulk(&self, index: &str, body: String) -> Value {
         let url = format!("{}/{index}/_bulk", self.url);
-        reqwest::Client::new().post(url).body(body).send().await.unwrap().json().await.unwrap()
+        reqwest::Client::new()
+            .post(url)
+            .body(body)
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap()
     }
 
     async fn get(&self, path: &str) -> Value {
-        reqwest::get(format!("{}/{path}", self.url)).await.unwrap().json().await.unwrap()
+        reqwest::get(format!("{}/{path}", self.url))
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap()
     }
 
     async fn metric(&self, name: &str) -> f64 {
-        let page = reqwest::get(format!("{}/metrics", self.url)).await.unwrap().text().await.unwrap();
-        page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap()
+        let page = reqwest::get(format!("{}/metrics", self.url))
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap();
+        page.lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+            .unwrap()
     }
 
     /// As the death of its parent would: closes its standard input, and waits until it has stopped.
@@ -56,8 +82,15 @@ impl Store {
 fn documents(from: u64, to: u64) -> String {
     (from..to)
         .map(|n| {
-            let text = format!("the flyball governor number {n} keeps engine {} at an even speed", n % 17);
-            format!("{}\n{}\n", json!({"index": {"_id": n.to_string()}}), json!({"title": format!("engine {n}"), "body": text}))
+            let text = format!(
+                "the flyball governor number {n} keeps engine {} at an even speed",
+                n % 17
+            );
+            format!(
+                "{}\n{}\n",
+                json!({"index": {"_id": n.to_string()}}),
+                json!({"title": format!("engine {n}"), "body": text})
+            )
         })
         .collect()
 }
@@ -68,16 +101,28 @@ async fn it_indexes_finds_counts_and_removes() {
     let store = Store::start(dir.path(), &[]);
 
     let answer = store.bulk("engines", documents(0, 300)).await;
-    assert_eq!((answer["errors"].as_bool(), answer["items"].as_array().unwrap().len()), (Some(false), 300));
+    assert_eq!(
+        (
+            answer["errors"].as_bool(),
+            answer["items"].as_array().unwrap().len()
+        ),
+        (Some(false), 300)
+    );
     assert_eq!(answer["items"][0]["index"]["status"], 201);
     let again = store.bulk("engines", documents(0, 1)).await;
     assert_eq!(again["items"][0]["index"]["result"], "updated");
 
     assert_eq!(store.get("engines/_count").await["count"], 300);
-    assert_eq!(store.get("engines/_doc/7").await["_source"]["title"], "engine 7");
+    assert_eq!(
+        store.get("engines/_doc/7").await["_source"]["title"],
+        "engine 7"
+    );
     let found = store.get("engines/_search?q=engines+speeds").await;
     assert_eq!(found["hits"]["total"]["value"], 300);
-    assert_eq!(store.get("nothing/_count").await["error"]["type"], "index_not_found_exception");
+    assert_eq!(
+        store.get("nothing/_count").await["error"]["type"],
+        "index_not_found_exception"
+    );
 
     let mixed = "{\"delete\":{\"_id\":\"7\"}}\n{\"create\":{\"_id\":\"8\"}}\n{}\n{\"index\":{\"_id\":\"9\"}}\n[1]\n";
     let answer = store.bulk("engines", mixed.to_owned()).await;
@@ -113,7 +158,10 @@ async fn documents_that_were_answered_for_survive_kill_9() {
     })
     .await
     .unwrap();
-    assert_eq!(store.url, before, "a reindex that goes on finds the store where it was");
+    assert_eq!(
+        store.url, before,
+        "a reindex that goes on finds the store where it was"
+    );
     assert_eq!(store.get("engines/_count").await["count"], 500);
     store.leave();
 }
@@ -126,7 +174,9 @@ async fn pushed_too_hard_it_queues_then_rejects_per_document_and_its_load_shows_
 
     let requests = (0..8u64).map(|n| {
         let body = documents(n * 2_000, (n + 1) * 2_000);
-        let request = client.post(format!("{}/engines/_bulk", store.url)).body(body);
+        let request = client
+            .post(format!("{}/engines/_bulk", store.url))
+            .body(body);
         async move { request.send().await.unwrap().json::<Value>().await.unwrap() }
     });
     let answers = futures_util::future::join_all(requests).await;
@@ -136,20 +186,39 @@ async fn pushed_too_hard_it_queues_then_rejects_per_document_and_its_load_shows_
     assert!((1..=5).contains(&refused), "{refused} of 8 were rejected");
     let count = store.get("engines/_count").await["count"].as_u64().unwrap();
     assert_eq!(count, (8 - refused as u64) * 2_000);
-    assert_eq!(store.metric("search_store_rejected_total ").await, refused as f64 * 2_000.0);
+    assert_eq!(
+        store.metric("search_store_rejected_total ").await,
+        refused as f64 * 2_000.0
+    );
     let load = store.metric("search_store_load ").await;
     assert!(load > 0.1, "{load}");
-    eventually("the load is gone", SOON, || async { (store.metric("search_store_load ").await < 0.05).then_some(()) }).await;
+    eventually("the load is gone", SOON, || async {
+        (store.metric("search_store_load ").await < 0.05).then_some(())
+    })
+    .await;
     store.leave();
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_tells_so() {
-    let (database, dir) = (crate::support::database().await, tempfile::tempdir().unwrap());
+    let (database, dir) = (
+        crate::support::database().await,
+        tempfile::tempdir().unwrap(),
+    );
     let report = dir.path().join("report.json");
     let mut command = tokio::process::Command::new(PROGRAM.as_path());
     command
-        .args(["demo", "--act", "campaign", "--headless", "--seconds", "20", "--listen", "127.0.0.1:0", "--dir"])
+        .args([
+            "demo",
+            "--act",
+            "campaign",
+            "--headless",
+            "--seconds",
+            "20",
+            "--listen",
+            "127.0.0.1:0",
+            "--dir",
+        ])
         .arg(dir.path().join("demo"))
         .arg("--report")
         .arg(&report)
@@ -157,21 +226,40 @@ async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_t
         .env("DATABASE_URL", database.url())
         .env("REDIS_URL", &crate::support::stack().await.redis_url)
         .env("FLYBALL_REDIS_PREFIX", crate::support::redis_prefix())
-        .env("PROMETHEUS_URL", &crate::support::stack().await.prometheus_url)
+        .env(
+            "PROMETHEUS_URL",
+            &crate::support::stack().await.prometheus_url,
+        )
         .kill_on_drop(true);
 
     let output = command.output().await.unwrap();
 
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}\n{}", String::from_utf8_lossy(&output.stderr));
-    for told in ["is blocked: 429, Retry-After 15 s", "is suspended: 401", "is back", "is halved, from "] {
+    assert!(
+        output.status.success(),
+        "{said}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    for told in [
+        "is blocked: 429, Retry-After 15 s",
+        "is suspended: 401",
+        "is back",
+        "is halved, from ",
+    ] {
         assert!(said.contains(told), "{told:?} is not in {said}");
     }
     let text = std::fs::read_to_string(report.with_extension("campaign.json")).unwrap();
     let campaign: Value = serde_json::from_str(&text).unwrap();
-    let of = |name: &str| campaign[name].as_u64().unwrap_or_else(|| panic!("{name} in {text}"));
+    let of = |name: &str| {
+        campaign[name]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{name} in {text}"))
+    };
     assert_eq!((of("lost"), of("duplicates")), (0, 0), "{said}");
-    assert!(of("sent") > 100 && of("sent") + of("waiting") == of("messages"), "{said}");
+    assert!(
+        of("sent") > 100 && of("sent") + of("waiting") == of("messages"),
+        "{said}"
+    );
     let picture = std::fs::read_to_string(report.with_extension("campaign.svg")).unwrap();
     assert!(picture.contains("every quota is halved"));
 }

@@ -3,7 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flyball::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue};
+use flyball::jobs::{
+    Checkpoint, CheckpointError, Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue,
+};
 use flyball::runner::{Config, Metrics, Worker};
 use flyball::throttle::{Change, Name, Store};
 use futures_util::future::BoxFuture;
@@ -20,7 +22,10 @@ impl Handler for GreetAll {
     fn check(&self, args: &Value) -> Vec<Issue> {
         match args["names"].as_array() {
             Some(names) if names.iter().all(Value::is_string) => Vec::new(),
-            _ => vec![Issue { pointer: "/names".to_owned(), message: "must be a list of texts".to_owned() }],
+            _ => vec![Issue {
+                pointer: "/names".to_owned(),
+                message: "must be a list of texts".to_owned(),
+            }],
         }
     }
 
@@ -38,7 +43,12 @@ impl GreetAll {
         let names = job.args["names"].as_array().cloned().unwrap_or_default();
         let mut done = match context.checkpoints.load(job.id).await {
             Ok(last) => last.map_or(0, |at| at.done as usize),
-            Err(error) => return Outcome::Retry { after: None, error: error.to_string() },
+            Err(error) => {
+                return Outcome::Retry {
+                    after: None,
+                    error: error.to_string(),
+                };
+            }
         };
         while done < names.len() {
             // The job and the place in it: the same text whenever this greeting is sent again.
@@ -59,7 +69,12 @@ impl GreetAll {
             match context.checkpoints.store(job.id, job.fence, &at).await {
                 Ok(()) => {}
                 Err(CheckpointError::LeaseLost(_)) => return Outcome::HandedBack,
-                Err(error) => return Outcome::Retry { after: None, error: error.to_string() },
+                Err(error) => {
+                    return Outcome::Retry {
+                        after: None,
+                        error: error.to_string(),
+                    };
+                }
             }
         }
         Outcome::Done
@@ -78,23 +93,39 @@ impl Post {
         let name = name.as_str().unwrap().to_owned();
         letters.push((name.clone(), letter.to_owned()));
         let is_first = letters.iter().filter(|(to, _)| *to == name).count() == 1;
-        if name == "Bob" && is_first { Err("nobody at home".to_owned()) } else { Ok(()) }
+        if name == "Bob" && is_first {
+            Err("nobody at home".to_owned())
+        } else {
+            Ok(())
+        }
     }
 }
 
 #[tokio::test]
 async fn a_handler_with_a_checkpoint_goes_on_where_its_last_attempt_failed() {
     let (database, prefix) = (database().await, redis_prefix());
-    let queue = Queue::connect(database.url(), 6, Duration::from_secs(20)).await.unwrap();
+    let queue = Queue::connect(database.url(), 6, Duration::from_secs(20))
+        .await
+        .unwrap();
     let store: Arc<dyn Store> = Arc::new(patient_store(&prefix).await);
     let fields = [("rps".to_owned(), Some("100".to_owned()))].into();
-    let change = Change { fields, create: true, by: "test".into(), ..Change::default() };
-    store.set(&Name::new("default").unwrap(), &change).await.unwrap();
+    let change = Change {
+        fields,
+        create: true,
+        by: "test".into(),
+        ..Change::default()
+    };
+    store
+        .set(&Name::new("default").unwrap(), &change)
+        .await
+        .unwrap();
     let post = Post::default();
     let mut kinds = Kinds::default();
     kinds.register("greet-all", GreetAll { post: post.clone() });
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics).await.unwrap();
+    let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics)
+        .await
+        .unwrap();
 
     let job = NewJob::new("greet-all", json!({"names": ["Ada", "Bob", "Cyd"]}));
     let id = queue.enqueue(&[job]).await.unwrap()[0].id;
@@ -106,7 +137,13 @@ async fn a_handler_with_a_checkpoint_goes_on_where_its_last_attempt_failed() {
     .await;
     worker.stop().await;
     let letters = post.letters.lock().unwrap().clone();
-    let (names, marks): (Vec<&str>, Vec<&str>) = letters.iter().map(|(name, mark)| (name.as_str(), mark.as_str())).unzip();
+    let (names, marks): (Vec<&str>, Vec<&str>) = letters
+        .iter()
+        .map(|(name, mark)| (name.as_str(), mark.as_str()))
+        .unzip();
     assert_eq!(names, ["Ada", "Bob", "Bob", "Cyd"]);
-    assert_eq!(marks[1], marks[2], "a letter that is sent again can be recognised");
+    assert_eq!(
+        marks[1], marks[2],
+        "a letter that is sent again can be recognised"
+    );
 }

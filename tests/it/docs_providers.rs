@@ -11,7 +11,8 @@ use flyball::outbound::Guard;
 use flyball::providers::build::{build, fields};
 use flyball::providers::pool::{Change, State};
 use flyball::providers::{
-    Class, Code, Field, Http, Provider, Scope, Tools, apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook,
+    Class, Code, Field, Http, Provider, Scope, Tools, apns, fcm, mailgun, sendgrid, ses, slack,
+    smtp, telegram, twilio, webhook,
 };
 use flyball::throttle::KnobsFile;
 
@@ -55,7 +56,13 @@ fn keys(fields: &[Field]) -> String {
     let mut table = "| key | needed | credential | what it is |\n|---|---|---|---|\n".to_owned();
     let yes = |flag: bool| if flag { "yes" } else { "" };
     for field in fields {
-        let row = format!("| `{}` | {} | {} | {} |\n", field.name, yes(field.is_required), yes(field.is_secret), field.about);
+        let row = format!(
+            "| `{}` | {} | {} | {} |\n",
+            field.name,
+            yes(field.is_required),
+            yes(field.is_secret),
+            field.about
+        );
         table.push_str(&row.replace("|  |", "| |").replace("|  |", "| |"));
     }
     table
@@ -67,21 +74,32 @@ fn the_guide_has_every_key_of_every_provider() {
     for provider in Provider::ALL {
         let wanted = keys(fields(provider));
         let found = section(&guide, &format!("## {}", title(provider)));
-        assert!(found.contains(&wanted), "docs/providers.md, {}: the table of keys should read:\n{wanted}", title(provider));
+        assert!(
+            found.contains(&wanted),
+            "docs/providers.md, {}: the table of keys should read:\n{wanted}",
+            title(provider)
+        );
     }
 }
 
 #[test]
 fn the_guide_has_every_key_of_pools_and_accounts() {
     let guide = read("docs/providers.md");
-    let told =
-        |heading: &str| -> Vec<String> { rows(section(&guide, heading)).iter().map(|row| code(&row[0]).to_owned()).collect() };
+    let told = |heading: &str| -> Vec<String> {
+        rows(section(&guide, heading))
+            .iter()
+            .map(|row| code(&row[0]).to_owned())
+            .collect()
+    };
 
     assert_eq!(told("### Keys of a pool"), POOL_KEYS);
     assert_eq!(told("### Keys of every account"), ACCOUNT_KEYS);
     let default = read("src/default.toml");
     for key in POOL_KEYS.iter().chain(&ACCOUNT_KEYS) {
-        assert!(default.contains(&format!("# {key} = ")) || *key == "accounts", "src/default.toml lacks {key}");
+        assert!(
+            default.contains(&format!("# {key} = ")) || *key == "accounts",
+            "src/default.toml lacks {key}"
+        );
     }
 }
 
@@ -96,8 +114,12 @@ fn the_ranges_of_a_pool_are_those_that_are_enforced() {
     };
     let mut ranges = 0;
     for row in rows(section(&guide, "### Keys of a pool")) {
-        let Some((low, high)) = row[2].split_once(" to ") else { continue };
-        let (Ok(low), Ok(high)) = (low.parse::<f64>(), high.parse::<f64>()) else { continue };
+        let Some((low, high)) = row[2].split_once(" to ") else {
+            continue;
+        };
+        let (Ok(low), Ok(high)) = (low.parse::<f64>(), high.parse::<f64>()) else {
+            continue;
+        };
         for good in [low, high] {
             assert_eq!(load(code(&row[0]), good), Ok(()), "{}", row[0]);
         }
@@ -131,13 +153,30 @@ fn outcome(class: Class) -> &'static str {
 
 /// The page of answers as it must be.
 fn answers() -> String {
-    let mut page = read("docs/reference/provider-answers.md").split("\n## ").next().unwrap().trim_end().to_owned();
+    let mut page = read("docs/reference/provider-answers.md")
+        .split("\n## ")
+        .next()
+        .unwrap()
+        .trim_end()
+        .to_owned();
     page.push('\n');
     for provider in Provider::ALL {
-        page.push_str(&format!("\n## {}\n\n| status | code | outcome | meaning |\n|---|---|---|---|\n", title(provider)));
+        page.push_str(&format!(
+            "\n## {}\n\n| status | code | outcome | meaning |\n|---|---|---|---|\n",
+            title(provider)
+        ));
         for row in codes(provider) {
-            let code = if row.code.is_empty() { String::new() } else { format!(" `{}`", row.code) };
-            page.push_str(&format!("| `{}` |{code} | {} | {} |\n", row.status, outcome(row.class), row.about));
+            let code = if row.code.is_empty() {
+                String::new()
+            } else {
+                format!(" `{}`", row.code)
+            };
+            page.push_str(&format!(
+                "| `{}` |{code} | {} | {} |\n",
+                row.status,
+                outcome(row.class),
+                row.about
+            ));
         }
     }
     page
@@ -147,7 +186,10 @@ fn answers() -> String {
 fn the_page_of_answers_is_what_the_tables_say() {
     let wanted = answers();
     let page = read("docs/reference/provider-answers.md");
-    assert!(page == wanted, "docs/reference/provider-answers.md differs; it should read:\n{wanted}");
+    assert!(
+        page == wanted,
+        "docs/reference/provider-answers.md differs; it should read:\n{wanted}"
+    );
 }
 
 // === Examples ===
@@ -179,8 +221,12 @@ fn credential(key: &str) -> String {
 /// The text with every credential in a file of this folder, whichever way the example takes.
 fn with_credentials(text: &str, folder: &Path) -> String {
     let line = |line: &str| {
-        let named = line.split_once(" = ").and_then(|(key, _)| key.strip_suffix("_env").or(key.strip_suffix("_file")));
-        let Some(key) = named.filter(|key| *key != "headers") else { return line.to_owned() };
+        let named = line
+            .split_once(" = ")
+            .and_then(|(key, _)| key.strip_suffix("_env").or(key.strip_suffix("_file")));
+        let Some(key) = named.filter(|key| *key != "headers") else {
+            return line.to_owned();
+        };
         let file = folder.join(key);
         std::fs::write(&file, credential(key)).unwrap();
         format!("{key}_file = {:?}", file.display().to_string())
@@ -193,15 +239,27 @@ fn every_example_of_settings_works() {
     let folder = tempfile::tempdir().unwrap();
     let tools = || {
         let http = || Arc::new(Http::new(Guard::open()).unwrap());
-        Tools { http: http(), guarded: http() }
+        Tools {
+            http: http(),
+            guarded: http(),
+        }
     };
     let mut built = std::collections::BTreeSet::new();
-    for page in ["docs/providers.md", "docs/guides/notifications.md", "docs/reference/config.md"] {
-        for (_, text) in blocks(&read(page)).into_iter().filter(|(language, text)| language == "toml" && text.contains("[pools."))
+    for page in [
+        "docs/providers.md",
+        "docs/guides/notifications.md",
+        "docs/reference/config.md",
+    ] {
+        for (_, text) in blocks(&read(page))
+            .into_iter()
+            .filter(|(language, text)| language == "toml" && text.contains("[pools."))
         {
             let text = with_credentials(&text, folder.path());
-            let settings = settings(&text).unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
-            let pools = settings.pools().unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
+            let settings =
+                settings(&text).unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
+            let pools = settings
+                .pools()
+                .unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
             for pool in pools.0.values() {
                 for limited in &pool.accounts {
                     let driver = build(pool.provider, &limited.account, &tools());
@@ -211,7 +269,11 @@ fn every_example_of_settings_works() {
             }
         }
     }
-    assert_eq!(built, Provider::ALL.map(Provider::word).into_iter().collect(), "every provider has an example");
+    assert_eq!(
+        built,
+        Provider::ALL.map(Provider::word).into_iter().collect(),
+        "every provider has an example"
+    );
 }
 
 #[test]
@@ -219,8 +281,13 @@ fn what_is_wrong_with_an_account_stops_the_start_before_anything_is_connected() 
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("own.toml");
     let refusal = |sid: &str, variable: &str| {
-        let account = format!("name = \"main\"\naccount_sid = {sid:?}\nauth_token_env = {variable:?}\n");
-        std::fs::write(&file, format!("[pools.sms]\nprovider = \"twilio\"\n[[pools.sms.accounts]]\n{account}")).unwrap();
+        let account =
+            format!("name = \"main\"\naccount_sid = {sid:?}\nauth_token_env = {variable:?}\n");
+        std::fs::write(
+            &file,
+            format!("[pools.sms]\nprovider = \"twilio\"\n[[pools.sms.accounts]]\n{account}"),
+        )
+        .unwrap();
         let output = std::process::Command::new(crate::support::PROGRAM.as_path())
             .args(["serve", "--config"])
             .arg(&file)
@@ -238,9 +305,17 @@ fn what_is_wrong_with_an_account_stops_the_start_before_anything_is_connected() 
     };
 
     let said = refusal("AC00000000000000000000000000000000", "NOT_SET");
-    assert!(said.contains("own.toml:6: pools.sms.main.auth_token_env names the variable NOT_SET, which is not set"), "{said}");
+    assert!(
+        said.contains(
+            "own.toml:6: pools.sms.main.auth_token_env names the variable NOT_SET, which is not set"
+        ),
+        "{said}"
+    );
     let said = refusal("nonsense", "TOKEN");
-    assert!(said.contains("own.toml:5: pools.sms.main.account_sid must be AC and"), "{said}");
+    assert!(
+        said.contains("own.toml:5: pools.sms.main.account_sid must be AC and"),
+        "{said}"
+    );
     assert!(!said.contains("s3cret"), "{said}");
 }
 
@@ -248,11 +323,19 @@ fn what_is_wrong_with_an_account_stops_the_start_before_anything_is_connected() 
 fn every_example_of_a_knobs_file_is_one() {
     let mut governed = 0;
     for page in ["docs/providers.md", "docs/guides/notifications.md"] {
-        for (_, text) in blocks(&read(page)).into_iter().filter(|(language, text)| language == "toml" && text.contains("[knobs]"))
+        for (_, text) in blocks(&read(page))
+            .into_iter()
+            .filter(|(language, text)| language == "toml" && text.contains("[knobs]"))
         {
-            let path = text.lines().next().and_then(|line| line.strip_prefix("# ")).expect("its name");
-            KnobsFile::parse(Path::new(path), text.clone()).unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
-            let policy = Policy::parse(&text, path).unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
+            let path = text
+                .lines()
+                .next()
+                .and_then(|line| line.strip_prefix("# "))
+                .expect("its name");
+            KnobsFile::parse(Path::new(path), text.clone())
+                .unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
+            let policy = Policy::parse(&text, path)
+                .unwrap_or_else(|error| panic!("{page}: {error}\n{text}"));
             governed += usize::from(policy.is_some());
         }
     }
@@ -266,21 +349,46 @@ fn the_page_of_metrics_has_every_family_of_pools() {
     let mut registry = prometheus_client::registry::Registry::default();
     let metrics = flyball::providers::Metrics::register(&mut registry);
     metrics.sent("sms", "main", "accepted", 0.1);
-    metrics.of_pool(&flyball::providers::pool::PoolView { name: "sms".to_owned(), ..Default::default() });
+    metrics.of_pool(&flyball::providers::pool::PoolView {
+        name: "sms".to_owned(),
+        ..Default::default()
+    });
     let (from, to) = (State::Closed, State::Open);
-    metrics.changed("sms", &Change { account: "main".to_owned(), from, to, why: String::new(), at_ms: 0, until_ms: 0 });
+    metrics.changed(
+        "sms",
+        &Change {
+            account: "main".to_owned(),
+            from,
+            to,
+            why: String::new(),
+            at_ms: 0,
+            until_ms: 0,
+        },
+    );
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
     let families: Vec<String> = text
         .lines()
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
-        .map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.to_owned() })
+        .map(|(name, kind)| {
+            if kind == "counter" {
+                format!("{name}_total")
+            } else {
+                name.to_owned()
+            }
+        })
         .collect();
 
     let page = read("docs/reference/metrics.md");
-    let told: Vec<String> = rows(&page).iter().map(|row| code(&row[0]).to_owned()).collect();
+    let told: Vec<String> = rows(&page)
+        .iter()
+        .map(|row| code(&row[0]).to_owned())
+        .collect();
     assert!(families.len() >= 5, "{families:?}");
     for family in families {
-        assert!(told.contains(&family), "docs/reference/metrics.md lacks {family}");
+        assert!(
+            told.contains(&family),
+            "docs/reference/metrics.md lacks {family}"
+        );
     }
 }

@@ -75,7 +75,15 @@ impl Scene {
         let (stack, database, redis) = (stack().await, database().await, Server::start());
         let exporter = Exporter::start(HIGH).await;
         let url = database.url().to_owned();
-        let house = House::on(&url, &redis.url(), &stack.prometheus_url, &redis_prefix(), "rps = -1", Some(database)).await;
+        let house = House::on(
+            &url,
+            &redis.url(),
+            &stack.prometheus_url,
+            &redis_prefix(),
+            "rps = -1",
+            Some(database),
+        )
+        .await;
         let signal = exporter.signal();
         house.knobs_file(
             "governed",
@@ -84,11 +92,23 @@ impl Scene {
                  {signal}\n[governor]\ntick_s = 1.0\nintegral_min_s = 4\nstale_hold_s = 12\nstale_half_s = 2\n"
             ),
         );
-        sqlx::raw_sql(NOTE_ROWS).execute(house.pool()).await.expect("the triggers");
+        sqlx::raw_sql(NOTE_ROWS)
+            .execute(house.pool())
+            .await
+            .expect("the triggers");
         let written = Arc::new(Mutex::new(Vec::new()));
         monitor(&redis, written.clone());
-        let store = RedisStore::connect(&redis.url(), &house.prefix).expect("a URL").with_bound(Duration::from_secs(10));
-        Self { house, redis, store, exporter, written, looks: Arc::default() }
+        let store = RedisStore::connect(&redis.url(), &house.prefix)
+            .expect("a URL")
+            .with_bound(Duration::from_secs(10));
+        Self {
+            house,
+            redis,
+            store,
+            exporter,
+            written,
+            looks: Arc::default(),
+        }
     }
 
     async fn candidate(&self, who: &str) -> Candidate {
@@ -102,7 +122,12 @@ impl Scene {
             ("PROMETHEUS_URL", prometheus.url.as_str()),
         ];
         let process = self.house.serve_with(&["--roles", "governor"], &settings);
-        Candidate { process, postgres, redis, prometheus }
+        Candidate {
+            process,
+            postgres,
+            redis,
+            prometheus,
+        }
     }
 
     /// Two candidates, of which the first leads and has brought the rate to where it stands still.
@@ -135,13 +160,18 @@ impl Scene {
     }
 
     async fn status(&self) -> Status {
-        self.store.status(&throttle()).await.expect("Redis").expect("knobs")
+        self.store
+            .status(&throttle())
+            .await
+            .expect("Redis")
+            .expect("knobs")
     }
 
     /// Looks at the rate in force every 50 ms from now on.
     fn watch(&self) -> tokio::task::JoinHandle<()> {
-        let store =
-            RedisStore::connect(&self.redis.url(), &self.house.prefix).expect("a URL").with_bound(Duration::from_secs(10));
+        let store = RedisStore::connect(&self.redis.url(), &self.house.prefix)
+            .expect("a URL")
+            .with_bound(Duration::from_secs(10));
         let looks = self.looks.clone();
         tokio::spawn(async move {
             loop {
@@ -164,19 +194,43 @@ impl Scene {
     /// No write of an older term has landed, in Redis or in Postgres.
     async fn only_the_newest_term_wrote(&self, case: &str) {
         let written = self.written.lock().expect("the writes").clone();
-        let of = |field: &str| written.iter().filter(|w| w.field == field).map(|w| w.text.clone()).collect::<Vec<_>>();
-        let terms: Vec<u64> = of("term").iter().map(|text| text.parse().expect("a term")).collect();
-        assert!(!terms.is_empty() && terms.windows(2).all(|pair| pair[0] < pair[1]), "{case}: terms of the knob: {terms:?}");
+        let of = |field: &str| {
+            written
+                .iter()
+                .filter(|w| w.field == field)
+                .map(|w| w.text.clone())
+                .collect::<Vec<_>>()
+        };
+        let terms: Vec<u64> = of("term")
+            .iter()
+            .map(|text| text.parse().expect("a term"))
+            .collect();
+        assert!(
+            !terms.is_empty() && terms.windows(2).all(|pair| pair[0] < pair[1]),
+            "{case}: terms of the knob: {terms:?}"
+        );
 
-        let rows: Vec<(String, String, i64)> = sqlx::query_as("select who, what, coalesce(term, 0) from public.noted order by n")
-            .fetch_all(self.house.pool())
-            .await
-            .expect("the notes");
-        let states: Vec<&(String, String, i64)> = rows.iter().filter(|row| row.1 == "governor").collect();
-        assert!(states.windows(2).all(|pair| pair[0].2 <= pair[1].2), "{case}: terms of the states: {states:?}");
+        let rows: Vec<(String, String, i64)> =
+            sqlx::query_as("select who, what, coalesce(term, 0) from public.noted order by n")
+                .fetch_all(self.house.pool())
+                .await
+                .expect("the notes");
+        let states: Vec<&(String, String, i64)> =
+            rows.iter().filter(|row| row.1 == "governor").collect();
+        assert!(
+            states.windows(2).all(|pair| pair[0].2 <= pair[1].2),
+            "{case}: terms of the states: {states:?}"
+        );
         for (who, what, term) in &rows {
-            let leads = states.iter().find(|state| state.2 == *term).map(|state| &state.0);
-            assert_eq!(Some(who), leads, "{case}: a {what} in term {term} is its leader's");
+            let leads = states
+                .iter()
+                .find(|state| state.2 == *term)
+                .map(|state| &state.0);
+            assert_eq!(
+                Some(who),
+                leads,
+                "{case}: a {what} in term {term} is its leader's"
+            );
         }
         println!(
             "{case}: terms of {} writes of rps: {terms:?}; {} rows in the journal, each by the leader of its time",
@@ -190,16 +244,25 @@ impl Scene {
     fn keeps_the_rate(&self, case: &str, before: f64, took: Duration) {
         let looks = self.looks.lock().expect("the looks").clone();
         if looks.iter().any(|look| look.lease_lapsed) {
-            assert!(took > KNOB_LEFT, "{case}: the knob lapsed although another led after {took:?}");
+            assert!(
+                took > KNOB_LEFT,
+                "{case}: the knob lapsed although another led after {took:?}"
+            );
             return;
         }
         let rates = || looks.iter().map(|look| look.effective_rps);
-        let (least, most) = (rates().fold(f64::MAX, f64::min), rates().fold(0.0, f64::max));
+        let (least, most) = (
+            rates().fold(f64::MAX, f64::min),
+            rates().fold(0.0, f64::max),
+        );
         let after = rates().next_back().expect("looks");
         println!(
             "{case}: another led after {took:.1?}; rate {before:.2} before, {after:.2} after, {least:.2} to {most:.2} meanwhile"
         );
-        assert!(least >= 0.95 * before && most <= 1.05 * before, "{case}: {least} to {most}, {before} before");
+        assert!(
+            least >= 0.95 * before && most <= 1.05 * before,
+            "{case}: {least} to {most}, {before} before"
+        );
     }
 }
 
@@ -238,7 +301,10 @@ fn monitor(redis: &Server, written: Arc<Mutex<Vec<Written>>>) {
             if let ["HSET", key, field, text] = words[..]
                 && key.ends_with("governed:knobs")
             {
-                written.lock().expect("the writes").push(Written { field: field.to_owned(), text: text.to_owned() });
+                written.lock().expect("the writes").push(Written {
+                    field: field.to_owned(),
+                    text: text.to_owned(),
+                });
             }
         }
     });
@@ -268,7 +334,10 @@ async fn a_leader_that_is_killed_or_asleep_is_followed_without_a_bump_and_never_
         scene.turned_by(2).await;
         let took = event.elapsed();
         first.process.signal(Signal::CONT);
-        first.process.says_any(&["no longer leads the governor", "resting"], LONG).await;
+        first
+            .process
+            .says_any(&["no longer leads the governor", "resting"], LONG)
+            .await;
         tokio::time::sleep(Duration::from_secs(3)).await;
         watch.abort();
         scene.keeps_the_rate("asleep", before, took);
@@ -287,7 +356,17 @@ async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_ar
         let event = Instant::now();
         scene.turned_by(2).await;
         let took = event.elapsed();
-        first.process.says_any(&["no longer leads the governor", "resting", "another process may lead"], LONG).await;
+        first
+            .process
+            .says_any(
+                &[
+                    "no longer leads the governor",
+                    "resting",
+                    "another process may lead",
+                ],
+                LONG,
+            )
+            .await;
         first.ways(from, Way::Open);
         // Whatever it sent meanwhile arrives now.
         tokio::time::sleep(Duration::from_secs(4)).await;
@@ -304,7 +383,8 @@ async fn a_leader_that_is_cut_off_is_followed_without_a_bump_and_what_it_sent_ar
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows_lets_the_knob_lapse() {
+async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows_lets_the_knob_lapse()
+ {
     let blind = async {
         let scene = Scene::new().await;
         let (first, second, before) = scene.governed_by_the_first().await;
@@ -319,11 +399,26 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
             (status.effective_rps < 0.8 * before).then_some(status)
         })
         .await;
-        assert!(slower.effective_rps >= SAFE_RPS && slower.knobs.why.contains("no new reading of load"), "{slower:?}");
+        assert!(
+            slower.effective_rps >= SAFE_RPS && slower.knobs.why.contains("no new reading of load"),
+            "{slower:?}"
+        );
         first.ways(&[Part::Prometheus], Way::Open);
-        eventually("it reads again", LONG, || async { scene.status().await.knobs.why.contains("load reads").then_some(()) })
-            .await;
-        assert!(!scene.status().await.lease_lapsed && !second.process.log().contains("leads the governor"), "nobody took over");
+        eventually("it reads again", LONG, || async {
+            scene
+                .status()
+                .await
+                .knobs
+                .why
+                .contains("load reads")
+                .then_some(())
+        })
+        .await;
+        assert!(
+            !scene.status().await.lease_lapsed
+                && !second.process.log().contains("leads the governor"),
+            "nobody took over"
+        );
         scene.only_the_newest_term_wrote("without Prometheus").await;
     };
     let alone = async {
@@ -338,12 +433,22 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
             (status.effective_rps == SAFE_RPS).then_some(status)
         })
         .await;
-        println!("nobody left: {before:.2} rps lapsed to {} after {:.1?}", lapsed.effective_rps, event.elapsed());
-        assert!(lapsed.lease_lapsed && event.elapsed() >= KNOB_LEFT, "the knob was good for its lease");
+        println!(
+            "nobody left: {before:.2} rps lapsed to {} after {:.1?}",
+            lapsed.effective_rps,
+            event.elapsed()
+        );
+        assert!(
+            lapsed.lease_lapsed && event.elapsed() >= KNOB_LEFT,
+            "the knob was good for its lease"
+        );
         only.ways(&[Part::Postgres], Way::Open);
         scene.turned_by(2).await;
         let again = scene.status().await;
-        assert!(!again.lease_lapsed && again.effective_rps < 1.2 * SAFE_RPS, "it starts from the safe rate: {again:?}");
+        assert!(
+            !again.lease_lapsed && again.effective_rps < 1.2 * SAFE_RPS,
+            "it starts from the safe rate: {again:?}"
+        );
         scene.only_the_newest_term_wrote("nobody left").await;
     };
     tokio::join!(blind, alone);

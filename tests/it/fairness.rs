@@ -26,7 +26,12 @@ impl House {
     async fn new() -> Self {
         let database = database().await;
         let queue = Queue::connect(database.url(), 8, SOON).await.unwrap();
-        Self { database, queue, prefix: redis_prefix(), kinds: Kinds::default() }
+        Self {
+            database,
+            queue,
+            prefix: redis_prefix(),
+            kinds: Kinds::default(),
+        }
     }
 
     async fn store(&self) -> Arc<dyn Store> {
@@ -34,24 +39,54 @@ impl House {
     }
 
     async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs.iter().map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned()))).collect();
-        let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
-        self.store().await.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+        let fields: BTreeMap<_, _> = knobs
+            .iter()
+            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
+            .collect();
+        let change = Change {
+            fields,
+            by: "test".into(),
+            create: true,
+            ..Change::default()
+        };
+        self.store()
+            .await
+            .set(&Name::new(throttle).unwrap(), &change)
+            .await
+            .unwrap();
     }
 
     async fn worker(&self, config: Config) -> Worker {
         let queue = Queue::connect(self.database.url(), 6, SOON).await.unwrap();
         let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-        Worker::start(config, queue, self.store().await, self.kinds.clone(), metrics).await.unwrap()
+        Worker::start(
+            config,
+            queue,
+            self.store().await,
+            self.kinds.clone(),
+            metrics,
+        )
+        .await
+        .unwrap()
     }
 
     async fn enqueue(&self, throttle: &str, key: &str, priority: i32, count: usize) {
-        self.enqueue_as("note", throttle, key, priority, count).await;
+        self.enqueue_as("note", throttle, key, priority, count)
+            .await;
     }
 
     async fn enqueue_as(&self, kind: &str, throttle: &str, key: &str, priority: i32, count: usize) {
-        sqlx::query("select flyball.register_kind($1)").bind(kind).execute(&self.queue.pool).await.unwrap();
-        let job = NewJob { throttle: throttle.into(), key: key.into(), priority, ..NewJob::new(kind, json!({})) };
+        sqlx::query("select flyball.register_kind($1)")
+            .bind(kind)
+            .execute(&self.queue.pool)
+            .await
+            .unwrap();
+        let job = NewJob {
+            throttle: throttle.into(),
+            key: key.into(),
+            priority,
+            ..NewJob::new(kind, json!({}))
+        };
         self.queue.enqueue(&vec![job; count]).await.unwrap();
     }
 
@@ -75,7 +110,11 @@ impl House {
         let notes = Notes::default();
         let noted = notes.clone();
         self.kinds.register_fn("note", move |job: Job, _| {
-            noted.0.lock().unwrap().push((Instant::now(), job.key, job.priority));
+            noted
+                .0
+                .lock()
+                .unwrap()
+                .push((Instant::now(), job.key, job.priority));
             std::future::ready(Outcome::Done)
         });
         notes
@@ -91,21 +130,35 @@ impl Notes {
     }
 
     fn keys(&self) -> Vec<String> {
-        self.0.lock().unwrap().iter().map(|(_, key, _)| key.clone()).collect()
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, key, _)| key.clone())
+            .collect()
     }
 
     async fn reach(&self, count: usize) {
-        eventually(&format!("{count} jobs have begun"), SOON * 3, || async { (self.len() >= count).then_some(()) }).await;
+        eventually(&format!("{count} jobs have begun"), SOON * 3, || async {
+            (self.len() >= count).then_some(())
+        })
+        .await;
     }
 }
 
 async fn until_begun(runs: &AtomicUsize, count: usize) {
-    eventually(&format!("{count} jobs have begun"), SOON, || async { (runs.load(Ordering::SeqCst) == count).then_some(()) })
-        .await;
+    eventually(&format!("{count} jobs have begun"), SOON, || async {
+        (runs.load(Ordering::SeqCst) == count).then_some(())
+    })
+    .await;
 }
 
 fn config(concurrency: usize) -> Config {
-    Config { concurrency, grace: Duration::from_secs(5), ..Config::default() }
+    Config {
+        concurrency,
+        grace: Duration::from_secs(5),
+        ..Config::default()
+    }
 }
 
 #[tokio::test]
@@ -115,7 +168,12 @@ async fn lanes_get_the_shares_of_their_weights() {
     house.turn("t", &[("rps", "400"), ("burst", "0.1")]).await;
     for (key, weight) in [("a", 1.0), ("b", 2.0), ("c", 5.0)] {
         house.enqueue("t", key, 1, 2500).await;
-        sqlx::query("select flyball.set_weight('t', $1, $2)").bind(key).bind(weight).execute(&house.queue.pool).await.unwrap();
+        sqlx::query("select flyball.set_weight('t', $1, $2)")
+            .bind(key)
+            .bind(weight)
+            .execute(&house.queue.pool)
+            .await
+            .unwrap();
     }
 
     let worker = house.worker(config(64)).await;
@@ -126,7 +184,10 @@ async fn lanes_get_the_shares_of_their_weights() {
     for (stretch, keys) in notes.keys()[..2400].chunks(600).enumerate() {
         for (key, fair) in [("a", 0.125), ("b", 0.25), ("c", 0.625)] {
             let share = keys.iter().filter(|noted| *noted == key).count() as f64 / 600.0;
-            assert!((share / fair - 1.0).abs() < 0.1, "{key} got {share} instead of {fair} in stretch {stretch}");
+            assert!(
+                (share / fair - 1.0).abs() < 0.1,
+                "{key} got {share} instead of {fair} in stretch {stretch}"
+            );
         }
     }
 }
@@ -137,7 +198,11 @@ async fn throttles_get_the_shares_of_their_weights_of_a_workers_permits() {
     let notes = Notes::default();
     let noted = notes.clone();
     house.kinds.register_fn("note", move |job: Job, _| {
-        noted.0.lock().unwrap().push((Instant::now(), job.throttle, job.priority));
+        noted
+            .0
+            .lock()
+            .unwrap()
+            .push((Instant::now(), job.throttle, job.priority));
         async {
             tokio::time::sleep(Duration::from_millis(10)).await;
             Outcome::Done
@@ -157,10 +222,18 @@ async fn throttles_get_the_shares_of_their_weights_of_a_workers_permits() {
     // moment gets less in that one.
     let mut heavy: Vec<usize> = notes.keys()[100..700]
         .chunks(200)
-        .map(|throttles| throttles.iter().filter(|throttle| *throttle == "heavy").count())
+        .map(|throttles| {
+            throttles
+                .iter()
+                .filter(|throttle| *throttle == "heavy")
+                .count()
+        })
         .collect();
     heavy.sort_unstable();
-    assert!((135..=165).contains(&heavy[1]), "{heavy:?} of 200 instead of 150");
+    assert!(
+        (135..=165).contains(&heavy[1]),
+        "{heavy:?} of 200 instead of 150"
+    );
 }
 
 #[tokio::test]
@@ -180,12 +253,19 @@ async fn a_newcomer_is_served_within_one_round_of_a_long_queue() {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let before = notes.len();
     house.turn("t", &[("rps", "200")]).await;
-    eventually("the newcomer begins", SOON, || async { notes.keys().contains(&"new".to_owned()).then_some(()) }).await;
+    eventually("the newcomer begins", SOON, || async {
+        notes.keys().contains(&"new".to_owned()).then_some(())
+    })
+    .await;
     let first = notes.keys().iter().position(|key| key == "new").unwrap();
     worker.stop().await;
 
     // A round of five lanes, and what may be claimed at once, which begins in the order of age.
-    assert!(first < before + 5 + 10, "{} jobs of others went before it", first - before);
+    assert!(
+        first < before + 5 + 10,
+        "{} jobs of others went before it",
+        first - before
+    );
 }
 
 #[tokio::test]
@@ -203,13 +283,31 @@ async fn urgent_jobs_go_first_and_each_other_priority_has_its_turn_every_few_sec
     notes.reach(1000).await;
     worker.stop().await;
 
-    let priorities: Vec<i32> = notes.0.lock().unwrap().iter().map(|(_, _, priority)| *priority).collect();
-    assert!(priorities[..100].iter().all(|priority| *priority == 0), "the urgent ones went first");
+    let priorities: Vec<i32> = notes
+        .0
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(_, _, priority)| *priority)
+        .collect();
+    assert!(
+        priorities[..100].iter().all(|priority| *priority == 0),
+        "the urgent ones went first"
+    );
     for passed_over in 1..=3 {
-        let turns: Vec<usize> = (0..1000).filter(|place| priorities[*place] == passed_over).collect();
+        let turns: Vec<usize> = (0..1000)
+            .filter(|place| priorities[*place] == passed_over)
+            .collect();
         // A turn is due after two seconds, and three go by at least while 450 jobs flow.
-        let waits = [0].iter().chain(&turns).zip(turns.iter().chain(&[1000])).map(|(from, to)| to - from);
-        assert!(waits.clone().all(|jobs| jobs <= 450), "priority {passed_over} had its turns at {turns:?}");
+        let waits = [0]
+            .iter()
+            .chain(&turns)
+            .zip(turns.iter().chain(&[1000]))
+            .map(|(from, to)| to - from);
+        assert!(
+            waits.clone().all(|jobs| jobs <= 450),
+            "priority {passed_over} had its turns at {turns:?}"
+        );
         assert!(turns.len() <= 59, "but only now and then: {turns:?}");
     }
 }
@@ -218,36 +316,66 @@ async fn urgent_jobs_go_first_and_each_other_priority_has_its_turn_every_few_sec
 async fn no_more_jobs_run_at_once_than_throttle_and_key_allow_in_all_workers_together() {
     let mut house = House::new().await;
     let [now, most, now_a, most_a, done] = [(); 5].map(|()| Arc::new(AtomicUsize::new(0)));
-    let counts = (now.clone(), most.clone(), now_a.clone(), most_a.clone(), done.clone());
-    house.kinds.register_fn("note", move |job: Job, _: Context| {
-        let (now, most, now_a, most_a, done) = counts.clone();
-        async move {
-            most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-            if job.key == "a" {
-                most_a.fetch_max(now_a.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+    let counts = (
+        now.clone(),
+        most.clone(),
+        now_a.clone(),
+        most_a.clone(),
+        done.clone(),
+    );
+    house
+        .kinds
+        .register_fn("note", move |job: Job, _: Context| {
+            let (now, most, now_a, most_a, done) = counts.clone();
+            async move {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if job.key == "a" {
+                    most_a.fetch_max(now_a.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                }
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                if job.key == "a" {
+                    now_a.fetch_sub(1, Ordering::SeqCst);
+                }
+                now.fetch_sub(1, Ordering::SeqCst);
+                done.fetch_add(1, Ordering::SeqCst);
+                Outcome::Done
             }
-            tokio::time::sleep(Duration::from_millis(30)).await;
-            if job.key == "a" {
-                now_a.fetch_sub(1, Ordering::SeqCst);
-            }
-            now.fetch_sub(1, Ordering::SeqCst);
-            done.fetch_add(1, Ordering::SeqCst);
-            Outcome::Done
-        }
-    });
-    house.turn("t", &[("rps", "-1"), ("concurrency", "5"), ("key_concurrency", "2")]).await;
+        });
+    house
+        .turn(
+            "t",
+            &[
+                ("rps", "-1"),
+                ("concurrency", "5"),
+                ("key_concurrency", "2"),
+            ],
+        )
+        .await;
     for key in ["a", "b", "c", "d", "e"] {
         house.enqueue("t", key, 1, 30).await;
     }
 
-    let workers = [house.worker(config(32)).await, house.worker(config(32)).await];
-    eventually("all jobs have run", SOON * 3, || async { (done.load(Ordering::SeqCst) == 150).then_some(()) }).await;
+    let workers = [
+        house.worker(config(32)).await,
+        house.worker(config(32)).await,
+    ];
+    eventually("all jobs have run", SOON * 3, || async {
+        (done.load(Ordering::SeqCst) == 150).then_some(())
+    })
+    .await;
     for worker in workers {
         worker.stop().await;
     }
 
-    assert!((4..=5).contains(&most.load(Ordering::SeqCst)), "at most 5 of the throttle ran at once: {most:?}");
-    assert_eq!(most_a.load(Ordering::SeqCst), 2, "at most 2 of a key ran at once");
+    assert!(
+        (4..=5).contains(&most.load(Ordering::SeqCst)),
+        "at most 5 of the throttle ran at once: {most:?}"
+    );
+    assert_eq!(
+        most_a.load(Ordering::SeqCst),
+        2,
+        "at most 2 of a key ran at once"
+    );
 }
 
 #[tokio::test]
@@ -255,28 +383,55 @@ async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_
     let mut house = House::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = runs.clone();
-    house.kinds.register_fn("note", move |_: Job, context: Context| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        async move {
-            context.cancelled.cancelled().await;
-            Outcome::HandedBack
-        }
-    });
-    house.turn("t", &[("rps", "-1"), ("concurrency", "1")]).await;
+    house
+        .kinds
+        .register_fn("note", move |_: Job, context: Context| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async move {
+                context.cancelled.cancelled().await;
+                Outcome::HandedBack
+            }
+        });
+    house
+        .turn("t", &[("rps", "-1"), ("concurrency", "1")])
+        .await;
     house.enqueue("t", "", 1, 2).await;
     // A holder that never speaks again, as a killed process does.
-    let dead = flyball::throttle::Holder { id: "dead".into(), ttl: Duration::from_secs(3), held: 1 };
-    house.store().await.hold(&Name::new("t").unwrap(), &dead, &[(String::new(), 1)]).await.unwrap();
+    let dead = flyball::throttle::Holder {
+        id: "dead".into(),
+        ttl: Duration::from_secs(3),
+        held: 1,
+    };
+    house
+        .store()
+        .await
+        .hold(&Name::new("t").unwrap(), &dead, &[(String::new(), 1)])
+        .await
+        .unwrap();
     let begun = Instant::now();
 
     let worker = house.worker(config(8)).await;
-    eventually("a job runs", SOON, || async { (runs.load(Ordering::SeqCst) == 1).then_some(()) }).await;
+    eventually("a job runs", SOON, || async {
+        (runs.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await;
 
-    assert!(begun.elapsed() >= Duration::from_millis(2500), "the slot was free too early: {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= Duration::from_millis(2500),
+        "the slot was free too early: {:?}",
+        begun.elapsed()
+    );
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(runs.load(Ordering::SeqCst), 1, "the other job waits for the one slot");
+    assert_eq!(
+        runs.load(Ordering::SeqCst),
+        1,
+        "the other job waits for the one slot"
+    );
     house.turn("t", &[("concurrency", "2")]).await;
-    eventually("the knob lets the second one run", SOON, || async { (runs.load(Ordering::SeqCst) == 2).then_some(()) }).await;
+    eventually("the knob lets the second one run", SOON, || async {
+        (runs.load(Ordering::SeqCst) == 2).then_some(())
+    })
+    .await;
     worker.stop().await;
 }
 
@@ -284,15 +439,33 @@ async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_
 async fn what_a_worker_that_stops_held_of_a_limit_is_free_at_once() {
     let mut house = House::new().await;
     let (runs, gate) = house.gated("note");
-    house.turn("t", &[("rps", "-1"), ("concurrency", "1"), ("key_concurrency", "1")]).await;
+    house
+        .turn(
+            "t",
+            &[
+                ("rps", "-1"),
+                ("concurrency", "1"),
+                ("key_concurrency", "1"),
+            ],
+        )
+        .await;
     house.enqueue("t", "k", 1, 2).await;
     // Its words would stand for longer than anybody waits here.
-    let first = house.worker(Config { ttl: Duration::from_secs(600), ..config(8) }).await;
+    let first = house
+        .worker(Config {
+            ttl: Duration::from_secs(600),
+            ..config(8)
+        })
+        .await;
     until_begun(&runs, 1).await;
     let second = house.worker(config(8)).await;
     let stopping = tokio::spawn(first.stop());
     tokio::time::sleep(Duration::from_millis(700)).await;
-    assert_eq!(runs.load(Ordering::SeqCst), 1, "the other job waits for the one slot");
+    assert_eq!(
+        runs.load(Ordering::SeqCst),
+        1,
+        "the other job waits for the one slot"
+    );
 
     gate.send_replace(true);
 
@@ -305,10 +478,18 @@ async fn what_a_worker_that_stops_held_of_a_limit_is_free_at_once() {
 async fn what_still_runs_in_a_worker_that_stops_is_counted_until_it_has_ended() {
     let mut house = House::new().await;
     let (runs, gate) = house.gated("note");
-    house.turn("t", &[("rps", "-1"), ("concurrency", "1")]).await;
+    house
+        .turn("t", &[("rps", "-1"), ("concurrency", "1")])
+        .await;
     house.enqueue("t", "", 1, 2).await;
     let ttl = Duration::from_secs(3);
-    let first = house.worker(Config { ttl, grace: Duration::from_secs(60), ..config(8) }).await;
+    let first = house
+        .worker(Config {
+            ttl,
+            grace: Duration::from_secs(60),
+            ..config(8)
+        })
+        .await;
     until_begun(&runs, 1).await;
     let second = house.worker(config(8)).await;
 
@@ -324,9 +505,13 @@ async fn what_still_runs_in_a_worker_that_stops_is_counted_until_it_has_ended() 
 }
 
 async fn owners(house: &House) -> BTreeMap<i32, i64> {
-    let sql =
-        "select worker_id, count(*) from flyball.shard where expires_at > clock_timestamp() and worker_id is not null group by 1";
-    sqlx::query_as::<_, (i32, i64)>(sql).fetch_all(&house.queue.pool).await.unwrap().into_iter().collect()
+    let sql = "select worker_id, count(*) from flyball.shard where expires_at > clock_timestamp() and worker_id is not null group by 1";
+    sqlx::query_as::<_, (i32, i64)>(sql)
+        .fetch_all(&house.queue.pool)
+        .await
+        .unwrap()
+        .into_iter()
+        .collect()
 }
 
 #[tokio::test]
@@ -335,10 +520,17 @@ async fn workers_share_the_lanes_out_and_take_over_those_of_a_dead_one_within_fi
     let notes = house.note();
     house.turn("t", &[("rps", "-1")]).await;
     let first = house.worker(config(8)).await;
-    assert_eq!(owners(&house).await, [(first.id(), 64)].into(), "a worker alone looks after all lanes");
+    assert_eq!(
+        owners(&house).await,
+        [(first.id(), 64)].into(),
+        "a worker alone looks after all lanes"
+    );
     let second = house.worker(config(8)).await;
     let both: BTreeMap<i32, i64> = [(first.id(), 32), (second.id(), 32)].into();
-    eventually("they share", SOON, || async { (owners(&house).await == both).then_some(()) }).await;
+    eventually("they share", SOON, || async {
+        (owners(&house).await == both).then_some(())
+    })
+    .await;
     for key in 0..40 {
         house.enqueue("t", &key.to_string(), 1, 5).await;
     }
@@ -354,7 +546,11 @@ async fn workers_share_the_lanes_out_and_take_over_those_of_a_dead_one_within_fi
     };
     let gone = house.queue.register(&gone).await.unwrap();
     second.stop().await;
-    house.queue.hold_shards(gone, Duration::from_secs(10)).await.unwrap();
+    house
+        .queue
+        .hold_shards(gone, Duration::from_secs(10))
+        .await
+        .unwrap();
     assert!(owners(&house).await.contains_key(&gone));
     let since = Instant::now();
     for key in 0..40 {
@@ -362,12 +558,22 @@ async fn workers_share_the_lanes_out_and_take_over_those_of_a_dead_one_within_fi
     }
     notes.reach(400).await;
     let all: BTreeMap<i32, i64> = [(first.id(), 64)].into();
-    eventually("the first looks after all again", SOON, || async { (owners(&house).await == all).then_some(()) }).await;
-    assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
+    eventually("the first looks after all again", SOON, || async {
+        (owners(&house).await == all).then_some(())
+    })
+    .await;
+    assert!(
+        since.elapsed() < Duration::from_secs(15),
+        "{:?}",
+        since.elapsed()
+    );
 
     first.stop().await;
     assert_eq!(notes.len(), 400, "each job ran once");
-    assert!(owners(&house).await.is_empty(), "a worker that stops lets its part go at once");
+    assert!(
+        owners(&house).await.is_empty(),
+        "a worker that stops lets its part go at once"
+    );
 }
 
 #[tokio::test]
@@ -383,14 +589,20 @@ async fn a_worker_whose_permits_are_all_in_use_lets_its_lanes_go_until_one_is_fr
     let second = house.worker(config(2)).await;
 
     let all: BTreeMap<i32, i64> = [(second.id(), 64)].into();
-    eventually("the second looks after all", SOON, || async { (owners(&house).await == all).then_some(()) }).await;
+    eventually("the second looks after all", SOON, || async {
+        (owners(&house).await == all).then_some(())
+    })
+    .await;
     for key in 0..40 {
         house.enqueue("t", &key.to_string(), 1, 5).await;
     }
     notes.reach(200).await;
     gate.send_replace(true);
     let both: BTreeMap<i32, i64> = [(first.id(), 32), (second.id(), 32)].into();
-    eventually("they share again", SOON, || async { (owners(&house).await == both).then_some(()) }).await;
+    eventually("they share again", SOON, || async {
+        (owners(&house).await == both).then_some(())
+    })
+    .await;
     tokio::join!(first.stop(), second.stop());
 }
 
@@ -419,13 +631,19 @@ async fn while_everything_is_paused_no_job_begins() {
     house.enqueue("t", "", 1, 1).await;
     notes.reach(1).await;
 
-    sqlx::query("select flyball.pause_all('a test')").execute(&house.queue.pool).await.unwrap();
+    sqlx::query("select flyball.pause_all('a test')")
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
     // The word travels with the heartbeat, which comes every second.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     house.enqueue("t", "", 1, 5).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(notes.len(), 1);
-    sqlx::query("select flyball.resume_all()").execute(&house.queue.pool).await.unwrap();
+    sqlx::query("select flyball.resume_all()")
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
 
     notes.reach(6).await;
     worker.stop().await;

@@ -66,19 +66,35 @@ impl House {
         let mut kinds = Kinds::default();
         let (turned, calls) = (side.clone(), AtomicU32::new(0));
         kinds.register_fn("call", move |_, context| {
-            let (side, nth) = (turned.load(Ordering::SeqCst), calls.fetch_add(1, Ordering::SeqCst));
+            let (side, nth) = (
+                turned.load(Ordering::SeqCst),
+                calls.fetch_add(1, Ordering::SeqCst),
+            );
             match side {
                 side if side == Side::Moves as u32 => context.report_refusals(1),
-                side if side == Side::Brief as u32 => context.report_duration(Duration::from_micros(20)),
+                side if side == Side::Brief as u32 => {
+                    context.report_duration(Duration::from_micros(20))
+                }
                 side if side == Side::Untold as u32 => context.discount_duration(),
                 _ => {}
             }
             async move { answer(side, nth).await }
         });
-        let of = |runner, governor| Roles { api: false, runner, governor };
+        let of = |runner, governor| Roles {
+            api: false,
+            runner,
+            governor,
+        };
         let runner = App::start(&settings, of(true, false), kinds).await.unwrap();
-        let governor = App::start(&settings, of(false, true), Kinds::default()).await.unwrap();
-        let house = Self { runner, governor, side, database };
+        let governor = App::start(&settings, of(false, true), Kinds::default())
+            .await
+            .unwrap();
+        let house = Self {
+            runner,
+            governor,
+            side,
+            database,
+        };
         // Each has a key of its own, so that a refusal pauses no other.
         let job = |n| NewJob {
             throttle: "calls".into(),
@@ -86,11 +102,18 @@ impl House {
             max_attempts: 1000,
             ..NewJob::new("call", json!({}))
         };
-        house.runner.queue.enqueue(&(0..6000).map(job).collect::<Vec<_>>()).await.unwrap();
+        house
+            .runner
+            .queue
+            .enqueue(&(0..6000).map(job).collect::<Vec<_>>())
+            .await
+            .unwrap();
         let told = Feedbacks::new(house.database.pool());
         eventually("a hundred jobs are told of", SOON, || async {
             let told = told.of("calls").await.unwrap();
-            told.iter().any(|one| one.tally.completed >= 100).then_some(())
+            told.iter()
+                .any(|one| one.tally.completed >= 100)
+                .then_some(())
         })
         .await;
         house
@@ -101,7 +124,12 @@ impl House {
     }
 
     async fn status(&self) -> Status {
-        self.governor.throttles.status(&Name::new("calls").unwrap()).await.unwrap().unwrap()
+        self.governor
+            .throttles
+            .status(&Name::new("calls").unwrap())
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     /// Waits until the knob is below that, and answers the decision by which it is.
@@ -121,30 +149,45 @@ impl House {
 }
 
 async fn answer(side: u32, nth: u32) -> Outcome {
-    let refused = || Outcome::Throttled { scope: Scope::Key, delay: Some(Duration::from_secs(1)), error: "429".to_owned() };
+    let refused = || Outcome::Throttled {
+        scope: Scope::Key,
+        delay: Some(Duration::from_secs(1)),
+        error: "429".to_owned(),
+    };
     let is_slow = side == Side::Slow as u32 || side == Side::Tail as u32 && nth.is_multiple_of(10);
     tokio::time::sleep(Duration::from_millis(if is_slow { 800 } else { 20 })).await;
     match side {
         side if side == Side::RefusesAll as u32 => refused(),
         side if side == Side::Refuses as u32 && nth.is_multiple_of(2) => refused(),
-        side if side == Side::Fails as u32 && nth.is_multiple_of(2) => {
-            Outcome::Retry { after: Some(Duration::from_secs(1)), error: "500".to_owned() }
-        }
+        side if side == Side::Fails as u32 && nth.is_multiple_of(2) => Outcome::Retry {
+            after: Some(Duration::from_secs(1)),
+            error: "500".to_owned(),
+        },
         _ => Outcome::Done,
     }
 }
 
 #[tokio::test]
 async fn refusals_lower_the_knob_and_why_names_them() {
-    let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
-    let earlier = Journal::new(house.database.pool().clone()).recent(Some("calls"), 5).await.unwrap();
+    let house = House::new(
+        "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
+    )
+    .await;
+    let earlier = Journal::new(house.database.pool().clone())
+        .recent(Some("calls"), 5)
+        .await
+        .unwrap();
     // Durations that vary on a busy machine move it a little; refusals move it below a half.
     assert!(house.status().await.knobs.rps > 30.0, "{earlier:?}");
 
     house.turn(Side::Refuses);
     let decision = house.falls_below(25.0).await;
 
-    assert!(decision.reason.starts_with("refusals reads 0."), "{}", decision.reason);
+    assert!(
+        decision.reason.starts_with("refusals reads 0."),
+        "{}",
+        decision.reason
+    );
     house.stop().await;
 }
 
@@ -156,7 +199,11 @@ async fn failures_lower_the_knob_and_why_names_them() {
     house.turn(Side::Fails);
     let decision = house.falls_below(30.0).await;
 
-    assert!(decision.reason.starts_with("errors reads 0."), "{}", decision.reason);
+    assert!(
+        decision.reason.starts_with("errors reads 0."),
+        "{}",
+        decision.reason
+    );
     house.stop().await;
 }
 
@@ -168,8 +215,16 @@ async fn slow_answers_lower_the_knob_and_why_names_them_in_the_policys_unit() {
     house.turn(Side::Slow);
     let decision = house.falls_below(30.0).await;
 
-    assert!(decision.reason.starts_with("duration-ms reads "), "{}", decision.reason);
-    assert!(decision.reason.contains("setpoint 300"), "{}", decision.reason);
+    assert!(
+        decision.reason.starts_with("duration-ms reads "),
+        "{}",
+        decision.reason
+    );
+    assert!(
+        decision.reason.contains("setpoint 300"),
+        "{}",
+        decision.reason
+    );
     house.stop().await;
 }
 
@@ -181,43 +236,82 @@ async fn a_slow_tail_lowers_the_knob_though_the_mean_is_well() {
     house.turn(Side::Tail);
     let decision = house.falls_below(30.0).await;
 
-    assert!(decision.reason.starts_with("p99-ms reads "), "{}", decision.reason);
-    assert!(decision.reason.contains("setpoint 300"), "{}", decision.reason);
+    assert!(
+        decision.reason.starts_with("p99-ms reads "),
+        "{}",
+        decision.reason
+    );
+    assert!(
+        decision.reason.contains("setpoint 300"),
+        "{}",
+        decision.reason
+    );
     house.stop().await;
 }
 
 #[tokio::test]
 async fn refusals_that_handlers_got_around_lower_the_knob() {
-    let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
+    let house = House::new(
+        "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
+    )
+    .await;
 
     house.turn(Side::Moves);
     let decision = house.falls_below(25.0).await;
 
-    assert!(decision.reason.starts_with("refusals reads 0."), "{}", decision.reason);
+    assert!(
+        decision.reason.starts_with("refusals reads 0."),
+        "{}",
+        decision.reason
+    );
     house.stop().await;
 }
 
 #[tokio::test]
 async fn handlers_say_what_of_their_time_counts() {
-    let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
+    let house = House::new(
+        "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
+    )
+    .await;
     let told = Feedbacks::new(house.database.pool()).with_durations(vec!["calls".to_owned()]);
     let tally = async || told.of("calls").await.unwrap().remove(0).tally;
-    let is_brief = |tally: &Tally| tally.durations.counts().first().is_some_and(|brief| *brief >= 10);
+    let is_brief = |tally: &Tally| {
+        tally
+            .durations
+            .counts()
+            .first()
+            .is_some_and(|brief| *brief >= 10)
+    };
     let before = tally().await;
     assert!(!is_brief(&before) && before.untimed == 0, "{before:?}");
     assert_eq!(before.durations.count(), before.completed as u64);
-    assert!(before.busy_s / before.completed as f64 >= 0.02, "{before:?}");
+    assert!(
+        before.busy_s / before.completed as f64 >= 0.02,
+        "{before:?}"
+    );
 
     house.turn(Side::Brief);
-    eventually("ten brief ones", SOON, || async { is_brief(&tally().await).then_some(()) }).await;
+    eventually("ten brief ones", SOON, || async {
+        is_brief(&tally().await).then_some(())
+    })
+    .await;
     house.turn(Side::Untold);
     let after = eventually("ten of which nothing is said", SOON, || async {
         let after = tally().await;
         (after.untimed >= 10).then_some(after)
     })
     .await;
-    assert_eq!(after.durations.count() as i64 + after.untimed, after.completed, "{after:?}");
-    let others = Feedbacks::new(house.database.pool()).of("calls").await.unwrap().remove(0).tally;
+    assert_eq!(
+        after.durations.count() as i64 + after.untimed,
+        after.completed,
+        "{after:?}"
+    );
+    let others = Feedbacks::new(house.database.pool())
+        .of("calls")
+        .await
+        .unwrap()
+        .remove(0)
+        .tally;
     assert_eq!(others.durations.count(), 0, "nobody asked");
     assert!(others.untimed >= 10);
     house.stop().await;
@@ -229,18 +323,32 @@ async fn with_durations_dearer_jobs_lower_the_knob_while_the_only_signal_sees_no
     let elsewhere = "[[signal]]\nname = \"elsewhere\"\nsource = \"depth\"\nquery = \"elsewhere\"\nsetpoint = 1000";
     let house = House::with(elsewhere, "durations = true").await;
     let journal = Journal::new(house.database.pool().clone());
-    eventually("the signal is read and the unit of work is known", SOON, || async {
-        let newest = journal.recent(Some("calls"), 1).await.unwrap().pop()?;
-        let is_known = newest.terms["w"].as_f64().is_some_and(|w| w < 0.5);
-        (is_known && newest.terms["signal"] == "elsewhere").then_some(())
-    })
+    eventually(
+        "the signal is read and the unit of work is known",
+        SOON,
+        || async {
+            let newest = journal.recent(Some("calls"), 1).await.unwrap().pop()?;
+            let is_known = newest.terms["w"].as_f64().is_some_and(|w| w < 0.5);
+            (is_known && newest.terms["signal"] == "elsewhere").then_some(())
+        },
+    )
     .await;
 
     house.turn(Side::Slow);
     let decision = house.falls_below(30.0).await;
 
-    assert!(decision.reason.starts_with("elsewhere reads 0, setpoint 1000"), "{}", decision.reason);
-    assert!(decision.terms["w"].as_f64().unwrap() > 0.02, "{:?}", decision.terms);
+    assert!(
+        decision
+            .reason
+            .starts_with("elsewhere reads 0, setpoint 1000"),
+        "{}",
+        decision.reason
+    );
+    assert!(
+        decision.terms["w"].as_f64().unwrap() > 0.02,
+        "{:?}",
+        decision.terms
+    );
     house.stop().await;
 }
 
@@ -252,28 +360,54 @@ async fn when_most_is_refused_the_breaker_stops_the_work_at_once() {
     house.turn(Side::RefusesAll);
     let journal = Journal::new(house.database.pool().clone());
     let tripped = eventually("the breaker trips", SOON, || async {
-        journal.recent(Some("calls"), 20).await.unwrap().into_iter().find(|decision| decision.limiting == "breaker")
+        journal
+            .recent(Some("calls"), 20)
+            .await
+            .unwrap()
+            .into_iter()
+            .find(|decision| decision.limiting == "breaker")
     })
     .await;
-    assert!(tripped.reason.starts_with("refusals rose to "), "{}", tripped.reason);
+    assert!(
+        tripped.reason.starts_with("refusals rose to "),
+        "{}",
+        tripped.reason
+    );
 
     house.turn(Side::Well);
-    eventually("work flows again", SOON, || async { (house.status().await.effective_rps > 0.0).then_some(()) }).await;
+    eventually("work flows again", SOON, || async {
+        (house.status().await.effective_rps > 0.0).then_some(())
+    })
+    .await;
     house.stop().await;
 }
 
 #[tokio::test]
 async fn what_a_worker_told_goes_with_it() {
-    let house = House::new("[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01").await;
-    let House { runner, governor, database, .. } = house;
+    let house = House::new(
+        "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
+    )
+    .await;
+    let House {
+        runner,
+        governor,
+        database,
+        ..
+    } = house;
     let told = Feedbacks::new(database.pool());
     let young = told.of("calls").await.unwrap().remove(0);
-    assert!(young.age_s < 5.0 && young.born_s >= 0.0 && young.tally.busy_s > 0.0, "{young:?}");
+    assert!(
+        young.age_s < 5.0 && young.born_s >= 0.0 && young.tally.busy_s > 0.0,
+        "{young:?}"
+    );
     assert_eq!(told.of("others").await.unwrap(), []);
 
     runner.stop().await;
 
-    let rows: i64 = sqlx::query_scalar("select count(*) from flyball.feedback").fetch_one(database.pool()).await.unwrap();
+    let rows: i64 = sqlx::query_scalar("select count(*) from flyball.feedback")
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
     assert_eq!(rows, 0);
     governor.stop().await;
 }

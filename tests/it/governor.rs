@@ -45,7 +45,10 @@ pub struct Rig {
     _database: support::Database,
 }
 
-async fn query(Shared(world): Shared<Seen>, Form(form): Form<Vec<(String, String)>>) -> impl IntoResponse {
+async fn query(
+    Shared(world): Shared<Seen>,
+    Form(form): Form<Vec<(String, String)>>,
+) -> impl IntoResponse {
     let world = world.lock().unwrap();
     let at = SystemTime::UNIX_EPOCH + Duration::from_secs_f64(world.now_s);
     let date = [(header::DATE, httpdate::fmt_http_date(at))];
@@ -54,18 +57,31 @@ async fn query(Shared(world): Shared<Seen>, Form(form): Form<Vec<(String, String
     }
     if form[0].1.starts_with("quantile_over_time(") {
         let one = json!([{ "metric": {}, "value": [world.now_s, "1"] }]);
-        let answer = json!({ "status": "success", "data": { "resultType": "vector", "result": one } });
+        let answer =
+            json!({ "status": "success", "data": { "resultType": "vector", "result": one } });
         return (StatusCode::OK, date, answer.to_string());
     }
     assert_eq!(form[0], ("query".to_owned(), "load[180s]".to_owned()));
-    let values: Vec<_> =
-        world.scraped.iter().filter(|(at, _)| at + 1.0 <= world.now_s).map(|(at, v)| json!([at, v.to_string()])).collect();
+    let values: Vec<_> = world
+        .scraped
+        .iter()
+        .filter(|(at, _)| at + 1.0 <= world.now_s)
+        .map(|(at, v)| json!([at, v.to_string()]))
+        .collect();
     let result = json!([{ "metric": {}, "values": values }]);
-    (StatusCode::OK, date, json!({ "status": "success", "data": { "resultType": "matrix", "result": result } }).to_string())
+    (
+        StatusCode::OK,
+        date,
+        json!({ "status": "success", "data": { "resultType": "matrix", "result": result } })
+            .to_string(),
+    )
 }
 
 async fn page(Shared(world): Shared<Seen>) -> String {
-    format!("# TYPE load gauge\nload {}\n", world.lock().unwrap().average)
+    format!(
+        "# TYPE load gauge\nload {}\n",
+        world.lock().unwrap().average
+    )
 }
 
 impl Rig {
@@ -75,13 +91,25 @@ impl Rig {
 
     async fn with(mode: &str, probed: bool) -> Self {
         let start_s = 1_700_000_000.0;
-        let world = Arc::new(Mutex::new(World { now_s: start_s, average: 0.2, scraped: Vec::new(), down: false }));
-        let app = axum::Router::new().route("/api/v1/query", post(query)).route("/metrics", get(page)).with_state(world.clone());
+        let world = Arc::new(Mutex::new(World {
+            now_s: start_s,
+            average: 0.2,
+            scraped: Vec::new(),
+            down: false,
+        }));
+        let app = axum::Router::new()
+            .route("/api/v1/query", post(query))
+            .route("/metrics", get(page))
+            .with_state(world.clone());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         tokio::spawn(async move { axum::serve(listener, app).await });
 
-        let probe = if probed { format!("probe = \"{url}/metrics\"\nprobe_metric = \"load\"\n") } else { String::new() };
+        let probe = if probed {
+            format!("probe = \"{url}/metrics\"\nprobe_metric = \"load\"\n")
+        } else {
+            String::new()
+        };
         let text = format!(
             "[[signal]]\nname = \"search-load\"\nquery = \"load\"\nsetpoint = 1.0\nlag_s = 5\n{probe}\n\
              [governor]\ntick_s = 2\ngain = 4\nintegral_min_s = 6\nopen_min_s = 4\nclose_wait_s = 20\nconfirm_s = 10\nstale_hold_s = 20\nstale_half_s = 20\n"
@@ -89,18 +117,46 @@ impl Rig {
         let policy = Policy::parse(&text, "knobs/reindex.toml").unwrap().unwrap();
         let clock = Arc::new(AtomicI64::new((start_s * 1e6) as i64));
         let time = clock.clone();
-        let store = Arc::new(MemoryStore::new(Arc::new(move || time.load(Ordering::SeqCst))));
+        let store = Arc::new(MemoryStore::new(Arc::new(move || {
+            time.load(Ordering::SeqCst)
+        })));
         let name = Name::new("reindex").unwrap();
-        let knobs = [("rps", "20"), ("mode", mode), ("min", "1"), ("max", "2000"), ("safe_rps", "5")];
-        let fields = knobs.map(|(k, v)| (k.to_owned(), Some(v.to_owned()))).into();
-        let change = Change { fields, by: "seed".to_owned(), create: true, ..Change::default() };
+        let knobs = [
+            ("rps", "20"),
+            ("mode", mode),
+            ("min", "1"),
+            ("max", "2000"),
+            ("safe_rps", "5"),
+        ];
+        let fields = knobs
+            .map(|(k, v)| (k.to_owned(), Some(v.to_owned())))
+            .into();
+        let change = Change {
+            fields,
+            by: "seed".to_owned(),
+            create: true,
+            ..Change::default()
+        };
         store.set(&name, &change).await.unwrap();
 
         let database = support::database().await;
         let journal = Journal::new(database.pool().clone());
         let governor = governor(&store, &journal, &url, &name, &policy);
         let (background, cost) = (0.2, 0.01);
-        Self { clock, store, world, url, policy, journal, governor, name, term: 1, background, cost, _database: database }
+        Self {
+            clock,
+            store,
+            world,
+            url,
+            policy,
+            journal,
+            governor,
+            name,
+            term: 1,
+            background,
+            cost,
+            _database: database,
+        }
     }
 
     /// A second of the world: jobs take what the throttle grants, the load follows, the governor is called.
@@ -108,10 +164,23 @@ impl Rig {
         let ends = self.clock.load(Ordering::SeqCst) + SECOND_US;
         let mut granted = 0;
         loop {
-            let lanes = vec![LaneAsk { want: 1000, ..LaneAsk::default() }];
-            let grant = self.store.acquire(&Ask { throttle: self.name.clone(), lanes, holder: None }).await.lanes.remove(0);
+            let lanes = vec![LaneAsk {
+                want: 1000,
+                ..LaneAsk::default()
+            }];
+            let grant = self
+                .store
+                .acquire(&Ask {
+                    throttle: self.name.clone(),
+                    lanes,
+                    holder: None,
+                })
+                .await
+                .lanes
+                .remove(0);
             granted += grant.granted;
-            let next = self.clock.load(Ordering::SeqCst) + grant.wait.as_micros().max(10_000) as i64;
+            let next =
+                self.clock.load(Ordering::SeqCst) + grant.wait.as_micros().max(10_000) as i64;
             if next >= ends {
                 break;
             }
@@ -130,7 +199,10 @@ impl Rig {
             let oldest = world.now_s - 180.0;
             world.scraped.retain(|(at, _)| *at > oldest);
         }
-        let reports = [self.governor.fast(self.term).await, self.governor.tick(self.term).await];
+        let reports = [
+            self.governor.fast(self.term).await,
+            self.governor.tick(self.term).await,
+        ];
         assert!(reports.iter().all(|r| r.problems.is_empty()), "{reports:?}");
     }
 
@@ -158,18 +230,43 @@ impl Rig {
 
     /// Another process takes over.
     pub fn succeed(&mut self) {
-        self.governor = governor(&self.store, &self.journal, &self.url, &self.name, &self.policy);
+        self.governor = governor(
+            &self.store,
+            &self.journal,
+            &self.url,
+            &self.name,
+            &self.policy,
+        );
         self.term += 1;
     }
 
     pub async fn newest(&self) -> Decision {
-        self.journal.recent(Some("reindex"), 1).await.unwrap().pop().expect("a decision")
+        self.journal
+            .recent(Some("reindex"), 1)
+            .await
+            .unwrap()
+            .pop()
+            .expect("a decision")
     }
 }
 
-fn governor(store: &Arc<MemoryStore>, journal: &Journal, url: &str, name: &Name, policy: &Policy) -> Governor {
+fn governor(
+    store: &Arc<MemoryStore>,
+    journal: &Journal,
+    url: &str,
+    name: &Name,
+    policy: &Policy,
+) -> Governor {
     let policies = vec![(name.clone(), policy.clone())];
-    Governor::new(store.clone(), journal.clone(), url, no_depth(), policies, no_feedback()).unwrap()
+    Governor::new(
+        store.clone(),
+        journal.clone(),
+        url,
+        no_depth(),
+        policies,
+        no_feedback(),
+    )
+    .unwrap()
 }
 
 #[tokio::test]
@@ -180,20 +277,45 @@ async fn the_knob_is_turned_until_the_load_stands_at_the_setpoint() {
 
     assert!((rig.load() - 1.0).abs() < 0.1, "load {}", rig.load());
     let status = rig.status().await;
-    assert!((status.knobs.rps - 80.0).abs() < 8.0, "{}", status.knobs.rps);
-    assert_eq!((status.knobs.by.as_str(), status.knobs.term), ("governor", 1));
+    assert!(
+        (status.knobs.rps - 80.0).abs() < 8.0,
+        "{}",
+        status.knobs.rps
+    );
+    assert_eq!(
+        (status.knobs.by.as_str(), status.knobs.term),
+        ("governor", 1)
+    );
     let lease_ms = status.knobs.valid_until_ms.expect("a lease") - status.at_us / 1000;
     assert!((1..=30_000).contains(&lease_ms), "{lease_ms}");
 
-    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).expect("a view");
+    let view = rig
+        .governor
+        .snapshot(rig.now())
+        .remove(&rig.name)
+        .expect("a view");
     let signal = &view.signals[0];
-    assert_eq!((signal.name.as_str(), signal.setpoint, signal.stale), ("search-load", 1.0, false));
+    assert_eq!(
+        (signal.name.as_str(), signal.setpoint, signal.stale),
+        ("search-load", 1.0, false)
+    );
     assert!(signal.age_s.unwrap() < 5.0 && (signal.value.unwrap() - 1.0).abs() < 0.2);
 
     let kept = rig.journal.recent(None, 1000).await.unwrap();
-    assert!(kept.len() > 10 && kept.len() < 140, "only news is kept: {}", kept.len());
-    assert!(kept.windows(2).all(|w| w[0].id > w[1].id && w[0].at >= w[1].at));
-    assert!(kept[0].reason.contains("search-load reads"), "{}", kept[0].reason);
+    assert!(
+        kept.len() > 10 && kept.len() < 140,
+        "only news is kept: {}",
+        kept.len()
+    );
+    assert!(
+        kept.windows(2)
+            .all(|w| w[0].id > w[1].id && w[0].at >= w[1].at)
+    );
+    assert!(
+        kept[0].reason.contains("search-load reads"),
+        "{}",
+        kept[0].reason
+    );
     assert_eq!(told.recv().await.unwrap(), *kept.last().unwrap());
 }
 
@@ -208,7 +330,11 @@ async fn a_rate_that_a_person_writes_is_kept_and_not_raised_for_a_minute() {
     }
     assert_eq!(rig.newest().await.limiting, "person");
     rig.run(120).await;
-    assert!(rig.rps().await > 60.0, "then it grows again: {}", rig.rps().await);
+    assert!(
+        rig.rps().await > 60.0,
+        "then it grows again: {}",
+        rig.rps().await
+    );
 }
 
 #[tokio::test]
@@ -221,7 +347,11 @@ async fn a_stop_that_a_person_writes_stays_and_so_does_nonsense() {
         assert_eq!(rig.status().await.raw["rps"], text);
     }
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
-    assert!(view.reason.contains("the knob rps \"ten\""), "{}", view.reason);
+    assert!(
+        view.reason.contains("the knob rps \"ten\""),
+        "{}",
+        view.reason
+    );
     rig.store.write_raw(&rig.name, "rps", "10");
     rig.run(20).await;
     assert_eq!(rig.rps().await, 10.0);
@@ -232,11 +362,26 @@ async fn in_manual_mode_the_hand_is_off_and_handing_back_is_bumpless() {
     let mut rig = Rig::new("manual").await;
     rig.run(60).await;
     let status = rig.status().await;
-    assert_eq!((status.raw["rps"].as_str(), status.knobs.by.as_str()), ("20", "seed"));
+    assert_eq!(
+        (status.raw["rps"].as_str(), status.knobs.by.as_str()),
+        ("20", "seed")
+    );
     rig.store.write_raw(&rig.name, "rps", "33");
     rig.run(60).await;
-    let told: Vec<String> = rig.journal.recent(None, 10).await.unwrap().into_iter().map(|one| one.reason).collect();
-    assert_eq!(told, ["a person turns this throttle (mode manual); somebody set rps 33; the governor only follows"]);
+    let told: Vec<String> = rig
+        .journal
+        .recent(None, 10)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|one| one.reason)
+        .collect();
+    assert_eq!(
+        told,
+        [
+            "a person turns this throttle (mode manual); somebody set rps 33; the governor only follows"
+        ]
+    );
 
     rig.store.write_raw(&rig.name, "mode", "auto");
     rig.run(3).await;
@@ -277,7 +422,10 @@ async fn without_prometheus_it_holds_then_decays_to_the_safe_rate_and_comes_back
         rig.second().await;
         let rate = rig.rps().await;
         if second > 4 {
-            assert!(rate <= last * 1.001, "never rises while blind: {rate} after {last}");
+            assert!(
+                rate <= last * 1.001,
+                "never rises while blind: {rate} after {last}"
+            );
         }
         if second == 15 {
             assert!((rate / before - 1.0).abs() < 0.06, "holds: {rate}");
@@ -287,7 +435,14 @@ async fn without_prometheus_it_holds_then_decays_to_the_safe_rate_and_comes_back
     assert_eq!(rig.rps().await, 5.0);
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
     assert_eq!(view.limiting, "stale");
-    assert!(view.signals[0].stale && view.signals[0].problem.as_ref().unwrap().contains("status 503"));
+    assert!(
+        view.signals[0].stale
+            && view.signals[0]
+                .problem
+                .as_ref()
+                .unwrap()
+                .contains("status 503")
+    );
 
     rig.world.lock().unwrap().down = false;
     rig.run(200).await;
@@ -306,13 +461,31 @@ async fn the_fast_path_stops_the_work_within_seconds_and_restarts_below_the_setp
         assert!(seconds <= 3, "load {}", rig.load());
     }
     let decision = rig.newest().await;
-    assert_eq!((decision.breaker, decision.limiting.as_str(), decision.rps), (Phase::Open, "breaker", 0.0));
-    assert!(decision.reason.contains("search-load rose to"), "{}", decision.reason);
-    assert_eq!(rig.status().await.raw["rps"], "0.000", "our own spelling of a stop");
+    assert_eq!(
+        (decision.breaker, decision.limiting.as_str(), decision.rps),
+        (Phase::Open, "breaker", 0.0)
+    );
+    assert!(
+        decision.reason.contains("search-load rose to"),
+        "{}",
+        decision.reason
+    );
+    assert_eq!(
+        rig.status().await.raw["rps"],
+        "0.000",
+        "our own spelling of a stop"
+    );
 
     rig.run(100).await;
     assert!((rig.load() - 1.0).abs() < 0.15, "load {}", rig.load());
-    let trips = rig.journal.recent(None, 1000).await.unwrap().iter().filter(|d| d.reason.ends_with("stopped")).count();
+    let trips = rig
+        .journal
+        .recent(None, 1000)
+        .await
+        .unwrap()
+        .iter()
+        .filter(|d| d.reason.ends_with("stopped"))
+        .count();
     assert_eq!(trips, 1, "no second overload");
 }
 
@@ -321,7 +494,10 @@ async fn a_successor_goes_on_without_a_jump_and_the_old_leader_is_refused() {
     let mut rig = Rig::new("auto").await;
     rig.run(200).await;
     let before = rig.rps().await;
-    let old = std::mem::replace(&mut rig.governor, governor(&rig.store, &rig.journal, &rig.url, &rig.name, &rig.policy));
+    let old = std::mem::replace(
+        &mut rig.governor,
+        governor(&rig.store, &rig.journal, &rig.url, &rig.name, &rig.policy),
+    );
     rig.term = 2;
     rig.run(4).await;
     assert!((rig.rps().await / before - 1.0).abs() < 0.05);
@@ -342,7 +518,10 @@ async fn a_rate_whose_state_could_not_be_kept_is_not_taken_for_a_persons() {
     rig.run(40).await;
     let before = rig.rps().await;
     let wrote = older["wrote"].as_array().unwrap();
-    assert!(!wrote.contains(&json!(rig.status().await.raw["rps"])), "the rate has moved since");
+    assert!(
+        !wrote.contains(&json!(rig.status().await.raw["rps"])),
+        "the rate has moved since"
+    );
 
     // As if Postgres had been away for the last forty seconds of the first leader.
     rig.journal.save("reindex", 1, &older).await.unwrap();
@@ -351,11 +530,21 @@ async fn a_rate_whose_state_could_not_be_kept_is_not_taken_for_a_persons() {
     rig.run(4).await;
     assert_eq!(rig.status().await.knobs.term, 2);
     let decisions = rig.journal.recent(Some("reindex"), 1000).await.unwrap();
-    assert!(decisions.iter().all(|decision| decision.limiting != "person"), "{before}: {:?}", decisions[0]);
+    assert!(
+        decisions
+            .iter()
+            .all(|decision| decision.limiting != "person"),
+        "{before}: {:?}",
+        decisions[0]
+    );
 
     rig.store.write_raw(&rig.name, "rps", "30");
     rig.run(4).await;
-    assert_eq!((rig.rps().await, rig.newest().await.limiting.as_str()), (30.0, "person"), "and a person's is");
+    assert_eq!(
+        (rig.rps().await, rig.newest().await.limiting.as_str()),
+        (30.0, "person"),
+        "and a person's is"
+    );
 }
 
 #[tokio::test]
@@ -368,9 +557,17 @@ async fn the_first_word_of_a_term_is_written_even_if_the_rate_need_not_move() {
     rig.run(3).await;
 
     let fields = [("rps".to_owned(), Some("777".to_owned()))].into();
-    let late =
-        Change { fields, term: Some(1), if_rps: before.raw.get("rps").cloned(), by: "governor".into(), ..Change::default() };
-    assert!(rig.store.set(&rig.name, &late).await.is_err(), "the old leader's word comes too late");
+    let late = Change {
+        fields,
+        term: Some(1),
+        if_rps: before.raw.get("rps").cloned(),
+        by: "governor".into(),
+        ..Change::default()
+    };
+    assert!(
+        rig.store.set(&rig.name, &late).await.is_err(),
+        "the old leader's word comes too late"
+    );
     assert_eq!(rig.status().await.knobs.term, 2);
 }
 
@@ -392,8 +589,18 @@ async fn the_journal_keeps_a_thousand_decisions_of_each_throttle_and_refuses_old
     let database = support::database().await;
     let journal = Journal::new(database.pool().clone());
     let decision = |throttle: &str, n: u32| {
-        let plan = Plan { rps: f64::from(n), limiting: "load".to_owned(), ..Plan::default() };
-        Decision::new(throttle, 1_700_000_000.0 + f64::from(n), &plan, 1.0, Mode::Auto)
+        let plan = Plan {
+            rps: f64::from(n),
+            limiting: "load".to_owned(),
+            ..Plan::default()
+        };
+        Decision::new(
+            throttle,
+            1_700_000_000.0 + f64::from(n),
+            &plan,
+            1.0,
+            Mode::Auto,
+        )
     };
     journal.append(1, &decision("other", 0)).await.unwrap();
     for n in 0..1010 {
@@ -409,11 +616,27 @@ async fn the_journal_keeps_a_thousand_decisions_of_each_throttle_and_refuses_old
     assert!(journal.load("reindex").await.unwrap().is_none());
     journal.save("reindex", 7, &json!({"a": 1})).await.unwrap();
     journal.save("reindex", 7, &json!({"a": 2})).await.unwrap();
-    assert!(matches!(journal.save("reindex", 6, &json!({})).await, Err(JournalError::Fenced { term: 6, .. })));
-    assert!(matches!(journal.append(6, &decision("reindex", 1)).await, Err(JournalError::Fenced { term: 6, .. })));
-    assert_eq!(journal.recent(Some("reindex"), 1).await.unwrap()[0].rps, 1009.0, "and nothing was appended");
-    assert_eq!(journal.load("reindex").await.unwrap(), Some((7, json!({"a": 2}))));
-    assert_eq!(journal.load_all().await.unwrap(), [("reindex".to_owned(), json!({"a": 2}))]);
+    assert!(matches!(
+        journal.save("reindex", 6, &json!({})).await,
+        Err(JournalError::Fenced { term: 6, .. })
+    ));
+    assert!(matches!(
+        journal.append(6, &decision("reindex", 1)).await,
+        Err(JournalError::Fenced { term: 6, .. })
+    ));
+    assert_eq!(
+        journal.recent(Some("reindex"), 1).await.unwrap()[0].rps,
+        1009.0,
+        "and nothing was appended"
+    );
+    assert_eq!(
+        journal.load("reindex").await.unwrap(),
+        Some((7, json!({"a": 2})))
+    );
+    assert_eq!(
+        journal.load_all().await.unwrap(),
+        [("reindex".to_owned(), json!({"a": 2}))]
+    );
 }
 
 #[tokio::test]
@@ -421,7 +644,11 @@ async fn every_statement_of_the_journal_can_be_prepared() {
     use sqlx::{Executor, SqlSafeStr};
     let database = support::database().await;
     for statement in STATEMENTS {
-        database.pool().prepare(statement.into_sql_str()).await.unwrap_or_else(|error| panic!("{statement}: {error}"));
+        database
+            .pool()
+            .prepare(statement.into_sql_str())
+            .await
+            .unwrap_or_else(|error| panic!("{statement}: {error}"));
     }
 }
 
@@ -435,10 +662,23 @@ async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_suc
     rig.run(1100).await;
 
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
-    let found = view.findings.iter().find(|found| found.finding == Finding::Unreachable).expect("a finding");
-    assert!(found.sentence.contains("search-load stays near 1.2 (setpoint 1)"), "{}", found.sentence);
+    let found = view
+        .findings
+        .iter()
+        .find(|found| found.finding == Finding::Unreachable)
+        .expect("a finding");
+    assert!(
+        found
+            .sentence
+            .contains("search-load stays near 1.2 (setpoint 1)"),
+        "{}",
+        found.sentence
+    );
     let kept = rig.journal.recent(None, 1000).await.unwrap();
-    let told: Vec<&Decision> = kept.iter().filter(|d| d.reason.contains("; unreachable: the rate has been at min")).collect();
+    let told: Vec<&Decision> = kept
+        .iter()
+        .filter(|d| d.reason.contains("; unreachable: the rate has been at min"))
+        .collect();
     assert_eq!(told.len(), 1, "it is told in full once: {told:?}");
     assert_eq!(told[0].terms["findings"], json!(["unreachable"]));
 
@@ -448,7 +688,13 @@ async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_suc
     rig.term = 2;
     rig.run(10).await;
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
-    assert_eq!(view.findings.iter().map(|f| (f.finding, f.since)).collect::<Vec<_>>(), [(Finding::Unreachable, since)]);
+    assert_eq!(
+        view.findings
+            .iter()
+            .map(|f| (f.finding, f.since))
+            .collect::<Vec<_>>(),
+        [(Finding::Unreachable, since)]
+    );
 
     // In a person's hand nothing is found.
     rig.store.write_raw(&rig.name, "mode", "manual");
@@ -461,20 +707,69 @@ async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_suc
 async fn of_two_governors_on_one_signal_the_one_without_work_follows_and_a_hand_ends_it() {
     let mut rig = Rig::new("auto").await;
     let other = Name::new("mail").unwrap();
-    let knobs = [("rps", "10"), ("mode", "auto"), ("min", "1"), ("max", "2000"), ("safe_rps", "5")];
-    let fields = knobs.map(|(k, v)| (k.to_owned(), Some(v.to_owned()))).into();
-    rig.store.set(&other, &Change { fields, by: "seed".to_owned(), create: true, ..Change::default() }).await.unwrap();
-    let policies = vec![(rig.name.clone(), rig.policy.clone()), (other.clone(), rig.policy.clone())];
-    rig.governor = Governor::new(rig.store.clone(), rig.journal.clone(), &rig.url, no_depth(), policies, no_feedback()).unwrap();
+    let knobs = [
+        ("rps", "10"),
+        ("mode", "auto"),
+        ("min", "1"),
+        ("max", "2000"),
+        ("safe_rps", "5"),
+    ];
+    let fields = knobs
+        .map(|(k, v)| (k.to_owned(), Some(v.to_owned())))
+        .into();
+    rig.store
+        .set(
+            &other,
+            &Change {
+                fields,
+                by: "seed".to_owned(),
+                create: true,
+                ..Change::default()
+            },
+        )
+        .await
+        .unwrap();
+    let policies = vec![
+        (rig.name.clone(), rig.policy.clone()),
+        (other.clone(), rig.policy.clone()),
+    ];
+    rig.governor = Governor::new(
+        rig.store.clone(),
+        rig.journal.clone(),
+        &rig.url,
+        no_depth(),
+        policies,
+        no_feedback(),
+    )
+    .unwrap();
 
     rig.run(120).await;
 
     let views = rig.governor.snapshot(rig.now());
-    let sentence =
-        |name: &Name| views[name].findings.iter().find(|f| f.finding == Finding::Shared).expect("found").sentence.clone();
-    assert!(sentence(&other).contains("search-load is governed for reindex too, so this one follows"), "{}", sentence(&other));
-    assert!(sentence(&rig.name).contains("search-load is governed for mail too, which follow"), "{}", sentence(&rig.name));
-    assert!(views[&other].reason.contains("following reindex"), "{}", views[&other].reason);
+    let sentence = |name: &Name| {
+        views[name]
+            .findings
+            .iter()
+            .find(|f| f.finding == Finding::Shared)
+            .expect("found")
+            .sentence
+            .clone()
+    };
+    assert!(
+        sentence(&other).contains("search-load is governed for reindex too, so this one follows"),
+        "{}",
+        sentence(&other)
+    );
+    assert!(
+        sentence(&rig.name).contains("search-load is governed for mail too, which follow"),
+        "{}",
+        sentence(&rig.name)
+    );
+    assert!(
+        views[&other].reason.contains("following reindex"),
+        "{}",
+        views[&other].reason
+    );
 
     rig.store.write_raw(&other, "mode", "manual");
     rig.run(6).await;
@@ -485,9 +780,24 @@ async fn of_two_governors_on_one_signal_the_one_without_work_follows_and_a_hand_
 /// What a calibration writes: a rate under its mark, with a lease.
 async fn calibrate(rig: &Rig, rps: &str, by: &str, lease_s: f64) {
     let until_ms = (rig.now() + lease_s) * 1e3;
-    let fields = [("rps", rps.to_owned()), ("valid_until", format!("{until_ms:.0}"))];
-    let fields = fields.map(|(knob, text)| (knob.to_owned(), Some(text))).into();
-    rig.store.set(&rig.name, &Change { fields, by: by.to_owned(), ..Change::default() }).await.unwrap();
+    let fields = [
+        ("rps", rps.to_owned()),
+        ("valid_until", format!("{until_ms:.0}")),
+    ];
+    let fields = fields
+        .map(|(knob, text)| (knob.to_owned(), Some(text)))
+        .into();
+    rig.store
+        .set(
+            &rig.name,
+            &Change {
+                fields,
+                by: by.to_owned(),
+                ..Change::default()
+            },
+        )
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -497,9 +807,16 @@ async fn a_calibration_has_the_knob_until_it_ends_and_the_governor_goes_on_from_
     for _ in 0..3 {
         calibrate(&rig, "30", TURNS, 15.0).await;
         rig.run(10).await;
-        assert_eq!((rig.rps().await, rig.status().await.knobs.by.as_str()), (30.0, TURNS));
+        assert_eq!(
+            (rig.rps().await, rig.status().await.knobs.by.as_str()),
+            (30.0, TURNS)
+        );
     }
-    assert!(rig.governor.snapshot(rig.now())[&rig.name].reason.contains("calibration"));
+    assert!(
+        rig.governor.snapshot(rig.now())[&rig.name]
+            .reason
+            .contains("calibration")
+    );
 
     calibrate(&rig, "50", ENDED, 15.0).await;
     rig.run(10).await;
@@ -532,5 +849,8 @@ async fn the_fast_path_is_armed_while_a_calibration_turns_the_knob() {
     rig.run(5).await;
 
     let status = rig.status().await;
-    assert_eq!((status.raw["rps"].as_str(), status.knobs.by.as_str()), ("0.000", "governor"));
+    assert_eq!(
+        (status.raw["rps"].as_str(), status.knobs.by.as_str()),
+        ("0.000", "governor")
+    );
 }

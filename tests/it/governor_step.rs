@@ -42,16 +42,27 @@ impl Filter {
     fn start(policy: &str) -> Self {
         let (folder, path) = file(policy);
         let mut child = command(&path).spawn().unwrap();
-        let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, input, output, _folder: folder }
+        let (input, output) = (
+            child.stdin.take().unwrap(),
+            BufReader::new(child.stdout.take().unwrap()),
+        );
+        Self {
+            child,
+            input,
+            output,
+            _folder: folder,
+        }
     }
 
     /// One line in, one line out, before anything else goes in.
     fn step(&mut self, line: &str) -> Value {
-        self.input.write_all(format!("{line}\n").as_bytes()).unwrap();
+        self.input
+            .write_all(format!("{line}\n").as_bytes())
+            .unwrap();
         let mut answer = String::new();
         self.output.read_line(&mut answer).unwrap();
-        serde_json::from_str(&answer).unwrap_or_else(|error| panic!("{error}: {line} gave {answer:?}"))
+        serde_json::from_str(&answer)
+            .unwrap_or_else(|error| panic!("{error}: {line} gave {answer:?}"))
     }
 
     /// Ends the input; nothing more may come, and the program is content.
@@ -59,7 +70,10 @@ impl Filter {
         drop(self.input);
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut self.output, &mut rest).unwrap();
-        assert_eq!((rest.as_str(), self.child.wait().unwrap().code()), ("", Some(0)));
+        assert_eq!(
+            (rest.as_str(), self.child.wait().unwrap().code()),
+            ("", Some(0))
+        );
     }
 }
 
@@ -73,8 +87,14 @@ fn file(policy: &str) -> (tempfile::TempDir, PathBuf) {
 /// Neither a database nor a Redis is there, and no settings either.
 fn command(policy: &std::path::Path) -> Command {
     let mut command = Command::new(PROGRAM.as_path());
-    command.args(["governor", "step", "--policy"]).arg(policy).env_clear();
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(["governor", "step", "--policy"])
+        .arg(policy)
+        .env_clear();
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     command
 }
 
@@ -88,7 +108,10 @@ fn run(command: &mut Command, input: &[u8]) -> Output {
 }
 
 fn vectors(series: &str) -> Vec<Value> {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/governor/testdata/vectors.json");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/src/governor/testdata/vectors.json"
+    );
     let vectors: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     vectors[series].as_array().unwrap().clone()
 }
@@ -120,10 +143,17 @@ fn follows(policy: &str, series: &str) {
             (rps - expected).abs() <= 1e-6 * expected.abs().max(1e-3),
             "{series} row {n}: {rps}, expected {expected}: {plan}"
         );
-        assert_eq!(plan["breaker"] == "open", row["state"] == "open", "{series} row {n}: {plan}");
+        assert_eq!(
+            plan["breaker"] == "open",
+            row["state"] == "open",
+            "{series} row {n}: {plan}"
+        );
         let keys: Vec<&String> = plan.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["breaker", "limiting", "reason", "rps", "terms"]);
-        assert!(plan["reason"].as_str().unwrap().len() > 10 && plan["terms"]["u"].is_f64(), "{plan}");
+        assert!(
+            plan["reason"].as_str().unwrap().len() > 10 && plan["terms"]["u"].is_f64(),
+            "{plan}"
+        );
     }
     filter.end();
 }
@@ -132,7 +162,10 @@ fn follows(policy: &str, series: &str) {
 fn the_program_answers_the_vectors_line_by_line() {
     follows(POLICY, "first_ticks");
     follows(POLICY, "idle");
-    follows(&POLICY.replace("late_gaps", "durations = true\nlate_gaps"), "durations");
+    follows(
+        &POLICY.replace("late_gaps", "durations = true\nlate_gaps"),
+        "durations",
+    );
 }
 
 #[test]
@@ -161,18 +194,40 @@ fn a_line_that_cannot_be_read_is_answered_and_changes_nothing() {
     let (_folder, path) = file(POLICY);
     let said = run(&mut command(&path), &input);
 
-    assert_eq!((said.status.code(), said.stderr.as_slice()), (Some(0), b"".as_slice()));
-    let answers: Vec<Value> =
-        String::from_utf8(said.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(answers.len(), 2 * rows.len() + 1, "blank lines are not answered, all others are");
+    assert_eq!(
+        (said.status.code(), said.stderr.as_slice()),
+        (Some(0), b"".as_slice())
+    );
+    let answers: Vec<Value> = String::from_utf8(said.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        answers.len(),
+        2 * rows.len() + 1,
+        "blank lines are not answered, all others are"
+    );
     for (n, (pair, row)) in answers.chunks(2).zip(&rows).enumerate() {
-        let (rps, expected) = (pair[0]["rps"].as_f64().unwrap(), row["knob"].as_f64().unwrap());
-        assert!((rps / expected - 1.0).abs() < 1e-6, "row {n}: {rps}, expected {expected}");
+        let (rps, expected) = (
+            pair[0]["rps"].as_f64().unwrap(),
+            row["knob"].as_f64().unwrap(),
+        );
+        assert!(
+            (rps / expected - 1.0).abs() < 1e-6,
+            "row {n}: {rps}, expected {expected}"
+        );
         assert_eq!(pair[1]["error"]["line"], json!(3 * n + 3), "{}", pair[1]);
-        assert!(pair[1]["error"]["message"].as_str().unwrap().len() > 10 && pair[1]["error"]["field"].is_string());
+        assert!(
+            pair[1]["error"]["message"].as_str().unwrap().len() > 10
+                && pair[1]["error"]["field"].is_string()
+        );
     }
     let last = answers.last().unwrap();
-    assert_eq!(last["error"]["message"], "the line is too long; at most 1048576 bytes are allowed");
+    assert_eq!(
+        last["error"]["message"],
+        "the line is too long; at most 1048576 bytes are allowed"
+    );
 }
 
 #[test]
@@ -196,9 +251,17 @@ fn a_persons_rate_is_obeyed_and_not_raised() {
     let line = |now: u32, knob: Value| json!({ "now": now, "readings": [{ "signal": "mongo", "value": 0.5, "at": now }], "achieved_rps": 5, "limiting_share": 1, "knob_rps": knob });
     filter.step(&line(5, Value::Null).to_string());
     let plan = filter.step(&line(10, json!(3)).to_string());
-    assert_eq!((&plan["rps"], &plan["limiting"]), (&json!(3.0), &json!("person")), "{plan}");
+    assert_eq!(
+        (&plan["rps"], &plan["limiting"]),
+        (&json!(3.0), &json!("person")),
+        "{plan}"
+    );
     let plan = filter.step(&line(15, json!(0)).to_string());
-    assert_eq!((&plan["rps"], &plan["limiting"]), (&json!(0.0), &json!("person")), "{plan}");
+    assert_eq!(
+        (&plan["rps"], &plan["limiting"]),
+        (&json!(0.0), &json!("person")),
+        "{plan}"
+    );
     filter.end();
 }
 
@@ -208,10 +271,16 @@ fn the_state_can_be_left_in_a_file_and_taken_up_again() {
     let (folder, path) = file(POLICY);
     let state = folder.path().join("state.json");
     for (n, row) in rows.iter().enumerate() {
-        let said = run(command(&path).arg("--state").arg(&state), line(row).as_bytes());
+        let said = run(
+            command(&path).arg("--state").arg(&state),
+            line(row).as_bytes(),
+        );
         let plan: Value = serde_json::from_slice(&said.stdout).unwrap();
         let (rps, expected) = (plan["rps"].as_f64().unwrap(), row["knob"].as_f64().unwrap());
-        assert!((rps / expected - 1.0).abs() < 1e-6, "row {n}: {rps}, expected {expected}");
+        assert!(
+            (rps / expected - 1.0).abs() < 1e-6,
+            "row {n}: {rps}, expected {expected}"
+        );
     }
     std::fs::write(&state, "{}").unwrap();
     let said = run(command(&path).arg("--state").arg(&state), b"");
@@ -226,7 +295,11 @@ fn a_policy_that_is_wrong_is_refused_with_everything_that_is_wrong() {
         let (_folder, path) = file(policy);
         let said = run(&mut command(&path), b"{\"now\":1}\n");
         let told = String::from_utf8(said.stderr).unwrap();
-        assert_eq!((said.status.code(), said.stdout.len()), (Some(code), 0), "{told}");
+        assert_eq!(
+            (said.status.code(), said.stdout.len()),
+            (Some(code), 0),
+            "{told}"
+        );
         assert!(words.iter().all(|word| told.contains(word)), "{told}");
     };
     refused(
@@ -243,7 +316,10 @@ fn a_policy_that_is_wrong_is_refused_with_everything_that_is_wrong() {
     refused("[knobs]\nrps = 1\n", 78, &["mine.toml: signal: is missing"]);
     refused("[knobs\n", 78, &["mine.toml:1: "]);
 
-    let said = run(&mut command(std::path::Path::new("/does/not/exist.toml")), b"");
+    let said = run(
+        &mut command(std::path::Path::new("/does/not/exist.toml")),
+        b"",
+    );
     assert_eq!(said.status.code(), Some(78), "{said:?}");
     let (_folder, path) = file(POLICY);
     let said = run(command(&path).args(["--rps", "fast"]), b"");

@@ -11,7 +11,10 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 use crate::support::{Database, PROGRAM, database, eventually};
 
 const SOON: Duration = Duration::from_secs(30);
-const WEEK: Retention = Retention { days: 7, dead_days: 0 };
+const WEEK: Retention = Retention {
+    days: 7,
+    dead_days: 0,
+};
 
 /// A day of long ago with `jobs` jobs, of which every `each`-th still lives: ready, leased, scheduled and dead in turn.
 const OLD_DAY: &str = "
@@ -35,23 +38,36 @@ async fn queue() -> (Database, Queue) {
 }
 
 async fn run(pool: &PgPool, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap_or_else(|error| panic!("{error}: {sql}"));
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(pool)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {sql}"));
 }
 
 async fn number(pool: &PgPool, sql: &str) -> i64 {
-    sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(pool).await.unwrap_or_else(|error| panic!("{error}: {sql}"))
+    sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+        .fetch_one(pool)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {sql}"))
 }
 
 /// Makes a day `ago` days before today; its number.
 async fn old_day(pool: &PgPool, ago: i64, jobs: i64, each: i64) -> i64 {
     let day = number(pool, "select flyball.day_of(now())").await - ago;
-    let sql = OLD_DAY.replace("$day", &day.to_string()).replace("$jobs", &jobs.to_string()).replace("$each", &each.to_string());
+    let sql = OLD_DAY
+        .replace("$day", &day.to_string())
+        .replace("$jobs", &jobs.to_string())
+        .replace("$each", &each.to_string());
     run(pool, &sql).await;
     day
 }
 
 async fn jobs_of(pool: &PgPool, day: i64) -> i64 {
-    number(pool, &format!("select count(*) from flyball.job where id >> 38 = {day}")).await
+    number(
+        pool,
+        &format!("select count(*) from flyball.job where id >> 38 = {day}"),
+    )
+    .await
 }
 
 #[tokio::test]
@@ -67,17 +83,38 @@ async fn an_old_day_goes_and_its_living_jobs_stay_with_their_attempts() {
     let done = queue.maintain(WEEK).await.unwrap();
 
     assert_eq!(done.pruned_days, 2);
-    assert_eq!((jobs_of(pool, empty).await, jobs_of(pool, living).await, jobs_of(pool, young).await), (0, 40, 100));
-    let dropped = format!("select count(*) from pg_class where relname in ('job_{empty}', 'attempt_{empty}')");
-    assert_eq!(number(pool, &dropped).await, 0, "a day in which nothing lives is gone altogether");
+    assert_eq!(
+        (
+            jobs_of(pool, empty).await,
+            jobs_of(pool, living).await,
+            jobs_of(pool, young).await
+        ),
+        (0, 40, 100)
+    );
+    let dropped = format!(
+        "select count(*) from pg_class where relname in ('job_{empty}', 'attempt_{empty}')"
+    );
+    assert_eq!(
+        number(pool, &dropped).await,
+        0,
+        "a day in which nothing lives is gone altogether"
+    );
     let orphans = "select count(*) from (select job_id from flyball.ready union all select job_id from flyball.lease
          union all select job_id from flyball.scheduled union all select job_id from flyball.dead) l
          where not exists (select 1 from flyball.job j where j.id = l.job_id) or not exists (select 1 from flyball.attempt a where a.job_id = l.job_id)";
-    assert_eq!(number(pool, orphans).await, 0, "nothing that lives has lost its job or its history");
+    assert_eq!(
+        number(pool, orphans).await,
+        0,
+        "nothing that lives has lost its job or its history"
+    );
 
     // A day that could not be dropped is not emptied again with every round.
     assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 0);
-    run(pool, "update flyball.day set pruned_at = now() - interval '25 hours'").await;
+    run(
+        pool,
+        "update flyball.day set pruned_at = now() - interval '25 hours'",
+    )
+    .await;
     run(pool, &format!("delete from flyball.ready; delete from flyball.lease; delete from flyball.scheduled; delete from flyball.dead where job_id >> 38 = {living}")).await;
     assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 1);
     assert_eq!(number(pool, "select count(*) from flyball.day").await, 0);
@@ -91,7 +128,12 @@ async fn a_day_with_many_living_jobs_is_thinned_without_locking_it() {
     let day = old_day(pool, 9, 60_000, 2).await;
     // Somebody reads the day all the while; a lock of the whole table would have to wait for that.
     let mut reader = PgConnection::connect(database.url()).await.unwrap();
-    sqlx::raw_sql(AssertSqlSafe(format!("begin; select count(*) from flyball.job_{day}"))).execute(&mut reader).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "begin; select count(*) from flyball.job_{day}"
+    )))
+    .execute(&mut reader)
+    .await
+    .unwrap();
 
     let mut left = jobs_of(pool, day).await;
     while left > 30_000 {
@@ -102,7 +144,14 @@ async fn a_day_with_many_living_jobs_is_thinned_without_locking_it() {
     }
 
     assert_eq!(left, 30_000);
-    assert_eq!(number(pool, &format!("select count(*) from flyball.attempt where job_id >> 38 = {day}")).await, 30_000);
+    assert_eq!(
+        number(
+            pool,
+            &format!("select count(*) from flyball.attempt where job_id >> 38 = {day}")
+        )
+        .await,
+        30_000
+    );
 }
 
 #[tokio::test]
@@ -119,7 +168,10 @@ async fn days_that_must_be_thinned_take_turns_and_do_not_keep_others_from_being_
 
     // The second moves while the first is under way.
     let moved = "select count(*) from flyball.day where next > day << 38";
-    eventually("both days are under way", SOON, async || (number(pool, moved).await == 2).then_some(())).await;
+    eventually("both days are under way", SOON, async || {
+        (number(pool, moved).await == 2).then_some(())
+    })
+    .await;
     assert_eq!(jobs_of(pool, later).await, 10);
     round.abort();
 }
@@ -133,11 +185,27 @@ async fn thinning_goes_on_where_the_round_before_ended() {
 
     queue.maintain(WEEK).await.unwrap();
 
-    assert_eq!(jobs_of(pool, day).await, 6_000, "what lies before that place was looked at by the round before");
-    assert_eq!(number(pool, "select count(*) from flyball.day where next is null and kept = -1").await, 1, "it is through");
+    assert_eq!(
+        jobs_of(pool, day).await,
+        6_000,
+        "what lies before that place was looked at by the round before"
+    );
+    assert_eq!(
+        number(
+            pool,
+            "select count(*) from flyball.day where next is null and kept = -1"
+        )
+        .await,
+        1,
+        "it is through"
+    );
     // It is tried again a day later, from the beginning.
     assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 0);
-    run(pool, "update flyball.day set pruned_at = now() - interval '25 hours'").await;
+    run(
+        pool,
+        "update flyball.day set pruned_at = now() - interval '25 hours'",
+    )
+    .await;
     assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 1);
     assert_eq!(number(pool, "select count(*) from flyball.day").await, 0);
 }
@@ -157,14 +225,27 @@ async fn a_job_that_waited_long_keeps_its_result_for_the_retention_after_its_end
     queue.maintain(WEEK).await.unwrap();
 
     let left = async |day: i64| {
-        number(pool, &format!("select count(*) from flyball.job where id >> 38 = {day} and id & 1048575 < 10")).await
+        number(
+            pool,
+            &format!(
+                "select count(*) from flyball.job where id >> 38 = {day} and id & 1048575 < 10"
+            ),
+        )
+        .await
     };
     assert_eq!((left(pruned).await, left(thinned).await), (2, 2));
     let detail = queue.get((pruned << 38) + 7).await.unwrap().unwrap();
-    assert_eq!((detail.summary.state, detail.attempts.len()), (State::Completed, 1));
+    assert_eq!(
+        (detail.summary.state, detail.attempts.len()),
+        (State::Completed, 1)
+    );
     run(pool, "update flyball.attempt set finished_at = now() - interval '8 days' where finished_at > now() - interval '7 days'")
         .await;
-    run(pool, "update flyball.day set pruned_at = now() - interval '25 hours'").await;
+    run(
+        pool,
+        "update flyball.day set pruned_at = now() - interval '25 hours'",
+    )
+    .await;
     queue.maintain(WEEK).await.unwrap();
     assert_eq!((left(pruned).await, left(thinned).await), (0, 0));
 }
@@ -180,13 +261,23 @@ async fn a_job_that_is_replaced_while_its_day_is_emptied_stays_replaced() {
             key: key.into(),
             ..NewJob::new("http", json!({"url": "http://127.0.0.1/", "key": key}))
         };
-        NewJob { unique_key: Some("one".into()), replace: true, run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()), ..job }
+        NewJob {
+            unique_key: Some("one".into()),
+            replace: true,
+            run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()),
+            ..job
+        }
     };
     let young = queue.enqueue(&[later("old")]).await.unwrap()[0].id;
     let old = (day << 38) + 101;
     run(pool, &format!("update flyball.job set id = {old} where id = {young}; update flyball.uniq set job_id = {old}; update flyball.scheduled set job_id = {old} where job_id = {young}")).await;
     let mut reader = PgConnection::connect(database.url()).await.unwrap();
-    sqlx::raw_sql(AssertSqlSafe(format!("begin; select count(*) from flyball.job_{day}"))).execute(&mut reader).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "begin; select count(*) from flyball.job_{day}"
+    )))
+    .execute(&mut reader)
+    .await
+    .unwrap();
     let pruning = {
         let queue = queue.clone();
         tokio::spawn(async move { queue.maintain(WEEK).await })
@@ -195,7 +286,10 @@ async fn a_job_that_is_replaced_while_its_day_is_emptied_stays_replaced() {
     let waits = format!(
         "select count(*) from pg_locks where relation = 'flyball.job_{day}'::regclass and not granted and mode = 'AccessExclusiveLock'"
     );
-    eventually("the prune waits", SOON, async || (number(pool, &waits).await > 0).then_some(())).await;
+    eventually("the prune waits", SOON, async || {
+        (number(pool, &waits).await > 0).then_some(())
+    })
+    .await;
 
     let replaced = queue.enqueue(&[later("new")]).await.unwrap();
     sqlx::raw_sql("commit").execute(&mut reader).await.unwrap();
@@ -204,7 +298,10 @@ async fn a_job_that_is_replaced_while_its_day_is_emptied_stays_replaced() {
     assert_eq!((replaced[0].id, replaced[0].replaced), (old, true));
     assert_eq!(jobs_of(pool, day).await, 11);
     let detail = queue.get(old).await.unwrap().unwrap();
-    assert_eq!((detail.summary.key.as_str(), &detail.args["key"]), ("new", &json!("new")));
+    assert_eq!(
+        (detail.summary.key.as_str(), &detail.args["key"]),
+        ("new", &json!("new"))
+    );
 }
 
 #[tokio::test]
@@ -220,19 +317,38 @@ async fn what_an_old_transaction_enqueued_and_commits_while_its_day_is_emptied_i
         )
     };
     let mut old = PgConnection::connect(database.url()).await.unwrap();
-    sqlx::raw_sql(AssertSqlSafe(format!("begin; {}", clock(9)))).execute(&mut old).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!("begin; {}", clock(9))))
+        .execute(&mut old)
+        .await
+        .unwrap();
     let mut ids: Vec<i64> = Vec::new();
     for run_at in ["null", "null", "now() + interval '1 hour'"] {
-        let sql = format!("select job_id from flyball.enqueue('http', '{{}}', 'late', run_at => {run_at})");
-        ids.push(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&mut old).await.unwrap());
+        let sql = format!(
+            "select job_id from flyball.enqueue('http', '{{}}', 'late', run_at => {run_at})"
+        );
+        ids.push(
+            sqlx::query_scalar(AssertSqlSafe(sql))
+                .fetch_one(&mut old)
+                .await
+                .unwrap(),
+        );
     }
-    assert!(ids.iter().all(|id| id >> 38 == day), "their ids are of the day of their begin");
-    sqlx::raw_sql(AssertSqlSafe(clock(0))).execute(&mut old).await.unwrap();
+    assert!(
+        ids.iter().all(|id| id >> 38 == day),
+        "their ids are of the day of their begin"
+    );
+    sqlx::raw_sql(AssertSqlSafe(clock(0)))
+        .execute(&mut old)
+        .await
+        .unwrap();
 
     let pruning = {
         let pool = pool.clone();
         tokio::spawn(async move {
-            sqlx::query_scalar::<_, Option<i64>>("select flyball.prune_day($1)").bind(day).fetch_one(&pool).await
+            sqlx::query_scalar::<_, Option<i64>>("select flyball.prune_day($1)")
+                .bind(day)
+                .fetch_one(&pool)
+                .await
         })
     };
     eventually("the prune waits for the old transaction", Duration::from_secs(20), || async {
@@ -242,14 +358,34 @@ async fn what_an_old_transaction_enqueued_and_commits_while_its_day_is_emptied_i
     .await;
     sqlx::raw_sql("commit").execute(&mut old).await.unwrap();
 
-    assert_eq!(pruning.await.unwrap().unwrap(), Some(23), "twenty that live, and the three that came late");
+    assert_eq!(
+        pruning.await.unwrap().unwrap(),
+        Some(23),
+        "twenty that live, and the three that came late"
+    );
     for id in ids {
         assert!(queue.get(id).await.unwrap().is_some());
     }
     let lane = number(pool, "select flyball.lane_of('late', '')").await;
     let kinds = vec!["http".to_owned()];
-    let worker = queue.register(&NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: SOON, kinds }).await.unwrap();
-    assert_eq!(queue.claim(worker, 7, &[LaneClaim::first(lane, 9)]).await.unwrap().len(), 2);
+    let worker = queue
+        .register(&NewWorker {
+            name: "w".into(),
+            host: "h".into(),
+            pid: 1,
+            ttl: SOON,
+            kinds,
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        queue
+            .claim(worker, 7, &[LaneClaim::first(lane, 9)])
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
 }
 
 #[tokio::test]
@@ -257,19 +393,59 @@ async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let kinds = vec!["http".to_owned()];
-    let worker = queue.register(&NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: SOON, kinds }).await.unwrap();
-    let job = NewJob { throttle: "t".into(), ..NewJob::new("http", json!({"url": "http://127.0.0.1/"})) };
-    let unique = NewJob { unique_key: Some("one".into()), ..job.clone() };
-    let ids: Vec<i64> = queue.enqueue(&[job, unique]).await.unwrap().iter().map(|one| one.id).collect();
-    run(pool, &format!("delete from flyball.job where id = {}", ids[1])).await;
+    let worker = queue
+        .register(&NewWorker {
+            name: "w".into(),
+            host: "h".into(),
+            pid: 1,
+            ttl: SOON,
+            kinds,
+        })
+        .await
+        .unwrap();
+    let job = NewJob {
+        throttle: "t".into(),
+        ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+    };
+    let unique = NewJob {
+        unique_key: Some("one".into()),
+        ..job.clone()
+    };
+    let ids: Vec<i64> = queue
+        .enqueue(&[job, unique])
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect();
+    run(
+        pool,
+        &format!("delete from flyball.job where id = {}", ids[1]),
+    )
+    .await;
     let lane: i64 = number(pool, "select flyball.lane_of('t', '')").await;
 
-    let batch = queue.claim_and_look(worker, 7, &[LaneClaim::first(lane, 5)]).await.unwrap();
+    let batch = queue
+        .claim_and_look(worker, 7, &[LaneClaim::first(lane, 5)])
+        .await
+        .unwrap();
 
     assert_eq!((batch.jobs.len(), batch.missing), (1, vec![ids[1]]));
-    assert_eq!(number(pool, "select count(*) from flyball.lease").await, 1, "the other one runs");
-    assert_eq!(number(pool, "select count(*) from flyball.ready").await, 0, "it does not come back");
-    assert_eq!(number(pool, "select count(*) from flyball.uniq").await, 0, "its unique key is free again");
+    assert_eq!(
+        number(pool, "select count(*) from flyball.lease").await,
+        1,
+        "the other one runs"
+    );
+    assert_eq!(
+        number(pool, "select count(*) from flyball.ready").await,
+        0,
+        "it does not come back"
+    );
+    assert_eq!(
+        number(pool, "select count(*) from flyball.uniq").await,
+        0,
+        "its unique key is free again"
+    );
     let told = queue.failures(10).await.unwrap();
     assert_eq!(told.len(), 1);
     assert_eq!(told[0].job_id, ids[1]);
@@ -280,22 +456,67 @@ async fn a_lease_whose_job_is_gone_is_told_of_when_its_worker_is_dead() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let kinds = vec!["http".to_owned()];
-    let worker = queue.register(&NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: SOON, kinds }).await.unwrap();
-    let job = NewJob { throttle: "t".into(), ..NewJob::new("http", json!({"url": "http://127.0.0.1/"})) };
-    let unique = NewJob { unique_key: Some("one".into()), ..job.clone() };
-    let ids: Vec<i64> = queue.enqueue(&[job, unique]).await.unwrap().iter().map(|one| one.id).collect();
+    let worker = queue
+        .register(&NewWorker {
+            name: "w".into(),
+            host: "h".into(),
+            pid: 1,
+            ttl: SOON,
+            kinds,
+        })
+        .await
+        .unwrap();
+    let job = NewJob {
+        throttle: "t".into(),
+        ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+    };
+    let unique = NewJob {
+        unique_key: Some("one".into()),
+        ..job.clone()
+    };
+    let ids: Vec<i64> = queue
+        .enqueue(&[job, unique])
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect();
     let lane: i64 = number(pool, "select flyball.lane_of('t', '')").await;
-    assert_eq!(queue.claim(worker, 7, &[LaneClaim::first(lane, 2)]).await.unwrap().len(), 2);
-    run(pool, &format!("delete from flyball.job where id = {}", ids[1])).await;
-    run(pool, "update flyball.worker set heartbeat_at = now() - interval '1 hour'").await;
+    assert_eq!(
+        queue
+            .claim(worker, 7, &[LaneClaim::first(lane, 2)])
+            .await
+            .unwrap()
+            .len(),
+        2
+    );
+    run(
+        pool,
+        &format!("delete from flyball.job where id = {}", ids[1]),
+    )
+    .await;
+    run(
+        pool,
+        "update flyball.worker set heartbeat_at = now() - interval '1 hour'",
+    )
+    .await;
 
     let rescued = queue.rescue().await.unwrap();
 
-    assert_eq!((rescued.ready, rescued.dead, rescued.missing), (vec![ids[0]], vec![], vec![ids[1]]));
+    assert_eq!(
+        (rescued.ready, rescued.dead, rescued.missing),
+        (vec![ids[0]], vec![], vec![ids[1]])
+    );
     assert_eq!(number(pool, "select count(*) from flyball.lease").await, 0);
-    assert_eq!(number(pool, "select count(*) from flyball.uniq").await, 0, "its unique key is free again");
-    let told =
-        format!("select count(*) from flyball.failure where job_id = {} and error like '%not in flyball.job any more'", ids[1]);
+    assert_eq!(
+        number(pool, "select count(*) from flyball.uniq").await,
+        0,
+        "its unique key is free again"
+    );
+    let told = format!(
+        "select count(*) from flyball.failure where job_id = {} and error like '%not in flyball.job any more'",
+        ids[1]
+    );
     assert_eq!(number(pool, &told).await, 1);
 }
 
@@ -303,7 +524,11 @@ async fn a_lease_whose_job_is_gone_is_told_of_when_its_worker_is_dead() {
 async fn a_lease_whose_job_is_gone_does_not_stand_for_as_long_as_its_worker_lives() {
     let (database, queue) = queue().await;
     let pool = database.pool();
-    let id = queue.enqueue(&[NewJob::new("http", json!({"url": "http://127.0.0.1/"}))]).await.unwrap()[0].id;
+    let id = queue
+        .enqueue(&[NewJob::new("http", json!({"url": "http://127.0.0.1/"}))])
+        .await
+        .unwrap()[0]
+        .id;
     let leases = [(id, 2), (id + 1, 2), (id + 2, 0)];
     for (job_id, minutes) in leases {
         run(pool, &format!("insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost, claimed_at) values ({job_id}, 1, 1, 1, 1, 1, 1, now() - interval '{minutes} minutes')")).await;
@@ -311,8 +536,15 @@ async fn a_lease_whose_job_is_gone_does_not_stand_for_as_long_as_its_worker_live
 
     queue.maintain(WEEK).await.unwrap();
 
-    let left: Vec<i64> = sqlx::query_scalar("select job_id from flyball.lease order by 1").fetch_all(pool).await.unwrap();
-    assert_eq!(left, [id, id + 2], "one whose job is there, and one of a moment ago");
+    let left: Vec<i64> = sqlx::query_scalar("select job_id from flyball.lease order by 1")
+        .fetch_all(pool)
+        .await
+        .unwrap();
+    assert_eq!(
+        left,
+        [id, id + 2],
+        "one whose job is there, and one of a moment ago"
+    );
 }
 
 #[tokio::test]
@@ -321,14 +553,34 @@ async fn a_prune_that_meets_a_reader_lets_claims_pass() {
     let pool = database.pool();
     let day = old_day(pool, 9, 1_000, 10).await;
     let kinds = vec!["http".to_owned()];
-    let worker = queue.register(&NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: SOON, kinds }).await.unwrap();
+    let worker = queue
+        .register(&NewWorker {
+            name: "w".into(),
+            host: "h".into(),
+            pid: 1,
+            ttl: SOON,
+            kinds,
+        })
+        .await
+        .unwrap();
     queue
-        .enqueue(&vec![NewJob { throttle: "t".into(), ..NewJob::new("http", json!({"url": "http://127.0.0.1/"})) }; 50])
+        .enqueue(&vec![
+            NewJob {
+                throttle: "t".into(),
+                ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+            };
+            50
+        ])
         .await
         .unwrap();
     let lane: i64 = number(pool, "select flyball.lane_of('t', '')").await;
     let mut reader = PgConnection::connect(database.url()).await.unwrap();
-    sqlx::raw_sql(AssertSqlSafe(format!("begin; select count(*) from flyball.job_{day}"))).execute(&mut reader).await.unwrap();
+    sqlx::raw_sql(AssertSqlSafe(format!(
+        "begin; select count(*) from flyball.job_{day}"
+    )))
+    .execute(&mut reader)
+    .await
+    .unwrap();
     let pruning = {
         let queue = queue.clone();
         tokio::spawn(async move { queue.maintain(WEEK).await })
@@ -339,7 +591,10 @@ async fn a_prune_that_meets_a_reader_lets_claims_pass() {
     while !pruning.is_finished() && claims < 40 {
         let one = [LaneClaim::first(lane, 1)];
         let claim = queue.claim(worker, 7, &one);
-        let claimed = tokio::time::timeout(Duration::from_secs(5), claim).await.expect("a claim waited for the prune").unwrap();
+        let claimed = tokio::time::timeout(Duration::from_secs(5), claim)
+            .await
+            .expect("a claim waited for the prune")
+            .unwrap();
         assert_eq!(claimed.len(), 1);
         claims += 1;
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -361,7 +616,10 @@ async fn one_process_prunes_at_a_time() {
     let pool = database.pool();
     let day = old_day(pool, 9, 100, 10).await;
     let mut other = PgConnection::connect(database.url()).await.unwrap();
-    sqlx::raw_sql("begin; select pg_advisory_xact_lock(hashtext('flyball.prune_day'))").execute(&mut other).await.unwrap();
+    sqlx::raw_sql("begin; select pg_advisory_xact_lock(hashtext('flyball.prune_day'))")
+        .execute(&mut other)
+        .await
+        .unwrap();
 
     assert_eq!(queue.maintain(WEEK).await.unwrap().pruned_days, 0);
     assert_eq!(jobs_of(pool, day).await, 100);
@@ -387,11 +645,25 @@ async fn small_tables_stay_small() {
     queue.maintain(WEEK).await.unwrap();
 
     assert_eq!(number(pool, "select count(*) from flyball.uniq").await, 10);
-    let left: Vec<i64> = sqlx::query_scalar("select job_id from flyball.cancel order by 1").fetch_all(pool).await.unwrap();
-    assert_eq!(left, [2, 3], "one that runs, and one that was asked for just now");
-    assert_eq!(number(pool, "select count(*) from flyball.worker").await, 1, "a worker that a lease names stays");
+    let left: Vec<i64> = sqlx::query_scalar("select job_id from flyball.cancel order by 1")
+        .fetch_all(pool)
+        .await
+        .unwrap();
+    assert_eq!(
+        left,
+        [2, 3],
+        "one that runs, and one that was asked for just now"
+    );
+    assert_eq!(
+        number(pool, "select count(*) from flyball.worker").await,
+        1,
+        "a worker that a lease names stays"
+    );
     assert!(number(pool, "select count(*) from flyball.failure").await <= 10_001);
-    let left: Vec<String> = sqlx::query_scalar("select throttle from flyball.depth order by 1").fetch_all(pool).await.unwrap();
+    let left: Vec<String> = sqlx::query_scalar("select throttle from flyball.depth order by 1")
+        .fetch_all(pool)
+        .await
+        .unwrap();
     assert_eq!(left, ["full", "new"]);
 }
 
@@ -400,7 +672,13 @@ async fn dead_letters_are_kept_for_ever_unless_somebody_says_how_long() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let ids: Vec<i64> = queue
-        .enqueue(&vec![NewJob::new("http", json!({"url": "http://127.0.0.1/"})); 2])
+        .enqueue(&vec![
+            NewJob::new(
+                "http",
+                json!({"url": "http://127.0.0.1/"})
+            );
+            2
+        ])
         .await
         .unwrap()
         .iter()
@@ -420,9 +698,21 @@ async fn dead_letters_are_kept_for_ever_unless_somebody_says_how_long() {
     queue.maintain(WEEK).await.unwrap();
     assert_eq!(number(pool, "select count(*) from flyball.dead").await, 2);
 
-    queue.maintain(Retention { dead_days: 30, ..WEEK }).await.unwrap();
-    let states = [queue.get(ids[0]).await.unwrap().unwrap(), queue.get(ids[1]).await.unwrap().unwrap()];
-    assert_eq!(states.map(|job| job.summary.state), [State::Cancelled, State::Dead]);
+    queue
+        .maintain(Retention {
+            dead_days: 30,
+            ..WEEK
+        })
+        .await
+        .unwrap();
+    let states = [
+        queue.get(ids[0]).await.unwrap().unwrap(),
+        queue.get(ids[1]).await.unwrap().unwrap(),
+    ];
+    assert_eq!(
+        states.map(|job| job.summary.state),
+        [State::Cancelled, State::Dead]
+    );
 }
 
 #[tokio::test]
@@ -430,9 +720,21 @@ async fn a_lane_is_forgotten_when_no_walk_has_seen_it_for_the_retention() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let later = Some("2030-01-01T00:00:00Z".parse().unwrap());
-    let job =
-        |key: &str| NewJob { throttle: "t".into(), key: key.into(), ..NewJob::new("http", json!({"url": "http://127.0.0.1/"})) };
-    queue.enqueue(&[job("ready"), NewJob { run_at: later, ..job("scheduled") }]).await.unwrap();
+    let job = |key: &str| NewJob {
+        throttle: "t".into(),
+        key: key.into(),
+        ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+    };
+    queue
+        .enqueue(&[
+            job("ready"),
+            NewJob {
+                run_at: later,
+                ..job("scheduled")
+            },
+        ])
+        .await
+        .unwrap();
     queue.count_now().await.unwrap();
     for key in ["unseen", "weighed"] {
         run(pool, &format!("insert into flyball.lane (lane_id, throttle, key, weight) values (flyball.lane_of('t', '{key}'), 't', '{key}', {})", if key == "unseen" { 1 } else { 2 })).await;
@@ -444,9 +746,17 @@ async fn a_lane_is_forgotten_when_no_walk_has_seen_it_for_the_retention() {
     queue.maintain(WEEK).await.unwrap();
     assert_eq!(keys().await.len(), 4, "all of them are young");
     run(pool, "update flyball.lane set first_seen = now() - interval '30 days', depth_at = now() - interval '30 days'").await;
-    run(pool, "update flyball.sweep set walked_at = now() - interval '40 days'").await;
+    run(
+        pool,
+        "update flyball.sweep set walked_at = now() - interval '40 days'",
+    )
+    .await;
     queue.maintain(WEEK).await.unwrap();
-    assert_eq!(keys().await.len(), 4, "no walk came by for so long that nobody can know");
+    assert_eq!(
+        keys().await.len(),
+        4,
+        "no walk came by for so long that nobody can know"
+    );
 
     queue.count_now().await.unwrap();
     queue.maintain(WEEK).await.unwrap();
@@ -472,8 +782,14 @@ async fn churn(queue: &Queue, pool: &PgPool, worker: i32) {
     )
     .await;
     let lanes: Vec<i64> =
-        sqlx::query_scalar("select flyball.lane_of('t', i::text) from generate_series(0, 4) i").fetch_all(pool).await.unwrap();
-    let claims: Vec<LaneClaim> = lanes.into_iter().map(|lane_id| LaneClaim::first(lane_id, 400)).collect();
+        sqlx::query_scalar("select flyball.lane_of('t', i::text) from generate_series(0, 4) i")
+            .fetch_all(pool)
+            .await
+            .unwrap();
+    let claims: Vec<LaneClaim> = lanes
+        .into_iter()
+        .map(|lane_id| LaneClaim::first(lane_id, 400))
+        .collect();
     loop {
         let claimed = queue.claim(worker, 1, &claims).await.unwrap();
         if claimed.is_empty() {
@@ -486,7 +802,10 @@ async fn churn(queue: &Queue, pool: &PgPool, worker: i32) {
                 job_id: one.job.id,
                 fence: 1,
                 ending: match one.job.id % 10 {
-                    0 if one.job.attempt == 1 => Ending::Failed { delay: Duration::ZERO, error: "x".into() },
+                    0 if one.job.attempt == 1 => Ending::Failed {
+                        delay: Duration::ZERO,
+                        error: "x".into(),
+                    },
                     _ => Ending::Completed,
                 },
             })
@@ -510,21 +829,35 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
         ..Options::default()
     };
     let path = dir.path().to_owned();
-    let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap()).await.unwrap();
+    let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap())
+        .await
+        .unwrap();
     let url = &servers.urls.database_url;
     let queue = Queue::connect(url, 6, SOON).await.unwrap();
     queue.migrate().await.unwrap();
     let pool = &PgPool::connect(url).await.unwrap();
     let kinds = vec!["http".to_owned()];
     let worker = queue
-        .register(&NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: Duration::from_secs(600), kinds })
+        .register(&NewWorker {
+            name: "w".into(),
+            host: "h".into(),
+            pid: 1,
+            ttl: Duration::from_secs(600),
+            kinds,
+        })
         .await
         .unwrap();
     let tables = ["ready", "lease", "scheduled"];
     let measure = async || {
         let mut sizes = Vec::new();
         for table in tables {
-            sizes.push(number(pool, &format!("select pg_total_relation_size('flyball.{table}')")).await);
+            sizes.push(
+                number(
+                    pool,
+                    &format!("select pg_total_relation_size('flyball.{table}')"),
+                )
+                .await,
+            );
         }
         sizes
     };
@@ -537,7 +870,10 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
             .await
             .unwrap();
         churn(&queue, pool, worker).await;
-        sqlx::raw_sql("vacuum flyball.ready, flyball.lease, flyball.scheduled").execute(pool).await.unwrap();
+        sqlx::raw_sql("vacuum flyball.ready, flyball.lease, flyball.scheduled")
+            .execute(pool)
+            .await
+            .unwrap();
         // Meanwhile the tables grow, by what the jobs of this time leave behind and no more.
         for ((table, held), before) in tables.iter().zip(measure().await).zip(&before) {
             assert!(
@@ -550,7 +886,10 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
         // An autovacuum that analyses something has a snapshot as well; while it lasts, what died stays.
         let dead = "select sum(pg_stat_get_dead_tuples(oid))::bigint from pg_class where relnamespace = 'flyball'::regnamespace and relname in ('ready', 'lease', 'scheduled')";
         eventually("a vacuum that leaves nothing dead", SOON, async || {
-            sqlx::raw_sql("vacuum flyball.ready, flyball.lease, flyball.scheduled").execute(pool).await.unwrap();
+            sqlx::raw_sql("vacuum flyball.ready, flyball.lease, flyball.scheduled")
+                .execute(pool)
+                .await
+                .unwrap();
             (number(pool, dead).await == 0).then_some(())
         })
         .await;
@@ -562,7 +901,10 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
         // The first rounds find the space (a page of an index is free for use two vacuums after it became empty), the others live in it.
         // A table that kept what died would grow by a first round's worth in each.
         let (first, third, fifth) = (sizes[0][place], sizes[2][place], sizes[4][place]);
-        assert!(fifth <= third + first / 2, "flyball.{table} grows: {sizes:?}");
+        assert!(
+            fifth <= third + first / 2,
+            "flyball.{table} grows: {sizes:?}"
+        );
     }
     let settings: Vec<String> = sqlx::query_scalar(
         "select relname from pg_class where relnamespace = 'flyball'::regnamespace and reloptions @> '{autovacuum_vacuum_scale_factor=0}' order by 1",
@@ -570,5 +912,10 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
     .fetch_all(pool)
     .await
     .unwrap();
-    assert!(tables.iter().all(|table| settings.iter().any(|set| set == table)), "{settings:?}");
+    assert!(
+        tables
+            .iter()
+            .all(|table| settings.iter().any(|set| set == table)),
+        "{settings:?}"
+    );
 }

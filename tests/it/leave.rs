@@ -20,14 +20,29 @@ type Refusal = Option<(String, String)>;
 
 impl House {
     async fn new() -> Self {
-        let house = Self { database: database().await, tag: unique()[..8].to_owned() };
+        let house = Self {
+            database: database().await,
+            tag: unique()[..8].to_owned(),
+        };
         for role in ["web", "bank", "team", "member", "planner"] {
             let role = house.role(role);
             house.owner(&format!("create role {role}; grant {role} to flyball; grant usage on schema flyball to {role}")).await;
         }
-        let (team, member, planner) = (house.role("team"), house.role("member"), house.role("planner"));
-        house.owner(&format!("grant {team} to {member}; grant select on flyball.kind to {planner}")).await;
-        house.owner(&format!("grant select, insert, update, delete on flyball.cron to {planner}")).await;
+        let (team, member, planner) = (
+            house.role("team"),
+            house.role("member"),
+            house.role("planner"),
+        );
+        house
+            .owner(&format!(
+                "grant {team} to {member}; grant select on flyball.kind to {planner}"
+            ))
+            .await;
+        house
+            .owner(&format!(
+                "grant select, insert, update, delete on flyball.cron to {planner}"
+            ))
+            .await;
         house.owner("select flyball.register_kind('secret', false); select flyball.register_kind('notification')").await;
         house
     }
@@ -42,7 +57,11 @@ impl House {
 
     /// By the superuser, who alone makes roles and lets the owner of the schema become them.
     async fn owner(&self, sql: &str) {
-        self.database.superuser().execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await.unwrap();
+        self.database
+            .superuser()
+            .execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
+            .await
+            .unwrap();
     }
 
     /// Runs a statement as a role and keeps what it did, or answers why not.
@@ -50,22 +69,34 @@ impl House {
         let mut transaction = self.pool().begin().await.unwrap();
         if role != "owner" {
             let set = format!("set local role {}", self.role(role));
-            transaction.execute(sqlx::raw_sql(AssertSqlSafe(set))).await.unwrap();
+            transaction
+                .execute(sqlx::raw_sql(AssertSqlSafe(set)))
+                .await
+                .unwrap();
         }
-        match transaction.execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await {
+        match transaction
+            .execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
+            .await
+        {
             Ok(_) => {
                 transaction.commit().await.unwrap();
                 None
             }
             Err(error) => {
                 let error = error.into_database_error().unwrap();
-                Some((error.code().unwrap().into_owned(), error.message().to_owned()))
+                Some((
+                    error.code().unwrap().into_owned(),
+                    error.message().to_owned(),
+                ))
             }
         }
     }
 
     async fn text(&self, sql: &str) -> String {
-        sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(self.pool()).await.unwrap()
+        sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+            .fetch_one(self.pool())
+            .await
+            .unwrap()
     }
 }
 
@@ -90,7 +121,12 @@ const DOORS: [(&str, &str); 8] = [
 async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_roles_that_are_named() {
     let house = House::new().await;
     for (role, kinds) in [("bank", "{secret}"), ("team", "{reindex}")] {
-        house.owner(&format!("insert into flyball.producer values ('{}', '{kinds}')", house.role(role))).await;
+        house
+            .owner(&format!(
+                "insert into flyball.producer values ('{}', '{kinds}')",
+                house.role(role)
+            ))
+            .await;
     }
     for (door, sql) in DOORS {
         let is_cron = ["schedule", "cron"].contains(&door);
@@ -113,8 +149,15 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
                     Some((code, message)) => {
                         assert!(!may, "{door}, {role}, {kind}: {message}");
                         assert_eq!(code, "42501", "{message}");
-                        let told = format!("kind: \"{kind}\" is not public, and role \"{}\"", house.role(role));
-                        assert!(message.contains(&told) && message.contains("it may enqueue: http, notification"), "{message}");
+                        let told = format!(
+                            "kind: \"{kind}\" is not public, and role \"{}\"",
+                            house.role(role)
+                        );
+                        assert!(
+                            message.contains(&told)
+                                && message.contains("it may enqueue: http, notification"),
+                            "{message}"
+                        );
                     }
                 }
             }
@@ -125,7 +168,9 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
 #[tokio::test]
 async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_doors() {
     let house = House::new().await;
-    house.owner("select flyball.schedule('nightly', '@daily', 'reindex')").await;
+    house
+        .owner("select flyball.schedule('nightly', '@daily', 'reindex')")
+        .await;
     for sql in [
         "select flyball.enqueue_rows_as('', true, array['reindex'], array['{}'::jsonb], array['default'], array[''], array[1],
             array[null::timestamptz], array[10], array[null::text], array[null::float8], array[1::float8], array[null::text],
@@ -142,16 +187,29 @@ async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_do
         assert_eq!(code, "42501", "{sql}: {message}");
     }
     // Who may change schedules runs those that operators have made, and rewrites none of them.
-    assert_eq!(house.as_role("planner", "select flyball.run_schedule('nightly')").await, None);
-    let rewritten = house.as_role("planner", "update flyball.cron set args = '{\"source\": 1}'").await.unwrap();
-    assert!(rewritten.1.contains("\"reindex\" is not public"), "{rewritten:?}");
+    assert_eq!(
+        house
+            .as_role("planner", "select flyball.run_schedule('nightly')")
+            .await,
+        None
+    );
+    let rewritten = house
+        .as_role(
+            "planner",
+            "update flyball.cron set args = '{\"source\": 1}'",
+        )
+        .await
+        .unwrap();
+    assert!(
+        rewritten.1.contains("\"reindex\" is not public"),
+        "{rewritten:?}"
+    );
 }
 
 #[tokio::test]
 async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
     let house = House::new().await;
-    let bank =
-        "select flyball.enqueue('http', '{\"url\": \"https://bank.example/\"}', throttle => 'hooks', unique_key => 'invoice-1')";
+    let bank = "select flyball.enqueue('http', '{\"url\": \"https://bank.example/\"}', throttle => 'hooks', unique_key => 'invoice-1')";
     assert_eq!(house.as_role("bank", bank).await, None);
     let evil =
         "select flyball.enqueue('http', '{\"url\": \"https://evil.example/\"}', throttle => 'evil', unique_key => 'invoice-1',
@@ -160,14 +218,22 @@ async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
     assert_eq!(house.as_role("owner", evil).await, None);
 
     let jobs = house.text("select string_agg(args ->> 'url' || ' ' || throttle, ', ' order by id) from flyball.job").await;
-    assert_eq!(jobs, "https://bank.example/ hooks, https://evil.example/ evil, https://evil.example/ evil");
+    assert_eq!(
+        jobs,
+        "https://bank.example/ hooks, https://evil.example/ evil, https://evil.example/ evil"
+    );
     // Its own it does replace, and its own stands in its way.
     assert_eq!(house.as_role("web", evil).await, None);
     assert_eq!(house.as_role("bank", bank).await, None);
-    assert_eq!(house.text("select count(*)::text from flyball.job").await, "3");
+    assert_eq!(
+        house.text("select count(*)::text from flyball.job").await,
+        "3"
+    );
 
     // A schedule's key is nobody's but the schedule's, whoever asks.
-    house.owner("select flyball.schedule('nightly', '@daily', 'http')").await;
+    house
+        .owner("select flyball.schedule('nightly', '@daily', 'http')")
+        .await;
     for role in ["web", "planner", "owner"] {
         for door in [
             "select flyball.enqueue('http', unique_key => 'cron:nightly', replace => true)",
@@ -175,36 +241,75 @@ async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
         ] {
             let (code, message) = house.as_role(role, door).await.unwrap();
             assert_eq!(code, "22023");
-            assert!(message.contains("unique_key: begins with \"cron:\", which is kept for the jobs of schedules"), "{message}");
+            assert!(
+                message.contains(
+                    "unique_key: begins with \"cron:\", which is kept for the jobs of schedules"
+                ),
+                "{message}"
+            );
         }
     }
     let queue = Queue::new(house.pool().clone());
-    let taken = queue.enqueue(&[NewJob { unique_key: Some("cron:nightly".into()), ..NewJob::new("http", json!({})) }]).await;
-    assert!(taken.unwrap_err().to_string().contains("kept for the jobs of schedules"));
+    let taken = queue
+        .enqueue(&[NewJob {
+            unique_key: Some("cron:nightly".into()),
+            ..NewJob::new("http", json!({}))
+        }])
+        .await;
+    assert!(
+        taken
+            .unwrap_err()
+            .to_string()
+            .contains("kept for the jobs of schedules")
+    );
     let ran = |row: sqlx::postgres::PgRow| row.get::<bool, _>("duplicate");
     let run = "select * from flyball.run_schedule('nightly')";
-    assert!(!ran(sqlx::query(run).fetch_one(house.pool()).await.unwrap()));
-    assert!(ran(sqlx::query(run).fetch_one(house.pool()).await.unwrap()), "the schedule's own job stands in its way");
+    assert!(!ran(sqlx::query(run)
+        .fetch_one(house.pool())
+        .await
+        .unwrap()));
+    assert!(
+        ran(sqlx::query(run).fetch_one(house.pool()).await.unwrap()),
+        "the schedule's own job stands in its way"
+    );
 }
 
 #[tokio::test]
 async fn roles_and_tokens_of_one_tenant_share_their_unique_keys() {
     let house = House::new().await;
     for role in ["web", "team"] {
-        house.owner(&format!("insert into flyball.producer (role, tenant) values ('{}', 'shop')", house.role(role))).await;
+        house
+            .owner(&format!(
+                "insert into flyball.producer (role, tenant) values ('{}', 'shop')",
+                house.role(role)
+            ))
+            .await;
     }
     let job = "select flyball.enqueue('http', unique_key => 'order-7')";
     for role in ["web", "member", "bank"] {
         assert_eq!(house.as_role(role, job).await, None);
     }
     let queue = Queue::new(house.pool().clone());
-    let job = NewJob { unique_key: Some("order-7".into()), ..NewJob::new("http", json!({})) };
+    let job = NewJob {
+        unique_key: Some("order-7".into()),
+        ..NewJob::new("http", json!({}))
+    };
     let mut duplicates = Vec::new();
     for owner in ["tenant:shop", "tenant:other", "token:web", ""] {
-        duplicates.push(queue.enqueue_for(owner, std::slice::from_ref(&job)).await.unwrap()[0].duplicate);
+        duplicates.push(
+            queue
+                .enqueue_for(owner, std::slice::from_ref(&job))
+                .await
+                .unwrap()[0]
+                .duplicate,
+        );
     }
     assert_eq!(duplicates, [true, false, false, false]);
-    assert_eq!(house.text("select count(*)::text from flyball.job").await, "5", "shop's, bank's, and three others'");
+    assert_eq!(
+        house.text("select count(*)::text from flyball.job").await,
+        "5",
+        "shop's, bank's, and three others'"
+    );
 }
 
 #[tokio::test]
@@ -214,15 +319,24 @@ async fn keys_that_were_taken_before_they_had_owners_still_keep_work_from_being_
     let found = "select flyball.enqueue('http', unique_key => 'old')";
     assert_eq!(house.as_role("web", found).await, None);
     assert_eq!(house.as_role("owner", found).await, None);
-    assert_eq!(house.text("select count(*)::text from flyball.job").await, "1");
+    assert_eq!(
+        house.text("select count(*)::text from flyball.job").await,
+        "1"
+    );
     // Who replaces takes nobody's place, and loses nothing of what he sends.
     let replaced = "select flyball.enqueue('http', '{\"mine\": 1}', unique_key => 'old', replace => true, run_at => now() + interval '1 hour')";
     assert_eq!(house.as_role("web", replaced).await, None);
-    assert_eq!(house.text("select string_agg(args::text, ' ' order by id) from flyball.job").await, r#"{} {"mine": 1}"#);
+    assert_eq!(
+        house
+            .text("select string_agg(args::text, ' ' order by id) from flyball.job")
+            .await,
+        r#"{} {"mine": 1}"#
+    );
 }
 
 #[tokio::test]
-async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_and_every_door_refuses_more() {
+async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_and_every_door_refuses_more()
+ {
     let house = House::new().await;
     let cases: [&[(&str, &str)]; 12] = [
         &[("rps", "10")],
@@ -240,8 +354,10 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
     ];
     let queue = Queue::new(house.pool().clone());
     for (at, fields) in cases.iter().enumerate() {
-        let raw: BTreeMap<String, String> =
-            fields.iter().map(|(field, text)| ((*field).to_owned(), (*text).to_owned())).collect();
+        let raw: BTreeMap<String, String> = fields
+            .iter()
+            .map(|(field, text)| ((*field).to_owned(), (*text).to_owned()))
+            .collect();
         let name = format!("t{at}");
         sqlx::query("insert into flyball.knobs (throttle, fields) values ($1, $2)")
             .bind(&name)
@@ -249,48 +365,112 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
             .execute(house.pool())
             .await
             .unwrap();
-        let most: f64 = sqlx::query_scalar("select flyball.max_cost($1)").bind(&name).fetch_one(house.pool()).await.unwrap();
+        let most: f64 = sqlx::query_scalar("select flyball.max_cost($1)")
+            .bind(&name)
+            .fetch_one(house.pool())
+            .await
+            .unwrap();
         assert_eq!(most, Knobs::read(&raw).0.max_cost(), "{fields:?}");
         if most >= 1e9 {
             continue;
         }
         let (fits, beyond) = (most, most * 1.01);
-        let sentence = format!("cost: is {beyond}; throttle {name} takes jobs of at most {most} tokens (its knob max_cost)");
+        let sentence = format!(
+            "cost: is {beyond}; throttle {name} takes jobs of at most {most} tokens (its knob max_cost)"
+        );
         for door in [
             format!("select flyball.enqueue('http', throttle => '{name}', cost => COST)"),
-            format!(r#"select flyball.enqueue_many('[{{"kind": "http", "throttle": "{name}", "cost": COST}}]')"#),
-            format!("select flyball.schedule('s', '@daily', 'http', throttle => '{name}', cost => COST)"),
+            format!(
+                r#"select flyball.enqueue_many('[{{"kind": "http", "throttle": "{name}", "cost": COST}}]')"#
+            ),
+            format!(
+                "select flyball.schedule('s', '@daily', 'http', throttle => '{name}', cost => COST)"
+            ),
         ] {
-            assert_eq!(house.as_role("owner", &door.replace("COST", &fits.to_string())).await, None, "{door}");
-            let (code, message) = house.as_role("owner", &door.replace("COST", &beyond.to_string())).await.unwrap();
+            assert_eq!(
+                house
+                    .as_role("owner", &door.replace("COST", &fits.to_string()))
+                    .await,
+                None,
+                "{door}"
+            );
+            let (code, message) = house
+                .as_role("owner", &door.replace("COST", &beyond.to_string()))
+                .await
+                .unwrap();
             assert_eq!(code, "22023");
             assert!(message.ends_with(&sentence), "{message}\n{sentence}");
         }
-        let job = NewJob { throttle: name.clone(), cost: beyond, ..NewJob::new("http", json!({})) };
-        let refused = queue.enqueue(&[job.clone(), job]).await.unwrap_err().to_string();
+        let job = NewJob {
+            throttle: name.clone(),
+            cost: beyond,
+            ..NewJob::new("http", json!({}))
+        };
+        let refused = queue
+            .enqueue(&[job.clone(), job])
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(refused.contains(&sentence), "{refused}");
     }
-    let unknown =
-        house.as_role("web", "select flyball.enqueue('http', throttle => 'mail', key => 'x', cost => 1e9)").await.unwrap();
+    let unknown = house
+        .as_role(
+            "web",
+            "select flyball.enqueue('http', throttle => 'mail', key => 'x', cost => 1e9)",
+        )
+        .await
+        .unwrap();
     assert!(unknown.1.contains("at most 1000 tokens"), "{unknown:?}");
 }
 
 #[tokio::test]
 async fn times_in_json_are_times_and_kinds_have_names() {
     let house = House::new().await;
-    let many = |run_at: &str| format!(r#"select flyball.enqueue_many('[{{"kind": "http", "run_at": "{run_at}"}}]')"#);
-    for word in ["yesterday", "now", "tomorrow", "infinity", "epoch", "2026-11-20", "20261120T140000Z", "allballs", ""] {
-        let (code, message) = house.as_role("web", &many(word)).await.unwrap_or_else(|| panic!("{word} went in"));
-        let told = format!("enqueue_many: jobs[0].run_at: \"{word}\" is not a time; write it like 2026-11-20T14:00:00Z");
+    let many = |run_at: &str| {
+        format!(r#"select flyball.enqueue_many('[{{"kind": "http", "run_at": "{run_at}"}}]')"#)
+    };
+    for word in [
+        "yesterday",
+        "now",
+        "tomorrow",
+        "infinity",
+        "epoch",
+        "2026-11-20",
+        "20261120T140000Z",
+        "allballs",
+        "",
+    ] {
+        let (code, message) = house
+            .as_role("web", &many(word))
+            .await
+            .unwrap_or_else(|| panic!("{word} went in"));
+        let told = format!(
+            "enqueue_many: jobs[0].run_at: \"{word}\" is not a time; write it like 2026-11-20T14:00:00Z"
+        );
         assert_eq!((code.as_str(), message), ("22023", told));
     }
-    for time in ["2026-11-20T14:00:00Z", "2026-11-20 14:00:00.123456+00", "2026-11-20T14:00:00+01:00", "2026-11-20T14:00"] {
+    for time in [
+        "2026-11-20T14:00:00Z",
+        "2026-11-20 14:00:00.123456+00",
+        "2026-11-20T14:00:00+01:00",
+        "2026-11-20T14:00",
+    ] {
         assert_eq!(house.as_role("web", &many(time)).await, None, "{time}");
     }
-    for (name, told) in [("null", "must not be null"), ("''", "must not be empty"), ("repeat('x', 129)", "is 129 bytes long")] {
-        let (code, message) = house.as_role("owner", &format!("select flyball.register_kind({name})")).await.unwrap();
+    for (name, told) in [
+        ("null", "must not be null"),
+        ("''", "must not be empty"),
+        ("repeat('x', 129)", "is 129 bytes long"),
+    ] {
+        let (code, message) = house
+            .as_role("owner", &format!("select flyball.register_kind({name})"))
+            .await
+            .unwrap();
         assert_eq!(code, "22023");
-        assert!(message.starts_with(&format!("register_kind: name: {told}")), "{message}");
+        assert!(
+            message.starts_with(&format!("register_kind: name: {told}")),
+            "{message}"
+        );
     }
     // What a process says of a kind holds until one says otherwise; who says nothing changes nothing.
     let public = "select public::text from flyball.kind where name = 'secret'";
@@ -298,12 +478,18 @@ async fn times_in_json_are_times_and_kinds_have_names() {
     assert_eq!(house.text(public).await, "false");
     let queue = Queue::new(house.pool().clone());
     queue
-        .declare_kinds(&[("secret".to_owned(), true), ("reindex".to_owned(), false), ("fresh".to_owned(), false)])
+        .declare_kinds(&[
+            ("secret".to_owned(), true),
+            ("reindex".to_owned(), false),
+            ("fresh".to_owned(), false),
+        ])
         .await
         .unwrap();
     assert_eq!(house.text(public).await, "true");
     assert_eq!(
-        house.text("select string_agg(name, ' ' order by name) from flyball.kind where not public").await,
+        house
+            .text("select string_agg(name, ' ' order by name) from flyball.kind where not public")
+            .await,
         "fresh reindex"
     );
 }
@@ -312,5 +498,8 @@ async fn times_in_json_are_times_and_kinds_have_names() {
 fn of_the_built_in_kinds_only_what_reaches_further_than_its_producer_is_not_public() {
     let kinds = flyball::app::built_in_kinds(&flyball::config::Settings::defaults(), None).unwrap();
     let public = |kind: &str| kinds.get(kind).unwrap().public();
-    assert_eq!([public("http"), public("notification"), public("reindex")], [true, true, false]);
+    assert_eq!(
+        [public("http"), public("notification"), public("reindex")],
+        [true, true, false]
+    );
 }

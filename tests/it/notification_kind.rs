@@ -42,31 +42,55 @@ async fn house(accounts: usize, keys: &str, options: Options) -> House {
         secret.display().to_string(),
     );
     for n in 1..=accounts {
-        text.push_str(&format!("[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n", sid(n)));
+        text.push_str(&format!(
+            "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
+            sid(n)
+        ));
     }
     let file = folder.path().join("flyball.toml");
     std::fs::write(&file, text).unwrap();
     let database = database().await;
-    let mut settings = Settings::load(Some(&file), &Default::default()).unwrap_or_else(|error| panic!("{error}"));
+    let mut settings =
+        Settings::load(Some(&file), &Default::default()).unwrap_or_else(|error| panic!("{error}"));
     settings.database_url = database.url().to_owned();
     settings.redis_url = stack().await.redis_url.clone();
     settings.redis_prefix = redis_prefix();
     settings.knobs_dir = String::new();
     settings.concurrency = 32;
-    let roles = Roles { api: false, runner: true, governor: false };
-    let app = App::start(&settings, roles, Kinds::default()).await.unwrap_or_else(|error| panic!("{error:#}"));
-    House { app, prefix: settings.redis_prefix, fake, database }
+    let roles = Roles {
+        api: false,
+        runner: true,
+        governor: false,
+    };
+    let app = App::start(&settings, roles, Kinds::default())
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    House {
+        app,
+        prefix: settings.redis_prefix,
+        fake,
+        database,
+    }
 }
 
 impl House {
     async fn send(&self, many: usize, more: Value) -> Vec<i64> {
         let job = |n: usize| {
             let mut args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "template": "hello {{ n }}", "data": {"n": n}});
-            args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            args.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
             NewJob::new("notification", args).throttle("sms")
         };
         let jobs: Vec<NewJob> = (0..many).map(job).collect();
-        self.app.queue.enqueue(&jobs).await.unwrap().into_iter().map(|made| made.id).collect()
+        self.app
+            .queue
+            .enqueue(&jobs)
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|made| made.id)
+            .collect()
     }
 
     async fn in_state(&self, state: &str) -> i64 {
@@ -79,19 +103,31 @@ impl House {
 
     async fn all(&self, state: &str, many: i64) {
         let what = format!("{many} messages {state}");
-        eventually(&what, SOON, || async { (self.in_state(state).await == many).then_some(()) }).await;
+        eventually(&what, SOON, || async {
+            (self.in_state(state).await == many).then_some(())
+        })
+        .await;
     }
 
     async fn job_state(&self, id: i64) -> Option<State> {
-        self.app.queue.get(id).await.unwrap().map(|detail| detail.summary.state)
+        self.app
+            .queue
+            .get(id)
+            .await
+            .unwrap()
+            .map(|detail| detail.summary.state)
     }
 
     async fn changes(&self) -> Vec<(String, String)> {
-        let rows = sqlx::query("select account, to_state from flyball.account_event where pool = 'sms' order by id")
-            .fetch_all(self.database.pool())
-            .await
-            .unwrap();
-        rows.iter().map(|row| (row.get("account"), row.get("to_state"))).collect()
+        let rows = sqlx::query(
+            "select account, to_state from flyball.account_event where pool = 'sms' order by id",
+        )
+        .fetch_all(self.database.pool())
+        .await
+        .unwrap();
+        rows.iter()
+            .map(|row| (row.get("account"), row.get("to_state")))
+            .collect()
     }
 }
 
@@ -104,21 +140,41 @@ async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
     settings.redis_prefix = house.prefix.clone();
     settings.knobs_dir = String::new();
     settings.concurrency = 32;
-    let roles = Roles { api: false, runner: true, governor: false };
-    let poor = App::start(&settings, roles, Kinds::default()).await.unwrap_or_else(|error| panic!("{error:#}"));
+    let roles = Roles {
+        api: false,
+        runner: true,
+        governor: false,
+    };
+    let poor = App::start(&settings, roles, Kinds::default())
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}"));
 
     house.send(400, json!({})).await;
     house.all("sent", 400).await;
 
     let count = async |sql: &str| -> i64 {
-        sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned())).fetch_one(house.database.pool()).await.unwrap()
+        sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned()))
+            .fetch_one(house.database.pool())
+            .await
+            .unwrap()
     };
     assert_eq!(count("select count(*) from flyball.dead").await, 0);
-    assert_eq!(count("select count(*) from flyball.attempt where outcome in ('failed', 'dead')").await, 0);
-    assert_eq!((house.fake.totals(&sid(1)).accepted + house.fake.totals(&sid(2)).accepted), 400);
+    assert_eq!(
+        count("select count(*) from flyball.attempt where outcome in ('failed', 'dead')").await,
+        0
+    );
+    assert_eq!(
+        (house.fake.totals(&sid(1)).accepted + house.fake.totals(&sid(2)).accepted),
+        400
+    );
     // Both are told apart.
     let differences = differences(&house.app.queue.serving().await.unwrap());
-    assert!(differences.iter().any(|said| said.starts_with("1 of 2 workers serve channel sms;")), "{differences:?}");
+    assert!(
+        differences
+            .iter()
+            .any(|said| said.starts_with("1 of 2 workers serve channel sms;")),
+        "{differences:?}"
+    );
     poor.stop().await;
     house.app.stop().await;
 }
@@ -131,26 +187,53 @@ async fn a_message_that_nobody_serves_waits_and_says_what_is_missing() {
     settings.redis_url = stack().await.redis_url.clone();
     settings.redis_prefix = redis_prefix();
     settings.knobs_dir = String::new();
-    let roles = Roles { api: false, runner: true, governor: false };
-    let app = App::start(&settings, roles, Kinds::default()).await.unwrap_or_else(|error| panic!("{error:#}"));
+    let roles = Roles {
+        api: false,
+        runner: true,
+        governor: false,
+    };
+    let app = App::start(&settings, roles, Kinds::default())
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}"));
     let args = json!({"channel": "sms", "to": "+15550001", "body": "hello"});
     let signed = json!({"url": "http://127.0.0.1:9/", "secret": "acme"});
     let fields = [("rps".to_owned(), Some("100".to_owned()))].into();
-    let change = Change { fields, create: true, by: "test".into(), ..Change::default() };
-    app.throttles.set(&Name::new("any").unwrap(), &change).await.unwrap();
-    let jobs = [NewJob::new("notification", args).throttle("any"), NewJob::new("http", signed).throttle("any")];
-    let ids: Vec<i64> = app.queue.enqueue(&jobs).await.unwrap().into_iter().map(|made| made.id).collect();
+    let change = Change {
+        fields,
+        create: true,
+        by: "test".into(),
+        ..Change::default()
+    };
+    app.throttles
+        .set(&Name::new("any").unwrap(), &change)
+        .await
+        .unwrap();
+    let jobs = [
+        NewJob::new("notification", args).throttle("any"),
+        NewJob::new("http", signed).throttle("any"),
+    ];
+    let ids: Vec<i64> = app
+        .queue
+        .enqueue(&jobs)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|made| made.id)
+        .collect();
 
-    for (id, missing) in
-        ids.into_iter().zip(["no live worker serves channel sms; add [pools.<name>]", "no live worker serves secret ACME;"])
-    {
+    for (id, missing) in ids.into_iter().zip([
+        "no live worker serves channel sms; add [pools.<name>]",
+        "no live worker serves secret ACME;",
+    ]) {
         let waiting = eventually("the job came to the worker", SOON, || async {
             let detail = app.queue.get(id).await.unwrap().unwrap();
             (detail.summary.state == State::Scheduled).then_some(detail)
         })
         .await;
         assert_eq!(waiting.summary.attempt, 0);
-        let why = why_job_waits(&app.queue, &*app.throttles, &waiting).await.unwrap();
+        let why = why_job_waits(&app.queue, &*app.throttles, &waiting)
+            .await
+            .unwrap();
         assert!(why.reason.starts_with(missing), "{}", why.reason);
     }
     app.stop().await;
@@ -158,17 +241,45 @@ async fn a_message_that_nobody_serves_waits_and_says_what_is_missing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_it_twice() {
-    let house = house(5, "", Options { tells_delay: true, ..Options::default() }).await;
-    house.fake.set_quota(&sid(1), Some(Quota { limit: 1.0, window: Duration::from_secs(3600) }));
+    let house = house(
+        5,
+        "",
+        Options {
+            tells_delay: true,
+            ..Options::default()
+        },
+    )
+    .await;
+    house.fake.set_quota(
+        &sid(1),
+        Some(Quota {
+            limit: 1.0,
+            window: Duration::from_secs(3600),
+        }),
+    );
     house.fake.suspend(&sid(2), true);
 
     house.send(400, json!({})).await;
     house.all("sent", 400).await;
 
-    let received: Vec<String> = (1..=5).flat_map(|n| house.fake.received(&sid(n))).map(|received| received.to).collect();
-    assert_eq!((received.len(), received.iter().collect::<BTreeSet<_>>().len()), (400, 400));
+    let received: Vec<String> = (1..=5)
+        .flat_map(|n| house.fake.received(&sid(n)))
+        .map(|received| received.to)
+        .collect();
+    assert_eq!(
+        (
+            received.len(),
+            received.iter().collect::<BTreeSet<_>>().len()
+        ),
+        (400, 400)
+    );
     assert_eq!(house.fake.totals(&sid(2)).accepted, 0);
-    assert!(house.changes().await.contains(&("account_2".to_owned(), "open".to_owned())));
+    assert!(
+        house
+            .changes()
+            .await
+            .contains(&("account_2".to_owned(), "open".to_owned()))
+    );
     let moved: i64 = sqlx::query_scalar(
         "select count(*) from flyball.delivery_attempt where outcome = 'account_failure' and account = 'account_2'",
     )
@@ -181,32 +292,48 @@ async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_again_when_one_is_back() {
-    let house = house(2, "requeue_on_recovery = true\nbreaker_cooldown_s = 2", Options::default()).await;
+async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_again_when_one_is_back()
+{
+    let house = house(
+        2,
+        "requeue_on_recovery = true\nbreaker_cooldown_s = 2",
+        Options::default(),
+    )
+    .await;
     (1..=2).for_each(|n| house.fake.suspend(&sid(n), true));
 
     let short = house.send(20, json!({"valid_for_s": 6})).await;
     let long = house.send(5, json!({"valid_for_s": 600})).await;
     for id in &short {
-        eventually("a dead letter", SOON, || async { (house.job_state(*id).await == Some(State::Dead)).then_some(()) }).await;
+        eventually("a dead letter", SOON, || async {
+            (house.job_state(*id).await == Some(State::Dead)).then_some(())
+        })
+        .await;
     }
     // Nothing has spun meanwhile: each account was tried by those that were under way first, and then once after each cooldown.
     let requests = house.fake.totals_of_all().requests;
     assert!(requests < 150, "{requests} requests");
-    let reason: String = sqlx::query_scalar("select reason from flyball.notification where job_id = $1")
-        .bind(short[0])
-        .fetch_one(house.database.pool())
-        .await
-        .unwrap();
+    let reason: String =
+        sqlx::query_scalar("select reason from flyball.notification where job_id = $1")
+            .bind(short[0])
+            .fetch_one(house.database.pool())
+            .await
+            .unwrap();
     assert!(reason.contains("no account"), "{reason}");
     for id in &long {
-        assert!(!matches!(house.job_state(*id).await, Some(State::Dead | State::Completed)));
+        assert!(!matches!(
+            house.job_state(*id).await,
+            Some(State::Dead | State::Completed)
+        ));
     }
 
     (1..=2).for_each(|n| house.fake.suspend(&sid(n), false));
     for id in short.iter().chain(&long) {
         let what = format!("the end of {id}");
-        eventually(&what, SOON, || async { (house.job_state(*id).await == Some(State::Completed)).then_some(()) }).await;
+        eventually(&what, SOON, || async {
+            (house.job_state(*id).await == Some(State::Completed)).then_some(())
+        })
+        .await;
     }
     assert_eq!(house.in_state("sent").await, 25);
     assert_eq!(house.fake.totals_of_all().accepted, 25);
@@ -216,9 +343,18 @@ async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_agai
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_letter() {
     let house = house(1, "", Options::default()).await;
-    house.fake.fail(&sid(1), Fault::Throttle { whom: Whom::Sender, delay: Some(Duration::from_secs(2)) });
+    house.fake.fail(
+        &sid(1),
+        Fault::Throttle {
+            whom: Whom::Sender,
+            delay: Some(Duration::from_secs(2)),
+        },
+    );
     house.send(1, json!({})).await;
-    eventually("an attempt", SOON, || async { (house.fake.totals(&sid(1)).requests >= 1).then_some(()) }).await;
+    eventually("an attempt", SOON, || async {
+        (house.fake.totals(&sid(1)).requests >= 1).then_some(())
+    })
+    .await;
     house.fake.heal(&sid(1));
     house.fake.fail(&sid(1), Fault::PermanentRecipient);
     let wrong = house.send(1, json!({"to": "+15550199"})).await;
@@ -235,13 +371,34 @@ async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_lett
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_attempt() {
-    let house = house(21, "", Options { tells_delay: true, ..Options::default() }).await;
-    let busy = Fault::Throttle { whom: Whom::Account, delay: Some(Duration::from_secs(1)) };
+    let house = house(
+        21,
+        "",
+        Options {
+            tells_delay: true,
+            ..Options::default()
+        },
+    )
+    .await;
+    let busy = Fault::Throttle {
+        whom: Whom::Account,
+        delay: Some(Duration::from_secs(1)),
+    };
     (1..=21).for_each(|n| house.fake.fail(&sid(n), busy.clone()));
     let args = json!({"channel": "sms", "to": "+15550100", "body": "hello"});
     // A job with one attempt would be dead if being asked to slow down were a failure of its own.
-    house.app.queue.enqueue(&[NewJob::new("notification", args).throttle("sms").max_attempts(1)]).await.unwrap();
-    eventually("twenty refusals", SOON, || async { (house.fake.totals_of_all().requests >= 20).then_some(()) }).await;
+    house
+        .app
+        .queue
+        .enqueue(&[NewJob::new("notification", args)
+            .throttle("sms")
+            .max_attempts(1)])
+        .await
+        .unwrap();
+    eventually("twenty refusals", SOON, || async {
+        (house.fake.totals_of_all().requests >= 20).then_some(())
+    })
+    .await;
     (1..=21).for_each(|n| house.fake.heal(&sid(n)));
 
     house.all("sent", 1).await;
@@ -252,22 +409,42 @@ async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_atte
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_says() {
-    let house = house(1, "timeout_s = 1\nbreaker_failures = 1000", Options::default()).await;
+    let house = house(
+        1,
+        "timeout_s = 1\nbreaker_failures = 1000",
+        Options::default(),
+    )
+    .await;
     house.fake.fail(&sid(1), Fault::ResetAfterWrite);
     let held = house.send(1, json!({"on_ambiguous": "dead"})).await;
-    eventually("a dead letter", SOON, || async { (house.job_state(held[0]).await == Some(State::Dead)).then_some(()) }).await;
+    eventually("a dead letter", SOON, || async {
+        (house.job_state(held[0]).await == Some(State::Dead)).then_some(())
+    })
+    .await;
     assert_eq!(house.fake.totals(&sid(1)).accepted, 1);
 
     let again = house.send(1, json!({"on_ambiguous": "retry"})).await;
-    eventually("an ambiguous attempt", SOON, || async { (house.fake.totals(&sid(1)).accepted >= 2).then_some(()) }).await;
+    eventually("an ambiguous attempt", SOON, || async {
+        (house.fake.totals(&sid(1)).accepted >= 2).then_some(())
+    })
+    .await;
     house.fake.heal(&sid(1));
-    eventually("the end", SOON, || async { (house.job_state(again[0]).await == Some(State::Completed)).then_some(()) }).await;
-    let outcomes: Vec<String> = sqlx::query_scalar("select outcome from flyball.delivery_attempt where job_id = $1 order by at")
-        .bind(again[0])
-        .fetch_all(house.database.pool())
-        .await
-        .unwrap();
-    assert_eq!((outcomes[0].as_str(), outcomes.last().map(String::as_str)), ("ambiguous", Some("accepted")), "{outcomes:?}");
+    eventually("the end", SOON, || async {
+        (house.job_state(again[0]).await == Some(State::Completed)).then_some(())
+    })
+    .await;
+    let outcomes: Vec<String> = sqlx::query_scalar(
+        "select outcome from flyball.delivery_attempt where job_id = $1 order by at",
+    )
+    .bind(again[0])
+    .fetch_all(house.database.pool())
+    .await
+    .unwrap();
+    assert_eq!(
+        (outcomes[0].as_str(), outcomes.last().map(String::as_str)),
+        ("ambiguous", Some("accepted")),
+        "{outcomes:?}"
+    );
     house.app.stop().await;
 }
 
@@ -275,12 +452,18 @@ async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_say
 async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
     let house = house(2, "breaker_failures = 2", Options::default()).await;
     (1..=2).for_each(|n| house.fake.fail(&sid(n), Fault::Hang));
-    let args = json!({"channel": "sms", "to": "+15550100", "body": "hello", "on_ambiguous": "dead"});
-    let job = NewJob::new("notification", args).throttle("sms").timeout(Duration::from_secs(1));
+    let args =
+        json!({"channel": "sms", "to": "+15550100", "body": "hello", "on_ambiguous": "dead"});
+    let job = NewJob::new("notification", args)
+        .throttle("sms")
+        .timeout(Duration::from_secs(1));
     let jobs: Vec<NewJob> = vec![job; 4];
     let made = house.app.queue.enqueue(&jobs).await.unwrap();
     for made in &made {
-        eventually("a dead letter", SOON, || async { (house.job_state(made.id).await == Some(State::Dead)).then_some(()) }).await;
+        eventually("a dead letter", SOON, || async {
+            (house.job_state(made.id).await == Some(State::Dead)).then_some(())
+        })
+        .await;
     }
 
     // Nobody can know whether it was sent, so it is sent once; and who waits a second has not seen an account fail that may take ten.
@@ -291,23 +474,45 @@ async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
-    let alerts = Fake::start(Speaks::Webhook, Options::default()).await.unwrap();
+    let alerts = Fake::start(Speaks::Webhook, Options::default())
+        .await
+        .unwrap();
     let url = format!("{}/alerts", alerts.url());
-    let house = house(2, &format!("alert_url = {url:?}\nbreaker_cooldown_s = 1"), Options::default()).await;
-    house.app.throttles.set(&"default".parse().unwrap(), &every()).await.unwrap();
+    let house = house(
+        2,
+        &format!("alert_url = {url:?}\nbreaker_cooldown_s = 1"),
+        Options::default(),
+    )
+    .await;
+    house
+        .app
+        .throttles
+        .set(&"default".parse().unwrap(), &every())
+        .await
+        .unwrap();
     house.fake.suspend(&sid(1), true);
     house.send(10, json!({})).await;
     house.all("sent", 10).await;
-    eventually("an alert", SOON, || async { (alerts.totals_of_all().accepted >= 1).then_some(()) }).await;
+    eventually("an alert", SOON, || async {
+        (alerts.totals_of_all().accepted >= 1).then_some(())
+    })
+    .await;
     let (_, _, body) = alerts.last().unwrap();
     let body: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!((&body["data"]["pool"], &body["data"]["account"]), (&json!("sms"), &json!("account_1")));
+    assert_eq!(
+        (&body["data"]["pool"], &body["data"]["account"]),
+        (&json!("sms"), &json!("account_1"))
+    );
     house.fake.suspend(&sid(1), false);
     // A probe needs a message to be one.
     eventually("a closed breaker", SOON, || async {
         house.send(2, json!({})).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        house.changes().await.contains(&("account_1".to_owned(), "closed".to_owned())).then_some(())
+        house
+            .changes()
+            .await
+            .contains(&("account_1".to_owned(), "closed".to_owned()))
+            .then_some(())
     })
     .await;
     house.app.stop().await;
@@ -315,5 +520,10 @@ async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
 
 fn every() -> flyball::throttle::Change {
     let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
-    flyball::throttle::Change { fields, create: true, by: "test".to_owned(), ..Default::default() }
+    flyball::throttle::Change {
+        fields,
+        create: true,
+        by: "test".to_owned(),
+        ..Default::default()
+    }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{NewJob, Queue, RetryAnswer, State};
 use flyball::notify::record::NO_ACCOUNT;
-use flyball::notify::{Asked, Attempt, Begun, Deliveries, DeliveryState, Met, Notice, Written, recipient};
+use flyball::notify::{
+    Asked, Attempt, Begun, Deliveries, DeliveryState, Met, Notice, Written, recipient,
+};
 use flyball::providers::{Channel, Event, Happened, Recipient};
 use futures_util::future::join_all;
 use jiff::Timestamp;
@@ -18,7 +20,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 async fn store() -> (Database, Queue, Deliveries) {
     let database = database().await;
-    let queue = Queue::connect(database.url(), 6, Duration::from_secs(20)).await.unwrap();
+    let queue = Queue::connect(database.url(), 6, Duration::from_secs(20))
+        .await
+        .unwrap();
     let deliveries = Deliveries::new(queue.pool.clone());
     (database, queue, deliveries)
 }
@@ -79,24 +83,49 @@ fn event(event_id: &str, job_id: i64, happened: Happened, recipient: Option<&str
 }
 
 fn notice(events: Vec<Event>) -> Notice {
-    Notice { pool: "mail".into(), account: "a1".into(), channel: Channel::Email, events }
+    Notice {
+        pool: "mail".into(),
+        account: "a1".into(),
+        channel: Channel::Email,
+        events,
+    }
 }
 
 async fn told(deliveries: &Deliveries, events: Vec<Event>) -> u64 {
-    deliveries.tell(notice(events)).await.unwrap().iter().map(|(_, count)| count).sum()
+    deliveries
+        .tell(notice(events))
+        .await
+        .unwrap()
+        .iter()
+        .map(|(_, count)| count)
+        .sum()
 }
 
 async fn begun(deliveries: &Deliveries, job_id: i64, to: &str) -> Begun {
-    deliveries.begin(Asked { job_id, channel: Channel::Email, recipient: mail(to) }).await.unwrap()
+    deliveries
+        .begin(Asked {
+            job_id,
+            channel: Channel::Email,
+            recipient: mail(to),
+        })
+        .await
+        .unwrap()
 }
 
 async fn seen(database: &Database, job_id: i64) -> (String, String, i32, Value) {
-    let row = sqlx::query("select state, reason, tries, attempts from flyball.notification where job_id = $1")
-        .bind(job_id)
-        .fetch_one(database.pool())
-        .await
-        .unwrap();
-    (row.get("state"), row.get("reason"), row.get("tries"), row.get("attempts"))
+    let row = sqlx::query(
+        "select state, reason, tries, attempts from flyball.notification where job_id = $1",
+    )
+    .bind(job_id)
+    .fetch_one(database.pool())
+    .await
+    .unwrap();
+    (
+        row.get("state"),
+        row.get("reason"),
+        row.get("tries"),
+        row.get("attempts"),
+    )
 }
 
 async fn state(database: &Database, job_id: i64) -> String {
@@ -115,12 +144,20 @@ async fn tally(database: &Database) -> (i64, i64, i64, i64, i64) {
 }
 
 async fn run(database: &Database, sql: &str) {
-    database.pool().execute(AssertSqlSafe(sql.to_owned())).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    database
+        .pool()
+        .execute(AssertSqlSafe(sql.to_owned()))
+        .await
+        .unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
 /// Everything that was enqueued was enqueued `ago` earlier.
 async fn grow_older(database: &Database, ago: &str) {
-    run(database, &format!("update flyball.job set created_at = created_at - interval '{ago}'")).await;
+    run(
+        database,
+        &format!("update flyball.job set created_at = created_at - interval '{ago}'"),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -136,7 +173,11 @@ async fn every_statement_of_the_record_can_be_prepared_on_the_migrated_schema() 
 
 /// The digest under which a recipient is kept, by its digest without the key.
 async fn keyed(database: &Database, known: Vec<u8>) -> Vec<u8> {
-    sqlx::query_scalar("select flyball.keyed_digest($1)").bind(known).fetch_one(database.pool()).await.unwrap()
+    sqlx::query_scalar("select flyball.keyed_digest($1)")
+        .bind(known)
+        .fetch_one(database.pool())
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
@@ -200,9 +241,14 @@ async fn what_sql_can_read_is_the_same_recipient_there_and_the_rest_it_refuses()
                 continue;
             };
             read += 1;
-            let recipient = Recipient::parse(channel, to).unwrap_or_else(|message| panic!("{word} {to:?} {message}"));
+            let recipient = Recipient::parse(channel, to)
+                .unwrap_or_else(|message| panic!("{word} {to:?} {message}"));
             assert_eq!(normal, recipient.identity(), "{word} {to:?}");
-            assert_eq!(digest, Some(keyed(&database, recipient::digest(channel, &normal)).await), "{word} {to:?}");
+            assert_eq!(
+                digest,
+                Some(keyed(&database, recipient::digest(channel, &normal)).await),
+                "{word} {to:?}"
+            );
             assert_eq!(masked, recipient::mask(&recipient), "{word} {to:?}");
         }
     }
@@ -223,8 +269,23 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
                 "victim@ｅxample。com",
             ],
         ),
-        (Channel::Email, "victim@bücher.example", &["Victim <victim@xn--bcher-kva.example>", "Victim@BÜCHER.example"]),
-        (Channel::Sms, "+15550100000", &["whatsapp:+15550100000", "+1 (555) 010-0000", "WhatsApp: +1.555.010.0000"]),
+        (
+            Channel::Email,
+            "victim@bücher.example",
+            &[
+                "Victim <victim@xn--bcher-kva.example>",
+                "Victim@BÜCHER.example",
+            ],
+        ),
+        (
+            Channel::Sms,
+            "+15550100000",
+            &[
+                "whatsapp:+15550100000",
+                "+1 (555) 010-0000",
+                "WhatsApp: +1.555.010.0000",
+            ],
+        ),
         (Channel::Chat, "-1001", &["-001001"]),
         (Channel::Push, "token", &[" token\n"]),
         (
@@ -238,33 +299,97 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
             ],
         ),
     ];
-    let asked = |channel, to: &str| Asked { job_id: 1, channel, recipient: Recipient::parse(channel, to).unwrap() };
+    let asked = |channel, to: &str| Asked {
+        job_id: 1,
+        channel,
+        recipient: Recipient::parse(channel, to).unwrap(),
+    };
     for (channel, first, others) in spellings {
         let all: Vec<&str> = others.iter().copied().chain([first]).collect();
         for said in &all {
             let recipient = Recipient::parse(channel, said).unwrap();
-            let signed = flyball::jobs::Signed { by: "test".into(), why: "asked".into(), ..Default::default() };
-            assert!(deliveries.suppress(&recipient, &signed).await.unwrap(), "{said}");
+            let signed = flyball::jobs::Signed {
+                by: "test".into(),
+                why: "asked".into(),
+                ..Default::default()
+            };
+            assert!(
+                deliveries.suppress(&recipient, &signed).await.unwrap(),
+                "{said}"
+            );
             for to in &all {
                 let begun = deliveries.begin(asked(channel, to)).await.unwrap();
-                assert_eq!(begun.suppressed.as_deref(), Some("asked"), "{said} keeps {to} back");
+                assert_eq!(
+                    begun.suppressed.as_deref(),
+                    Some("asked"),
+                    "{said} keeps {to} back"
+                );
             }
-            assert!(!deliveries.suppress(&Recipient::parse(channel, first).unwrap(), &signed).await.unwrap(), "not twice");
-            assert!(deliveries.unsuppress(&Recipient::parse(channel, all[0]).unwrap(), &signed).await.unwrap());
+            assert!(
+                !deliveries
+                    .suppress(&Recipient::parse(channel, first).unwrap(), &signed)
+                    .await
+                    .unwrap(),
+                "not twice"
+            );
+            assert!(
+                deliveries
+                    .unsuppress(&Recipient::parse(channel, all[0]).unwrap(), &signed)
+                    .await
+                    .unwrap()
+            );
         }
-        assert_eq!(deliveries.begin(asked(channel, first)).await.unwrap().suppressed, None);
+        assert_eq!(
+            deliveries
+                .begin(asked(channel, first))
+                .await
+                .unwrap()
+                .suppressed,
+            None
+        );
     }
 
     // Providers name people as they like.
     let id = enqueue_one(&queue, message("Victim <victim@example.com>")).await;
-    deliveries.record(sent(id, "Victim <victim@example.com>")).await.unwrap();
-    told(&deliveries, vec![event("e1", id, Happened::Unsubscribed, Some("V, (of old) <VICTIM@example.com>"))]).await;
-    assert_eq!(begun(&deliveries, 1, "\"Mr. V\" <victim@example.com>").await.suppressed.as_deref(), Some("unsubscribed"));
+    deliveries
+        .record(sent(id, "Victim <victim@example.com>"))
+        .await
+        .unwrap();
+    told(
+        &deliveries,
+        vec![event(
+            "e1",
+            id,
+            Happened::Unsubscribed,
+            Some("V, (of old) <VICTIM@example.com>"),
+        )],
+    )
+    .await;
+    assert_eq!(
+        begun(&deliveries, 1, "\"Mr. V\" <victim@example.com>")
+            .await
+            .suppressed
+            .as_deref(),
+        Some("unsubscribed")
+    );
     // One that comes without a name concerns whom the message went to.
     let id = enqueue_one(&queue, message("Other <other@example.com>")).await;
-    deliveries.record(sent(id, "Other <other@example.com>")).await.unwrap();
-    told(&deliveries, vec![event("e2", id, Happened::Complained, None)]).await;
-    assert_eq!(begun(&deliveries, 1, "other@example.com").await.suppressed.as_deref(), Some("complained"));
+    deliveries
+        .record(sent(id, "Other <other@example.com>"))
+        .await
+        .unwrap();
+    told(
+        &deliveries,
+        vec![event("e2", id, Happened::Complained, None)],
+    )
+    .await;
+    assert_eq!(
+        begun(&deliveries, 1, "other@example.com")
+            .await
+            .suppressed
+            .as_deref(),
+        Some("complained")
+    );
     drop(database);
 }
 
@@ -272,18 +397,42 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
 async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
     let (database, _, deliveries) = store().await;
     let number = Recipient::parse(Channel::Sms, "+15550100000").unwrap();
-    deliveries.suppress(&number, &flyball::jobs::Signed::default()).await.unwrap();
-    let listed = deliveries.suppressions(None, None, 10).await.unwrap()[0].recipient_digest.clone();
-    let plain: String = recipient::digest(Channel::Sms, "+15550100000").iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_ne!(listed, plain, "whoever lists digests cannot try all numbers");
+    deliveries
+        .suppress(&number, &flyball::jobs::Signed::default())
+        .await
+        .unwrap();
+    let listed = deliveries.suppressions(None, None, 10).await.unwrap()[0]
+        .recipient_digest
+        .clone();
+    let plain: String = recipient::digest(Channel::Sms, "+15550100000")
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    assert_ne!(
+        listed, plain,
+        "whoever lists digests cannot try all numbers"
+    );
 
     let (inner, outer): (Vec<u8>, Vec<u8>) =
-        sqlx::query_as("select inner_pad, outer_pad from flyball.digest_key").fetch_one(database.pool()).await.unwrap();
+        sqlx::query_as("select inner_pad, outer_pad from flyball.digest_key")
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
     let key: Vec<u8> = inner[..32].iter().map(|byte| byte ^ 0x36).collect();
-    assert_eq!(key, outer[..32].iter().map(|byte| byte ^ 0x5c).collect::<Vec<u8>>());
+    assert_eq!(
+        key,
+        outer[..32]
+            .iter()
+            .map(|byte| byte ^ 0x5c)
+            .collect::<Vec<u8>>()
+    );
     let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, &key);
     let expected = aws_lc_rs::hmac::sign(&key, &recipient::digest(Channel::Sms, "+15550100000"));
-    let expected: String = expected.as_ref().iter().map(|byte| format!("{byte:02x}")).collect();
+    let expected: String = expected
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
     assert_eq!(listed, expected, "it is HMAC-SHA-256");
 
     // A role that may read all tables reads no key, and computes no digest.
@@ -293,37 +442,64 @@ async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
         "create role {role}; grant usage on schema flyball to {role}; grant select on all tables in schema flyball to {role}; set local role {role}"
     );
     reports.execute(AssertSqlSafe(statement)).await.unwrap();
-    let keys: i64 = sqlx::query_scalar("select count(*) from flyball.digest_key").fetch_one(&mut *reports).await.unwrap();
+    let keys: i64 = sqlx::query_scalar("select count(*) from flyball.digest_key")
+        .fetch_one(&mut *reports)
+        .await
+        .unwrap();
     assert_eq!(keys, 0);
-    let refused = sqlx::query("select flyball.keyed_digest('x')").execute(&mut *reports).await.unwrap_err();
-    assert!(refused.to_string().contains("permission denied"), "{refused}");
+    let refused = sqlx::query("select flyball.keyed_digest('x')")
+        .execute(&mut *reports)
+        .await
+        .unwrap_err();
+    assert!(
+        refused.to_string().contains("permission denied"),
+        "{refused}"
+    );
     reports.rollback().await.unwrap();
 }
 
 #[tokio::test]
 async fn what_a_dead_message_says_is_wiped_when_nobody_asked_for_it() {
     let (database, queue, deliveries) = store().await;
-    let code =
-        NewJob::new("notification", json!({"channel": "sms", "to": "+15550100", "template": "{{ c }}", "data": {"c": "123456"}}));
+    let code = NewJob::new(
+        "notification",
+        json!({"channel": "sms", "to": "+15550100", "template": "{{ c }}", "data": {"c": "123456"}}),
+    );
     let old = enqueue_one(&queue, code.clone().throttle("mail")).await;
     let young = enqueue_one(&queue, code.throttle("mail")).await;
-    let other = enqueue_one(&queue, NewJob::new("http", json!({"url": "http://x/", "body": "kept"})).throttle("mail")).await;
+    let other = enqueue_one(
+        &queue,
+        NewJob::new("http", json!({"url": "http://x/", "body": "kept"})).throttle("mail"),
+    )
+    .await;
     for (id, days) in [(old, 20), (young, 3), (other, 20)] {
         let bury = sqlx::query(
             "with gone as (delete from flyball.ready where job_id = $1 returning *)
             insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error, died_at)
             select job_id, lane_id, priority, 1, cost, 'refused', now() - make_interval(days => $2) from gone",
         );
-        bury.bind(id).bind(days).execute(database.pool()).await.unwrap();
+        bury.bind(id)
+            .bind(days)
+            .execute(database.pool())
+            .await
+            .unwrap();
     }
     assert_eq!(deliveries.forget_dead(0).await.unwrap(), 0, "0 keeps them");
     assert_eq!(deliveries.forget_dead(14).await.unwrap(), 1);
     assert_eq!(deliveries.forget_dead(14).await.unwrap(), 0);
     let args = async |id: i64| queue.get(id).await.unwrap().unwrap().args;
-    assert_eq!(args(old).await, json!({"channel": "sms", "to": "+15550100"}));
-    assert_eq!((&args(young).await["data"]["c"], &args(other).await["body"]), (&json!("123456"), &json!("kept")));
-    let dead: Vec<i64> =
-        sqlx::query_scalar("select job_id from flyball.dead order by job_id").fetch_all(database.pool()).await.unwrap();
+    assert_eq!(
+        args(old).await,
+        json!({"channel": "sms", "to": "+15550100"})
+    );
+    assert_eq!(
+        (&args(young).await["data"]["c"], &args(other).await["body"]),
+        (&json!("123456"), &json!("kept"))
+    );
+    let dead: Vec<i64> = sqlx::query_scalar("select job_id from flyball.dead order by job_id")
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
     assert_eq!(dead, [young, other]);
 }
 
@@ -332,19 +508,54 @@ async fn who_was_suppressed_by_an_older_version_stays_so() {
     let (database, _, deliveries) = store().await;
     for (channel, before, now) in [
         (Channel::Sms, "whatsapp:+15550100000", "+15550100000"),
-        (Channel::Email, "ada@bücher.example", "Ada <ada@xn--bcher-kva.example>"),
-        (Channel::Email, "ada <ada@example.com>", "Ada <Ada@example.com>"),
+        (
+            Channel::Email,
+            "ada@bücher.example",
+            "Ada <ada@xn--bcher-kva.example>",
+        ),
+        (
+            Channel::Email,
+            "ada <ada@example.com>",
+            "Ada <Ada@example.com>",
+        ),
         (Channel::Webhook, "https://A.example", "https://A.example"),
         (Channel::Chat, "@News", "@News"),
     ] {
         let kept = keyed(&database, recipient::digest(channel, before)).await;
-        let insert = sqlx::query("insert into flyball.suppression (channel, recipient_digest, reason) values ($1, $2, 'old')");
-        insert.bind(channel.word()).bind(kept).execute(database.pool()).await.unwrap();
+        let insert = sqlx::query(
+            "insert into flyball.suppression (channel, recipient_digest, reason) values ($1, $2, 'old')",
+        );
+        insert
+            .bind(channel.word())
+            .bind(kept)
+            .execute(database.pool())
+            .await
+            .unwrap();
         let recipient = Recipient::parse(channel, now).unwrap();
-        let begun = deliveries.begin(Asked { job_id: 1, channel, recipient: recipient.clone() }).await.unwrap();
+        let begun = deliveries
+            .begin(Asked {
+                job_id: 1,
+                channel,
+                recipient: recipient.clone(),
+            })
+            .await
+            .unwrap();
         assert_eq!(begun.suppressed.as_deref(), Some("old"), "{before}");
-        assert_eq!(deliveries.suppression(&recipient).await.unwrap().unwrap().reason, "old");
-        assert!(deliveries.unsuppress(&recipient, &flyball::jobs::Signed::default()).await.unwrap());
+        assert_eq!(
+            deliveries
+                .suppression(&recipient)
+                .await
+                .unwrap()
+                .unwrap()
+                .reason,
+            "old"
+        );
+        assert!(
+            deliveries
+                .unsuppress(&recipient, &flyball::jobs::Signed::default())
+                .await
+                .unwrap()
+        );
     }
 }
 
@@ -354,7 +565,10 @@ async fn a_message_is_queued_then_what_was_written_down() {
     let id = enqueue_one(&queue, message("Ada@Example.com")).await;
     assert_eq!(state(&database, id).await, "queued");
     let before = begun(&deliveries, id, "ada@example.com").await;
-    assert_eq!((before.attempts, before.suppressed, before.last_outcome), (0, None, None));
+    assert_eq!(
+        (before.attempts, before.suppressed, before.last_outcome),
+        (0, None, None)
+    );
     assert!(before.waits_since.is_some() && before.requeued_at.is_none());
 
     let waits = Written {
@@ -365,21 +579,51 @@ async fn a_message_is_queued_then_what_was_written_down() {
         ..sent(id, "ada@example.com")
     };
     deliveries.record(waits).await.unwrap();
-    deliveries.record(sent(id, "ada@example.com")).await.unwrap();
+    deliveries
+        .record(sent(id, "ada@example.com"))
+        .await
+        .unwrap();
 
     let (state, _, tries, attempts) = seen(&database, id).await;
     assert_eq!((state.as_str(), tries), ("sent", 3));
-    let outcomes: Vec<&str> = attempts.as_array().unwrap().iter().map(|one| one["outcome"].as_str().unwrap()).collect();
+    let outcomes: Vec<&str> = attempts
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["outcome"].as_str().unwrap())
+        .collect();
     assert_eq!(outcomes, ["transient", "throttled", "accepted"]);
-    assert_eq!((&attempts[0]["account"], &attempts[0]["ms"]), (&json!("a0"), &json!(12)));
-    assert_eq!(begun(&deliveries, id, "ada@example.com").await.last_outcome.as_deref(), Some("accepted"));
+    assert_eq!(
+        (&attempts[0]["account"], &attempts[0]["ms"]),
+        (&json!("a0"), &json!(12))
+    );
+    assert_eq!(
+        begun(&deliveries, id, "ada@example.com")
+            .await
+            .last_outcome
+            .as_deref(),
+        Some("accepted")
+    );
     let (recipient, digest): (String, Vec<u8>) =
-        sqlx::query_as("select recipient, recipient_digest from flyball.delivery").fetch_one(database.pool()).await.unwrap();
+        sqlx::query_as("select recipient, recipient_digest from flyball.delivery")
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
     assert_eq!(
         (recipient.as_str(), digest),
-        ("a***@e***.com", keyed(&database, recipient::digest(Channel::Email, "ada@example.com")).await)
+        (
+            "a***@e***.com",
+            keyed(
+                &database,
+                recipient::digest(Channel::Email, "ada@example.com")
+            )
+            .await
+        )
     );
-    let rows: i64 = sqlx::query_scalar("select count(*) from flyball.delivery_attempt").fetch_one(database.pool()).await.unwrap();
+    let rows: i64 = sqlx::query_scalar("select count(*) from flyball.delivery_attempt")
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
     assert_eq!(rows, 3);
     assert_eq!(tally(&database).await, (1, 0, 0, 0, 0));
 }
@@ -396,11 +640,23 @@ async fn the_same_word_said_twice_counts_once_and_only_the_last_50_attempts_are_
     assert_eq!(seen(&database, id).await.2, 1);
 
     for n in 0..70 {
-        let written = Written { attempts: vec![attempt("a1", "transient", 100_000 + n)], ..sent(id, "a@b.c") };
-        deliveries.record(Written { state: DeliveryState::Queued, ..written }).await.unwrap();
+        let written = Written {
+            attempts: vec![attempt("a1", "transient", 100_000 + n)],
+            ..sent(id, "a@b.c")
+        };
+        deliveries
+            .record(Written {
+                state: DeliveryState::Queued,
+                ..written
+            })
+            .await
+            .unwrap();
     }
     let (state, _, tries, attempts) = seen(&database, id).await;
-    assert_eq!((state.as_str(), tries, attempts.as_array().unwrap().len()), ("sent", 71, 50));
+    assert_eq!(
+        (state.as_str(), tries, attempts.as_array().unwrap().len()),
+        ("sent", 71, 50)
+    );
     assert_eq!(attempts[49]["at"], attempt("", "", 100_069).at.to_string());
 }
 
@@ -408,16 +664,31 @@ async fn the_same_word_said_twice_counts_once_and_only_the_last_50_attempts_are_
 async fn two_hundred_at_once_are_all_written_and_one_that_cannot_be_fails_alone() {
     let (database, queue, deliveries) = store().await;
     let jobs: Vec<NewJob> = (0..200).map(|n| message(&format!("u{n}@b.c"))).collect();
-    let ids: Vec<i64> = queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let ids: Vec<i64> = queue
+        .enqueue(&jobs)
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect();
 
     let all = ids.iter().enumerate().map(|(n, id)| {
         let deliveries = deliveries.clone();
         async move {
             let to = format!("u{n}@b.c");
-            let asked = Asked { job_id: *id, channel: Channel::Email, recipient: mail(&to) };
+            let asked = Asked {
+                job_id: *id,
+                channel: Channel::Email,
+                recipient: mail(&to),
+            };
             assert_eq!(deliveries.begin(asked).await.unwrap().attempts, 0);
             let pool = if n == 77 { "ma\0il" } else { "mail" };
-            let written = deliveries.record(Written { pool: pool.into(), ..sent(*id, &to) }).await;
+            let written = deliveries
+                .record(Written {
+                    pool: pool.into(),
+                    ..sent(*id, &to)
+                })
+                .await;
             (n, written)
         }
     });
@@ -428,12 +699,16 @@ async fn two_hundred_at_once_are_all_written_and_one_that_cannot_be_fails_alone(
     let twice = join_all((0..2).map(|_| deliveries.record(sent(ids[77], "u77@b.c")))).await;
     assert!(twice.iter().all(Result::is_ok), "{twice:?}");
 
-    let rows: Vec<(i64, String)> = sqlx::query_as("select job_id, provider_id from flyball.delivery where state = 'sent'")
-        .fetch_all(database.pool())
-        .await
-        .unwrap();
+    let rows: Vec<(i64, String)> =
+        sqlx::query_as("select job_id, provider_id from flyball.delivery where state = 'sent'")
+            .fetch_all(database.pool())
+            .await
+            .unwrap();
     assert_eq!(rows.len(), 200);
-    assert!(rows.iter().all(|(id, provider_id)| *provider_id == format!("p{id}")));
+    assert!(
+        rows.iter()
+            .all(|(id, provider_id)| *provider_id == format!("p{id}"))
+    );
     assert_eq!(tally(&database).await.0, 200);
 }
 
@@ -444,7 +719,10 @@ async fn an_event_counts_once_in_whatever_order_it_comes() {
     deliveries.record(sent(id, "a@b.c")).await.unwrap();
 
     let delivered = event("e1", id, Happened::Delivered, None);
-    assert_eq!(told(&deliveries, vec![delivered.clone(), delivered.clone()]).await, 1);
+    assert_eq!(
+        told(&deliveries, vec![delivered.clone(), delivered.clone()]).await,
+        1
+    );
     assert_eq!(told(&deliveries, vec![delivered]).await, 0);
     assert_eq!(state(&database, id).await, "delivered");
 
@@ -454,12 +732,19 @@ async fn an_event_counts_once_in_whatever_order_it_comes() {
         ("e3", Happened::Bounced, "bounced"),
         ("e4", Happened::Delivered, "bounced"),
     ] {
-        assert_eq!(told(&deliveries, vec![event(event_id, id, happened, None)]).await, 1, "{event_id}");
+        assert_eq!(
+            told(&deliveries, vec![event(event_id, id, happened, None)]).await,
+            1,
+            "{event_id}"
+        );
         assert_eq!(state(&database, id).await, then, "{event_id}");
     }
     assert_eq!(seen(&database, id).await.1, "said bounced");
     assert_eq!(tally(&database).await, (1, 2, 1, 0, 0));
-    assert!(begun(&deliveries, id, "A@B.c ").await.suppressed.is_some(), "by the digest of the message");
+    assert!(
+        begun(&deliveries, id, "A@B.c ").await.suppressed.is_some(),
+        "by the digest of the message"
+    );
 }
 
 #[tokio::test]
@@ -469,13 +754,17 @@ async fn events_of_one_message_in_one_request_lead_to_the_furthest() {
     deliveries.record(sent(id, "a@b.c")).await.unwrap();
 
     let events = [Happened::Complained, Happened::Sent, Happened::Unsubscribed];
-    let events = events.map(|happened| event(happened.word(), id, happened, Some("a@b.c"))).to_vec();
+    let events = events
+        .map(|happened| event(happened.word(), id, happened, Some("a@b.c")))
+        .to_vec();
     let fresh = deliveries.tell(notice(events)).await.unwrap();
 
     assert_eq!(fresh.len(), 3);
     assert_eq!(state(&database, id).await, "delivered");
-    let complained: bool =
-        sqlx::query_scalar("select complained from flyball.notification").fetch_one(database.pool()).await.unwrap();
+    let complained: bool = sqlx::query_scalar("select complained from flyball.notification")
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
     assert!(complained);
     assert_eq!(tally(&database).await, (1, 0, 0, 1, 1));
 }
@@ -484,7 +773,14 @@ async fn events_of_one_message_in_one_request_lead_to_the_furthest() {
 async fn an_event_that_comes_before_its_message_waits_for_it() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
-    assert_eq!(told(&deliveries, vec![event("e1", id, Happened::Delivered, None)]).await, 1);
+    assert_eq!(
+        told(
+            &deliveries,
+            vec![event("e1", id, Happened::Delivered, None)]
+        )
+        .await,
+        1
+    );
     assert_eq!(state(&database, id).await, "queued");
 
     deliveries.record(sent(id, "a@b.c")).await.unwrap();
@@ -492,9 +788,26 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
 
     // Neither saw the other: both were under way at once.
     let other = enqueue_one(&queue, message("a@b.c")).await;
-    deliveries.record(Written { provider_id: None, ..sent(other, "a@b.c") }).await.unwrap();
-    assert_eq!(told(&deliveries, vec![event("e2", other, Happened::Bounced, None)]).await, 1);
-    run(&database, &format!("update flyball.delivery set provider_id = 'p{other}' where job_id = {other}")).await;
+    deliveries
+        .record(Written {
+            provider_id: None,
+            ..sent(other, "a@b.c")
+        })
+        .await
+        .unwrap();
+    assert_eq!(
+        told(
+            &deliveries,
+            vec![event("e2", other, Happened::Bounced, None)]
+        )
+        .await,
+        1
+    );
+    run(
+        &database,
+        &format!("update flyball.delivery set provider_id = 'p{other}' where job_id = {other}"),
+    )
+    .await;
     assert_eq!(state(&database, other).await, "sent");
 
     assert_eq!(deliveries.sweep_events().await.unwrap(), 1);
@@ -506,29 +819,63 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
 async fn whoever_is_suppressed_is_told_before_an_attempt() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
-    let suppressed = Written { suppress: Some("5.1.1 no such user".into()), ..sent(id, "a@b.c") };
-    deliveries.record(Written { state: DeliveryState::Bounced, ..suppressed }).await.unwrap();
+    let suppressed = Written {
+        suppress: Some("5.1.1 no such user".into()),
+        ..sent(id, "a@b.c")
+    };
+    deliveries
+        .record(Written {
+            state: DeliveryState::Bounced,
+            ..suppressed
+        })
+        .await
+        .unwrap();
 
-    assert_eq!(begun(&deliveries, 1, " A@B.C").await.suppressed.as_deref(), Some("5.1.1 no such user"));
+    assert_eq!(
+        begun(&deliveries, 1, " A@B.C").await.suppressed.as_deref(),
+        Some("5.1.1 no such user")
+    );
     assert_eq!(begun(&deliveries, 1, "other@b.c").await.suppressed, None);
-    let ask = async |sql: &'static str| sqlx::query_scalar::<_, bool>(sql).fetch_one(database.pool()).await.unwrap();
+    let ask = async |sql: &'static str| {
+        sqlx::query_scalar::<_, bool>(sql)
+            .fetch_one(database.pool())
+            .await
+            .unwrap()
+    };
     assert!(ask("select flyball.is_suppressed('email', 'A@b.c')").await);
-    assert!(!ask("select flyball.is_suppressed('chat', 'a@b.c')").await, "another channel");
+    assert!(
+        !ask("select flyball.is_suppressed('chat', 'a@b.c')").await,
+        "another channel"
+    );
     assert!(ask("select flyball.unsuppress('email', 'A@b.c')").await);
-    assert!(!ask("select flyball.unsuppress('email', 'a@b.c')").await, "not twice");
+    assert!(
+        !ask("select flyball.unsuppress('email', 'a@b.c')").await,
+        "not twice"
+    );
     assert_eq!(begun(&deliveries, 1, "a@b.c").await.suppressed, None);
     assert!(ask("select flyball.suppress('sms', '+1 555-0100', 'asked us by post')").await);
     assert!(!ask("select flyball.suppress('sms', '+15550100')").await);
-    let audit: Vec<String> = sqlx::query_scalar("select subject from flyball.audit").fetch_all(database.pool()).await.unwrap();
+    let audit: Vec<String> = sqlx::query_scalar("select subject from flyball.audit")
+        .fetch_all(database.pool())
+        .await
+        .unwrap();
     assert_eq!(audit, ["email/a***@b***.c", "sms/***00"]);
 
     for (call, said) in [
-        ("suppress('fax', '1')", "channel: \"fax\" is not a channel; allowed are sms, email, push, chat and webhook"),
+        (
+            "suppress('fax', '1')",
+            "channel: \"fax\" is not a channel; allowed are sms, email, push, chat and webhook",
+        ),
         ("suppress(null, '1')", "channel: null is not a channel"),
         ("suppress('sms', ' - ')", "recipient: must be a number"),
         ("unsuppress('email', null)", "recipient: is empty"),
     ] {
-        let error = database.pool().execute(AssertSqlSafe(format!("select flyball.{call}"))).await.unwrap_err().to_string();
+        let error = database
+            .pool()
+            .execute(AssertSqlSafe(format!("select flyball.{call}")))
+            .await
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(said), "{call}: {error}");
     }
 }
@@ -536,14 +883,25 @@ async fn whoever_is_suppressed_is_told_before_an_attempt() {
 #[tokio::test]
 async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accounts_are_back() {
     let (database, queue, deliveries) = store().await;
-    let patient = NewJob::new("notification", json!({"channel": "email", "to": "a@b.c", "body": "x", "valid_for_s": 864_000}));
+    let patient = NewJob::new(
+        "notification",
+        json!({"channel": "email", "to": "a@b.c", "body": "x", "valid_for_s": 864_000}),
+    );
     let patient = enqueue_one(&queue, patient.throttle("mail")).await;
     let keyed = enqueue_one(&queue, message("k@b.c").key("tenant").unique("u")).await;
     let plain = enqueue_one(&queue, message("p@b.c")).await;
-    let later = enqueue_one(&queue, message("l@b.c").run_at(flyball::api::clock::now() + Duration::from_secs(60))).await;
+    let later = enqueue_one(
+        &queue,
+        message("l@b.c").run_at(flyball::api::clock::now() + Duration::from_secs(60)),
+    )
+    .await;
     let retried = enqueue_one(&queue, message("r@b.c")).await;
     let elsewhere = enqueue_one(&queue, message("e@b.c").throttle("other")).await;
-    let http = enqueue_one(&queue, NewJob::new("http", json!({"url": "http://x/"})).throttle("mail")).await;
+    let http = enqueue_one(
+        &queue,
+        NewJob::new("http", json!({"url": "http://x/"})).throttle("mail"),
+    )
+    .await;
     run(
         &database,
         &format!(
@@ -558,7 +916,11 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
         "insert into flyball.lane (lane_id, throttle, key) values (flyball.lane_of('mail', 'tenant'), 'mail', 'tenant')",
     )
     .await;
-    assert_eq!(deliveries.expire("mail", HOUR, 100).await.unwrap().jobs, 0, "nothing is late yet");
+    assert_eq!(
+        deliveries.expire("mail", HOUR, 100).await.unwrap().jobs,
+        0,
+        "nothing is late yet"
+    );
 
     grow_older(&database, "2 hours").await;
     let mut expired = 0;
@@ -575,20 +937,40 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
     for id in [patient, elsewhere, later] {
         assert_eq!(state(&database, id).await, "queued", "{id}");
     }
-    assert_eq!(queue.get(http).await.unwrap().unwrap().summary.state, State::Ready);
+    assert_eq!(
+        queue.get(http).await.unwrap().unwrap().summary.state,
+        State::Ready
+    );
     for id in [keyed, plain, retried] {
         let job = queue.get(id).await.unwrap().unwrap();
         assert_eq!(job.summary.state, State::Dead);
         let (state, reason, tries, attempts) = seen(&database, id).await;
         assert_eq!(
             (state.as_str(), reason.as_str(), tries),
-            ("failed", "no account of pool mail was available until its deadline", 1)
+            (
+                "failed",
+                "no account of pool mail was available until its deadline",
+                1
+            )
         );
         assert_eq!(job.summary.last_error.as_deref(), Some(reason.as_str()));
         assert_eq!(attempts[0]["outcome"], NO_ACCOUNT);
     }
-    assert_eq!(begun(&deliveries, plain, "p@b.c").await.last_outcome.as_deref(), Some(NO_ACCOUNT));
-    assert!(!queue.enqueue(&[message("k@b.c").key("tenant").unique("u")]).await.unwrap()[0].duplicate, "its key was freed");
+    assert_eq!(
+        begun(&deliveries, plain, "p@b.c")
+            .await
+            .last_outcome
+            .as_deref(),
+        Some(NO_ACCOUNT)
+    );
+    assert!(
+        !queue
+            .enqueue(&[message("k@b.c").key("tenant").unique("u")])
+            .await
+            .unwrap()[0]
+            .duplicate,
+        "its key was freed"
+    );
 
     // A death of another sort is none of our business.
     let broken = enqueue_one(&queue, message("x@b.c")).await;
@@ -598,29 +980,60 @@ async fn a_message_that_waits_beyond_its_deadline_dies_and_runs_again_when_accou
     assert_eq!(deliveries.requeue_unsent("mail", 2).await.unwrap().jobs, 1);
     assert_eq!(deliveries.requeue_unsent("mail", 2).await.unwrap().jobs, 0);
     for id in [keyed, plain, retried] {
-        assert_eq!(queue.get(id).await.unwrap().unwrap().summary.state, State::Ready);
+        assert_eq!(
+            queue.get(id).await.unwrap().unwrap().summary.state,
+            State::Ready
+        );
         assert_eq!(state(&database, id).await, "queued");
         let again = begun(&deliveries, id, "p@b.c").await;
-        assert!(again.requeued_at.is_some() && again.requeued_at == again.waits_since, "{again:?}");
+        assert!(
+            again.requeued_at.is_some() && again.requeued_at == again.waits_since,
+            "{again:?}"
+        );
     }
     assert_eq!(state(&database, broken).await, "failed");
-    assert_eq!(deliveries.expire("mail", HOUR, 100).await.unwrap().jobs, 0, "their deadlines count anew");
+    assert_eq!(
+        deliveries.expire("mail", HOUR, 100).await.unwrap().jobs,
+        0,
+        "their deadlines count anew"
+    );
 }
 
 /// Claims the job and lets it die.
 async fn bury(queue: &Queue, id: i64) {
     let kinds = vec!["notification".to_owned()];
-    let new = NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: HOUR, kinds };
+    let new = NewWorker {
+        name: "w".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: HOUR,
+        kinds,
+    };
     let worker = queue.register(&new).await.unwrap();
-    let lanes: Vec<LaneClaim> =
-        queue.ready_lanes().await.unwrap().iter().map(|lane| LaneClaim::first(lane.lane_id, 100)).collect();
+    let lanes: Vec<LaneClaim> = queue
+        .ready_lanes()
+        .await
+        .unwrap()
+        .iter()
+        .map(|lane| LaneClaim::first(lane.lane_id, 100))
+        .collect();
     let claimed = queue.claim(worker, 7, &lanes).await.unwrap();
     assert!(claimed.iter().any(|one| one.job.id == id));
     let ends: Vec<Finish> = claimed
         .iter()
         .map(|one| {
-            let ending = if one.job.id == id { Ending::Dead { error: "broken".into() } } else { Ending::HandedBack };
-            Finish { job_id: one.job.id, fence: 7, ending }
+            let ending = if one.job.id == id {
+                Ending::Dead {
+                    error: "broken".into(),
+                }
+            } else {
+                Ending::HandedBack
+            };
+            Finish {
+                job_id: one.job.id,
+                fence: 7,
+                ending,
+            }
         })
         .collect();
     queue.finish(&ends).await.unwrap();
@@ -630,8 +1043,11 @@ async fn bury(queue: &Queue, id: i64) {
 async fn a_dead_message_that_a_person_runs_again_is_queued_with_a_deadline_of_its_own() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
-    let failed =
-        Written { state: DeliveryState::Failed, attempts: vec![attempt("a1", "permanent_request", 0)], ..sent(id, "a@b.c") };
+    let failed = Written {
+        state: DeliveryState::Failed,
+        attempts: vec![attempt("a1", "permanent_request", 0)],
+        ..sent(id, "a@b.c")
+    };
     deliveries.record(failed).await.unwrap();
     bury(&queue, id).await;
     assert_eq!(state(&database, id).await, "failed");
@@ -651,7 +1067,11 @@ async fn what_ended_before_anything_was_tried_is_shown_as_failed_with_the_reason
     bury(&queue, dead).await;
     let cancelled = enqueue_one(&queue, message("b@b.c")).await;
     queue.cancel(cancelled).await.unwrap();
-    let waits = enqueue_one(&queue, message("c@b.c").run_at(flyball::api::clock::now() + HOUR)).await;
+    let waits = enqueue_one(
+        &queue,
+        message("c@b.c").run_at(flyball::api::clock::now() + HOUR),
+    )
+    .await;
 
     let of = async |id| {
         let (state, reason, ..) = seen(&database, id).await;
@@ -660,10 +1080,11 @@ async fn what_ended_before_anything_was_tried_is_shown_as_failed_with_the_reason
     assert_eq!(of(dead).await, ("failed".into(), "broken".into()));
     assert_eq!(of(cancelled).await, ("failed".into(), "cancelled".into()));
     assert_eq!(of(waits).await, ("queued".into(), String::new()));
-    let shown: Vec<String> = sqlx::query_scalar("select recipient from flyball.notification order by job_id")
-        .fetch_all(database.pool())
-        .await
-        .unwrap();
+    let shown: Vec<String> =
+        sqlx::query_scalar("select recipient from flyball.notification order by job_id")
+            .fetch_all(database.pool())
+            .await
+            .unwrap();
     assert_eq!(shown, ["a***@b***.c", "b***@b***.c", "c***@b***.c"]);
 }
 
@@ -672,7 +1093,14 @@ async fn the_record_goes_with_the_finished_jobs_and_not_before() {
     let (database, queue, deliveries) = store().await;
     let lives = enqueue_one(&queue, message("a@b.c")).await;
     let old_day = "(flyball.day_of(now()) - 40 << 38)";
-    for (n, job_id) in [format!("{old_day} + 1"), format!("{old_day} + 2"), format!("{old_day} + 3")].iter().enumerate() {
+    for (n, job_id) in [
+        format!("{old_day} + 1"),
+        format!("{old_day} + 2"),
+        format!("{old_day} + 3"),
+    ]
+    .iter()
+    .enumerate()
+    {
         run(
             &database,
             &format!(
@@ -694,7 +1122,14 @@ async fn the_record_goes_with_the_finished_jobs_and_not_before() {
         ),
     )
     .await;
-    told(&deliveries, vec![event("old", 1, Happened::Sent, None), event("new", 2, Happened::Sent, None)]).await;
+    told(
+        &deliveries,
+        vec![
+            event("old", 1, Happened::Sent, None),
+            event("new", 2, Happened::Sent, None),
+        ],
+    )
+    .await;
     run(&database, "update flyball.delivery_event set received_at = now() - interval '40 days' where event_id = 'old'").await;
 
     assert_eq!(deliveries.forget(30).await.unwrap(), 2);
@@ -721,12 +1156,14 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
             .fetch_one(database.pool())
             .await
             .unwrap();
-        let unique: i64 = sqlx::query_scalar("select job_id from flyball.enqueue('notification', $1, unique_key => $2)")
-            .bind(of(word))
-            .bind(word)
-            .fetch_one(database.pool())
-            .await
-            .unwrap();
+        let unique: i64 = sqlx::query_scalar(
+            "select job_id from flyball.enqueue('notification', $1, unique_key => $2)",
+        )
+        .bind(of(word))
+        .bind(word)
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
         let many = json!([{"kind": "http"}, {"kind": "notification", "args": of(word)}, {"kind": "notification", "args": of(word), "priority": 3},
             {"kind": "http", "args": of(word)}]);
         let many: Vec<i64> = sqlx::query_scalar("select job_id from flyball.enqueue_many($1)")
@@ -735,7 +1172,13 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
             .await
             .unwrap();
         let rust = enqueue_one(&queue, NewJob::new("notification", of(word))).await;
-        let two = queue.enqueue(&[NewJob::new("notification", of(word)), NewJob::new("http", of(word))]).await.unwrap();
+        let two = queue
+            .enqueue(&[
+                NewJob::new("notification", of(word)),
+                NewJob::new("http", of(word)),
+            ])
+            .await
+            .unwrap();
         for id in [one, unique, many[1], rust, two[0].id] {
             assert_eq!(priority(id).await, wanted, "{word}");
         }
@@ -744,15 +1187,32 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
             assert_eq!(priority(id).await, 1, "no other kind");
         }
     }
-    assert_eq!(priority(enqueue_one(&queue, message("a@b.c")).await).await, 2, "normal where nothing is said");
-    assert_eq!(priority(enqueue_one(&queue, NewJob::new("notification", of("low")).priority(0)).await).await, 0, "it was named");
+    assert_eq!(
+        priority(enqueue_one(&queue, message("a@b.c")).await).await,
+        2,
+        "normal where nothing is said"
+    );
+    assert_eq!(
+        priority(enqueue_one(&queue, NewJob::new("notification", of("low")).priority(0)).await)
+            .await,
+        0,
+        "it was named"
+    );
 }
 
 // === Recipients that are left alone ===
 
 async fn met(deliveries: &Deliveries, job_id: i64, to: &str, met: Met) {
     let state = DeliveryState::Queued;
-    deliveries.record(Written { state, provider_id: None, met: Some(met), ..sent(job_id, to) }).await.unwrap();
+    deliveries
+        .record(Written {
+            state,
+            provider_id: None,
+            met: Some(met),
+            ..sent(job_id, to)
+        })
+        .await
+        .unwrap();
 }
 
 fn unable(failures: u32, rest: Duration) -> Met {
@@ -763,28 +1223,66 @@ fn unable(failures: u32, rest: Duration) -> Met {
 async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
     let (database, queue, deliveries) = store().await;
     let jobs: Vec<NewJob> = (0..20).map(|_| message("ill@b.c")).collect();
-    let ids: Vec<i64> = queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let ids: Vec<i64> = queue
+        .enqueue(&jobs)
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect();
     let well = enqueue_one(&queue, message("well@b.c")).await;
     // Those that were under way together count once, and the longest rest holds.
     met(&deliveries, ids[0], "ill@b.c", unable(1, HOUR)).await;
-    met(&deliveries, ids[1], "Ill@B.c", unable(1, Duration::from_secs(5))).await;
+    met(
+        &deliveries,
+        ids[1],
+        "Ill@B.c",
+        unable(1, Duration::from_secs(5)),
+    )
+    .await;
 
     let asked = || join_all(ids.iter().map(|id| begun(&deliveries, *id, "ill@b.c")));
     for one in asked().await {
         assert_eq!(one.failures, 1);
-        assert!(one.rest.is_some_and(|rest| rest > HOUR - Duration::from_secs(300) && rest <= HOUR), "{one:?}");
+        assert!(
+            one.rest
+                .is_some_and(|rest| rest > HOUR - Duration::from_secs(300) && rest <= HOUR),
+            "{one:?}"
+        );
     }
     assert_eq!(begun(&deliveries, well, "well@b.c").await.rest, None);
 
-    run(&database, "update flyball.recipient_rest set rests_until = now() - interval '1 s'").await;
-    let first = asked().await.into_iter().chain(asked().await).filter(|one| one.rest.is_none()).count();
-    assert_eq!(first, 1, "one finds out, and whoever comes later waits for it");
+    run(
+        &database,
+        "update flyball.recipient_rest set rests_until = now() - interval '1 s'",
+    )
+    .await;
+    let first = asked()
+        .await
+        .into_iter()
+        .chain(asked().await)
+        .filter(|one| one.rest.is_none())
+        .count();
+    assert_eq!(
+        first, 1,
+        "one finds out, and whoever comes later waits for it"
+    );
 
     // It fails: all wait again, longer. Then it goes well, and all may go.
     met(&deliveries, ids[0], "ill@b.c", unable(2, 3 * HOUR)).await;
-    assert!(asked().await.iter().all(|one| one.failures == 2 && one.rest.is_some_and(|rest| rest > 2 * HOUR)));
+    assert!(
+        asked()
+            .await
+            .iter()
+            .all(|one| one.failures == 2 && one.rest.is_some_and(|rest| rest > 2 * HOUR))
+    );
     met(&deliveries, ids[0], "ill@b.c", Met::Able).await;
-    assert!(asked().await.iter().all(|one| one.failures == 0 && one.rest.is_none()));
+    assert!(
+        asked()
+            .await
+            .iter()
+            .all(|one| one.failures == 0 && one.rest.is_none())
+    );
 }
 
 #[tokio::test]
@@ -836,11 +1334,27 @@ async fn what_was_recorded_decides_until_somebody_asks_for_the_message_again() {
     deliveries.record(doubtful).await.unwrap();
     let before = begun(&deliveries, id, "a@b.c").await;
     assert!(before.is_doubtful() && !before.is_settled());
-    deliveries.record(Written { attempts: vec![attempt("a1", "accepted", 2)], ..sent(id, "a@b.c") }).await.unwrap();
+    deliveries
+        .record(Written {
+            attempts: vec![attempt("a1", "accepted", 2)],
+            ..sent(id, "a@b.c")
+        })
+        .await
+        .unwrap();
     assert!(begun(&deliveries, id, "a@b.c").await.is_settled());
 
-    run(&database, "update flyball.delivery set requeued_at = now(), last_outcome = null").await;
+    run(
+        &database,
+        "update flyball.delivery set requeued_at = now(), last_outcome = null",
+    )
+    .await;
     assert!(!begun(&deliveries, id, "a@b.c").await.is_settled());
-    deliveries.record(Written { attempts: vec![attempt("a1", "accepted", 3)], ..sent(id, "a@b.c") }).await.unwrap();
+    deliveries
+        .record(Written {
+            attempts: vec![attempt("a1", "accepted", 3)],
+            ..sent(id, "a@b.c")
+        })
+        .await
+        .unwrap();
     assert!(begun(&deliveries, id, "a@b.c").await.is_settled());
 }

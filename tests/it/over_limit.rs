@@ -17,7 +17,12 @@ use crate::support::{Database, database, eventually, patient_store, redis_prefix
 const SOON: Duration = Duration::from_secs(60);
 
 /// The row of the calendars: up to 3 every 5 s for each, the rest is ignored.
-const CALENDARS: &[(&str, &str)] = &[("rps", "-1"), ("key_rps", "0.5"), ("window", "5"), ("over_limit", "drop")];
+const CALENDARS: &[(&str, &str)] = &[
+    ("rps", "-1"),
+    ("key_rps", "0.5"),
+    ("window", "5"),
+    ("over_limit", "drop"),
+];
 
 struct House {
     _database: Database,
@@ -31,8 +36,17 @@ impl House {
     async fn new(store: Arc<dyn Store>) -> Self {
         let database = database().await;
         let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-        sqlx::query("select flyball.register_kind('notice')").execute(&queue.pool).await.unwrap();
-        Self { _database: database, queue, store, ran: Arc::default(), registry: Registry::default() }
+        sqlx::query("select flyball.register_kind('notice')")
+            .execute(&queue.pool)
+            .await
+            .unwrap();
+        Self {
+            _database: database,
+            queue,
+            store,
+            ran: Arc::default(),
+            registry: Registry::default(),
+        }
     }
 
     async fn of_redis() -> Self {
@@ -41,9 +55,20 @@ impl House {
     }
 
     async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs.iter().map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned()))).collect();
-        let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
-        self.store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+        let fields: BTreeMap<_, _> = knobs
+            .iter()
+            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
+            .collect();
+        let change = Change {
+            fields,
+            by: "test".into(),
+            create: true,
+            ..Change::default()
+        };
+        self.store
+            .set(&Name::new(throttle).unwrap(), &change)
+            .await
+            .unwrap();
     }
 
     async fn worker(&mut self) -> Worker {
@@ -58,13 +83,30 @@ impl House {
 
     async fn worker_of(&mut self, kinds: Kinds) -> Worker {
         let metrics = Metrics::register(&mut self.registry);
-        let config = Config { concurrency: 16, ..Config::default() };
-        Worker::start(config, self.queue.clone(), self.store.clone(), kinds, metrics).await.unwrap()
+        let config = Config {
+            concurrency: 16,
+            ..Config::default()
+        };
+        Worker::start(
+            config,
+            self.queue.clone(),
+            self.store.clone(),
+            kinds,
+            metrics,
+        )
+        .await
+        .unwrap()
     }
 
     async fn burst(&self, throttle: &str, key: &str, count: usize) -> Vec<i64> {
         let job = NewJob::new("notice", json!({})).throttle(throttle).key(key);
-        self.queue.enqueue(&vec![job; count]).await.unwrap().iter().map(|one| one.id).collect()
+        self.queue
+            .enqueue(&vec![job; count])
+            .await
+            .unwrap()
+            .iter()
+            .map(|one| one.id)
+            .collect()
     }
 
     /// Waits until all of them have ended, and answers those that ran and those that were dropped.
@@ -73,10 +115,15 @@ impl House {
         for id in ids {
             let detail = eventually(&format!("job {id} has ended"), SOON, || async {
                 let detail = self.queue.get(*id).await.unwrap().unwrap();
-                matches!(detail.summary.state, State::Completed | State::Cancelled).then_some(detail)
+                matches!(detail.summary.state, State::Completed | State::Cancelled)
+                    .then_some(detail)
             })
             .await;
-            let outcomes: Vec<&str> = detail.attempts.iter().map(|one| one.outcome.as_str()).collect();
+            let outcomes: Vec<&str> = detail
+                .attempts
+                .iter()
+                .map(|one| one.outcome.as_str())
+                .collect();
             match detail.summary.state {
                 State::Completed => ran.push(*id),
                 _ => {
@@ -91,13 +138,18 @@ impl House {
     }
 
     async fn waiting(&self) -> i64 {
-        sqlx::query_scalar("select count(*) from flyball.ready").fetch_one(&self.queue.pool).await.unwrap()
+        sqlx::query_scalar("select count(*) from flyball.ready")
+            .fetch_one(&self.queue.pool)
+            .await
+            .unwrap()
     }
 
     fn counted(&self, outcome: &str) -> Option<u64> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
-        let line = text.lines().find(|line| line.contains("jobs_finished_total") && line.contains(&format!("\"{outcome}\"")))?;
+        let line = text.lines().find(|line| {
+            line.contains("jobs_finished_total") && line.contains(&format!("\"{outcome}\""))
+        })?;
         line.rsplit(' ').next()?.parse().ok()
     }
 }
@@ -106,23 +158,48 @@ impl House {
 async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores_the_rest() {
     let now = Arc::new(AtomicI64::new(1_000_000_000_000_000));
     let clock = now.clone();
-    let mut house = House::new(Arc::new(MemoryStore::new(Arc::new(move || clock.load(Ordering::SeqCst))))).await;
+    let mut house = House::new(Arc::new(MemoryStore::new(Arc::new(move || {
+        clock.load(Ordering::SeqCst)
+    }))))
+    .await;
     house.turn("calendar", CALENDARS).await;
     let worker = house.worker().await;
 
     for _ in 0..2 {
-        let (one, other) = (house.burst("calendar", "ann", 10).await, house.burst("calendar", "bob", 2).await);
+        let (one, other) = (
+            house.burst("calendar", "ann", 10).await,
+            house.burst("calendar", "bob", 2).await,
+        );
         let (ran, dropped) = house.ended(&one).await;
 
-        assert_eq!((&ran[..], &dropped[..]), (&one[..3], &one[3..]), "the oldest run");
-        assert_eq!(house.ended(&other).await, (other, Vec::new()), "each key has a limit of its own");
+        assert_eq!(
+            (&ran[..], &dropped[..]),
+            (&one[..3], &one[3..]),
+            "the oldest run"
+        );
+        assert_eq!(
+            house.ended(&other).await,
+            (other, Vec::new()),
+            "each key has a limit of its own"
+        );
         assert_eq!(house.waiting().await, 0);
         now.fetch_add(5_000_000, Ordering::SeqCst);
     }
 
-    eventually("the dropped are counted", SOON, || async { (house.counted("dropped") == Some(14)).then_some(()) }).await;
-    let filter = Filter { state: Some(State::Cancelled), limit: 100, ..Filter::default() };
-    assert_eq!(house.queue.list(&filter).await.unwrap().len(), 14, "they are listed as cancelled");
+    eventually("the dropped are counted", SOON, || async {
+        (house.counted("dropped") == Some(14)).then_some(())
+    })
+    .await;
+    let filter = Filter {
+        state: Some(State::Cancelled),
+        limit: 100,
+        ..Filter::default()
+    };
+    assert_eq!(
+        house.queue.list(&filter).await.unwrap().len(),
+        14,
+        "they are listed as cancelled"
+    );
     worker.stop().await;
 }
 
@@ -130,15 +207,32 @@ async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores
 async fn redis_drops_by_the_same_law_and_a_unique_key_is_free_again() {
     let mut house = House::of_redis().await;
     // As the calendars, so slow that nothing is refilled while this runs.
-    house.turn("calendar", &[("rps", "-1"), ("key_rps", "0.00025"), ("window", "10000"), ("over_limit", "drop")]).await;
+    house
+        .turn(
+            "calendar",
+            &[
+                ("rps", "-1"),
+                ("key_rps", "0.00025"),
+                ("window", "10000"),
+                ("over_limit", "drop"),
+            ],
+        )
+        .await;
     let worker = house.worker().await;
     let ids = house.burst("calendar", "ann", 10).await;
     let (ran, dropped) = house.ended(&ids).await;
     assert_eq!((&ran[..], &dropped[..]), (&ids[..3], &ids[3..]));
 
-    let unique = NewJob::new("notice", json!({})).throttle("calendar").key("ann").unique("u");
+    let unique = NewJob::new("notice", json!({}))
+        .throttle("calendar")
+        .key("ann")
+        .unique("u");
     for _ in 0..2 {
-        let made = house.queue.enqueue(std::slice::from_ref(&unique)).await.unwrap()[0];
+        let made = house
+            .queue
+            .enqueue(std::slice::from_ref(&unique))
+            .await
+            .unwrap()[0];
         assert!(!made.duplicate, "whoever was dropped holds no key");
         assert_eq!(house.ended(&[made.id]).await, (Vec::new(), vec![made.id]));
     }
@@ -153,14 +247,24 @@ async fn redis_drops_by_the_same_law_and_a_unique_key_is_free_again() {
 #[tokio::test]
 async fn a_throttle_that_is_stopped_drops_nothing_and_one_that_waits_keeps_everything() {
     let mut house = House::of_redis().await;
-    house.turn("calendar", &[("rps", "0"), ("over_limit", "drop")]).await;
-    house.turn("patient", &[("rps", "-1"), ("key_rps", "0.00025"), ("window", "10000")]).await;
+    house
+        .turn("calendar", &[("rps", "0"), ("over_limit", "drop")])
+        .await;
+    house
+        .turn(
+            "patient",
+            &[("rps", "-1"), ("key_rps", "0.00025"), ("window", "10000")],
+        )
+        .await;
     let worker = house.worker().await;
     let stopped = house.burst("calendar", "ann", 3).await;
     let patient = house.burst("patient", "ann", 5).await;
 
     // The law of a throttle that waits is not touched: two of these 2.5 tokens are whole.
-    eventually("two have run", SOON, || async { (house.ran.lock().unwrap().len() == 2).then_some(()) }).await;
+    eventually("two have run", SOON, || async {
+        (house.ran.lock().unwrap().len() == 2).then_some(())
+    })
+    .await;
     tokio::time::sleep(Duration::from_secs(2)).await;
 
     assert_eq!(*house.ran.lock().unwrap(), patient[..2]);
@@ -174,15 +278,39 @@ async fn a_throttle_that_is_stopped_drops_nothing_and_one_that_waits_keeps_every
 #[tokio::test]
 async fn a_rate_of_the_whole_throttle_drops_over_all_its_lanes() {
     let mut house = House::of_redis().await;
-    house.turn("calendar", &[("rps", "0.00025"), ("window", "10000"), ("over_limit", "drop")]).await;
-    let job = |key: i32| NewJob::new("notice", json!({})).throttle("calendar").key(key.to_string());
+    house
+        .turn(
+            "calendar",
+            &[
+                ("rps", "0.00025"),
+                ("window", "10000"),
+                ("over_limit", "drop"),
+            ],
+        )
+        .await;
+    let job = |key: i32| {
+        NewJob::new("notice", json!({}))
+            .throttle("calendar")
+            .key(key.to_string())
+    };
     let jobs: Vec<NewJob> = (0..50).map(job).collect();
-    let ids: Vec<i64> = house.queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let ids: Vec<i64> = house
+        .queue
+        .enqueue(&jobs)
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect();
     let worker = house.worker().await;
 
     let (ran, dropped) = house.ended(&ids).await;
 
-    assert_eq!((ran.len(), dropped.len()), (1, 49), "a throttle that was never asked begins with one token");
+    assert_eq!(
+        (ran.len(), dropped.len()),
+        (1, 49),
+        "a throttle that was never asked begins with one token"
+    );
     assert_eq!(*house.ran.lock().unwrap(), ran);
     worker.stop().await;
 }
@@ -190,20 +318,40 @@ async fn a_rate_of_the_whole_throttle_drops_over_all_its_lanes() {
 #[tokio::test]
 async fn what_is_beyond_a_limit_of_concurrency_is_dropped() {
     let mut house = House::of_redis().await;
-    house.turn("calendar", &[("rps", "-1"), ("key_concurrency", "1"), ("over_limit", "drop")]).await;
+    house
+        .turn(
+            "calendar",
+            &[
+                ("rps", "-1"),
+                ("key_concurrency", "1"),
+                ("over_limit", "drop"),
+            ],
+        )
+        .await;
     let go_on = Arc::new(tokio::sync::Semaphore::new(0));
     let gate = go_on.clone();
     let mut kinds = Kinds::default();
     kinds.register_fn("notice", move |_: Job, _: Context| {
         let gate = gate.clone();
-        async move { gate.acquire().await.map_or(Outcome::Cancelled, |_| Outcome::Done) }
+        async move {
+            gate.acquire()
+                .await
+                .map_or(Outcome::Cancelled, |_| Outcome::Done)
+        }
     });
     let worker = house.worker_of(kinds).await;
     let ids = house.burst("calendar", "ann", 5).await;
 
-    assert_eq!(house.ended(&ids[1..]).await, (Vec::new(), ids[1..].to_vec()), "while the first one runs");
+    assert_eq!(
+        house.ended(&ids[1..]).await,
+        (Vec::new(), ids[1..].to_vec()),
+        "while the first one runs"
+    );
     go_on.add_permits(5);
-    assert_eq!(house.ended(&ids[..1]).await, (ids[..1].to_vec(), Vec::new()));
+    assert_eq!(
+        house.ended(&ids[..1]).await,
+        (ids[..1].to_vec(), Vec::new())
+    );
     let next = eventually("the slot is free", SOON, || async {
         let next = house.burst("calendar", "ann", 1).await;
         (house.ended(&next).await.0 == next).then_some(next)
@@ -216,18 +364,45 @@ async fn what_is_beyond_a_limit_of_concurrency_is_dropped() {
 #[tokio::test]
 async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_unique_key() {
     let mut house = House::of_redis().await;
-    house.turn("calendar", &[("rps", "0"), ("over_limit", "merge")]).await;
-    let record =
-        "insert into flyball.knobs (throttle, fields) values ('calendar', '{\"rps\": \"0\", \"over_limit\": \"merge\"}')";
-    sqlx::query(record).execute(&house.queue.pool).await.unwrap();
-    let says = |n: i64| NewJob::new("notice", json!({"n": n})).throttle("calendar").key("ann");
+    house
+        .turn("calendar", &[("rps", "0"), ("over_limit", "merge")])
+        .await;
+    let record = "insert into flyball.knobs (throttle, fields) values ('calendar', '{\"rps\": \"0\", \"over_limit\": \"merge\"}')";
+    sqlx::query(record)
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
+    let says = |n: i64| {
+        NewJob::new("notice", json!({"n": n}))
+            .throttle("calendar")
+            .key("ann")
+    };
 
     let one = house.queue.enqueue(&[says(1).unique("u")]).await.unwrap()[0];
-    let merged = house.queue.enqueue(&[says(2).unique("u"), says(3).unique("u"), says(4).unique("v"), says(5)]).await.unwrap();
+    let merged = house
+        .queue
+        .enqueue(&[
+            says(2).unique("u"),
+            says(3).unique("u"),
+            says(4).unique("v"),
+            says(5),
+        ])
+        .await
+        .unwrap();
 
-    let told: Vec<(bool, bool, bool)> =
-        merged.iter().map(|other| (other.id == one.id, other.duplicate, other.replaced)).collect();
-    assert_eq!(told, [(true, true, true), (true, true, true), (false, false, false), (false, false, false)]);
+    let told: Vec<(bool, bool, bool)> = merged
+        .iter()
+        .map(|other| (other.id == one.id, other.duplicate, other.replaced))
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (true, true, true),
+            (true, true, true),
+            (false, false, false),
+            (false, false, false)
+        ]
+    );
     assert_eq!(house.waiting().await, 3);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let seeing = seen.clone();
@@ -240,11 +415,24 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
     house.turn("calendar", &[("rps", "-1")]).await;
     let ids = [one.id, merged[2].id, merged[3].id];
     assert_eq!(house.ended(&ids).await, (ids.to_vec(), Vec::new()));
-    let mut seen: Vec<i64> = seen.lock().unwrap().iter().filter_map(Value::as_i64).collect();
+    let mut seen: Vec<i64> = seen
+        .lock()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_i64)
+        .collect();
     seen.sort_unstable();
     assert_eq!(seen, [3, 4, 5], "what was said last runs");
-    let history: Vec<String> =
-        house.queue.get(one.id).await.unwrap().unwrap().attempts.into_iter().map(|attempt| attempt.outcome).collect();
+    let history: Vec<String> = house
+        .queue
+        .get(one.id)
+        .await
+        .unwrap()
+        .unwrap()
+        .attempts
+        .into_iter()
+        .map(|attempt| attempt.outcome)
+        .collect();
     assert_eq!(history, ["merged", "merged", "completed"]);
     worker.stop().await;
 }
@@ -255,17 +443,35 @@ async fn an_ambiguous_end_is_told_from_a_failure_and_ends_the_job_where_it_must_
     house.turn("fast", &[("rps", "-1")]).await;
     let mut kinds = Kinds::default();
     kinds.register_fn("notice", |job: Job, _: Context| {
-        let policy = if job.args["once"] == true { OnAmbiguous::Dead } else { OnAmbiguous::Retry };
+        let policy = if job.args["once"] == true {
+            OnAmbiguous::Dead
+        } else {
+            OnAmbiguous::Retry
+        };
         let unsure = job.attempt == 1 || job.max_attempts == 1;
         std::future::ready(match unsure {
-            true => Outcome::Ambiguous { policy, error: "no answer".to_owned() },
+            true => Outcome::Ambiguous {
+                policy,
+                error: "no answer".to_owned(),
+            },
             false => Outcome::Done,
         })
     });
     let worker = house.worker_of(kinds).await;
     let job = |args: Value| NewJob::new("notice", args).throttle("fast");
-    let jobs = [job(json!({})), job(json!({"once": true})).unique("u"), job(json!({})).max_attempts(1)];
-    let ids: Vec<i64> = house.queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect();
+    let jobs = [
+        job(json!({})),
+        job(json!({"once": true})).unique("u"),
+        job(json!({})).max_attempts(1),
+    ];
+    let ids: Vec<i64> = house
+        .queue
+        .enqueue(&jobs)
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect();
 
     for (id, state, expected) in [
         (ids[0], State::Completed, &["ambiguous", "completed"][..]),
@@ -277,15 +483,36 @@ async fn an_ambiguous_end_is_told_from_a_failure_and_ends_the_job_where_it_must_
             (detail.summary.state == state).then_some(detail)
         })
         .await;
-        let outcomes: Vec<&str> = detail.attempts.iter().map(|one| one.outcome.as_str()).collect();
+        let outcomes: Vec<&str> = detail
+            .attempts
+            .iter()
+            .map(|one| one.outcome.as_str())
+            .collect();
         assert_eq!(outcomes, expected);
-        assert_eq!(detail.attempts[0].error.as_deref(), Some("ambiguous: no answer"));
+        assert_eq!(
+            detail.attempts[0].error.as_deref(),
+            Some("ambiguous: no answer")
+        );
     }
 
     let failures = house.queue.failures(10).await.unwrap();
-    assert!(failures.len() == 3 && failures.iter().all(|one| one.outcome == "ambiguous"), "{failures:?}");
-    assert_eq!((house.counted("ambiguous"), house.counted("failed"), house.counted("dead")), (Some(3), None, None));
-    let again = house.queue.enqueue(&[job(json!({})).unique("u")]).await.unwrap()[0];
+    assert!(
+        failures.len() == 3 && failures.iter().all(|one| one.outcome == "ambiguous"),
+        "{failures:?}"
+    );
+    assert_eq!(
+        (
+            house.counted("ambiguous"),
+            house.counted("failed"),
+            house.counted("dead")
+        ),
+        (Some(3), None, None)
+    );
+    let again = house
+        .queue
+        .enqueue(&[job(json!({})).unique("u")])
+        .await
+        .unwrap()[0];
     assert!(!again.duplicate, "a dead letter holds no key");
     worker.stop().await;
 }

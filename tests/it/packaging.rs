@@ -16,7 +16,11 @@ fn read(name: &str) -> String {
 }
 
 fn all(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 // === Prometheus ===
@@ -24,14 +28,29 @@ fn all(output: &Output) -> String {
 /// promtool comes with Prometheus, which the tests need anyway.
 fn promtool(arguments: &[&str]) {
     let prometheus = find::prometheus(&find::places(&[])).expect("prometheus is installed");
-    let output = prometheus.sibling("promtool").command().args(arguments).current_dir(root()).output().expect("promtool runs");
-    assert!(output.status.success(), "promtool {arguments:?}: {}", all(&output));
+    let output = prometheus
+        .sibling("promtool")
+        .command()
+        .args(arguments)
+        .current_dir(root())
+        .output()
+        .expect("promtool runs");
+    assert!(
+        output.status.success(),
+        "promtool {arguments:?}: {}",
+        all(&output)
+    );
 }
 
 #[test]
 fn promtool_accepts_the_configuration_of_prometheus() {
     // Syntax only: the token's file exists in the container.
-    promtool(&["check", "config", "--syntax-only", "prometheus/prometheus.yml"]);
+    promtool(&[
+        "check",
+        "config",
+        "--syntax-only",
+        "prometheus/prometheus.yml",
+    ]);
 }
 
 #[test]
@@ -56,23 +75,42 @@ fn every_alert_says_what_is_the_matter_and_what_to_do() {
 
 /// The panels of the dashboard that show something.
 fn panels() -> Vec<serde_json::Value> {
-    let board: serde_json::Value = serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
-    board["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row").cloned().collect()
+    let board: serde_json::Value =
+        serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
+    board["panels"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|panel| panel["type"] != "row")
+        .cloned()
+        .collect()
 }
 
 #[test]
 fn the_dashboard_asks_whatever_prometheus_a_person_chooses_and_says_what_each_panel_is() {
-    let board: serde_json::Value = serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
+    let board: serde_json::Value =
+        serde_json::from_str(&read("grafana/flyball.json")).expect("JSON");
     let variables = board["templating"]["list"].as_array().unwrap();
-    assert!(variables.iter().any(|v| v["name"] == "datasource" && v["type"] == "datasource" && v["query"] == "prometheus"));
+    assert!(variables.iter().any(|v| v["name"] == "datasource"
+        && v["type"] == "datasource"
+        && v["query"] == "prometheus"));
 
     let mut ids = std::collections::BTreeSet::new();
     for panel in board["panels"].as_array().unwrap() {
-        assert!(ids.insert(panel["id"].as_u64().unwrap()), "two panels are number {}", panel["id"]);
+        assert!(
+            ids.insert(panel["id"].as_u64().unwrap()),
+            "two panels are number {}",
+            panel["id"]
+        );
     }
     for panel in panels() {
         let title = panel["title"].as_str().unwrap();
-        assert!(panel["description"].as_str().is_some_and(|text| text.ends_with('.')), "{title} does not say what it shows");
+        assert!(
+            panel["description"]
+                .as_str()
+                .is_some_and(|text| text.ends_with('.')),
+            "{title} does not say what it shows"
+        );
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{title}");
         for target in panel["targets"].as_array().unwrap() {
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
@@ -87,10 +125,19 @@ fn promtool_understands_every_query_of_the_dashboard() {
     let mut queries = 0;
     for panel in panels() {
         for target in panel["targets"].as_array().unwrap() {
-            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m").replace("$throttle", ".*");
+            let query = target["expr"]
+                .as_str()
+                .unwrap()
+                .replace("$__rate_interval", "1m")
+                .replace("$throttle", ".*");
             assert!(!query.contains('$'), "{query}");
             queries += 1;
-            writeln!(rules, "      - record: dashboard:query:{queries}\n        expr: {}", serde_json::json!(query)).unwrap();
+            writeln!(
+                rules,
+                "      - record: dashboard:query:{queries}\n        expr: {}",
+                serde_json::json!(query)
+            )
+            .unwrap();
         }
     }
     assert!(queries > 20, "{queries}");
@@ -101,8 +148,11 @@ fn promtool_understands_every_query_of_the_dashboard() {
 
 #[test]
 fn the_dashboard_shows_what_an_operator_asks_for_first() {
-    let queries: String =
-        panels().iter().flat_map(|panel| panel["targets"].as_array().unwrap().clone()).map(|t| t["expr"].to_string()).collect();
+    let queries: String = panels()
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().unwrap().clone())
+        .map(|t| t["expr"].to_string())
+        .collect();
     for family in [
         "flyball_throttle_rps{",
         "flyball_throttle_achieved_rps{",
@@ -127,9 +177,14 @@ fn the_dashboard_shows_what_an_operator_asks_for_first() {
 fn docker_compose_accepts_the_file_where_it_is_installed() {
     let versions = [vec!["docker", "compose"], vec!["docker-compose"]];
     let runs = |words: &&Vec<&str>| {
-        let output = Command::new(words[0]).args(&words[1..]).arg("version").output();
+        let output = Command::new(words[0])
+            .args(&words[1..])
+            .arg("version")
+            .output();
         // The first docker-compose, in Python, does not know today's files.
-        output.is_ok_and(|output| output.status.success() && !all(&output).contains("docker-compose version 1."))
+        output.is_ok_and(|output| {
+            output.status.success() && !all(&output).contains("docker-compose version 1.")
+        })
     };
     let Some(compose) = versions.iter().find(runs) else {
         eprintln!("docker compose is not installed: its check of docker-compose.yml was left out");
@@ -138,7 +193,11 @@ fn docker_compose_accepts_the_file_where_it_is_installed() {
 
     // Without a token too: the file is valid, and Flyball is what refuses.
     let mut command = Command::new(compose[0]);
-    command.args(&compose[1..]).args(["config", "--quiet"]).current_dir(root()).env_remove("FLYBALL_API_TOKEN");
+    command
+        .args(&compose[1..])
+        .args(["config", "--quiet"])
+        .current_dir(root())
+        .env_remove("FLYBALL_API_TOKEN");
     let output = command.output().unwrap();
 
     assert!(output.status.success(), "{}", all(&output));
@@ -147,7 +206,13 @@ fn docker_compose_accepts_the_file_where_it_is_installed() {
 #[test]
 fn containers_listen_on_loopback_only_and_tell_their_health() {
     let compose = read("docker-compose.yml");
-    let services = compose.split_once("\nservices:\n").unwrap().1.split_once("\nvolumes:\n").unwrap().0;
+    let services = compose
+        .split_once("\nservices:\n")
+        .unwrap()
+        .1
+        .split_once("\nvolumes:\n")
+        .unwrap()
+        .0;
     let names: Vec<&str> = services
         .lines()
         .filter_map(|line| line.strip_prefix("  ")?.strip_suffix(':'))
@@ -156,9 +221,15 @@ fn containers_listen_on_loopback_only_and_tell_their_health() {
 
     assert_eq!(names, ["postgres", "valkey", "prometheus", "flyball"]);
     assert_eq!(services.matches("healthcheck:").count(), names.len());
-    let ports: Vec<&str> = services.lines().filter(|line| line.trim_start().starts_with("ports:")).collect();
+    let ports: Vec<&str> = services
+        .lines()
+        .filter(|line| line.trim_start().starts_with("ports:"))
+        .collect();
     assert_eq!(ports.len(), names.len());
-    assert!(ports.iter().all(|line| line.contains("[\"127.0.0.1:")), "{ports:?}");
+    assert!(
+        ports.iter().all(|line| line.contains("[\"127.0.0.1:")),
+        "{ports:?}"
+    );
     assert!(!compose.contains(":latest"));
 }
 
@@ -166,8 +237,14 @@ fn containers_listen_on_loopback_only_and_tell_their_health() {
 fn the_application_in_docker_compose_is_no_superuser_of_its_database() {
     let (compose, script) = (read("docker-compose.yml"), read("scripts/postgres-init.sh"));
 
-    assert!(compose.contains("./scripts/postgres-init.sh:/docker-entrypoint-initdb.d/"), "the role is made by the script");
-    assert!(!compose.contains("POSTGRES_USER"), "the image would make its user a superuser");
+    assert!(
+        compose.contains("./scripts/postgres-init.sh:/docker-entrypoint-initdb.d/"),
+        "the role is made by the script"
+    );
+    assert!(
+        !compose.contains("POSTGRES_USER"),
+        "the image would make its user a superuser"
+    );
     assert!(script.contains("create role flyball login nosuperuser "));
     assert!(script.contains("create database flyball owner flyball;"));
 }
@@ -177,8 +254,16 @@ fn the_image_runs_as_an_unprivileged_user() {
     let dockerfile = read("Dockerfile");
 
     let last_stage = dockerfile.rsplit_once("\nFROM ").unwrap().1;
-    for line in ["USER flyball", "EXPOSE 8080", "HEALTHCHECK ", "ENTRYPOINT [\"flyball\"]"] {
-        assert!(last_stage.lines().any(|found| found.starts_with(line)), "{line}");
+    for line in [
+        "USER flyball",
+        "EXPOSE 8080",
+        "HEALTHCHECK ",
+        "ENTRYPOINT [\"flyball\"]",
+    ] {
+        assert!(
+            last_stage.lines().any(|found| found.starts_with(line)),
+            "{line}"
+        );
     }
 }
 
@@ -186,13 +271,19 @@ fn the_image_runs_as_an_unprivileged_user() {
 fn what_the_image_copies_is_there_and_not_ignored() {
     let ignored = read(".dockerignore");
 
-    for line in read("Dockerfile").lines().filter(|line| line.starts_with("COPY ") && !line.contains("--from")) {
+    for line in read("Dockerfile")
+        .lines()
+        .filter(|line| line.starts_with("COPY ") && !line.contains("--from"))
+    {
         let source = line.split_whitespace().nth(1).unwrap();
         assert!(root().join(source).exists(), "{line}");
         assert!(!ignored.lines().any(|name| name == source), "{line}");
     }
     // Cargo wants every target that its manifest names.
-    for path in read("Cargo.toml").lines().filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"')) {
+    for path in read("Cargo.toml")
+        .lines()
+        .filter_map(|line| line.strip_prefix("path = \"")?.strip_suffix('"'))
+    {
         let top = path.split('/').next().unwrap();
         assert!(!ignored.lines().any(|name| name == top), "{path}");
     }
@@ -203,15 +294,27 @@ fn what_the_image_copies_is_there_and_not_ignored() {
 #[test]
 fn make_alone_lists_every_target_with_a_line_about_it() {
     let makefile = read("Makefile");
-    let targets = makefile.lines().find_map(|line| line.strip_prefix(".PHONY: ")).unwrap();
+    let targets = makefile
+        .lines()
+        .find_map(|line| line.strip_prefix(".PHONY: "))
+        .unwrap();
 
-    let output = Command::new("make").current_dir(root()).env_remove("MAKEFLAGS").output().expect("make runs");
+    let output = Command::new("make")
+        .current_dir(root())
+        .env_remove("MAKEFLAGS")
+        .output()
+        .expect("make runs");
 
     let said = all(&output);
     assert!(output.status.success(), "{said}");
     for target in targets.split_whitespace() {
-        let line = said.lines().find(|line| line.split_whitespace().nth(1) == Some(target));
-        assert!(line.is_some_and(|line| line.split_whitespace().count() > 3), "{target} is not in: {said}");
+        let line = said
+            .lines()
+            .find(|line| line.split_whitespace().nth(1) == Some(target));
+        assert!(
+            line.is_some_and(|line| line.split_whitespace().count() > 3),
+            "{target} is not in: {said}"
+        );
     }
 }
 
@@ -222,13 +325,23 @@ fn setup(programs: &[&str], arguments: &[&str]) -> Output {
         std::os::unix::fs::symlink(which(program), world.path().join(program)).unwrap();
     }
     let mut command = Command::new("/bin/sh");
-    command.arg(root().join("scripts/setup.sh")).args(arguments).env_clear();
-    command.env("PATH", world.path()).env("HOME", world.path()).output().unwrap()
+    command
+        .arg(root().join("scripts/setup.sh"))
+        .args(arguments)
+        .env_clear();
+    command
+        .env("PATH", world.path())
+        .env("HOME", world.path())
+        .output()
+        .unwrap()
 }
 
 fn which(program: &str) -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|path| path.exists()).unwrap_or_else(|| panic!("no {program}"))
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(program))
+        .find(|path| path.exists())
+        .unwrap_or_else(|| panic!("no {program}"))
 }
 
 #[test]
@@ -237,7 +350,10 @@ fn without_rust_the_set_up_ends_with_69_and_the_line_that_gets_it() {
 
     assert_eq!(output.status.code(), Some(69));
     let said = all(&output);
-    assert!(said.lines().count() == 1 && said.contains("https://sh.rustup.rs | sh"), "{said}");
+    assert!(
+        said.lines().count() == 1 && said.contains("https://sh.rustup.rs | sh"),
+        "{said}"
+    );
 }
 
 #[test]
@@ -247,7 +363,10 @@ fn what_cannot_be_installed_ends_the_set_up_with_69_and_one_line_that_would_help
     // A browser may be where no PATH leads; Node.js is not.
     assert_eq!(output.status.code(), Some(69));
     let said = all(&output);
-    assert!(said.lines().count() == 1 && said.contains("node") && said.contains("what would help: "), "{said}");
+    assert!(
+        said.lines().count() == 1 && said.contains("node") && said.contains("what would help: "),
+        "{said}"
+    );
 }
 
 #[test]
@@ -260,10 +379,20 @@ fn the_set_up_refuses_options_that_it_does_not_know() {
 
 #[test]
 fn the_set_up_finds_the_same_servers_as_the_program() {
-    let output = Command::new(root().join("scripts/setup.sh")).arg("--check").output().unwrap();
+    let output = Command::new(root().join("scripts/setup.sh"))
+        .arg("--check")
+        .output()
+        .unwrap();
 
     // These tests run on all four. The corpus may be missing, if somebody runs `cargo test` by itself.
     let missing = all(&output);
-    let missing = missing.split_once("what would help").map_or("", |(missing, _)| missing);
-    assert!(!["postgres", "redis", "prometheus", "pgbouncer"].iter().any(|server| missing.contains(server)), "{missing}");
+    let missing = missing
+        .split_once("what would help")
+        .map_or("", |(missing, _)| missing);
+    assert!(
+        !["postgres", "redis", "prometheus", "pgbouncer"]
+            .iter()
+            .any(|server| missing.contains(server)),
+        "{missing}"
+    );
 }

@@ -14,7 +14,17 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use crate::support::database;
 
 /// Tables that grow with the queue, with what runs, or with the history. The partitions of one are its name, `_` and a day.
-const BIG: &[&str] = &["ready", "job", "attempt", "scheduled", "dead", "lease", "uniq", "checkpoint", "lane"];
+const BIG: &[&str] = &[
+    "ready",
+    "job",
+    "attempt",
+    "scheduled",
+    "dead",
+    "lease",
+    "uniq",
+    "checkpoint",
+    "lane",
+];
 
 /// Statements, or parts of them, that read a whole table, and why they may.
 const MAY_READ_ALL: &[(&str, &str)] = &[
@@ -86,20 +96,33 @@ end $$";
 
 #[tokio::test]
 async fn no_statement_reads_more_than_it_is_about_at_any_size_and_with_any_statistics() {
-    all_cases(Size { jobs: 50_000, lanes: 5_000 }).await;
+    all_cases(Size {
+        jobs: 50_000,
+        lanes: 5_000,
+    })
+    .await;
 }
 
 #[tokio::test]
 #[ignore = "takes a minute; make soak runs it"]
-async fn soak_no_statement_reads_more_than_it_is_about_at_a_million_jobs_and_a_hundred_thousand_lanes() {
-    all_cases(Size { jobs: 1_000_000, lanes: 100_000 }).await;
+async fn soak_no_statement_reads_more_than_it_is_about_at_a_million_jobs_and_a_hundred_thousand_lanes()
+ {
+    all_cases(Size {
+        jobs: 1_000_000,
+        lanes: 100_000,
+    })
+    .await;
 }
 
 async fn all_cases(many: Size) {
     let database = database().await;
     let say = async |sql: &str| {
         let begun = Instant::now();
-        database.pool().execute(AssertSqlSafe(sql.to_owned())).await.unwrap();
+        database
+            .pool()
+            .execute(AssertSqlSafe(sql.to_owned()))
+            .await
+            .unwrap();
         if begun.elapsed() > Duration::from_secs(5) {
             println!("{:?}: {}", begun.elapsed(), &sql[..sql.len().min(60)]);
         }
@@ -118,7 +141,15 @@ async fn all_cases(many: Size) {
     // Emptied by work, as it happens every day: the files stay, and the statistics say that nothing is in them.
     say(EMPTY).await;
     check(url, "empty, analyzed when full", None).await;
-    for table in ["ready", "scheduled", "lease", "attempt", "lane", "uniq", "job"] {
+    for table in [
+        "ready",
+        "scheduled",
+        "lease",
+        "attempt",
+        "lane",
+        "uniq",
+        "job",
+    ] {
         say(&format!("vacuum (analyze, truncate off) flyball.{table}")).await;
     }
     check(url, "empty after use", None).await;
@@ -131,10 +162,15 @@ async fn all_cases(many: Size) {
 
 /// Both looks: at the plans, and at what the statements really read.
 async fn check(url: &str, case: &str, size: Option<Size>) {
-    let queue = Queue::connect(url, 1, Duration::from_secs(20)).await.unwrap();
+    let queue = Queue::connect(url, 1, Duration::from_secs(20))
+        .await
+        .unwrap();
     let mut wrong = Vec::new();
     for (name, sql) in STATEMENTS {
-        let allowed = MAY_READ_ALL.iter().find(|(other, _)| other == name).map_or("", |(_, tables)| tables);
+        let allowed = MAY_READ_ALL
+            .iter()
+            .find(|(other, _)| other == name)
+            .map_or("", |(_, tables)| tables);
         let mut connection = queue.pool.acquire().await.unwrap();
         let (plan, text) = generic_plan(&mut connection, sql).await;
         let mut found = Vec::new();
@@ -164,20 +200,39 @@ async fn generic_plan(connection: &mut PgConnection, sql: &str) -> (Value, Strin
         .get(0);
     // What the parameters are does not matter to a generic plan.
     let nulls = vec!["null"; parameters as usize].join(", ");
-    let arguments = if parameters == 0 { String::new() } else { format!("({nulls})") };
+    let arguments = if parameters == 0 {
+        String::new()
+    } else {
+        format!("({nulls})")
+    };
     let explain = async |connection: &mut PgConnection, form: &str| {
-        connection.fetch_all(AssertSqlSafe(format!("explain ({form}) execute looked_at{arguments}"))).await.unwrap()
+        connection
+            .fetch_all(AssertSqlSafe(format!(
+                "explain ({form}) execute looked_at{arguments}"
+            )))
+            .await
+            .unwrap()
     };
     let plan = explain(connection, "format json").await[0].get::<Value, _>(0)[0]["Plan"].clone();
-    let text = explain(connection, "costs off").await.iter().map(|row| row.get::<String, _>(0) + "\n").collect();
+    let text = explain(connection, "costs off")
+        .await
+        .iter()
+        .map(|row| row.get::<String, _>(0) + "\n")
+        .collect();
     connection.execute("deallocate looked_at").await.unwrap();
     (plan, text)
 }
 
 /// The big table that a scan reads, by its name without the day.
 fn big(node: &Value) -> Option<&'static str> {
-    let relation = node["Relation Name"].as_str().or_else(|| node["Index Name"].as_str())?;
-    let is_of = |big: &&&str| relation.strip_prefix(**big).is_some_and(|rest| rest.is_empty() || rest.starts_with('_'));
+    let relation = node["Relation Name"]
+        .as_str()
+        .or_else(|| node["Index Name"].as_str())?;
+    let is_of = |big: &&&str| {
+        relation
+            .strip_prefix(**big)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
+    };
     BIG.iter().find(is_of).copied()
 }
 
@@ -187,13 +242,21 @@ fn walk(node: &Value, bounded: bool, wrong: &mut Vec<(&'static str, String)>) {
     if let Some(table) = big(node)
         && kind.contains("Scan")
     {
-        let has_condition =
-            node.get("TID Cond").is_some() || node["Index Cond"].as_str().is_some_and(|condition| pins(table, condition));
+        let has_condition = node.get("TID Cond").is_some()
+            || node["Index Cond"]
+                .as_str()
+                .is_some_and(|condition| pins(table, condition));
         // A limit stops a scan early only if no row is read in vain.
         let stops_early = bounded && node.get("Filter").is_none();
         if kind == "Seq Scan" || !has_condition && !stops_early && kind != "Bitmap Heap Scan" {
             let name = node["Index Name"].as_str().unwrap_or(table);
-            wrong.push((table, format!("{kind} ({name}), filtered by {}", node["Filter"].as_str().unwrap_or("nothing"))));
+            wrong.push((
+                table,
+                format!(
+                    "{kind} ({name}), filtered by {}",
+                    node["Filter"].as_str().unwrap_or("nothing")
+                ),
+            ));
         }
     }
     if ["Sort", "Hash", "Aggregate", "Materialize"].contains(&kind)
@@ -223,7 +286,12 @@ fn pins(table: &str, condition: &str) -> bool {
 
 /// A scan of `ready` by its lane below this node, in the same part of the plan and not below a limit.
 fn lane_scan(node: &Value) -> Option<String> {
-    for child in node["Plans"].as_array().into_iter().flatten().filter(|child| child.get("Subplan Name").is_none()) {
+    for child in node["Plans"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|child| child.get("Subplan Name").is_none())
+    {
         let kind = child["Node Type"].as_str().unwrap_or_default();
         let condition = child["Index Cond"].as_str().unwrap_or_default();
         if big(child) == Some("ready") && kind.contains("Index") && !condition.contains("job_id") {
@@ -241,8 +309,16 @@ fn lane_scan(node: &Value) -> Option<String> {
 /// Rows that were read since the counters were last asked, by sequential scans of big tables and by all indexes.
 async fn rows_read(queue: &Queue) -> (i64, i64) {
     // The pool has one connection, so it is its own counters that are made known.
-    queue.pool.execute("select pg_stat_force_next_flush()").await.unwrap();
-    queue.pool.execute("select pg_stat_clear_snapshot()").await.unwrap();
+    queue
+        .pool
+        .execute("select pg_stat_force_next_flush()")
+        .await
+        .unwrap();
+    queue
+        .pool
+        .execute("select pg_stat_clear_snapshot()")
+        .await
+        .unwrap();
     let sql = "
         select coalesce(sum(seq_tup_read) filter (where relname ~ '^(ready|job|attempt|scheduled|dead)(_|$)'), 0)::bigint,
             (select coalesce(sum(idx_tup_read), 0)::bigint from pg_stat_user_indexes where schemaname = 'flyball')
@@ -253,33 +329,57 @@ async fn rows_read(queue: &Queue) -> (i64, i64) {
 
 /// Runs the hot statements through the store, and counts what they read for each job that they were about.
 async fn read_rows(queue: &Queue, case: &str, size: Size) {
-    let worker =
-        NewWorker { name: "plans".into(), host: "h".into(), pid: 1, ttl: Duration::from_secs(600), kinds: vec!["http".into()] };
+    let worker = NewWorker {
+        name: "plans".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: Duration::from_secs(600),
+        kinds: vec!["http".into()],
+    };
     let worker = queue.register(&worker).await.unwrap();
     let mut last = rows_read(queue).await;
     let mut spent = async |what: &str, about: i64, most_for_each: i64| {
         let now = rows_read(queue).await;
         let (by_scan, by_index) = (now.0 - last.0, now.1 - last.1);
         last = now;
-        println!("{case}: {what}: {about} rows asked for, {by_index} index entries and {by_scan} scanned rows read");
+        println!(
+            "{case}: {what}: {about} rows asked for, {by_index} index entries and {by_scan} scanned rows read"
+        );
         assert_eq!(by_scan, 0, "{case}: {what}");
         // A few hundred are spent on catalogs of ours: workers, doorbell, cancels.
-        assert!(by_index <= about * most_for_each + 1000, "{case}: {what}: {by_index} index entries for {about} rows");
+        assert!(
+            by_index <= about * most_for_each + 1000,
+            "{case}: {what}: {by_index} index entries for {about} rows"
+        );
     };
 
     let lanes = queue.ready_lanes().await.unwrap();
-    assert_eq!(lanes.len() as i64, size.lanes.min(lanes.len() as i64).max(1));
+    assert_eq!(
+        lanes.len() as i64,
+        size.lanes.min(lanes.len() as i64).max(1)
+    );
     spent("lanes", lanes.len() as i64, 6).await;
 
     let mut held = Vec::new();
     for (round, share) in lanes.chunks(100).take(3).enumerate() {
         let each = (100 / share.len()).max(1) as i32;
-        let asked: Vec<LaneClaim> = share.iter().map(|lane| LaneClaim::first(lane.lane_id, each)).collect();
+        let asked: Vec<LaneClaim> = share
+            .iter()
+            .map(|lane| LaneClaim::first(lane.lane_id, each))
+            .collect();
         let fence = 1000 + round as i64;
         let claimed = queue.claim(worker, fence, &asked).await.unwrap();
-        assert!(claimed.len() >= 50, "{case}: {} jobs were claimed", claimed.len());
+        assert!(
+            claimed.len() >= 50,
+            "{case}: {} jobs were claimed",
+            claimed.len()
+        );
         spent("claim", claimed.len() as i64, 12).await;
-        held.extend(claimed.into_iter().map(|one| Finish { job_id: one.job.id, fence, ending: Ending::Completed }));
+        held.extend(claimed.into_iter().map(|one| Finish {
+            job_id: one.job.id,
+            fence,
+            ending: Ending::Completed,
+        }));
     }
     let ended = queue.finish(&held).await.unwrap();
     assert_eq!(ended.len(), held.len());
@@ -289,14 +389,25 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
     assert!(moved > 0);
     spent("promote", moved, 12).await;
     // It hops over the turns, and looks at a few jobs of each.
-    let crowd = queue.promote_crowd(&mut Crowd::default()).await.unwrap().jobs;
+    let crowd = queue
+        .promote_crowd(&mut Crowd::default())
+        .await
+        .unwrap()
+        .jobs;
     assert!(crowd > 0);
     spent("promote crowd", crowd, 20).await;
 
     // One that waits in its lane, and one that waits for its time.
     let sql = "(select job_id from flyball.ready order by lane_id desc limit 1) union all
         (select job_id from flyball.scheduled order by run_at desc limit 1)";
-    let waiting: Vec<i64> = queue.pool.fetch_all(sql).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let waiting: Vec<i64> = queue
+        .pool
+        .fetch_all(sql)
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     spent("looking for two", 2, 0).await;
     for id in waiting {
         assert_eq!(queue.cancel(id).await.unwrap(), CancelAnswer::Cancelled);
@@ -312,9 +423,19 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
     let three = "
         update flyball.worker set name = 'gone'
         where id = any(array(select id from flyball.worker where name = 'w' order by id limit 3)) returning id";
-    let mut three: Vec<i32> = queue.pool.fetch_all(three).await.unwrap().iter().map(|row| row.get(0)).collect();
+    let mut three: Vec<i32> = queue
+        .pool
+        .fetch_all(three)
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.get(0))
+        .collect();
     three.sort_unstable();
-    let dies = format!("update flyball.worker set heartbeat_at = now() - interval '1 day' where id = {}", three[0]);
+    let dies = format!(
+        "update flyball.worker set heartbeat_at = now() - interval '1 day' where id = {}",
+        three[0]
+    );
     queue.pool.execute(AssertSqlSafe(dies)).await.unwrap();
     let rescued = queue.rescue().await.unwrap();
     assert_eq!((rescued.workers, rescued.missing), (1, vec![]));
@@ -332,16 +453,34 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
 async fn a_claim_behind_its_place_reads_no_remains_of_the_claims_before_it() {
     let database = database().await;
     let say = async |sql: &str| {
-        database.pool().execute(AssertSqlSafe(sql.to_owned())).await.unwrap();
+        database
+            .pool()
+            .execute(AssertSqlSafe(sql.to_owned()))
+            .await
+            .unwrap();
     };
     say(NO_AUTOVACUUM).await;
-    say(&fill(Size { jobs: 12_000, lanes: 1 })).await;
+    say(&fill(Size {
+        jobs: 12_000,
+        lanes: 1,
+    }))
+    .await;
     // While it is open nothing that dies can be cleared away.
     let mut reader = PgConnection::connect(database.url()).await.unwrap();
-    reader.execute("begin isolation level repeatable read; select count(*) from flyball.worker").await.unwrap();
-    let queue = Queue::connect(database.url(), 1, Duration::from_secs(20)).await.unwrap();
-    let worker =
-        NewWorker { name: "plans".into(), host: "h".into(), pid: 1, ttl: Duration::from_secs(600), kinds: vec!["http".into()] };
+    reader
+        .execute("begin isolation level repeatable read; select count(*) from flyball.worker")
+        .await
+        .unwrap();
+    let queue = Queue::connect(database.url(), 1, Duration::from_secs(20))
+        .await
+        .unwrap();
+    let worker = NewWorker {
+        name: "plans".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: Duration::from_secs(600),
+        kinds: vec!["http".into()],
+    };
     let worker = queue.register(&worker).await.unwrap();
     let lane_id = queue.ready_lanes().await.unwrap()[0].lane_id;
     let entries = async || -> i64 {
@@ -352,18 +491,39 @@ async fn a_claim_behind_its_place_reads_no_remains_of_the_claims_before_it() {
 
     let (mut after, mut before, mut most) = (Place::default(), entries().await, 0);
     for fence in 0..20 {
-        let claimed = queue.claim(worker, fence, &[LaneClaim { lane_id, jobs: 200, after, look: false }]).await.unwrap();
+        let claimed = queue
+            .claim(
+                worker,
+                fence,
+                &[LaneClaim {
+                    lane_id,
+                    jobs: 200,
+                    after,
+                    look: false,
+                }],
+            )
+            .await
+            .unwrap();
         assert_eq!(claimed.len(), 200);
         let last = &claimed[199].job;
-        after = Place { priority: last.priority as i16, job_id: last.id };
+        after = Place {
+            priority: last.priority as i16,
+            job_id: last.id,
+        };
         let now = entries().await;
         most = most.max(now - before);
         before = now;
     }
-    queue.claim(worker, 20, &[LaneClaim::first(lane_id, 1)]).await.unwrap();
+    queue
+        .claim(worker, 20, &[LaneClaim::first(lane_id, 1)])
+        .await
+        .unwrap();
     let from_head = entries().await - before;
     reader.close().await.unwrap();
 
     assert!(most <= 250, "{most} entries were read for 200 jobs");
-    assert!(from_head >= 4_000, "only {from_head} entries were read from the head: nothing lay in the way");
+    assert!(
+        from_head >= 4_000,
+        "only {from_head} entries were read from the head: nothing lay in the way"
+    );
 }

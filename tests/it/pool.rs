@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use flyball::jobs::Issue;
 use flyball::providers::pool::{Change, Desk, Flow, State, Taken, keep, seed};
-use flyball::providers::{Account, Answer, Driver, Limited, Message, Metrics, Pool, Provider, Sent, Told};
+use flyball::providers::{
+    Account, Answer, Driver, Limited, Message, Metrics, Pool, Provider, Sent, Told,
+};
 use flyball::throttle::{Ask, LaneAsk, Name, Notes, RedisStore, Store};
 use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
@@ -27,7 +29,13 @@ struct Workers {
 }
 
 fn pool(name: &str, accounts: usize, rps: f64, change: impl Fn(&mut Pool)) -> Pool {
-    let account = |n: usize| Limited { account: Account { name: format!("account_{n}"), ..Account::default() }, rps };
+    let account = |n: usize| Limited {
+        account: Account {
+            name: format!("account_{n}"),
+            ..Account::default()
+        },
+        rps,
+    };
     let mut pool = Pool {
         name: name.to_owned(),
         provider: Provider::Twilio,
@@ -49,7 +57,9 @@ fn pool(name: &str, accounts: usize, rps: f64, change: impl Fn(&mut Pool)) -> Po
 }
 
 async fn workers(many: usize, pool: Pool) -> Workers {
-    let store = RedisStore::connect(&stack().await.redis_url, &redis_prefix()).unwrap().with_bound(Duration::from_secs(20));
+    let store = RedisStore::connect(&stack().await.redis_url, &redis_prefix())
+        .unwrap()
+        .with_bound(Duration::from_secs(20));
     let store = Arc::new(store);
     let (tell, changes) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
@@ -59,10 +69,20 @@ async fn workers(many: usize, pool: Pool) -> Workers {
         let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
         let desk = Desk::open(pool.clone(), as_store, notes, tell.clone()).unwrap();
         eventually("the throttles", SOON, || async { seed(&desk).await.ok() }).await;
-        tokio::spawn(keep(desk.clone(), Arc::default(), metrics.clone(), stop.clone()));
+        tokio::spawn(keep(
+            desk.clone(),
+            Arc::default(),
+            metrics.clone(),
+            stop.clone(),
+        ));
         desks.push(desk);
     }
-    Workers { desks, store, changes, _stop: stop.drop_guard() }
+    Workers {
+        desks,
+        store,
+        changes,
+        _stop: stop.drop_guard(),
+    }
 }
 
 /// The number of a message that nobody has seen before.
@@ -74,11 +94,18 @@ fn next() -> i64 {
 impl Workers {
     /// The account as this worker saw it last.
     fn flow(&self, worker: usize, account: usize) -> Flow {
-        self.desks[worker].view().accounts.get(account - 1).map_or(Flow::Flowing, |account| account.state)
+        self.desks[worker]
+            .view()
+            .accounts
+            .get(account - 1)
+            .map_or(Flow::Flowing, |account| account.state)
     }
 
     async fn changed(&mut self) -> (State, State) {
-        let (_, change) = tokio::time::timeout(SOON, self.changes.recv()).await.expect("a change").unwrap();
+        let (_, change) = tokio::time::timeout(SOON, self.changes.recv())
+            .await
+            .expect("a change")
+            .unwrap();
         (change.from, change.to)
     }
 
@@ -104,7 +131,9 @@ async fn ten_workers_share_the_rate_of_an_account() {
             let granted = granted.clone();
             tokio::spawn(async move {
                 while Instant::now() < until {
-                    if let Taken::Held(held) = desk.take(next(), &[], Duration::from_millis(300)).await {
+                    if let Taken::Held(held) =
+                        desk.take(next(), &[], Duration::from_millis(300)).await
+                    {
                         granted.fetch_add(1, Ordering::Relaxed);
                         desk.succeeded(&held, None).await;
                     }
@@ -115,7 +144,10 @@ async fn ten_workers_share_the_rate_of_an_account() {
     for task in tasks {
         task.await.unwrap();
     }
-    let (granted, took) = (f64::from(granted.load(Ordering::Relaxed)), begun.elapsed().as_secs_f64());
+    let (granted, took) = (
+        f64::from(granted.load(Ordering::Relaxed)),
+        begun.elapsed().as_secs_f64(),
+    );
     // The bucket may hold 20 ms and what fits between; ten workers with a bucket each would be ten times as many.
     assert!(granted <= 50.0 * took + 4.0, "{granted} in {took} s");
     assert!(granted >= 50.0, "{granted} in {took} s");
@@ -134,46 +166,87 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
         }
     }
     let begun = Instant::now();
-    one.throttled(&first.expect("the second account's turn"), Some(Duration::from_secs(3)), "answered 429").await;
+    one.throttled(
+        &first.expect("the second account's turn"),
+        Some(Duration::from_secs(3)),
+        "answered 429",
+    )
+    .await;
 
     let mut seen: BTreeMap<usize, u32> = BTreeMap::new();
     while begun.elapsed() < Duration::from_secs(2) {
         if let Taken::Held(held) = other.take(next(), &[], Duration::from_millis(50)).await {
             *seen.entry(held.at).or_default() += 1;
-            assert!(held.at != 1 || begun.elapsed() > Duration::from_secs(2), "the blocked account was given out");
+            assert!(
+                held.at != 1 || begun.elapsed() > Duration::from_secs(2),
+                "the blocked account was given out"
+            );
         }
     }
     assert_eq!(seen.keys().copied().collect::<Vec<_>>(), [0, 2]);
-    eventually("the block on the page", SOON, || async { (workers.flow(1, 2) == Flow::Blocked).then_some(()) }).await;
+    eventually("the block on the page", SOON, || async {
+        (workers.flow(1, 2) == Flow::Blocked).then_some(())
+    })
+    .await;
 
     let back = eventually("the account's return", SOON, || async {
-        match other.take(next(), &[0, 2], Duration::from_millis(200)).await {
+        match other
+            .take(next(), &[0, 2], Duration::from_millis(200))
+            .await
+        {
             Taken::Held(held) => Some(held),
             _ => None,
         }
     });
     let back = back.await;
-    assert!(begun.elapsed() >= Duration::from_secs(3), "after {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() >= Duration::from_secs(3),
+        "after {:?}",
+        begun.elapsed()
+    );
     other.succeeded(&back, None).await;
-    eventually("flowing again", SOON, || async { (workers.flow(0, 2) == Flow::Flowing).then_some(()) }).await;
+    eventually("flowing again", SOON, || async {
+        (workers.flow(0, 2) == Flow::Flowing).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
     let workers = workers(1, pool("shed", 10, 100.0, |_| {})).await;
     let desk = &workers.desks[0];
-    eventually("the whole capacity", SOON, || async { (workers.capacity().await == Some(1000.0)).then_some(()) }).await;
-    let Taken::Held(held) = desk.take(next(), &[], SOON).await else { panic!("an account is free") };
+    eventually("the whole capacity", SOON, || async {
+        (workers.capacity().await == Some(1000.0)).then_some(())
+    })
+    .await;
+    let Taken::Held(held) = desk.take(next(), &[], SOON).await else {
+        panic!("an account is free")
+    };
 
-    desk.throttled(&held, Some(Duration::from_secs(30)), "answered 429").await;
+    desk.throttled(&held, Some(Duration::from_secs(30)), "answered 429")
+        .await;
 
-    eventually("nine tenths", SOON, || async { (workers.capacity().await == Some(900.0)).then_some(()) }).await;
+    eventually("nine tenths", SOON, || async {
+        (workers.capacity().await == Some(900.0)).then_some(())
+    })
+    .await;
     let view = desk.view();
     assert_eq!((view.there, view.configured_rps), (9, Some(1000.0)));
-    assert!(view.accounts[held.at].until_ms.is_some_and(|until| until > view.at_ms));
+    assert!(
+        view.accounts[held.at]
+            .until_ms
+            .is_some_and(|until| until > view.at_ms)
+    );
 
-    assert!(desk.resume(&desk.pool().accounts[held.at].account.name).await.unwrap());
-    eventually("all of it again", SOON, || async { (workers.capacity().await == Some(1000.0)).then_some(()) }).await;
+    assert!(
+        desk.resume(&desk.pool().accounts[held.at].account.name)
+            .await
+            .unwrap()
+    );
+    eventually("all of it again", SOON, || async {
+        (workers.capacity().await == Some(1000.0)).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -185,7 +258,9 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
     let (begun, mut second, mut taken) = (Instant::now(), 0, 0);
     let known = async {
         loop {
-            let Taken::Held(held) = desk.take(next(), &[], Duration::from_secs(5)).await else { continue };
+            let Taken::Held(held) = desk.take(next(), &[], Duration::from_secs(5)).await else {
+                continue;
+            };
             if begun.elapsed().as_secs() != second {
                 (second, taken) = (begun.elapsed().as_secs(), 0);
             }
@@ -194,16 +269,28 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
                 0..=10 => desk.succeeded(&held, None).await,
                 _ => desk.throttled(&held, None, "answered 429").await,
             }
-            if let Some(rps) = workers.capacity().await.filter(|rps| (0.1..=30.0).contains(rps)) {
+            if let Some(rps) = workers
+                .capacity()
+                .await
+                .filter(|rps| (0.1..=30.0).contains(rps))
+            {
                 break rps;
             }
         }
     };
-    let rps = tokio::time::timeout(SOON, known).await.expect("a capacity near what the provider takes");
+    let rps = tokio::time::timeout(SOON, known)
+        .await
+        .expect("a capacity near what the provider takes");
 
     // So the others wait in their lane, where they hold nobody up.
-    let ask =
-        Ask { throttle: Name::new("learned").unwrap(), lanes: vec![LaneAsk { want: 64, ..LaneAsk::default() }], holder: None };
+    let ask = Ask {
+        throttle: Name::new("learned").unwrap(),
+        lanes: vec![LaneAsk {
+            want: 64,
+            ..LaneAsk::default()
+        }],
+        holder: None,
+    };
     let granted = workers.store.acquire(&ask).await.lanes[0].granted;
     assert!(granted <= 32, "{granted} at {rps} a second");
 }
@@ -213,19 +300,38 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
     let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
     let desk = &workers.desks[0];
     for delay in [40, 20] {
-        let Taken::Held(held) = desk.take(next(), &[], SOON).await else { panic!("an account is free") };
-        desk.throttled(&held, Some(Duration::from_secs(delay)), "answered 429").await;
+        let Taken::Held(held) = desk.take(next(), &[], SOON).await else {
+            panic!("an account is free")
+        };
+        desk.throttled(&held, Some(Duration::from_secs(delay)), "answered 429")
+            .await;
     }
-    eventually("a capacity of nothing", SOON, || async { (workers.capacity().await == Some(0.0)).then_some(()) }).await;
-    let Taken::Wait { wait, why } = desk.take(next(), &[], Duration::from_millis(100)).await else { panic!("none is free") };
-    assert!(wait > Duration::from_secs(5) && wait < Duration::from_secs(24), "{wait:?}");
+    eventually("a capacity of nothing", SOON, || async {
+        (workers.capacity().await == Some(0.0)).then_some(())
+    })
+    .await;
+    let Taken::Wait { wait, why } = desk.take(next(), &[], Duration::from_millis(100)).await else {
+        panic!("none is free")
+    };
+    assert!(
+        wait > Duration::from_secs(5) && wait < Duration::from_secs(24),
+        "{wait:?}"
+    );
     assert_eq!(why, "answered 429");
     let view = desk.view();
     assert_eq!(view.there, 0);
-    assert!(view.back_at_ms.is_some_and(|back| back > view.at_ms && back <= view.at_ms + 23_000), "{view:?}");
+    assert!(
+        view.back_at_ms
+            .is_some_and(|back| back > view.at_ms && back <= view.at_ms + 23_000),
+        "{view:?}"
+    );
 
     // What waits in the throttle's lanes is told as well: nothing flows, and why.
-    let ask = Ask { throttle: Name::new("gone").unwrap(), lanes: vec![LaneAsk::default()], holder: None };
+    let ask = Ask {
+        throttle: Name::new("gone").unwrap(),
+        lanes: vec![LaneAsk::default()],
+        holder: None,
+    };
     let answer = workers.store.acquire(&ask).await;
     assert_eq!(answer.lanes[0].granted, 0);
 }
@@ -236,26 +342,40 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
     // Refusals never open it.
     for _ in 0..8 {
         let held = eventually("the account", SOON, || async {
-            match workers.desks[0].take(next(), &[], Duration::from_secs(1)).await {
+            match workers.desks[0]
+                .take(next(), &[], Duration::from_secs(1))
+                .await
+            {
                 Taken::Held(held) => Some(held),
                 _ => None,
             }
         });
-        workers.desks[0].throttled(&held.await, Some(Duration::ZERO), "answered 429").await;
+        workers.desks[0]
+            .throttled(&held.await, Some(Duration::ZERO), "answered 429")
+            .await;
     }
     workers.desks[0].resume("account_1").await.unwrap();
-    assert!(workers.changes.try_recv().is_err(), "a 429 changed a breaker");
+    assert!(
+        workers.changes.try_recv().is_err(),
+        "a 429 changed a breaker"
+    );
 
     // Failures of several workers add up; the fifth opens it.
     for nth in 0..5 {
         let held = eventually("the account", SOON, || async {
-            match workers.desks[nth].take(next(), &[], Duration::from_secs(1)).await {
+            match workers.desks[nth]
+                .take(next(), &[], Duration::from_secs(1))
+                .await
+            {
                 Taken::Held(held) => Some(held),
                 _ => None,
             }
         })
         .await;
-        assert!(workers.changes.try_recv().is_err(), "open before the fifth failure");
+        assert!(
+            workers.changes.try_recv().is_err(),
+            "open before the fifth failure"
+        );
         workers.desks[nth].failed(&held, "answered 503", None).await;
     }
     let opened = Instant::now();
@@ -274,7 +394,9 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                     while begun.elapsed() < Duration::from_secs(6) {
                         match desk.take(next(), &[], Duration::from_millis(100)).await {
                             Taken::Held(got) => held.push((got, begun.elapsed())),
-                            Taken::Wait { .. } => tokio::time::sleep(Duration::from_millis(10)).await,
+                            Taken::Wait { .. } => {
+                                tokio::time::sleep(Duration::from_millis(10)).await
+                            }
                             Taken::Nobody => unreachable!("nothing is left out"),
                         }
                     }
@@ -284,16 +406,26 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
             .collect();
         let mut all = Vec::new();
         for (worker, task) in racing.into_iter().enumerate() {
-            all.extend(task.await.unwrap().into_iter().map(|(held, at)| (worker, held, at)));
+            all.extend(
+                task.await
+                    .unwrap()
+                    .into_iter()
+                    .map(|(held, at)| (worker, held, at)),
+            );
         }
         assert_eq!(all.len(), 1, "one message finds out");
         let (worker, held, at) = all.remove(0);
         if round == 0 {
-            assert!(at >= Duration::from_millis(2900), "before the cooldown was over: {at:?}");
+            assert!(
+                at >= Duration::from_millis(2900),
+                "before the cooldown was over: {at:?}"
+            );
         }
         assert_eq!(workers.changed().await, (State::Open, State::HalfOpen));
         if round == 0 {
-            workers.desks[worker].failed(&held, "answered 503", None).await;
+            workers.desks[worker]
+                .failed(&held, "answered 503", None)
+                .await;
             assert_eq!(workers.changed().await, (State::HalfOpen, State::Open));
         } else {
             workers.desks[worker].succeeded(&held, None).await;
@@ -317,18 +449,34 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_others_go_on() {
     let mut workers = workers(2, pool("refused", 2, 1000.0, |_| {})).await;
-    let Taken::Held(held) = workers.desks[0].take(next(), &[], SOON).await else { panic!("an account is free") };
-    let Taken::Held(again) = workers.desks[1].take(next(), &[1 - held.at], SOON).await else { panic!("it is free still") };
-    assert!(!workers.desks[0].account_failed(&held, "answered 401").await, "one message cannot tell");
-    assert!(workers.desks[1].account_failed(&again, "answered 401").await, "two can");
+    let Taken::Held(held) = workers.desks[0].take(next(), &[], SOON).await else {
+        panic!("an account is free")
+    };
+    let Taken::Held(again) = workers.desks[1].take(next(), &[1 - held.at], SOON).await else {
+        panic!("it is free still")
+    };
+    assert!(
+        !workers.desks[0].account_failed(&held, "answered 401").await,
+        "one message cannot tell"
+    );
+    assert!(
+        workers.desks[1]
+            .account_failed(&again, "answered 401")
+            .await,
+        "two can"
+    );
     assert_eq!(workers.changed().await, (State::Closed, State::Open));
     for _ in 0..20 {
-        let Taken::Held(other) = workers.desks[1].take(next(), &[], SOON).await else { panic!("the other account is free") };
+        let Taken::Held(other) = workers.desks[1].take(next(), &[], SOON).await else {
+            panic!("the other account is free")
+        };
         assert_ne!(other.at, held.at);
         workers.desks[1].succeeded(&other, None).await;
     }
-    eventually("the open breaker on the page", SOON, || async { (workers.flow(1, held.at + 1) == Flow::Open).then_some(()) })
-        .await;
+    eventually("the open breaker on the page", SOON, || async {
+        (workers.flow(1, held.at + 1) == Flow::Open).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -337,7 +485,9 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
     let desk = workers.desks[0].clone();
     let known = [next(), next()];
     for message in known {
-        let Taken::Held(held) = desk.take(message, &[], SOON).await else { panic!("it is free still") };
+        let Taken::Held(held) = desk.take(message, &[], SOON).await else {
+            panic!("it is free still")
+        };
         desk.account_failed(&held, "answered 401").await;
     }
     assert_eq!(workers.changed().await, (State::Closed, State::Open));
@@ -346,7 +496,11 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
     while begun.elapsed() < Duration::from_secs(5) {
         for message in known {
             let taken = desk.take(message, &[], Duration::from_millis(50)).await;
-            assert!(matches!(taken, Taken::Wait { .. }), "{taken:?} after {:?}", begun.elapsed());
+            assert!(
+                matches!(taken, Taken::Wait { .. }),
+                "{taken:?} after {:?}",
+                begun.elapsed()
+            );
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -386,37 +540,62 @@ impl Limits {
 /// how few accounts were left at one time.
 async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
     const ACCOUNTS: usize = 5;
-    let workers = workers(1, pool(name, ACCOUNTS, 100.0, |pool| pool.shedding = shedding)).await;
+    let workers = workers(
+        1,
+        pool(name, ACCOUNTS, 100.0, |pool| pool.shedding = shedding),
+    )
+    .await;
     let desk = workers.desks[0].clone();
-    let limits = Arc::new(Limits { counts: std::sync::Mutex::new(vec![(0, 0); ACCOUNTS]), begun: Instant::now(), most: 140 });
+    let limits = Arc::new(Limits {
+        counts: std::sync::Mutex::new(vec![(0, 0); ACCOUNTS]),
+        begun: Instant::now(),
+        most: 140,
+    });
     for _ in 0..2 {
-        let Taken::Held(held) = desk.take(next(), &[], SOON).await else { panic!("an account is free") };
-        desk.throttled(&held, Some(Duration::from_secs(120)), "answered 429").await;
+        let Taken::Held(held) = desk.take(next(), &[], SOON).await else {
+            panic!("an account is free")
+        };
+        desk.throttled(&held, Some(Duration::from_secs(120)), "answered 429")
+            .await;
     }
-    eventually("the blocks", SOON, || async { (desk.view().there == ACCOUNTS - 2).then_some(()) }).await;
+    eventually("the blocks", SOON, || async {
+        (desk.view().there == ACCOUNTS - 2).then_some(())
+    })
+    .await;
 
     let (sent, refused) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let until = Instant::now() + Duration::from_secs(8);
     let throttle = Name::new(name).unwrap();
     let tasks: Vec<_> = (0..32)
         .map(|_| {
-            let (desk, limits, sent, refused) = (desk.clone(), limits.clone(), sent.clone(), refused.clone());
+            let (desk, limits, sent, refused) =
+                (desk.clone(), limits.clone(), sent.clone(), refused.clone());
             let (store, throttle) = (workers.store.clone(), throttle.clone());
             tokio::spawn(async move {
                 while Instant::now() < until {
-                    let ask = Ask { throttle: throttle.clone(), lanes: vec![LaneAsk::default()], holder: None };
+                    let ask = Ask {
+                        throttle: throttle.clone(),
+                        lanes: vec![LaneAsk::default()],
+                        holder: None,
+                    };
                     let answer = store.acquire(&ask).await;
                     if answer.lanes[0].granted == 0 {
-                        tokio::time::sleep(answer.lanes[0].wait.min(Duration::from_millis(50))).await;
+                        tokio::time::sleep(answer.lanes[0].wait.min(Duration::from_millis(50)))
+                            .await;
                         continue;
                     }
-                    let Taken::Held(held) = desk.take(next(), &[], Duration::from_millis(200)).await else { continue };
+                    let Taken::Held(held) =
+                        desk.take(next(), &[], Duration::from_millis(200)).await
+                    else {
+                        continue;
+                    };
                     if limits.accepts(held.at) {
                         sent.fetch_add(1, Ordering::Relaxed);
                         desk.succeeded(&held, None).await;
                     } else {
                         refused.fetch_add(1, Ordering::Relaxed);
-                        desk.throttled(&held, Some(Duration::from_secs(5)), "answered 429").await;
+                        desk.throttled(&held, Some(Duration::from_secs(5)), "answered 429")
+                            .await;
                     }
                 }
             })
@@ -430,7 +609,11 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
     for task in tasks {
         task.await.unwrap();
     }
-    (refused.load(Ordering::Relaxed), sent.load(Ordering::Relaxed), fewest)
+    (
+        refused.load(Ordering::Relaxed),
+        sent.load(Ordering::Relaxed),
+        fewest,
+    )
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -438,8 +621,15 @@ async fn without_shedding_blocked_accounts_take_the_others_with_them_and_with_it
     let (refused_off, _, left_off) = under_load("cascade", false).await;
     let (refused_on, sent_on, left_on) = under_load("no-cascade", true).await;
 
-    assert!(refused_off > 0 && left_off < 3, "without shedding: {refused_off} refusals, {left_off} accounts left");
-    assert_eq!((refused_on, left_on), (0, 3), "with shedding, {sent_on} sent");
+    assert!(
+        refused_off > 0 && left_off < 3,
+        "without shedding: {refused_off} refusals, {left_off} accounts left"
+    );
+    assert_eq!(
+        (refused_on, left_on),
+        (0, 3),
+        "with shedding, {sent_on} sent"
+    );
     assert!(sent_on > 300, "{sent_on} sent with shedding");
 }
 
@@ -450,18 +640,41 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
     let [one, other] = [&workers.desks[0], &workers.desks[1]];
     let named = |name: &str| Name::new(name).unwrap();
     let of_pool = workers.store.status(&named("free")).await.unwrap().unwrap();
-    assert_eq!((of_pool.knobs.rps, of_pool.knobs.concurrency), (-1.0, 100), "no bucket; what is under way is the limit");
-    eventually("a look", SOON, || async { (one.view().there == 2).then_some(()) }).await;
+    assert_eq!(
+        (of_pool.knobs.rps, of_pool.knobs.concurrency),
+        (-1.0, 100),
+        "no bucket; what is under way is the limit"
+    );
+    eventually("a look", SOON, || async {
+        (one.view().there == 2).then_some(())
+    })
+    .await;
     let view = one.view();
-    assert_eq!((view.capacity_rps, view.configured_rps, view.accounts[0].limit_rps), (None, None, -1.0));
+    assert_eq!(
+        (
+            view.capacity_rps,
+            view.configured_rps,
+            view.accounts[0].limit_rps
+        ),
+        (None, None, -1.0)
+    );
     assert_eq!(workers.capacity().await, None, "nothing limits its rate");
     for _ in 0..1000 {
-        assert!(matches!(one.take(next(), &[], SOON).await, Taken::Held(_)), "no rate of an account was used up");
+        assert!(
+            matches!(one.take(next(), &[], SOON).await, Taken::Held(_)),
+            "no rate of an account was used up"
+        );
     }
 
-    let Taken::Held(held) = one.take(next(), &[1], SOON).await else { panic!("the first account is free") };
-    one.throttled(&held, Some(Duration::from_secs(1)), "answered 429").await;
-    eventually("the block, as others see it", SOON, || async { (workers.flow(1, 1) == Flow::Blocked).then_some(()) }).await;
+    let Taken::Held(held) = one.take(next(), &[1], SOON).await else {
+        panic!("the first account is free")
+    };
+    one.throttled(&held, Some(Duration::from_secs(1)), "answered 429")
+        .await;
+    eventually("the block, as others see it", SOON, || async {
+        (workers.flow(1, 1) == Flow::Blocked).then_some(())
+    })
+    .await;
     assert_eq!(other.view().there, 1);
     // It is felt out: one, then twice as many with each that goes well; and then as many as anybody wants are under way at once.
     let all = eventually("as many at once as before", SOON, || async {
@@ -478,15 +691,27 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
         (all.len() == AT_ONCE).then_some(all)
     });
     assert_eq!(all.await.len(), AT_ONCE);
-    eventually("flowing on the page", SOON, || async { (workers.flow(1, 1) == Flow::Flowing).then_some(()) }).await;
-    assert_eq!(other.view().accounts[0].learned_rps, None, "nothing was learned that limits it");
+    eventually("flowing on the page", SOON, || async {
+        (workers.flow(1, 1) == Flow::Flowing).then_some(())
+    })
+    .await;
+    assert_eq!(
+        other.view().accounts[0].learned_rps,
+        None,
+        "nothing was learned that limits it"
+    );
 
     // A breaker opens for it as for any other.
     for _ in 0..5 {
-        let Taken::Held(held) = one.take(next(), &[1], SOON).await else { panic!("the first account is free") };
+        let Taken::Held(held) = one.take(next(), &[1], SOON).await else {
+            panic!("the first account is free")
+        };
         one.failed(&held, "answered 503", None).await;
     }
-    eventually("an open breaker", SOON, || async { (workers.flow(1, 1) == Flow::Open).then_some(()) }).await;
+    eventually("an open breaker", SOON, || async {
+        (workers.flow(1, 1) == Flow::Open).then_some(())
+    })
+    .await;
 }
 
 /// A driver that only notes how many requests it may have under way.
@@ -502,7 +727,14 @@ impl Driver for Narrow {
     }
 
     fn send<'a>(&'a self, _: &'a Message, _: &'a Told) -> BoxFuture<'a, Answer> {
-        Box::pin(async { Answer::new(Sent::Transient { reason: "it never sends".to_owned() }, "") })
+        Box::pin(async {
+            Answer::new(
+                Sent::Transient {
+                    reason: "it never sends".to_owned(),
+                },
+                "",
+            )
+        })
     }
 
     fn set_concurrency(&self, most: usize) {
@@ -514,23 +746,43 @@ impl Driver for Narrow {
 async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_look() {
     let workers = workers(1, pool("turned", 2, -1.0, |_| {})).await;
     let heard = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
-    let drivers: Vec<Box<dyn Driver>> = heard.iter().map(|heard| Box::new(Narrow(heard.clone())) as Box<dyn Driver>).collect();
-    let (metrics, stop) = (Metrics::register(&mut Registry::default()), CancellationToken::new());
-    tokio::spawn(keep(workers.desks[0].clone(), Arc::new(drivers), metrics, stop.child_token()));
+    let drivers: Vec<Box<dyn Driver>> = heard
+        .iter()
+        .map(|heard| Box::new(Narrow(heard.clone())) as Box<dyn Driver>)
+        .collect();
+    let (metrics, stop) = (
+        Metrics::register(&mut Registry::default()),
+        CancellationToken::new(),
+    );
+    tokio::spawn(keep(
+        workers.desks[0].clone(),
+        Arc::new(drivers),
+        metrics,
+        stop.child_token(),
+    ));
     let _stop = stop.drop_guard();
     let throttle = Name::new("turned").unwrap();
     let said = |each: u32| {
         let heard = &heard;
         let what = format!("{each} for each");
         async move {
-            let both = || async { heard.iter().all(|heard| heard.load(Ordering::SeqCst) == each).then_some(()) };
+            let both = || async {
+                heard
+                    .iter()
+                    .all(|heard| heard.load(Ordering::SeqCst) == each)
+                    .then_some(())
+            };
             eventually(&what, SOON, both).await;
         }
     };
     said(50).await;
     for (knob, each) in [("20", 10), ("31", 16), ("0", 1), ("-1", 1000), ("6", 3)] {
         let fields = BTreeMap::from([("concurrency".to_owned(), Some(knob.to_owned()))]);
-        let change = flyball::throttle::Change { fields, by: "ann".to_owned(), ..Default::default() };
+        let change = flyball::throttle::Change {
+            fields,
+            by: "ann".to_owned(),
+            ..Default::default()
+        };
         workers.store.set(&throttle, &change).await.unwrap();
         let begun = Instant::now();
         said(each).await;

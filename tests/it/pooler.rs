@@ -21,7 +21,9 @@ const SOON: Duration = Duration::from_secs(60);
 async fn pooled() -> (Database, PgBouncer, Db) {
     let database = database().await;
     let pooler = PgBouncer::start(database.url()).await;
-    let db = Db::connect(&pooler.access(), 8, Duration::from_secs(20)).await.unwrap();
+    let db = Db::connect(&pooler.access(), 8, Duration::from_secs(20))
+        .await
+        .unwrap();
     (database, pooler, db)
 }
 
@@ -48,15 +50,23 @@ async fn statements_run_with_their_settings_and_leave_nothing_on_the_servers_con
         }
     });
 
-    let backends: BTreeSet<i32> = futures_util::future::join_all(asked).await.into_iter().collect();
+    let backends: BTreeSet<i32> = futures_util::future::join_all(asked)
+        .await
+        .into_iter()
+        .collect();
 
-    assert!(backends.len() <= SERVER_CONNECTIONS as usize, "{backends:?}");
+    assert!(
+        backends.len() <= SERVER_CONNECTIONS as usize,
+        "{backends:?}"
+    );
     for _ in 0..10 {
         // Outside of a transaction any of the server's connections may answer.
-        let row = sqlx::raw_sql("select count(*), current_setting('enable_seqscan') from pg_prepared_statements")
-            .fetch_one(db.pool())
-            .await
-            .unwrap();
+        let row = sqlx::raw_sql(
+            "select count(*), current_setting('enable_seqscan') from pg_prepared_statements",
+        )
+        .fetch_one(db.pool())
+        .await
+        .unwrap();
         assert_eq!((row.get::<i64, _>(0), row.get::<&str, _>(1)), (0, "on"));
     }
     assert_eq!(idle_in_transaction(database.pool()).await, 0);
@@ -74,30 +84,51 @@ async fn what_cannot_be_committed_is_an_error_of_the_call_and_hands_out_no_row()
         sqlx::query(insert).execute(&db).await.map(drop),
         sqlx::query(insert).fetch_optional(&db).await.map(drop),
         sqlx::query(insert).fetch_all(&db).await.map(drop),
-        futures_util::StreamExt::next(&mut sqlx::query(insert).fetch(&db)).await.unwrap().map(drop),
+        futures_util::StreamExt::next(&mut sqlx::query(insert).fetch(&db))
+            .await
+            .unwrap()
+            .map(drop),
     ];
 
     for refused in refusals {
-        assert_eq!(refused.unwrap_err().as_database_error().unwrap().code().unwrap(), "23503");
+        assert_eq!(
+            refused
+                .unwrap_err()
+                .as_database_error()
+                .unwrap()
+                .code()
+                .unwrap(),
+            "23503"
+        );
     }
-    let rows: i64 = sqlx::query_scalar("select count(*) from two").fetch_one(&db).await.unwrap();
+    let rows: i64 = sqlx::query_scalar("select count(*) from two")
+        .fetch_one(&db)
+        .await
+        .unwrap();
     assert_eq!((rows, idle_in_transaction(database.pool()).await), (0, 0));
 }
 
 #[tokio::test]
 async fn a_failed_or_dropped_call_leaves_no_transaction_open_and_the_next_one_works() {
     let (database, _pooler, db) = pooled().await;
-    database.pool().execute("create table n (id int)").await.unwrap();
+    database
+        .pool()
+        .execute("create table n (id int)")
+        .await
+        .unwrap();
     for cut_after_ms in 0..40_u64 {
         let insert = sqlx::query("insert into n select 1 from pg_sleep(0.02)").execute(&db);
         let _ = tokio::time::timeout(Duration::from_millis(cut_after_ms / 2), insert).await;
-        let begun = tokio::time::timeout(Duration::from_millis(cut_after_ms / 10), db.begin()).await;
+        let begun =
+            tokio::time::timeout(Duration::from_millis(cut_after_ms / 10), db.begin()).await;
         drop(begun);
         assert!(sqlx::query("select 1 / 0").execute(&db).await.is_err());
     }
 
-    eventually("no transaction is open", SOON, || async { (idle_in_transaction(database.pool()).await == 0).then_some(()) })
-        .await;
+    eventually("no transaction is open", SOON, || async {
+        (idle_in_transaction(database.pool()).await == 0).then_some(())
+    })
+    .await;
 
     for _ in 0..20 {
         let one: i32 = sqlx::query_scalar("select 1").fetch_one(&db).await.unwrap();
@@ -109,9 +140,14 @@ async fn a_failed_or_dropped_call_leaves_no_transaction_open_and_the_next_one_wo
 async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
     let database = database().await;
     let pooler = PgBouncer::start(database.url()).await;
-    let untold = Access { pooler: Pooler::None, ..pooler.access() };
+    let untold = Access {
+        pooler: Pooler::None,
+        ..pooler.access()
+    };
 
-    let queue = Queue::connect(untold, 4, Duration::from_secs(20)).await.unwrap();
+    let queue = Queue::connect(untold, 4, Duration::from_secs(20))
+        .await
+        .unwrap();
     let refused = queue.refuse_hidden_pooler().await.unwrap_err().to_string();
     assert!(refused.contains("DATABASE_POOLER=transaction"), "{refused}");
 
@@ -119,18 +155,34 @@ async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
     let errors = eventually("a prepared statement fails", SOON, || async {
         let asked = (0..20).map(|n| {
             let queue = queue.clone();
-            async move { if n % 2 == 0 { queue.wake_up().await } else { queue.promote().await.map(drop) } }
+            async move {
+                if n % 2 == 0 {
+                    queue.wake_up().await
+                } else {
+                    queue.promote().await.map(drop)
+                }
+            }
         });
         let answers = futures_util::future::join_all(asked).await;
-        let errors: Vec<String> = answers.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
-        errors.into_iter().find(|error| error.contains("prepared statement"))
+        let errors: Vec<String> = answers
+            .into_iter()
+            .filter_map(Result::err)
+            .map(|error| error.to_string())
+            .collect();
+        errors
+            .into_iter()
+            .find(|error| error.contains("prepared statement"))
     })
     .await;
     assert!(errors.contains("DATABASE_POOLER=transaction"), "{errors}");
 
-    let direct = Queue::connect(database.url(), 4, Duration::from_secs(20)).await.unwrap();
+    let direct = Queue::connect(database.url(), 4, Duration::from_secs(20))
+        .await
+        .unwrap();
     direct.refuse_hidden_pooler().await.unwrap();
-    let told = Queue::connect(pooler.access(), 4, Duration::from_secs(20)).await.unwrap();
+    let told = Queue::connect(pooler.access(), 4, Duration::from_secs(20))
+        .await
+        .unwrap();
     told.refuse_hidden_pooler().await.unwrap();
 }
 
@@ -138,14 +190,28 @@ async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
 async fn two_who_migrate_an_empty_database_at_once_run_each_migration_once() {
     let (database, pooler, db) = pooled().await;
     db.execute("drop schema flyball cascade").await.unwrap();
-    let through = Queue::connect(pooler.access(), 2, Duration::from_secs(20)).await.unwrap();
-    let straight = Queue::connect(database.url(), 2, Duration::from_secs(20)).await.unwrap();
+    let through = Queue::connect(pooler.access(), 2, Duration::from_secs(20))
+        .await
+        .unwrap();
+    let straight = Queue::connect(database.url(), 2, Duration::from_secs(20))
+        .await
+        .unwrap();
 
     let (one, two, three) = tokio::join!(through.migrate(), straight.migrate(), through.migrate());
 
     let run = [one.unwrap(), two.unwrap(), three.unwrap()];
-    let recorded: i64 = sqlx::query_scalar("select count(*) from flyball.migration").fetch_one(&db).await.unwrap();
-    assert_eq!((run.iter().sum::<usize>() as i64, run.iter().filter(|n| **n > 0).count() > 0), (recorded, true), "{run:?}");
+    let recorded: i64 = sqlx::query_scalar("select count(*) from flyball.migration")
+        .fetch_one(&db)
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            run.iter().sum::<usize>() as i64,
+            run.iter().filter(|n| **n > 0).count() > 0
+        ),
+        (recorded, true),
+        "{run:?}"
+    );
     assert_eq!(through.migrate().await.unwrap(), 0);
 }
 
@@ -155,8 +221,13 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
     let listens = "select count(*) from pg_stat_activity where datname = current_database() and query ilike 'listen%'";
     let bell = std::sync::Arc::new(tokio::sync::Notify::new());
     for (direct_url, expected) in [(None, 0), (Some(database.url().to_owned()), 1)] {
-        let access = Access { direct_url, ..pooler.access() };
-        let queue = Queue::connect(access, 2, Duration::from_secs(20)).await.unwrap();
+        let access = Access {
+            direct_url,
+            ..pooler.access()
+        };
+        let queue = Queue::connect(access, 2, Duration::from_secs(20))
+            .await
+            .unwrap();
         let cancel = tokio_util::sync::CancellationToken::new();
         let listening = tokio::spawn({
             let (queue, bell, cancel) = (queue.clone(), bell.clone(), cancel.clone());
@@ -165,10 +236,18 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
         if expected == 1 {
             bell.notified().await;
             queue.fall_asleep().await.unwrap();
-            sqlx::query("select pg_notify('flyball', '')").execute(&queue.pool).await.unwrap();
-            tokio::time::timeout(SOON, bell.notified()).await.expect("the bell rings");
+            sqlx::query("select pg_notify('flyball', '')")
+                .execute(&queue.pool)
+                .await
+                .unwrap();
+            tokio::time::timeout(SOON, bell.notified())
+                .await
+                .expect("the bell rings");
         }
-        let found: i64 = sqlx::query_scalar(listens).fetch_one(database.pool()).await.unwrap();
+        let found: i64 = sqlx::query_scalar(listens)
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
         assert_eq!(found, expected);
         cancel.cancel();
         listening.await.unwrap();
@@ -186,7 +265,9 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     house.knobs_file("governed", POLICY);
     house.knobs_file("free", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
     let pooler = PgBouncer::start(&house.database_url).await;
-    let through = Queue::connect(pooler.access(), 4, Duration::from_secs(20)).await.unwrap();
+    let through = Queue::connect(pooler.access(), 4, Duration::from_secs(20))
+        .await
+        .unwrap();
     let serve = || house.serve_with(&[], &pooler.settings());
     house.target.gate(Gate::ClosedToTheFirst);
     let mut doomed = serve();
@@ -206,46 +287,90 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     // Many lanes, several processes, and producers by Rust, HTTP and SQL at once.
     let client = Client::new();
     let url = one.url().await;
-    let many = enqueue(&through, 400, |n| NewJob { key: (n % 7).to_string(), ..house.call(&format!("many-{n}")) }).await;
-    let post = client.post(format!("{url}/api/v1/jobs")).json(&json!({"kind": "http", "throttle": "governed",
+    let many = enqueue(&through, 400, |n| NewJob {
+        key: (n % 7).to_string(),
+        ..house.call(&format!("many-{n}"))
+    })
+    .await;
+    let post = client
+        .post(format!("{url}/api/v1/jobs"))
+        .json(&json!({"kind": "http", "throttle": "governed",
         "args": {"url": format!("{}/posted", house.target.url)}}));
     let posted = post.send().await.unwrap();
     assert_eq!(posted.status(), StatusCode::CREATED);
-    let posted = posted.json::<Value>().await.unwrap()["id"].to_string().trim_matches('"').parse::<i64>().unwrap();
+    let posted = posted.json::<Value>().await.unwrap()["id"]
+        .to_string()
+        .trim_matches('"')
+        .parse::<i64>()
+        .unwrap();
     house.until_completed(&many, SOON).await;
     house.until_completed(&[posted], SOON).await;
     let counts = house.target.counts();
-    assert!(counts.iter().all(|(path, calls)| !path.starts_with("many") || *calls == 1), "each ran once");
+    assert!(
+        counts
+            .iter()
+            .all(|(path, calls)| !path.starts_with("many") || *calls == 1),
+        "each ran once"
+    );
 
     // What becomes due is promoted; a failure is tried again; a dead one starts over; both kinds of cancelling.
-    let now: jiff_sqlx::Timestamp = sqlx::query_scalar("select now()").fetch_one(&through.pool).await.unwrap();
+    let now: jiff_sqlx::Timestamp = sqlx::query_scalar("select now()")
+        .fetch_one(&through.pool)
+        .await
+        .unwrap();
     let soon = now.to_jiff() + Duration::from_secs(1);
-    let due = enqueue(&through, 3, |n| NewJob { run_at: Some(soon), ..house.call(&format!("due-{n}")) }).await;
+    let due = enqueue(&through, 3, |n| NewJob {
+        run_at: Some(soon),
+        ..house.call(&format!("due-{n}"))
+    })
+    .await;
     house.until_completed(&due, SOON).await;
-    let bad = enqueue(&through, 1, |_| NewJob { max_attempts: 1, ..house.call("bad") }).await[0];
+    let bad = enqueue(&through, 1, |_| NewJob {
+        max_attempts: 1,
+        ..house.call("bad")
+    })
+    .await[0];
     let is = |id: i64, state: State| {
         let through = through.clone();
         async move { (through.get(id).await.unwrap().unwrap().summary.state == state).then_some(()) }
     };
     eventually("it is dead", SOON, || is(bad, State::Dead)).await;
     assert_eq!(through.retry(bad).await.unwrap(), RetryAnswer::Ready);
-    eventually("it is dead again", SOON, || async { (house.ended(&[bad], "dead").await == 2).then_some(()) }).await;
-    let later =
-        enqueue(&through, 1, |_| NewJob { run_at: Some(soon + Duration::from_secs(86_400)), ..house.call("later") }).await[0];
-    assert_eq!(through.cancel(later).await.unwrap(), CancelAnswer::Cancelled);
+    eventually("it is dead again", SOON, || async {
+        (house.ended(&[bad], "dead").await == 2).then_some(())
+    })
+    .await;
+    let later = enqueue(&through, 1, |_| NewJob {
+        run_at: Some(soon + Duration::from_secs(86_400)),
+        ..house.call("later")
+    })
+    .await[0];
+    assert_eq!(
+        through.cancel(later).await.unwrap(),
+        CancelAnswer::Cancelled
+    );
     house.target.gate(Gate::Closed);
     let running = enqueue(&through, 1, |_| house.call("running")).await[0];
     eventually("it runs", SOON, || is(running, State::Running)).await;
-    assert_eq!(through.cancel(running).await.unwrap(), CancelAnswer::Requested);
+    assert_eq!(
+        through.cancel(running).await.unwrap(),
+        CancelAnswer::Requested
+    );
     eventually("it is cancelled", SOON, || is(running, State::Cancelled)).await;
     house.target.gate(Gate::Open);
 
     // The governor holds its lease, writes its journal and turns the knob.
     eventually("the governor has decided", SOON, || async {
-        (house.count("select count(*) from flyball.governor where throttle = 'governed'").await == 1).then_some(())
+        (house
+            .count("select count(*) from flyball.governor where throttle = 'governed'")
+            .await
+            == 1)
+            .then_some(())
     })
     .await;
-    let terms = house.count("select count(*) from flyball.leader where name = 'governor' and term >= 1").await;
+    let terms = house
+        .count("select count(*) from flyball.leader where name = 'governor' and term >= 1")
+        .await;
     assert_eq!(terms, 1);
 
     // A reindex reads and writes the queue's own database.
@@ -254,7 +379,11 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     through.pool.execute(table).await.unwrap();
     let args = json!({"source": {"name": "own", "table": "pages", "key": "id"},
         "sink": {"name": "own", "table": "search.pages"}});
-    let reindex = enqueue(&through, 1, |_| NewJob { throttle: "free".into(), ..NewJob::new("reindex", args.clone()) }).await;
+    let reindex = enqueue(&through, 1, |_| NewJob {
+        throttle: "free".into(),
+        ..NewJob::new("reindex", args.clone())
+    })
+    .await;
     house.until_completed(&reindex, SOON).await;
     assert_eq!(house.count("select count(*) from search.pages").await, 500);
 
@@ -264,8 +393,17 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
         let (status, body) = (answer.status(), answer.text().await.unwrap());
         assert_eq!(status, StatusCode::OK, "{path}: {body}");
     }
-    for arguments in [vec!["job", "list"], vec!["why", "governed"], vec!["throttle", "set", "governed", "mode=manual"]] {
-        let output = house.command().envs(pooler.settings()).args(&arguments).output().unwrap();
+    for arguments in [
+        vec!["job", "list"],
+        vec!["why", "governed"],
+        vec!["throttle", "set", "governed", "mode=manual"],
+    ] {
+        let output = house
+            .command()
+            .envs(pooler.settings())
+            .args(&arguments)
+            .output()
+            .unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
     }
 
@@ -274,7 +412,9 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
         process.signal(Signal::TERM);
         assert_eq!(process.ends(SOON).await.code(), Some(0));
         let log = process.log();
-        let troubled = log.lines().find(|line| line.contains("prepared statement") || line.contains("interrupted"));
+        let troubled = log
+            .lines()
+            .find(|line| line.contains("prepared statement") || line.contains("interrupted"));
         assert_eq!(troubled, None, "{log}");
     }
     let ledger = Ledger::look(house.pool()).await.unwrap();
@@ -288,7 +428,13 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
 
 async fn enqueue(queue: &Queue, count: usize, job: impl Fn(usize) -> NewJob) -> Vec<i64> {
     let jobs: Vec<NewJob> = (0..count).map(job).collect();
-    queue.enqueue(&jobs).await.unwrap().iter().map(|one| one.id).collect()
+    queue
+        .enqueue(&jobs)
+        .await
+        .unwrap()
+        .iter()
+        .map(|one| one.id)
+        .collect()
 }
 
 /// Every route that only reads.

@@ -40,16 +40,34 @@ async fn the_jobs_of_a_killed_worker_run_elsewhere_within_its_time_to_live_plus_
     let killed = Instant::now();
 
     house.target.called(16, TTL + Duration::from_secs(5)).await;
-    println!("all 8 jobs ran elsewhere {:?} after the kill", killed.elapsed());
+    println!(
+        "all 8 jobs ran elsewhere {:?} after the kill",
+        killed.elapsed()
+    );
     house.until_completed(&jobs, SOON).await;
     assert!(house.target.counts().values().all(|calls| *calls == 2));
-    assert_eq!((house.ended(&jobs, "lost").await, house.ended(&jobs, "completed").await), (8, 8));
-    eventually("the other looks after all lanes", Duration::from_secs(15), || async {
-        let sql = "select count(*) from flyball.shard s join flyball.worker w on w.id = s.worker_id
+    assert_eq!(
+        (
+            house.ended(&jobs, "lost").await,
+            house.ended(&jobs, "completed").await
+        ),
+        (8, 8)
+    );
+    eventually(
+        "the other looks after all lanes",
+        Duration::from_secs(15),
+        || async {
+            let sql =
+                "select count(*) from flyball.shard s join flyball.worker w on w.id = s.worker_id
             where w.pid = $1 and s.expires_at > clock_timestamp()";
-        let shards: i64 = sqlx::query_scalar(sql).bind(other.pid()).fetch_one(house.pool()).await.unwrap();
-        (shards == 64).then_some(())
-    })
+            let shards: i64 = sqlx::query_scalar(sql)
+                .bind(other.pid())
+                .fetch_one(house.pool())
+                .await
+                .unwrap();
+            (shards == 64).then_some(())
+        },
+    )
     .await;
 }
 
@@ -64,7 +82,11 @@ async fn what_a_killed_worker_held_of_a_limit_is_free_when_its_word_lapses() {
     other.works().await;
     let second = house.enqueue("more", 1).await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(house.target.calls().len(), 1, "the other job waits for the one slot");
+    assert_eq!(
+        house.target.calls().len(),
+        1,
+        "the other job waits for the one slot"
+    );
 
     doomed.kill();
     house.target.gate(Gate::Open);
@@ -81,9 +103,14 @@ async fn jobs_of_a_claim_whose_answer_came_after_a_sleep_are_not_begun() {
     // The claim waits in the middle, to see whether these leases will be.
     let mut blocker = PgConnection::connect(&house.database_url).await.unwrap();
     let mut leases = blocker.begin().await.unwrap();
-    let sql = "insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost)
+    let sql =
+        "insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost)
         select unnest($1::bigint[]), 0, 0, 0, 0, 1, 1";
-    sqlx::query(sql).bind(&jobs).execute(&mut *leases).await.unwrap();
+    sqlx::query(sql)
+        .bind(&jobs)
+        .execute(&mut *leases)
+        .await
+        .unwrap();
     house.redis("HSET {}throttle:default:knobs rps -1").await;
     eventually("a claim waits", SOON, || async {
         let sql = "select count(*) from pg_stat_activity
@@ -92,7 +119,10 @@ async fn jobs_of_a_claim_whose_answer_came_after_a_sleep_are_not_begun() {
     })
     .await;
     sleeper.signal(Signal::STOP);
-    eventually("it sleeps", SOON, || async { sleeps(sleeper.pid()).then_some(()) }).await;
+    eventually("it sleeps", SOON, || async {
+        sleeps(sleeper.pid()).then_some(())
+    })
+    .await;
     leases.rollback().await.unwrap();
     let _other = house.serve();
     house.until_completed(&jobs, SOON).await;
@@ -101,12 +131,20 @@ async fn jobs_of_a_claim_whose_answer_came_after_a_sleep_are_not_begun() {
 
     eventually("the sleeper has a fresh identity", SOON, || async {
         let sql = "select count(*) from flyball.worker where pid = $1";
-        let identities: i64 = sqlx::query_scalar(sql).bind(sleeper.pid()).fetch_one(house.pool()).await.unwrap();
+        let identities: i64 = sqlx::query_scalar(sql)
+            .bind(sleeper.pid())
+            .fetch_one(house.pool())
+            .await
+            .unwrap();
         (identities == 2).then_some(())
     })
     .await;
     assert_eq!(house.target.counts().len(), 4);
-    assert!(house.target.counts().values().all(|calls| *calls == 1), "{:?}", house.target.counts());
+    assert!(
+        house.target.counts().values().all(|calls| *calls == 1),
+        "{:?}",
+        house.target.counts()
+    );
 }
 
 #[tokio::test]
@@ -130,14 +168,28 @@ async fn the_late_answers_of_a_worker_that_slept_past_its_time_to_live_change_no
     let refused = sleeper.says("late answers were refused", SOON).await;
     println!("{refused}");
     house.until_completed(&more, SOON).await;
-    assert_eq!((house.ended(&jobs, "lost").await, house.ended(&jobs, "completed").await), (4, 4));
+    assert_eq!(
+        (
+            house.ended(&jobs, "lost").await,
+            house.ended(&jobs, "completed").await
+        ),
+        (4, 4)
+    );
     assert_eq!(house.ended(&more, "completed").await, 20);
-    let more_than_once: Vec<_> =
-        house.target.counts().into_iter().filter(|(path, n)| path.starts_with("more") && *n > 1).collect();
+    let more_than_once: Vec<_> = house
+        .target
+        .counts()
+        .into_iter()
+        .filter(|(path, n)| path.starts_with("more") && *n > 1)
+        .collect();
     assert!(more_than_once.is_empty(), "{more_than_once:?}");
     eventually("the sleeper has a fresh identity", SOON, || async {
         let sql = "select count(*) from flyball.worker where pid = $1 and stopped_at is null";
-        let alive: i64 = sqlx::query_scalar(sql).bind(sleeper.pid()).fetch_one(house.pool()).await.unwrap();
+        let alive: i64 = sqlx::query_scalar(sql)
+            .bind(sleeper.pid())
+            .fetch_one(house.pool())
+            .await
+            .unwrap();
         (alive == 1).then_some(())
     })
     .await;
@@ -150,12 +202,28 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
     house.target.delay(Duration::from_millis(100));
     let mut accepted = house.enqueue("job", 500).await;
     // These fail, and those of one attempt die of it or of a kill.
-    accepted.extend(house.enqueue_as(20, |n| NewJob { max_attempts: 1, ..house.call(&format!("bad-{n}")) }).await);
     accepted.extend(
-        house.enqueue_as(200, |n| NewJob { max_attempts: 1, key: (n % 5).to_string(), ..house.call(&format!("once-{n}")) }).await,
+        house
+            .enqueue_as(20, |n| NewJob {
+                max_attempts: 1,
+                ..house.call(&format!("bad-{n}"))
+            })
+            .await,
+    );
+    accepted.extend(
+        house
+            .enqueue_as(200, |n| NewJob {
+                max_attempts: 1,
+                key: (n % 5).to_string(),
+                ..house.call(&format!("once-{n}"))
+            })
+            .await,
     );
     let later = house
-        .enqueue_as(10, |n| NewJob { run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()), ..house.call(&format!("later-{n}")) })
+        .enqueue_as(10, |n| NewJob {
+            run_at: Some("2030-01-01T00:00:00Z".parse().unwrap()),
+            ..house.call(&format!("later-{n}"))
+        })
         .await;
     accepted.extend(&later);
     let mut processes = [house.serve(), house.serve()];
@@ -181,8 +249,14 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
     })
     .await;
     assert_everything_is_somewhere(&house, accepted.len()).await;
-    let (completed, cancelled) = (house.ended(&accepted, "completed").await, house.ended(&accepted, "cancelled").await);
-    let (dead, lost) = (house.count("select count(*) from flyball.dead").await, house.ended(&accepted, "lost").await);
+    let (completed, cancelled) = (
+        house.ended(&accepted, "completed").await,
+        house.ended(&accepted, "cancelled").await,
+    );
+    let (dead, lost) = (
+        house.count("select count(*) from flyball.dead").await,
+        house.ended(&accepted, "lost").await,
+    );
     println!(
         "{} accepted = {completed} completed + {dead} dead + {cancelled} cancelled; {lost} attempts were lost",
         accepted.len()
@@ -195,7 +269,11 @@ async fn no_job_is_lost_or_made_up_when_workers_are_killed_ten_times() {
 async fn assert_everything_is_somewhere(house: &House, accepted: usize) {
     let found: (i64, i64, i64) = sqlx::query_as(WHERE).fetch_one(house.pool()).await.unwrap();
     let accepted = accepted as i64;
-    assert_eq!(found, (accepted, accepted, accepted), "(accepted, places, distinct)");
+    assert_eq!(
+        found,
+        (accepted, accepted, accepted),
+        "(accepted, places, distinct)"
+    );
 }
 
 // === Stopping ===
@@ -220,7 +298,12 @@ async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
     assert_eq!(house.target.calls().len(), 8);
     assert_eq!(house.count("select count(*) from flyball.lease").await, 0);
     assert_eq!(house.count("select count(*) from flyball.ready").await, 17);
-    assert_eq!(house.count("select count(*) from flyball.worker where stopped_at is null").await, 0);
+    assert_eq!(
+        house
+            .count("select count(*) from flyball.worker where stopped_at is null")
+            .await,
+        0
+    );
 }
 
 #[tokio::test]
@@ -234,11 +317,13 @@ async fn jobs_that_do_not_finish_in_the_grace_time_are_given_back_without_using_
     process.signal(Signal::INT);
 
     assert_eq!(process.ends(Duration::from_secs(15)).await.code(), Some(0));
-    let untouched: i64 = sqlx::query_scalar("select count(*) from flyball.ready where job_id = any($1) and attempt = 0")
-        .bind(&jobs)
-        .fetch_one(house.pool())
-        .await
-        .unwrap();
+    let untouched: i64 = sqlx::query_scalar(
+        "select count(*) from flyball.ready where job_id = any($1) and attempt = 0",
+    )
+    .bind(&jobs)
+    .fetch_one(house.pool())
+    .await
+    .unwrap();
     assert_eq!(untouched, 3);
     assert_eq!(house.count("select count(*) from flyball.attempt").await, 0);
 }
@@ -263,26 +348,43 @@ async fn a_second_signal_ends_it_at_once() {
 #[tokio::test]
 async fn a_signal_while_it_waits_for_postgres_ends_it() {
     let house = House::new("rps = -1").await;
-    let mut process = house.serve_with(&[], &[("DATABASE_URL", "postgres://nobody@127.0.0.1:1/nothing")]);
+    let mut process = house.serve_with(
+        &[],
+        &[("DATABASE_URL", "postgres://nobody@127.0.0.1:1/nothing")],
+    );
     // Nothing is said while it waits; the signal is caught as soon as the program has begun.
-    eventually("it has begun", SOON, || async { caught(process.pid(), Signal::TERM).then_some(()) }).await;
+    eventually("it has begun", SOON, || async {
+        caught(process.pid(), Signal::TERM).then_some(())
+    })
+    .await;
 
     process.signal(Signal::TERM);
 
-    assert_eq!(process.ends(Duration::from_secs(3)).await.code(), Some(0), "{}", process.log());
+    assert_eq!(
+        process.ends(Duration::from_secs(3)).await.code(),
+        Some(0),
+        "{}",
+        process.log()
+    );
 }
 
 /// Whether every thread of the process is stopped; they stop one after the other.
 fn sleeps(pid: i32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    let mut states = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap_or_default());
+    let mut states = threads.map(|thread| {
+        std::fs::read_to_string(thread.unwrap().path().join("status")).unwrap_or_default()
+    });
     states.all(|status| status.contains("State:\tT"))
 }
 
 /// Whether the process has a handler for the signal.
 fn caught(pid: i32, signal: Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).map(str::trim).unwrap_or("0");
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))
+        .map(str::trim)
+        .unwrap_or("0");
     u64::from_str_radix(mask, 16).unwrap_or(0) >> (signal.as_raw() - 1) & 1 == 1
 }
 
@@ -293,13 +395,26 @@ async fn two_processes_share_the_work_and_never_run_one_job_twice() {
     let house = House::new("rps = -1").await;
     house.target.delay(Duration::from_millis(10));
     let _processes = [house.serve(), house.serve()];
-    let jobs = house.enqueue_as(600, |n| NewJob { key: (n % 3).to_string(), ..house.call(&format!("job-{n}")) }).await;
+    let jobs = house
+        .enqueue_as(600, |n| NewJob {
+            key: (n % 3).to_string(),
+            ..house.call(&format!("job-{n}"))
+        })
+        .await;
 
     house.until_completed(&jobs, SOON).await;
 
     let counts = house.target.counts();
-    assert_eq!((counts.len(), counts.values().filter(|calls| **calls > 1).count()), (600, 0));
-    let workers = house.count("select count(distinct worker_id) from flyball.attempt").await;
+    assert_eq!(
+        (
+            counts.len(),
+            counts.values().filter(|calls| **calls > 1).count()
+        ),
+        (600, 0)
+    );
+    let workers = house
+        .count("select count(distinct worker_id) from flyball.attempt")
+        .await;
     let least = house.count("select min(n) from (select count(*) as n from flyball.attempt group by worker_id) shares").await;
     println!("{workers} workers, the smaller share is {least} of 600");
     assert_eq!(workers, 2);
@@ -308,7 +423,10 @@ async fn two_processes_share_the_work_and_never_run_one_job_twice() {
 #[tokio::test]
 async fn three_processes_start_at_once_on_an_empty_database() {
     let house = House::new("rps = -1").await;
-    sqlx::raw_sql("drop schema flyball cascade").execute(house.pool()).await.unwrap();
+    sqlx::raw_sql("drop schema flyball cascade")
+        .execute(house.pool())
+        .await
+        .unwrap();
 
     let processes = [house.serve(), house.serve(), house.serve()];
 
@@ -331,7 +449,10 @@ async fn migrations_run_while_a_worker_works() {
         assert!(output.status.success(), "{output:?}");
     }
 
-    assert!(house.target.calls().len() < 300, "it worked while the migrations ran");
+    assert!(
+        house.target.calls().len() < 300,
+        "it worked while the migrations ran"
+    );
     house.until_completed(&jobs, SOON).await;
     assert!(house.target.counts().values().all(|calls| *calls == 1));
 }
@@ -345,17 +466,42 @@ async fn a_runner_and_an_api_are_processes_of_their_own() {
     let client = reqwest::Client::new();
 
     let body = json!({"kind": "http", "args": {"url": format!("{}/job", house.target.url)}});
-    let answer = client.post(format!("{url}/api/v1/jobs")).json(&body).send().await.unwrap();
+    let answer = client
+        .post(format!("{url}/api/v1/jobs"))
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
     assert_eq!(answer.status(), 201);
-    let id = answer.json::<Value>().await.unwrap()["id"].as_i64().unwrap();
+    let id = answer.json::<Value>().await.unwrap()["id"]
+        .as_i64()
+        .unwrap();
 
     eventually("the job is completed", SOON, || async {
-        let job: Value = client.get(format!("{url}/api/v1/jobs/{id}")).send().await.unwrap().json().await.unwrap();
+        let job: Value = client
+            .get(format!("{url}/api/v1/jobs/{id}"))
+            .send()
+            .await
+            .unwrap()
+            .json()
+            .await
+            .unwrap();
         (job["state"] == "completed").then_some(())
     })
     .await;
-    let workers: Value = client.get(format!("{url}/api/v1/workers")).send().await.unwrap().json().await.unwrap();
-    assert_eq!(workers["workers"].as_array().unwrap().len(), 1, "the API is no worker: {workers}");
+    let workers: Value = client
+        .get(format!("{url}/api/v1/workers"))
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        workers["workers"].as_array().unwrap().len(),
+        1,
+        "the API is no worker: {workers}"
+    );
 }
 
 // === Producers and knobs ===
@@ -367,16 +513,22 @@ async fn a_job_of_a_long_transaction_is_claimed_within_three_seconds_of_its_comm
     let mut producer = PgConnection::connect(&house.database_url).await.unwrap();
     let mut transaction = producer.begin().await.unwrap();
     let url = format!("{}/long", house.target.url);
-    sqlx::query("select flyball.enqueue('http', jsonb_build_object('url', $1::text), key => 'long')")
-        .bind(&url)
-        .execute(&mut *transaction)
-        .await
-        .unwrap();
+    sqlx::query(
+        "select flyball.enqueue('http', jsonb_build_object('url', $1::text), key => 'long')",
+    )
+    .bind(&url)
+    .execute(&mut *transaction)
+    .await
+    .unwrap();
     // Later jobs of the same throttle pass it by meanwhile; then nothing happens for a while, so that everybody sleeps.
     let others = house.enqueue("other", 60).await;
     house.until_completed(&others, SOON).await;
     eventually("the dispatcher sleeps", SOON, || async {
-        (house.count("select count(*) from flyball.doorbell where asleep").await == 1).then_some(())
+        (house
+            .count("select count(*) from flyball.doorbell where asleep")
+            .await
+            == 1)
+            .then_some(())
     })
     .await;
 
@@ -402,7 +554,10 @@ async fn an_edit_with_redis_cli_acts_within_a_second() {
     house.target.called(before + 40, SOON).await;
     let took = turned.elapsed();
     println!("40 more calls {took:?} after the edit");
-    assert!(took < Duration::from_millis(2500), "forty calls took {took:?}");
+    assert!(
+        took < Duration::from_millis(2500),
+        "forty calls took {took:?}"
+    );
 }
 
 #[tokio::test]
@@ -417,14 +572,30 @@ async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
     // A second to hear of it, and long enough for a bucket to fill, if it did.
     let looked = stopped + Duration::from_millis(3000);
     tokio::time::sleep_until(looked.into()).await;
-    let after_stop = house.target.between(stopped + Duration::from_secs(1), looked);
+    let after_stop = house
+        .target
+        .between(stopped + Duration::from_secs(1), looked);
     house.redis("HSET {}throttle:default:knobs rps 40").await;
     let resumed = Instant::now();
-    house.target.called(house.target.calls().len() + 40, SOON).await;
+    house
+        .target
+        .called(house.target.calls().len() + 40, SOON)
+        .await;
 
-    let first = house.target.calls().iter().find(|(_, at)| *at >= resumed).unwrap().1;
-    let half = house.target.between(first, first + Duration::from_millis(500));
-    println!("{after_stop} calls while stopped; the first {:?} after the edit, {half} in its first half second", first - resumed);
+    let first = house
+        .target
+        .calls()
+        .iter()
+        .find(|(_, at)| *at >= resumed)
+        .unwrap()
+        .1;
+    let half = house
+        .target
+        .between(first, first + Duration::from_millis(500));
+    println!(
+        "{after_stop} calls while stopped; the first {:?} after the edit, {half} in its first half second",
+        first - resumed
+    );
     assert_eq!(after_stop, 0);
     assert!(first - resumed < Duration::from_secs(1));
     assert!(half <= 22, "{half} calls in half a second at 40 a second");
@@ -448,7 +619,15 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
     );
     let args = json!({"source": {"name": "own", "table": "source", "key": "id"},
         "sink": {"name": "own", "table": "sink"}, "batch_docs": 100, "concurrency": 2});
-    let job = house.queue.enqueue(&[NewJob { max_attempts: 3, ..NewJob::new("reindex", args) }]).await.unwrap()[0].id;
+    let job = house
+        .queue
+        .enqueue(&[NewJob {
+            max_attempts: 3,
+            ..NewJob::new("reindex", args)
+        }])
+        .await
+        .unwrap()[0]
+        .id;
     let mut processes: Vec<Process> = vec![house.serve(), house.serve()];
     let mut done = 0;
     let mut cursors = BTreeSet::new();
@@ -464,12 +643,20 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
         done = now;
         assert!(done < ROWS, "it was done after {round} kills; slow it down");
         cursors.insert(done);
-        let victim = processes.iter_mut().find(|process| process.pid() == holder).unwrap();
+        let victim = processes
+            .iter_mut()
+            .find(|process| process.pid() == holder)
+            .unwrap();
         victim.kill();
         *victim = house.serve();
         // The time to live is another test's subject.
-        let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour' where pid = $1";
-        sqlx::query(sql).bind(holder).execute(house.pool()).await.unwrap();
+        let sql =
+            "update flyball.worker set heartbeat_at = now() - interval '1 hour' where pid = $1";
+        sqlx::query(sql)
+            .bind(holder)
+            .execute(house.pool())
+            .await
+            .unwrap();
     }
 
     house.until_completed(&[job], Duration::from_secs(60)).await;
@@ -477,5 +664,8 @@ async fn a_reindex_that_is_killed_ten_times_ends_complete_although_it_has_three_
         house.count("select count(*) from source s where not exists (select 1 from sink k where k.id = s.id::text)").await;
     let stored = house.count("select count(*) from sink").await;
     println!("killed at {cursors:?}; {stored} documents stored, {missing} missing");
-    assert_eq!((stored, missing, house.ended(&[job], "lost").await), (ROWS, 0, 10));
+    assert_eq!(
+        (stored, missing, house.ended(&[job], "lost").await),
+        (ROWS, 0, 10)
+    );
 }

@@ -72,7 +72,9 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     let mut second = governor(&house);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let watcher = tokio::spawn(watch(
-        RedisStore::connect(&house.redis_url, &house.prefix).unwrap().with_bound(Duration::from_secs(10)),
+        RedisStore::connect(&house.redis_url, &house.prefix)
+            .unwrap()
+            .with_bound(Duration::from_secs(10)),
         seen.clone(),
     ));
 
@@ -80,40 +82,75 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     first.signal(Signal::STOP);
     let asleep = Instant::now();
     second.says("leads the governor term=2", TWO_LEASES).await;
-    println!("the second led {:?} after the first fell asleep", asleep.elapsed());
+    println!(
+        "the second led {:?} after the first fell asleep",
+        asleep.elapsed()
+    );
     turned_by(&house, 2).await;
     first.signal(Signal::CONT);
     // Its lease has run out, or somebody has a later term: whichever it learns first.
-    first.says_any(&["no longer leads the governor", "resting"], SOON).await;
+    first
+        .says_any(&["no longer leads the governor", "resting"], SOON)
+        .await;
 
-    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap().with_bound(Duration::from_secs(10));
+    let store = RedisStore::connect(&house.redis_url, &house.prefix)
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
     let fields = BTreeMap::from([("rps".to_owned(), Some("777".to_owned()))]);
-    let late = Change { fields, term: Some(1), by: "governor".to_owned(), ..Change::default() };
+    let late = Change {
+        fields,
+        term: Some(1),
+        by: "governor".to_owned(),
+        ..Change::default()
+    };
     let refused = store.set(&throttle(), &late).await.unwrap_err();
     println!("{refused}");
     assert!(matches!(refused, Error::Conflict { .. }));
-    let refused = Journal::new(house.pool().clone()).save("governed", 1, &json!({})).await.unwrap_err();
+    let refused = Journal::new(house.pool().clone())
+        .save("governed", 1, &json!({}))
+        .await
+        .unwrap_err();
     println!("{refused}");
     assert!(matches!(refused, JournalError::Fenced { .. }));
 
     second.kill();
     let killed = Instant::now();
     first.says("leads the governor term=3", TWO_LEASES).await;
-    println!("the first led again {:?} after the second was killed", killed.elapsed());
+    println!(
+        "the first led again {:?} after the second was killed",
+        killed.elapsed()
+    );
     turned_by(&house, 3).await;
     watcher.abort();
     let seen = seen.lock().unwrap().clone();
-    assert!(seen.windows(2).all(|pair| pair[0].0 <= pair[1].0), "terms only grow: {seen:?}");
-    let (least, most) = seen.iter().fold((f64::MAX, 0f64), |(least, most), (_, rps)| (least.min(*rps), most.max(*rps)));
-    println!("in {} looks the rate in force was {least} to {most}", seen.len());
-    assert!(least >= 45.0 && most <= 55.0, "the knob jumped: {least} to {most}");
+    assert!(
+        seen.windows(2).all(|pair| pair[0].0 <= pair[1].0),
+        "terms only grow: {seen:?}"
+    );
+    let (least, most) = seen
+        .iter()
+        .fold((f64::MAX, 0f64), |(least, most), (_, rps)| {
+            (least.min(*rps), most.max(*rps))
+        });
+    println!(
+        "in {} looks the rate in force was {least} to {most}",
+        seen.len()
+    );
+    assert!(
+        least >= 45.0 && most <= 55.0,
+        "the knob jumped: {least} to {most}"
+    );
 }
 
 /// Term and rate in force, every 50 ms.
 async fn watch(store: RedisStore, seen: Arc<Mutex<Vec<(u64, f64)>>>) {
     loop {
         if let Ok(Some(status)) = store.status(&throttle()).await {
-            let term = status.raw.get("term").and_then(|term| term.parse().ok()).unwrap_or(0);
+            let term = status
+                .raw
+                .get("term")
+                .and_then(|term| term.parse().ok())
+                .unwrap_or(0);
             seen.lock().unwrap().push((term, status.effective_rps));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -131,12 +168,28 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
     only.kill();
     let killed = Instant::now();
 
-    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap().with_bound(Duration::from_secs(10));
-    let ask = Ask { throttle: throttle(), lanes: vec![LaneAsk::default()], holder: None };
-    eventually("acquire goes by safe_rps", LAPSE, || async { (store.peek(&ask).await.effective_rps == 5.0).then_some(()) }).await;
+    let store = RedisStore::connect(&house.redis_url, &house.prefix)
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
+    let ask = Ask {
+        throttle: throttle(),
+        lanes: vec![LaneAsk::default()],
+        holder: None,
+    };
+    eventually("acquire goes by safe_rps", LAPSE, || async {
+        (store.peek(&ask).await.effective_rps == 5.0).then_some(())
+    })
+    .await;
     let after = house.status("governed").await.unwrap();
-    println!("safe_rps {:?} after the kill; the knob still says {}", killed.elapsed(), after.knobs.rps);
-    assert_eq!((after.knobs.rps, after.effective_rps, after.lease_lapsed), (50.0, 5.0, true));
+    println!(
+        "safe_rps {:?} after the kill; the knob still says {}",
+        killed.elapsed(),
+        after.knobs.rps
+    );
+    assert_eq!(
+        (after.knobs.rps, after.effective_rps, after.lease_lapsed),
+        (50.0, 5.0, true)
+    );
 }
 
 #[tokio::test]
@@ -146,9 +199,13 @@ async fn a_database_from_an_older_copy_counts_terms_on_from_where_the_knobs_stan
     turned_by(&house, 1).await;
     first.kill();
     // The knobs remember the terms of a database that is gone, and nobody renews them.
-    house.redis("HSET {}throttle:governed:knobs term 57 valid_until 1000").await;
+    house
+        .redis("HSET {}throttle:governed:knobs term 57 valid_until 1000")
+        .await;
 
     let second = governor(&house);
-    second.says("another governor leads with a later term", LAPSE).await;
+    second
+        .says("another governor leads with a later term", LAPSE)
+        .await;
     turned_by(&house, 58).await;
 }

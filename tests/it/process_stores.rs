@@ -17,19 +17,40 @@ const SOON: Duration = Duration::from_secs(60);
 async fn own(knobs: &str) -> (House, Running, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     // Without fsync Postgres answers before it has written, and a crash takes back what it said.
-    let options = Options { program: Some(PROGRAM.clone()), fsync: true, ..Options::default() };
+    let options = Options {
+        program: Some(PROGRAM.clone()),
+        fsync: true,
+        ..Options::default()
+    };
     let path = dir.path().to_owned();
-    let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap()).await.unwrap();
+    let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap())
+        .await
+        .unwrap();
     let urls = &servers.urls;
-    let house = House::on(&urls.database_url, &urls.redis_url, &urls.prometheus_url, "", knobs, None).await;
+    let house = House::on(
+        &urls.database_url,
+        &urls.redis_url,
+        &urls.prometheus_url,
+        "",
+        knobs,
+        None,
+    )
+    .await;
     (house, servers, dir)
 }
 
 /// What the API answers: status, body, seconds of Retry-After.
 async fn answer(request: reqwest::RequestBuilder) -> Option<(StatusCode, Value, Option<u64>)> {
     let answer = request.send().await.ok()?;
-    let retry = answer.headers().get("retry-after").and_then(|value| value.to_str().ok()?.parse().ok());
-    Some((answer.status(), answer.json().await.unwrap_or_default(), retry))
+    let retry = answer
+        .headers()
+        .get("retry-after")
+        .and_then(|value| value.to_str().ok()?.parse().ok());
+    Some((
+        answer.status(),
+        answer.json().await.unwrap_or_default(),
+        retry,
+    ))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -41,19 +62,31 @@ async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing
     let jobs = house.enqueue("job", 60).await;
     house.target.called(8, SOON).await;
     let data = dir.path().join("postgres/data").display().to_string();
-    let (client, body) = (Client::new(), json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}}));
+    let (client, body) = (
+        Client::new(),
+        json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}}),
+    );
 
     // Immediate shutdown: no checkpoint, no farewell to the clients.
     kill_process(postmaster(&PathBuf::from(data)), Signal::QUIT).unwrap();
     let (refusal, retry) = eventually("enqueue is refused for now", SOON, || async {
-        let (status, refusal, retry) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body)).await?;
+        let (status, refusal, retry) =
+            answer(client.post(format!("{url}/api/v1/jobs")).json(&body)).await?;
         (status == 503).then_some((refusal, retry))
     })
     .await;
     house.target.gate(Gate::Open);
-    println!("503 {}, Retry-After {retry:?}: {}", refusal["code"], refusal["detail"]);
+    println!(
+        "503 {}, Retry-After {retry:?}: {}",
+        refusal["code"], refusal["detail"]
+    );
     assert!(retry.is_some_and(|seconds| seconds > 0));
-    let healthy = client.get(format!("{url}/healthz")).send().await.unwrap().status();
+    let healthy = client
+        .get(format!("{url}/healthz"))
+        .send()
+        .await
+        .unwrap()
+        .status();
     assert_eq!(healthy, 200, "the process lives");
 
     let begun = Instant::now();
@@ -64,10 +97,23 @@ async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing
     .await;
     println!("enqueue worked again {:?} later", begun.elapsed());
     house.until_completed(&jobs, SOON).await;
-    assert_eq!((house.ended(&jobs, "completed").await, house.ended(&jobs, "lost").await), (60, 0));
+    assert_eq!(
+        (
+            house.ended(&jobs, "completed").await,
+            house.ended(&jobs, "lost").await
+        ),
+        (60, 0)
+    );
     let mut counts = house.target.counts();
     counts.remove("new");
-    assert_eq!((counts.len(), counts.values().filter(|calls| **calls > 1).count()), (60, 0), "each ran once");
+    assert_eq!(
+        (
+            counts.len(),
+            counts.values().filter(|calls| **calls > 1).count()
+        ),
+        (60, 0),
+        "each ran once"
+    );
     eventually("nothing is left", SOON, || async {
         let left = house.count("select (select count(*) from flyball.ready) + (select count(*) from flyball.lease)").await;
         (left == 0).then_some(())
@@ -92,18 +138,25 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
     let status = process.ends(SOON).await;
     println!("ended with {status} {:?} after SIGTERM", told.elapsed());
     assert_eq!(status.code(), Some(0));
-    assert!(told.elapsed() < Duration::from_secs(2 + 5 + 5 + 3), "{}", process.log());
+    assert!(
+        told.elapsed() < Duration::from_secs(2 + 5 + 5 + 3),
+        "{}",
+        process.log()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throttle_stops_meanwhile() {
+async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throttle_stops_meanwhile()
+ {
     let (house, mut servers, _dir) = own("rps = 20\nburst = 1\nwindow = 1\nsafe_rps = 2").await;
     let process = house.serve();
     let url = process.url().await;
     let client = Client::new();
     house.enqueue("job", 2000).await;
     house.target.called(10, SOON).await;
-    house.redis("HSET throttle:default:knobs rps 30 capacity 1000 capacity_why pool").await;
+    house
+        .redis("HSET throttle:default:knobs rps 30 capacity 1000 capacity_why pool")
+        .await;
     eventually("the edit is on record", SOON, || async {
         let sql = "select count(*) from flyball.knobs where throttle = 'default' and fields ->> 'rps' = '30' and not fields ? 'capacity'";
         (house.count(sql).await == 1).then_some(())
@@ -112,16 +165,37 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
 
     house.redis("FLUSHALL").await;
     let emptied = Instant::now();
-    let back = eventually("the knobs come back by themselves", Duration::from_secs(6), || async {
-        house.status("default").await.filter(|status| status.knobs.rps == 30.0)
-    })
+    let back = eventually(
+        "the knobs come back by themselves",
+        Duration::from_secs(6),
+        || async {
+            house
+                .status("default")
+                .await
+                .filter(|status| status.knobs.rps == 30.0)
+        },
+    )
     .await;
-    assert_eq!((back.knobs.capacity, back.knobs.capacity_why.as_str()), (-1.0, ""), "how things were is no knob to come back");
-    println!("knobs were back {:?} after FLUSHALL, {}", emptied.elapsed(), back.knobs.why);
-    house.target.called(house.target.calls().len() + 60, SOON).await;
+    assert_eq!(
+        (back.knobs.capacity, back.knobs.capacity_why.as_str()),
+        (-1.0, ""),
+        "how things were is no knob to come back"
+    );
+    println!(
+        "knobs were back {:?} after FLUSHALL, {}",
+        emptied.elapsed(),
+        back.knobs.why
+    );
+    house
+        .target
+        .called(house.target.calls().len() + 60, SOON)
+        .await;
     let flowing = emptied.elapsed().as_secs_f64();
     let passed = house.target.between(emptied, Instant::now()) as f64;
-    assert!(passed <= 30.0 * flowing + 2.0, "{passed} calls in {flowing} s is a burst");
+    assert!(
+        passed <= 30.0 * flowing + 2.0,
+        "{passed} calls in {flowing} s is a burst"
+    );
 
     tokio::task::block_in_place(|| servers.stop(Part::Redis)).unwrap();
     let stopped = Instant::now();
@@ -132,20 +206,35 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
     .await;
     println!("/readyz {status}: {}", told["detail"]);
     assert!(told["detail"].as_str().unwrap().contains("Redis"));
-    let (status, told, _) = answer(client.get(format!("{url}/api/v1/throttles"))).await.unwrap();
+    let (status, told, _) = answer(client.get(format!("{url}/api/v1/throttles")))
+        .await
+        .unwrap();
     println!("/api/v1/throttles {status}: {}", told["detail"]);
-    assert_eq!((status.as_u16(), told["code"].as_str()), (503, Some("throttles_lost")));
+    assert_eq!(
+        (status.as_u16(), told["code"].as_str()),
+        (503, Some("throttles_lost"))
+    );
     let body = json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}});
-    let (status, ..) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body)).await.unwrap();
+    let (status, ..) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body))
+        .await
+        .unwrap();
     assert_eq!(status, 201, "jobs are accepted without Redis");
     tokio::time::sleep_until((stopped + Duration::from_secs(3)).into()).await;
-    let while_away = house.target.between(stopped + Duration::from_secs(1), Instant::now());
+    let while_away = house
+        .target
+        .between(stopped + Duration::from_secs(1), Instant::now());
 
     tokio::task::block_in_place(|| servers.start(Part::Redis)).unwrap();
     let started = Instant::now();
-    house.target.called(house.target.calls().len() + 20, SOON).await;
+    house
+        .target
+        .called(house.target.calls().len() + 20, SOON)
+        .await;
     let back = house.status("default").await.unwrap().knobs.rps;
-    println!("{while_away} calls while away; 20 calls {:?} after it came back, at {back} a second", started.elapsed());
+    println!(
+        "{while_away} calls while away; 20 calls {:?} after it came back, at {back} a second",
+        started.elapsed()
+    );
     assert_eq!((while_away, back), (0, 30.0));
 }
 
@@ -160,9 +249,14 @@ async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_ba
     let (alive, ..) = answer(client.get(format!("{url}/healthz"))).await.unwrap();
     assert_eq!(alive, 200);
     let (status, told, _) = answer(client.get(format!("{url}/readyz"))).await.unwrap();
-    assert!(status == 503 && told["detail"].as_str().unwrap().contains("Redis"), "{told}");
+    assert!(
+        status == 503 && told["detail"].as_str().unwrap().contains("Redis"),
+        "{told}"
+    );
     let body = json!({"kind": "http", "args": {"url": format!("{}/early", house.target.url)}});
-    let (status, told, _) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body)).await.unwrap();
+    let (status, told, _) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body))
+        .await
+        .unwrap();
     assert_eq!(status, 201, "{told}");
     assert_eq!((house.target.calls().len(), process.ended()), (0, None));
 

@@ -14,20 +14,31 @@ const FENCE: i64 = 4242;
 
 async fn queue() -> (Database, Queue) {
     let database = database().await;
-    let queue = Queue::connect(database.url(), 6, Duration::from_secs(20)).await.unwrap();
+    let queue = Queue::connect(database.url(), 6, Duration::from_secs(20))
+        .await
+        .unwrap();
     (database, queue)
 }
 
 async fn run(pool: &PgPool, sql: &str) {
-    sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(pool).await.unwrap_or_else(|error| panic!("{error}: {sql}"));
+    sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))
+        .execute(pool)
+        .await
+        .unwrap_or_else(|error| panic!("{error}: {sql}"));
 }
 
 async fn number(pool: &PgPool, sql: &str) -> i64 {
-    sqlx::query_scalar(AssertSqlSafe(sql.to_owned())).fetch_one(pool).await.unwrap()
+    sqlx::query_scalar(AssertSqlSafe(sql.to_owned()))
+        .fetch_one(pool)
+        .await
+        .unwrap()
 }
 
 fn http(throttle: &str) -> NewJob {
-    NewJob { throttle: throttle.into(), ..NewJob::new("http", json!({"url": "http://127.0.0.1/"})) }
+    NewJob {
+        throttle: throttle.into(),
+        ..NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+    }
 }
 
 /// So many jobs of the throttle `campaign` that are due in the same second, over so many lanes.
@@ -62,36 +73,106 @@ async fn first_rounds(queue: &Queue) {
 }
 
 #[tokio::test]
-async fn a_due_job_stands_behind_no_campaign_of_another_throttle_or_priority_and_a_retry_behind_none() {
+async fn a_due_job_stands_behind_no_campaign_of_another_throttle_or_priority_and_a_retry_behind_none()
+ {
     let (database, queue) = queue().await;
     let pool = database.pool();
     let kinds = vec!["http".to_owned()];
     let ttl = Duration::from_secs(60);
-    let worker = queue.register(&NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl, kinds }).await.unwrap();
+    let worker = queue
+        .register(&NewWorker {
+            name: "w".into(),
+            host: "h".into(),
+            pid: 1,
+            ttl,
+            kinds,
+        })
+        .await
+        .unwrap();
     let failed = enqueue(&queue, http("campaign")).await;
     let lane = number(pool, "select flyball.lane_of('campaign', '')").await;
-    assert_eq!(queue.claim(worker, FENCE, &[LaneClaim::first(lane, 1)]).await.unwrap().len(), 1);
+    assert_eq!(
+        queue
+            .claim(worker, FENCE, &[LaneClaim::first(lane, 1)])
+            .await
+            .unwrap()
+            .len(),
+        1
+    );
     campaign(pool, 60_000, 50, 1).await;
-    #[expect(clippy::disallowed_methods, reason = "a job is scheduled from the clock of who enqueues it")]
-    let soon: Timestamp = Timestamp::now().checked_add(Duration::from_millis(300)).unwrap();
-    let later = |job: NewJob| NewJob { run_at: Some(soon), ..job };
-    let critical = enqueue(&queue, later(NewJob { priority: 0, ..http("codes") })).await;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a job is scheduled from the clock of who enqueues it"
+    )]
+    let soon: Timestamp = Timestamp::now()
+        .checked_add(Duration::from_millis(300))
+        .unwrap();
+    let later = |job: NewJob| NewJob {
+        run_at: Some(soon),
+        ..job
+    };
+    let critical = enqueue(
+        &queue,
+        later(NewJob {
+            priority: 0,
+            ..http("codes")
+        }),
+    )
+    .await;
     let equal = enqueue(&queue, later(http("invoices"))).await;
-    let lowest = enqueue(&queue, later(NewJob { priority: 3, ..http("reports") })).await;
-    let urgent_of_its_own = enqueue(&queue, later(NewJob { priority: 0, ..http("campaign") })).await;
-    let ending = Ending::Failed { delay: Duration::from_millis(300), error: "500".into() };
-    queue.finish(&[Finish { job_id: failed, fence: FENCE, ending }]).await.unwrap();
+    let lowest = enqueue(
+        &queue,
+        later(NewJob {
+            priority: 3,
+            ..http("reports")
+        }),
+    )
+    .await;
+    let urgent_of_its_own = enqueue(
+        &queue,
+        later(NewJob {
+            priority: 0,
+            ..http("campaign")
+        }),
+    )
+    .await;
+    let ending = Ending::Failed {
+        delay: Duration::from_millis(300),
+        error: "500".into(),
+    };
+    queue
+        .finish(&[Finish {
+            job_id: failed,
+            fence: FENCE,
+            ending,
+        }])
+        .await
+        .unwrap();
     tokio::time::sleep(Duration::from_millis(400)).await;
 
     first_rounds(&queue).await;
 
-    assert!(number(pool, "select count(*) from flyball.scheduled").await > 50_000, "most of the campaign waits");
-    for (id, whose) in
-        [(critical, "critical"), (equal, "equal"), (lowest, "lowest"), (urgent_of_its_own, "its own"), (failed, "retry")]
-    {
+    assert!(
+        number(pool, "select count(*) from flyball.scheduled").await > 50_000,
+        "most of the campaign waits"
+    );
+    for (id, whose) in [
+        (critical, "critical"),
+        (equal, "equal"),
+        (lowest, "lowest"),
+        (urgent_of_its_own, "its own"),
+        (failed, "retry"),
+    ] {
         assert_eq!(state(&queue, id).await, State::Ready, "{whose}");
     }
-    assert!(number(pool, "select count(*) from flyball.ready where lane_id = flyball.lane_of('campaign', '7')").await > 10);
+    assert!(
+        number(
+            pool,
+            "select count(*) from flyball.ready where lane_id = flyball.lane_of('campaign', '7')"
+        )
+        .await
+            > 10
+    );
 }
 
 #[tokio::test]
@@ -99,7 +180,11 @@ async fn several_promoters_of_a_crowd_lose_nothing_and_move_nothing_twice() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     campaign(pool, 20_000, 3_000, 2).await;
-    run(pool, "update flyball.scheduled set turn = turn + 8 * (job_id % 300)::int").await;
+    run(
+        pool,
+        "update flyball.scheduled set turn = turn + 8 * (job_id % 300)::int",
+    )
+    .await;
 
     let promoters: Vec<_> = (0..4)
         .map(|n| {
@@ -116,7 +201,9 @@ async fn several_promoters_of_a_crowd_lose_nothing_and_move_nothing_twice() {
                     if !promoted.more {
                         tokio::time::sleep(Duration::from_millis(20)).await;
                     }
-                    if number(queue.pool.pool(), "select count(*) from flyball.scheduled").await == 0 {
+                    if number(queue.pool.pool(), "select count(*) from flyball.scheduled").await
+                        == 0
+                    {
                         break;
                     }
                 }
@@ -129,23 +216,82 @@ async fn several_promoters_of_a_crowd_lose_nothing_and_move_nothing_twice() {
         moved += promoter.await.unwrap();
     }
 
-    assert_eq!((moved, number(pool, "select count(*) from flyball.ready").await), (20_000, 20_000));
+    assert_eq!(
+        (
+            moved,
+            number(pool, "select count(*) from flyball.ready").await
+        ),
+        (20_000, 20_000)
+    );
 }
 
 #[tokio::test]
 async fn whatever_waits_for_its_time_has_a_turn_by_throttle_retry_and_priority() {
     let (database, queue) = queue().await;
     let pool = database.pool();
-    #[expect(clippy::disallowed_methods, reason = "a job is scheduled from the clock of who enqueues it")]
-    let tomorrow = Some(Timestamp::now().checked_add(Duration::from_secs(86_400)).unwrap());
-    let one = enqueue(&queue, NewJob { run_at: tomorrow, priority: 3, ..http("a") }).await;
-    let many = vec![NewJob { run_at: tomorrow, ..http("b") }; 3];
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a job is scheduled from the clock of who enqueues it"
+    )]
+    let tomorrow = Some(
+        Timestamp::now()
+            .checked_add(Duration::from_secs(86_400))
+            .unwrap(),
+    );
+    let one = enqueue(
+        &queue,
+        NewJob {
+            run_at: tomorrow,
+            priority: 3,
+            ..http("a")
+        },
+    )
+    .await;
+    let many = vec![
+        NewJob {
+            run_at: tomorrow,
+            ..http("b")
+        };
+        3
+    ];
     queue.enqueue(&many).await.unwrap();
-    let turns = async |sql: &str| number(pool, &format!("select count(*) from flyball.scheduled where {sql}")).await;
+    let turns = async |sql: &str| {
+        number(
+            pool,
+            &format!("select count(*) from flyball.scheduled where {sql}"),
+        )
+        .await
+    };
 
-    assert_eq!(turns(&format!("job_id = {one} and turn = flyball.turn_of('a', 3::smallint, false)")).await, 1);
-    assert_eq!(turns("turn = flyball.turn_of('b', 1::smallint, false)").await, 3);
-    run(pool, &format!("update flyball.scheduled set retry = true where job_id = {one}")).await;
-    assert_eq!(turns(&format!("job_id = {one} and turn = flyball.turn_of('a', 3::smallint, true)")).await, 1);
-    assert!(number(pool, "select flyball.turn_of('a', 0::smallint, true)::bigint").await >= 8);
+    assert_eq!(
+        turns(&format!(
+            "job_id = {one} and turn = flyball.turn_of('a', 3::smallint, false)"
+        ))
+        .await,
+        1
+    );
+    assert_eq!(
+        turns("turn = flyball.turn_of('b', 1::smallint, false)").await,
+        3
+    );
+    run(
+        pool,
+        &format!("update flyball.scheduled set retry = true where job_id = {one}"),
+    )
+    .await;
+    assert_eq!(
+        turns(&format!(
+            "job_id = {one} and turn = flyball.turn_of('a', 3::smallint, true)"
+        ))
+        .await,
+        1
+    );
+    assert!(
+        number(
+            pool,
+            "select flyball.turn_of('a', 0::smallint, true)::bigint"
+        )
+        .await
+            >= 8
+    );
 }

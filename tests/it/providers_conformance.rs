@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use flyball::fakes::{Fake, Fault, Options, Quota};
 use flyball::outbound::Guard;
-use flyball::providers::{Answer, Channel, Driver, Http, Message, Recipient, Refused, Scope, Secret, Sent, Told, Tools};
+use flyball::providers::{
+    Answer, Channel, Driver, Http, Message, Recipient, Refused, Scope, Secret, Sent, Told, Tools,
+};
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
 
@@ -34,15 +36,24 @@ struct Pair {
 
 fn tools() -> Tools {
     let http = Arc::new(Http::new(Guard::open()).unwrap());
-    Tools { http: http.clone(), guarded: http }
+    Tools {
+        http: http.clone(),
+        guarded: http,
+    }
 }
 
 impl Subject {
     async fn start(self, options: Options) -> Pair {
         let secrets = BTreeMap::from([(self.account.to_owned(), self.secret.to_owned())]);
-        let fake = Fake::start(self.speaks, Options { secrets, ..options }).await.unwrap();
+        let fake = Fake::start(self.speaks, Options { secrets, ..options })
+            .await
+            .unwrap();
         let driver = self.driver(&fake, false);
-        Pair { fake, driver, subject: self }
+        Pair {
+            fake,
+            driver,
+            subject: self,
+        }
     }
 
     /// A driver with the right credentials or with wrong ones.
@@ -71,7 +82,11 @@ impl Subject {
 
 fn told(timeout: Duration) -> Told {
     let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    Told { now_s: i64::try_from(now_s).unwrap(), timeout, stop: CancellationToken::new() }
+    Told {
+        now_s: i64::try_from(now_s).unwrap(),
+        timeout,
+        stop: CancellationToken::new(),
+    }
 }
 
 impl Pair {
@@ -85,32 +100,56 @@ impl Pair {
         assert_eq!(driver.check(&message), [], "{}", self.subject.name);
         let sending = driver.send(&message, told);
         let answer = tokio::time::timeout(LONG, sending).await;
-        let answer = answer.unwrap_or_else(|_| panic!("{}: no end within {LONG:?}", self.subject.name));
-        let asked_again = u64::from(self.subject.asks_again_when_unauthorized && answer.status == "401");
-        assert_eq!(self.requests() - before - asked_again, 1, "{}: one request and no more: {answer:?}", self.subject.name);
+        let answer =
+            answer.unwrap_or_else(|_| panic!("{}: no end within {LONG:?}", self.subject.name));
+        let asked_again =
+            u64::from(self.subject.asks_again_when_unauthorized && answer.status == "401");
+        assert_eq!(
+            self.requests() - before - asked_again,
+            1,
+            "{}: one request and no more: {answer:?}",
+            self.subject.name
+        );
         self.is_discreet(&answer, &message);
         answer
     }
 
     async fn send(&self) -> Answer {
-        self.send_told(&*self.driver, &told(Duration::from_secs(30))).await
+        self.send_told(&*self.driver, &told(Duration::from_secs(30)))
+            .await
     }
 
     /// By a driver of its own, whose connections nothing was said of yet.
     async fn send_fresh(&self) -> Answer {
         let driver = self.subject.driver(&self.fake, false);
-        self.send_told(&*driver, &told(Duration::from_secs(30))).await
+        self.send_told(&*driver, &told(Duration::from_secs(30)))
+            .await
     }
 
     fn is_discreet(&self, answer: &Answer, message: &Message) {
-        let texts = [format!("{answer:?}"), answer.sent.reason().to_owned(), format!("{message:?}")];
+        let texts = [
+            format!("{answer:?}"),
+            answer.sent.reason().to_owned(),
+            format!("{message:?}"),
+        ];
         let secret = self.subject.secret;
         let address = message.to.address().trim_start_matches('+');
         for text in texts {
-            for hidden in [address, secret, BODY.trim_matches('"'), OWN_HEADER.1].into_iter().filter(|hidden| hidden.len() > 3) {
-                assert!(!text.contains(hidden), "{}: {hidden:?} is seen: {text}", self.subject.name);
+            for hidden in [address, secret, BODY.trim_matches('"'), OWN_HEADER.1]
+                .into_iter()
+                .filter(|hidden| hidden.len() > 3)
+            {
+                assert!(
+                    !text.contains(hidden),
+                    "{}: {hidden:?} is seen: {text}",
+                    self.subject.name
+                );
             }
-            assert!(!text.contains('\n') && text.len() < 1_000, "{}: {text}", self.subject.name);
+            assert!(
+                !text.contains('\n') && text.len() < 1_000,
+                "{}: {text}",
+                self.subject.name
+            );
         }
     }
 
@@ -120,14 +159,26 @@ impl Pair {
     }
 
     fn is(&self, answer: &Answer, expected: &str) {
-        assert_eq!(answer.sent.word(), expected, "{}: {answer:?}", self.subject.name);
+        assert_eq!(
+            answer.sent.word(),
+            expected,
+            "{}: {answer:?}",
+            self.subject.name
+        );
     }
 }
 
 async fn pairs() -> Vec<Pair> {
     let mut pairs = Vec::new();
     for subject in subjects() {
-        pairs.push(subject.start(Options { tells_delay: true, ..Options::default() }).await);
+        pairs.push(
+            subject
+                .start(Options {
+                    tells_delay: true,
+                    ..Options::default()
+                })
+                .await,
+        );
     }
     pairs
 }
@@ -140,20 +191,26 @@ async fn a_success_is_told_with_the_providers_id_and_the_accounts_own_headers_ar
             pair.is(&answer, pair.subject.success);
             let received = pair.fake.received(pair.subject.account);
             let id = match &answer.sent {
-                Sent::Delivered { provider_id } | Sent::Accepted { provider_id } => provider_id.clone(),
+                Sent::Delivered { provider_id } | Sent::Accepted { provider_id } => {
+                    provider_id.clone()
+                }
                 _ => None,
             };
             let theirs = received[nth].id.trim_matches(['<', '>']);
             match (id, pair.subject.gives_id) {
                 (None, Id::None) => {}
-                (Some(id), Id::Theirs) => assert_eq!(id.trim_matches(['<', '>']), theirs, "{}", pair.subject.name),
+                (Some(id), Id::Theirs) => {
+                    assert_eq!(id.trim_matches(['<', '>']), theirs, "{}", pair.subject.name)
+                }
                 (Some(id), Id::Own) => assert!(!id.is_empty(), "{}", pair.subject.name),
                 (id, _) => panic!("{}: {id:?}", pair.subject.name),
             }
             assert!(!answer.status.is_empty(), "{}", pair.subject.name);
         }
         if let Some((_, headers, _)) = pair.fake.last() {
-            let own = headers.get(OWN_HEADER.0).and_then(|value| value.to_str().ok());
+            let own = headers
+                .get(OWN_HEADER.0)
+                .and_then(|value| value.to_str().ok());
             assert_eq!(own, Some(OWN_HEADER.1), "{}", pair.subject.name);
         }
     }
@@ -163,20 +220,44 @@ async fn a_success_is_told_with_the_providers_id_and_the_accounts_own_headers_ar
 async fn a_throttle_says_whom_it_concerns_and_how_long_where_the_provider_says_so() {
     for pair in pairs().await {
         for (whom, scope) in pair.subject.scopes {
-            pair.fail(Fault::Throttle { whom: *whom, delay: Some(Duration::from_secs(7)) });
+            pair.fail(Fault::Throttle {
+                whom: *whom,
+                delay: Some(Duration::from_secs(7)),
+            });
             let answer = pair.send_fresh().await;
-            let Sent::Throttled { scope: found, key, delay, .. } = &answer.sent else {
+            let Sent::Throttled {
+                scope: found,
+                key,
+                delay,
+                ..
+            } = &answer.sent
+            else {
                 panic!("{}: {whom:?}: {answer:?}", pair.subject.name)
             };
             assert_eq!(found, scope, "{}: {whom:?}", pair.subject.name);
-            assert_eq!(key.is_some(), matches!(scope, Scope::Sender | Scope::Recipient), "{}: {whom:?}", pair.subject.name);
+            assert_eq!(
+                key.is_some(),
+                matches!(scope, Scope::Sender | Scope::Recipient),
+                "{}: {whom:?}",
+                pair.subject.name
+            );
             if pair.subject.tells_delay {
                 let seconds = delay.map(|delay| delay.as_secs());
-                assert!(seconds.is_some_and(|seconds| (5..=9).contains(&seconds)), "{}: {whom:?}: {answer:?}", pair.subject.name);
+                assert!(
+                    seconds.is_some_and(|seconds| (5..=9).contains(&seconds)),
+                    "{}: {whom:?}: {answer:?}",
+                    pair.subject.name
+                );
             }
-            pair.fail(Fault::Throttle { whom: *whom, delay: None });
+            pair.fail(Fault::Throttle {
+                whom: *whom,
+                delay: None,
+            });
             let answer = pair.send_fresh().await;
-            assert!(matches!(&answer.sent, Sent::Throttled { scope: found, .. } if found == scope), "{answer:?}");
+            assert!(
+                matches!(&answer.sent, Sent::Throttled { scope: found, .. } if found == scope),
+                "{answer:?}"
+            );
         }
         pair.fake.heal(pair.subject.account);
         assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
@@ -186,13 +267,24 @@ async fn a_throttle_says_whom_it_concerns_and_how_long_where_the_provider_says_s
 #[tokio::test]
 async fn past_a_quota_nothing_is_taken_for_a_success() {
     for pair in pairs().await {
-        pair.fake.set_quota(pair.subject.account, Some(Quota { limit: 2.0, window: Duration::from_secs(360_000_000) }));
+        pair.fake.set_quota(
+            pair.subject.account,
+            Some(Quota {
+                limit: 2.0,
+                window: Duration::from_secs(360_000_000),
+            }),
+        );
         let mut words = Vec::new();
         for _ in 0..4 {
             words.push(pair.send().await.sent.word());
         }
         let success = pair.subject.success;
-        assert_eq!(words, [success, success, "throttled", "throttled"], "{}", pair.subject.name);
+        assert_eq!(
+            words,
+            [success, success, "throttled", "throttled"],
+            "{}",
+            pair.subject.name
+        );
         assert_eq!(pair.fake.totals(pair.subject.account).accepted, 2);
     }
 }
@@ -201,7 +293,10 @@ async fn past_a_quota_nothing_is_taken_for_a_success() {
 async fn errors_of_the_server_are_no_fault_of_the_account() {
     for pair in pairs().await {
         let unavailable = pair.subject.unavailable;
-        for (status, word) in [(500, pair.subject.broken.unwrap_or(unavailable)), (503, unavailable)] {
+        for (status, word) in [
+            (500, pair.subject.broken.unwrap_or(unavailable)),
+            (503, unavailable),
+        ] {
             pair.fail(Fault::Status(status));
             let answer = pair.send().await;
             pair.is(&answer, word);
@@ -218,7 +313,12 @@ async fn an_error_of_the_server_that_says_how_long_to_stay_away_is_heard_by_ever
             Sent::Throttled { delay, .. } => *delay,
             _ => answer.delay,
         };
-        assert_eq!(delay, Some(Duration::from_secs(40)), "{}: {answer:?}", pair.subject.name);
+        assert_eq!(
+            delay,
+            Some(Duration::from_secs(40)),
+            "{}: {answer:?}",
+            pair.subject.name
+        );
     }
 }
 
@@ -227,7 +327,9 @@ async fn what_is_never_answered_is_ambiguous_when_the_time_is_over() {
     for pair in pairs().await {
         assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
         pair.fail(Fault::Hang);
-        let answer = pair.send_told(&*pair.driver, &told(Duration::from_secs(1))).await;
+        let answer = pair
+            .send_told(&*pair.driver, &told(Duration::from_secs(1)))
+            .await;
         pair.is(&answer, "ambiguous");
     }
 }
@@ -238,27 +340,57 @@ async fn a_reset_after_everything_was_written_is_ambiguous_and_the_message_is_th
         pair.fail(Fault::ResetAfterWrite);
         let answer = pair.send().await;
         pair.is(&answer, "ambiguous");
-        assert_eq!(pair.fake.totals(pair.subject.account).accepted, 1, "{}", pair.subject.name);
+        assert_eq!(
+            pair.fake.totals(pair.subject.account).accepted,
+            1,
+            "{}",
+            pair.subject.name
+        );
         // The same once more, over a connection that was good before.
         pair.fake.heal(pair.subject.account);
         assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
         pair.fail(Fault::ResetAfterWrite);
         let answer = pair.send().await;
         pair.is(&answer, "ambiguous");
-        assert_eq!(pair.fake.totals(pair.subject.account).accepted, 3, "{}", pair.subject.name);
+        assert_eq!(
+            pair.fake.totals(pair.subject.account).accepted,
+            3,
+            "{}",
+            pair.subject.name
+        );
     }
 }
 
 #[tokio::test]
 async fn a_refused_connection_is_safe_to_send_again() {
     for pair in pairs().await {
-        let Pair { subject, fake, driver } = pair;
+        let Pair {
+            subject,
+            fake,
+            driver,
+        } = pair;
         let message = subject.message(&fake);
         fake.stop().await;
-        let answer = tokio::time::timeout(LONG, driver.send(&message, &told(Duration::from_secs(30)))).await.unwrap();
-        assert_eq!(answer.sent.word(), subject.unreachable, "{}: {answer:?}", subject.name);
-        assert!(!format!("{answer:?}").contains(message.to.address().trim_start_matches('+')), "{}: {answer:?}", subject.name);
-        assert!(subject.secret.is_empty() || !format!("{answer:?}").contains(subject.secret), "{}: {answer:?}", subject.name);
+        let answer =
+            tokio::time::timeout(LONG, driver.send(&message, &told(Duration::from_secs(30))))
+                .await
+                .unwrap();
+        assert_eq!(
+            answer.sent.word(),
+            subject.unreachable,
+            "{}: {answer:?}",
+            subject.name
+        );
+        assert!(
+            !format!("{answer:?}").contains(message.to.address().trim_start_matches('+')),
+            "{}: {answer:?}",
+            subject.name
+        );
+        assert!(
+            subject.secret.is_empty() || !format!("{answer:?}").contains(subject.secret),
+            "{}: {answer:?}",
+            subject.name
+        );
     }
 }
 
@@ -266,7 +398,9 @@ async fn a_refused_connection_is_safe_to_send_again() {
 async fn credentials_that_are_not_valid_are_the_accounts_failure() {
     for pair in pairs().await {
         let wrong = pair.subject.driver(&pair.fake, true);
-        let answer = pair.send_told(&*wrong, &told(Duration::from_secs(30))).await;
+        let answer = pair
+            .send_told(&*wrong, &told(Duration::from_secs(30)))
+            .await;
         pair.is(&answer, pair.subject.unauthorized);
         pair.fail(Fault::BadCredentials);
         let answer = pair.send_fresh().await;
@@ -294,18 +428,30 @@ async fn an_answer_that_cannot_be_read_is_no_success() {
     for pair in pairs().await {
         pair.fail(Fault::Garbage);
         let answer = pair.send().await;
-        assert!(!answer.sent.is_success(), "{}: {answer:?}", pair.subject.name);
+        assert!(
+            !answer.sent.is_success(),
+            "{}: {answer:?}",
+            pair.subject.name
+        );
         assert_ne!(
             answer.sent.word(),
             "permanent_request",
             "{}: a proxy's page says nothing about the request",
             pair.subject.name
         );
-        assert!(!format!("{answer:?}").contains("<html"), "{}: {answer:?}", pair.subject.name);
+        assert!(
+            !format!("{answer:?}").contains("<html"),
+            "{}: {answer:?}",
+            pair.subject.name
+        );
         if !pair.subject.any_2xx_is_success {
             pair.fail(Fault::Nonsense);
             let answer = pair.send().await;
-            assert!(!answer.sent.is_success(), "{}: {answer:?}", pair.subject.name);
+            assert!(
+                !answer.sent.is_success(),
+                "{}: {answer:?}",
+                pair.subject.name
+            );
         }
     }
 }
@@ -316,7 +462,11 @@ async fn a_connection_that_is_closed_without_an_answer_is_never_a_success() {
         pair.fail(Fault::CloseBeforeRead);
         let answer = pair.send().await;
         let word = answer.sent.word();
-        assert!(["ambiguous", "transient"].contains(&word), "{}: {answer:?}", pair.subject.name);
+        assert!(
+            ["ambiguous", "transient"].contains(&word),
+            "{}: {answer:?}",
+            pair.subject.name
+        );
     }
 }
 

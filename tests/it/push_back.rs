@@ -29,17 +29,30 @@ struct Server {
 }
 
 impl Server {
-    async fn start(answer: impl Fn(&str, usize) -> (u16, Vec<(&'static str, String)>) + Send + Sync + 'static) -> (Self, String) {
-        let server = Self { answer: Arc::new(Box::new(answer)), came: Arc::default() };
+    async fn start(
+        answer: impl Fn(&str, usize) -> (u16, Vec<(&'static str, String)>) + Send + Sync + 'static,
+    ) -> (Self, String) {
+        let server = Self {
+            answer: Arc::new(Box::new(answer)),
+            came: Arc::default(),
+        };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let router = Router::new().route("/{key}", post(serve)).with_state(server.clone());
+        let router = Router::new()
+            .route("/{key}", post(serve))
+            .with_state(server.clone());
         tokio::spawn(async move { axum::serve(listener, router).await });
         (server, url)
     }
 
     fn times(&self, key: &str) -> Vec<Instant> {
-        self.came.lock().unwrap().iter().filter(|(came, _)| came == key).map(|(_, at)| *at).collect()
+        self.came
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(came, _)| came == key)
+            .map(|(_, at)| *at)
+            .collect()
     }
 }
 
@@ -50,8 +63,16 @@ async fn serve(Shared(server): Shared<Server>, Path(key): Path<String>) -> (Stat
         came.iter().filter(|(known, _)| *known == key).count() - 1
     };
     let (status, headers) = (server.answer)(&key, before);
-    let header = |(name, text): (&'static str, String)| (HeaderName::from_static(name), HeaderValue::from_str(&text).unwrap());
-    (StatusCode::from_u16(status).unwrap(), headers.into_iter().map(header).collect())
+    let header = |(name, text): (&'static str, String)| {
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_str(&text).unwrap(),
+        )
+    };
+    (
+        StatusCode::from_u16(status).unwrap(),
+        headers.into_iter().map(header).collect(),
+    )
 }
 
 struct House {
@@ -66,36 +87,79 @@ impl House {
         let database = database().await;
         let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
         let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
-        Self { _database: database, queue, store, url }
+        Self {
+            _database: database,
+            queue,
+            store,
+            url,
+        }
     }
 
     async fn knobs(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs.iter().map(|(knob, text)| ((*knob).to_owned(), Some((*text).to_owned()))).collect();
-        let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
-        self.store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+        let fields: BTreeMap<_, _> = knobs
+            .iter()
+            .map(|(knob, text)| ((*knob).to_owned(), Some((*text).to_owned())))
+            .collect();
+        let change = Change {
+            fields,
+            by: "test".into(),
+            create: true,
+            ..Change::default()
+        };
+        self.store
+            .set(&Name::new(throttle).unwrap(), &change)
+            .await
+            .unwrap();
     }
 
     async fn worker(&self) -> Worker {
         let mut kinds = Kinds::default();
-        kinds.register("http", HttpHandler::new(Config { guard: Guard::open(), ..Config::default() }).unwrap());
+        kinds.register(
+            "http",
+            HttpHandler::new(Config {
+                guard: Guard::open(),
+                ..Config::default()
+            })
+            .unwrap(),
+        );
         let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-        Worker::start(runner::Config::default(), self.queue.clone(), self.store.clone(), kinds, metrics).await.unwrap()
+        Worker::start(
+            runner::Config::default(),
+            self.queue.clone(),
+            self.store.clone(),
+            kinds,
+            metrics,
+        )
+        .await
+        .unwrap()
     }
 
     async fn enqueue(&self, throttle: &str, key: &str, jobs: usize) -> Vec<i64> {
-        self.enqueue_to(&format!("{}/{key}", self.url), throttle, key, jobs).await
+        self.enqueue_to(&format!("{}/{key}", self.url), throttle, key, jobs)
+            .await
     }
 
     async fn enqueue_to(&self, url: &str, throttle: &str, key: &str, jobs: usize) -> Vec<i64> {
         let args = json!({"url": url, "method": "POST"});
-        let job = NewJob { throttle: throttle.into(), key: key.into(), ..NewJob::new("http", args) };
-        self.queue.enqueue(&vec![job; jobs]).await.unwrap().iter().map(|one| one.id).collect()
+        let job = NewJob {
+            throttle: throttle.into(),
+            key: key.into(),
+            ..NewJob::new("http", args)
+        };
+        self.queue
+            .enqueue(&vec![job; jobs])
+            .await
+            .unwrap()
+            .iter()
+            .map(|one| one.id)
+            .collect()
     }
 
     async fn all_done(&self, ids: &[i64]) {
         for id in ids {
             eventually(&format!("the end of job {id}"), SOON, || async {
-                (self.queue.get(*id).await.unwrap().unwrap().summary.state == State::Completed).then_some(())
+                (self.queue.get(*id).await.unwrap().unwrap().summary.state == State::Completed)
+                    .then_some(())
             })
             .await;
         }
@@ -120,19 +184,39 @@ async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while
     })
     .await;
     let house = House::new(url).await;
-    house.knobs("mail", &[("rps", "-1"), ("key_rps", "1000"), ("key_burst", "0"), ("key_concurrency", "1")]).await;
+    house
+        .knobs(
+            "mail",
+            &[
+                ("rps", "-1"),
+                ("key_rps", "1000"),
+                ("key_burst", "0"),
+                ("key_concurrency", "1"),
+            ],
+        )
+        .await;
     let hot = house.enqueue("mail", "hot", 30).await;
     let worker = house.worker().await;
-    eventually("the refusal", SOON, || async { (!server.times("hot").is_empty()).then_some(()) }).await;
+    eventually("the refusal", SOON, || async {
+        (!server.times("hot").is_empty()).then_some(())
+    })
+    .await;
     let cold = house.enqueue("mail", "cold", 5).await;
     house.all_done(&cold).await;
     let when_cold_was_done = Instant::now();
     house.all_done(&hot).await;
 
     let times = server.times("hot");
-    assert!(times[1] - times[0] >= Duration::from_secs(3), "{:?}", times[1] - times[0]);
+    assert!(
+        times[1] - times[0] >= Duration::from_secs(3),
+        "{:?}",
+        times[1] - times[0]
+    );
     assert_eq!(times.len(), 31, "one refusal, and each job once");
-    assert!(when_cold_was_done < times[1] || server.times("cold").iter().all(|at| *at < times[1]), "others did not wait");
+    assert!(
+        when_cold_was_done < times[1] || server.times("cold").iter().all(|at| *at < times[1]),
+        "others did not wait"
+    );
     let detail = house.queue.get(hot[0]).await.unwrap().unwrap();
     assert!(detail.summary.attempt <= 1, "a refusal uses no attempt");
     worker.stop().await;
@@ -144,25 +228,46 @@ async fn a_receiver_stops_its_own_lane_only() {
     // A receiver of each kind that there is, by the key of its jobs.
     let (server, url) = Server::start(move |key, _| match key {
         "global" => (429, vec![day(), ("x-ratelimit-scope", "global".to_owned())]),
-        "account" => (429, vec![day(), ("x-ratelimit-scope", "account".to_owned())]),
+        "account" => (
+            429,
+            vec![day(), ("x-ratelimit-scope", "account".to_owned())],
+        ),
         "discord" => (429, vec![day(), ("x-ratelimit-global", "true".to_owned())]),
         "shedding" => (503, vec![day(), ("x-ratelimit-scope", "ip".to_owned())]),
-        "spent" => (429, vec![("ratelimit", "\"x\";r=0;t=31536000".to_owned()), ("x-ratelimit-scope", "app".to_owned())]),
+        "spent" => (
+            429,
+            vec![
+                ("ratelimit", "\"x\";r=0;t=31536000".to_owned()),
+                ("x-ratelimit-scope", "app".to_owned()),
+            ],
+        ),
         _ => (200, Vec::new()),
     })
     .await;
     let house = House::new(url).await;
     house.knobs("provider", &[("rps", "-1")]).await;
-    house.knobs("hooks", &[("rps", "-1"), ("parent", "provider")]).await;
-    house.knobs("others", &[("rps", "-1"), ("parent", "provider")]).await;
+    house
+        .knobs("hooks", &[("rps", "-1"), ("parent", "provider")])
+        .await;
+    house
+        .knobs("others", &[("rps", "-1"), ("parent", "provider")])
+        .await;
     let worker = house.worker().await;
     for hostile in ["global", "account", "discord", "shedding", "spent"] {
         house.enqueue("hooks", hostile, 1).await;
         // The job's own word widens nothing either.
         let args = json!({"url": format!("{}/{hostile}", house.url), "method": "POST", "throttled_scope": "account"});
-        house.queue.enqueue(&[NewJob::new("http", args).throttle("hooks").key(hostile)]).await.unwrap();
+        house
+            .queue
+            .enqueue(&[NewJob::new("http", args).throttle("hooks").key(hostile)])
+            .await
+            .unwrap();
         eventually("the pause of the key", SOON, || async {
-            matches!(house.limit("hooks", hostile).await, Some(Limit::Paused { name: None, .. })).then_some(())
+            matches!(
+                house.limit("hooks", hostile).await,
+                Some(Limit::Paused { name: None, .. })
+            )
+            .then_some(())
         })
         .await;
 
@@ -183,35 +288,67 @@ async fn jobs_without_a_key_wait_for_their_own_host_only() {
     house.knobs("hooks", &[("rps", "-1")]).await;
     let worker = house.worker().await;
     for round in 0..3 {
-        house.enqueue_to(&format!("{hostile_url}/hostile"), "hooks", "", 4).await;
-        eventually("a request", SOON, || async { (!hostile.times("hostile").is_empty()).then_some(()) }).await;
+        house
+            .enqueue_to(&format!("{hostile_url}/hostile"), "hooks", "", 4)
+            .await;
+        eventually("a request", SOON, || async {
+            (!hostile.times("hostile").is_empty()).then_some(())
+        })
+        .await;
 
-        let honest = house.enqueue_to(&format!("{}/honest", house.url), "hooks", "", 3).await;
+        let honest = house
+            .enqueue_to(&format!("{}/honest", house.url), "hooks", "", 3)
+            .await;
         house.all_done(&honest).await;
         assert_eq!(server.times("honest").len(), 3 * (round + 1));
-        assert_eq!(house.limit("hooks", "").await, None, "the lane is not paused");
+        assert_eq!(
+            house.limit("hooks", "").await,
+            None,
+            "the lane is not paused"
+        );
     }
     let came = hostile.times("hostile").len();
-    assert!(came <= 4, "its later jobs were put off before anything was sent: {came}");
+    assert!(
+        came <= 4,
+        "its later jobs were put off before anything was sent: {came}"
+    );
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
     let (server, url) = Server::start(|key, before| match key {
-        "one" if before == 0 => (429, vec![("retry-after", "4".to_owned()), ("x-ratelimit-scope", "account".to_owned())]),
+        "one" if before == 0 => (
+            429,
+            vec![
+                ("retry-after", "4".to_owned()),
+                ("x-ratelimit-scope", "account".to_owned()),
+            ],
+        ),
         _ => (200, Vec::new()),
     })
     .await;
     let house = House::new(url).await;
     house.knobs("account", &[("rps", "-1")]).await;
-    house.knobs("sms", &[("rps", "-1"), ("parent", "account"), ("trust_scope", "account")]).await;
-    house.knobs("mail", &[("rps", "-1"), ("parent", "account")]).await;
+    house
+        .knobs(
+            "sms",
+            &[
+                ("rps", "-1"),
+                ("parent", "account"),
+                ("trust_scope", "account"),
+            ],
+        )
+        .await;
+    house
+        .knobs("mail", &[("rps", "-1"), ("parent", "account")])
+        .await;
     let one = house.enqueue("sms", "one", 1).await;
     let worker = house.worker().await;
     eventually("the pause of the account", SOON, || async {
         let limit = house.limit("mail", "other").await;
-        matches!(limit, Some(Limit::Paused { name: Some(name), .. }) if name.as_str() == "account").then_some(())
+        matches!(limit, Some(Limit::Paused { name: Some(name), .. }) if name.as_str() == "account")
+            .then_some(())
     })
     .await;
     let other = house.enqueue("mail", "other", 3).await;
@@ -220,7 +357,11 @@ async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
 
     let refused_at = server.times("one")[0];
     let earliest = server.times("other").into_iter().min().unwrap();
-    assert!(earliest - refused_at >= Duration::from_secs(4), "{:?}", earliest - refused_at);
+    assert!(
+        earliest - refused_at >= Duration::from_secs(4),
+        "{:?}",
+        earliest - refused_at
+    );
     worker.stop().await;
 }
 
@@ -234,39 +375,85 @@ async fn a_quota_that_successes_tell_is_kept_to_before_anybody_is_refused() {
         let remaining = 50_usize.saturating_sub(before + 1);
         match rest.is_zero() {
             true => (200, Vec::new()),
-            false => (200, vec![("ratelimit", format!("\"default\";r={remaining};t={}", rest.as_secs_f64().ceil()))]),
+            false => (
+                200,
+                vec![(
+                    "ratelimit",
+                    format!("\"default\";r={remaining};t={}", rest.as_secs_f64().ceil()),
+                )],
+            ),
         }
     })
     .await;
     let house = House::new(url).await;
-    house.knobs("mail", &[("rps", "-1"), ("key_concurrency", "1")]).await;
+    house
+        .knobs("mail", &[("rps", "-1"), ("key_concurrency", "1")])
+        .await;
     let jobs = house.enqueue("mail", "k", 120).await;
     let worker = house.worker().await;
     house.all_done(&jobs).await;
 
     let begun = *begun.get().unwrap();
-    let early = server.times("k").iter().filter(|at| at.saturating_duration_since(begun) < Duration::from_secs(4)).count();
+    let early = server
+        .times("k")
+        .iter()
+        .filter(|at| at.saturating_duration_since(begun) < Duration::from_secs(4))
+        .count();
     assert!(early <= 55, "{early} of 120 came while fifty were left");
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn a_refused_job_of_a_naive_throttle_waits_by_itself() {
-    let (server, url) = Server::start(|_, before| if before == 0 { (429, after("3")) } else { (200, Vec::new()) }).await;
+    let (server, url) = Server::start(|_, before| {
+        if before == 0 {
+            (429, after("3"))
+        } else {
+            (200, Vec::new())
+        }
+    })
+    .await;
     let house = House::new(url).await;
-    house.knobs("mail", &[("rps", "-1"), ("on_429", "passive-naive"), ("key_concurrency", "1")]).await;
+    house
+        .knobs(
+            "mail",
+            &[
+                ("rps", "-1"),
+                ("on_429", "passive-naive"),
+                ("key_concurrency", "1"),
+            ],
+        )
+        .await;
     let first = house.enqueue("mail", "k", 1).await;
     let worker = house.worker().await;
-    eventually("the refusal", SOON, || async { (!server.times("k").is_empty()).then_some(()) }).await;
+    eventually("the refusal", SOON, || async {
+        (!server.times("k").is_empty()).then_some(())
+    })
+    .await;
     let others = house.enqueue("mail", "k", 5).await;
     house.all_done(&others).await;
     house.all_done(&first).await;
 
     let times = server.times("k");
     assert_eq!(times.len(), 7);
-    assert!(times[6] - times[0] >= Duration::from_secs(3), "the refused one came last: {:?}", times[6] - times[0]);
+    assert!(
+        times[6] - times[0] >= Duration::from_secs(3),
+        "the refused one came last: {:?}",
+        times[6] - times[0]
+    );
     let detail = house.queue.get(first[0]).await.unwrap().unwrap();
-    let outcomes: Vec<&str> = detail.attempts.iter().map(|attempt| attempt.outcome.as_str()).collect();
-    assert_eq!(outcomes.iter().filter(|outcome| **outcome == "throttled").count(), 1, "{outcomes:?}");
+    let outcomes: Vec<&str> = detail
+        .attempts
+        .iter()
+        .map(|attempt| attempt.outcome.as_str())
+        .collect();
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|outcome| **outcome == "throttled")
+            .count(),
+        1,
+        "{outcomes:?}"
+    );
     worker.stop().await;
 }

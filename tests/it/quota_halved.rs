@@ -56,13 +56,25 @@ async fn lateness(mut over: tokio::sync::oneshot::Receiver<()>) -> f64 {
         let begun = Instant::now();
         tokio::time::sleep(Duration::from_millis(10)).await;
         all += 1.0;
-        late += if begun.elapsed() > Duration::from_millis(11) + LATE { 1.0 } else { 0.0 };
+        late += if begun.elapsed() > Duration::from_millis(11) + LATE {
+            1.0
+        } else {
+            0.0
+        };
     }
     late / all
 }
 
 async fn house() -> House {
-    let fake = Fake::start(Speaks::Twilio, Options { tells_delay: false, ..Options::default() }).await.unwrap();
+    let fake = Fake::start(
+        Speaks::Twilio,
+        Options {
+            tells_delay: false,
+            ..Options::default()
+        },
+    )
+    .await
+    .unwrap();
     (1..=ACCOUNTS).for_each(|n| fake.set_quota(&sid(n), Some(Quota::per_second(QUOTA))));
     let folder = tempfile::tempdir().unwrap();
     let (secret, knobs) = (folder.path().join("token"), folder.path().join("knobs"));
@@ -84,12 +96,16 @@ async fn house() -> House {
         secret.display().to_string(),
     );
     for n in 1..=ACCOUNTS {
-        text.push_str(&format!("[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n", sid(n)));
+        text.push_str(&format!(
+            "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
+            sid(n)
+        ));
     }
     let file = folder.path().join("flyball.toml");
     std::fs::write(&file, text).unwrap();
     let database = database().await;
-    let mut settings = Settings::load(Some(&file), &BTreeMap::default()).unwrap_or_else(|error| panic!("{error}"));
+    let mut settings =
+        Settings::load(Some(&file), &BTreeMap::default()).unwrap_or_else(|error| panic!("{error}"));
     settings.database_url = database.url().to_owned();
     settings.redis_url = stack().await.redis_url.clone();
     settings.redis_prefix = redis_prefix();
@@ -97,8 +113,15 @@ async fn house() -> House {
     settings.listen = "127.0.0.1:0".to_owned();
     settings.knobs_dir = knobs.display().to_string();
     settings.concurrency = 32;
-    let app = App::start(&settings, Roles::ALL, Kinds::default()).await.unwrap_or_else(|error| panic!("{error:#}"));
-    House { app, fake, database, _folder: folder }
+    let app = App::start(&settings, Roles::ALL, Kinds::default())
+        .await
+        .unwrap_or_else(|error| panic!("{error:#}"));
+    House {
+        app,
+        fake,
+        database,
+        _folder: folder,
+    }
 }
 
 impl House {
@@ -130,19 +153,29 @@ impl House {
 async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used_from_then_on() {
     let house = house().await;
     // More than can go in all the time, so that nobody ever waits for messages.
-    house.send((QUOTA * ACCOUNTS as f64) as usize * (WARM_S + WHOLE_S + FOUND_WITHIN_S + WATCHED_S) as usize).await;
+    house
+        .send(
+            (QUOTA * ACCOUNTS as f64) as usize
+                * (WARM_S + WHOLE_S + FOUND_WITHIN_S + WATCHED_S) as usize,
+        )
+        .await;
     tokio::time::sleep(Duration::from_secs(WARM_S)).await;
     let (warm, warm_at) = (house.counted(), Instant::now());
     tokio::time::sleep(Duration::from_secs(WHOLE_S)).await;
     let (whole, halved_at) = (house.counted(), Instant::now());
-    let whole_used = (whole.0 - warm.0) as f64 / (QUOTA * ACCOUNTS as f64 * warm_at.elapsed().as_secs_f64());
+    let whole_used =
+        (whole.0 - warm.0) as f64 / (QUOTA * ACCOUNTS as f64 * warm_at.elapsed().as_secs_f64());
     if whole_used < WHOLE_USED {
         eprintln!(
             "this machine is too busy to send the whole quota ({whole_used:.2} of it), so that nothing can be seen of the half"
         );
         return house.app.stop().await;
     }
-    (1..=ACCOUNTS).for_each(|n| house.fake.set_quota(&sid(n), Some(Quota::per_second(HALVED))));
+    (1..=ACCOUNTS).for_each(|n| {
+        house
+            .fake
+            .set_quota(&sid(n), Some(Quota::per_second(HALVED)))
+    });
     let new_quota = HALVED * ACCOUNTS as f64;
 
     let mut found_s = None;
@@ -165,12 +198,19 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
         );
         said = counted;
         let learned = shown["governor"]["signals"][0]["learned_quota"]["rps"].as_f64();
-        if found_s.is_none() && learned.is_some_and(|rps| (0.85 * new_quota..=1.1 * new_quota).contains(&rps)) {
+        if found_s.is_none()
+            && learned.is_some_and(|rps| (0.85 * new_quota..=1.1 * new_quota).contains(&rps))
+        {
             found_s = Some(t_s);
         }
         if from.is_none() && t_s >= FOUND_WITHIN_S as f64 {
             let (enough, over) = tokio::sync::oneshot::channel();
-            from = Some((Instant::now(), counted, tokio::spawn(lateness(over)), enough));
+            from = Some((
+                Instant::now(),
+                counted,
+                tokio::spawn(lateness(over)),
+                enough,
+            ));
         }
     }
     let (since, (accepted, refused), watched, enough) = from.unwrap();
@@ -183,14 +223,22 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
         now.1 - refused,
         refused - whole.1
     );
-    assert!(found_s.is_some_and(|s| s <= FOUND_WITHIN_S as f64), "the quota was found after {found_s:?} s");
+    assert!(
+        found_s.is_some_and(|s| s <= FOUND_WITHIN_S as f64),
+        "the quota was found after {found_s:?} s"
+    );
     let least = if late > OFTEN { USED_WHEN_BUSY } else { USED };
-    assert!(used >= least * whole_used, "{used:.3} of the new quota was used, and {whole_used:.3} of the whole one");
+    assert!(
+        used >= least * whole_used,
+        "{used:.3} of the new quota was used, and {whole_used:.3} of the whole one"
+    );
     assert_eq!(house.fake.totals_of_all().duplicates, 0);
-    let failed: i64 = sqlx::query_scalar("select count(*) from flyball.notification where state not in ('queued', 'sent')")
-        .fetch_one(house.database.pool())
-        .await
-        .unwrap();
+    let failed: i64 = sqlx::query_scalar(
+        "select count(*) from flyball.notification where state not in ('queued', 'sent')",
+    )
+    .fetch_one(house.database.pool())
+    .await
+    .unwrap();
     assert_eq!(failed, 0);
     house.app.stop().await;
 }

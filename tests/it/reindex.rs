@@ -24,18 +24,31 @@ fn args(more: Value) -> Value {
         "sink": {"type": "elastic", "url": "http://127.0.0.1:9", "index": "numbers"},
         "batch_docs": 50, "concurrency": 4,
     });
-    args.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    args.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     args
 }
 
 /// Starts a reindex of the numbers up to `n` into the index at `url`.
 fn start(n: u64, url: &str, hands: &Hands, more: Value) -> JoinHandle<Outcome> {
-    let client = reqwest::Client::builder().timeout(Duration::from_secs(5)).build().unwrap();
-    let asked = Elastic { url: url.to_owned(), index: "numbers".into(), id: "id".into(), ..Elastic::default() };
+    let client = reqwest::Client::builder()
+        .timeout(Duration::from_secs(5))
+        .build()
+        .unwrap();
+    let asked = Elastic {
+        url: url.to_owned(),
+        index: "numbers".into(),
+        id: "id".into(),
+        ..Elastic::default()
+    };
     let sink: Arc<dyn Sink> = Arc::new(ElasticSink::new(client, asked));
     let (job, context): (Job, _) = (job(args(more)), hands.context());
     // What a job may say is not the point here.
-    let free = Catalogue { allow_queries: true, ..Catalogue::default() };
+    let free = Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    };
     tokio::spawn(async move {
         let args = Args::parse(&job.args, &free).unwrap();
         backfill(&job, &context, &args, Arc::new(Numbers(n)), sink).await
@@ -43,7 +56,10 @@ fn start(n: u64, url: &str, hands: &Hands, more: Value) -> JoinHandle<Outcome> {
 }
 
 async fn run(n: u64, url: &str, hands: &Hands, more: Value) -> Outcome {
-    tokio::time::timeout(SOON, start(n, url, hands, more)).await.expect("the reindex ends").unwrap()
+    tokio::time::timeout(SOON, start(n, url, hands, more))
+        .await
+        .expect("the reindex ends")
+        .unwrap()
 }
 
 fn all(n: u64) -> BTreeSet<u64> {
@@ -51,7 +67,13 @@ fn all(n: u64) -> BTreeSet<u64> {
 }
 
 async fn tokens_used(hands: &Hands) -> f64 {
-    hands.throttles.status(&Name::new("reindex").unwrap()).await.unwrap().unwrap().used
+    hands
+        .throttles
+        .status(&Name::new("reindex").unwrap())
+        .await
+        .unwrap()
+        .unwrap()
+        .used
 }
 
 #[tokio::test]
@@ -65,14 +87,21 @@ async fn every_document_is_stored_once_and_the_note_says_so() {
     assert_eq!(index.ids(), all(3000));
     assert_eq!(index.sent(), 3000);
     assert_eq!(hands.cursor(), 3000);
-    assert!(hands.note().starts_with("3,000 documents, all read"), "{}", hands.note());
+    assert!(
+        hands.note().starts_with("3,000 documents, all read"),
+        "{}",
+        hands.note()
+    );
 }
 
 #[tokio::test]
 async fn an_empty_source_is_done_at_once() {
     let (index, url) = Index::start().await;
 
-    assert_eq!(run(0, &url, &Hands::at("-1"), json!({})).await, Outcome::Done);
+    assert_eq!(
+        run(0, &url, &Hands::at("-1"), json!({})).await,
+        Outcome::Done
+    );
     assert_eq!(index.sent(), 0);
 }
 
@@ -82,11 +111,19 @@ async fn documents_that_found_the_index_busy_are_sent_again_alone() {
     index.then([Mood::OddBusy, Mood::OddBusy, Mood::OddBusy]);
     let hands = Hands::at("-1");
 
-    assert_eq!(run(200, &url, &hands, json!({"concurrency": 1})).await, Outcome::Done);
+    assert_eq!(
+        run(200, &url, &hands, json!({"concurrency": 1})).await,
+        Outcome::Done
+    );
 
     assert_eq!(index.ids(), all(200));
     let times = index.times_sent();
-    assert!(times.iter().all(|(id, times)| *times == 1 || id.parse::<u64>().unwrap() % 2 == 1), "{times:?}");
+    assert!(
+        times
+            .iter()
+            .all(|(id, times)| *times == 1 || id.parse::<u64>().unwrap() % 2 == 1),
+        "{times:?}"
+    );
     // Requests become smaller when the index rejects documents.
     assert!(times.values().filter(|times| **times > 1).count() >= 10);
 }
@@ -96,10 +133,17 @@ async fn a_whole_429_with_retry_after_stops_everything_for_as_long() {
     let (index, url) = Index::start().await;
     index.then([Mood::Whole(429, Some(2))]);
 
-    assert_eq!(run(100, &url, &Hands::at("-1"), json!({"concurrency": 1})).await, Outcome::Done);
+    assert_eq!(
+        run(100, &url, &Hands::at("-1"), json!({"concurrency": 1})).await,
+        Outcome::Done
+    );
 
     let seen = index.seen.lock().unwrap().clone();
-    assert!(seen[1].at - seen[0].at >= Duration::from_millis(1_990), "{:?}", seen[1].at - seen[0].at);
+    assert!(
+        seen[1].at - seen[0].at >= Duration::from_millis(1_990),
+        "{:?}",
+        seen[1].at - seen[0].at
+    );
     assert_eq!(index.ids(), all(100));
 }
 
@@ -119,10 +163,18 @@ async fn a_very_long_retry_after_is_left_to_the_throttle_of_the_job() {
 #[tokio::test]
 async fn failures_nonsense_and_cut_connections_lose_nothing() {
     let (index, url) = Index::start().await;
-    index.then([Mood::Whole(500, None), Mood::Cut, Mood::Nonsense, Mood::Whole(502, None)]);
+    index.then([
+        Mood::Whole(500, None),
+        Mood::Cut,
+        Mood::Nonsense,
+        Mood::Whole(502, None),
+    ]);
     let hands = Hands::at("-1");
 
-    assert_eq!(run(400, &url, &hands, json!({"concurrency": 1})).await, Outcome::Done);
+    assert_eq!(
+        run(400, &url, &hands, json!({"concurrency": 1})).await,
+        Outcome::Done
+    );
 
     assert_eq!(index.ids(), all(400));
     assert_eq!(hands.cursor(), 400);
@@ -131,16 +183,31 @@ async fn failures_nonsense_and_cut_connections_lose_nothing() {
 #[tokio::test]
 async fn refused_documents_are_listed_and_make_the_job_dead_while_all_others_are_stored() {
     let (index, url) = Index::start().await;
-    index.refused.lock().unwrap().extend(["7".to_owned(), "70".to_owned()]);
+    index
+        .refused
+        .lock()
+        .unwrap()
+        .extend(["7".to_owned(), "70".to_owned()]);
     let hands = Hands::at("-1");
 
     let outcome = run(100, &url, &hands, json!({"concurrency": 1})).await;
 
-    let Outcome::Dead { error } = outcome else { panic!("{outcome:?}") };
-    assert!(error.contains("2 refused (7: 400 mapper_parsing_exception: as told; 70: "), "{error}");
+    let Outcome::Dead { error } = outcome else {
+        panic!("{outcome:?}")
+    };
+    assert!(
+        error.contains("2 refused (7: 400 mapper_parsing_exception: as told; 70: "),
+        "{error}"
+    );
     assert_eq!(index.ids().len(), 98);
 
-    let skipped = run(100, &url, &Hands::at("-1"), json!({"on_bad_document": "skip"})).await;
+    let skipped = run(
+        100,
+        &url,
+        &Hands::at("-1"),
+        json!({"on_bad_document": "skip"}),
+    )
+    .await;
     assert_eq!(skipped, Outcome::Done);
 }
 
@@ -162,7 +229,10 @@ async fn a_request_that_is_too_large_is_halved_until_it_fits() {
     let (index, url) = Index::start().await;
     *index.most.lock().unwrap() = 3;
 
-    assert_eq!(run(60, &url, &Hands::at("-1"), json!({"concurrency": 2})).await, Outcome::Done);
+    assert_eq!(
+        run(60, &url, &Hands::at("-1"), json!({"concurrency": 2})).await,
+        Outcome::Done
+    );
 
     assert_eq!(index.ids(), all(60));
 }
@@ -185,10 +255,16 @@ async fn five_documents_a_second_are_five_to_two_percent() {
     let hands = Hands::at("5");
     let task = start(100_000, &url, &hands, json!({}));
     // The bucket may hold a little at the start; the rate is that of what follows.
-    eventually("the first documents", SOON, || async { (index.sent() >= 4).then_some(()) }).await;
+    eventually("the first documents", SOON, || async {
+        (index.sent() >= 4).then_some(())
+    })
+    .await;
     let from = index.seen.lock().unwrap().len();
 
-    eventually("fifty further documents", SOON, || async { (index.seen.lock().unwrap().len() > from + 50).then_some(()) }).await;
+    eventually("fifty further documents", SOON, || async {
+        (index.seen.lock().unwrap().len() > from + 50).then_some(())
+    })
+    .await;
 
     task.abort();
     let seen = index.seen.lock().unwrap();
@@ -202,18 +278,31 @@ async fn a_turned_knob_acts_within_a_second_in_both_directions() {
     let (index, url) = Index::start().await;
     let hands = Hands::at("500");
     let task = start(1_000_000, &url, &hands, json!({}));
-    eventually("documents flow", SOON, || async { (index.sent() > 300).then_some(()) }).await;
+    eventually("documents flow", SOON, || async {
+        (index.sent() > 300).then_some(())
+    })
+    .await;
 
     hands.turn("0");
     tokio::time::sleep(Duration::from_secs(1)).await;
     let stopped_at = index.sent();
-    eventually("the note says that it is stopped", SOON, || async { hands.note().contains("is stopped").then_some(()) }).await;
+    eventually("the note says that it is stopped", SOON, || async {
+        hands.note().contains("is stopped").then_some(())
+    })
+    .await;
     assert_eq!(index.sent(), stopped_at);
 
     hands.turn("500");
     let turned = Instant::now();
-    eventually("documents flow again", SOON, || async { (index.sent() > stopped_at).then_some(()) }).await;
-    assert!(turned.elapsed() < Duration::from_secs(1), "{:?}", turned.elapsed());
+    eventually("documents flow again", SOON, || async {
+        (index.sent() > stopped_at).then_some(())
+    })
+    .await;
+    assert!(
+        turned.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        turned.elapsed()
+    );
     task.abort();
 }
 
@@ -221,10 +310,18 @@ async fn a_turned_knob_acts_within_a_second_in_both_directions() {
 async fn an_unknown_throttle_sends_nothing_and_says_why() {
     let (index, url) = Index::start().await;
     let hands = Hands::at("100");
-    hands.throttles.remove_raw(&Name::new("reindex").unwrap(), "rps");
+    hands
+        .throttles
+        .remove_raw(&Name::new("reindex").unwrap(), "rps");
     let task = start(10, &url, &hands, json!({}));
 
-    eventually("the note", SOON, || async { hands.note().contains("there is no throttle reindex").then_some(()) }).await;
+    eventually("the note", SOON, || async {
+        hands
+            .note()
+            .contains("there is no throttle reindex")
+            .then_some(())
+    })
+    .await;
 
     hands.cancelled.cancel();
     assert_eq!(task.await.unwrap(), Outcome::HandedBack);
@@ -236,7 +333,10 @@ async fn a_stopped_handler_leaves_its_cursor_and_the_next_one_goes_on_from_it() 
     let (index, url) = Index::start().await;
     let hands = Hands::at("2000");
     let task = start(5_000, &url, &hands, json!({}));
-    eventually("documents flow", SOON, || async { (index.sent() > 500).then_some(()) }).await;
+    eventually("documents flow", SOON, || async {
+        (index.sent() > 500).then_some(())
+    })
+    .await;
 
     hands.cancelled.cancel();
 
@@ -247,8 +347,11 @@ async fn a_stopped_handler_leaves_its_cursor_and_the_next_one_goes_on_from_it() 
     assert!(cursor > 0 && all(cursor).is_subset(&index.ids()));
     let sent = index.sent() as u64;
 
-    let next =
-        Hands { cancelled: Default::default(), throttles: hands.throttles.clone(), checkpoints: hands.checkpoints.clone() };
+    let next = Hands {
+        cancelled: Default::default(),
+        throttles: hands.throttles.clone(),
+        checkpoints: hands.checkpoints.clone(),
+    };
     next.turn("-1");
     assert_eq!(run(5_000, &url, &next, json!({})).await, Outcome::Done);
     assert_eq!(index.ids(), all(5_000));
@@ -260,11 +363,17 @@ async fn a_lost_lease_ends_the_work_and_writes_no_cursor() {
     let (index, url) = Index::start().await;
     let hands = Hands::at("500");
     let task = start(100_000, &url, &hands, json!({}));
-    eventually("a checkpoint", SOON, || async { (hands.cursor() > 0).then_some(()) }).await;
+    eventually("a checkpoint", SOON, || async {
+        (hands.cursor() > 0).then_some(())
+    })
+    .await;
 
     hands.checkpoints.fence.store(99, Ordering::SeqCst);
 
-    let outcome = tokio::time::timeout(Duration::from_secs(3), task).await.expect("it ends soon").unwrap();
+    let outcome = tokio::time::timeout(Duration::from_secs(3), task)
+        .await
+        .expect("it ends soon")
+        .unwrap();
     assert_eq!(outcome, Outcome::HandedBack);
     let cursor = hands.cursor();
     assert!(cursor < index.sent() as u64 && all(cursor).is_subset(&index.ids()));
@@ -290,7 +399,10 @@ async fn killed_ten_times_at_any_moment_it_still_stores_every_document() {
         assert!(task.await.unwrap_err().is_cancelled());
         // What the cursor has passed is stored, whatever happened.
         let cursor = hands.cursor();
-        assert!(all(cursor).is_subset(&index.ids()), "life {life}: the cursor {cursor} passed a document that is not stored");
+        assert!(
+            all(cursor).is_subset(&index.ids()),
+            "life {life}: the cursor {cursor} passed a document that is not stored"
+        );
     }
     hands.turn("-1");
     index.moods.lock().unwrap().clear();
@@ -308,18 +420,31 @@ async fn an_index_that_stays_away_costs_an_attempt_only_if_nothing_came_forward(
     };
     let task = start(10, &closed, &hands, json!({}));
 
-    eventually("the note", SOON, || async { hands.note().contains("waiting for the index").then_some(()) }).await;
+    eventually("the note", SOON, || async {
+        hands.note().contains("waiting for the index").then_some(())
+    })
+    .await;
 
     hands.cancelled.cancel();
     assert_eq!(task.await.unwrap(), Outcome::HandedBack);
 }
 
 #[tokio::test]
-async fn documents_are_sent_only_some_seconds_of_the_rate_beyond_the_oldest_one_that_is_not_stored() {
+async fn documents_are_sent_only_some_seconds_of_the_rate_beyond_the_oldest_one_that_is_not_stored()
+{
     let (index, url) = Index::start().await;
-    index.busy.lock().unwrap().insert("1".to_owned(), (503, "unavailable_shards_exception"));
+    index
+        .busy
+        .lock()
+        .unwrap()
+        .insert("1".to_owned(), (503, "unavailable_shards_exception"));
     let hands = Hands::at("500");
-    let task = start(100_000, &url, &hands, json!({"batch_docs": 500, "concurrency": 8}));
+    let task = start(
+        100_000,
+        &url,
+        &hands,
+        json!({"batch_docs": 500, "concurrency": 8}),
+    );
 
     // Long enough for 4,000 documents.
     tokio::time::sleep(Duration::from_secs(8)).await;
@@ -327,15 +452,26 @@ async fn documents_are_sent_only_some_seconds_of_the_rate_beyond_the_oldest_one_
     task.abort();
     let newest = *index.ids().last().unwrap();
     // Eight requests of a tenth of a second, and three seconds.
-    assert!(newest <= 8 * 50 + 3 * 500, "a killed worker would send {newest} documents again");
+    assert!(
+        newest <= 8 * 50 + 3 * 500,
+        "a killed worker would send {newest} documents again"
+    );
     assert_eq!(hands.cursor(), 0);
 }
 
 #[tokio::test]
-async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_that_it_cannot_store_do_not() {
-    for (status, kind, refusals) in [(429, "es_rejected_execution_exception", true), (403, "cluster_block_exception", false)] {
+async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_that_it_cannot_store_do_not()
+ {
+    for (status, kind, refusals) in [
+        (429, "es_rejected_execution_exception", true),
+        (403, "cluster_block_exception", false),
+    ] {
         let (index, url) = Index::start().await;
-        index.busy.lock().unwrap().insert("7".to_owned(), (status, kind));
+        index
+            .busy
+            .lock()
+            .unwrap()
+            .insert("7".to_owned(), (status, kind));
         let hands = Hands::at("1000");
         let task = start(50, &url, &hands, json!({}));
         eventually("the document was tried a few times", SOON, || async {
@@ -345,7 +481,12 @@ async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_th
 
         let name = Name::new("reindex").unwrap();
         let told = eventually("the throttle was told", SOON, || async {
-            let key = hands.throttles.look(&name, &[String::new()]).await.unwrap().remove(0);
+            let key = hands
+                .throttles
+                .look(&name, &[String::new()])
+                .await
+                .unwrap()
+                .remove(0);
             (!refusals || key.refused > 0.0).then_some(key)
         })
         .await;
@@ -362,7 +503,11 @@ async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_th
 async fn documents_are_created_once_through_a_pipeline_where_the_job_wants_it_so() {
     let (index, url) = Index::start().await;
     // As a data stream answers for a document that an earlier request has stored.
-    index.busy.lock().unwrap().insert("3".to_owned(), (409, "version_conflict_engine_exception"));
+    index
+        .busy
+        .lock()
+        .unwrap()
+        .insert("3".to_owned(), (409, "version_conflict_engine_exception"));
     let (job, context) = (job(args(json!({}))), Hands::at("-1").context());
     let asked = Elastic {
         url,
@@ -372,13 +517,28 @@ async fn documents_are_created_once_through_a_pipeline_where_the_job_wants_it_so
         pipeline: Some("clean".into()),
         ..Elastic::default()
     };
-    let free = Catalogue { allow_queries: true, ..Catalogue::default() };
+    let free = Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    };
     let sink: Arc<dyn Sink> = Arc::new(ElasticSink::new(reqwest::Client::new(), asked));
 
-    let outcome = backfill(&job, &context, &Args::parse(&job.args, &free).unwrap(), Arc::new(Numbers(5)), sink).await;
+    let outcome = backfill(
+        &job,
+        &context,
+        &Args::parse(&job.args, &free).unwrap(),
+        Arc::new(Numbers(5)),
+        sink,
+    )
+    .await;
 
     assert_eq!(outcome, Outcome::Done);
     assert_eq!(index.ids(), [1, 2, 4, 5].into());
     let asked = index.asked.lock().unwrap().clone();
-    assert!(asked.iter().all(|(query, action)| query.contains("pipeline=clean") && action == "create"), "{asked:?}");
+    assert!(
+        asked
+            .iter()
+            .all(|(query, action)| query.contains("pipeline=clean") && action == "create"),
+        "{asked:?}"
+    );
 }

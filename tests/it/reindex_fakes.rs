@@ -68,7 +68,9 @@ impl Index {
         let index = Arc::new(Self::default());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let app = Router::new().route("/{index}/_bulk", post(bulk)).with_state(index.clone());
+        let app = Router::new()
+            .route("/{index}/_bulk", post(bulk))
+            .with_state(index.clone());
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         (index, url)
     }
@@ -78,7 +80,12 @@ impl Index {
     }
 
     pub fn ids(&self) -> BTreeSet<u64> {
-        self.documents.lock().unwrap().keys().map(|id| id.parse().unwrap()).collect()
+        self.documents
+            .lock()
+            .unwrap()
+            .keys()
+            .map(|id| id.parse().unwrap())
+            .collect()
     }
 
     /// How often each document was sent.
@@ -95,29 +102,59 @@ impl Index {
     }
 }
 
-async fn bulk(State(index): State<Arc<Index>>, RawQuery(query): RawQuery, headers: HeaderMap, body: String) -> Response<Body> {
-    let authorization = headers.get("authorization").map_or("", |value| value.to_str().unwrap());
-    index.authorizations.lock().unwrap().push(authorization.to_owned());
+async fn bulk(
+    State(index): State<Arc<Index>>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: String,
+) -> Response<Body> {
+    let authorization = headers
+        .get("authorization")
+        .map_or("", |value| value.to_str().unwrap());
+    index
+        .authorizations
+        .lock()
+        .unwrap()
+        .push(authorization.to_owned());
     let lines: Vec<&str> = body.lines().collect();
-    let action = if body.starts_with("{\"create\"") { "create" } else { "index" };
-    index.asked.lock().unwrap().push((query.unwrap_or_default(), action.to_owned()));
+    let action = if body.starts_with("{\"create\"") {
+        "create"
+    } else {
+        "index"
+    };
+    index
+        .asked
+        .lock()
+        .unwrap()
+        .push((query.unwrap_or_default(), action.to_owned()));
     let pairs: Vec<(String, Value)> = lines
         .chunks(2)
         .map(|pair| {
             let action: Value = serde_json::from_str(pair[0]).unwrap();
             (
-                action.as_object().unwrap().values().next().unwrap()["_id"].as_str().unwrap().to_owned(),
+                action.as_object().unwrap().values().next().unwrap()["_id"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned(),
                 serde_json::from_str(pair[1]).unwrap(),
             )
         })
         .collect();
     let ids = pairs.iter().map(|(id, _)| id.clone()).collect();
-    index.seen.lock().unwrap().push(Seen { at: Instant::now(), ids });
+    index.seen.lock().unwrap().push(Seen {
+        at: Instant::now(),
+        ids,
+    });
     let most = *index.most.lock().unwrap();
     if most > 0 && pairs.len() > most {
         return (StatusCode::PAYLOAD_TOO_LARGE, "too large").into_response();
     }
-    let mood = index.moods.lock().unwrap().pop_front().unwrap_or(Mood::Good);
+    let mood = index
+        .moods
+        .lock()
+        .unwrap()
+        .pop_front()
+        .unwrap_or(Mood::Good);
     match mood {
         Mood::Whole(status, retry_after) => {
             let mut response = (StatusCode::from_u16(status).unwrap(), "no").into_response();
@@ -156,7 +193,8 @@ async fn bulk(State(index): State<Arc<Index>>, RawQuery(query): RawQuery, header
     }
     if matches!(mood, Mood::Cut) {
         // A body that breaks off: the client sees a connection that was closed in the middle.
-        let broken = futures_util::stream::once(async { Err::<String, _>(std::io::Error::other("cut")) });
+        let broken =
+            futures_util::stream::once(async { Err::<String, _>(std::io::Error::other("cut")) });
         return Response::new(Body::from_stream(broken));
     }
     axum::Json(json!({"took": 1, "errors": errors, "items": items})).into_response()
@@ -172,11 +210,20 @@ impl Source for Numbers {
         Box::pin(async { Ok(Some(self.0)) })
     }
 
-    fn page<'a>(&'a self, after: Option<&'a [String]>, limit: usize) -> BoxFuture<'a, Result<Page, Error>> {
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a [String]>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Page, Error>> {
         let first = after.map_or(1, |key| key[0].parse::<u64>().unwrap() + 1);
         let last = (first + limit as u64 - 1).min(self.0);
         let documents = (first..=last).map(number).collect();
-        Box::pin(async move { Ok(Page { documents, more: last < self.0 }) })
+        Box::pin(async move {
+            Ok(Page {
+                documents,
+                more: last < self.0,
+            })
+        })
     }
 }
 
@@ -203,7 +250,12 @@ impl Checkpoints for Memory {
         Box::pin(async { Ok(self.kept.lock().unwrap().clone()) })
     }
 
-    fn store<'a>(&'a self, job_id: i64, fence: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>> {
+    fn store<'a>(
+        &'a self,
+        job_id: i64,
+        fence: i64,
+        at: &'a Checkpoint,
+    ) -> BoxFuture<'a, Result<(), CheckpointError>> {
         Box::pin(async move {
             if self.fence.load(Ordering::SeqCst) != fence {
                 return Err(CheckpointError::LeaseLost(job_id));
@@ -226,7 +278,10 @@ pub struct Hands {
 impl Hands {
     /// Hands with a throttle `reindex` at this rate.
     pub fn at(rps: &str) -> Self {
-        #[expect(clippy::disallowed_methods, reason = "the fake stands for a server, and servers have clocks")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the fake stands for a server, and servers have clocks"
+        )]
         let clock = || jiff::Timestamp::now().as_microsecond();
         let hands = Self {
             throttles: Arc::new(MemoryStore::new(Arc::new(clock))),
@@ -238,7 +293,8 @@ impl Hands {
     }
 
     pub fn turn(&self, rps: &str) {
-        self.throttles.write_raw(&Name::new("reindex").unwrap(), "rps", rps);
+        self.throttles
+            .write_raw(&Name::new("reindex").unwrap(), "rps", rps);
     }
 
     pub fn context(&self) -> Context {
@@ -252,11 +308,18 @@ impl Hands {
 
     pub fn cursor(&self) -> u64 {
         let kept = self.checkpoints.kept.lock().unwrap();
-        kept.as_ref().and_then(|c| c.cursor["key"][0].as_str()?.parse().ok()).unwrap_or(0)
+        kept.as_ref()
+            .and_then(|c| c.cursor["key"][0].as_str()?.parse().ok())
+            .unwrap_or(0)
     }
 
     pub fn note(&self) -> String {
-        self.checkpoints.kept.lock().unwrap().as_ref().map_or(String::new(), |c| c.note.clone())
+        self.checkpoints
+            .kept
+            .lock()
+            .unwrap()
+            .as_ref()
+            .map_or(String::new(), |c| c.note.clone())
     }
 }
 

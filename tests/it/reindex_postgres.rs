@@ -30,8 +30,16 @@ fn source(pool: &PgPool, source: Value, id: &str) -> PostgresSource {
     let mut source = source;
     source["type"] = json!("postgres");
     let args = json!({"source": source, "sink": {"type": "elastic", "url": "http://x", "index": "x", "id": id}});
-    let free = Catalogue { allow_queries: true, ..Catalogue::default() };
-    PostgresSource::open(Database::of(pool), &Args::parse(&args, &free).unwrap().source, id, None)
+    let free = Catalogue {
+        allow_queries: true,
+        ..Catalogue::default()
+    };
+    PostgresSource::open(
+        Database::of(pool),
+        &Args::parse(&args, &free).unwrap().source,
+        id,
+        None,
+    )
 }
 
 /// Reads everything in pages of two, each from the last key, as a resumed reindex would.
@@ -62,11 +70,27 @@ async fn a_table_is_read_in_the_order_of_its_key_whatever_the_keys_type() {
     )
     .await;
 
-    for (key, order) in [("id", "id"), ("t", "t"), ("at", "at"), ("u", "u"), ("n", "n")] {
-        let found = read_all(&source(database.pool(), json!({"table": "a", "key": key}), "id")).await;
+    for (key, order) in [
+        ("id", "id"),
+        ("t", "t"),
+        ("at", "at"),
+        ("u", "u"),
+        ("n", "n"),
+    ] {
+        let found = read_all(&source(
+            database.pool(),
+            json!({"table": "a", "key": key}),
+            "id",
+        ))
+        .await;
 
-        let statement = sqlx::AssertSqlSafe(format!("select array_agg(id::text order by {order}) from a"));
-        let expected: Vec<String> = sqlx::query_scalar(statement).fetch_one(database.pool()).await.unwrap();
+        let statement = sqlx::AssertSqlSafe(format!(
+            "select array_agg(id::text order by {order}) from a"
+        ));
+        let expected: Vec<String> = sqlx::query_scalar(statement)
+            .fetch_one(database.pool())
+            .await
+            .unwrap();
         assert_eq!(ids(&found), expected, "{key}");
     }
 }
@@ -100,9 +124,11 @@ async fn a_key_that_would_lose_rows_is_refused() {
     )
     .await;
 
-    for (table, says) in
-        [("twice", "not unique (2 appears twice)"), ("nulls", "is null in some rows"), ("gone", "does not exist")]
-    {
+    for (table, says) in [
+        ("twice", "not unique (2 appears twice)"),
+        ("nulls", "is null in some rows"),
+        ("gone", "does not exist"),
+    ] {
         let source = source(database.pool(), json!({"table": table, "key": "id"}), "id");
         let mut after: Option<Vec<String>> = None;
         let error = loop {
@@ -111,14 +137,21 @@ async fn a_key_that_would_lose_rows_is_refused() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(&error, Error::Wrong(text) if text.contains(says)), "{error}");
+        assert!(
+            matches!(&error, Error::Wrong(text) if text.contains(says)),
+            "{error}"
+        );
     }
 }
 
 #[tokio::test]
 async fn a_query_cannot_write_and_cannot_carry_a_second_statement() {
     let database = database().await;
-    execute(database.pool(), "create table c (id int primary key); insert into c values (1)").await;
+    execute(
+        database.pool(),
+        "create table c (id int primary key); insert into c values (1)",
+    )
+    .await;
 
     for query in [
         "with gone as (delete from c returning id) select id from gone",
@@ -128,7 +161,10 @@ async fn a_query_cannot_write_and_cannot_carry_a_second_statement() {
         let source = source(database.pool(), json!({"query": query, "key": "id"}), "id");
         assert!(source.page(None, 10).await.is_err(), "{query}");
     }
-    let left: i64 = sqlx::query_scalar("select count(*) from c").fetch_one(database.pool()).await.unwrap();
+    let left: i64 = sqlx::query_scalar("select count(*) from c")
+        .fetch_one(database.pool())
+        .await
+        .unwrap();
     assert_eq!(left, 1);
 }
 
@@ -141,7 +177,11 @@ async fn an_empty_table_is_one_empty_page_and_rows_are_counted() {
     let page = source.page(None, 10).await.unwrap();
     assert!(page.documents.is_empty() && !page.more);
 
-    execute(database.pool(), "insert into d select generate_series(1, 7)").await;
+    execute(
+        database.pool(),
+        "insert into d select generate_series(1, 7)",
+    )
+    .await;
     assert_eq!(source.estimate().await.unwrap(), Some(7));
     assert_eq!(read_all(&source).await.len(), 7);
 }
@@ -150,8 +190,14 @@ async fn an_empty_table_is_one_empty_page_and_rows_are_counted() {
 async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands_alone() {
     let database = database().await;
     let table = ["search".to_owned(), "documents".to_owned()];
-    let sink =
-        PostgresSink::open(Database::of(database.pool()), &Rights::default(), &table, Some(vec!["title".into()]), "english", 2);
+    let sink = PostgresSink::open(
+        Database::of(database.pool()),
+        &Rights::default(),
+        &table,
+        Some(vec!["title".into()]),
+        "english",
+        2,
+    );
     let document = |id: &str, json: &str| Document {
         key: Arc::from([id.to_owned()]),
         id: Some(id.into()),
@@ -163,7 +209,10 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
     sink.prepare().await.unwrap();
     let written = sink
         .write(&[
-            document("1", r#"{"title": "running governors", "secret": "walking"}"#),
+            document(
+                "1",
+                r#"{"title": "running governors", "secret": "walking"}"#,
+            ),
             document("2", r#"{"title": "broken"#),
             document("3", r#"{"title": "old"}"#),
             document("3", r#"{"title": "steam"}"#),
@@ -172,7 +221,10 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
         .unwrap();
 
     assert_eq!(written[0], Written::Stored);
-    assert!(matches!(&written[1], Written::Refused(reason) if reason.contains("json")), "{written:?}");
+    assert!(
+        matches!(&written[1], Written::Refused(reason) if reason.contains("json")),
+        "{written:?}"
+    );
     let found: Vec<String> = sqlx::query_scalar(
         "select id from search.documents where tsv @@ websearch_to_tsquery('english', 'governor or walk or steam') order by id",
     )
@@ -185,9 +237,21 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
 #[tokio::test]
 async fn a_text_search_configuration_that_does_not_exist_ends_the_job_and_not_the_documents() {
     let database = database().await;
-    let sink = PostgresSink::open(Database::of(database.pool()), &Rights::default(), &["docs".to_owned()], None, "klingon", 2);
+    let sink = PostgresSink::open(
+        Database::of(database.pool()),
+        &Rights::default(),
+        &["docs".to_owned()],
+        None,
+        "klingon",
+        2,
+    );
     sink.prepare().await.unwrap();
-    let document = Document { key: Arc::from(["1".to_owned()]), id: Some("1".into()), routing: None, json: Arc::from("{}") };
+    let document = Document {
+        key: Arc::from(["1".to_owned()]),
+        id: Some("1".into()),
+        routing: None,
+        json: Arc::from("{}"),
+    };
 
     let trouble = sink.write(&[document]).await.unwrap_err();
 
@@ -201,22 +265,61 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
     let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
     let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
     let fields = [("rps".to_owned(), Some("-1".to_owned()))].into();
-    let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
-    store.set(&Name::new("reindex").unwrap(), &change).await.unwrap();
+    let change = Change {
+        fields,
+        by: "test".into(),
+        create: true,
+        ..Change::default()
+    };
+    store
+        .set(&Name::new("reindex").unwrap(), &change)
+        .await
+        .unwrap();
     let mut kinds = Kinds::default();
-    let numbers = NamedSource { tables: vec!["n".into()], key: Some(vec!["id".into()]), ..NamedSource::default() };
-    let search = NamedSink::Elastic { url, indexes: vec!["n".into()], pipelines: vec![], authorization: None, ca_file: None };
-    let full_text = NamedSink::Postgres { database: None, rights: Rights::default(), tables: vec!["search.*".into()] };
+    let numbers = NamedSource {
+        tables: vec!["n".into()],
+        key: Some(vec!["id".into()]),
+        ..NamedSource::default()
+    };
+    let search = NamedSink::Elastic {
+        url,
+        indexes: vec!["n".into()],
+        pipelines: vec![],
+        authorization: None,
+        ca_file: None,
+    };
+    let full_text = NamedSink::Postgres {
+        database: None,
+        rights: Rights::default(),
+        tables: vec!["search.*".into()],
+    };
     let catalogue = Catalogue {
         sources: BTreeMap::from([("numbers".to_owned(), numbers)]),
-        sinks: BTreeMap::from([("search".to_owned(), search), ("full-text".to_owned(), full_text)]),
+        sinks: BTreeMap::from([
+            ("search".to_owned(), search),
+            ("full-text".to_owned(), full_text),
+        ]),
         allow_queries: false,
     };
     // An address that the operator has named may be a private one.
-    let config = Config { guard: Guard::default(), catalogue };
-    kinds.register(KIND, ReindexHandler::new(config, Some(Database::of(&queue.pool))).unwrap());
+    let config = Config {
+        guard: Guard::default(),
+        catalogue,
+    };
+    kinds.register(
+        KIND,
+        ReindexHandler::new(config, Some(Database::of(&queue.pool))).unwrap(),
+    );
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let worker = Worker::start(runner::Config::default(), queue.clone(), store, kinds, metrics).await.unwrap();
+    let worker = Worker::start(
+        runner::Config::default(),
+        queue.clone(),
+        store,
+        kinds,
+        metrics,
+    )
+    .await
+    .unwrap();
     execute(
         &queue.pool,
         "create table n (id int primary key, title text); insert into n select n, 'number ' || n from generate_series(1, 2345) n",
@@ -225,8 +328,14 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
 
     let source = json!({"name": "numbers", "table": "n"});
     let mut jobs = Vec::new();
-    for sink in [json!({"name": "search", "index": "n"}), json!({"name": "full-text", "table": "search.n"})] {
-        let job = NewJob { throttle: "reindex".into(), ..NewJob::new(KIND, json!({"source": source, "sink": sink})) };
+    for sink in [
+        json!({"name": "search", "index": "n"}),
+        json!({"name": "full-text", "table": "search.n"}),
+    ] {
+        let job = NewJob {
+            throttle: "reindex".into(),
+            ..NewJob::new(KIND, json!({"source": source, "sink": sink}))
+        };
         jobs.push(queue.enqueue(&[job]).await.unwrap()[0].id);
     }
 
@@ -241,7 +350,10 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
         assert_eq!((progress.done, progress.total), (2345, Some(2345)));
     }
     assert_eq!(index.ids().len(), 2345);
-    let rows: i64 = sqlx::query_scalar("select count(*) from search.n").fetch_one(&queue.pool).await.unwrap();
+    let rows: i64 = sqlx::query_scalar("select count(*) from search.n")
+        .fetch_one(&queue.pool)
+        .await
+        .unwrap();
     assert_eq!(rows, 2345);
     worker.stop().await;
 }

@@ -36,8 +36,15 @@ impl Desk {
 
     fn replay(&self, prometheus_url: &str, arguments: &[&str]) -> Output {
         let mut command = Command::new(&*PROGRAM);
-        command.env_clear().env("PROMETHEUS_URL", prometheus_url).current_dir(self.0.path());
-        command.args(["replay", "--policy", "recorded.toml"]).args(arguments).output().unwrap()
+        command
+            .env_clear()
+            .env("PROMETHEUS_URL", prometheus_url)
+            .current_dir(self.0.path());
+        command
+            .args(["replay", "--policy", "recorded.toml"])
+            .args(arguments)
+            .output()
+            .unwrap()
     }
 
     /// A replay that must work, as JSON.
@@ -50,20 +57,37 @@ impl Desk {
     /// A replay from a file that must be refused with this code and text.
     fn refused(&self, arguments: &[&str], code: i32, text: &str) {
         let output = self.replay("http://127.0.0.1:1", arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", said(&output));
-        assert!(said(&output).contains(text), "{arguments:?}: {}\nlacks {text}", said(&output));
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments:?}: {}",
+            said(&output)
+        );
+        assert!(
+            said(&output).contains(text),
+            "{arguments:?}: {}\nlacks {text}",
+            said(&output)
+        );
     }
 }
 
 fn said(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
 }
 
 /// What was recorded, by the second: the rate, and every 15 s the load of a store in its own unit.
 fn recording() -> Vec<(u32, f64, Option<f64>)> {
     let mut average = BACKGROUND + 20.0 * COST;
     let second = |n: u32| {
-        let rate = if (n / 900).is_multiple_of(2) { 20.0 } else { 45.0 };
+        let rate = if (n / 900).is_multiple_of(2) {
+            20.0
+        } else {
+            45.0
+        };
         average += (BACKGROUND + COST * rate - average) / 60.0;
         (n, rate, n.is_multiple_of(15).then_some(2.0 * average))
     };
@@ -76,17 +100,31 @@ fn check(told: &Value) {
     let jobs = told["recorded"]["jobs"].as_f64().unwrap();
     assert!((jobs / recorded - 1.0).abs() < 0.01, "{jobs} of {recorded}");
     let would_be = told["would_be"].as_array().unwrap();
-    assert_eq!((would_be.len(), &would_be[0]["share"]), (1, &Value::Null), "{told:#}");
+    assert_eq!(
+        (would_be.len(), &would_be[0]["share"]),
+        (1, &Value::Null),
+        "{told:#}"
+    );
     let possible = f64::from(SECONDS) * (1.0 - BACKGROUND) / COST;
     let jobs = would_be[0]["jobs"].as_f64().unwrap();
-    assert!((0.85..1.03).contains(&(jobs / possible)), "{jobs} of {possible}");
+    assert!(
+        (0.85..1.03).contains(&(jobs / possible)),
+        "{jobs} of {possible}"
+    );
     assert_eq!(told["recorded"]["overload_s"], 0.0);
 }
 
 #[tokio::test]
 async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
-    let dir = tempfile::Builder::new().prefix("flyball-replay-").tempdir().unwrap();
-    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let dir = tempfile::Builder::new()
+        .prefix("flyball-replay-")
+        .tempdir()
+        .unwrap();
+    std::fs::set_permissions(
+        dir.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .unwrap();
     // Only Prometheus is started: nobody listens where the others are said to be.
     let options = Options {
         program: Some(PROGRAM.clone()),
@@ -98,7 +136,12 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
     };
     let mut running = spawn(&dir.path().join("stack"), &options).unwrap();
     let url = running.urls.prometheus_url.clone();
-    let data = running.urls.targets_dir.as_ref().unwrap().with_file_name("data");
+    let data = running
+        .urls
+        .targets_dir
+        .as_ref()
+        .unwrap()
+        .with_file_name("data");
     running.stop(Part::Prometheus).unwrap();
     let begin = now_s() - u64::from(SECONDS) - 1800;
     fill(&data, begin);
@@ -110,25 +153,46 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
     let range = ["--from", from.as_str(), "--to", to.as_str()];
 
     // The rate is no plain selector, and a value every second is more than Prometheus answers at once.
-    check(&desk.told(&url, &[&range[..], &["--step", "1", "--svg", "out.svg"]].concat()));
+    check(&desk.told(
+        &url,
+        &[&range[..], &["--step", "1", "--svg", "out.svg"]].concat(),
+    ));
     let svg = std::fs::read_to_string(desk.0.path().join("out.svg")).unwrap();
-    assert!(svg.starts_with("<svg") && svg.contains("jobs per second"), "{}", &svg[..200]);
+    assert!(
+        svg.starts_with("<svg") && svg.contains("jobs per second"),
+        "{}",
+        &svg[..200]
+    );
     check(&desk.told(&url, &[&range[..], &["--rate", "recorded_rate"]].concat()));
 
     let refused = |arguments: &[&str], text: &str| {
         let output = desk.replay(&url, &[&range[..], arguments].concat());
         assert_eq!(output.status.code(), Some(4), "{}", said(&output));
-        assert!(said(&output).contains(text), "{}\nlacks {text}", said(&output));
+        assert!(
+            said(&output).contains(text),
+            "{}\nlacks {text}",
+            said(&output)
+        );
     };
-    refused(&["--rate", "no_such_metric"], "rate: has no values in this range");
+    refused(
+        &["--rate", "no_such_metric"],
+        "rate: has no values in this range",
+    );
     refused(&["--rate", "sum("], "rate: query \"sum(\" was refused");
     let before = at(begin - 86_400);
     let output = desk.replay(&url, &["--from", &before, "--to", &at(begin - 80_000)]);
     assert_eq!(output.status.code(), Some(4), "{}", said(&output));
-    assert!(said(&output).contains("rate: has no values in this range"), "{}", said(&output));
+    assert!(
+        said(&output).contains("rate: has no values in this range"),
+        "{}",
+        said(&output)
+    );
 }
 
-#[expect(clippy::disallowed_methods, reason = "Prometheus dates by the wall clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "Prometheus dates by the wall clock"
+)]
 fn now_s() -> u64 {
     jiff::Timestamp::now().as_second() as u64
 }
@@ -136,10 +200,17 @@ fn now_s() -> u64 {
 /// Puts the recording into a Prometheus that is stopped, by its own tool.
 fn fill(data: &Path, begin: u64) {
     let (mut loads, mut rates, mut achieved) = (String::new(), String::new(), String::new());
-    for (n, rate, load) in recording().into_iter().filter(|(n, ..)| n.is_multiple_of(5)) {
+    for (n, rate, load) in recording()
+        .into_iter()
+        .filter(|(n, ..)| n.is_multiple_of(5))
+    {
         let t = begin + u64::from(n);
         writeln!(rates, "recorded_rate {rate} {t}").unwrap();
-        writeln!(achieved, "flyball_throttle_achieved_rps{{throttle=\"recorded\"}} {rate} {t}").unwrap();
+        writeln!(
+            achieved,
+            "flyball_throttle_achieved_rps{{throttle=\"recorded\"}} {rate} {t}"
+        )
+        .unwrap();
         if let Some(load) = load {
             writeln!(loads, "recorded_load{{host=\"a\"}} {load} {t}").unwrap();
         }
@@ -151,7 +222,10 @@ fn fill(data: &Path, begin: u64) {
     std::fs::write(file.path(), text).unwrap();
     let prometheus = find::prometheus(&find::places(&[])).expect("prometheus is installed");
     let mut promtool = prometheus.sibling("promtool").command();
-    promtool.args(["tsdb", "create-blocks-from", "openmetrics"]).arg(file.path()).arg(data);
+    promtool
+        .args(["tsdb", "create-blocks-from", "openmetrics"])
+        .arg(file.path())
+        .arg(data);
     let output = promtool.output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     own(data, std::fs::metadata(data).unwrap());
@@ -173,12 +247,19 @@ fn a_file_is_replayed_as_csv_and_as_json_lines() {
     let desk = Desk::new();
     let mut csv = String::from("time,signal,value,rate\n");
     let mut json = String::new();
-    for (n, rate, load) in recording().into_iter().filter(|(n, ..)| n.is_multiple_of(5)) {
+    for (n, rate, load) in recording()
+        .into_iter()
+        .filter(|(n, ..)| n.is_multiple_of(5))
+    {
         let t = 1_700_000_000 + n;
         match load {
             Some(load) => {
                 writeln!(csv, "{t},load,{load},{rate}").unwrap();
-                writeln!(json, "{{\"time\": {t}, \"signal\": \"load\", \"value\": {load}, \"rate\": {rate}}}").unwrap();
+                writeln!(
+                    json,
+                    "{{\"time\": {t}, \"signal\": \"load\", \"value\": {load}, \"rate\": {rate}}}"
+                )
+                .unwrap();
             }
             None => {
                 writeln!(csv, "{t},,,{rate}").unwrap();
@@ -193,8 +274,17 @@ fn a_file_is_replayed_as_csv_and_as_json_lines() {
     check(&desk.told("http://127.0.0.1:1", &["--file", "record.jsonl"]));
 
     let text = said(&desk.replay("http://127.0.0.1:1", &["--file", "record.csv"]));
-    assert_eq!(text, said(&desk.replay("http://127.0.0.1:1", &["--file", "record.jsonl"])));
-    for part in ["RECORDED", "WOULD BE", "jobs", "overload, setpoint seconds", "Where the truth was known, replays were off by"] {
+    assert_eq!(
+        text,
+        said(&desk.replay("http://127.0.0.1:1", &["--file", "record.jsonl"]))
+    );
+    for part in [
+        "RECORDED",
+        "WOULD BE",
+        "jobs",
+        "overload, setpoint seconds",
+        "Where the truth was known, replays were off by",
+    ] {
         assert!(text.contains(part), "{text}\nlacks {part}");
     }
 }
@@ -204,27 +294,60 @@ fn what_cannot_be_replayed_is_refused_with_the_reason() {
     let desk = Desk::new();
     desk.write("order.csv", "time,rate\n20,1\n10,1\n");
     desk.write("signal.csv", "time,signal,value\n20,laod,1\n");
-    desk.write("short.csv", "time,signal,value,rate\n20,load,1,1\n40,load,1,1\n");
+    desk.write(
+        "short.csv",
+        "time,signal,value,rate\n20,load,1,1\n40,load,1,1\n",
+    );
     desk.write("none.toml", "[knobs]\nrps = 1\n");
 
-    desk.refused(&["--file", "order.csv"], 4, "order.csv: line 3: time: 10 is before 20");
+    desk.refused(
+        &["--file", "order.csv"],
+        4,
+        "order.csv: line 3: time: 10 is before 20",
+    );
     desk.refused(
         &["--file", "signal.csv"],
         4,
         "signal.csv: line 2: signal: \"laod\" is not a load of the policy; allowed are load",
     );
-    desk.refused(&["--file", "short.csv"], 4, "short.csv: load: has 2 samples");
+    desk.refused(
+        &["--file", "short.csv"],
+        4,
+        "short.csv: load: has 2 samples",
+    );
     desk.refused(&["--file", "absent.csv"], 3, "absent.csv cannot be read");
-    desk.refused(&["--from", "2026-01-02T00:00:00Z", "--to", "2026-01-01T00:00:00Z"], 4, "the range is empty");
+    desk.refused(
+        &[
+            "--from",
+            "2026-01-02T00:00:00Z",
+            "--to",
+            "2026-01-01T00:00:00Z",
+        ],
+        4,
+        "the range is empty",
+    );
     desk.refused(&["--step", "0"], 2, "1..=300");
-    desk.refused(&["--file", "order.csv", "--from", "6h"], 2, "cannot be used with");
+    desk.refused(
+        &["--file", "order.csv", "--from", "6h"],
+        2,
+        "cannot be used with",
+    );
     desk.refused(&["--from", "1h"], 69, "cannot be reached");
     let policy = |name: &str| {
         let mut command = Command::new(&*PROGRAM);
-        command.env_clear().current_dir(desk.0.path()).args(["replay", "--file", "order.csv", "--policy", name]).output().unwrap()
+        command
+            .env_clear()
+            .current_dir(desk.0.path())
+            .args(["replay", "--file", "order.csv", "--policy", name])
+            .output()
+            .unwrap()
     };
     assert_eq!(policy("gone.toml").status.code(), Some(3));
     let none = policy("none.toml");
     assert_eq!(none.status.code(), Some(4));
-    assert!(said(&none).contains("none.toml has no [[signal]]"), "{}", said(&none));
+    assert!(
+        said(&none).contains("none.toml has no [[signal]]"),
+        "{}",
+        said(&none)
+    );
 }

@@ -7,9 +7,15 @@ use std::time::{Duration, Instant};
 
 use flyball::jobs::postgres::{LaneClaim, NewWorker};
 use flyball::jobs::retry::Policy;
-use flyball::jobs::{Context, Filter, Handler, Issue, Job, Kinds, NewJob, OnAmbiguous, Outcome, Queue, Scope, Signed, State};
+use flyball::jobs::{
+    Context, Filter, Handler, Issue, Job, Kinds, NewJob, OnAmbiguous, Outcome, Queue, Scope,
+    Signed, State,
+};
 use flyball::runner::{Config, Metrics, Worker};
-use flyball::throttle::{Answer, Ask, Change, Ended, Error, Holder, KeyState, Name, Paused, Refund, Refused, Status, Store};
+use flyball::throttle::{
+    Answer, Ask, Change, Ended, Error, Holder, KeyState, Name, Paused, Refund, Refused, Status,
+    Store,
+};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
@@ -31,7 +37,12 @@ impl House {
         let database = database().await;
         let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
         let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
-        let house = Self { _database: database, queue, store, kinds: Kinds::default() };
+        let house = Self {
+            _database: database,
+            queue,
+            store,
+            kinds: Kinds::default(),
+        };
         house.turn("fast", &[("rps", "-1")]).await;
         house
     }
@@ -55,9 +66,20 @@ impl House {
     }
 
     async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs.iter().map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned()))).collect();
-        let change = Change { fields, by: "test".into(), create: true, ..Change::default() };
-        self.store.set(&Name::new(throttle).unwrap(), &change).await.unwrap();
+        let fields: BTreeMap<_, _> = knobs
+            .iter()
+            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
+            .collect();
+        let change = Change {
+            fields,
+            by: "test".into(),
+            create: true,
+            ..Change::default()
+        };
+        self.store
+            .set(&Name::new(throttle).unwrap(), &change)
+            .await
+            .unwrap();
     }
 
     fn kind<F, R>(&mut self, name: &str, run: F)
@@ -70,13 +92,35 @@ impl House {
 
     async fn worker(&self, config: Config) -> Worker {
         let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-        Worker::start(config, self.queue.clone(), self.store.clone(), self.kinds.clone(), metrics).await.unwrap()
+        Worker::start(
+            config,
+            self.queue.clone(),
+            self.store.clone(),
+            self.kinds.clone(),
+            metrics,
+        )
+        .await
+        .unwrap()
     }
 
     async fn enqueue(&self, kind: &str, throttle: &str, key: &str, count: usize) -> Vec<i64> {
-        sqlx::query("select flyball.register_kind($1)").bind(kind).execute(&self.queue.pool).await.unwrap();
-        let job = NewJob { throttle: throttle.into(), key: key.into(), ..NewJob::new(kind, json!({})) };
-        self.queue.enqueue(&vec![job; count]).await.unwrap().iter().map(|one| one.id).collect()
+        sqlx::query("select flyball.register_kind($1)")
+            .bind(kind)
+            .execute(&self.queue.pool)
+            .await
+            .unwrap();
+        let job = NewJob {
+            throttle: throttle.into(),
+            key: key.into(),
+            ..NewJob::new(kind, json!({}))
+        };
+        self.queue
+            .enqueue(&vec![job; count])
+            .await
+            .unwrap()
+            .iter()
+            .map(|one| one.id)
+            .collect()
     }
 
     async fn state(&self, id: i64) -> State {
@@ -84,13 +128,23 @@ impl House {
     }
 
     async fn until(&self, id: i64, state: State) {
-        eventually(&format!("job {id} is {state:?}"), SOON, || async { (self.state(id).await == state).then_some(()) }).await;
+        eventually(&format!("job {id} is {state:?}"), SOON, || async {
+            (self.state(id).await == state).then_some(())
+        })
+        .await;
     }
 
     async fn until_done(&self, count: usize) {
         eventually(&format!("{count} jobs are completed"), SOON, || async {
-            let done =
-                self.queue.list(&Filter { state: Some(State::Completed), limit: 1000, ..Filter::default() }).await.unwrap();
+            let done = self
+                .queue
+                .list(&Filter {
+                    state: Some(State::Completed),
+                    limit: 1000,
+                    ..Filter::default()
+                })
+                .await
+                .unwrap();
             (done.len() == count).then_some(())
         })
         .await;
@@ -98,11 +152,20 @@ impl House {
 }
 
 fn quick() -> Config {
-    Config { concurrency: 16, grace: Duration::from_secs(5), ..Config::default() }
+    Config {
+        concurrency: 16,
+        grace: Duration::from_secs(5),
+        ..Config::default()
+    }
 }
 
 /// Counts runs, and answers with `outcome`.
-fn counter(outcome: Outcome) -> (Arc<AtomicUsize>, impl Fn(Job, Context) -> std::future::Ready<Outcome> + Send + Sync) {
+fn counter(
+    outcome: Outcome,
+) -> (
+    Arc<AtomicUsize>,
+    impl Fn(Job, Context) -> std::future::Ready<Outcome> + Send + Sync,
+) {
     let runs = Arc::new(AtomicUsize::new(0));
     let inner = runs.clone();
     let run = move |_: Job, _: Context| {
@@ -137,7 +200,9 @@ async fn a_throttle_never_lets_more_through_than_its_rate_and_its_bucket() {
     let mut house = House::new().await;
     let (runs, run) = counter(Outcome::Done);
     house.kind("noop", run);
-    house.turn("slow", &[("rps", "40"), ("burst", "1"), ("window", "0.25")]).await;
+    house
+        .turn("slow", &[("rps", "40"), ("burst", "1"), ("window", "0.25")])
+        .await;
     house.enqueue("noop", "slow", "a", 60).await;
     house.enqueue("noop", "slow", "b", 60).await;
     let begun = Instant::now();
@@ -147,7 +212,10 @@ async fn a_throttle_never_lets_more_through_than_its_rate_and_its_bucket() {
 
     let elapsed = begun.elapsed().as_secs_f64();
     assert_eq!(runs.load(Ordering::SeqCst), 120);
-    assert!(120.0 <= 40.0 * (elapsed + 0.25) + 1.0, "120 jobs in {elapsed} s is more than 40 a second");
+    assert!(
+        120.0 <= 40.0 * (elapsed + 0.25) + 1.0,
+        "120 jobs in {elapsed} s is more than 40 a second"
+    );
     worker.stop().await;
 }
 
@@ -156,9 +224,15 @@ async fn a_dear_job_pays_its_whole_cost() {
     let mut house = House::new().await;
     let (_, run) = counter(Outcome::Done);
     house.kind("noop", run);
-    house.turn("dear", &[("rps", "50"), ("burst", "1"), ("window", "0.2")]).await;
+    house
+        .turn("dear", &[("rps", "50"), ("burst", "1"), ("window", "0.2")])
+        .await;
     house.enqueue("noop", "dear", "", 0).await;
-    let job = NewJob { throttle: "dear".into(), cost: 10.0, ..NewJob::new("noop", json!({})) };
+    let job = NewJob {
+        throttle: "dear".into(),
+        cost: 10.0,
+        ..NewJob::new("noop", json!({}))
+    };
     house.queue.enqueue(&vec![job; 12]).await.unwrap();
     let begun = Instant::now();
     let worker = house.worker(quick()).await;
@@ -167,7 +241,10 @@ async fn a_dear_job_pays_its_whole_cost() {
 
     let elapsed = begun.elapsed().as_secs_f64();
     // The last job may leave its whole cost as a debt.
-    assert!(110.0 <= 50.0 * (elapsed + 0.2) + 1.0, "12 jobs of cost 10 in {elapsed} s is more than 50 tokens a second");
+    assert!(
+        110.0 <= 50.0 * (elapsed + 0.2) + 1.0,
+        "12 jobs of cost 10 in {elapsed} s is more than 50 tokens a second"
+    );
     worker.stop().await;
 }
 
@@ -182,7 +259,10 @@ async fn jobs_of_an_unknown_throttle_are_parked_until_it_exists() {
 
     house.until(other, State::Completed).await;
     let detail = house.queue.get(parked).await.unwrap().unwrap();
-    assert_eq!((detail.summary.state, detail.summary.attempt), (State::Ready, 0));
+    assert_eq!(
+        (detail.summary.state, detail.summary.attempt),
+        (State::Ready, 0)
+    );
 
     house.turn("nobody-made-me", &[("rps", "10")]).await;
     house.until(parked, State::Completed).await;
@@ -221,7 +301,11 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
             seen.iter().filter(|(key, _)| key == "hot").count() == 1
         };
         std::future::ready(if job.key == "hot" && first {
-            Outcome::Throttled { scope: Scope::Key, delay: Some(REST), error: "429".into() }
+            Outcome::Throttled {
+                scope: Scope::Key,
+                delay: Some(REST),
+                error: "429".into(),
+            }
         } else {
             Outcome::Done
         })
@@ -235,13 +319,24 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
     .await;
     let cold = house.enqueue("picky", "fast", "cold", 1).await[0];
     house.until(cold, State::Completed).await;
-    assert_eq!(house.state(hot).await, State::Ready, "the cold key did not wait for the hot one");
+    assert_eq!(
+        house.state(hot).await,
+        State::Ready,
+        "the cold key did not wait for the hot one"
+    );
     house.until(hot, State::Completed).await;
 
     let runs = runs.lock().unwrap().clone();
-    let hot_runs: Vec<Instant> = runs.iter().filter(|(key, _)| key == "hot").map(|(_, at)| *at).collect();
+    let hot_runs: Vec<Instant> = runs
+        .iter()
+        .filter(|(key, _)| key == "hot")
+        .map(|(_, at)| *at)
+        .collect();
     assert_eq!(hot_runs.len(), 2);
-    assert!(hot_runs[1] - hot_runs[0] >= REST, "the key rested as long as it was told to");
+    assert!(
+        hot_runs[1] - hot_runs[0] >= REST,
+        "the key rested as long as it was told to"
+    );
     let detail = house.queue.get(hot).await.unwrap().unwrap();
     assert_eq!(detail.summary.attempt, 1, "being throttled used no attempt");
     worker.stop().await;
@@ -250,13 +345,24 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
 #[tokio::test]
 async fn failures_are_tried_again_and_then_buried_with_their_error() {
     let mut house = House::new().await;
-    let (runs, run) = counter(Outcome::Retry { after: Some(Duration::from_millis(10)), error: "boom".into() });
+    let (runs, run) = counter(Outcome::Retry {
+        after: Some(Duration::from_millis(10)),
+        error: "boom".into(),
+    });
     house.kind("bad", run);
     house.kind("panics", |_: Job, _: Context| async { panic!("oh no") });
     house.enqueue("bad", "fast", "", 0).await;
     house.enqueue("panics", "fast", "", 0).await;
-    let job = |kind: &str, max_attempts| NewJob { throttle: "fast".into(), max_attempts, ..NewJob::new(kind, json!({})) };
-    let ids = house.queue.enqueue(&[job("bad", 3), job("panics", 1)]).await.unwrap();
+    let job = |kind: &str, max_attempts| NewJob {
+        throttle: "fast".into(),
+        max_attempts,
+        ..NewJob::new(kind, json!({}))
+    };
+    let ids = house
+        .queue
+        .enqueue(&[job("bad", 3), job("panics", 1)])
+        .await
+        .unwrap();
     let worker = house.worker(quick()).await;
 
     house.until(ids[0].id, State::Dead).await;
@@ -264,10 +370,17 @@ async fn failures_are_tried_again_and_then_buried_with_their_error() {
 
     assert_eq!(runs.load(Ordering::SeqCst), 3);
     let bad = house.queue.get(ids[0].id).await.unwrap().unwrap();
-    let outcomes: Vec<&str> = bad.attempts.iter().map(|one| one.outcome.as_str()).collect();
+    let outcomes: Vec<&str> = bad
+        .attempts
+        .iter()
+        .map(|one| one.outcome.as_str())
+        .collect();
     assert_eq!(outcomes, ["failed", "failed", "dead"]);
     let panicked = house.queue.get(ids[1].id).await.unwrap().unwrap();
-    assert_eq!(panicked.summary.last_error.as_deref(), Some("the handler panicked"));
+    assert_eq!(
+        panicked.summary.last_error.as_deref(),
+        Some("the handler panicked")
+    );
     worker.stop().await;
 }
 
@@ -290,13 +403,21 @@ async fn a_stopping_worker_gives_back_what_it_cannot_finish() {
     let mut house = House::new().await;
     house.kind("patient", patient);
     let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house.worker(Config { grace: Duration::from_millis(200), ..quick() }).await;
+    let worker = house
+        .worker(Config {
+            grace: Duration::from_millis(200),
+            ..quick()
+        })
+        .await;
     house.until(id, State::Running).await;
 
     worker.stop().await;
 
     let detail = house.queue.get(id).await.unwrap().unwrap();
-    assert_eq!((detail.summary.state, detail.summary.attempt), (State::Ready, 0));
+    assert_eq!(
+        (detail.summary.state, detail.summary.attempt),
+        (State::Ready, 0)
+    );
     assert_eq!(house.queue.live_workers().await.unwrap(), 0);
 }
 
@@ -305,7 +426,12 @@ async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
     let mut house = House::new().await;
     house.patient_at_first();
     let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house.worker(Config { ttl: Duration::from_secs(3), ..quick() }).await;
+    let worker = house
+        .worker(Config {
+            ttl: Duration::from_secs(3),
+            ..quick()
+        })
+        .await;
     let first_identity = worker.id();
     house.until(id, State::Running).await;
 
@@ -318,9 +444,16 @@ async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
     house.until(id, State::Completed).await;
     assert_ne!(worker.id(), first_identity);
     let detail = house.queue.get(id).await.unwrap().unwrap();
-    let outcomes: Vec<&str> = detail.attempts.iter().map(|one| one.outcome.as_str()).collect();
+    let outcomes: Vec<&str> = detail
+        .attempts
+        .iter()
+        .map(|one| one.outcome.as_str())
+        .collect();
     // Given back by itself, or by the rescuer if that was faster.
-    assert!(matches!(outcomes[..], ["completed"] | ["lost", "completed"]), "{outcomes:?}");
+    assert!(
+        matches!(outcomes[..], ["completed"] | ["lost", "completed"]),
+        "{outcomes:?}"
+    );
     worker.stop().await;
 }
 
@@ -334,7 +467,13 @@ async fn a_kind_that_no_worker_here_runs_waits_without_using_attempts() {
 
     let detail = house.queue.get(id).await.unwrap().unwrap();
     assert_eq!(detail.summary.attempt, 0);
-    assert!(detail.summary.last_error.unwrap().contains("does not serve the kind elsewhere"));
+    assert!(
+        detail
+            .summary
+            .last_error
+            .unwrap()
+            .contains("does not serve the kind elsewhere")
+    );
     worker.stop().await;
 }
 
@@ -381,9 +520,22 @@ async fn a_handler_that_panics_outside_its_future_keeps_neither_permit_nor_lease
     house.kind("noop", run);
     house.kinds.register("careless", Careless);
     house.enqueue("careless", "fast", "", 0).await;
-    let job = |args| NewJob { throttle: "fast".into(), max_attempts: 1, ..NewJob::new("careless", args) };
-    let bad = house.queue.enqueue(&[job(json!({})), job(json!({"check": 1}))]).await.unwrap();
-    let worker = house.worker(Config { concurrency: 1, ..quick() }).await;
+    let job = |args| NewJob {
+        throttle: "fast".into(),
+        max_attempts: 1,
+        ..NewJob::new("careless", args)
+    };
+    let bad = house
+        .queue
+        .enqueue(&[job(json!({})), job(json!({"check": 1}))])
+        .await
+        .unwrap();
+    let worker = house
+        .worker(Config {
+            concurrency: 1,
+            ..quick()
+        })
+        .await;
 
     for one in &bad {
         house.until(one.id, State::Dead).await;
@@ -398,41 +550,71 @@ async fn jobs_that_were_stopped_for_want_of_a_heartbeat_run_again_although_the_w
     let mut house = House::new().await;
     let stopped = house.patient_at_first();
     let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house.worker(Config { ttl: Duration::from_secs(4), ..quick() }).await;
+    let worker = house
+        .worker(Config {
+            ttl: Duration::from_secs(4),
+            ..quick()
+        })
+        .await;
     let identity = worker.id();
     house.until(id, State::Running).await;
 
     // Heartbeats wait for the lock until the worker gives up on itself, and get through just before its time is over.
     let mut lock = house.queue.pool.begin().await.unwrap();
-    sqlx::query("select from flyball.worker where id = $1 for update").bind(identity).execute(&mut *lock).await.unwrap();
+    sqlx::query("select from flyball.worker where id = $1 for update")
+        .bind(identity)
+        .execute(&mut *lock)
+        .await
+        .unwrap();
     stopped.notified().await;
     lock.rollback().await.unwrap();
 
     house.until(id, State::Completed).await;
     let detail = house.queue.get(id).await.unwrap().unwrap();
-    assert_eq!((worker.id(), detail.summary.attempt), (identity, 1), "it was never taken for dead");
+    assert_eq!(
+        (worker.id(), detail.summary.attempt),
+        (identity, 1),
+        "it was never taken for dead"
+    );
     worker.stop().await;
 }
 
 #[tokio::test]
-async fn a_worker_that_stopped_its_jobs_for_want_of_a_heartbeat_begins_none_until_one_gets_through() {
+async fn a_worker_that_stopped_its_jobs_for_want_of_a_heartbeat_begins_none_until_one_gets_through()
+{
     let mut house = House::new().await;
     let stopped = house.patient_at_first();
     let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house.worker(Config { ttl: Duration::from_secs(4), ..quick() }).await;
+    let worker = house
+        .worker(Config {
+            ttl: Duration::from_secs(4),
+            ..quick()
+        })
+        .await;
     let identity = worker.id();
     house.until(id, State::Running).await;
     let mut lock = house.queue.pool.begin().await.unwrap();
-    sqlx::query("select from flyball.worker where id = $1 for update").bind(identity).execute(&mut *lock).await.unwrap();
+    sqlx::query("select from flyball.worker where id = $1 for update")
+        .bind(identity)
+        .execute(&mut *lock)
+        .await
+        .unwrap();
 
     // The job is given back while Postgres would still let this identity claim it.
     stopped.notified().await;
-    eventually("the worker has a fresh identity", SOON, || async { (worker.id() != identity).then_some(()) }).await;
+    eventually("the worker has a fresh identity", SOON, || async {
+        (worker.id() != identity).then_some(())
+    })
+    .await;
     lock.rollback().await.unwrap();
 
     house.until(id, State::Completed).await;
     let sql = "select worker_id from flyball.attempt where job_id = $1 and outcome = 'completed'";
-    let by: i32 = sqlx::query_scalar(sql).bind(id).fetch_one(&house.queue.pool).await.unwrap();
+    let by: i32 = sqlx::query_scalar(sql)
+        .bind(id)
+        .fetch_one(&house.queue.pool)
+        .await
+        .unwrap();
     assert_ne!(by, identity);
     worker.stop().await;
 }
@@ -443,7 +625,9 @@ async fn a_worker_whose_connections_for_heartbeats_cannot_be_had_beats_on_the_ot
     let (starts, run) = counter(Outcome::Done);
     house.kind("noop", run);
     let good: PgConnectOptions = house._database.url().parse().unwrap();
-    let pool = PgPoolOptions::new().max_connections(6).connect_lazy_with(good.clone().port(1));
+    let pool = PgPoolOptions::new()
+        .max_connections(6)
+        .connect_lazy_with(good.clone().port(1));
     house.queue = Queue::new(pool.clone());
     pool.set_connect_options(good);
     let ttl = Duration::from_secs(6);
@@ -469,14 +653,25 @@ async fn what_is_leased_to_a_worker_that_knows_nothing_of_it_is_given_back() {
     let sql = "with r as (delete from flyball.ready where job_id = $1 returning *)
         insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost, claimed_at)
         select job_id, 77, 1, lane_id, priority, 1, cost, now() - interval '2 minutes' from r";
-    sqlx::query(sql).bind(id).execute(&house.queue.pool).await.unwrap();
+    sqlx::query(sql)
+        .bind(id)
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
 
     let worker = house.worker(quick()).await;
 
     assert_eq!(worker.id(), 1, "the lease is this worker's");
     house.until(id, State::Completed).await;
     let detail = house.queue.get(id).await.unwrap().unwrap();
-    assert_eq!((runs.load(Ordering::SeqCst), detail.summary.attempt, detail.attempts.len()), (1, 1, 1));
+    assert_eq!(
+        (
+            runs.load(Ordering::SeqCst),
+            detail.summary.attempt,
+            detail.attempts.len()
+        ),
+        (1, 1, 1)
+    );
     worker.stop().await;
 }
 
@@ -486,9 +681,17 @@ async fn what_a_claim_took_whose_answer_got_lost_is_given_back() {
     let (runs, run) = counter(Outcome::Done);
     house.kind("noop", run);
     let mut lock = house.queue.pool.begin().await.unwrap();
-    sqlx::query("lock table flyball.lease in exclusive mode").execute(&mut *lock).await.unwrap();
+    sqlx::query("lock table flyball.lease in exclusive mode")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
     let id = house.enqueue("noop", "fast", "", 1).await[0];
-    let worker = house.worker(Config { ttl: Duration::from_secs(3), ..quick() }).await;
+    let worker = house
+        .worker(Config {
+            ttl: Duration::from_secs(3),
+            ..quick()
+        })
+        .await;
 
     // The claim waits for the lock; the worker gives it up and tries again, but Postgres carries it out later all the same.
     eventually("a second claim waits", SOON, || async {
@@ -502,7 +705,10 @@ async fn what_a_claim_took_whose_answer_got_lost_is_given_back() {
 
     house.until(id, State::Completed).await;
     let detail = house.queue.get(id).await.unwrap().unwrap();
-    assert_eq!((runs.load(Ordering::SeqCst), detail.summary.attempt), (1, 1));
+    assert_eq!(
+        (runs.load(Ordering::SeqCst), detail.summary.attempt),
+        (1, 1)
+    );
     worker.stop().await;
 }
 
@@ -515,12 +721,20 @@ async fn a_job_that_somebody_cancelled_while_it_failed_is_not_tried_again() {
         let opened = opened.clone();
         async move {
             opened.notified().await;
-            Outcome::Retry { after: Some(Duration::ZERO), error: "boom".into() }
+            Outcome::Retry {
+                after: Some(Duration::ZERO),
+                error: "boom".into(),
+            }
         }
     });
     let id = house.enqueue("bad", "fast", "", 1).await[0];
     // A long time to live: the heartbeat brings the word too late.
-    let worker = house.worker(Config { ttl: Duration::from_secs(3600), ..quick() }).await;
+    let worker = house
+        .worker(Config {
+            ttl: Duration::from_secs(3600),
+            ..quick()
+        })
+        .await;
     house.until(id, State::Running).await;
 
     house.queue.cancel(id).await.unwrap();
@@ -540,7 +754,13 @@ async fn a_job_that_cannot_be_read_is_buried_and_its_neighbours_run() {
     let mut dead = Vec::new();
     for args in [r#"{"secret": 1e400}"#, &poison] {
         let sql = "select job_id from flyball.enqueue('noop', $1::text::jsonb, throttle => 'fast')";
-        dead.push(sqlx::query_scalar::<_, i64>(sql).bind(args).fetch_one(&house.queue.pool).await.unwrap());
+        dead.push(
+            sqlx::query_scalar::<_, i64>(sql)
+                .bind(args)
+                .fetch_one(&house.queue.pool)
+                .await
+                .unwrap(),
+        );
     }
     house.enqueue("noop", "fast", "", 1).await;
     let worker = house.worker(quick()).await;
@@ -554,8 +774,15 @@ async fn a_job_that_cannot_be_read_is_buried_and_its_neighbours_run() {
     for id in dead {
         let job = house.queue.get(id).await.unwrap().unwrap();
         let error = job.summary.last_error.unwrap();
-        assert!(error.starts_with("args cannot be read: ") && !error.contains("secret"), "{error}");
-        assert!(job.args.as_str().unwrap().starts_with(r#"{"secret": "#), "{}", job.args);
+        assert!(
+            error.starts_with("args cannot be read: ") && !error.contains("secret"),
+            "{error}"
+        );
+        assert!(
+            job.args.as_str().unwrap().starts_with(r#"{"secret": "#),
+            "{}",
+            job.args
+        );
     }
     worker.stop().await;
 }
@@ -573,20 +800,34 @@ impl Handler for Once {
     }
 
     fn retry(&self) -> Policy {
-        Policy { max_attempts: Some(1), ..Policy::default() }
+        Policy {
+            max_attempts: Some(1),
+            ..Policy::default()
+        }
     }
 }
 
 #[tokio::test]
-async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another_unless_a_person_says_so() {
+async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another_unless_a_person_says_so()
+ {
     let mut house = House::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     house.kinds.register("once", Once(runs.clone()));
     let id = house.enqueue("once", "fast", "", 1).await[0];
-    let doomed = NewWorker { name: "w".into(), host: "h".into(), pid: 1, ttl: SOON, kinds: vec!["once".into()] };
+    let doomed = NewWorker {
+        name: "w".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: SOON,
+        kinds: vec!["once".into()],
+    };
     let doomed = house.queue.register(&doomed).await.unwrap();
     let lane = house.queue.ready_lanes().await.unwrap()[0].lane_id;
-    house.queue.claim(doomed, 1, &[LaneClaim::first(lane, 1)]).await.unwrap();
+    house
+        .queue
+        .claim(doomed, 1, &[LaneClaim::first(lane, 1)])
+        .await
+        .unwrap();
     let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
     sqlx::query(sql).execute(&house.queue.pool).await.unwrap();
     assert_eq!(house.queue.rescue().await.unwrap().ready, [id]);
@@ -596,8 +837,15 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
 
     assert_eq!(runs.load(Ordering::SeqCst), 0);
     let job = house.queue.get(id).await.unwrap().unwrap();
-    assert_eq!(job.summary.last_error.as_deref(), Some("the worker died in the last attempt that was left"));
-    house.queue.retry_signed(id, true, &Signed::default()).await.unwrap();
+    assert_eq!(
+        job.summary.last_error.as_deref(),
+        Some("the worker died in the last attempt that was left")
+    );
+    house
+        .queue
+        .retry_signed(id, true, &Signed::default())
+        .await
+        .unwrap();
     house.until(id, State::Running).await;
     worker.stop().await;
 }
@@ -609,8 +857,15 @@ impl Handler for Reckless {
     fn run(&self, job: Job, _: Context) -> BoxFuture<'_, Outcome> {
         Box::pin(async move {
             match job.args.as_str() {
-                Some("throttled") => Outcome::Throttled { scope: Scope::Key, delay: Some(Duration::MAX), error: "429".into() },
-                _ => Outcome::Retry { after: None, error: "boom".into() },
+                Some("throttled") => Outcome::Throttled {
+                    scope: Scope::Key,
+                    delay: Some(Duration::MAX),
+                    error: "429".into(),
+                },
+                _ => Outcome::Retry {
+                    after: None,
+                    error: "boom".into(),
+                },
             }
         })
     }
@@ -627,9 +882,22 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
     house.kind("noop", run);
     house.kinds.register("reckless", Reckless);
     house.enqueue("reckless", "fast", "", 0).await;
-    let job = |how: &str, key: &str| NewJob { throttle: "fast".into(), key: key.into(), ..NewJob::new("reckless", json!(how)) };
-    let ids = house.queue.enqueue(&[job("throttled", "a"), job("fails", "b")]).await.unwrap();
-    let worker = house.worker(Config { concurrency: 1, ..quick() }).await;
+    let job = |how: &str, key: &str| NewJob {
+        throttle: "fast".into(),
+        key: key.into(),
+        ..NewJob::new("reckless", json!(how))
+    };
+    let ids = house
+        .queue
+        .enqueue(&[job("throttled", "a"), job("fails", "b")])
+        .await
+        .unwrap();
+    let worker = house
+        .worker(Config {
+            concurrency: 1,
+            ..quick()
+        })
+        .await;
 
     house.until(ids[1].id, State::Retryable).await;
     eventually("the throttled one has come back", SOON, || async {
@@ -639,7 +907,13 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
     .await;
 
     let failed = house.queue.get(ids[1].id).await.unwrap().unwrap();
-    assert!(failed.summary.last_error.unwrap().contains("panicked when it was asked for its retry policy"));
+    assert!(
+        failed
+            .summary
+            .last_error
+            .unwrap()
+            .contains("panicked when it was asked for its retry policy")
+    );
     // The one permit is free, and so are all those whose ends are not written.
     let good = house.enqueue("noop", "fast", "", 9).await;
     for id in good {
@@ -662,7 +936,11 @@ async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
         std::future::pending()
     });
     house.enqueue("forks", "fast", "", 0).await;
-    let job = NewJob { throttle: "fast".into(), timeout_s: Some(0.05), ..NewJob::new("forks", json!({})) };
+    let job = NewJob {
+        throttle: "fast".into(),
+        timeout_s: Some(0.05),
+        ..NewJob::new("forks", json!({}))
+    };
     house.queue.enqueue(&[job]).await.unwrap();
     let worker = house.worker(quick()).await;
 
@@ -686,7 +964,12 @@ impl Store for Broken {
         unimplemented!()
     }
 
-    fn hold<'a>(&'a self, _: &'a Name, _: &'a Holder, _: &'a [(String, u32)]) -> BoxFuture<'a, Result<(), Error>> {
+    fn hold<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a Holder,
+        _: &'a [(String, u32)],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 
@@ -706,7 +989,11 @@ impl Store for Broken {
         unimplemented!()
     }
 
-    fn refused<'a>(&'a self, _: &'a Name, _: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
+    fn refused<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a Refused<'a>,
+    ) -> BoxFuture<'a, Result<Paused, Error>> {
         unimplemented!()
     }
 
@@ -714,15 +1001,29 @@ impl Store for Broken {
         unimplemented!()
     }
 
-    fn refund_many<'a>(&'a self, _: &'a Name, _: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+    fn refund_many<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a [Refund<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 
-    fn settle_many<'a>(&'a self, _: &'a Name, _: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>> {
+    fn settle_many<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a [(&'a str, f64)],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 
-    fn pause_key<'a>(&'a self, _: &'a Name, _: &'a str, _: Duration, _: &'a str) -> BoxFuture<'a, Result<i64, Error>> {
+    fn pause_key<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a str,
+        _: Duration,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<i64, Error>> {
         unimplemented!()
     }
 
@@ -742,15 +1043,28 @@ impl Store for Broken {
         unimplemented!()
     }
 
-    fn set_capacity<'a>(&'a self, _: &'a Name, _: Option<f64>, _: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+    fn set_capacity<'a>(
+        &'a self,
+        _: &'a Name,
+        _: Option<f64>,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 
-    fn look<'a>(&'a self, _: &'a Name, _: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
+    fn look<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
         unimplemented!()
     }
 
-    fn set<'a>(&'a self, _: &'a Name, _: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
+    fn set<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a Change,
+    ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         unimplemented!()
     }
 }
@@ -760,7 +1074,15 @@ async fn a_worker_whose_loop_dies_of_a_defect_says_so_and_can_be_stopped() {
     let house = House::new().await;
     house.enqueue("noop", "fast", "", 1).await;
     let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
-    let worker = Worker::start(quick(), house.queue.clone(), Arc::new(Broken), house.kinds.clone(), metrics).await.unwrap();
+    let worker = Worker::start(
+        quick(),
+        house.queue.clone(),
+        Arc::new(Broken),
+        house.kinds.clone(),
+        metrics,
+    )
+    .await
+    .unwrap();
 
     let lost = tokio::time::timeout(SOON, worker.lost()).await.unwrap();
 
@@ -780,8 +1102,14 @@ async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number()
     // As if somebody had looked until two lanes had one number.
     for table in ["job", "ready"] {
         let id = if table == "job" { "id" } else { "job_id" };
-        let moved = format!("update flyball.{table} set lane_id = flyball.lane_of('fast', 'a') where {id} = $1");
-        sqlx::query(sqlx::AssertSqlSafe(moved)).bind(stranger).execute(&house.queue.pool).await.unwrap();
+        let moved = format!(
+            "update flyball.{table} set lane_id = flyball.lane_of('fast', 'a') where {id} = $1"
+        );
+        sqlx::query(sqlx::AssertSqlSafe(moved))
+            .bind(stranger)
+            .execute(&house.queue.pool)
+            .await
+            .unwrap();
     }
     let worker = house.worker(quick()).await;
 
@@ -789,8 +1117,19 @@ async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number()
     house.until_done(1).await;
 
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    let error = house.queue.get(stranger).await.unwrap().unwrap().summary.last_error.unwrap();
-    assert!(error.contains("has the number of another lane, key \"a\" of throttle fast"), "{error}");
+    let error = house
+        .queue
+        .get(stranger)
+        .await
+        .unwrap()
+        .unwrap()
+        .summary
+        .last_error
+        .unwrap();
+    assert!(
+        error.contains("has the number of another lane, key \"a\" of throttle fast"),
+        "{error}"
+    );
     worker.stop().await;
 }
 
@@ -809,24 +1148,47 @@ async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
     };
     house.kind("once", over(OnAmbiguous::Dead));
     house.kind("twice", over(OnAmbiguous::Retry));
-    let config = Config { grace: Duration::from_millis(100), ..Config::default() };
+    let config = Config {
+        grace: Duration::from_millis(100),
+        ..Config::default()
+    };
     let worker = house.worker(config).await;
-    let late = |kind: &str| NewJob::new(kind, json!({})).throttle("fast").timeout(Duration::from_millis(200));
+    let late = |kind: &str| {
+        NewJob::new(kind, json!({}))
+            .throttle("fast")
+            .timeout(Duration::from_millis(200))
+    };
     sqlx::query("select flyball.register_kind(k) from unnest(array['once', 'twice']) k")
         .execute(&house.queue.pool)
         .await
         .unwrap();
-    let timed_out = house.queue.enqueue(&[late("once"), late("twice")]).await.unwrap();
+    let timed_out = house
+        .queue
+        .enqueue(&[late("once"), late("twice")])
+        .await
+        .unwrap();
     let panicked = house.enqueue("once", "fast", "panics", 1).await;
-    let stopped = [house.enqueue("once", "fast", "hangs", 1).await[0], house.enqueue("twice", "fast", "hangs", 1).await[0]];
+    let stopped = [
+        house.enqueue("once", "fast", "hangs", 1).await[0],
+        house.enqueue("twice", "fast", "hangs", 1).await[0],
+    ];
     let state = async |id: i64| house.queue.get(id).await.unwrap().unwrap().summary.state;
     for id in [timed_out[0].id, panicked[0]] {
-        eventually("a dead letter", SOON, || async { (state(id).await == State::Dead).then_some(()) }).await;
+        eventually("a dead letter", SOON, || async {
+            (state(id).await == State::Dead).then_some(())
+        })
+        .await;
     }
-    eventually("another attempt", SOON, || async { (state(timed_out[1].id).await != State::Running).then_some(()) }).await;
+    eventually("another attempt", SOON, || async {
+        (state(timed_out[1].id).await != State::Running).then_some(())
+    })
+    .await;
     assert_ne!(state(timed_out[1].id).await, State::Dead);
     for id in stopped {
-        eventually("it runs", SOON, || async { (state(id).await == State::Running).then_some(()) }).await;
+        eventually("it runs", SOON, || async {
+            (state(id).await == State::Running).then_some(())
+        })
+        .await;
     }
 
     worker.stop().await;

@@ -24,10 +24,19 @@ const SOON: Duration = Duration::from_secs(20);
 async fn each_test_has_a_database_and_a_prefix_of_its_own() {
     let (one, two) = (database().await, database().await);
 
-    sqlx::raw_sql("create table mine (id int)").execute(one.pool()).await.unwrap();
+    sqlx::raw_sql("create table mine (id int)")
+        .execute(one.pool())
+        .await
+        .unwrap();
 
-    sqlx::raw_sql("create table mine (id int)").execute(two.pool()).await.unwrap();
-    let row = sqlx::query("select current_database()").fetch_one(one.pool()).await.unwrap();
+    sqlx::raw_sql("create table mine (id int)")
+        .execute(two.pool())
+        .await
+        .unwrap();
+    let row = sqlx::query("select current_database()")
+        .fetch_one(one.pool())
+        .await
+        .unwrap();
     assert!(one.url().contains(&row.get::<String, _>(0)));
     assert_ne!(redis_prefix(), redis_prefix());
 }
@@ -42,8 +51,16 @@ async fn the_ready_line_is_json_with_urls_that_answer() {
     let line = first_line(&mut child);
 
     let json: serde_json::Value = serde_json::from_str(&line).unwrap();
-    let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
-    assert_eq!(keys, ["database_url", "prometheus_url", "redis_url", "targets_dir"]);
+    let keys: Vec<&str> = json
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
+    assert_eq!(
+        keys,
+        ["database_url", "prometheus_url", "redis_url", "targets_dir"]
+    );
     assert_all_answer(&serde_json::from_value(json).unwrap()).await;
     assert!(finish(child).status.success());
 }
@@ -51,13 +68,23 @@ async fn the_ready_line_is_json_with_urls_that_answer() {
 #[tokio::test]
 async fn a_target_file_is_scraped_while_prometheus_runs() {
     let stack = stack().await;
-    let Some(targets) = &stack.targets_dir else { return };
+    let Some(targets) = &stack.targets_dir else {
+        return;
+    };
     let own = stack.prometheus_url.trim_start_matches("http://");
     let file = format!(r#"[{{"targets": ["{own}"], "labels": {{"job": "itself"}}}}]"#);
     fs::write(targets.join("itself.json"), file).unwrap();
-    let up = eventually("a scrape of the new target", Duration::from_secs(30), || async {
-        query(&stack.prometheus_url, r#"up{job="itself"}"#).await.ok()?.first().copied()
-    })
+    let up = eventually(
+        "a scrape of the new target",
+        Duration::from_secs(30),
+        || async {
+            query(&stack.prometheus_url, r#"up{job="itself"}"#)
+                .await
+                .ok()?
+                .first()
+                .copied()
+        },
+    )
     .await;
 
     assert_eq!(up, 1.0);
@@ -96,7 +123,13 @@ async fn a_directory_that_is_in_use_is_refused_and_left_alone() {
 
     assert_eq!(second.status.code(), Some(1));
     let said = stderr(&second);
-    assert!(said.contains(&format!("is in use by another `flyball services` (process {})", running.pid())), "{said}");
+    assert!(
+        said.contains(&format!(
+            "is in use by another `flyball services` (process {})",
+            running.pid()
+        )),
+        "{said}"
+    );
     assert_all_answer(&running.urls).await;
 }
 
@@ -104,8 +137,13 @@ async fn a_directory_that_is_in_use_is_refused_and_left_alone() {
 async fn given_urls_replace_the_servers_and_are_passed_on() {
     let (dir, nowhere) = (dir(), dir());
     let mut command = services(dir.path());
-    command.env("DATABASE_URL", "postgres://someone:secret@db/theirs").env("REDIS_URL", "redis://cache");
-    command.args(["--prometheus-url", "http://metrics:9090"]).arg("--search-path").arg(nowhere.path());
+    command
+        .env("DATABASE_URL", "postgres://someone:secret@db/theirs")
+        .env("REDIS_URL", "redis://cache");
+    command
+        .args(["--prometheus-url", "http://metrics:9090"])
+        .arg("--search-path")
+        .arg(nowhere.path());
     let mut child = command.spawn().unwrap();
 
     let urls: Urls = serde_json::from_str(&first_line(&mut child)).unwrap();
@@ -122,12 +160,23 @@ async fn given_urls_replace_the_servers_and_are_passed_on() {
 fn servers_that_are_not_installed_end_it_with_69_and_one_line_that_helps() {
     let (dir, nowhere) = (dir(), dir());
 
-    let output = services(dir.path()).arg("--search-path").arg(nowhere.path()).stdin(Stdio::null()).output().unwrap();
+    let output = services(dir.path())
+        .arg("--search-path")
+        .arg(nowhere.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
 
     assert_eq!(output.status.code(), Some(69));
     let said = stderr(&output);
     assert_eq!(said.lines().count(), 1, "{said}");
-    for word in ["PostgreSQL (15 or newer)", "Redis", "Prometheus", "install", "DATABASE_URL"] {
+    for word in [
+        "PostgreSQL (15 or newer)",
+        "Redis",
+        "Prometheus",
+        "install",
+        "DATABASE_URL",
+    ] {
         assert!(said.contains(word), "{word} is not in: {said}");
     }
     assert!(output.stdout.is_empty());
@@ -143,16 +192,31 @@ fn data_of_another_major_version_are_refused_and_not_touched() {
     let output = services(dir.path()).stdin(Stdio::null()).output().unwrap();
 
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("was made by Postgres 9.6, but the Postgres that was found is"), "{}", stderr(&output));
-    assert_eq!(fs::read_to_string(data.join("PG_VERSION")).unwrap(), "9.6\n");
+    assert!(
+        stderr(&output).contains("was made by Postgres 9.6, but the Postgres that was found is"),
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(
+        fs::read_to_string(data.join("PG_VERSION")).unwrap(),
+        "9.6\n"
+    );
 }
 
 #[test]
 fn a_wrong_interval_is_refused_with_what_is_allowed() {
-    let output = services(dir().path()).args(["--scrape-interval", "5"]).stdin(Stdio::null()).output().unwrap();
+    let output = services(dir().path())
+        .args(["--scrape-interval", "5"])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
 
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("use a whole number and a unit"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("use a whole number and a unit"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 // === Stopping ===
@@ -169,21 +233,30 @@ async fn closing_its_input_stops_all_servers_and_removes_the_sockets() {
     assert_eq!(living(&pids), NOBODY);
     assert!(!sockets.exists());
     let log = fs::read_to_string(dir.path().join("log/postgres.log")).unwrap();
-    assert!(log.trim_end().ends_with("database system is shut down"), "{log}");
+    assert!(
+        log.trim_end().ends_with("database system is shut down"),
+        "{log}"
+    );
 }
 
 #[tokio::test]
 async fn the_servers_end_with_a_parent_that_was_killed() {
     let dir = dir();
     // The shell holds the only writing end of the supervisor's input, as a program that spawned it would.
-    let script =
-        r#"cd "$1" && mkfifo pipe && { "$2" services --dir dir --fsync off <pipe >ready & } && exec 3>pipe && read forever"#;
+    let script = r#"cd "$1" && mkfifo pipe && { "$2" services --dir dir --fsync off <pipe >ready & } && exec 3>pipe && read forever"#;
     let mut parent = Command::new("sh");
-    parent.args(["-c", script, "sh"]).arg(dir.path()).arg(&*PROGRAM).stdin(Stdio::piped()).stderr(Stdio::null());
+    parent
+        .args(["-c", script, "sh"])
+        .arg(dir.path())
+        .arg(&*PROGRAM)
+        .stdin(Stdio::piped())
+        .stderr(Stdio::null());
     without_urls(&mut parent);
     let mut parent = parent.spawn().unwrap();
     eventually("the ready line", SOON, || async {
-        fs::read_to_string(dir.path().join("ready")).ok().filter(|line| line.ends_with('\n'))
+        fs::read_to_string(dir.path().join("ready"))
+            .ok()
+            .filter(|line| line.ends_with('\n'))
     })
     .await;
     let pids = pids(&dir.path().join("dir"));
@@ -192,7 +265,10 @@ async fn the_servers_end_with_a_parent_that_was_killed() {
     parent.kill().unwrap();
     parent.wait().unwrap();
 
-    eventually("the end of the servers", SOON, || async { living(&pids).is_empty().then_some(()) }).await;
+    eventually("the end of the servers", SOON, || async {
+        living(&pids).is_empty().then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -223,7 +299,11 @@ async fn a_stale_pid_file_whose_id_is_a_strangers_does_not_stop_postgres() {
     }
     let mut stranger = stranger.spawn().unwrap();
     let data = dir.path().join("postgres/data");
-    fs::write(data.join("postmaster.pid"), format!("{}\n{}\n1763640000\n5432\n", stranger.id(), data.display())).unwrap();
+    fs::write(
+        data.join("postmaster.pid"),
+        format!("{}\n{}\n1763640000\n5432\n", stranger.id(), data.display()),
+    )
+    .unwrap();
 
     let running = start(dir.path());
 
@@ -244,10 +324,18 @@ async fn data_survive_a_restart() {
     drop(running);
     let running = start(dir.path());
 
-    let mut connection = PgConnection::connect(&running.urls.database_url).await.unwrap();
-    let answer: i32 = sqlx::query_scalar("select answer from kept").fetch_one(&mut connection).await.unwrap();
+    let mut connection = PgConnection::connect(&running.urls.database_url)
+        .await
+        .unwrap();
+    let answer: i32 = sqlx::query_scalar("select answer from kept")
+        .fetch_one(&mut connection)
+        .await
+        .unwrap();
     assert_eq!(answer, 42);
-    assert_eq!(redis_command::<String>(&running.urls, &["GET", "kept"]).await, "42");
+    assert_eq!(
+        redis_command::<String>(&running.urls, &["GET", "kept"]).await,
+        "42"
+    );
 }
 
 #[tokio::test]
@@ -261,7 +349,10 @@ async fn signals_stop_it_in_order() {
         signal(child.id(), with);
 
         // Its input stays open: it is the signal that ends it.
-        let status = eventually("the end", SOON, || std::future::ready(child.try_wait().unwrap())).await;
+        let status = eventually("the end", SOON, || {
+            std::future::ready(child.try_wait().unwrap())
+        })
+        .await;
         assert!(status.success(), "{status}");
         assert_eq!(living(&pids), NOBODY);
     }
@@ -286,7 +377,15 @@ async fn ephemeral_leaves_nothing() {
     let dir = dir();
     let inner = dir.path().join("inner");
     let said = dir.path().join("said");
-    let running = spawn(&inner, &Options { ephemeral: true, said: Some(said), ..options() }).unwrap();
+    let running = spawn(
+        &inner,
+        &Options {
+            ephemeral: true,
+            said: Some(said),
+            ..options()
+        },
+    )
+    .unwrap();
 
     drop(running);
 
@@ -324,7 +423,10 @@ async fn a_server_that_is_killed_comes_back_under_the_same_url() {
         (living(&now).len() == 3 && now.iter().all(|pid| !before.contains(pid))).then_some(())
     })
     .await;
-    eventually("their answers", SOON, || async { all_answer(&running.urls).await.ok() }).await;
+    eventually("their answers", SOON, || async {
+        all_answer(&running.urls).await.ok()
+    })
+    .await;
 }
 
 // === Users ===
@@ -341,8 +443,18 @@ async fn it_works_as_an_ordinary_user_too() {
     let program = dir.path().join("flyball");
     fs::copy(&*PROGRAM, &program).unwrap();
     let mut command = Command::new(&program);
-    command.arg("services").arg("--dir").arg(dir.path().join("data")).args(["--fsync", "off"]).current_dir("/");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).uid(65_534).gid(65_534);
+    command
+        .arg("services")
+        .arg("--dir")
+        .arg(dir.path().join("data"))
+        .args(["--fsync", "off"])
+        .current_dir("/");
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .uid(65_534)
+        .gid(65_534);
     without_urls(&mut command);
     let mut child = command.spawn().unwrap();
 
@@ -363,14 +475,25 @@ async fn root_keeps_data_elsewhere_if_its_servers_user_cannot_enter_the_director
     let dir = home.path().join("flyball");
     let said = home.path().join("said");
 
-    let running = spawn(&dir, &Options { ephemeral: true, said: Some(said.clone()), ..options() }).unwrap();
+    let running = spawn(
+        &dir,
+        &Options {
+            ephemeral: true,
+            said: Some(said.clone()),
+            ..options()
+        },
+    )
+    .unwrap();
 
     assert_all_answer(&running.urls).await;
     let said = fs::read_to_string(said).unwrap();
     let targets = running.urls.targets_dir.clone().unwrap();
     assert!(said.contains("the data are in /var/lib/flyball/"), "{said}");
     assert!(targets.starts_with("/var/lib/flyball"));
-    assert_eq!(fs::metadata(home.path()).unwrap().permissions().mode() & 0o777, 0o700);
+    assert_eq!(
+        fs::metadata(home.path()).unwrap().permissions().mode() & 0o777,
+        0o700
+    );
     drop(running);
     assert!(!targets.exists());
 }
@@ -382,16 +505,31 @@ fn dir() -> TempDir {
 }
 
 fn dir_with_mode(mode: u32) -> TempDir {
-    tempfile::Builder::new().prefix("flyball-services-").permissions(fs::Permissions::from_mode(mode)).tempdir().unwrap()
+    tempfile::Builder::new()
+        .prefix("flyball-services-")
+        .permissions(fs::Permissions::from_mode(mode))
+        .tempdir()
+        .unwrap()
 }
 
 fn options() -> Options {
-    Options { program: Some(PROGRAM.clone()), fsync: false, ..Options::default() }
+    Options {
+        program: Some(PROGRAM.clone()),
+        fsync: false,
+        ..Options::default()
+    }
 }
 
 fn start(dir: &Path) -> Running {
     let said = dir.with_extension("said");
-    let running = spawn(dir, &Options { said: Some(said.clone()), ..options() }).unwrap_or_else(|error| panic!("{error}"));
+    let running = spawn(
+        dir,
+        &Options {
+            said: Some(said.clone()),
+            ..options()
+        },
+    )
+    .unwrap_or_else(|error| panic!("{error}"));
     let _ = fs::remove_file(said);
     running
 }
@@ -399,8 +537,15 @@ fn start(dir: &Path) -> Running {
 /// The command itself, all three standard streams piped.
 fn services(dir: &Path) -> Command {
     let mut command = Command::new(&*PROGRAM);
-    command.arg("services").arg("--dir").arg(dir).args(["--fsync", "off"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .arg("services")
+        .arg("--dir")
+        .arg(dir)
+        .args(["--fsync", "off"]);
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     without_urls(&mut command);
     command
 }
@@ -423,7 +568,12 @@ fn first_line(child: &mut Child) -> String {
         }
     }
     let mut said = String::new();
-    child.stderr.as_mut().unwrap().read_to_string(&mut said).unwrap();
+    child
+        .stderr
+        .as_mut()
+        .unwrap()
+        .read_to_string(&mut said)
+        .unwrap();
     panic!("no line on standard output; standard error: {said}");
 }
 
@@ -438,13 +588,26 @@ fn stderr(output: &Output) -> String {
 }
 
 fn pids(dir: &Path) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir(dir.join("run")) else { return Vec::new() };
-    entries.filter_map(|entry| fs::read_to_string(entry.ok()?.path()).ok()?.trim().parse().ok()).collect()
+    let Ok(entries) = fs::read_dir(dir.join("run")) else {
+        return Vec::new();
+    };
+    entries
+        .filter_map(|entry| {
+            fs::read_to_string(entry.ok()?.path())
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .collect()
 }
 
 /// Those that still run; a dead child that nobody has waited for does not.
 fn living(pids: &[u32]) -> Vec<u32> {
-    pids.iter().copied().filter(|pid| !matches!(state_of(*pid).as_str(), "" | "Z")).collect()
+    pids.iter()
+        .copied()
+        .filter(|pid| !matches!(state_of(*pid).as_str(), "" | "Z"))
+        .collect()
 }
 
 /// One letter, as `ps` shows it; nothing if there is no such process.
@@ -452,10 +615,19 @@ fn state_of(pid: u32) -> String {
     // Slim containers have no `ps`, and macOS has no /proc.
     if Path::new("/proc/self/stat").exists() {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        return stat.rsplit_once(") ").map_or(String::new(), |(_, rest)| rest[..1].to_owned());
+        return stat
+            .rsplit_once(") ")
+            .map_or(String::new(), |(_, rest)| rest[..1].to_owned());
     }
-    let output = Command::new("ps").args(["-o", "stat=", "-p", &pid.to_string()]).output().expect("ps");
-    String::from_utf8_lossy(&output.stdout).trim().chars().take(1).collect()
+    let output = Command::new("ps")
+        .args(["-o", "stat=", "-p", &pid.to_string()])
+        .output()
+        .expect("ps");
+    String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .chars()
+        .take(1)
+        .collect()
 }
 
 fn signal(pid: u32, signal: Signal) {
@@ -475,7 +647,11 @@ async fn redis_command<T: redis::FromRedisValue>(urls: &Urls, words: &[&str]) ->
     let client = redis::Client::open(urls.redis_url.as_str()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]).query_async(&mut connection).await.unwrap()
+    command
+        .arg(&words[1..])
+        .query_async(&mut connection)
+        .await
+        .unwrap()
 }
 
 async fn assert_all_answer(urls: &Urls) {
@@ -484,7 +660,9 @@ async fn assert_all_answer(urls: &Urls) {
 
 async fn all_answer(urls: &Urls) -> anyhow::Result<()> {
     let mut connection = PgConnection::connect(&urls.database_url).await?;
-    let database: String = sqlx::query_scalar("select current_database()::text").fetch_one(&mut connection).await?;
+    let database: String = sqlx::query_scalar("select current_database()::text")
+        .fetch_one(&mut connection)
+        .await?;
     anyhow::ensure!(database == "flyball");
     let client = redis::Client::open(urls.redis_url.as_str())?;
     let mut redis = client.get_multiplexed_async_connection().await?;
@@ -495,8 +673,16 @@ async fn all_answer(urls: &Urls) -> anyhow::Result<()> {
 
 /// The values of an instant query.
 async fn query(prometheus_url: &str, promql: &str) -> anyhow::Result<Vec<f64>> {
-    let request = reqwest::Client::new().get(format!("{prometheus_url}/api/v1/query")).query(&[("query", promql)]);
+    let request = reqwest::Client::new()
+        .get(format!("{prometheus_url}/api/v1/query"))
+        .query(&[("query", promql)]);
     let answer: serde_json::Value = request.send().await?.error_for_status()?.json().await?;
-    let samples = answer["data"]["result"].as_array().cloned().unwrap_or_default();
-    samples.iter().map(|sample| Ok(sample["value"][1].as_str().unwrap_or_default().parse()?)).collect()
+    let samples = answer["data"]["result"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    samples
+        .iter()
+        .map(|sample| Ok(sample["value"][1].as_str().unwrap_or_default().parse()?))
+        .collect()
 }

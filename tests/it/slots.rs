@@ -51,7 +51,10 @@ impl House {
         environment.insert("PROMETHEUS_URL".to_owned(), "http://127.0.0.1:9".to_owned());
         environment.insert("FLYBALL_CONCURRENCY".to_owned(), "80".to_owned());
         let settings = Settings::load(None, &environment).unwrap();
-        let side = Arc::new(Side { open: AtomicU32::new(0), each_ms: AtomicU64::new(20) });
+        let side = Arc::new(Side {
+            open: AtomicU32::new(0),
+            each_ms: AtomicU64::new(20),
+        });
         let mut kinds = Kinds::default();
         let asked = side.clone();
         kinds.register_fn("call", move |_, _| {
@@ -59,26 +62,56 @@ impl House {
             async move {
                 let open = side.open.fetch_add(1, Ordering::SeqCst) + 1;
                 let _open = Open(&side.open);
-                tokio::time::sleep(Duration::from_millis(u64::from(open) * side.each_ms.load(Ordering::SeqCst))).await;
+                tokio::time::sleep(Duration::from_millis(
+                    u64::from(open) * side.each_ms.load(Ordering::SeqCst),
+                ))
+                .await;
                 Outcome::Done
             }
         });
-        let of = |runner, governor| Roles { api: false, runner, governor };
+        let of = |runner, governor| Roles {
+            api: false,
+            runner,
+            governor,
+        };
         let runner = App::start(&settings, of(true, false), kinds).await.unwrap();
-        let governor = App::start(&settings, of(false, true), Kinds::default()).await.unwrap();
-        let job = |_| NewJob { throttle: "calls".into(), ..NewJob::new("call", json!({})) };
+        let governor = App::start(&settings, of(false, true), Kinds::default())
+            .await
+            .unwrap();
+        let job = |_| NewJob {
+            throttle: "calls".into(),
+            ..NewJob::new("call", json!({}))
+        };
         for _ in 0..4 {
-            runner.queue.enqueue(&(0..5000).map(job).collect::<Vec<_>>()).await.unwrap();
+            runner
+                .queue
+                .enqueue(&(0..5000).map(job).collect::<Vec<_>>())
+                .await
+                .unwrap();
         }
-        Self { runner, governor, side, database }
+        Self {
+            runner,
+            governor,
+            side,
+            database,
+        }
     }
 
     async fn status(&self) -> Status {
-        self.governor.throttles.status(&Name::new("calls").unwrap()).await.unwrap().unwrap()
+        self.governor
+            .throttles
+            .status(&Name::new("calls").unwrap())
+            .await
+            .unwrap()
+            .unwrap()
     }
 
     async fn newest(&self) -> Option<Decision> {
-        Journal::new(self.database.pool().clone()).recent(Some("calls"), 1).await.unwrap().pop()
+        Journal::new(self.database.pool().clone())
+            .recent(Some("calls"), 1)
+            .await
+            .unwrap()
+            .pop()
     }
 
     /// Waits until the knob stands between these, and says what it has seen if it does not.
@@ -92,8 +125,16 @@ impl House {
 
     async fn turn(&self, field: &str, text: &str) {
         let fields = BTreeMap::from([(field.to_owned(), Some(text.to_owned()))]);
-        let change = Change { fields, by: "ann".to_owned(), ..Change::default() };
-        self.governor.throttles.set(&Name::new("calls").unwrap(), &change).await.unwrap();
+        let change = Change {
+            fields,
+            by: "ann".to_owned(),
+            ..Change::default()
+        };
+        self.governor
+            .throttles
+            .set(&Name::new("calls").unwrap(), &change)
+            .await
+            .unwrap();
     }
 }
 
@@ -102,17 +143,28 @@ async fn the_governor_turns_the_slots_by_how_long_real_jobs_take() {
     let house = House::new("concurrency = 2\n").await;
 
     // Twenty at once take 0.4 s; an answer of a busy machine is later still.
-    house.comes_to("it grows while answers are quick", 9..=60).await;
+    house
+        .comes_to("it grows while answers are quick", 9..=60)
+        .await;
     let newest = eventually("a decision in slots is kept", SOON, || async {
-        house.newest().await.filter(|newest| newest.terms["actuator"] == "concurrency")
+        house
+            .newest()
+            .await
+            .filter(|newest| newest.terms["actuator"] == "concurrency")
     })
     .await;
     assert!(newest.reason.contains(" slots"), "{}", newest.reason);
     let status = house.status().await;
-    assert_eq!((status.knobs.rps, status.knobs.valid_until_ms), (-1.0, None), "slots have no lease, and the rate is left alone");
+    assert_eq!(
+        (status.knobs.rps, status.knobs.valid_until_ms),
+        (-1.0, None),
+        "slots have no lease, and the rate is left alone"
+    );
 
     house.side.each_ms.store(100, Ordering::SeqCst);
-    let before = house.comes_to("it falls when each takes five times as long", 1..=7).await;
+    let before = house
+        .comes_to("it falls when each takes five times as long", 1..=7)
+        .await;
     assert_eq!(before.raw["governed"], before.raw["concurrency"]);
 
     house.side.each_ms.store(20, Ordering::SeqCst);
@@ -121,11 +173,15 @@ async fn the_governor_turns_the_slots_by_how_long_real_jobs_take() {
     // A person's number is the new start, whoever writes it and how.
     house.turn("concurrency", "3").await;
     eventually("the governor knows the hand", SOON, || async {
-        house.newest().await.filter(|newest| newest.limiting == "person" && newest.reason.contains("ann set 3 slots"))
+        house.newest().await.filter(|newest| {
+            newest.limiting == "person" && newest.reason.contains("ann set 3 slots")
+        })
     })
     .await;
     assert!(house.status().await.knobs.concurrency <= 3);
-    house.comes_to("it grows again after the hold", 5..=60).await;
+    house
+        .comes_to("it grows again after the hold", 5..=60)
+        .await;
 
     house.governor.stop().await;
     house.runner.stop().await;
@@ -136,7 +192,9 @@ async fn without_a_limit_it_begins_at_the_most_allowed_and_a_dead_governor_leave
     let house = House::new("").await;
     house.side.each_ms.store(60, Ordering::SeqCst);
 
-    house.comes_to("no limit becomes the most allowed, and less", 1..=20).await;
+    house
+        .comes_to("no limit becomes the most allowed, and less", 1..=20)
+        .await;
     house.governor.stop().await;
     let name = Name::new("calls").unwrap();
     let left = house.runner.throttles.status(&name).await.unwrap().unwrap();

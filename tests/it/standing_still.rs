@@ -27,7 +27,13 @@ async fn server() -> String {
     };
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(async move { axum::serve(listener, axum::Router::new().route("/{word}/{key}", any(answer))).await });
+    tokio::spawn(async move {
+        axum::serve(
+            listener,
+            axum::Router::new().route("/{word}/{key}", any(answer)),
+        )
+        .await
+    });
     url
 }
 
@@ -35,8 +41,14 @@ async fn server() -> String {
 async fn printed(house: &House, words: &[&str]) -> String {
     let mut command = house.command();
     command.args(words);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+        .await
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -67,37 +79,86 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
     let job = |n: usize| {
         let key = format!("tenant-{}", n % 5);
         let args = json!({"url": format!("{url}/429/{key}")});
-        NewJob { throttle: "hooks".into(), key, max_attempts: 20, ..NewJob::new("http", args) }
+        NewJob {
+            throttle: "hooks".into(),
+            key,
+            max_attempts: 20,
+            ..NewJob::new("http", args)
+        }
     };
     house.enqueue_as(100, job).await;
 
     let view = until_state(&api, "hooks", "held").await;
     let held = &view["held_keys"];
-    assert_eq!((&held["keys"], &held["paused"]), (&json!(5), &json!(5)), "{view}");
+    assert_eq!(
+        (&held["keys"], &held["paused"]),
+        (&json!(5), &json!(5)),
+        "{view}"
+    );
     assert!(
-        held["slowest"]["key"].as_str().unwrap().starts_with("tenant-") && held["slowest"]["paused_until"].is_string(),
+        held["slowest"]["key"]
+            .as_str()
+            .unwrap()
+            .starts_with("tenant-")
+            && held["slowest"]["paused_until"].is_string(),
         "{view}"
     );
 
     let sentence = sentence(&api, "hooks").await;
-    assert!(sentence.starts_with("All 5 keys with waiting jobs are held by what their server answered: 5 paused"), "{sentence}");
+    assert!(
+        sentence.starts_with(
+            "All 5 keys with waiting jobs are held by what their server answered: 5 paused"
+        ),
+        "{sentence}"
+    );
     assert!(sentence.contains(" min more, \"answered 429"), "{sentence}");
-    assert!(sentence.contains("flyball throttle resume hooks --key tenant-"), "{sentence}");
-    assert!(printed(&house, &["why", "hooks"]).await.starts_with("All 5 keys"), "the CLI says the same");
+    assert!(
+        sentence.contains("flyball throttle resume hooks --key tenant-"),
+        "{sentence}"
+    );
+    assert!(
+        printed(&house, &["why", "hooks"])
+            .await
+            .starts_with("All 5 keys"),
+        "the CLI says the same"
+    );
 
-    let metrics = reqwest::get(format!("{api}/metrics")).await.unwrap().text().await.unwrap();
-    assert!(metrics.contains(r#"flyball_throttle_state{throttle="hooks",state="held"} 1"#), "{metrics}");
-    assert!(metrics.contains(r#"flyball_throttle_held_keys{throttle="hooks",hold="paused"} 5"#), "{metrics}");
+    let metrics = reqwest::get(format!("{api}/metrics"))
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
+    assert!(
+        metrics.contains(r#"flyball_throttle_state{throttle="hooks",state="held"} 1"#),
+        "{metrics}"
+    );
+    assert!(
+        metrics.contains(r#"flyball_throttle_held_keys{throttle="hooks",hold="paused"} 5"#),
+        "{metrics}"
+    );
     let table = printed(&house, &["lane", "list", "hooks"]).await;
-    assert_eq!(table.lines().filter(|line| line.contains("paused until") && line.contains("429")).count(), 5, "{table}");
+    assert_eq!(
+        table
+            .lines()
+            .filter(|line| line.contains("paused until") && line.contains("429"))
+            .count(),
+        5,
+        "{table}"
+    );
 
-    printed(&house, &["throttle", "resume", "hooks", "--key", "tenant-0"]).await;
+    printed(
+        &house,
+        &["throttle", "resume", "hooks", "--key", "tenant-0"],
+    )
+    .await;
     let lanes = body(&format!("{api}/api/v1/throttles/hooks/lanes?key=tenant-1")).await;
     assert!(lanes["lanes"][0]["paused"]["until"].is_string(), "{lanes}");
 }
 
 #[tokio::test]
-async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_success_makes_it_flow() {
+async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_success_makes_it_flow()
+ {
     let house = House::new("rps = 50").await;
     house.knobs_file("crm", "[knobs]\nmode = \"manual\"\nrps = 50\n");
     let (url, process) = (server().await, house.serve());
@@ -115,11 +176,17 @@ async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_s
     let sentence = printed(&house, &["why", "crm"]).await;
     assert!(sentence.starts_with("All its jobs fail: "), "{sentence}");
     assert!(
-        sentence.contains("none has succeeded since its workers started; the last error: \"") && sentence.contains("500"),
+        sentence.contains("none has succeeded since its workers started; the last error: \"")
+            && sentence.contains("500"),
         "{sentence}"
     );
 
-    let good = house.enqueue_as(1, |_| NewJob { throttle: "crm".into(), ..house.call("good") }).await;
+    let good = house
+        .enqueue_as(1, |_| NewJob {
+            throttle: "crm".into(),
+            ..house.call("good")
+        })
+        .await;
     house.until_completed(&good, SOON).await;
     until_state(&api, "crm", "flowing").await;
     let sentence = printed(&house, &["why", "crm"]).await;
@@ -127,13 +194,19 @@ async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_s
 }
 
 #[tokio::test]
-async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_and_resume_clears_both() {
+async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_and_resume_clears_both()
+ {
     let house = House::new("rps = 50").await;
     house.knobs_file("mail", "[knobs]\nmode = \"manual\"\nrps = 10\n");
-    house.knobs_file("mail.bulk", "[knobs]\nmode = \"manual\"\nrps = 10\nparent = \"mail\"\n");
+    house.knobs_file(
+        "mail.bulk",
+        "[knobs]\nmode = \"manual\"\nrps = 10\nparent = \"mail\"\n",
+    );
     let process = house.serve();
     let api = process.url().await;
-    let store = RedisStore::connect(&house.redis_url, &house.prefix).unwrap().with_bound(Duration::from_secs(10));
+    let store = RedisStore::connect(&house.redis_url, &house.prefix)
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
     let (mail, bulk) = (Name::new("mail").unwrap(), Name::new("mail.bulk").unwrap());
     until_state(&api, "mail.bulk", "flowing").await;
 
@@ -168,7 +241,10 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
     let view = until_state(&api, "mail.bulk", "debt").await;
     assert!(view["debt_until"].is_string(), "{view}");
     let told = sentence(&api, "mail.bulk").await;
-    assert!(told.starts_with("Nothing goes for 3 min more, because mail.bulk is in debt"), "{told}");
+    assert!(
+        told.starts_with("Nothing goes for 3 min more, because mail.bulk is in debt"),
+        "{told}"
+    );
     assert!(told.contains("flyball throttle resume mail.bulk"), "{told}");
     for name in [&bulk, &mail] {
         printed(&house, &["throttle", "resume", name.as_str()]).await;

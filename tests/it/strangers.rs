@@ -17,12 +17,20 @@ const SOON: Duration = Duration::from_secs(60);
 fn serve_with_files(house: &House, files: u32, settings: &[(&str, &str)]) -> Process {
     let usual = house.command();
     let mut command = Command::new("sh");
-    let set = usual.get_envs().filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
-    command.arg("-c").arg(format!("ulimit -n {files} && exec \"$0\" serve")).arg(usual.get_program()).envs(set);
+    let set = usual
+        .get_envs()
+        .filter_map(|(name, value)| Some((name.to_owned(), value?.to_owned())));
+    command
+        .arg("-c")
+        .arg(format!("ulimit -n {files} && exec \"$0\" serve"))
+        .arg(usual.get_program())
+        .envs(set);
     for (name, _) in usual.get_envs().filter(|(_, value)| value.is_none()) {
         command.env_remove(name);
     }
-    command.current_dir(usual.get_current_dir().expect("a folder")).envs(settings.iter().copied());
+    command
+        .current_dir(usual.get_current_dir().expect("a folder"))
+        .envs(settings.iter().copied());
     Process::start(command)
 }
 
@@ -38,25 +46,50 @@ async fn a_thousand_connections_that_say_nothing_keep_neither_health_nor_jobs_fr
 
     let half_open = async |n: usize| {
         let mut stream = TcpStream::connect(&address).await.ok()?;
-        stream.write_all(format!("GET /healthz HTTP/1.1\r\nx-number: {n}\r\n").as_bytes()).await.ok()?;
+        stream
+            .write_all(format!("GET /healthz HTTP/1.1\r\nx-number: {n}\r\n").as_bytes())
+            .await
+            .ok()?;
         Some(stream)
     };
     let mut kept = Vec::new();
     for tens in 0..20 {
         kept.extend(join_all((0..50).map(|n| half_open(tens * 50 + n))).await);
         // They keep coming while health is asked for, on a connection of its own each time.
-        let client = Client::builder().timeout(Duration::from_secs(20)).build().unwrap();
+        let client = Client::builder()
+            .timeout(Duration::from_secs(20))
+            .build()
+            .unwrap();
         let answer = client.get(format!("{url}/healthz")).send().await;
-        assert_eq!(answer.expect("health answers").status(), 200, "after {} connections", (tens + 1) * 50);
+        assert_eq!(
+            answer.expect("health answers").status(),
+            200,
+            "after {} connections",
+            (tens + 1) * 50
+        );
     }
     let jobs = house.enqueue("job", 40).await;
     house.until_completed(&jobs, SOON).await;
 
-    assert_eq!(house.ended(&jobs, "failed").await, 0, "no attempt was used up");
+    assert_eq!(
+        house.ended(&jobs, "failed").await,
+        0,
+        "no attempt was used up"
+    );
     assert_eq!(house.ended(&jobs, "completed").await, 40);
-    let metrics = Client::new().get(format!("{url}/metrics")).send().await.unwrap().text().await.unwrap();
+    let metrics = Client::new()
+        .get(format!("{url}/metrics"))
+        .send()
+        .await
+        .unwrap()
+        .text()
+        .await
+        .unwrap();
     let of = |name: &str| -> f64 {
-        let line = metrics.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name} in\n{metrics}"));
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with(name))
+            .unwrap_or_else(|| panic!("no {name} in\n{metrics}"));
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
     assert_eq!(of("flyball_connections_max"), 128.0 + 16.0);
@@ -71,11 +104,17 @@ async fn a_connection_that_does_not_finish_its_head_is_closed() {
     let process = house.serve();
     let address = process.url().await.trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(&address).await.unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: localh").await.unwrap();
+    stream
+        .write_all(b"GET /healthz HTTP/1.1\r\nhost: localh")
+        .await
+        .unwrap();
 
     let ended = tokio::time::timeout(SOON, async {
         let mut rest = Vec::new();
-        while tokio::io::AsyncReadExt::read_buf(&mut stream, &mut rest).await.is_ok_and(|read| read > 0) {}
+        while tokio::io::AsyncReadExt::read_buf(&mut stream, &mut rest)
+            .await
+            .is_ok_and(|read| read > 0)
+        {}
     });
 
     assert!(ended.await.is_ok(), "it was closed");
@@ -85,7 +124,14 @@ async fn a_connection_that_does_not_finish_its_head_is_closed() {
 async fn a_shortage_of_our_own_descriptors_uses_no_attempt() {
     let house = House::new("rps = -1").await;
     house.target.gate(Gate::Closed);
-    let process = serve_with_files(&house, 80, &[("FLYBALL_CONCURRENCY", "100"), ("FLYBALL_WORKER_TTL_S", "30")]);
+    let process = serve_with_files(
+        &house,
+        80,
+        &[
+            ("FLYBALL_CONCURRENCY", "100"),
+            ("FLYBALL_WORKER_TTL_S", "30"),
+        ],
+    );
     process.works().await;
     let jobs = house.enqueue("job", 100).await;
     process.says("too many files open", SOON).await;
@@ -94,14 +140,18 @@ async fn a_shortage_of_our_own_descriptors_uses_no_attempt() {
 
     house.until_completed(&jobs, SOON).await;
     assert_eq!(house.ended(&jobs, "failed").await, 0);
-    let used: i64 = sqlx::query_scalar("select count(*) from flyball.attempt where job_id = any($1) and outcome = 'snoozed'")
-        .bind(&jobs)
-        .fetch_one(house.pool())
-        .await
-        .unwrap();
+    let used: i64 = sqlx::query_scalar(
+        "select count(*) from flyball.attempt where job_id = any($1) and outcome = 'snoozed'",
+    )
+    .bind(&jobs)
+    .fetch_one(house.pool())
+    .await
+    .unwrap();
     assert!(used > 0, "some had to wait");
     eventually("the process still serves", SOON, || async {
-        let health = reqwest::get(format!("{}/healthz", process.url().await)).await.ok()?;
+        let health = reqwest::get(format!("{}/healthz", process.url().await))
+            .await
+            .ok()?;
         (health.status() == 200).then_some(())
     })
     .await;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flyball::throttle::{
-    Ask, Change, Ended, Error, Grant, Holder, KeyState, LaneAsk, LeasedStore, Limit, Refused, Scope, Status, Store,
+    Ask, Change, Ended, Error, Grant, Holder, KeyState, LaneAsk, LeasedStore, Limit, Refused,
+    Scope, Status, Store,
 };
 use futures_util::future::join_all;
 
@@ -31,11 +32,20 @@ async fn status(world: &World, throttle: &str) -> Status {
 }
 
 async fn bears(world: &World, throttle: &str, capacity: Option<f64>, why: &str) {
-    world.store.set_capacity(&name(throttle), capacity, why).await.unwrap();
+    world
+        .store
+        .set_capacity(&name(throttle), capacity, why)
+        .await
+        .unwrap();
 }
 
 async fn took(world: &World, throttle: &str, want: u32) -> Grant {
-    world.store.acquire(&ask(throttle, &[("", want, 1.0)])).await.lanes.remove(0)
+    world
+        .store
+        .acquire(&ask(throttle, &[("", want, 1.0)]))
+        .await
+        .lanes
+        .remove(0)
 }
 
 /// What is granted within a time by asking for everything in small steps.
@@ -58,18 +68,45 @@ async fn the_rate_is_never_above_what_can_be_borne(world: World) {
         (vec![("rps", "20")], Some(f64::NAN), 0.0),
         (vec![("rps", "20"), ("paused", "1")], Some(5.0), 0.0),
         (vec![("rps", "ten"), ("safe_rps", "8")], Some(5.0), 5.0),
-        (vec![("rps", "20"), ("safe_rps", "8"), ("mode", "auto"), ("valid_until", "1")], Some(5.0), 5.0),
-        (vec![("rps", "20"), ("safe_rps", "8"), ("mode", "auto"), ("valid_until", "1")], Some(9.0), 8.0),
+        (
+            vec![
+                ("rps", "20"),
+                ("safe_rps", "8"),
+                ("mode", "auto"),
+                ("valid_until", "1"),
+            ],
+            Some(5.0),
+            5.0,
+        ),
+        (
+            vec![
+                ("rps", "20"),
+                ("safe_rps", "8"),
+                ("mode", "auto"),
+                ("valid_until", "1"),
+            ],
+            Some(9.0),
+            8.0,
+        ),
         // Elsewhere a throttle that drops rounds up to whole tokens.
-        (vec![("rps", "20.5"), ("over_limit", "drop")], Some(5.5), 5.5),
+        (
+            vec![("rps", "20.5"), ("over_limit", "drop")],
+            Some(5.5),
+            5.5,
+        ),
     ] {
-        let throttle = format!("t{}-{capacity:?}-{}", knobs.len(), knobs[0].1).replace(['(', ')'], "");
+        let throttle =
+            format!("t{}-{capacity:?}-{}", knobs.len(), knobs[0].1).replace(['(', ')'], "");
         let told = format!("{knobs:?} {capacity:?}");
         world.knobs(&throttle, &knobs);
         bears(&world, &throttle, capacity, "two accounts").await;
         let answer = world.store.peek(&ask(&throttle, &[("", 1, 1.0)])).await;
         assert_eq!(answer.effective_rps, expected, "{told}");
-        assert_eq!(status(&world, &throttle).await.effective_rps, expected, "{told}");
+        assert_eq!(
+            status(&world, &throttle).await.effective_rps,
+            expected,
+            "{told}"
+        );
         for (field, _) in &knobs {
             world.remove(&throttle, field);
         }
@@ -78,7 +115,10 @@ async fn the_rate_is_never_above_what_can_be_borne(world: World) {
     bears(&world, "flow", Some(10.0), "").await;
     drunk(&world, "flow", Duration::from_secs(1)).await;
     let flowed = drunk(&world, "flow", Duration::from_secs(20)).await;
-    assert!((199..=201).contains(&flowed), "{flowed} in 20 s at 10 a second");
+    assert!(
+        (199..=201).contains(&flowed),
+        "{flowed} in 20 s at 10 a second"
+    );
 }
 
 async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: World) {
@@ -86,42 +126,96 @@ async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: 
     world.knobs("below", &[("rps", "10"), ("parent", "sms")]);
     took(&world, "sms", 1).await;
     world.pass(Duration::from_secs(60));
-    let stopped = |why: &str| Some(Limit::Stopped { name: name("sms"), why: why.to_owned() });
+    let stopped = |why: &str| {
+        Some(Limit::Stopped {
+            name: name("sms"),
+            why: why.to_owned(),
+        })
+    };
 
-    bears(&world, "sms", Some(0.0), "no account is available: tokyo blocked for 60 s").await;
+    bears(
+        &world,
+        "sms",
+        Some(0.0),
+        "no account is available: tokyo blocked for 60 s",
+    )
+    .await;
     let told = stopped("no account is available: tokyo blocked for 60 s");
     assert_eq!(took(&world, "sms", 1).await.limit, told);
-    assert_eq!(took(&world, "below", 1).await.limit, told, "and whoever draws from it is told the same");
+    assert_eq!(
+        took(&world, "below", 1).await.limit,
+        told,
+        "and whoever draws from it is told the same"
+    );
     bears(&world, "sms", Some(0.0), "").await;
-    assert_eq!(took(&world, "sms", 1).await.limit, stopped("its capacity is 0"));
+    assert_eq!(
+        took(&world, "sms", 1).await.limit,
+        stopped("its capacity is 0")
+    );
     world.write("sms", "paused", "1");
-    assert_eq!(took(&world, "sms", 1).await.limit, stopped(""), "a person's pause comes first");
+    assert_eq!(
+        took(&world, "sms", 1).await.limit,
+        stopped(""),
+        "a person's pause comes first"
+    );
     world.remove("sms", "paused");
     world.pass(Duration::from_secs(60));
 
     bears(&world, "sms", Some(4.0), "one account").await;
-    assert_eq!(took(&world, "sms", 100).await.granted, 0, "what passed while nothing was borne is no refill");
+    assert_eq!(
+        took(&world, "sms", 100).await.granted,
+        0,
+        "what passed while nothing was borne is no refill"
+    );
     world.pass(Duration::from_secs(1));
     assert_eq!(took(&world, "sms", 100).await.granted, 4);
     bears(&world, "sms", None, "").await;
     let after = status(&world, "sms").await;
-    assert_eq!((after.effective_rps, after.raw.get("capacity"), after.raw.get("capacity_why")), (10.0, None, None));
+    assert_eq!(
+        (
+            after.effective_rps,
+            after.raw.get("capacity"),
+            after.raw.get("capacity_why")
+        ),
+        (10.0, None, None)
+    );
 }
 
 async fn a_capacity_that_cannot_be_read_speeds_nothing_up(world: World) {
-    world.knobs("a", &[("rps", "20"), ("safe_rps", "2"), ("capacity", "much")]);
+    world.knobs(
+        "a",
+        &[("rps", "20"), ("safe_rps", "2"), ("capacity", "much")],
+    );
     let careful = status(&world, "a").await;
     assert_eq!(careful.effective_rps, 2.0);
     assert_eq!(careful.problems[0].field, "capacity");
-    assert!(careful.problems[0].message.contains("running at 2 tokens per second"), "{}", careful.problems[0].message);
+    assert!(
+        careful.problems[0]
+            .message
+            .contains("running at 2 tokens per second"),
+        "{}",
+        careful.problems[0].message
+    );
     world.write("a", "rps", "1");
     assert_eq!(status(&world, "a").await.effective_rps, 1.0);
-    assert_eq!(world.store.peek(&ask("a", &[("", 1, 1.0)])).await.effective_rps, 1.0);
+    assert_eq!(
+        world
+            .store
+            .peek(&ask("a", &[("", 1, 1.0)]))
+            .await
+            .effective_rps,
+        1.0
+    );
 }
 
 async fn a_pools_word_is_nobodys_edit(world: World) {
-    let change =
-        Change { fields: fields(&[("rps", "10")]), by: "ann".into(), why: "a test".into(), create: true, ..Change::default() };
+    let change = Change {
+        fields: fields(&[("rps", "10")]),
+        by: "ann".into(),
+        why: "a test".into(),
+        create: true,
+        ..Change::default()
+    };
     world.store.set(&name("a"), &change).await.unwrap();
     let before = status(&world, "a").await;
     world.pass(Duration::from_secs(9));
@@ -129,13 +223,30 @@ async fn a_pools_word_is_nobodys_edit(world: World) {
     bears(&world, "a", Some(3.5), "two of five accounts").await;
 
     let after = status(&world, "a").await;
-    let told = |status: &Status| (status.knobs.seq, status.knobs.by.clone(), status.knobs.at_ms, status.knobs.why.clone());
+    let told = |status: &Status| {
+        (
+            status.knobs.seq,
+            status.knobs.by.clone(),
+            status.knobs.at_ms,
+            status.knobs.why.clone(),
+        )
+    };
     assert_eq!(told(&after), told(&before));
-    assert_eq!((after.knobs.capacity, after.knobs.capacity_why.as_str()), (3.5, "two of five accounts"));
+    assert_eq!(
+        (after.knobs.capacity, after.knobs.capacity_why.as_str()),
+        (3.5, "two of five accounts")
+    );
     assert_eq!(after.knobs.rps, 10.0);
-    let missing = world.store.set_capacity(&name("missing"), Some(1.0), "").await;
+    let missing = world
+        .store
+        .set_capacity(&name("missing"), Some(1.0), "")
+        .await;
     assert!(matches!(missing, Err(Error::Unknown(missing)) if missing == name("missing")));
-    assert_eq!(world.store.status(&name("missing")).await.unwrap(), None, "and makes no throttle");
+    assert_eq!(
+        world.store.status(&name("missing")).await.unwrap(),
+        None,
+        "and makes no throttle"
+    );
 }
 
 async fn who_writes_under_a_condition_is_not_disturbed_by_a_pools_word(world: World) {
@@ -161,10 +272,21 @@ async fn who_writes_under_a_condition_is_not_disturbed_by_a_pools_word(world: Wo
 async fn a_persons_capacity_is_an_edit_and_takes_the_pools_reason_away(world: World) {
     world.knobs("a", &[("rps", "10")]);
     bears(&world, "a", Some(0.0), "no account is available").await;
-    let change =
-        Change { fields: fields(&[("capacity", "0")]), by: "ann".into(), why: "provider is down".into(), ..Change::default() };
+    let change = Change {
+        fields: fields(&[("capacity", "0")]),
+        by: "ann".into(),
+        why: "provider is down".into(),
+        ..Change::default()
+    };
     let (_, after) = world.store.set(&name("a"), &change).await.unwrap();
-    assert_eq!((after.knobs.by.as_str(), after.knobs.capacity, after.knobs.capacity_why.as_str()), ("ann", 0.0, ""));
+    assert_eq!(
+        (
+            after.knobs.by.as_str(),
+            after.knobs.capacity,
+            after.knobs.capacity_why.as_str()
+        ),
+        ("ann", 0.0, "")
+    );
 }
 
 async fn a_lease_lets_go_when_nothing_can_be_borne(world: World) {
@@ -175,18 +297,37 @@ async fn a_lease_lets_go_when_nothing_can_be_borne(world: World) {
         world.pass(Duration::from_millis(2));
         leased.acquire(&one).await;
     }
-    leased.set_capacity(&name("a"), Some(0.0), "no account is available").await.unwrap();
+    leased
+        .set_capacity(&name("a"), Some(0.0), "no account is available")
+        .await
+        .unwrap();
     let limit = leased.acquire(&one).await.lanes.remove(0).limit;
-    assert_eq!(limit, Some(Limit::Stopped { name: name("a"), why: "no account is available".into() }));
-    assert_eq!(leased.look(&name("a"), &["k".to_owned()]).await.unwrap(), [KeyState::default()]);
+    assert_eq!(
+        limit,
+        Some(Limit::Stopped {
+            name: name("a"),
+            why: "no account is available".into()
+        })
+    );
+    assert_eq!(
+        leased.look(&name("a"), &["k".to_owned()]).await.unwrap(),
+        [KeyState::default()]
+    );
 }
 
 /// An ask for one unit of an account by a process that runs jobs: who takes tokens alone is not held to the care after a block.
 fn by(who: usize, account: &str) -> Ask {
-    let holder = Holder { id: format!("w{who}"), ttl: Duration::from_secs(30), held: 0 };
+    let holder = Holder {
+        id: format!("w{who}"),
+        ttl: Duration::from_secs(30),
+        held: 0,
+    };
     Ask {
         holder: Some(holder),
-        lanes: vec![LaneAsk { key: account.to_owned(), ..LaneAsk::default() }],
+        lanes: vec![LaneAsk {
+            key: account.to_owned(),
+            ..LaneAsk::default()
+        }],
         ..ask("sms:accounts", &[])
     }
 }
@@ -195,8 +336,17 @@ fn by(who: usize, account: &str) -> Ask {
 async fn race(world: &World, account: &str) -> u32 {
     let stores: Vec<Arc<dyn Store>> = (0..10).map(|_| world.another()).collect();
     let asks: Vec<Ask> = (0..10).map(|who| by(who, account)).collect();
-    let answers = join_all(stores.iter().zip(&asks).map(|(store, ask)| store.acquire(ask))).await;
-    assert!(answers.iter().all(|answer| answer.at_us > 0), "the store was lost");
+    let answers = join_all(
+        stores
+            .iter()
+            .zip(&asks)
+            .map(|(store, ask)| store.acquire(ask)),
+    )
+    .await;
+    assert!(
+        answers.iter().all(|answer| answer.at_us > 0),
+        "the store was lost"
+    );
     answers.iter().map(|answer| answer.lanes[0].granted).sum()
 }
 
@@ -210,16 +360,37 @@ async fn block(world: &World, account: &str, delay: Duration) -> i64 {
         jitter: 0.0,
         why: "429",
     };
-    world.store.refused(&name("sms:accounts"), &refused).await.unwrap().until_ms
+    world
+        .store
+        .refused(&name("sms:accounts"), &refused)
+        .await
+        .unwrap()
+        .until_ms
 }
 
 async fn ended(world: &World, account: &str, succeeded: u32, failed: u32) {
-    let ended = Ended { key: account, succeeded, tokens: f64::from(succeeded), failed, quota: None, is_hearsay: false };
-    world.store.ended(&name("sms:accounts"), &[ended]).await.unwrap();
+    let ended = Ended {
+        key: account,
+        succeeded,
+        tokens: f64::from(succeeded),
+        failed,
+        quota: None,
+        is_hearsay: false,
+    };
+    world
+        .store
+        .ended(&name("sms:accounts"), &[ended])
+        .await
+        .unwrap();
 }
 
 async fn looked(world: &World, account: &str) -> KeyState {
-    world.store.look(&name("sms:accounts"), &[account.to_owned()]).await.unwrap().remove(0)
+    world
+        .store
+        .look(&name("sms:accounts"), &[account.to_owned()])
+        .await
+        .unwrap()
+        .remove(0)
 }
 
 fn now_ms(world: &World) -> i64 {
@@ -230,9 +401,16 @@ const BLOCK: Duration = Duration::from_secs(2);
 
 async fn a_blocked_account_is_closed_to_all_and_comes_back_by_one(world: World) {
     world.knobs("sms:accounts", &[("rps", "-1"), ("key_rps", "1000")]);
-    assert_eq!((race(&world, "tokyo").await, race(&world, "paris").await), (10, 10));
+    assert_eq!(
+        (race(&world, "tokyo").await, race(&world, "paris").await),
+        (10, 10)
+    );
 
-    assert_eq!(block(&world, "tokyo", BLOCK).await, START / 1000 + 2000, "without jitter the pause is what was said");
+    assert_eq!(
+        block(&world, "tokyo", BLOCK).await,
+        START / 1000 + 2000,
+        "without jitter the pause is what was said"
+    );
     for _ in 0..4 {
         assert_eq!(race(&world, "tokyo").await, 0);
         assert_eq!(race(&world, "paris").await, 10, "the other account flows");
@@ -240,11 +418,19 @@ async fn a_blocked_account_is_closed_to_all_and_comes_back_by_one(world: World) 
     }
     assert_eq!(race(&world, "tokyo").await, 0);
     world.pass(Duration::from_millis(4));
-    assert_eq!(race(&world, "tokyo").await, 1, "one goes first, of all processes together");
+    assert_eq!(
+        race(&world, "tokyo").await,
+        1,
+        "one goes first, of all processes together"
+    );
     world.pass(Duration::from_secs(20));
     assert_eq!(race(&world, "tokyo").await, 0, "until its end is told");
 
-    assert_eq!(block(&world, "tokyo", BLOCK).await, now_ms(&world) + 2000, "the probe was refused: the whole pause again");
+    assert_eq!(
+        block(&world, "tokyo", BLOCK).await,
+        now_ms(&world) + 2000,
+        "the probe was refused: the whole pause again"
+    );
     world.pass(BLOCK - Duration::from_millis(1));
     assert_eq!(race(&world, "tokyo").await, 0);
     world.pass(Duration::from_millis(1));
@@ -270,15 +456,27 @@ async fn who_was_under_way_before_a_block_does_not_open_it(world: World) {
 
     assert_eq!(race(&world, "tokyo").await, 0, "the pause stays");
     world.pass(BLOCK);
-    assert_eq!(race(&world, "tokyo").await, 1, "and so does the care after it");
+    assert_eq!(
+        race(&world, "tokyo").await,
+        1,
+        "and so does the care after it"
+    );
 }
 
 async fn a_second_refusal_while_blocked_keeps_the_later_end(world: World) {
     world.knobs("sms:accounts", &[("rps", "-1")]);
     let first = block(&world, "tokyo", BLOCK).await;
     world.pass(Duration::from_millis(500));
-    assert_eq!(block(&world, "tokyo", Duration::from_millis(100)).await, first, "an earlier end changes nothing");
-    assert_eq!(block(&world, "tokyo", BLOCK).await, first + 500, "a later one counts from now on");
+    assert_eq!(
+        block(&world, "tokyo", Duration::from_millis(100)).await,
+        first,
+        "an earlier end changes nothing"
+    );
+    assert_eq!(
+        block(&world, "tokyo", BLOCK).await,
+        first + 500,
+        "a later one counts from now on"
+    );
     world.pass(BLOCK);
     assert_eq!(race(&world, "tokyo").await, 1);
 }
@@ -291,25 +489,61 @@ async fn a_probe_of_which_nobody_hears_is_followed_by_another_after_a_while(worl
     world.pass(Duration::from_secs(29));
     assert_eq!(race(&world, "tokyo").await, 0);
     world.pass(Duration::from_secs(1));
-    assert_eq!(race(&world, "tokyo").await, 1, "its worker is taken to be dead");
+    assert_eq!(
+        race(&world, "tokyo").await,
+        1,
+        "its worker is taken to be dead"
+    );
     ended(&world, "tokyo", 0, 1).await;
-    assert_eq!(race(&world, "tokyo").await, 1, "a failure that is no refusal lets one more go");
-    let tokens_alone = Ask { holder: None, ..by(0, "tokyo") };
-    assert_eq!(world.store.acquire(&tokens_alone).await.lanes[0].granted, 1, "the care concerns those who run jobs");
+    assert_eq!(
+        race(&world, "tokyo").await,
+        1,
+        "a failure that is no refusal lets one more go"
+    );
+    let tokens_alone = Ask {
+        holder: None,
+        ..by(0, "tokyo")
+    };
+    assert_eq!(
+        world.store.acquire(&tokens_alone).await.lanes[0].granted,
+        1,
+        "the care concerns those who run jobs"
+    );
 }
 
 async fn what_is_known_of_keys_can_be_looked_at(world: World) {
     world.knobs("sms:accounts", &[("rps", "-1"), ("key_rps", "10")]);
     assert_eq!(looked(&world, "tokyo").await, KeyState::default());
     let until_ms = block(&world, "tokyo", BLOCK).await;
-    let blocked = KeyState { paused_until_ms: Some(until_ms), why: "429".into(), refused: 1.0, ..KeyState::default() };
+    let blocked = KeyState {
+        paused_until_ms: Some(until_ms),
+        why: "429".into(),
+        refused: 1.0,
+        ..KeyState::default()
+    };
     assert_eq!(looked(&world, "tokyo").await, blocked);
     world.pass(BLOCK);
-    assert_eq!(looked(&world, "tokyo").await, KeyState { probing: true, refused: 1.0, ..KeyState::default() });
+    assert_eq!(
+        looked(&world, "tokyo").await,
+        KeyState {
+            probing: true,
+            refused: 1.0,
+            ..KeyState::default()
+        }
+    );
     race(&world, "tokyo").await;
-    assert!(looked(&world, "tokyo").await.probing, "while its answer is awaited");
+    assert!(
+        looked(&world, "tokyo").await.probing,
+        "while its answer is awaited"
+    );
     ended(&world, "tokyo", 1, 0).await;
-    assert_eq!(looked(&world, "tokyo").await, KeyState { refused: 1.0, ..KeyState::default() });
+    assert_eq!(
+        looked(&world, "tokyo").await,
+        KeyState {
+            refused: 1.0,
+            ..KeyState::default()
+        }
+    );
 
     let learns = Refused {
         key: "paris",
@@ -320,18 +554,54 @@ async fn what_is_known_of_keys_can_be_looked_at(world: World) {
         jitter: 0.0,
         why: "429",
     };
-    world.store.refused(&name("sms:accounts"), &learns).await.unwrap();
+    world
+        .store
+        .refused(&name("sms:accounts"), &learns)
+        .await
+        .unwrap();
     world.pass(BLOCK);
     let paris = looked(&world, "paris").await;
     assert_eq!((paris.settled_rps, paris.probing), (Some(10.0), true));
-    assert!(paris.learned_rps.is_some_and(|rps| (6.9..=7.1).contains(&rps)), "{paris:?}");
+    assert!(
+        paris
+            .learned_rps
+            .is_some_and(|rps| (6.9..=7.1).contains(&rps)),
+        "{paris:?}"
+    );
 
     // More than fit into one call, in their order.
-    let keys: Vec<String> = (0..600).map(|i| if i == 400 { "paris".to_owned() } else { format!("k{i}") }).collect();
-    let states = world.store.look(&name("sms:accounts"), &keys).await.unwrap();
+    let keys: Vec<String> = (0..600)
+        .map(|i| {
+            if i == 400 {
+                "paris".to_owned()
+            } else {
+                format!("k{i}")
+            }
+        })
+        .collect();
+    let states = world
+        .store
+        .look(&name("sms:accounts"), &keys)
+        .await
+        .unwrap();
     assert_eq!((states.len(), &states[400]), (600, &paris));
-    assert!(states.iter().enumerate().all(|(i, state)| i == 400 || *state == KeyState::default()));
-    assert_eq!(world.store.look(&name("nobody"), &keys[..1]).await.unwrap(), [KeyState::default()]);
+    assert!(
+        states
+            .iter()
+            .enumerate()
+            .all(|(i, state)| i == 400 || *state == KeyState::default())
+    );
+    assert_eq!(
+        world.store.look(&name("nobody"), &keys[..1]).await.unwrap(),
+        [KeyState::default()]
+    );
     world.write("sms:accounts", "on_429", "active-naive");
-    assert_eq!(looked(&world, "paris").await, KeyState { refused: 1.0, ..KeyState::default() }, "only what is heeded");
+    assert_eq!(
+        looked(&world, "paris").await,
+        KeyState {
+            refused: 1.0,
+            ..KeyState::default()
+        },
+        "only what is heeded"
+    );
 }

@@ -26,7 +26,10 @@ const WINDOW: Duration = Duration::from_millis(400);
 /// Tokens that the bucket holds at most.
 const DEPTH: f64 = 240.0;
 
-const HABIT: Habit = Habit { want: 8, rest: Duration::from_millis(3) };
+const HABIT: Habit = Habit {
+    want: 8,
+    rest: Duration::from_millis(3),
+};
 
 /// How long Redis answers before, is lost, and answers again.
 const LOST: Duration = Duration::from_millis(2000);
@@ -55,9 +58,23 @@ struct Run {
 }
 
 async fn set(store: &RedisStore, word: &str) {
-    let knobs = [("rps", "600"), ("burst", "1"), ("window", "0.4"), ("on_store_loss", word)];
-    let fields: BTreeMap<_, _> = knobs.iter().map(|(field, text)| ((*field).to_owned(), Some((*text).to_owned()))).collect();
-    let change = Change { fields, by: "test".into(), why: "test".into(), create: true, ..Change::default() };
+    let knobs = [
+        ("rps", "600"),
+        ("burst", "1"),
+        ("window", "0.4"),
+        ("on_store_loss", word),
+    ];
+    let fields: BTreeMap<_, _> = knobs
+        .iter()
+        .map(|(field, text)| ((*field).to_owned(), Some((*text).to_owned())))
+        .collect();
+    let change = Change {
+        fields,
+        by: "test".into(),
+        why: "test".into(),
+        create: true,
+        ..Change::default()
+    };
     let deadline = Instant::now() + Duration::from_secs(30);
     while store.set(&throttle(), &change).await.is_err() {
         assert!(Instant::now() < deadline, "redis was not there within 30 s");
@@ -71,20 +88,36 @@ fn throttle() -> Name {
 
 async fn run(word: &str, loss: Loss) -> Run {
     let mut server = Server::start();
-    let stores: Vec<_> = (0..WORKERS).map(|_| Arc::new(RedisStore::connect(&server.url(), "").unwrap())).collect();
-    stores.iter().for_each(|store| store.set_workers(WORKERS as u32));
+    let stores: Vec<_> = (0..WORKERS)
+        .map(|_| Arc::new(RedisStore::connect(&server.url(), "").unwrap()))
+        .collect();
+    stores
+        .iter()
+        .for_each(|store| store.set_workers(WORKERS as u32));
     set(&stores[0], word).await;
     let timeline = Timeline::new(Instant::now());
-    let (stop, control) = (Arc::new(AtomicBool::new(false)), Arc::new(Control::default()));
+    let (stop, control) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(Control::default()),
+    );
     let mut tasks = JoinSet::new();
     tasks.spawn(control.clone().watch(stop.clone()));
     for client in 0..CLIENTS {
         let store = stores[client % WORKERS].clone();
-        tasks.spawn(timeline.clone().call(client, store, throttle(), HABIT, stop.clone()));
+        tasks.spawn(
+            timeline
+                .clone()
+                .call(client, store, throttle(), HABIT, stop.clone()),
+        );
     }
     tokio::time::sleep(BEFORE).await;
     // Each store has seen the word: a worker that never asked grants nothing, whatever the word is.
-    let has_seen = |client| timeline.entries().iter().any(|entry| entry.client % WORKERS == client && entry.is_stored);
+    let has_seen = |client| {
+        timeline
+            .entries()
+            .iter()
+            .any(|entry| entry.client % WORKERS == client && entry.is_stored)
+    };
     while !(0..WORKERS).all(has_seen) {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -108,8 +141,15 @@ async fn run(word: &str, loss: Loss) -> Run {
     }
     let returned = timeline.now();
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !timeline.within(returned, Duration::MAX).iter().any(|entry| entry.is_stored && entry.granted > 0) {
-        assert!(Instant::now() < deadline, "nothing flowed within 30 s of the return");
+    while !timeline
+        .within(returned, Duration::MAX)
+        .iter()
+        .any(|entry| entry.is_stored && entry.granted > 0)
+    {
+        assert!(
+            Instant::now() < deadline,
+            "nothing flowed within 30 s of the return"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     tokio::time::sleep(AFTER).await;
@@ -131,8 +171,20 @@ async fn run(word: &str, loss: Loss) -> Run {
         Loss::Hung => ("hangs", "goes on"),
     };
     let events = [(lost, how), (returning, back)];
-    println!("{}", timeline.table(&format!("on_store_loss {word}, Redis {how}"), &events));
-    Run { timeline, control, lost, returning, there, returned, ended, used }
+    println!(
+        "{}",
+        timeline.table(&format!("on_store_loss {word}, Redis {how}"), &events)
+    );
+    Run {
+        timeline,
+        control,
+        lost,
+        returning,
+        there,
+        returned,
+        ended,
+        used,
+    }
 }
 
 impl Run {
@@ -144,32 +196,60 @@ impl Run {
     /// What every word keeps to.
     fn keeps_the_law(&self) {
         let longest = self.timeline.longest();
-        assert!(longest <= self.control.allows(BOUND), "a call took {longest:?}");
+        assert!(
+            longest <= self.control.allows(BOUND),
+            "a call took {longest:?}"
+        );
         for (from, to) in [(Duration::ZERO, self.lost), (self.returned, self.ended)] {
             let beyond = self.timeline.beyond(RPS, from, to);
-            assert!(beyond <= DEPTH + 2.0, "{beyond} beyond the line from {from:?} to {to:?}");
+            assert!(
+                beyond <= DEPTH + 2.0,
+                "{beyond} beyond the line from {from:?} to {to:?}"
+            );
         }
         let meanwhile = self.meanwhile();
         assert!(meanwhile.len() > CLIENTS, "clients go on");
-        assert!(meanwhile.iter().all(|entry| !entry.is_stored), "answered by a store that is lost");
+        assert!(
+            meanwhile.iter().all(|entry| !entry.is_stored),
+            "answered by a store that is lost"
+        );
     }
 
     /// A hung Redis costs those the bound who were asking it, and then nobody.
     fn waits_once(&self) {
-        let waited = self.meanwhile().iter().filter(|entry| entry.end - entry.begin >= BOUND).count();
+        let waited = self
+            .meanwhile()
+            .iter()
+            .filter(|entry| entry.end - entry.begin >= BOUND)
+            .count();
         let allowed = CLIENTS * (2 + self.control.stalls());
-        assert!(waited <= allowed, "{waited} calls waited; {allowed} were under way or may have been held up by the machine");
+        assert!(
+            waited <= allowed,
+            "{waited} calls waited; {allowed} were under way or may have been held up by the machine"
+        );
     }
 
     /// Calls that were given up are carried out when a hung Redis goes on. What they charge nobody uses, and it is no more than
     /// what they asked for.
     fn charges_no_more_than_calls_under_way(&self) {
         let entries = self.timeline.entries();
-        let granted: u32 = entries.iter().filter(|entry| entry.is_stored).map(|entry| entry.granted).sum();
-        let given_up = entries.iter().filter(|entry| !entry.is_stored && entry.end - entry.begin >= BOUND).count();
+        let granted: u32 = entries
+            .iter()
+            .filter(|entry| entry.is_stored)
+            .map(|entry| entry.granted)
+            .sum();
+        let given_up = entries
+            .iter()
+            .filter(|entry| !entry.is_stored && entry.end - entry.begin >= BOUND)
+            .count();
         let unused = self.used - f64::from(granted);
-        println!("charged and used by nobody: {unused} tokens of {given_up} calls that were given up\n");
-        assert!((0.0..=f64::from(HABIT.want) * given_up as f64).contains(&unused), "{unused} of {given_up} calls");
+        println!(
+            "charged and used by nobody: {unused} tokens of {given_up} calls that were given up\n"
+        );
+        assert!(
+            (0.0..=f64::from(HABIT.want) * given_up as f64).contains(&unused),
+            "{unused} of {given_up} calls"
+        );
     }
 
     /// What is true of each way to be lost, when Redis is back.
@@ -186,13 +266,23 @@ impl Run {
     /// A Redis that comes back empty begins with one token and not with a bucket.
     fn begins_with_one_token(&self) {
         let first = self.timeline.within(self.there, self.ended);
-        let first = first.iter().filter(|entry| entry.is_stored && entry.granted > 0);
+        let first = first
+            .iter()
+            .filter(|entry| entry.is_stored && entry.granted > 0);
         let mut ends: Vec<Duration> = first.clone().map(|entry| entry.end).collect();
         ends.sort();
         for end in ends {
-            let granted: u32 = first.clone().filter(|entry| entry.end <= end).map(|entry| entry.granted).sum();
+            let granted: u32 = first
+                .clone()
+                .filter(|entry| entry.end <= end)
+                .map(|entry| entry.granted)
+                .sum();
             let line = 2.0 + RPS * (end - self.there).as_secs_f64();
-            assert!(f64::from(granted) <= line, "{granted} granted {:?} after the return", end - self.there);
+            assert!(
+                f64::from(granted) <= line,
+                "{granted} granted {:?} after the return",
+                end - self.there
+            );
         }
     }
 }
@@ -202,7 +292,10 @@ async fn closed_grants_nothing_while_redis_is_lost() {
     for loss in [Loss::Killed, Loss::Hung] {
         let run = run("closed", loss).await;
         run.keeps_the_law();
-        assert!(run.meanwhile().iter().all(|entry| entry.granted == 0), "closed grants nothing");
+        assert!(
+            run.meanwhile().iter().all(|entry| entry.granted == 0),
+            "closed grants nothing"
+        );
         run.goes_on_after(loss);
     }
 }
@@ -212,7 +305,12 @@ async fn open_grants_all_while_redis_is_lost() {
     for loss in [Loss::Killed, Loss::Hung] {
         let run = run("open", loss).await;
         run.keeps_the_law();
-        assert!(run.meanwhile().iter().all(|entry| entry.granted == HABIT.want), "open grants all");
+        assert!(
+            run.meanwhile()
+                .iter()
+                .all(|entry| entry.granted == HABIT.want),
+            "open grants all"
+        );
         run.goes_on_after(loss);
     }
 }
@@ -223,15 +321,31 @@ async fn local_grants_each_worker_its_share_and_half_of_it_with_each_window() {
         let run = run("local", loss).await;
         run.keeps_the_law();
         for worker in 0..WORKERS {
-            let own: Vec<Entry> = run.meanwhile().into_iter().filter(|entry| entry.client % WORKERS == worker).collect();
-            let begun = own.iter().map(|entry| entry.begin).min().expect("clients go on");
+            let own: Vec<Entry> = run
+                .meanwhile()
+                .into_iter()
+                .filter(|entry| entry.client % WORKERS == worker)
+                .collect();
+            let begun = own
+                .iter()
+                .map(|entry| entry.begin)
+                .min()
+                .expect("clients go on");
             let share = RPS / WORKERS as f64;
             let mut ends: Vec<Duration> = own.iter().map(|entry| entry.end).collect();
             ends.sort();
             for end in ends {
-                let granted: u32 = own.iter().filter(|entry| entry.end <= end).map(|entry| entry.granted).sum();
+                let granted: u32 = own
+                    .iter()
+                    .filter(|entry| entry.end <= end)
+                    .map(|entry| entry.granted)
+                    .sum();
                 let most = halving(share, end.saturating_sub(begun));
-                assert!(f64::from(granted) <= most + 3.0, "worker {worker}: {granted} of {most} after {:?}", end - begun);
+                assert!(
+                    f64::from(granted) <= most + 3.0,
+                    "worker {worker}: {granted} of {most} after {:?}",
+                    end - begun
+                );
             }
             let all: u32 = own.iter().map(|entry| entry.granted).sum();
             assert!(all > 0, "worker {worker} works on");

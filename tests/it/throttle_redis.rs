@@ -16,8 +16,14 @@ impl Server {
     /// Starts one and waits until it listens.
     pub fn start() -> Self {
         // A short path: a socket's may not be longer than about 100 bytes.
-        let dir = tempfile::Builder::new().prefix("fb").tempdir_in("/tmp").expect("a directory in /tmp");
-        let server = Self { child: spawn(&dir.path().join("s")), dir };
+        let dir = tempfile::Builder::new()
+            .prefix("fb")
+            .tempdir_in("/tmp")
+            .expect("a directory in /tmp");
+        let server = Self {
+            child: spawn(&dir.path().join("s")),
+            dir,
+        };
         server.wait();
         server
     }
@@ -59,7 +65,10 @@ impl Server {
     fn wait(&self) {
         let deadline = Instant::now() + Duration::from_secs(10);
         while std::os::unix::net::UnixStream::connect(self.socket()).is_err() {
-            assert!(Instant::now() < deadline, "redis-server did not listen within 10 s");
+            assert!(
+                Instant::now() < deadline,
+                "redis-server did not listen within 10 s"
+            );
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -75,8 +84,16 @@ impl Drop for Server {
 pub fn freeze(child: &Child) {
     let pid = Pid::from_child(child);
     kill_process(pid, Signal::STOP).expect("stop redis-server");
-    let is_still = waitid(WaitId::Pid(pid), WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT);
-    assert!(is_still.expect("waiting for redis-server").is_some_and(|status| status.stopped()), "redis-server ended");
+    let is_still = waitid(
+        WaitId::Pid(pid),
+        WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT,
+    );
+    assert!(
+        is_still
+            .expect("waiting for redis-server")
+            .is_some_and(|status| status.stopped()),
+        "redis-server ended"
+    );
 }
 
 /// Lets a process of ours go on.
@@ -86,7 +103,15 @@ pub fn thaw(child: &Child) {
 
 fn spawn(socket: &std::path::Path) -> Child {
     Command::new("redis-server")
-        .args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"])
+        .args([
+            "--port",
+            "0",
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+            "--unixsocket",
+        ])
         .arg(socket)
         .arg("--dir")
         .arg(socket.parent().expect("a directory"))

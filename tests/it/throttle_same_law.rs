@@ -63,7 +63,11 @@ struct Held(usize, u64, u32);
 
 impl Held {
     fn holder(&self) -> Holder {
-        Holder { id: HOLDERS[self.0].to_owned(), ttl: std::time::Duration::from_millis(self.1), held: self.2 }
+        Holder {
+            id: HOLDERS[self.0].to_owned(),
+            ttl: std::time::Duration::from_millis(self.1),
+            held: self.2,
+        }
     }
 }
 
@@ -167,18 +171,43 @@ fn capacity() -> impl Strategy<Value = Option<f64>> {
 fn op() -> impl Strategy<Value = Op> {
     let throttle = || 0..THROTTLES.len();
     let want = prop_oneof![0..200_u32, 1..3_u32, Just(1)];
-    let cost = prop_oneof![Just(1.0), Just(0.1), 0.001..1000.0_f64, (3.0..9.0_f64).prop_map(|e| 10.0_f64.powf(e))];
-    let lane = (0..KEYS.len(), want, cost, 0..4_u32).prop_map(|(key, want, cost, held)| Lane { key, want, cost, held });
+    let cost = prop_oneof![
+        Just(1.0),
+        Just(0.1),
+        0.001..1000.0_f64,
+        (3.0..9.0_f64).prop_map(|e| 10.0_f64.powf(e))
+    ];
+    let lane = (0..KEYS.len(), want, cost, 0..4_u32).prop_map(|(key, want, cost, held)| Lane {
+        key,
+        want,
+        cost,
+        held,
+    });
     let lanes = (prop::collection::vec(lane, 1..5), 1..11_usize).prop_map(|(lanes, repeat)| {
         // Also some that are alike and follow each other; never more than Redis is asked for in one call.
-        lanes.into_iter().flat_map(|lane| vec![lane; if repeat > 7 { repeat } else { 1 }]).collect::<Vec<_>>()
+        lanes
+            .into_iter()
+            .flat_map(|lane| vec![lane; if repeat > 7 { repeat } else { 1 }])
+            .collect::<Vec<_>>()
     });
-    let held = || (0..HOLDERS.len(), 1..100_000_u64, 0..12_u32).prop_map(|(who, ttl_ms, held)| Held(who, ttl_ms, held));
-    let scope = prop_oneof![4 => Just(Scope::Key), 1 => Just(Scope::Account), 1 => Just(Scope::Throttle)];
-    let left = prop_oneof![1 => 0.0..100.0_f64, 2 => (0..60_u32).prop_map(f64::from), 1 => Just(0.0)];
+    let held = || {
+        (0..HOLDERS.len(), 1..100_000_u64, 0..12_u32)
+            .prop_map(|(who, ttl_ms, held)| Held(who, ttl_ms, held))
+    };
+    let scope =
+        prop_oneof![4 => Just(Scope::Key), 1 => Just(Scope::Account), 1 => Just(Scope::Throttle)];
+    let left =
+        prop_oneof![1 => 0.0..100.0_f64, 2 => (0..60_u32).prop_map(f64::from), 1 => Just(0.0)];
     let reset_ms = prop_oneof![2 => 0..20_000_u64, 4 => (0..4_u64).prop_map(|s| 1000 * s), 1 => (0..90_u64).prop_map(|s| 1000 * s), 1 => any::<u64>()];
     let quota = prop::option::weighted(0.3, (left, reset_ms));
-    let ended = (0..KEYS.len(), 0..30_u32, 0.0..100.0_f64, 0..4_u32, quota, any::<bool>());
+    let ended = (
+        0..KEYS.len(),
+        0..30_u32,
+        0.0..100.0_f64,
+        0..4_u32,
+        quota,
+        any::<bool>(),
+    );
     let pass = prop_oneof![8 => 0..2_000_000_i64, 3 => 0..100_000_000_i64, 1 => -4_000_000_000..4_000_000_000_i64];
     prop_oneof![
         5 => pass.prop_map(Op::Pass),
@@ -218,17 +247,37 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             world.remove(THROTTLES[*t], FIELDS[*f]);
             String::new()
         }
-        Op::Ask { throttle, lanes, holder, peek } => {
+        Op::Ask {
+            throttle,
+            lanes,
+            holder,
+            peek,
+        } => {
             let mut request = ask(THROTTLES[*throttle], &[]);
-            let lane =
-                |lane: &Lane| LaneAsk { key: KEYS[lane.key].to_owned(), want: lane.want, cost: lane.cost, held: lane.held };
+            let lane = |lane: &Lane| LaneAsk {
+                key: KEYS[lane.key].to_owned(),
+                want: lane.want,
+                cost: lane.cost,
+                held: lane.held,
+            };
             request.lanes = lanes.iter().map(lane).collect();
             request.holder = holder.as_ref().map(Held::holder);
-            let mut answer = if *peek { world.store.peek(&request).await } else { world.store.acquire(&request).await };
+            let mut answer = if *peek {
+                world.store.peek(&request).await
+            } else {
+                world.store.acquire(&request).await
+            };
             // Redis does not look where nothing flows, and remembers longer that there were pauses: it may say no for yes.
             answer.levels_decide = false;
             if !*peek {
-                *last = Some((*throttle, lanes.iter().cloned().zip(answer.lanes.iter().cloned()).collect()));
+                *last = Some((
+                    *throttle,
+                    lanes
+                        .iter()
+                        .cloned()
+                        .zip(answer.lanes.iter().cloned())
+                        .collect(),
+                ));
             }
             format!("{answer:?}")
         }
@@ -236,25 +285,68 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             None => String::new(),
             Some((throttle, grants)) => {
                 let one = |((lane, grant), units): (&'_ (Lane, Grant), &u32)| {
-                    (KEYS[lane.key], grant.clone(), (*units).min(grant.granted), lane.cost)
+                    (
+                        KEYS[lane.key],
+                        grant.clone(),
+                        (*units).min(grant.granted),
+                        lane.cost,
+                    )
                 };
                 let grants: Vec<_> = grants.iter().zip(units).map(one).collect();
-                let refunds: Vec<Refund<'_>> =
-                    grants.iter().map(|(key, grant, units, cost)| Refund { key, grant, units: *units, cost: *cost }).collect();
-                format!("{:?}", world.store.refund_many(&name(THROTTLES[*throttle]), &refunds).await)
+                let refunds: Vec<Refund<'_>> = grants
+                    .iter()
+                    .map(|(key, grant, units, cost)| Refund {
+                        key,
+                        grant,
+                        units: *units,
+                        cost: *cost,
+                    })
+                    .collect();
+                format!(
+                    "{:?}",
+                    world
+                        .store
+                        .refund_many(&name(THROTTLES[*throttle]), &refunds)
+                        .await
+                )
             }
         },
         Op::Settle(t, tokens) => {
-            let tokens: Vec<(&str, f64)> = tokens.iter().map(|(key, tokens)| (KEYS[*key], *tokens)).collect();
-            format!("{:?}", world.store.settle_many(&name(THROTTLES[*t]), &tokens).await)
+            let tokens: Vec<(&str, f64)> = tokens
+                .iter()
+                .map(|(key, tokens)| (KEYS[*key], *tokens))
+                .collect();
+            format!(
+                "{:?}",
+                world.store.settle_many(&name(THROTTLES[*t]), &tokens).await
+            )
         }
-        Op::Hold { throttle, holder, lanes } => {
-            let lanes: Vec<(String, u32)> = lanes.iter().map(|(key, held)| (KEYS[*key].to_owned(), *held)).collect();
-            format!("{:?}", world.store.hold(&name(THROTTLES[*throttle]), &holder.holder(), &lanes).await)
+        Op::Hold {
+            throttle,
+            holder,
+            lanes,
+        } => {
+            let lanes: Vec<(String, u32)> = lanes
+                .iter()
+                .map(|(key, held)| (KEYS[*key].to_owned(), *held))
+                .collect();
+            format!(
+                "{:?}",
+                world
+                    .store
+                    .hold(&name(THROTTLES[*throttle]), &holder.holder(), &lanes)
+                    .await
+            )
         }
         Op::Pause(t, k, ms) => {
             let delay = std::time::Duration::from_millis(*ms);
-            format!("{:?}", world.store.pause_key(&name(THROTTLES[*t]), KEYS[*k], delay, "why | not").await)
+            format!(
+                "{:?}",
+                world
+                    .store
+                    .pause_key(&name(THROTTLES[*t]), KEYS[*k], delay, "why | not")
+                    .await
+            )
         }
         Op::Refused(t, k, scope, ms, jitter, is_hearsay) => {
             let delay = ms.map(std::time::Duration::from_millis);
@@ -267,10 +359,16 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 jitter: *jitter,
                 why: "429 | slow\ndown",
             };
-            format!("{:?}", world.store.refused(&name(THROTTLES[*t]), &refused).await)
+            format!(
+                "{:?}",
+                world.store.refused(&name(THROTTLES[*t]), &refused).await
+            )
         }
         Op::Ended(t, ended) => {
-            let quota = |(remaining, ms): (f64, u64)| Quota { remaining, reset: std::time::Duration::from_millis(ms) };
+            let quota = |(remaining, ms): (f64, u64)| Quota {
+                remaining,
+                reset: std::time::Duration::from_millis(ms),
+            };
             let one = |(key, succeeded, tokens, failed, told, is_hearsay): &End| Ended {
                 key: KEYS[*key],
                 succeeded: *succeeded,
@@ -280,17 +378,36 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 is_hearsay: *is_hearsay,
             };
             let ended: Vec<Ended<'_>> = ended.iter().map(one).collect();
-            format!("{:?}", world.store.ended(&name(THROTTLES[*t]), &ended).await)
+            format!(
+                "{:?}",
+                world.store.ended(&name(THROTTLES[*t]), &ended).await
+            )
         }
-        Op::Resume(t, k) => format!("{:?}", world.store.resume_key(&name(THROTTLES[*t]), KEYS[*k]).await),
+        Op::Resume(t, k) => format!(
+            "{:?}",
+            world.store.resume_key(&name(THROTTLES[*t]), KEYS[*k]).await
+        ),
         Op::Capacity(t, capacity, why) => {
-            format!("{:?}", world.store.set_capacity(&name(THROTTLES[*t]), *capacity, why).await)
+            format!(
+                "{:?}",
+                world
+                    .store
+                    .set_capacity(&name(THROTTLES[*t]), *capacity, why)
+                    .await
+            )
         }
         Op::Look(t) => {
             let keys = KEYS.map(str::to_owned);
             format!("{:?}", world.store.look(&name(THROTTLES[*t]), &keys).await)
         }
-        Op::Set { throttle, field, text, if_seq, term, absent_only } => {
+        Op::Set {
+            throttle,
+            field,
+            text,
+            if_seq,
+            term,
+            absent_only,
+        } => {
             let change = Change {
                 fields: fields(&[(FIELDS[*field], text)]),
                 if_seq: *if_seq,
@@ -299,53 +416,100 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 absent_only: *absent_only,
                 ..Change::default()
             };
-            format!("{:?}", world.store.set(&name(THROTTLES[*throttle]), &change).await)
+            format!(
+                "{:?}",
+                world.store.set(&name(THROTTLES[*throttle]), &change).await
+            )
         }
     }
 }
 
 /// A number from the environment, so that anyone can try more cases, or those of another seed, than every run does.
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} must be a whole number")))
+    std::env::var(name).map_or(default, |text| {
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} must be a whole number"))
+    })
 }
 
 #[test]
 fn memory_and_redis_obey_the_same_law() {
-    let (cases, seed) = (setting("FLYBALL_LAW_CASES", 192), setting("FLYBALL_LAW_SEED", 1788));
+    let (cases, seed) = (
+        setting("FLYBALL_LAW_CASES", 192),
+        setting("FLYBALL_LAW_SEED", 1788),
+    );
     println!("{cases} traces from seed {seed}");
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
     let server = Server::start();
     let (url, mut number) = (server.url(), 0);
-    let config = Config { cases: cases as u32, failure_persistence: None, max_shrink_iters: 2000, ..Config::default() };
+    let config = Config {
+        cases: cases as u32,
+        failure_persistence: None,
+        max_shrink_iters: 2000,
+        ..Config::default()
+    };
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
-    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
+    let mut runner =
+        TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &bytes));
 
     let case = prop::collection::vec(op(), 1..60);
     let number = std::cell::RefCell::new(&mut number);
     let result = runner.run(&case, |ops| {
         runtime.block_on(async {
             **number.borrow_mut() += 1;
-            let (memory, redis) = (World::memory(), World::redis_at(&url, &format!("{}:", number.borrow())));
+            let (memory, redis) = (
+                World::memory(),
+                World::redis_at(&url, &format!("{}:", number.borrow())),
+            );
             for world in [&memory, &redis] {
                 world.knobs("root", &[("rps", "20")]);
                 world.knobs("mid", &[("rps", "10"), ("parent", "root")]);
-                world
-                    .knobs("leaf", &[("rps", "30"), ("key_rps", if ops.len() % 2 == 0 { "5" } else { "-1" }), ("parent", "mid")]);
+                world.knobs(
+                    "leaf",
+                    &[
+                        ("rps", "30"),
+                        ("key_rps", if ops.len() % 2 == 0 { "5" } else { "-1" }),
+                        ("parent", "mid"),
+                    ],
+                );
                 if ops.len() % 3 == 0 {
                     world.knobs("mid", &[("concurrency", "20")]);
-                    world.knobs("leaf", &[("concurrency", "15"), ("key_concurrency", "6"), ("rps", "-1")]);
+                    world.knobs(
+                        "leaf",
+                        &[
+                            ("concurrency", "15"),
+                            ("key_concurrency", "6"),
+                            ("rps", "-1"),
+                        ],
+                    );
                 }
             }
             let (mut last_memory, mut last_redis) = (None, None);
             for (step, op) in ops.iter().enumerate() {
                 let expected = seen(&memory, op, &mut last_memory).await;
                 let found = seen(&redis, op, &mut last_redis).await;
-                prop_assert_eq!(&found, &expected, "redis against memory at step {}: {:?}", step, op);
+                prop_assert_eq!(
+                    &found,
+                    &expected,
+                    "redis against memory at step {}: {:?}",
+                    step,
+                    op
+                );
                 for throttle in THROTTLES {
                     let expected = memory.store.status(&name(throttle)).await;
                     let found = redis.store.status(&name(throttle)).await;
-                    prop_assert_eq!(format!("{found:?}"), format!("{expected:?}"), "status of {} after step {}", throttle, step);
+                    prop_assert_eq!(
+                        format!("{found:?}"),
+                        format!("{expected:?}"),
+                        "status of {} after step {}",
+                        throttle,
+                        step
+                    );
                 }
             }
             Ok(())

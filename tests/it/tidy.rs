@@ -14,17 +14,53 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("jobs", &["control", "postgres", "throttle"]),
     ("cron", &["jobs", "postgres", "service"]),
     ("testing", &["jobs", "postgres", "throttle"]),
-    ("governor", &["control", "postgres", "service", "signals", "throttle"]),
+    (
+        "governor",
+        &["control", "postgres", "service", "signals", "throttle"],
+    ),
     ("simulate", &["control", "governor"]),
     ("runner", &["control", "jobs", "service", "throttle"]),
     ("outbound", &["control", "jobs"]),
-    ("reindex", &["control", "jobs", "outbound", "postgres", "throttle"]),
+    (
+        "reindex",
+        &["control", "jobs", "outbound", "postgres", "throttle"],
+    ),
     ("fakes", &[]),
-    ("providers", &["control", "jobs", "outbound", "postgres", "service", "throttle"]),
-    ("notify", &["control", "jobs", "outbound", "postgres", "providers", "service", "throttle"]),
+    (
+        "providers",
+        &[
+            "control", "jobs", "outbound", "postgres", "service", "throttle",
+        ],
+    ),
+    (
+        "notify",
+        &[
+            "control",
+            "jobs",
+            "outbound",
+            "postgres",
+            "providers",
+            "service",
+            "throttle",
+        ],
+    ),
     ("calibrate", &["control", "governor", "signals", "throttle"]),
     ("replay", &["control", "governor", "signals"]),
-    ("api", &["control", "cron", "governor", "jobs", "notify", "postgres", "providers", "service", "signals", "throttle"]),
+    (
+        "api",
+        &[
+            "control",
+            "cron",
+            "governor",
+            "jobs",
+            "notify",
+            "postgres",
+            "providers",
+            "service",
+            "signals",
+            "throttle",
+        ],
+    ),
     ("config", &["postgres", "providers", "reindex", "throttle"]),
     (
         "app",
@@ -254,7 +290,10 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("rust_embed::", &["api/"]),
     ("plotters::", &["demo/", "plot"]),
     ("minijinja::", &["outbound/template"]),
-    ("hyper_util::", &["outbound/hyper", "providers/apns", "fakes/", "api/serve"]),
+    (
+        "hyper_util::",
+        &["outbound/hyper", "providers/apns", "fakes/", "api/serve"],
+    ),
     ("lettre::", &["providers/smtp"]),
     ("aws_sigv4::", &["providers/ses"]),
     ("clap::", &["cli/", "demo/"]),
@@ -275,12 +314,25 @@ fn sources() -> Vec<Source> {
     files
         .into_iter()
         .map(|file| {
-            let path = file.strip_prefix(&root).unwrap().to_string_lossy().replace('\\', "/");
-            let room = path.split('/').next().unwrap().trim_end_matches(".rs").to_owned();
+            let path = file
+                .strip_prefix(&root)
+                .unwrap()
+                .to_string_lossy()
+                .replace('\\', "/");
+            let room = path
+                .split('/')
+                .next()
+                .unwrap()
+                .trim_end_matches(".rs")
+                .to_owned();
             let text = std::fs::read_to_string(&file).unwrap();
             let before_tests = text.split("#[cfg(test)]").next().unwrap();
             let is_code = |line: &&str| !line.trim_start().starts_with("//");
-            let code = before_tests.lines().filter(is_code).collect::<Vec<_>>().join("\n");
+            let code = before_tests
+                .lines()
+                .filter(is_code)
+                .collect::<Vec<_>>()
+                .join("\n");
             Source { path, room, code }
         })
         .filter(|source| !source.path.ends_with("_tests.rs"))
@@ -312,9 +364,18 @@ fn rooms_named(code: &str) -> BTreeSet<String> {
         let rest = &code[at + "crate::".len()..];
         if let Some(group) = rest.strip_prefix('{') {
             let group = group.split('}').next().unwrap_or_default();
-            rooms.extend(group.split(',').map(|one| one.trim().split("::").next().unwrap().trim().to_owned()));
+            rooms.extend(
+                group
+                    .split(',')
+                    .map(|one| one.trim().split("::").next().unwrap().trim().to_owned()),
+            );
         } else {
-            rooms.insert(rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap().to_owned());
+            rooms.insert(
+                rest.split(|c: char| !c.is_alphanumeric() && c != '_')
+                    .next()
+                    .unwrap()
+                    .to_owned(),
+            );
         }
     }
     rooms.retain(|room| MAY_NAME.iter().any(|(name, _)| name == room));
@@ -326,7 +387,10 @@ fn imports_point_down_only() {
     let allowed: BTreeMap<&str, &[&str]> = MAY_NAME.iter().copied().collect();
     let mut wrong = Vec::new();
     for source in sources() {
-        let may = allowed.get(source.room.as_str()).copied().unwrap_or_default();
+        let may = allowed
+            .get(source.room.as_str())
+            .copied()
+            .unwrap_or_default();
         for room in rooms_named(&source.code) {
             if room != source.room && !may.contains(&room.as_str()) {
                 wrong.push(format!("{} names {room}", source.path));
@@ -340,10 +404,16 @@ fn imports_point_down_only() {
 fn nouns_are_pure() {
     let sources = sources();
     for noun in NOUNS {
-        assert!(sources.iter().any(|source| source.path == *noun), "{noun} is gone; say where its noun lives now");
+        assert!(
+            sources.iter().any(|source| source.path == *noun),
+            "{noun} is gone; say where its noun lives now"
+        );
     }
     let mut wrong = Vec::new();
-    for source in sources.iter().filter(|one| one.room == "control" || NOUNS.contains(&one.path.as_str())) {
+    for source in sources
+        .iter()
+        .filter(|one| one.room == "control" || NOUNS.contains(&one.path.as_str()))
+    {
         let found = IMPURE.iter().filter(|word| source.code.contains(**word));
         wrong.extend(found.map(|word| format!("{} contains {word}", source.path)));
     }
@@ -355,7 +425,9 @@ fn a_technology_appears_in_its_own_files_only() {
     let mut wrong = Vec::new();
     for source in sources() {
         for (library, places) in TECHNOLOGIES {
-            if names(&source.code, library) && !places.iter().any(|place| source.path.contains(place)) {
+            if names(&source.code, library)
+                && !places.iter().any(|place| source.path.contains(place))
+            {
                 wrong.push(format!("{} names {library}", source.path));
             }
         }
@@ -365,7 +437,12 @@ fn a_technology_appears_in_its_own_files_only() {
 
 #[test]
 fn a_door_holds_no_logic() {
-    let doors = sources().into_iter().filter(|source| source.path.ends_with("mod.rs") && source.room != "cli");
-    let wrong: Vec<String> = doors.filter(|door| door.code.contains("fn ")).map(|door| door.path).collect();
+    let doors = sources()
+        .into_iter()
+        .filter(|source| source.path.ends_with("mod.rs") && source.room != "cli");
+    let wrong: Vec<String> = doors
+        .filter(|door| door.code.contains("fn "))
+        .map(|door| door.path)
+        .collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -56,9 +56,15 @@ fn throttle() -> Name {
     Name::new("flow").expect("a name")
 }
 
-#[expect(clippy::disallowed_methods, reason = "the machine's clock is the one that Redis shows here")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the machine's clock is the one that Redis shows here"
+)]
 fn now_us() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_micros() as i64
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a time")
+        .as_micros() as i64
 }
 
 impl Flow {
@@ -76,29 +82,62 @@ impl Flow {
         let governor = house.serve_with(&["--roles", "governor"], &[]);
         governor.says("leads the governor", LONG).await;
         house.target.delay(JOB);
-        let jobs = house.enqueue_as(JOBS, |n| NewJob { throttle: "flow".into(), ..house.call(&format!("flow-{n}")) }).await;
+        let jobs = house
+            .enqueue_as(JOBS, |n| NewJob {
+                throttle: "flow".into(),
+                ..house.call(&format!("flow-{n}"))
+            })
+            .await;
         assert_eq!(jobs.len(), JOBS);
-        let mut processes: Vec<Process> = (0..WORKERS).map(|_| house.serve_with(&["--roles", "runner"], &[])).collect();
+        let mut processes: Vec<Process> = (0..WORKERS)
+            .map(|_| house.serve_with(&["--roles", "runner"], &[]))
+            .collect();
         for worker in &processes {
             worker.works().await;
         }
         processes.push(governor);
-        let store = || RedisStore::connect(&house.redis_url, &house.prefix).expect("a URL").with_bound(Duration::from_secs(10));
-        let (spent_us, stop) = (Arc::new(AtomicI64::new(0)), Arc::new(AtomicBool::new(false)));
-        tokio::spawn(spend(LeasedStore::new(Arc::new(store()), MAX_HORIZON), spent_us.clone(), stop.clone()));
-        Self { store: store(), house, exporter, spent_us, stop, _processes: processes }
+        let store = || {
+            RedisStore::connect(&house.redis_url, &house.prefix)
+                .expect("a URL")
+                .with_bound(Duration::from_secs(10))
+        };
+        let (spent_us, stop) = (
+            Arc::new(AtomicI64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        tokio::spawn(spend(
+            LeasedStore::new(Arc::new(store()), MAX_HORIZON),
+            spent_us.clone(),
+            stop.clone(),
+        ));
+        Self {
+            store: store(),
+            house,
+            exporter,
+            spent_us,
+            stop,
+            _processes: processes,
+        }
     }
 
     async fn status(&self) -> Status {
-        self.store.status(&throttle()).await.expect("Redis").expect("knobs")
+        self.store
+            .status(&throttle())
+            .await
+            .expect("Redis")
+            .expect("knobs")
     }
 
     /// Waits until jobs begin, and leased tokens are spent.
     async fn flows(&self) {
-        let (calls, used, spent) =
-            (self.house.target.calls().len(), self.status().await.used, self.spent_us.load(Ordering::SeqCst));
+        let (calls, used, spent) = (
+            self.house.target.calls().len(),
+            self.status().await.used,
+            self.spent_us.load(Ordering::SeqCst),
+        );
         eventually("tokens are granted", LONG, || async {
-            let more = self.house.target.calls().len() >= calls + 20 && self.status().await.used >= used + 20.0;
+            let more = self.house.target.calls().len() >= calls + 20
+                && self.status().await.used >= used + 20.0;
             (more && self.spent_us.load(Ordering::SeqCst) > spent).then_some(())
         })
         .await;
@@ -106,11 +145,18 @@ impl Flow {
 
     /// Waits until the governor has seen so many samples that the trip level is no longer raised for noise there may be.
     async fn is_known_to_be_quiet(&self) {
-        eventually("the trip level is where the policy has it", LONG, || async {
-            let level = "select (state->'signals'->0->>'trip_x')::float8 from flyball.governor";
-            let level: f64 = sqlx::query_scalar(level).fetch_optional(self.house.pool()).await.ok()??;
-            (level < 2.05).then_some(())
-        })
+        eventually(
+            "the trip level is where the policy has it",
+            LONG,
+            || async {
+                let level = "select (state->'signals'->0->>'trip_x')::float8 from flyball.governor";
+                let level: f64 = sqlx::query_scalar(level)
+                    .fetch_optional(self.house.pool())
+                    .await
+                    .ok()??;
+                (level < 2.05).then_some(())
+            },
+        )
         .await;
     }
 
@@ -132,12 +178,20 @@ impl Flow {
             if stopped_us.is_some() && quiet_us > 2_000_000 {
                 break;
             }
-            assert!(Instant::now() < deadline, "tokens are granted all the time: {status:?}");
+            assert!(
+                Instant::now() < deadline,
+                "tokens are granted all the time: {status:?}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let after = |us: i64| (us - rose_us).max(0) as f64 / 1e6;
-        let begun =
-            self.house.target.calls().iter().map(|(_, at)| at.saturating_duration_since(rose).as_secs_f64()).fold(0.0, f64::max);
+        let begun = self
+            .house
+            .target
+            .calls()
+            .iter()
+            .map(|(_, at)| at.saturating_duration_since(rose).as_secs_f64())
+            .fold(0.0, f64::max);
         Trip {
             stopped: after(stopped_us.expect("it stopped")),
             granted: after(granted_us),
@@ -155,7 +209,14 @@ impl Drop for Flow {
 
 /// Spends a token whenever there is one, five in a hundred milliseconds at most; notes when the last one was.
 async fn spend(store: LeasedStore, spent_us: Arc<AtomicI64>, stop: Arc<AtomicBool>) {
-    let ask = Ask { throttle: throttle(), lanes: vec![LaneAsk { key: "leased".into(), ..LaneAsk::default() }], holder: None };
+    let ask = Ask {
+        throttle: throttle(),
+        lanes: vec![LaneAsk {
+            key: "leased".into(),
+            ..LaneAsk::default()
+        }],
+        holder: None,
+    };
     while !stop.load(Ordering::SeqCst) {
         if store.acquire(&ask).await.lanes[0].granted > 0 {
             spent_us.store(now_us(), Ordering::SeqCst);
@@ -178,18 +239,27 @@ async fn a_load_that_rises_stops_four_workers_which_drain_and_begin_again_when_i
     .await;
     let (calls, used) = (flow.house.target.calls().len(), flow.status().await.used);
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(flow.house.target.calls().len(), calls, "nothing begins while the load is high");
+    assert_eq!(
+        flow.house.target.calls().len(),
+        calls,
+        "nothing begins while the load is high"
+    );
     let status = flow.status().await;
-    assert_eq!((status.raw["rps"].as_str(), status.used <= used), ("0.000", true), "{status:?}");
+    assert_eq!(
+        (status.raw["rps"].as_str(), status.used <= used),
+        ("0.000", true),
+        "{status:?}"
+    );
 
     flow.exporter.show(GONE);
     flow.flows().await;
     let phases = eventually("the breaker closes", LONG, || async {
-        let mut phases: Vec<String> =
-            sqlx::query_scalar("select breaker from flyball.decision where throttle = 'flow' order by id")
-                .fetch_all(flow.house.pool())
-                .await
-                .ok()?;
+        let mut phases: Vec<String> = sqlx::query_scalar(
+            "select breaker from flyball.decision where throttle = 'flow' order by id",
+        )
+        .fetch_all(flow.house.pool())
+        .await
+        .ok()?;
         phases.dedup();
         (phases.len() > 1 && phases.last()? == "closed").then_some(phases)
     })
@@ -203,14 +273,20 @@ async fn a_load_that_rises_stops_four_workers_which_drain_and_begin_again_when_i
     .await
     .expect("the decisions");
     println!("restarted at {restarted:.1} rps, {before:.1} before the trip");
-    assert!(restarted > 0.0 && restarted <= before, "{restarted} of {before}");
+    assert!(
+        restarted > 0.0 && restarted <= before,
+        "{restarted} of {before}"
+    );
 }
 
 /// `make bench-trip`: what many trips take, each with processes of its own.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement; FLYBALL_TRIPS of them (10)"]
 async fn bench_trips() {
-    let trips = std::env::var("FLYBALL_TRIPS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
+    let trips = std::env::var("FLYBALL_TRIPS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(10);
     let mut seen = Vec::new();
     for n in 1..=trips {
         let flow = Flow::new().await;
@@ -224,7 +300,11 @@ async fn bench_trips() {
     let row = |what: &str, of: fn(&Trip) -> f64| {
         let mut times: Vec<f64> = seen.iter().map(of).collect();
         times.sort_by(f64::total_cmp);
-        println!("| {what} | {:.2} s | {:.2} s |", times[times.len() / 2], times[times.len() - 1]);
+        println!(
+            "| {what} | {:.2} s | {:.2} s |",
+            times[times.len() / 2],
+            times[times.len() - 1]
+        );
     };
     println!("| from the rise of the load until | median | worst of {trips} |\n|---|---|---|");
     row("the knob says stop", |trip| trip.stopped);

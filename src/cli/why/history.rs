@@ -15,10 +15,22 @@ const LAST: &str = "REASON";
 /// Prints one line per decision, however wide the terminal is, because rows broken into many lines
 /// cannot be compared.
 pub(super) fn show(decisions: &[Decision]) -> anyhow::Result<()> {
-    let terms: BTreeSet<&str> =
-        decisions.iter().filter_map(|one| one.terms.as_object()).flatten().map(|(name, _)| name.as_str()).collect();
-    let header: Vec<String> = FIRST.iter().chain(&terms).chain([&LAST]).map(|title| (*title).to_owned()).collect();
-    let rows = decisions.iter().map(|one| row(one, &terms)).collect::<Vec<_>>();
+    let terms: BTreeSet<&str> = decisions
+        .iter()
+        .filter_map(|one| one.terms.as_object())
+        .flatten()
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let header: Vec<String> = FIRST
+        .iter()
+        .chain(&terms)
+        .chain([&LAST])
+        .map(|title| (*title).to_owned())
+        .collect();
+    let rows = decisions
+        .iter()
+        .map(|one| row(one, &terms))
+        .collect::<Vec<_>>();
     let mut wide = vec![0; header.len()];
     for line in std::iter::once(&header).chain(&rows) {
         for (width, cell) in wide.iter_mut().zip(line) {
@@ -26,7 +38,11 @@ pub(super) fn show(decisions: &[Decision]) -> anyhow::Result<()> {
         }
     }
     for line in std::iter::once(&header).chain(&rows) {
-        let cells: Vec<String> = line.iter().zip(&wide).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let cells: Vec<String> = line
+            .iter()
+            .zip(&wide)
+            .map(|(cell, width)| format!("{cell:<width$}"))
+            .collect();
         output::line(cells.join("  ").trim_end())?;
     }
     Ok(())
@@ -42,8 +58,14 @@ fn row(one: &Decision, terms: &BTreeSet<&str>) -> Vec<String> {
         word(serde_json::to_value(one.breaker).unwrap_or_default()),
         one.limiting.clone(),
     ];
-    let terms = terms.iter().map(|name| one.terms.get(name).map_or_else(String::new, shown));
-    first.into_iter().chain(terms).chain([one.reason.clone()]).collect()
+    let terms = terms
+        .iter()
+        .map(|name| one.terms.get(name).map_or_else(String::new, shown));
+    first
+        .into_iter()
+        .chain(terms)
+        .chain([one.reason.clone()])
+        .collect()
 }
 
 /// Returns a term as text for people.
@@ -65,7 +87,10 @@ mod tests {
 
     #[test]
     fn every_term_has_its_column_and_a_term_that_is_missing_leaves_it_empty() {
-        let terms = [("e", serde_json::json!(0.5)), ("clamps", serde_json::json!(["slew", "max"]))];
+        let terms = [
+            ("e", serde_json::json!(0.5)),
+            ("clamps", serde_json::json!(["slew", "max"])),
+        ];
         let plan = Plan {
             rps: 3.0,
             limiting: "load".into(),
@@ -75,7 +100,18 @@ mod tests {
         };
         let one = Decision::new("reindex", 1_700_000_000.0, &plan, 0.0, Mode::Shadow);
         let names = BTreeSet::from(["clamps", "e", "x"]);
-        let expected = ["2023-11-14T22:13:20Z", "3", "stopped", "shadow", "closed", "load", "slew,max", "0.5", "", "because"];
+        let expected = [
+            "2023-11-14T22:13:20Z",
+            "3",
+            "stopped",
+            "shadow",
+            "closed",
+            "load",
+            "slew,max",
+            "0.5",
+            "",
+            "because",
+        ];
         assert_eq!(row(&one, &names), expected);
     }
 }

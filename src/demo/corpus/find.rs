@@ -5,7 +5,12 @@ use std::path::{Path, PathBuf};
 use crate::demo::run::Unavailable;
 
 /// The files that hold the entries, with the letter of their part of speech.
-pub const FILES: [(char, &str); 4] = [('n', "data.noun"), ('v', "data.verb"), ('a', "data.adj"), ('r', "data.adv")];
+pub const FILES: [(char, &str); 4] = [
+    ('n', "data.noun"),
+    ('v', "data.verb"),
+    ('a', "data.adj"),
+    ('r', "data.adv"),
+];
 
 /// Returns the directory that holds WordNet's files.
 ///
@@ -17,7 +22,10 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf, Unavailable> {
         return if complete(&dir) {
             Ok(dir)
         } else {
-            Err(Unavailable(format!("{} does not hold WordNet's data.noun, data.verb, data.adj and data.adv", dir.display())))
+            Err(Unavailable(format!(
+                "{} does not hold WordNet's data.noun, data.verb, data.adj and data.adv",
+                dir.display()
+            )))
         };
     }
     places().into_iter().find(complete).ok_or_else(|| {
@@ -31,12 +39,28 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf, Unavailable> {
 fn places() -> Vec<PathBuf> {
     let mut places: Vec<PathBuf> = Vec::new();
     places.extend(std::env::var_os("WNSEARCHDIR").map(PathBuf::from));
-    places.extend(["/usr/share/wordnet", "/usr/share/wordnet-3.0/dict", "/usr/local/WordNet-3.0/dict"].map(PathBuf::from));
     places.extend(
-        ["/opt/homebrew/opt", "/usr/local/opt", "/home/linuxbrew/.linuxbrew/opt"].map(|opt| Path::new(opt).join("wordnet/dict")),
+        [
+            "/usr/share/wordnet",
+            "/usr/share/wordnet-3.0/dict",
+            "/usr/local/WordNet-3.0/dict",
+        ]
+        .map(PathBuf::from),
+    );
+    places.extend(
+        [
+            "/opt/homebrew/opt",
+            "/usr/local/opt",
+            "/home/linuxbrew/.linuxbrew/opt",
+        ]
+        .map(|opt| Path::new(opt).join("wordnet/dict")),
     );
     // Packages unpacked by a user without the right to install them.
-    let below = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let below = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|dir| dir.is_absolute())
+    };
     let cache = below("XDG_CACHE_HOME").or_else(|| below("HOME").map(|home| home.join(".cache")));
     places.extend(cache.map(|dir| dir.join("flyball/apt/root/usr/share/wordnet")));
     places

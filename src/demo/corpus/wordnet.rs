@@ -74,7 +74,12 @@ impl Corpus {
             body.push_str(&self.entries[*relative].text);
         }
         let related = relatives.iter().map(|place| *place as i64 + 1).collect();
-        Document { id: place as i64 + 1, title: entry.title.clone(), body, related }
+        Document {
+            id: place as i64 + 1,
+            title: entry.title.clone(),
+            body,
+            related,
+        }
     }
 
     /// Returns the related entries: breadth first along the pointers, then neighbours in the file.
@@ -86,16 +91,28 @@ impl Corpus {
         let mut queue = VecDeque::from([place]);
         let mut found = Vec::with_capacity(RELATIVES);
         for _ in 0..MAX_FOLLOWED {
-            let Some(next) = queue.pop_front().filter(|_| found.len() < RELATIVES) else { break };
-            for to in self.entries[next].pointers.iter().filter_map(|p| self.places.get(p)) {
+            let Some(next) = queue.pop_front().filter(|_| found.len() < RELATIVES) else {
+                break;
+            };
+            for to in self.entries[next]
+                .pointers
+                .iter()
+                .filter_map(|p| self.places.get(p))
+            {
                 if seen.insert(*to) {
                     queue.push_back(*to);
                     found.push(*to);
                 }
             }
         }
-        let neighbours = (1..self.len()).map(|step| (place + step) % self.len()).filter(|n| !seen.contains(n));
-        found.extend(neighbours.take(RELATIVES.saturating_sub(found.len())).collect::<Vec<_>>());
+        let neighbours = (1..self.len())
+            .map(|step| (place + step) % self.len())
+            .filter(|n| !seen.contains(n));
+        found.extend(
+            neighbours
+                .take(RELATIVES.saturating_sub(found.len()))
+                .collect::<Vec<_>>(),
+        );
         found.truncate(RELATIVES);
         found
     }
@@ -117,14 +134,26 @@ fn entry(line: &str) -> Option<(u32, Entry)> {
     }
     let pointers = (0..fields.next()?.parse::<usize>().ok()?)
         .map(|_| {
-            let (_symbol, offset, part, _words) = (fields.next()?, fields.next()?, fields.next()?, fields.next()?);
+            let (_symbol, offset, part, _words) = (
+                fields.next()?,
+                fields.next()?,
+                fields.next()?,
+                fields.next()?,
+            );
             // Satellites ("s") live in the file of adjectives.
             let part = part.chars().next()?;
             Some((if part == 's' { 'a' } else { part }, offset.parse().ok()?))
         })
         .collect::<Option<_>>()?;
     let title = words.first()?.clone();
-    Some((offset, Entry { title, text: format!("{}: {}", words.join(", "), gloss.trim()), pointers }))
+    Some((
+        offset,
+        Entry {
+            title,
+            text: format!("{}: {}", words.join(", "), gloss.trim()),
+            pointers,
+        },
+    ))
 }
 
 #[cfg(test)]
@@ -150,8 +179,15 @@ mod tests {
         let document = corpus.document(1);
 
         assert_eq!(corpus.len(), 4);
-        assert_eq!((document.id, document.title.as_str()), (2, "flyball governor"));
-        assert!(document.body.starts_with("flyball governor, governor: regulates speed; \"it hunts\"\nentity: "));
+        assert_eq!(
+            (document.id, document.title.as_str()),
+            (2, "flyball governor")
+        );
+        assert!(
+            document
+                .body
+                .starts_with("flyball governor, governor: regulates speed; \"it hunts\"\nentity: ")
+        );
     }
 
     #[test]
@@ -163,7 +199,10 @@ mod tests {
     #[test]
     fn broken_lines_are_skipped_without_a_panic() {
         let mut corpus = Corpus::default();
-        corpus.read('n', "x | y\n00000001 03 n ff a 0 | short\n00000001 03 n 01 a 0 999 ~ | z\n\n");
+        corpus.read(
+            'n',
+            "x | y\n00000001 03 n ff a 0 | short\n00000001 03 n 01 a 0 999 ~ | z\n\n",
+        );
 
         assert!(corpus.is_empty());
     }

@@ -31,8 +31,22 @@ pub(super) fn item(action: &Action, id: &str, done: &Done) -> (Value, bool) {
         Done::Updated => (200, "updated", None),
         Done::Deleted => (200, "deleted", None),
         Done::NotFound => (404, "not_found", None),
-        Done::Exists => (409, "", Some(("version_conflict_engine_exception", "document already exists"))),
-        Done::Rejected => (429, "", Some(("es_rejected_execution_exception", "rejected execution: the queue is full"))),
+        Done::Exists => (
+            409,
+            "",
+            Some((
+                "version_conflict_engine_exception",
+                "document already exists",
+            )),
+        ),
+        Done::Rejected => (
+            429,
+            "",
+            Some((
+                "es_rejected_execution_exception",
+                "rejected execution: the queue is full",
+            )),
+        ),
         Done::Unusable(reason) => (400, "", Some(("mapper_parsing_exception", reason.as_str()))),
         Done::Failed(reason) => (503, "", Some(("engine_failed_exception", reason.as_str()))),
     };
@@ -42,7 +56,10 @@ pub(super) fn item(action: &Action, id: &str, done: &Done) -> (Value, bool) {
         None => body["result"] = result.into(),
     }
     let name = action.verb.name();
-    (json!({ name: body }), error.is_some() && action.verb != Verb::Delete)
+    (
+        json!({ name: body }),
+        error.is_some() && action.verb != Verb::Delete,
+    )
 }
 
 /// Builds the error of a whole request.
@@ -51,15 +68,52 @@ pub(super) fn error(status: u16, kind: &str, reason: &str) -> Value {
 }
 
 /// Builds the page of metrics in Prometheus' text format.
-pub(super) fn metrics(load: f64, running_and_queued: u32, busy_s: f64, stored: u64, rejected: u64, cores: u32) -> String {
+pub(super) fn metrics(
+    load: f64,
+    running_and_queued: u32,
+    busy_s: f64,
+    stored: u64,
+    rejected: u64,
+    cores: u32,
+) -> String {
     let mut page = String::new();
     for (name, kind, help, value) in [
-        ("search_store_load", "gauge", "Bulk requests that run or queue, averaged over 5 seconds.", load),
-        ("search_store_requests", "gauge", "Bulk requests that run or queue now.", f64::from(running_and_queued)),
-        ("search_store_cores", "gauge", "Engine connections, each of which runs one bulk request.", f64::from(cores)),
-        ("search_store_documents_total", "counter", "Documents indexed since the store started.", stored as f64),
-        ("search_store_rejected_total", "counter", "Documents rejected because the queue was full.", rejected as f64),
-        ("search_store_busy_seconds_total", "counter", "Seconds that engine connections worked, all together.", busy_s),
+        (
+            "search_store_load",
+            "gauge",
+            "Bulk requests that run or queue, averaged over 5 seconds.",
+            load,
+        ),
+        (
+            "search_store_requests",
+            "gauge",
+            "Bulk requests that run or queue now.",
+            f64::from(running_and_queued),
+        ),
+        (
+            "search_store_cores",
+            "gauge",
+            "Engine connections, each of which runs one bulk request.",
+            f64::from(cores),
+        ),
+        (
+            "search_store_documents_total",
+            "counter",
+            "Documents indexed since the store started.",
+            stored as f64,
+        ),
+        (
+            "search_store_rejected_total",
+            "counter",
+            "Documents rejected because the queue was full.",
+            rejected as f64,
+        ),
+        (
+            "search_store_busy_seconds_total",
+            "counter",
+            "Seconds that engine connections worked, all together.",
+            busy_s,
+        ),
     ] {
         page += &format!("# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
     }
@@ -73,12 +127,20 @@ mod tests {
 
     #[test]
     fn a_full_queue_is_said_per_item_as_elasticsearch_says_it() {
-        let action = Action { verb: Verb::Index, index: "docs".into(), id: None, document: Ok(Entry::default()) };
+        let action = Action {
+            verb: Verb::Index,
+            index: "docs".into(),
+            id: None,
+            document: Ok(Entry::default()),
+        };
 
         let (item, is_error) = item(&action, "7", &Done::Rejected);
 
         assert!(is_error);
         assert_eq!(item["index"]["status"], 429);
-        assert_eq!(item["index"]["error"]["type"], "es_rejected_execution_exception");
+        assert_eq!(
+            item["index"]["error"]["type"],
+            "es_rejected_execution_exception"
+        );
     }
 }

@@ -48,30 +48,64 @@ pub struct Entry {
 
 /// Parses the lines of a bulk request; `default_index` is the index in the path.
 pub fn parse(body: &str, default_index: Option<&str>) -> Result<Vec<Action>, String> {
-    let mut lines = body.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    let mut lines = body
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| !line.trim().is_empty());
     let mut actions = Vec::new();
     while let Some((number, line)) = lines.next() {
         let wrong = |what: &str| format!("line {}: {what}", number + 1);
-        let head: Value = serde_json::from_str(line).map_err(|e| wrong(&format!("malformed action: {e}")))?;
-        let Some((verb, meta)) = head.as_object().filter(|o| o.len() == 1).and_then(|o| o.iter().next()) else {
-            return Err(wrong("an action is an object with one of index, create, delete"));
+        let head: Value =
+            serde_json::from_str(line).map_err(|e| wrong(&format!("malformed action: {e}")))?;
+        let Some((verb, meta)) = head
+            .as_object()
+            .filter(|o| o.len() == 1)
+            .and_then(|o| o.iter().next())
+        else {
+            return Err(wrong(
+                "an action is an object with one of index, create, delete",
+            ));
         };
         let verb = match verb.as_str() {
             "index" => Verb::Index,
             "create" => Verb::Create,
             "delete" => Verb::Delete,
-            other => return Err(wrong(&format!("unknown action {other:?}: one of index, create, delete"))),
+            other => {
+                return Err(wrong(&format!(
+                    "unknown action {other:?}: one of index, create, delete"
+                )));
+            }
         };
-        let index = meta["_index"].as_str().or(default_index).ok_or_else(|| wrong("no index is named"))?;
+        let index = meta["_index"]
+            .as_str()
+            .or(default_index)
+            .ok_or_else(|| wrong("no index is named"))?;
         check_index(index).map_err(|e| wrong(&e))?;
-        let id = meta["_id"].as_str().map(str::to_owned).or_else(|| meta["_id"].as_i64().map(|n| n.to_string()));
+        let id = meta["_id"]
+            .as_str()
+            .map(str::to_owned)
+            .or_else(|| meta["_id"].as_i64().map(|n| n.to_string()));
         let document = match verb {
             Verb::Delete => Ok(Entry::default()),
-            _ => document(lines.next().ok_or_else(|| wrong("its document is missing"))?.1),
+            _ => document(
+                lines
+                    .next()
+                    .ok_or_else(|| wrong("its document is missing"))?
+                    .1,
+            ),
         };
-        actions.push(Action { verb, index: index.to_owned(), id, document });
+        actions.push(Action {
+            verb,
+            index: index.to_owned(),
+            id,
+            document,
+        });
     }
-    if actions.is_empty() { Err("the request holds no actions".to_owned()) } else { Ok(actions) }
+    if actions.is_empty() {
+        Err("the request holds no actions".to_owned())
+    } else {
+        Ok(actions)
+    }
 }
 
 /// Accepts the name of an index, or returns an error with the allowed form.
@@ -81,7 +115,9 @@ pub fn check_index(name: &str) -> Result<(), String> {
     if begins && name.len() <= 40 && name.chars().all(allowed) {
         return Ok(());
     }
-    Err(format!("index {name:?} is not allowed: 1 to 40 lower-case letters, digits or - _ . and a letter or digit first"))
+    Err(format!(
+        "index {name:?} is not allowed: 1 to 40 lower-case letters, digits or - _ . and a letter or digit first"
+    ))
 }
 
 fn document(line: &str) -> Result<Entry, String> {
@@ -94,7 +130,10 @@ fn document(line: &str) -> Result<Entry, String> {
     if text.contains('\0') {
         return Err("failed to parse: a text holds the character 0".to_owned());
     }
-    Ok(Entry { source: line.to_owned(), text })
+    Ok(Entry {
+        source: line.to_owned(),
+        text,
+    })
 }
 
 /// Collects all strings in a document, at any depth, one per line.
@@ -121,15 +160,29 @@ mod tests {
 
         let actions = parse(body, Some("docs")).unwrap();
 
-        let brief: Vec<_> = actions.iter().map(|a| (a.verb.name(), a.index.as_str(), a.id.as_deref())).collect();
-        assert_eq!(brief, [("index", "docs", Some("1")), ("delete", "old", Some("2")), ("create", "docs", None)]);
+        let brief: Vec<_> = actions
+            .iter()
+            .map(|a| (a.verb.name(), a.index.as_str(), a.id.as_deref()))
+            .collect();
+        assert_eq!(
+            brief,
+            [
+                ("index", "docs", Some("1")),
+                ("delete", "old", Some("2")),
+                ("create", "docs", None)
+            ]
+        );
         let text = &actions[0].document.as_ref().unwrap().text;
         assert!(text.contains("a\n") && text.contains("b\n"), "{text:?}");
     }
 
     #[test]
     fn a_line_that_is_no_document_spoils_only_itself() {
-        let actions = parse("{\"index\":{}}\n[1]\n{\"index\":{}}\n{\"a\":\"b\"}\n", Some("docs")).unwrap();
+        let actions = parse(
+            "{\"index\":{}}\n[1]\n{\"index\":{}}\n{\"a\":\"b\"}\n",
+            Some("docs"),
+        )
+        .unwrap();
 
         assert!(actions[0].document.is_err() && actions[1].document.is_ok());
     }

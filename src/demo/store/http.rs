@@ -50,7 +50,13 @@ impl Store {
 
     fn load<T>(&self, act: impl FnOnce(&mut Load, f64) -> T) -> T {
         let now_s = self.since.elapsed().as_secs_f64();
-        act(&mut self.load.lock().unwrap_or_else(std::sync::PoisonError::into_inner), now_s)
+        act(
+            &mut self
+                .load
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+            now_s,
+        )
     }
 
     /// Takes a place among the running and queued requests; `None` if the queue is full.
@@ -68,16 +74,31 @@ impl Store {
 
     /// Runs the actions of one request on one engine connection.
     async fn run(&self, actions: &[Action], ids: &[String]) -> Vec<Done> {
-        let Ok(_turn) = self.turns.acquire().await else { return vec![Done::Rejected; actions.len()] };
+        let Ok(_turn) = self.turns.acquire().await else {
+            return vec![Done::Rejected; actions.len()];
+        };
         let mut done = vec![Done::Created; actions.len()];
         let mut from = 0;
         while from < actions.len() {
-            let same = |a: &Action| a.verb == actions[from].verb && a.index == actions[from].index && a.verb == Verb::Index;
-            let to = from + actions[from..].iter().take_while(|a| same(a)).count().max(1);
-            self.run_alike(&actions[from..to], &ids[from..to], &mut done[from..to]).await;
+            let same = |a: &Action| {
+                a.verb == actions[from].verb
+                    && a.index == actions[from].index
+                    && a.verb == Verb::Index
+            };
+            let to = from
+                + actions[from..]
+                    .iter()
+                    .take_while(|a| same(a))
+                    .count()
+                    .max(1);
+            self.run_alike(&actions[from..to], &ids[from..to], &mut done[from..to])
+                .await;
             from = to;
         }
-        let stored = done.iter().filter(|d| matches!(d, Done::Created | Done::Updated)).count();
+        let stored = done
+            .iter()
+            .filter(|d| matches!(d, Done::Created | Done::Updated))
+            .count();
         self.stored.fetch_add(stored as u64, Ordering::Relaxed);
         done
     }
@@ -96,7 +117,9 @@ impl Store {
                 Err(reason) => done[place] = Done::Unusable(reason.clone()),
             }
         }
-        if let (Verb::Create | Verb::Delete, Some((place, id, entry))) = (actions[0].verb, good.first()) {
+        if let (Verb::Create | Verb::Delete, Some((place, id, entry))) =
+            (actions[0].verb, good.first())
+        {
             let one = match actions[0].verb {
                 Verb::Delete => self.engine.delete(index, id).await,
                 _ => self.engine.create(index, id, entry).await,
@@ -104,7 +127,8 @@ impl Store {
             done[*place] = one.unwrap_or_else(failed);
             return;
         }
-        let documents: Vec<(&str, &Entry)> = good.iter().map(|(_, id, entry)| (*id, *entry)).collect();
+        let documents: Vec<(&str, &Entry)> =
+            good.iter().map(|(_, id, entry)| (*id, *entry)).collect();
         if documents.is_empty() {
             return;
         }
@@ -118,12 +142,14 @@ impl Store {
             Err(error) if unusable(&error) && good.len() > 1 => {
                 for (place, id, entry) in good {
                     let one = self.engine.index(index, &[(id, entry)]).await;
-                    done[place] = one.map_or_else(failed, |mut r| r.remove(id).unwrap_or(Done::Updated));
+                    done[place] =
+                        one.map_or_else(failed, |mut r| r.remove(id).unwrap_or(Done::Updated));
                 }
             }
             Err(error) => {
                 let outcome = failed(error);
-                good.iter().for_each(|(place, _, _)| done[*place] = outcome.clone());
+                good.iter()
+                    .for_each(|(place, _, _)| done[*place] = outcome.clone());
             }
         }
     }
@@ -146,7 +172,10 @@ pub(super) fn router(store: Arc<Store>) -> Router {
         .route("/", get(about))
         .route("/metrics", get(metrics))
         .route("/_bulk", post(bulk_anywhere).put(bulk_anywhere))
-        .route("/{index}", axum::routing::delete(drop_index).head(head).put(accept))
+        .route(
+            "/{index}",
+            axum::routing::delete(drop_index).head(head).put(accept),
+        )
         .route("/{index}/_bulk", post(bulk_into).put(bulk_into))
         .route("/{index}/_count", get(count).post(count))
         .route("/{index}/_doc/{id}", get(document))
@@ -164,8 +193,12 @@ async fn about() -> Json<Value> {
 }
 
 async fn metrics(State(store): Shared) -> impl IntoResponse {
-    let (average, level, busy_s) = store.load(|load, now_s| (load.average(now_s), load.level(), load.busy_s(now_s)));
-    let (stored, rejected) = (store.stored.load(Ordering::Relaxed), store.rejected.load(Ordering::Relaxed));
+    let (average, level, busy_s) =
+        store.load(|load, now_s| (load.average(now_s), load.level(), load.busy_s(now_s)));
+    let (stored, rejected) = (
+        store.stored.load(Ordering::Relaxed),
+        store.rejected.load(Ordering::Relaxed),
+    );
     let page = answer::metrics(average, level, busy_s, stored, rejected, store.cores);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page)
 }
@@ -182,10 +215,22 @@ async fn bulk(store: Arc<Store>, index: Option<String>, body: String) -> Respons
     let began = Instant::now();
     let actions = match bulk::parse(&body, index.as_deref()) {
         Ok(actions) => actions,
-        Err(reason) => return refuse(StatusCode::BAD_REQUEST, "illegal_argument_exception", &reason),
+        Err(reason) => {
+            return refuse(
+                StatusCode::BAD_REQUEST,
+                "illegal_argument_exception",
+                &reason,
+            );
+        }
     };
     drop(body);
-    let ids: Vec<_> = actions.iter().map(|a| a.id.clone().unwrap_or_else(|| format!("{:016x}", rand::random::<u64>()))).collect();
+    let ids: Vec<_> = actions
+        .iter()
+        .map(|a| {
+            a.id.clone()
+                .unwrap_or_else(|| format!("{:016x}", rand::random::<u64>()))
+        })
+        .collect();
     let done = match store.enter() {
         // A separate task, so that a client that disconnects does not stop a running statement.
         Some(place) => {
@@ -194,7 +239,9 @@ async fn bulk(store: Arc<Store>, index: Option<String>, body: String) -> Respons
             task.await.unwrap_or_default()
         }
         None => {
-            store.rejected.fetch_add(actions.len() as u64, Ordering::Relaxed);
+            store
+                .rejected
+                .fetch_add(actions.len() as u64, Ordering::Relaxed);
             vec![Done::Rejected; actions.len()]
         }
     };
@@ -209,7 +256,8 @@ async fn bulk(store: Arc<Store>, index: Option<String>, body: String) -> Respons
             item
         })
         .collect();
-    Json(json!({"took": began.elapsed().as_millis() as u64, "errors": errors, "items": items})).into_response()
+    Json(json!({"took": began.elapsed().as_millis() as u64, "errors": errors, "items": items}))
+        .into_response()
 }
 
 async fn count(State(store): Shared, Path(index): Path<String>) -> Response {
@@ -222,16 +270,31 @@ async fn count(State(store): Shared, Path(index): Path<String>) -> Response {
 
 async fn document(State(store): Shared, Path((index, id)): Path<(String, String)>) -> Response {
     match checked(&index, store.engine.get(&index, &id)).await {
-        Ok(Some(source)) => Json(json!({"_index": index, "_id": id, "found": true, "_source": source})).into_response(),
-        Ok(None) => (StatusCode::NOT_FOUND, Json(json!({"_index": index, "_id": id, "found": false}))).into_response(),
+        Ok(Some(source)) => {
+            Json(json!({"_index": index, "_id": id, "found": true, "_source": source}))
+                .into_response()
+        }
+        Ok(None) => (
+            StatusCode::NOT_FOUND,
+            Json(json!({"_index": index, "_id": id, "found": false})),
+        )
+            .into_response(),
         Err(response) => response,
     }
 }
 
-async fn search(State(store): Shared, Path(index): Path<String>, Query(asked): Query<HashMap<String, String>>) -> Response {
+async fn search(
+    State(store): Shared,
+    Path(index): Path<String>,
+    Query(asked): Query<HashMap<String, String>>,
+) -> Response {
     let began = Instant::now();
     let words = asked.get("q").map(String::as_str).unwrap_or_default();
-    let size = asked.get("size").and_then(|s| s.parse().ok()).unwrap_or(10_i64).clamp(0, 100);
+    let size = asked
+        .get("size")
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(10_i64)
+        .clamp(0, 100);
     match checked(&index, store.engine.search(&index, words, size)).await {
         Ok(Some((total, hits))) => {
             let hit = |(id, score, source)| json!({"_index": index, "_id": id, "_score": score, "_source": source});
@@ -254,23 +317,48 @@ async fn drop_index(State(store): Shared, Path(index): Path<String>) -> Response
 
 async fn head(State(store): Shared, Path(index): Path<String>) -> Response {
     match checked(&index, store.engine.exists(&index)).await {
-        Ok(exists) => if exists { StatusCode::OK } else { StatusCode::NOT_FOUND }.into_response(),
+        Ok(exists) => if exists {
+            StatusCode::OK
+        } else {
+            StatusCode::NOT_FOUND
+        }
+        .into_response(),
         Err(response) => response,
     }
 }
 
 async fn accept() -> Response {
-    Json(json!({"acknowledged": true, "_shards": {"total": 1, "successful": 1, "failed": 0}})).into_response()
+    Json(json!({"acknowledged": true, "_shards": {"total": 1, "successful": 1, "failed": 0}}))
+        .into_response()
 }
 
 /// Rejects an invalid index name before it reaches the engine.
-async fn checked<T>(index: &str, asked: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T, Response> {
-    bulk::check_index(index).map_err(|reason| refuse(StatusCode::BAD_REQUEST, "invalid_index_name_exception", &reason))?;
-    asked.await.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, "engine_failed_exception", &error.to_string()))
+async fn checked<T>(
+    index: &str,
+    asked: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Response> {
+    bulk::check_index(index).map_err(|reason| {
+        refuse(
+            StatusCode::BAD_REQUEST,
+            "invalid_index_name_exception",
+            &reason,
+        )
+    })?;
+    asked.await.map_err(|error| {
+        refuse(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "engine_failed_exception",
+            &error.to_string(),
+        )
+    })
 }
 
 fn missing(index: &str) -> Response {
-    refuse(StatusCode::NOT_FOUND, "index_not_found_exception", &format!("no such index [{index}]"))
+    refuse(
+        StatusCode::NOT_FOUND,
+        "index_not_found_exception",
+        &format!("no such index [{index}]"),
+    )
 }
 
 fn refuse(status: StatusCode, kind: &str, reason: &str) -> Response {

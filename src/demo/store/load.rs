@@ -21,7 +21,13 @@ pub struct Load {
 impl Load {
     /// Creates the load of an idle store with `cores` engine connections, at `now_s`.
     pub fn new(cores: u32, now_s: f64) -> Self {
-        Self { cores, level: 0, average: 0.0, busy_s: 0.0, at_s: now_s }
+        Self {
+            cores,
+            level: 0,
+            average: 0.0,
+            busy_s: 0.0,
+            at_s: now_s,
+        }
     }
 
     /// Records the arrival of a request.

@@ -11,11 +11,17 @@ use tokio::sync::Mutex;
 use super::answer::Done;
 use super::bulk::Entry;
 
-const PREPARE: [&str; 2] = ["create extension if not exists pg_trgm", "create schema if not exists store"];
+const PREPARE: [&str; 2] = [
+    "create extension if not exists pg_trgm",
+    "create schema if not exists store",
+];
 /// The settings of our own engine: a quarter of the usual bound on disk space, which is enough for
 /// a demo, and no background vacuum.
-const TUNE: [&str; 3] =
-    ["alter system set max_wal_size = '256MB'", "alter system set autovacuum = off", "select pg_reload_conf()"];
+const TUNE: [&str; 3] = [
+    "alter system set max_wal_size = '256MB'",
+    "alter system set autovacuum = off",
+    "select pg_reload_conf()",
+];
 const EXISTS: &str = "select to_regclass($1) is not null";
 
 /// The documents and their indexes.
@@ -32,7 +38,11 @@ impl Engine {
     /// Connects and creates the extension and the schema.
     ///
     /// `superuser_url` is given for an engine of our own, to which it also applies [`TUNE`].
-    pub(super) async fn open(url: &str, cores: u32, superuser_url: Option<&str>) -> Result<Self, sqlx::Error> {
+    pub(super) async fn open(
+        url: &str,
+        cores: u32,
+        superuser_url: Option<&str>,
+    ) -> Result<Self, sqlx::Error> {
         let options: PgConnectOptions = url.parse()?;
         // With fsync off, a commit is still written before it is acknowledged, so it survives the
         // death of every process.
@@ -47,7 +57,11 @@ impl Engine {
                 .acquire_timeout(Duration::from_secs(30))
                 .connect_lazy_with(options.clone())
         };
-        let engine = Self { writers: pool(cores), readers: pool(2), known: Mutex::default() };
+        let engine = Self {
+            writers: pool(cores),
+            readers: pool(2),
+            known: Mutex::default(),
+        };
         if let Some(url) = superuser_url {
             let mut superuser = PgConnection::connect(url).await?;
             for statement in TUNE {
@@ -64,7 +78,11 @@ impl Engine {
     /// Stores documents of one index and returns for each id whether the document is new.
     ///
     /// Of several documents with the same id, the last one is stored.
-    pub(super) async fn index(&self, index: &str, documents: &[(&str, &Entry)]) -> Result<HashMap<String, Done>, sqlx::Error> {
+    pub(super) async fn index(
+        &self,
+        index: &str,
+        documents: &[(&str, &Entry)],
+    ) -> Result<HashMap<String, Done>, sqlx::Error> {
         self.ensure(index).await?;
         let statement = format!(
             "insert into {} as t (id, source, text, tsv)
@@ -79,24 +97,50 @@ impl Engine {
             table(index)
         );
         let ids: Vec<_> = documents.iter().map(|(id, _)| *id).collect();
-        let sources: Vec<_> = documents.iter().map(|(_, entry)| entry.source.as_str()).collect();
-        let texts: Vec<_> = documents.iter().map(|(_, entry)| entry.text.as_str()).collect();
-        let query = sqlx::query(AssertSqlSafe(statement)).bind(ids).bind(sources).bind(texts);
+        let sources: Vec<_> = documents
+            .iter()
+            .map(|(_, entry)| entry.source.as_str())
+            .collect();
+        let texts: Vec<_> = documents
+            .iter()
+            .map(|(_, entry)| entry.text.as_str())
+            .collect();
+        let query = sqlx::query(AssertSqlSafe(statement))
+            .bind(ids)
+            .bind(sources)
+            .bind(texts);
         let rows = query.fetch_all(&self.writers).await?;
         rows.iter()
-            .map(|row| Ok((row.try_get("id")?, if row.try_get("created")? { Done::Created } else { Done::Updated })))
+            .map(|row| {
+                Ok((
+                    row.try_get("id")?,
+                    if row.try_get("created")? {
+                        Done::Created
+                    } else {
+                        Done::Updated
+                    },
+                ))
+            })
             .collect()
     }
 
     /// Stores one document unless its id exists.
-    pub(super) async fn create(&self, index: &str, id: &str, entry: &Entry) -> Result<Done, sqlx::Error> {
+    pub(super) async fn create(
+        &self,
+        index: &str,
+        id: &str,
+        entry: &Entry,
+    ) -> Result<Done, sqlx::Error> {
         self.ensure(index).await?;
         let statement = format!(
             "insert into {} (id, source, text, tsv) values ($1, $2::text::jsonb, $3, to_tsvector('english', $3))
              on conflict (id) do nothing",
             table(index)
         );
-        let query = sqlx::query(AssertSqlSafe(statement)).bind(id).bind(&entry.source).bind(&entry.text);
+        let query = sqlx::query(AssertSqlSafe(statement))
+            .bind(id)
+            .bind(&entry.source)
+            .bind(&entry.text);
         let stored = query.execute(&self.writers).await?.rows_affected() > 0;
         Ok(if stored { Done::Created } else { Done::Exists })
     }
@@ -106,8 +150,17 @@ impl Engine {
             return Ok(Done::NotFound);
         }
         let statement = format!("delete from {} where id = $1", table(index));
-        let removed = sqlx::query(AssertSqlSafe(statement)).bind(id).execute(&self.writers).await?.rows_affected() > 0;
-        Ok(if removed { Done::Deleted } else { Done::NotFound })
+        let removed = sqlx::query(AssertSqlSafe(statement))
+            .bind(id)
+            .execute(&self.writers)
+            .await?
+            .rows_affected()
+            > 0;
+        Ok(if removed {
+            Done::Deleted
+        } else {
+            Done::NotFound
+        })
     }
 
     /// Returns the number of documents in an index; `None` if the index does not exist.
@@ -116,7 +169,10 @@ impl Engine {
             return Ok(None);
         }
         let statement = format!("select count(*) from {}", table(index));
-        sqlx::query_scalar(AssertSqlSafe(statement)).fetch_one(&self.readers).await.map(Some)
+        sqlx::query_scalar(AssertSqlSafe(statement))
+            .fetch_one(&self.readers)
+            .await
+            .map(Some)
     }
 
     /// Returns one document; `None` if it does not exist.
@@ -125,11 +181,19 @@ impl Engine {
             return Ok(None);
         }
         let statement = format!("select source from {} where id = $1", table(index));
-        sqlx::query_scalar(AssertSqlSafe(statement)).bind(id).fetch_optional(&self.readers).await
+        sqlx::query_scalar(AssertSqlSafe(statement))
+            .bind(id)
+            .fetch_optional(&self.readers)
+            .await
     }
 
     /// Returns the number of all matches of a full-text search, and the best ones.
-    pub(super) async fn search(&self, index: &str, words: &str, size: i64) -> Result<Found, sqlx::Error> {
+    pub(super) async fn search(
+        &self,
+        index: &str,
+        words: &str,
+        size: i64,
+    ) -> Result<Found, sqlx::Error> {
         if !self.exists(index).await? {
             return Ok(None);
         }
@@ -141,9 +205,19 @@ impl Engine {
              limit $2",
             table(index)
         );
-        let rows = sqlx::query(AssertSqlSafe(statement)).bind(words).bind(size).fetch_all(&self.readers).await?;
+        let rows = sqlx::query(AssertSqlSafe(statement))
+            .bind(words)
+            .bind(size)
+            .fetch_all(&self.readers)
+            .await?;
         let total = rows.first().map_or(Ok(0), |row| row.try_get("total"))?;
-        let hits = rows.iter().map(|row| Ok((row.try_get("id")?, row.try_get("score")?, row.try_get("source")?)));
+        let hits = rows.iter().map(|row| {
+            Ok((
+                row.try_get("id")?,
+                row.try_get("score")?,
+                row.try_get("source")?,
+            ))
+        });
         Ok(Some((total, hits.collect::<Result<_, sqlx::Error>>()?)))
     }
 
@@ -151,7 +225,12 @@ impl Engine {
     pub(super) async fn drop_index(&self, index: &str) -> Result<bool, sqlx::Error> {
         let existed = self.exists(index).await?;
         let mut known = self.known.lock().await;
-        sqlx::query(AssertSqlSafe(format!("drop table if exists {}", table(index)))).execute(&self.readers).await?;
+        sqlx::query(AssertSqlSafe(format!(
+            "drop table if exists {}",
+            table(index)
+        )))
+        .execute(&self.readers)
+        .await?;
         known.retain(|name| name != index);
         Ok(existed)
     }
@@ -161,7 +240,10 @@ impl Engine {
         if self.known.lock().await.iter().any(|name| name == index) {
             return Ok(true);
         }
-        sqlx::query_scalar(EXISTS).bind(table(index)).fetch_one(&self.readers).await
+        sqlx::query_scalar(EXISTS)
+            .bind(table(index))
+            .fetch_one(&self.readers)
+            .await
     }
 
     /// Creates an index at its first document, as Elasticsearch does.
@@ -204,6 +286,9 @@ fn table(index: &str) -> String {
 
 /// Returns true if a document is at fault and not the engine.
 pub(super) fn unusable(error: &sqlx::Error) -> bool {
-    let code = error.as_database_error().and_then(|e| e.code()).unwrap_or_default();
+    let code = error
+        .as_database_error()
+        .and_then(|e| e.code())
+        .unwrap_or_default();
     matches!(code.get(..2), Some("22" | "54"))
 }

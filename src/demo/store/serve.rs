@@ -47,9 +47,14 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
     })?;
     let listener = listen(&options.dir, &options.listen).await?;
     let address = listener.local_addr()?;
-    println!("{}", serde_json::json!({"url": format!("http://{address}"), "pid": std::process::id()}));
+    println!(
+        "{}",
+        serde_json::json!({"url": format!("http://{address}"), "pid": std::process::id()})
+    );
     let app = router(Arc::new(Store::new(engine, options.cores, options.queue)));
-    axum::serve(listener, app).with_graceful_shutdown(stop.cancelled_owned()).await?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(stop.cancelled_owned())
+        .await?;
     // The engine must outlive the last request.
     drop(running);
     Ok(())
@@ -74,23 +79,31 @@ fn start_engine(dir: &Path) -> anyhow::Result<stack::Running> {
 async fn listen(dir: &Path, address: &str) -> anyhow::Result<TcpListener> {
     let kept = dir.join("port");
     if let Some(host) = address.strip_suffix(":0") {
-        let port = std::fs::read_to_string(&kept).ok().and_then(|text| text.trim().parse::<u16>().ok());
+        let port = std::fs::read_to_string(&kept)
+            .ok()
+            .and_then(|text| text.trim().parse::<u16>().ok());
         if let Some(port) = port
             && let Ok(listener) = TcpListener::bind(format!("{host}:{port}")).await
         {
             return Ok(listener);
         }
     }
-    let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listening on {address}"))?;
     std::fs::create_dir_all(dir)?;
-    std::fs::write(&kept, listener.local_addr()?.port().to_string()).with_context(|| format!("writing {}", kept.display()))?;
+    std::fs::write(&kept, listener.local_addr()?.port().to_string())
+        .with_context(|| format!("writing {}", kept.display()))?;
     Ok(listener)
 }
 
 /// Cancels the token on SIGINT, on SIGTERM, and when standard input closes, which happens at every
 /// death of the parent.
 fn stop_when_left_alone(stop: &CancellationToken) -> anyhow::Result<()> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     let token = stop.clone();
     tokio::spawn(async move {
         tokio::select! {

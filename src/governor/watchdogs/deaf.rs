@@ -66,14 +66,24 @@ impl Deaf {
             return;
         }
         let over = x > 1.0;
-        let x = if self.since.is_some() && self.over { z } else { x };
+        let x = if self.since.is_some() && self.over {
+            z
+        } else {
+            x
+        };
         let dt = (at - self.at).max(0.0);
         let (quick, x) = match self.since {
-            Some(_) => (smooth(self.quick, x, dt, 0.5 * loop_s), smooth(self.x, x, dt, 2.0 * loop_s)),
+            Some(_) => (
+                smooth(self.quick, x, dt, 0.5 * loop_s),
+                smooth(self.x, x, dt, 2.0 * loop_s),
+            ),
             None => (x, x),
         };
         if (x - 1.0).abs() < BAND || (self.since.is_some() && over != self.over) {
-            *self = Self { at, ..Self::default() };
+            *self = Self {
+                at,
+                ..Self::default()
+            };
             return;
         }
         self.at = at;
@@ -81,20 +91,43 @@ impl Deaf {
             // Below the setpoint the excursion may have begun with no work: its start rate is read
             // a loop later.
             let from = over.then_some(v);
-            *self = Self { since: Some(at), over, quick, x, furthest: x, from, to: v, at, ..Self::default() };
+            *self = Self {
+                since: Some(at),
+                over,
+                quick,
+                x,
+                furthest: x,
+                from,
+                to: v,
+                at,
+                ..Self::default()
+            };
             return;
         };
         (self.quick, self.x, self.to) = (quick, x, v);
-        self.furthest = if self.over { self.furthest.max(quick) } else { self.furthest.min(quick) };
+        self.furthest = if self.over {
+            self.furthest.max(quick)
+        } else {
+            self.furthest.min(quick)
+        };
         if at - since < loop_s {
             return;
         }
-        let from = self.from.map_or(v, |from| if self.over { from.max(v) } else { from.min(v) });
+        let from = self
+            .from
+            .map_or(v, |from| if self.over { from.max(v) } else { from.min(v) });
         self.from = Some(from);
-        let moved = from > 0.0 && if self.over { v * FELL <= from } else { v >= from * ROSE };
+        let moved = from > 0.0
+            && if self.over {
+                v * FELL <= from
+            } else {
+                v >= from * ROSE
+            };
         self.moved_at = moved.then(|| self.moved_at.unwrap_or(at));
         let long = at - since >= LAST_S.max(LAST_LOOPS * loop_s);
-        let stood = self.moved_at.is_some_and(|moved_at| at - moved_at >= MOVED_LOOPS * loop_s);
+        let stood = self
+            .moved_at
+            .is_some_and(|moved_at| at - moved_at >= MOVED_LOOPS * loop_s);
         let heard = (self.furthest - x).abs() >= HEARD * x.max(1.0);
         self.is_deaf = long && stood && !heard;
     }
@@ -142,18 +175,30 @@ mod tests {
     fn a_load_that_stands_while_the_rate_falls_is_deaf() {
         assert_eq!(feed(30, |_| 1.6, lowered), (true, true));
         // Above its trip level with everything stopped.
-        assert_eq!(feed(30, |_| 3.0, |t| if t < 200.0 { 50.0 } else { 0.0 }), (true, true));
+        assert_eq!(
+            feed(30, |_| 3.0, |t| if t < 200.0 { 50.0 } else { 0.0 }),
+            (true, true)
+        );
     }
 
     #[test]
     fn a_load_that_stands_while_the_rate_grows_without_end_is_deaf() {
-        assert_eq!(feed(30, |_| 0.3, |t| (t / 60.0).exp().min(2000.0)), (true, true));
+        assert_eq!(
+            feed(30, |_| 0.3, |t| (t / 60.0).exp().min(2000.0)),
+            (true, true)
+        );
     }
 
     #[test]
     fn a_load_that_others_raise_and_that_falls_by_our_part_is_not() {
         // 0.8 ours, 0.2 others'; then others make 1.5.
-        let load = |t: f64| if t < 300.0 { 1.0 } else { 1.5 + 0.016 * lowered(t - 300.0) };
+        let load = |t: f64| {
+            if t < 300.0 {
+                1.0
+            } else {
+                1.5 + 0.016 * lowered(t - 300.0)
+            }
+        };
         assert!(!feed(60, load, |t| lowered((t - 300.0).max(0.0))).0);
     }
 
@@ -162,6 +207,13 @@ mod tests {
         assert!(!feed(60, |_| 1.1, lowered).0);
         assert!(!feed(60, |_| 1.6, |_| 50.0).0);
         assert!(!feed(60, |t| 1.6 + 0.4 * (t / 40.0).sin(), |_| 50.0).0);
-        assert!(!feed(60, |t| 0.2 + 0.0004 * (t / 60.0).exp().min(2000.0), |t| (t / 60.0).exp().min(2000.0)).1);
+        assert!(
+            !feed(
+                60,
+                |t| 0.2 + 0.0004 * (t / 60.0).exp().min(2000.0),
+                |t| (t / 60.0).exp().min(2000.0)
+            )
+            .1
+        );
     }
 }

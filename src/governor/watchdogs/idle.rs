@@ -30,17 +30,29 @@ impl Idle {
             return;
         };
         // An interval in which a counter restarted carries no information.
-        let Some(achieved) = seen.achieved_rps else { return };
+        let Some(achieved) = seen.achieved_rps else {
+            return;
+        };
         let unused = share <= UNUSED && rps > ROOM * achieved;
         let waits = waiting >= 1.0 && waiting > WAITING_S * achieved;
         self.since = (unused && waits).then(|| self.since.unwrap_or(now));
     }
 
     /// Returns the sentence for a person.
-    pub fn sentence(&self, now: f64, knob: f64, actuator: Actuator, seen: &Observation) -> Option<String> {
+    pub fn sentence(
+        &self,
+        now: f64,
+        knob: f64,
+        actuator: Actuator,
+        seen: &Observation,
+    ) -> Option<String> {
         let since = self.since.filter(|since| now - since >= LAST_S)?;
         let (unit, waited_for) = (actuator.unit(), actuator.waited_for());
-        let other = if actuator == Actuator::Rps { "concurrency" } else { "rate" };
+        let other = if actuator == Actuator::Rps {
+            "concurrency"
+        } else {
+            "rate"
+        };
         Some(format!(
             "{} jobs wait, and for {} not for {waited_for}: {} of {} {unit} are taken; more workers, or a higher limit of a key, of a parent or of \
              {other}, would help",

@@ -127,7 +127,11 @@ impl Oscillation {
     pub fn sentence(&self, w: f64, unit: &str) -> Option<String> {
         let swing = self.swing?;
         let rps = |u: f64| number((u.exp() / w).min(1e12));
-        let gain = if self.halvings >= HALVINGS_MAX { "a quarter" } else { "half" };
+        let gain = if self.halvings >= HALVINGS_MAX {
+            "a quarter"
+        } else {
+            "half"
+        };
         Some(format!(
             "the rate swings between {} and {} {unit}, to and fro in {}, so the gain is lowered to {gain} until it is calm; set lag_s to \
              what the signal averages over, or gain lower",
@@ -150,13 +154,22 @@ impl Oscillation {
             // The first leg may have begun long before the observation.
             return;
         }
-        if self.turns.back().is_some_and(|last| place.0 - last.0 < WIGGLE_LOOPS * loop_s) {
+        if self
+            .turns
+            .back()
+            .is_some_and(|last| place.0 - last.0 < WIGGLE_LOOPS * loop_s)
+        {
             // A short reversal, as at a restart, belongs to the larger swing.
             self.turns.pop_back();
             return;
         }
         self.turns.push_back(place);
-        let swing_s = self.turns.iter().rev().nth(2).map(|before| place.0 - before.0);
+        let swing_s = self
+            .turns
+            .iter()
+            .rev()
+            .nth(2)
+            .map(|before| place.0 - before.0);
         let longest_s = (SWING_LOOPS.1 * loop_s).max(SWING_S);
         if swing_s.is_some_and(|s| s < SWING_LOOPS.0 * loop_s || s > longest_s) {
             self.turns.drain(..self.turns.len() - 2);
@@ -166,20 +179,41 @@ impl Oscillation {
             return;
         }
         // Whole periods are compared, because the way up and the way down differ.
-        let swings: Vec<f64> = self.turns.iter().zip(self.turns.iter().skip(2)).map(|(a, b)| b.0 - a.0).collect();
-        let (shortest, longest) = swings.iter().fold((f64::INFINITY, 0.0f64), |(s, l), &x| (s.min(x), l.max(x)));
-        let sizes = self.turns.iter().zip(self.turns.iter().skip(1)).map(|(a, b)| (b.1 - a.1).abs());
-        let (smallest, largest) = sizes.fold((f64::INFINITY, 0.0f64), |(s, l), x| (s.min(x), l.max(x)));
+        let swings: Vec<f64> = self
+            .turns
+            .iter()
+            .zip(self.turns.iter().skip(2))
+            .map(|(a, b)| b.0 - a.0)
+            .collect();
+        let (shortest, longest) = swings
+            .iter()
+            .fold((f64::INFINITY, 0.0f64), |(s, l), &x| (s.min(x), l.max(x)));
+        let sizes = self
+            .turns
+            .iter()
+            .zip(self.turns.iter().skip(1))
+            .map(|(a, b)| (b.1 - a.1).abs());
+        let (smallest, largest) =
+            sizes.fold((f64::INFINITY, 0.0f64), |(s, l), x| (s.min(x), l.max(x)));
         if longest > STEADY * shortest || smallest < SUSTAINED * largest {
             self.turns.pop_front();
             return;
         }
-        let (low, high) = self.turns.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), t| (l.min(t.1), h.max(t.1)));
+        let (low, high) = self
+            .turns
+            .iter()
+            .fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), t| {
+                (l.min(t.1), h.max(t.1))
+            });
         let period_s = swings.iter().sum::<f64>() / swings.len() as f64;
         if self.swing.is_none() {
             self.relapses = self.relapses.saturating_add(1);
         }
-        self.swing = Some(Swing { low, high, period_s });
+        self.swing = Some(Swing {
+            low,
+            high,
+            period_s,
+        });
         self.halvings = (self.halvings + 1).min(HALVINGS_MAX);
         // The next halving needs evidence of its own.
         self.turns.clear();
@@ -215,24 +249,45 @@ mod tests {
         assert!(oscillation.is_swinging());
         assert_eq!(watch(&mut oscillation, 1800.0, 3.0, wave(0.4, 400.0)), 0.25);
         let told = oscillation.sentence(1.0, "rps").unwrap();
-        assert!(told.contains("swings between 36.6 and 81.5 rps, to and fro in 7 min") && told.contains("a quarter"), "{told}");
+        assert!(
+            told.contains("swings between 36.6 and 81.5 rps, to and fro in 7 min")
+                && told.contains("a quarter"),
+            "{told}"
+        );
     }
 
     #[test]
     fn small_fast_slow_single_and_dying_swings_are_none() {
         for (size, period_s) in [(0.19, 400.0), (0.4, 60.0), (0.4, 4000.0)] {
-            assert_eq!(watch(&mut Oscillation::default(), 0.0, 12.0, wave(size, period_s)), 1.0, "{size} in {period_s} s");
+            assert_eq!(
+                watch(&mut Oscillation::default(), 0.0, 12.0, wave(size, period_s)),
+                1.0,
+                "{size} in {period_s} s"
+            );
         }
-        let step = |t: f64| if (3600.0..4200.0).contains(&t) { 2.0 } else { 4.0 };
+        let step = |t: f64| {
+            if (3600.0..4200.0).contains(&t) {
+                2.0
+            } else {
+                4.0
+            }
+        };
         assert_eq!(watch(&mut Oscillation::default(), 0.0, 3.0, step), 1.0);
-        let dying = |t: f64| 4.0 + 2.0 * (-t / 500.0).exp() * (t / 400.0 * std::f64::consts::TAU).sin();
+        let dying =
+            |t: f64| 4.0 + 2.0 * (-t / 500.0).exp() * (t / 400.0 * std::f64::consts::TAU).sin();
         assert_eq!(watch(&mut Oscillation::default(), 0.0, 3.0, dying), 1.0);
     }
 
     #[test]
     fn from_trip_to_trip_is_a_swing_too() {
         // Stopped for 20 s of each 600, and growing to the next trip.
-        let trips = |t: f64| if t % 600.0 < 20.0 { 0.0 } else { 3.0 + (t % 600.0) / 200.0 };
+        let trips = |t: f64| {
+            if t % 600.0 < 20.0 {
+                0.0
+            } else {
+                3.0 + (t % 600.0) / 200.0
+            }
+        };
         assert_eq!(watch(&mut Oscillation::default(), 0.0, 1.0, trips), 0.5);
     }
 
@@ -247,7 +302,11 @@ mod tests {
 
         watch(&mut oscillation, 6300.0, 0.5, wave(0.4, 400.0));
         watch(&mut oscillation, 8100.0, 1.75, |_| 4.0);
-        assert_eq!(oscillation.gain_factor(), 0.5, "the second time it waits for two hours");
+        assert_eq!(
+            oscillation.gain_factor(),
+            0.5,
+            "the second time it waits for two hours"
+        );
         watch(&mut oscillation, 14_400.0, 0.5, |_| 4.0);
         assert_eq!(oscillation.gain_factor(), 1.0);
     }
@@ -256,7 +315,12 @@ mod tests {
     fn what_interrupts_it_starts_the_count_anew() {
         let mut oscillation = Oscillation::default();
         for n in 0..6 {
-            watch(&mut oscillation, f64::from(n) * 900.0, 0.25, wave(0.4, 400.0));
+            watch(
+                &mut oscillation,
+                f64::from(n) * 900.0,
+                0.25,
+                wave(0.4, 400.0),
+            );
             oscillation.interrupt();
         }
         assert_eq!(oscillation.gain_factor(), 1.0);

@@ -37,27 +37,53 @@ pub struct Reach {
 
 impl Reach {
     /// Runs one tick, after the knob was decided on.
-    pub fn step(&mut self, state: &State, policy: &Policy, bounds: Bounds, limiting_share: Option<f64>, now: f64) {
+    pub fn step(
+        &mut self,
+        state: &State,
+        policy: &Policy,
+        bounds: Bounds,
+        limiting_share: Option<f64>,
+        now: f64,
+    ) {
         let bounds = bounds.sound();
         let stopped = state.breaker.phase == Phase::Open;
         let lowest = stopped || state.knob <= bounds.min * NEAR;
-        let over = if self.low_since.is_some() { OVER_ENDS } else { OVER };
+        let over = if self.low_since.is_some() {
+            OVER_ENDS
+        } else {
+            OVER
+        };
         let too_much = highest(state, policy).is_some_and(|(_, x)| x > over);
         self.low_since = (lowest && too_much).then(|| self.low_since.unwrap_or(now));
 
         let used = limiting_share.is_some_and(|share| share > USED);
-        let under = if self.high_since.is_some() { UNDER_ENDS } else { UNDER };
+        let under = if self.high_since.is_some() {
+            UNDER_ENDS
+        } else {
+            UNDER
+        };
         let too_little = highest(state, policy).is_some_and(|(_, x)| x < under);
         let highest = !stopped && state.knob * NEAR >= bounds.max;
         self.high_since = (highest && used && too_little).then(|| self.high_since.unwrap_or(now));
     }
 
     /// Returns the sentence for a person.
-    pub fn sentence(&self, state: &State, policy: &Policy, bounds: Bounds, now: f64) -> Option<String> {
+    pub fn sentence(
+        &self,
+        state: &State,
+        policy: &Policy,
+        bounds: Bounds,
+        now: f64,
+    ) -> Option<String> {
         let (n, x) = highest(state, policy)?;
         let (about, bounds) = (&policy.signals[n], bounds.sound());
         let unit = state.actuator.unit();
-        let reads = format!("{} stays near {} (setpoint {})", about.name, number(x * about.setpoint), number(about.setpoint));
+        let reads = format!(
+            "{} stays near {} (setpoint {})",
+            about.name,
+            number(x * about.setpoint),
+            number(about.setpoint)
+        );
         if let Some(since) = self.low_since.filter(|since| now - since >= LOW_S) {
             let at = if state.breaker.phase == Phase::Open {
                 "the breaker has stopped all work".to_owned()
@@ -81,7 +107,17 @@ impl Reach {
 /// Returns the index of the load highest relative to its setpoint, and its filtered value in
 /// setpoints.
 fn highest(state: &State, policy: &Policy) -> Option<(usize, f64)> {
-    let loads = policy.signals.iter().enumerate().filter(|(_, about)| about.kind != Kind::Ratio);
-    let read = loads.filter_map(|(n, _)| state.signals.get(n).filter(|s| s.front.at.is_some()).map(|s| (n, s.front.xf)));
+    let loads = policy
+        .signals
+        .iter()
+        .enumerate()
+        .filter(|(_, about)| about.kind != Kind::Ratio);
+    let read = loads.filter_map(|(n, _)| {
+        state
+            .signals
+            .get(n)
+            .filter(|s| s.front.at.is_some())
+            .map(|s| (n, s.front.xf))
+    });
     read.max_by(|a, b| a.1.total_cmp(&b.1))
 }

@@ -98,12 +98,22 @@ impl Sharing {
         let all: Vec<(&str, &Policy)> = policies.into_iter().collect();
         let mut members: BTreeMap<String, Member> = BTreeMap::new();
         for (n, (name, policy)) in all.iter().enumerate() {
-            for (other, theirs) in all.iter().enumerate().filter(|(m, _)| *m != n).map(|(_, one)| one) {
+            for (other, theirs) in all
+                .iter()
+                .enumerate()
+                .filter(|(m, _)| *m != n)
+                .map(|(_, one)| one)
+            {
                 for signal in &policy.signals {
-                    if let Some(same) = theirs.signals.iter().find(|theirs| is_same(signal, theirs)) {
+                    if let Some(same) = theirs.signals.iter().find(|theirs| is_same(signal, theirs))
+                    {
                         let member = members.entry((*name).to_owned()).or_default();
                         member.tick_s = policy.law.tick_s;
-                        member.with.entry(signal.name.clone()).or_default().insert((*other).to_owned(), same.name.clone());
+                        member
+                            .with
+                            .entry(signal.name.clone())
+                            .or_default()
+                            .insert((*other).to_owned(), same.name.clone());
                     }
                 }
             }
@@ -115,10 +125,13 @@ impl Sharing {
     /// the log at start.
     pub fn told(&self) -> impl Iterator<Item = (&str, &str, Vec<&str>)> {
         self.members.iter().flat_map(|(name, member)| {
-            member
-                .with
-                .iter()
-                .map(move |(signal, with)| (name.as_str(), signal.as_str(), with.keys().map(String::as_str).collect()))
+            member.with.iter().map(move |(signal, with)| {
+                (
+                    name.as_str(),
+                    signal.as_str(),
+                    with.keys().map(String::as_str).collect(),
+                )
+            })
         })
     }
 
@@ -128,37 +141,73 @@ impl Sharing {
         let own = self.members.get(throttle)?;
         let mut role = Role::default();
         for (signal, with) in &own.with {
-            let at_work: Vec<&String> =
-                with.keys().filter(|other| self.members.get(*other).is_some_and(|m| m.is_at_work(now))).collect();
+            let at_work: Vec<&String> = with
+                .keys()
+                .filter(|other| self.members.get(*other).is_some_and(|m| m.is_at_work(now)))
+                .collect();
             if at_work.is_empty() {
                 continue;
             }
-            let rank = |name: &str| (!self.members.get(name).is_some_and(|m| m.is_held), name.to_owned());
-            let first = at_work.iter().map(|name| name.as_str()).chain([throttle]).min_by_key(|name| rank(name));
+            let rank = |name: &str| {
+                (
+                    !self.members.get(name).is_some_and(|m| m.is_held),
+                    name.to_owned(),
+                )
+            };
+            let first = at_work
+                .iter()
+                .map(|name| name.as_str())
+                .chain([throttle])
+                .min_by_key(|name| rank(name));
             if let Some(leader) = first.filter(|name| *name != throttle)
                 && let Some(post) = self.members.get(leader).and_then(|m| m.post.as_ref())
             {
-                let Post { rps, is_open, held_from, .. } = *post;
-                role.leaders.insert(signal.clone(), Leader { throttle: leader.to_owned(), rps, is_open, held_from });
+                let Post {
+                    rps,
+                    is_open,
+                    held_from,
+                    ..
+                } = *post;
+                role.leaders.insert(
+                    signal.clone(),
+                    Leader {
+                        throttle: leader.to_owned(),
+                        rps,
+                        is_open,
+                        held_from,
+                    },
+                );
             }
-            role.with.insert(signal.clone(), at_work.into_iter().cloned().collect());
+            role.with
+                .insert(signal.clone(), at_work.into_iter().cloned().collect());
         }
         (!role.with.is_empty()).then_some(role)
     }
 
     /// Records the state of `throttle` after its tick at `now`.
     pub fn post(&mut self, throttle: &str, state: &State, now: f64) {
-        let Some(member) = self.members.get_mut(throttle) else { return };
+        let Some(member) = self.members.get_mut(throttle) else {
+            return;
+        };
         let is_open = state.breaker.phase == Phase::Open;
         let held_from = state.hold.map_or(0.0, |hold| hold.from);
         // The first tick of a newcomer counts at once.
         let patience = if member.is_at_work(now) { PATIENCE } else { 1 };
         let is_held = member.is_held_by_shared(state);
-        member.otherwise = if is_held == member.is_held { 0 } else { member.otherwise + 1 };
+        member.otherwise = if is_held == member.is_held {
+            0
+        } else {
+            member.otherwise + 1
+        };
         if member.otherwise >= patience {
             (member.is_held, member.otherwise) = (is_held, 0);
         }
-        member.post = Some(Post { at: now, rps: state.knob, is_open, held_from });
+        member.post = Some(Post {
+            at: now,
+            rps: state.knob,
+            is_open,
+            held_from,
+        });
     }
 
     /// Records that `throttle` is not governed now: a person controls it, or it only follows.
@@ -171,15 +220,21 @@ impl Sharing {
 
 impl Member {
     fn is_at_work(&self, now: f64) -> bool {
-        self.post.as_ref().is_some_and(|post| now - post.at <= (AWAY_TICKS * self.tick_s).max(AWAY_S))
+        self.post
+            .as_ref()
+            .is_some_and(|post| now - post.at <= (AWAY_TICKS * self.tick_s).max(AWAY_S))
     }
 
     /// Returns true if a shared signal decides, not a bound of its own, an empty queue, a person or
     /// another signal.
     fn is_held_by_shared(&self, state: &State) -> bool {
-        let Some(plan) = &state.plan else { return false };
+        let Some(plan) = &state.plan else {
+            return false;
+        };
         let signal = match plan.limiting.as_str() {
-            "idle" | "week" | "person" | "min" | "max" | "floor" | "stale" | "start" => return false,
+            "idle" | "week" | "person" | "min" | "max" | "floor" | "stale" | "start" => {
+                return false;
+            }
             "breaker" => state.breaker.by.as_deref(),
             _ => plan.terms.get("signal").and_then(|name| name.as_str()),
         };
@@ -199,7 +254,9 @@ fn resources(signal: &policy::Signal) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let server = signal.server.as_deref().unwrap_or_default();
     match signal.source {
-        Source::Prometheus | Source::Postgres => _ = words.insert(format!("query {server} {}", without_spaces(&signal.query))),
+        Source::Prometheus | Source::Postgres => {
+            _ = words.insert(format!("query {server} {}", without_spaces(&signal.query)))
+        }
         Source::Depth => _ = words.insert(format!("depth {}", signal.query)),
         Source::Age => _ = words.insert(format!("age {}", signal.query)),
         // The page is the signal's probe, below; a throttle's own feedback is never shared.
@@ -255,7 +312,11 @@ impl State {
     /// Returns the log work rate to ask for because of `signal`: `own`, or its share of the
     /// leader's rate.
     pub(in crate::governor) fn led(&mut self, signal: &str, own: f64, seen: &Observation) -> f64 {
-        let Some(leader) = seen.shared.as_ref().and_then(|role| role.leaders.get(signal)) else {
+        let Some(leader) = seen
+            .shared
+            .as_ref()
+            .and_then(|role| role.leaders.get(signal))
+        else {
             self.links.remove(signal);
             return own;
         };
@@ -263,12 +324,19 @@ impl State {
             return own.min(self.u);
         }
         let (theirs, w) = (leader.rps.ln(), self.work.w.ln());
-        let known = self.links.get(signal).filter(|link| link.throttle == leader.throttle && link.held_from == leader.held_from);
+        let known = self
+            .links
+            .get(signal)
+            .filter(|link| link.throttle == leader.throttle && link.held_from == leader.held_from);
         let ln_ratio = known.map_or(self.u - w - theirs, |link| link.ln_ratio);
         if !ln_ratio.is_finite() {
             return own;
         }
-        let link = Link { throttle: leader.throttle.clone(), held_from: leader.held_from, ln_ratio };
+        let link = Link {
+            throttle: leader.throttle.clone(),
+            held_from: leader.held_from,
+            ln_ratio,
+        };
         self.links.insert(signal.to_owned(), link);
         theirs + ln_ratio + w
     }
@@ -276,7 +344,12 @@ impl State {
     /// Returns true while the breaker waits for the leader's to restart: alone, each would take all
     /// the room there is.
     pub(in crate::governor) fn waits_for_leader(&self, seen: &Observation) -> bool {
-        let leads = |by: &str| seen.shared.as_ref().and_then(|role| role.leaders.get(by)).is_some_and(|leader| leader.is_open);
+        let leads = |by: &str| {
+            seen.shared
+                .as_ref()
+                .and_then(|role| role.leaders.get(by))
+                .is_some_and(|leader| leader.is_open)
+        };
         self.breaker.phase == Phase::Open && self.breaker.by.as_deref().is_some_and(leads)
     }
 }

@@ -43,7 +43,10 @@ impl House {
             .map(|(n, &cost)| {
                 let name = ["alpha", "beta", "gamma"][n].to_owned();
                 let state = State::new(&plant.policy, plant.bounds, 10.0, 0.0);
-                let plan = Plan { rps: 10.0, ..Plan::default() };
+                let plan = Plan {
+                    rps: 10.0,
+                    ..Plan::default()
+                };
                 Room {
                     name,
                     policy: plant.policy.clone(),
@@ -56,7 +59,8 @@ impl House {
                 }
             })
             .collect();
-        let sharing = shared.then(|| Sharing::of(rooms.iter().map(|r| (r.name.as_str(), &r.policy))));
+        let sharing =
+            shared.then(|| Sharing::of(rooms.iter().map(|r| (r.name.as_str(), &r.policy))));
         Self {
             now: 0.0,
             background: 0.2,
@@ -77,13 +81,21 @@ impl House {
     fn run(&mut self, seconds: u64) {
         for _ in 0..seconds {
             self.now += 1.0;
-            let ours: f64 = self.rooms.iter().map(|r| r.cost * r.plan.rps.min(r.demand)).sum();
+            let ours: f64 = self
+                .rooms
+                .iter()
+                .map(|r| r.cost * r.plan.rps.min(r.demand))
+                .sum();
             self.average = smooth(self.average, self.background + ours, 1.0, self.lag_s);
             self.record.push((ours, self.average));
             if (self.now as u64).is_multiple_of(self.scrape_s) {
-                self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                self.seed = self
+                    .seed
+                    .wrapping_mul(1_664_525)
+                    .wrapping_add(1_013_904_223);
                 let random = f64::from(self.seed >> 8) / f64::from(1u32 << 23) - 1.0;
-                self.scraped.push((self.now, self.average * (1.0 + self.noise * random)));
+                self.scraped
+                    .push((self.now, self.average * (1.0 + self.noise * random)));
             }
             for n in 0..self.rooms.len() {
                 // They tick one after the other, as separate processes do.
@@ -96,15 +108,29 @@ impl House {
 
     fn tick(&mut self, n: usize) {
         let (now, room) = (self.now, &mut self.rooms[n]);
-        let visible = self.scraped.iter().filter(|(at, _)| at + self.visible_s <= now);
-        let readings = visible.rev().take(12).map(|&(at, value)| Sample { signal: "load".to_owned(), value: Some(value), at });
+        let visible = self
+            .scraped
+            .iter()
+            .filter(|(at, _)| at + self.visible_s <= now);
+        let readings = visible.rev().take(12).map(|&(at, value)| Sample {
+            signal: "load".to_owned(),
+            value: Some(value),
+            at,
+        });
         let seen = Observation {
             now,
             readings: readings.collect(),
             achieved_rps: Some(room.plan.rps.min(room.demand)),
-            limiting_share: Some(if room.demand < room.plan.rps { 0.0 } else { 1.0 }),
+            limiting_share: Some(if room.demand < room.plan.rps {
+                0.0
+            } else {
+                1.0
+            }),
             knob_rps: room.person.take(),
-            shared: self.sharing.as_ref().and_then(|sharing| sharing.role(&room.name, now)),
+            shared: self
+                .sharing
+                .as_ref()
+                .and_then(|sharing| sharing.role(&room.name, now)),
             ..Observation::default()
         };
         room.plan = room.state.tick(&room.policy, room.bounds, &seen);
@@ -114,11 +140,18 @@ impl House {
     }
 
     fn over(&self, from: usize) -> f64 {
-        self.record[from..].iter().map(|(_, average)| (average - 1.0).max(0.0)).sum()
+        self.record[from..]
+            .iter()
+            .map(|(_, average)| (average - 1.0).max(0.0))
+            .sum()
     }
 
     fn mean(&self, from: usize) -> f64 {
-        self.record[from..].iter().map(|(_, average)| *average).sum::<f64>() / (self.record.len() - from) as f64
+        self.record[from..]
+            .iter()
+            .map(|(_, average)| *average)
+            .sum::<f64>()
+            / (self.record.len() - from) as f64
     }
 }
 
@@ -128,7 +161,10 @@ fn day(house: &mut House, n: usize) {
         house.background = if n.is_multiple_of(3600) { 0.2 } else { 0.6 };
     }
     if n == 5000 || n == 9000 {
-        house.rooms.iter_mut().for_each(|room| room.cost *= if n == 5000 { 10.0 } else { 0.1 });
+        house
+            .rooms
+            .iter_mut()
+            .for_each(|room| room.cost *= if n == 5000 { 10.0 } else { 0.1 });
     }
 }
 
@@ -144,7 +180,11 @@ fn lived(costs: &[f64], shared: bool, change: impl Fn(&mut House, usize)) -> Hou
 
 /// Returns the mean difference of the load from that of `other`, in setpoints.
 fn apart(a: &House, other: &House) -> f64 {
-    let off = a.record.iter().zip(&other.record).map(|(a, b)| (a.1 - b.1).abs());
+    let off = a
+        .record
+        .iter()
+        .zip(&other.record)
+        .map(|(a, b)| (a.1 - b.1).abs());
     off.sum::<f64>() / a.record.len() as f64
 }
 
@@ -160,13 +200,35 @@ fn two_that_share_a_load_behave_as_one_and_keep_their_shares() {
 
     // The load equals that of one governor, and the overload exceeds it only by noise.
     assert!(apart(&two, &one) < 0.01, "{}", apart(&two, &one));
-    assert!(two.over(0) < 1.15 * one.over(0), "{} and {}", two.over(0), one.over(0));
+    assert!(
+        two.over(0) < 1.15 * one.over(0),
+        "{} and {}",
+        two.over(0),
+        one.over(0)
+    );
     assert!((ratio(&two) - 1.0).abs() < 0.05, "{}", ratio(&two));
-    assert!((ratio(&strangers).ln()).abs() > 0.2, "left alone they drift apart: {}", ratio(&strangers));
+    assert!(
+        (ratio(&strangers).ln()).abs() > 0.2,
+        "left alone they drift apart: {}",
+        ratio(&strangers)
+    );
     assert_eq!(two.rooms[1].state.links["load"].throttle, "alpha");
-    assert!(two.rooms[1].plan.reason.contains("following alpha"), "{}", two.rooms[1].plan.reason);
-    assert!(two.rooms.iter().all(|room| room.plan.terms["findings"] == serde_json::json!(["shared"])));
-    assert!(strangers.rooms.iter().all(|room| !room.plan.terms.contains_key("findings")));
+    assert!(
+        two.rooms[1].plan.reason.contains("following alpha"),
+        "{}",
+        two.rooms[1].plan.reason
+    );
+    assert!(
+        two.rooms
+            .iter()
+            .all(|room| room.plan.terms["findings"] == serde_json::json!(["shared"]))
+    );
+    assert!(
+        strangers
+            .rooms
+            .iter()
+            .all(|room| !room.plan.terms.contains_key("findings"))
+    );
 }
 
 #[test]
@@ -175,16 +237,39 @@ fn a_leader_that_has_nothing_to_do_hands_over_and_comes_back_without_a_bump() {
     house.run(1800);
     house.rooms[0].demand = 0.5;
     house.run(1800);
-    assert!(house.rooms[1].state.links.is_empty(), "{:?}", house.rooms[1].state.links);
-    assert!((house.mean(3000) - 1.0).abs() < 0.05, "the other takes the room: {}", house.mean(3000));
-    assert!(house.rooms[1].plan.rps > 60.0, "{}", house.rooms[1].plan.rps);
+    assert!(
+        house.rooms[1].state.links.is_empty(),
+        "{:?}",
+        house.rooms[1].state.links
+    );
+    assert!(
+        (house.mean(3000) - 1.0).abs() < 0.05,
+        "the other takes the room: {}",
+        house.mean(3000)
+    );
+    assert!(
+        house.rooms[1].plan.rps > 60.0,
+        "{}",
+        house.rooms[1].plan.rps
+    );
 
     house.rooms[0].demand = f64::INFINITY;
     let back = house.record.len();
     house.run(1800);
-    let peak = house.record[back..].iter().map(|(_, average)| *average).fold(0.0, f64::max);
+    let peak = house.record[back..]
+        .iter()
+        .map(|(_, average)| *average)
+        .fold(0.0, f64::max);
     assert!(peak < 1.6, "{peak}");
-    assert_eq!(house.rooms.iter().filter(|room| room.state.links.is_empty()).count(), 1, "one leads, one follows");
+    assert_eq!(
+        house
+            .rooms
+            .iter()
+            .filter(|room| room.state.links.is_empty())
+            .count(),
+        1,
+        "one leads, one follows"
+    );
     assert!((house.mean(back + 1200) - 1.0).abs() < 0.05);
 }
 
@@ -195,10 +280,22 @@ fn a_persons_hand_on_one_is_not_followed_by_the_other() {
     let before = house.rooms[1].plan.rps;
     house.rooms[0].person = Some(10.0);
     house.run(20);
-    assert!((house.rooms[1].plan.rps / before - 1.0).abs() < 0.1, "{} from {before}", house.rooms[1].plan.rps);
+    assert!(
+        (house.rooms[1].plan.rps / before - 1.0).abs() < 0.1,
+        "{} from {before}",
+        house.rooms[1].plan.rps
+    );
     house.run(1800);
-    assert!((house.mean(3000) - 1.0).abs() < 0.05, "{}", house.mean(3000));
-    assert!(ratio(&house) < 0.5, "the share that the person gave it is kept: {}", ratio(&house));
+    assert!(
+        (house.mean(3000) - 1.0).abs() < 0.05,
+        "{}",
+        house.mean(3000)
+    );
+    assert!(
+        ratio(&house) < 0.5,
+        "the share that the person gave it is kept: {}",
+        ratio(&house)
+    );
 }
 
 #[test]
@@ -221,30 +318,63 @@ fn a_follower_restarts_after_its_leader_and_with_its_share() {
     }
     assert!(open.1.is_some() && after == 0, "{open:?} {after}");
     house.run(900);
-    assert!((ratio(&house) / share - 1.0).abs() < 0.1, "{} and {share}", ratio(&house));
+    assert!(
+        (ratio(&house) / share - 1.0).abs() < 0.1,
+        "{} and {share}",
+        ratio(&house)
+    );
     assert!((house.mean(3000) - 1.0).abs() < 0.1);
 }
 
 fn parsed(signal: &str) -> Policy {
-    Policy::parse(&format!("[[signal]]\nname = \"a\"\nsetpoint = 1.0\n{signal}\n"), "f").unwrap().unwrap()
+    Policy::parse(
+        &format!("[[signal]]\nname = \"a\"\nsetpoint = 1.0\n{signal}\n"),
+        "f",
+    )
+    .unwrap()
+    .unwrap()
 }
 
 #[test]
 fn the_same_signal_is_the_same_query_depth_or_probe_at_the_same_setpoint() {
-    let same = |a: &str, b: &str| Sharing::of([("a", &parsed(a)), ("b", &parsed(b))]).told().count() == 2;
-    assert!(same("query = \"sum(rate(x[1m]))\"", "query = \"sum( rate(x[1m]) ) \"\nlag_s = 5"));
+    let same = |a: &str, b: &str| {
+        Sharing::of([("a", &parsed(a)), ("b", &parsed(b))])
+            .told()
+            .count()
+            == 2
+    };
+    assert!(same(
+        "query = \"sum(rate(x[1m]))\"",
+        "query = \"sum( rate(x[1m]) ) \"\nlag_s = 5"
+    ));
     assert!(same(
         "query = \"p\"\nprobe = \"http://x/m\"\nprobe_metric = \"l\"",
         "query = \"q\"\nprobe = \"http://x/m\"\nprobe_metric = \"l\""
     ));
-    assert!(same("source = \"depth\"\nquery = \"mail\"", "source = \"depth\"\nquery = \"mail\""));
+    assert!(same(
+        "source = \"depth\"\nquery = \"mail\"",
+        "source = \"depth\"\nquery = \"mail\""
+    ));
     assert!(!same("query = \"x{a='b c'}\"", "query = \"x{a='bc'}\""));
-    assert!(!same("query = \"mail\"", "source = \"depth\"\nquery = \"mail\""));
+    assert!(!same(
+        "query = \"mail\"",
+        "source = \"depth\"\nquery = \"mail\""
+    ));
     let work = "source = \"feedback\"\nkind = \"latency\"";
-    assert!(!same(work, work), "what a throttle's own work says is its own");
-    let lower = Policy::parse("[[signal]]\nname = \"a\"\nsetpoint = 0.8\nquery = \"q\"\n", "f").unwrap().unwrap();
+    assert!(
+        !same(work, work),
+        "what a throttle's own work says is its own"
+    );
+    let lower = Policy::parse(
+        "[[signal]]\nname = \"a\"\nsetpoint = 0.8\nquery = \"q\"\n",
+        "f",
+    )
+    .unwrap()
+    .unwrap();
     assert_eq!(
-        Sharing::of([("a", &parsed("query = \"q\"")), ("b", &lower)]).told().count(),
+        Sharing::of([("a", &parsed("query = \"q\"")), ("b", &lower)])
+            .told()
+            .count(),
         0,
         "one gives way first, on purpose"
     );
@@ -254,11 +384,24 @@ fn the_same_signal_is_the_same_query_depth_or_probe_at_the_same_setpoint() {
 fn a_governor_that_is_away_neither_leads_nor_counts() {
     let policy = parsed("query = \"q\"");
     let mut sharing = Sharing::of([("a", &policy), ("b", &policy)]);
-    let state = State::new(&policy, Bounds { min: 1.0, max: 10.0, safe_rps: 1.0 }, 5.0, 0.0);
+    let state = State::new(
+        &policy,
+        Bounds {
+            min: 1.0,
+            max: 10.0,
+            safe_rps: 1.0,
+        },
+        5.0,
+        0.0,
+    );
     assert_eq!(sharing.role("b", 100.0), None);
     sharing.post("a", &state, 100.0);
     assert_eq!(sharing.role("b", 105.0).unwrap().leaders["a"].throttle, "a");
-    assert_eq!(sharing.role("b", 120.0), None, "it has not decided for a while");
+    assert_eq!(
+        sharing.role("b", 120.0),
+        None,
+        "it has not decided for a while"
+    );
     sharing.post("a", &state, 120.0);
     sharing.leave("a");
     assert_eq!(sharing.role("b", 121.0), None, "a person has it");

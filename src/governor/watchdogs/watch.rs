@@ -16,7 +16,9 @@ use crate::governor::plan::{Observation, Plan, State};
 use crate::governor::policy::{Kind, Law, Policy};
 
 /// A condition that a watchdog reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Finding {
     /// The rate oscillates by itself.
@@ -33,7 +35,13 @@ pub enum Finding {
 
 impl Finding {
     /// All findings, in reporting order.
-    pub const ALL: [Self; 5] = [Self::Oscillating, Self::Shared, Self::Deaf, Self::Unreachable, Self::Idle];
+    pub const ALL: [Self; 5] = [
+        Self::Oscillating,
+        Self::Shared,
+        Self::Deaf,
+        Self::Unreachable,
+        Self::Idle,
+    ];
 
     /// Returns the name used in metrics, terms and on the page.
     pub fn word(self) -> &'static str {
@@ -80,14 +88,24 @@ impl Watchdogs {
         if factor >= 1.0 {
             return Cow::Borrowed(policy);
         }
-        let law = Law { gain: policy.law.gain * factor, ..policy.law.clone() };
-        Cow::Owned(Policy { law, ..policy.clone() })
+        let law = Law {
+            gain: policy.law.gain * factor,
+            ..policy.law.clone()
+        };
+        Cow::Owned(Policy {
+            law,
+            ..policy.clone()
+        })
     }
 
     /// Returns the findings that began since `earlier`, and those that ended.
     pub fn since(&self, earlier: &[Found]) -> (Vec<Found>, Vec<Found>) {
         let without = |these: &[Found], those: &[Found]| {
-            these.iter().filter(|a| !those.iter().any(|b| a.finding == b.finding)).cloned().collect()
+            these
+                .iter()
+                .filter(|a| !those.iter().any(|b| a.finding == b.finding))
+                .cloned()
+                .collect()
         };
         (without(&self.found, earlier), without(earlier, &self.found))
     }
@@ -111,13 +129,24 @@ impl Watchdogs {
 
     /// Runs one tick on the observation and the newest plan, and returns the current findings with
     /// their sentences.
-    fn look(&mut self, state: &State, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64) -> Vec<(Finding, String)> {
-        let Some(plan) = &state.plan else { return Vec::new() };
+    fn look(
+        &mut self,
+        state: &State,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        now: f64,
+    ) -> Vec<(Finding, String)> {
+        let Some(plan) = &state.plan else {
+            return Vec::new();
+        };
         let loop_s = state.loop_s(policy);
         let blind = plan.limiting == "stale" || plan.limiting == "start";
         let held = blind || state.stopped || state.hold.is_some();
         let mut told = Vec::new();
-        let mut tell = |finding: Finding, sentence: Option<String>| told.extend(sentence.map(|sentence| (finding, sentence)));
+        let mut tell = |finding: Finding, sentence: Option<String>| {
+            told.extend(sentence.map(|sentence| (finding, sentence)))
+        };
 
         if held || plan.limiting == "idle" || plan.limiting == "week" {
             self.oscillation.interrupt();
@@ -125,8 +154,15 @@ impl Watchdogs {
             self.oscillation.step(now, state.u, loop_s);
         }
         self.oscillation.rest(now, loop_s);
-        tell(Finding::Oscillating, self.oscillation.sentence(state.work.w, state.actuator.unit()));
-        tell(Finding::Shared, sharing::sentence(seen.shared.as_ref(), state));
+        tell(
+            Finding::Oscillating,
+            self.oscillation
+                .sentence(state.work.w, state.actuator.unit()),
+        );
+        tell(
+            Finding::Shared,
+            sharing::sentence(seen.shared.as_ref(), state),
+        );
 
         self.deaf.retain(|name, _| policy.signal(name).is_some());
         for (signal, about) in state.signals.iter().zip(&policy.signals) {
@@ -143,22 +179,32 @@ impl Watchdogs {
                 let v = state.history.mean(at - own_s, at);
                 deaf.step(at, signal.front.x, signal.front.z.min(1e6), v, own_s);
             }
-            tell(Finding::Deaf, deaf.sentence(about, state.work.w, state.actuator.unit()));
+            tell(
+                Finding::Deaf,
+                deaf.sentence(about, state.work.w, state.actuator.unit()),
+            );
         }
 
         if held {
             self.reach = Reach::default();
         } else {
-            self.reach.step(state, policy, bounds, seen.limiting_share, now);
+            self.reach
+                .step(state, policy, bounds, seen.limiting_share, now);
         }
-        tell(Finding::Unreachable, self.reach.sentence(state, policy, bounds, now));
+        tell(
+            Finding::Unreachable,
+            self.reach.sentence(state, policy, bounds, now),
+        );
 
         if held || plan.breaker == Phase::Open {
             self.idle = Idle::default();
         } else {
             self.idle.step(now, state.knob, seen);
         }
-        tell(Finding::Idle, self.idle.sentence(now, state.knob, state.actuator, seen));
+        tell(
+            Finding::Idle,
+            self.idle.sentence(now, state.knob, state.actuator, seen),
+        );
         told
     }
 
@@ -167,33 +213,66 @@ impl Watchdogs {
     fn keep(&mut self, told: Vec<(Finding, String)>, now: f64, plan: &mut Plan) {
         let before = std::mem::take(&mut self.found);
         for finding in Finding::ALL {
-            let sentences: Vec<String> = told.iter().filter(|(f, _)| *f == finding).map(|(_, s)| s.clone()).collect();
+            let sentences: Vec<String> = told
+                .iter()
+                .filter(|(f, _)| *f == finding)
+                .map(|(_, s)| s.clone())
+                .collect();
             if sentences.is_empty() {
                 continue;
             }
-            let since = before.iter().find(|found| found.finding == finding).map_or(now, |found| found.since);
-            self.found.push(Found { finding, since, sentence: sentences.join("; ") });
+            let since = before
+                .iter()
+                .find(|found| found.finding == finding)
+                .map_or(now, |found| found.since);
+            self.found.push(Found {
+                finding,
+                since,
+                sentence: sentences.join("; "),
+            });
         }
         let (begun, ended) = self.since(&before);
-        let lasting: Vec<&str> = self.found.iter().filter(|f| f.since < now).map(|f| f.finding.word()).collect();
-        begun.iter().for_each(|found| plan.reason += &format!("; {}: {}", found.finding.word(), found.sentence));
+        let lasting: Vec<&str> = self
+            .found
+            .iter()
+            .filter(|f| f.since < now)
+            .map(|f| f.finding.word())
+            .collect();
+        begun.iter().for_each(|found| {
+            plan.reason += &format!("; {}: {}", found.finding.word(), found.sentence)
+        });
         if !lasting.is_empty() {
             plan.reason += &format!("; still {}", lasting.join(", "));
         }
-        ended.iter().for_each(|found| plan.reason += &format!("; no longer {}", found.finding.word()));
+        ended
+            .iter()
+            .for_each(|found| plan.reason += &format!("; no longer {}", found.finding.word()));
         if !self.found.is_empty() {
-            let words: Vec<&str> = self.found.iter().map(|found| found.finding.word()).collect();
+            let words: Vec<&str> = self
+                .found
+                .iter()
+                .map(|found| found.finding.word())
+                .collect();
             plan.terms.insert("findings".to_owned(), json!(words));
         }
         if self.oscillation.gain_factor() < 1.0 {
-            plan.terms.insert("gain_factor".to_owned(), json!(self.oscillation.gain_factor()));
+            plan.terms.insert(
+                "gain_factor".to_owned(),
+                json!(self.oscillation.gain_factor()),
+            );
         }
     }
 }
 
 impl State {
     /// Runs the watchdogs on the newest plan and adds their findings to it.
-    pub(in crate::governor) fn watched(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation, now: f64) -> Plan {
+    pub(in crate::governor) fn watched(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        now: f64,
+    ) -> Plan {
         let mut watch = std::mem::take(&mut self.watchdogs);
         let told = watch.look(self, policy, bounds, seen, now);
         let mut plan = self.plan.take().unwrap_or_default();

@@ -22,7 +22,10 @@ fn run(plant: &mut Plant, seconds: u64, change: impl Fn(&mut Plant, u64)) -> (Ve
 
 fn trips(plant: &Plant, from: f64) -> usize {
     let phases: Vec<Phase> = plant.since(from).map(|s| s.phase).collect();
-    phases.windows(2).filter(|w| w[0] != Phase::Open && w[1] == Phase::Open).count()
+    phases
+        .windows(2)
+        .filter(|w| w[0] != Phase::Open && w[1] == Phase::Open)
+        .count()
 }
 
 /// Returns the standard deviation of the log of the knob.
@@ -34,19 +37,40 @@ fn spread(plant: &Plant, from: f64) -> f64 {
 
 #[test]
 fn a_delay_that_nobody_told_makes_it_swing_without_the_watchdog_and_calm_with_it() {
-    for (plant, hidden_s) in [(Plant::usual as fn() -> Plant, 120), (Plant::usual, 150), (Plant::usual, 180), (Plant::quick, 30)]
-    {
+    for (plant, hidden_s) in [
+        (Plant::usual as fn() -> Plant, 120),
+        (Plant::usual, 150),
+        (Plant::usual, 180),
+        (Plant::quick, 30),
+    ] {
         let mut alone = plant();
         alone.hidden_s = hidden_s;
-        run(&mut alone, 14_400, |plant, _| plant.state.watchdogs = Watchdogs::default());
-        assert!(spread(&alone, 7200.0) > 0.5, "{hidden_s} s: it swings: {}", spread(&alone, 7200.0));
+        run(&mut alone, 14_400, |plant, _| {
+            plant.state.watchdogs = Watchdogs::default()
+        });
+        assert!(
+            spread(&alone, 7200.0) > 0.5,
+            "{hidden_s} s: it swings: {}",
+            spread(&alone, 7200.0)
+        );
 
         let mut watched = plant();
         watched.hidden_s = hidden_s;
         let (found, least) = run(&mut watched, 14_400, |_, _| {});
-        assert!(found.contains(&Finding::Oscillating) && least < 1.0, "{hidden_s} s: {found:?}");
-        assert!(spread(&watched, 10_800.0) < 0.1, "{hidden_s} s: {}", spread(&watched, 10_800.0));
-        assert!((watched.mean_load(10_800.0) - 1.0).abs() < 0.1, "{hidden_s} s: {}", watched.mean_load(10_800.0));
+        assert!(
+            found.contains(&Finding::Oscillating) && least < 1.0,
+            "{hidden_s} s: {found:?}"
+        );
+        assert!(
+            spread(&watched, 10_800.0) < 0.1,
+            "{hidden_s} s: {}",
+            spread(&watched, 10_800.0)
+        );
+        assert!(
+            (watched.mean_load(10_800.0) - 1.0).abs() < 0.1,
+            "{hidden_s} s: {}",
+            watched.mean_load(10_800.0)
+        );
         assert_eq!(trips(&watched, 10_800.0), 0, "{hidden_s} s");
     }
 }
@@ -61,13 +85,27 @@ fn what_is_found_is_told_in_full_when_it_begins_and_by_its_word_while_it_lasts()
         reasons.push((plant.plan.reason.clone(), plant.plan.terms.clone()));
     }
 
-    let begun = reasons.iter().position(|(reason, _)| reason.contains("; oscillating: the rate swings between")).expect("begins");
+    let begun = reasons
+        .iter()
+        .position(|(reason, _)| reason.contains("; oscillating: the rate swings between"))
+        .expect("begins");
     assert_eq!(reasons[begun].1["findings"], json!(["oscillating"]));
     assert_eq!(reasons[begun].1["gain_factor"], json!(0.5));
-    assert!(reasons[begun..].iter().any(|(reason, _)| reason.ends_with("; still oscillating")));
-    let ended = reasons.iter().position(|(reason, _)| reason.ends_with("; no longer oscillating")).expect("ends");
+    assert!(
+        reasons[begun..]
+            .iter()
+            .any(|(reason, _)| reason.ends_with("; still oscillating"))
+    );
+    let ended = reasons
+        .iter()
+        .position(|(reason, _)| reason.ends_with("; no longer oscillating"))
+        .expect("ends");
     assert!(ended > begun && !reasons[ended].1.contains_key("findings"));
-    assert_eq!(reasons[ended].1["gain_factor"], json!(0.5), "the gain comes back later");
+    assert_eq!(
+        reasons[ended].1["gain_factor"],
+        json!(0.5),
+        "the gain comes back later"
+    );
 }
 
 #[test]
@@ -76,7 +114,11 @@ fn ordinary_noise_and_incidents_find_nothing() {
         for noise in [0.0, 0.1, 0.2] {
             let mut quiet = plant();
             quiet.noise = noise;
-            assert_eq!(run(&mut quiet, 10_800, |_, _| {}), (vec![], 1.0), "noise {noise}");
+            assert_eq!(
+                run(&mut quiet, 10_800, |_, _| {}),
+                (vec![], 1.0),
+                "noise {noise}"
+            );
 
             let mut dearer = plant();
             dearer.noise = noise;
@@ -85,20 +127,38 @@ fn ordinary_noise_and_incidents_find_nothing() {
                     plant.cost = if n.is_multiple_of(7200) { 0.01 } else { 0.1 };
                 }
             };
-            assert_eq!(run(&mut dearer, 14_400, steps), (vec![], 1.0), "cost steps, noise {noise}");
+            assert_eq!(
+                run(&mut dearer, 14_400, steps),
+                (vec![], 1.0),
+                "cost steps, noise {noise}"
+            );
 
             let mut others = plant();
             others.noise = noise;
             // An hour of others' work, then a rise beyond the setpoint for ten minutes.
             let day = |plant: &mut Plant, n: u64| {
-                plant.background = if (10_000..10_600).contains(&n) { 1.3 } else { 0.5 - 0.3 * (n as f64 / 2000.0).cos() };
+                plant.background = if (10_000..10_600).contains(&n) {
+                    1.3
+                } else {
+                    0.5 - 0.3 * (n as f64 / 2000.0).cos()
+                };
             };
-            assert_eq!(run(&mut others, 14_400, day), (vec![], 1.0), "others' load, noise {noise}");
+            assert_eq!(
+                run(&mut others, 14_400, day),
+                (vec![], 1.0),
+                "others' load, noise {noise}"
+            );
 
             let mut empty = plant();
             (empty.noise, empty.waiting) = (noise, Some(0.0));
-            let demand = |plant: &mut Plant, n: u64| plant.demand = if n % 3000 < 1500 { f64::INFINITY } else { 2.0 };
-            assert_eq!(run(&mut empty, 14_400, demand), (vec![], 1.0), "an empty queue now and then, noise {noise}");
+            let demand = |plant: &mut Plant, n: u64| {
+                plant.demand = if n % 3000 < 1500 { f64::INFINITY } else { 2.0 }
+            };
+            assert_eq!(
+                run(&mut empty, 14_400, demand),
+                (vec![], 1.0),
+                "an empty queue now and then, noise {noise}"
+            );
         }
     }
 }
@@ -128,7 +188,10 @@ fn a_blind_governor_a_person_and_a_start_from_next_to_nothing_find_nothing() {
 #[test]
 fn a_signal_that_repeats_itself_is_deaf_at_any_height() {
     // An exporter that hangs: the same low, then the same high value, whatever the work.
-    for (stuck, expected) in [(0.3, "deaf: load does not react"), (1.5, "deaf: load does not react")] {
+    for (stuck, expected) in [
+        (0.3, "deaf: load does not react"),
+        (1.5, "deaf: load does not react"),
+    ] {
         let mut plant = Plant::usual();
         plant.run(1800);
         (plant.cost, plant.background, plant.bounds.max) = (0.0, stuck, 1e6);
@@ -139,7 +202,11 @@ fn a_signal_that_repeats_itself_is_deaf_at_any_height() {
                 told.clone_from(&plant.plan.reason);
             }
         }
-        assert!(told.contains(expected), "{stuck}: {told:?}; {:?}", plant.state.watchdogs);
+        assert!(
+            told.contains(expected),
+            "{stuck}: {told:?}; {:?}",
+            plant.state.watchdogs
+        );
     }
 }
 
@@ -150,28 +217,63 @@ fn a_load_that_others_make_alone_and_a_max_that_is_far_too_low_are_out_of_reach(
     others.background = 1.5;
     let (found, _) = run(&mut others, 3600, |_, _| {});
     // Until the rate has reached its lowest, a load that does not react looks deaf.
-    assert!(found.contains(&Finding::Unreachable) && found.iter().all(|f| matches!(f, Finding::Unreachable | Finding::Deaf)));
-    let stuck = others.state.watchdogs.found.iter().find(|found| found.finding == Finding::Unreachable).expect("it lasts");
+    assert!(
+        found.contains(&Finding::Unreachable)
+            && found
+                .iter()
+                .all(|f| matches!(f, Finding::Unreachable | Finding::Deaf))
+    );
+    let stuck = others
+        .state
+        .watchdogs
+        .found
+        .iter()
+        .find(|found| found.finding == Finding::Unreachable)
+        .expect("it lasts");
     let sentence = &stuck.sentence;
-    assert!(sentence.contains("at min, 1 rps,") && sentence.contains("load stays near 1.5"), "{sentence}");
+    assert!(
+        sentence.contains("at min, 1 rps,") && sentence.contains("load stays near 1.5"),
+        "{sentence}"
+    );
 
     let mut tripped = Plant::quick();
     tripped.run(1800);
     tripped.background = 5.0;
     run(&mut tripped, 3600, |_, _| {});
-    let sentences: Vec<&str> = tripped.state.watchdogs.found.iter().map(|f| f.sentence.as_str()).collect();
-    assert!(sentences.iter().any(|s| s.contains("the breaker has stopped all work for")), "{sentences:?}");
+    let sentences: Vec<&str> = tripped
+        .state
+        .watchdogs
+        .found
+        .iter()
+        .map(|f| f.sentence.as_str())
+        .collect();
+    assert!(
+        sentences
+            .iter()
+            .any(|s| s.contains("the breaker has stopped all work for")),
+        "{sentences:?}"
+    );
 
     let mut low = Plant::quick();
     low.bounds.max = 10.0;
     let (found, _) = run(&mut low, 7200, |_, _| {});
     assert_eq!(found, [Finding::Unreachable]);
-    assert!(low.state.watchdogs.found[0].sentence.contains("at max, 10 rps,"), "{}", low.state.watchdogs.found[0].sentence);
+    assert!(
+        low.state.watchdogs.found[0]
+            .sentence
+            .contains("at max, 10 rps,"),
+        "{}",
+        low.state.watchdogs.found[0].sentence
+    );
 }
 
 #[test]
 fn jobs_that_wait_for_workers_are_told_and_an_empty_queue_is_not() {
-    for (waiting, expected) in [(Some(5000.0), vec![Finding::Idle]), (Some(3.0), vec![]), (None, vec![])] {
+    for (waiting, expected) in [
+        (Some(5000.0), vec![Finding::Idle]),
+        (Some(3.0), vec![]),
+        (None, vec![]),
+    ] {
         let mut plant = Plant::quick();
         plant.run(600);
         (plant.demand, plant.waiting) = (10.0, waiting);
@@ -183,8 +285,16 @@ fn jobs_that_wait_for_workers_are_told_and_an_empty_queue_is_not() {
     (plant.demand, plant.waiting) = (10.0, Some(5000.0));
     plant.run(1200);
     let found = &plant.state.watchdogs.found[0];
-    assert!(found.sentence.contains("5000 jobs wait") && found.sentence.contains("10 of"), "{}", found.sentence);
-    assert!(found.since > 1400.0 && found.since < 1520.0, "{}", found.since);
+    assert!(
+        found.sentence.contains("5000 jobs wait") && found.sentence.contains("10 of"),
+        "{}",
+        found.sentence
+    );
+    assert!(
+        found.since > 1400.0 && found.since < 1520.0,
+        "{}",
+        found.since
+    );
     plant.demand = f64::INFINITY;
     plant.run(10);
     assert_eq!(plant.state.watchdogs.found, []);
@@ -201,5 +311,8 @@ fn a_successor_goes_on_with_what_was_found_and_with_the_gain() {
     let resumed = State::resume(stored, &plant.policy, plant.now).unwrap();
 
     assert_eq!(resumed.watchdogs, plant.state.watchdogs);
-    assert_eq!(resumed.watchdogs.detuned(&plant.policy).law.gain, 0.5 * plant.policy.law.gain);
+    assert_eq!(
+        resumed.watchdogs.detuned(&plant.policy).law.gain,
+        0.5 * plant.policy.law.gain
+    );
 }

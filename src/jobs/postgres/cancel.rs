@@ -81,8 +81,12 @@ impl Queue {
 
     /// Cancels a job like [`Queue::cancel`], signed for the audit log.
     pub async fn cancel_signed(&self, id: i64, signed: &Signed) -> Result<CancelAnswer, Error> {
-        let said: String =
-            sqlx::query_scalar(CANCEL).bind(id).bind(signed.line()).bind(&signed.why).fetch_one(&self.pool).await?;
+        let said: String = sqlx::query_scalar(CANCEL)
+            .bind(id)
+            .bind(signed.line())
+            .bind(&signed.why)
+            .fetch_one(&self.pool)
+            .await?;
         Ok(match said.as_str() {
             "cancelled" => CancelAnswer::Cancelled,
             "requested" => CancelAnswer::Requested,
@@ -101,7 +105,12 @@ impl Queue {
     /// Cancels jobs that match the filter, at most `walk.max_jobs` in this call.
     ///
     /// A call with [`Walked::next`] continues from there.
-    pub async fn cancel_jobs(&self, filter: &CancelFilter, walk: &Walk, signed: &Signed) -> Result<Walked, Error> {
+    pub async fn cancel_jobs(
+        &self,
+        filter: &CancelFilter,
+        walk: &Walk,
+        signed: &Signed,
+    ) -> Result<Walked, Error> {
         let row = sqlx::query(CANCEL_JOBS)
             .bind(&filter.kind)
             .bind(&filter.throttle)
@@ -116,18 +125,27 @@ impl Queue {
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
-        Ok(Walked { jobs: row.get("cancelled"), requested: row.get("requested"), next: row.get("next") })
+        Ok(Walked {
+            jobs: row.get("cancelled"),
+            requested: row.get("requested"),
+            next: row.get("next"),
+        })
     }
 
     /// Returns the number of jobs that [`Queue::cancel_jobs`] would cancel or ask to stop.
     pub async fn count_cancel_jobs(&self, filter: &CancelFilter) -> Result<Count, Error> {
-        count(|walk| Box::pin(async move { self.cancel_jobs(filter, &walk, &Signed::default()).await })).await
+        count(|walk| {
+            Box::pin(async move { self.cancel_jobs(filter, &walk, &Signed::default()).await })
+        })
+        .await
     }
 }
 
 /// Counts by walks that change nothing, until the count reaches its bound, all jobs were visited,
 /// or the time is up.
-pub(super) async fn count<'a>(mut step: impl FnMut(Walk) -> BoxFuture<'a, Result<Walked, Error>>) -> Result<Count, Error> {
+pub(super) async fn count<'a>(
+    mut step: impl FnMut(Walk) -> BoxFuture<'a, Result<Walked, Error>>,
+) -> Result<Count, Error> {
     let begun = Instant::now();
     let mut walk = Walk::count();
     let mut jobs = 0;
@@ -136,7 +154,10 @@ pub(super) async fn count<'a>(mut step: impl FnMut(Walk) -> BoxFuture<'a, Result
         jobs += walked.jobs + walked.requested;
         let done = walked.next.is_none();
         if done || jobs > COUNT_MAX || begun.elapsed() > COUNT_TIME {
-            return Ok(Count { jobs: jobs.min(COUNT_MAX), more: !done || jobs > COUNT_MAX });
+            return Ok(Count {
+                jobs: jobs.min(COUNT_MAX),
+                more: !done || jobs > COUNT_MAX,
+            });
         }
         walk.start = walked.next;
     }

@@ -7,7 +7,8 @@ use sqlx::postgres::PgRow;
 use crate::jobs::{Checkpoint, CheckpointError, Checkpoints};
 use crate::postgres::Db;
 
-pub(super) const LOAD: &str = "select cursor, done, total, note from flyball.checkpoint where job_id = $1";
+pub(super) const LOAD: &str =
+    "select cursor, done, total, note from flyball.checkpoint where job_id = $1";
 
 // The lease is checked in the same statement, so that a worker whose job was given to another
 // writes nothing.
@@ -35,12 +36,24 @@ impl PgCheckpoints {
 impl Checkpoints for PgCheckpoints {
     fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>> {
         Box::pin(async move {
-            let row = sqlx::query(LOAD).bind(job_id).fetch_optional(&self.pool).await.map_err(|error| lost(job_id, &error))?;
-            row.as_ref().map(checkpoint).transpose().map_err(|error| lost(job_id, &error))
+            let row = sqlx::query(LOAD)
+                .bind(job_id)
+                .fetch_optional(&self.pool)
+                .await
+                .map_err(|error| lost(job_id, &error))?;
+            row.as_ref()
+                .map(checkpoint)
+                .transpose()
+                .map_err(|error| lost(job_id, &error))
         })
     }
 
-    fn store<'a>(&'a self, job_id: i64, fence: i64, at: &'a Checkpoint) -> BoxFuture<'a, Result<(), CheckpointError>> {
+    fn store<'a>(
+        &'a self,
+        job_id: i64,
+        fence: i64,
+        at: &'a Checkpoint,
+    ) -> BoxFuture<'a, Result<(), CheckpointError>> {
         Box::pin(async move {
             let done = sqlx::query(STORE)
                 .bind(job_id)
@@ -52,7 +65,11 @@ impl Checkpoints for PgCheckpoints {
                 .execute(&self.pool)
                 .await
                 .map_err(|error| lost(job_id, &error))?;
-            if done.rows_affected() == 0 { Err(CheckpointError::LeaseLost(job_id)) } else { Ok(()) }
+            if done.rows_affected() == 0 {
+                Err(CheckpointError::LeaseLost(job_id))
+            } else {
+                Ok(())
+            }
         })
     }
 }
@@ -67,5 +84,8 @@ fn checkpoint(row: &PgRow) -> Result<Checkpoint, sqlx::Error> {
 }
 
 fn lost(job: i64, error: &sqlx::Error) -> CheckpointError {
-    CheckpointError::Store { job, reason: error.to_string() }
+    CheckpointError::Store {
+        job,
+        reason: error.to_string(),
+    }
 }

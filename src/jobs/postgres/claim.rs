@@ -41,7 +41,12 @@ pub struct LaneClaim {
 impl LaneClaim {
     /// Returns a claim on the first `jobs` of a lane.
     pub fn first(lane_id: i64, jobs: i32) -> Self {
-        Self { lane_id, jobs, after: Place::default(), look: false }
+        Self {
+            lane_id,
+            jobs,
+            after: Place::default(),
+            look: false,
+        }
     }
 }
 
@@ -165,20 +170,36 @@ select job_id from missing";
 impl Queue {
     /// Claims up to the requested number of jobs of each lane under a lease of `worker_id`, fenced
     /// by `fence`; returns the most urgent first.
-    pub async fn claim(&self, worker_id: i32, fence: i64, lanes: &[LaneClaim]) -> Result<Vec<Claimed>, Error> {
+    pub async fn claim(
+        &self,
+        worker_id: i32,
+        fence: i64,
+        lanes: &[LaneClaim],
+    ) -> Result<Vec<Claimed>, Error> {
         Ok(self.claim_and_look(worker_id, fence, lanes).await?.jobs)
     }
 
     /// Claims jobs like [`Queue::claim`], and also reports checked lanes without another job and
     /// jobs that are missing.
-    pub async fn claim_and_look(&self, worker_id: i32, fence: i64, lanes: &[LaneClaim]) -> Result<Batch, Error> {
+    pub async fn claim_and_look(
+        &self,
+        worker_id: i32,
+        fence: i64,
+        lanes: &[LaneClaim],
+    ) -> Result<Batch, Error> {
         let ids: Vec<i64> = lanes.iter().map(|lane| lane.lane_id).collect();
         let counts: Vec<i32> = lanes.iter().map(|lane| lane.jobs).collect();
         let priorities: Vec<i16> = lanes.iter().map(|lane| lane.after.priority).collect();
         let after: Vec<i64> = lanes.iter().map(|lane| lane.after.job_id).collect();
         let looks: Vec<bool> = lanes.iter().map(|lane| lane.look).collect();
-        let asked =
-            sqlx::query(CLAIM).bind(ids).bind(counts).bind(fence).bind(worker_id).bind(priorities).bind(after).bind(looks);
+        let asked = sqlx::query(CLAIM)
+            .bind(ids)
+            .bind(counts)
+            .bind(fence)
+            .bind(worker_id)
+            .bind(priorities)
+            .bind(after)
+            .bind(looks);
         let rows = asked.fetch_all(&self.pool).await?;
         let mut claimed = Vec::with_capacity(rows.len());
         let mut dry = Vec::new();
@@ -209,11 +230,19 @@ impl Queue {
             true => self.end_missing(worker_id, fence).await?,
             false => Vec::new(),
         };
-        Ok(Batch { jobs: claimed, dry, missing })
+        Ok(Batch {
+            jobs: claimed,
+            dry,
+            missing,
+        })
     }
 
     async fn end_missing(&self, worker_id: i32, fence: i64) -> Result<Vec<i64>, Error> {
-        let missing: Vec<i64> = sqlx::query_scalar(END_MISSING).bind(worker_id).bind(fence).fetch_all(&self.pool).await?;
+        let missing: Vec<i64> = sqlx::query_scalar(END_MISSING)
+            .bind(worker_id)
+            .bind(fence)
+            .fetch_all(&self.pool)
+            .await?;
         tracing::error!(jobs = ?missing, "jobs were claimed that are not in flyball.job any more; they have ended as lost");
         Ok(missing)
     }
@@ -236,9 +265,19 @@ fn read(row: &PgRow, id: i64, lane_id: i64, fence: i64) -> Claimed {
         max_attempts: columns.get::<i16>(9).into(),
         cost: columns.get(4),
         fence,
-        created_at: columns.get::<Option<Timestamp>>(10).map(Timestamp::to_jiff).unwrap_or_default(),
-        timeout: columns.get::<Option<f32>>(11).and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
+        created_at: columns
+            .get::<Option<Timestamp>>(10)
+            .map(Timestamp::to_jiff)
+            .unwrap_or_default(),
+        timeout: columns
+            .get::<Option<f32>>(11)
+            .and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
         traceparent: columns.get(12),
     };
-    Claimed { lane_id, job, unreadable: columns.unreadable(), cancelled: false }
+    Claimed {
+        lane_id,
+        job,
+        unreadable: columns.unreadable(),
+        cancelled: false,
+    }
 }

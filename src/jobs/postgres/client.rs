@@ -46,9 +46,16 @@ impl Client {
     /// Enqueues one job.
     ///
     /// The executor is a connection, `&mut *transaction`, a pool, or a [`Db`](crate::postgres::Db).
-    pub async fn enqueue(&self, executor: impl PgExecutor<'_>, job: NewJob) -> Result<Enqueued, Error> {
+    pub async fn enqueue(
+        &self,
+        executor: impl PgExecutor<'_>,
+        job: NewJob,
+    ) -> Result<Enqueued, Error> {
         let enqueued = enqueue(executor, &[job]).await?;
-        enqueued.into_iter().next().ok_or_else(|| Error::Store(sqlx::Error::RowNotFound))
+        enqueued
+            .into_iter()
+            .next()
+            .ok_or_else(|| Error::Store(sqlx::Error::RowNotFound))
     }
 
     /// Enqueues all jobs or none, at most 10,000; returns one entry per job, in order.
@@ -65,7 +72,11 @@ impl Client {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn enqueue_many(&self, executor: impl PgExecutor<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
+    pub async fn enqueue_many(
+        &self,
+        executor: impl PgExecutor<'_>,
+        jobs: &[NewJob],
+    ) -> Result<Vec<Enqueued>, Error> {
         enqueue(executor, jobs).await
     }
 }
@@ -74,11 +85,16 @@ impl NewJob {
     /// Sets the earliest start to this long from now, by the clock of this machine.
     ///
     /// [`NewJob::run_at`] takes a point in time instead.
-    #[allow(clippy::disallowed_methods, reason = "whoever says `after` means from now, where it is said")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "whoever says `after` means from now, where it is said"
+    )]
     pub fn after(self, delay: Duration) -> Self {
         // A time beyond the calendar becomes the last one, which the store refuses like any time
         // beyond ten years.
-        let at = Timestamp::now().checked_add(delay).unwrap_or(Timestamp::MAX);
+        let at = Timestamp::now()
+            .checked_add(delay)
+            .unwrap_or(Timestamp::MAX);
         self.run_at(at)
     }
 }

@@ -35,13 +35,26 @@ impl Queue {
     pub fn new(pool: impl Into<Db>) -> Self {
         let pool = pool.into();
         let sessions = (pool.pooler() == Pooler::None).then(|| pool.pool().clone());
-        Self { lifeline: pool.apart(LIFELINES, LIFELINE_PATIENCE), pool, sessions, depth: Arc::default() }
+        Self {
+            lifeline: pool.apart(LIFELINES, LIFELINE_PATIENCE),
+            pool,
+            sessions,
+            depth: Arc::default(),
+        }
     }
 
     /// Connects with at most `connections` at a time, waiting up to `patience` for the server.
-    pub async fn connect(access: impl Into<Access>, connections: u32, patience: Duration) -> Result<Self, Error> {
+    pub async fn connect(
+        access: impl Into<Access>,
+        connections: u32,
+        patience: Duration,
+    ) -> Result<Self, Error> {
         let access = access.into();
-        let direct = access.direct_url.as_deref().map(str::parse::<PgConnectOptions>).transpose()?;
+        let direct = access
+            .direct_url
+            .as_deref()
+            .map(str::parse::<PgConnectOptions>)
+            .transpose()?;
         let mut queue = Self::new(Db::connect(&access, connections, patience).await?);
         if let Some(direct) = direct {
             queue.sessions = Some(Db::lazy(direct, Pooler::None, 1, patience).pool().clone());

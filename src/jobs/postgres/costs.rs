@@ -43,9 +43,17 @@ impl Queue {
     /// No kind may occur twice.
     pub async fn learn_costs(&self, seen: &[(String, u64, f64)]) -> Result<(), Error> {
         let kinds: Vec<&str> = seen.iter().map(|(kind, ..)| kind.as_str()).collect();
-        let attempts: Vec<i64> = seen.iter().map(|(_, attempts, _)| *attempts as i64).collect();
+        let attempts: Vec<i64> = seen
+            .iter()
+            .map(|(_, attempts, _)| *attempts as i64)
+            .collect();
         let tokens: Vec<f64> = seen.iter().map(|(.., tokens)| *tokens).collect();
-        sqlx::query(LEARN).bind(kinds).bind(attempts).bind(tokens).execute(&self.pool).await?;
+        sqlx::query(LEARN)
+            .bind(kinds)
+            .bind(attempts)
+            .bind(tokens)
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 
@@ -53,7 +61,11 @@ impl Queue {
     pub async fn kind_costs(&self) -> Result<Vec<KindCost>, Error> {
         let rows = sqlx::query(MEANS).fetch_all(&self.pool).await?;
         let cost = |row: &sqlx::postgres::PgRow| {
-            Ok(KindCost { kind: row.try_get("name")?, attempts: row.try_get("attempts")?, mean: row.try_get("mean_cost")? })
+            Ok(KindCost {
+                kind: row.try_get("name")?,
+                attempts: row.try_get("attempts")?,
+                mean: row.try_get("mean_cost")?,
+            })
         };
         Ok(rows.iter().map(cost).collect::<Result<_, sqlx::Error>>()?)
     }

@@ -68,17 +68,34 @@ pub(super) const ONE_KEY: &str = lanes!(" and d.key = $2", "limit 1");
 
 impl Queue {
     /// Returns a page of a throttle's lanes, at most `limit` of them, 1 to 1000.
-    pub async fn lanes_of(&self, throttle: &str, after: &LanesAfter, limit: i64) -> Result<LanePage, Error> {
+    pub async fn lanes_of(
+        &self,
+        throttle: &str,
+        after: &LanesAfter,
+        limit: i64,
+    ) -> Result<LanePage, Error> {
         let limit = limit.clamp(1, 1000);
         let asked = match after {
-            LanesAfter::Depth { depth, lane_id } => sqlx::query(DEEPEST).bind(throttle).bind(depth).bind(lane_id).bind(limit),
+            LanesAfter::Depth { depth, lane_id } => sqlx::query(DEEPEST)
+                .bind(throttle)
+                .bind(depth)
+                .bind(lane_id)
+                .bind(limit),
             LanesAfter::Key(Some(key)) => sqlx::query(BY_KEY).bind(throttle).bind(key).bind(limit),
             LanesAfter::Key(None) => sqlx::query(BY_KEY_FIRST).bind(throttle).bind(limit),
         };
-        let lanes: Vec<LaneDepth> = asked.fetch_all(&self.pool).await?.iter().map(lane).collect::<Result<_, _>>()?;
+        let lanes: Vec<LaneDepth> = asked
+            .fetch_all(&self.pool)
+            .await?
+            .iter()
+            .map(lane)
+            .collect::<Result<_, _>>()?;
         let is_full = lanes.len() as i64 >= limit;
         let next = lanes.last().filter(|_| is_full).map(|last| match after {
-            LanesAfter::Depth { .. } => LanesAfter::Depth { depth: last.depth, lane_id: last.lane_id },
+            LanesAfter::Depth { .. } => LanesAfter::Depth {
+                depth: last.depth,
+                lane_id: last.lane_id,
+            },
             LanesAfter::Key(_) => LanesAfter::Key(Some(last.key.clone())),
         });
         Ok(LanePage { lanes, next })
@@ -86,13 +103,22 @@ impl Queue {
 
     /// Returns one lane of the directory; `None` if it has not been seen yet.
     pub async fn lane_of(&self, throttle: &str, key: &str) -> Result<Option<LaneDepth>, Error> {
-        let row = sqlx::query(ONE_KEY).bind(throttle).bind(key).fetch_optional(&self.pool).await?;
+        let row = sqlx::query(ONE_KEY)
+            .bind(throttle)
+            .bind(key)
+            .fetch_optional(&self.pool)
+            .await?;
         Ok(row.as_ref().map(lane).transpose()?)
     }
 }
 
 fn lane(row: &PgRow) -> Result<LaneDepth, sqlx::Error> {
-    let moment = |column: &str| Ok::<_, sqlx::Error>(row.try_get::<Option<Timestamp>, _>(column)?.map(|at| at.to_jiff()));
+    let moment = |column: &str| {
+        Ok::<_, sqlx::Error>(
+            row.try_get::<Option<Timestamp>, _>(column)?
+                .map(|at| at.to_jiff()),
+        )
+    };
     Ok(record::LaneDepth {
         lane_id: row.try_get("lane_id")?,
         key: row.try_get("key")?,

@@ -169,18 +169,28 @@ impl Queue {
         }
         // The age is read first, so that it never makes the figures look younger than they are.
         let sweep = sqlx::query(SWEEP).fetch_optional(&self.pool).await?;
-        let moment = |name: &str| Some(sweep.as_ref()?.get::<Option<Timestamp>, _>(name)?.to_jiff());
+        let moment =
+            |name: &str| Some(sweep.as_ref()?.get::<Option<Timestamp>, _>(name)?.to_jiff());
         let (at, lanes_at) = (moment("at"), moment("lanes_at"));
-        let rows = sqlx::query(DEPTHS).bind(READ_MAX).fetch_all(&self.pool).await?;
+        let rows = sqlx::query(DEPTHS)
+            .bind(READ_MAX)
+            .fetch_all(&self.pool)
+            .await?;
         let throttles = rows.iter().map(|row| Depth {
             throttle: row.get("throttle"),
             ready: row.get("ready"),
             scheduled: row.get("scheduled"),
             running: row.get("running"),
             dead: row.get("dead"),
-            oldest_ready_at: row.get::<Option<Timestamp>, _>("oldest_ready_at").map(|at| at.to_jiff()),
+            oldest_ready_at: row
+                .get::<Option<Timestamp>, _>("oldest_ready_at")
+                .map(|at| at.to_jiff()),
         });
-        let depths = Depths { throttles: throttles.collect(), at, lanes_at };
+        let depths = Depths {
+            throttles: throttles.collect(),
+            at,
+            lanes_at,
+        };
         *cache = Some((Instant::now(), depths.clone()));
         Ok(depths)
     }
@@ -227,7 +237,11 @@ pub struct Sweeper {
 impl Sweeper {
     /// Returns a walker without any figures.
     pub fn new(queue: Queue) -> Self {
-        let walk = Walk { position: None, began: None, took: Duration::ZERO };
+        let walk = Walk {
+            position: None,
+            began: None,
+            took: Duration::ZERO,
+        };
         Self {
             queue,
             ledger: Ledger::default(),
@@ -286,25 +300,40 @@ impl Sweeper {
 
     /// Loads the figures in the tables, which may be out of date and must all be brought in line.
     async fn start(&mut self) -> Result<(), Error> {
-        for throttle in sqlx::query_scalar::<_, String>(WRITTEN_THROTTLES).fetch_all(&self.queue.pool).await? {
+        for throttle in sqlx::query_scalar::<_, String>(WRITTEN_THROTTLES)
+            .fetch_all(&self.queue.pool)
+            .await?
+        {
             self.ledger.expect(&throttle);
         }
         let mut after = i64::MIN;
-        while let Some(end) =
-            sqlx::query_scalar::<_, Option<i64>>(PAGE_OF_LANES).bind(after).bind(self.page).fetch_one(&self.queue.pool).await?
+        while let Some(end) = sqlx::query_scalar::<_, Option<i64>>(PAGE_OF_LANES)
+            .bind(after)
+            .bind(self.page)
+            .fetch_one(&self.queue.pool)
+            .await?
         {
-            let rows = sqlx::query(WRITTEN_LANES).bind(after).bind(self.page).fetch_all(&self.queue.pool).await?;
-            rows.iter().for_each(|row| self.ledger.introduce(&entry(row)));
+            let rows = sqlx::query(WRITTEN_LANES)
+                .bind(after)
+                .bind(self.page)
+                .fetch_all(&self.queue.pool)
+                .await?;
+            rows.iter()
+                .for_each(|row| self.ledger.introduce(&entry(row)));
             after = end;
         }
-        let clock: f64 = sqlx::query_scalar(CLOCK).fetch_one(&self.queue.pool).await?;
+        let clock: f64 = sqlx::query_scalar(CLOCK)
+            .fetch_one(&self.queue.pool)
+            .await?;
         self.started = Some((clock, Instant::now()));
         Ok(())
     }
 
     /// Returns the day by the server's clock, in days since 1970.
     fn today(&self) -> i64 {
-        self.started.map_or(0, |(clock, at)| ((clock + at.elapsed().as_secs_f64()) / 86_400.0) as i64)
+        self.started.map_or(0, |(clock, at)| {
+            ((clock + at.elapsed().as_secs_f64()) / 86_400.0) as i64
+        })
     }
 
     /// Takes the next page of one walk.
@@ -317,7 +346,11 @@ impl Sweeper {
         }
         let (lane, priority, job) = walk.position.unwrap_or((i64::MIN, 0, i64::MIN));
         let asked = match part {
-            Part::Ready => sqlx::query(WALK_READY).bind(lane).bind(priority).bind(job).bind(self.page),
+            Part::Ready => sqlx::query(WALK_READY)
+                .bind(lane)
+                .bind(priority)
+                .bind(job)
+                .bind(self.page),
             Part::Scheduled => sqlx::query(WALK_SCHEDULED).bind(job).bind(self.page),
             Part::Running => sqlx::query(WALK_RUNNING).bind(job).bind(self.page),
             Part::Dead => sqlx::query(WALK_DEAD).bind(job).bind(self.page),
@@ -325,8 +358,13 @@ impl Sweeper {
         let rows = asked.fetch_all(&self.queue.pool).await?;
         let (mut found, mut entries, mut last) = (Vec::with_capacity(rows.len()), 0, None);
         for row in &rows {
-            let (lane_id, jobs, newest): (i64, i64, i64) = (row.get("lane_id"), row.get("jobs"), row.get("newest"));
-            found.push(Found { lane_id, jobs, oldest: row.get("oldest") });
+            let (lane_id, jobs, newest): (i64, i64, i64) =
+                (row.get("lane_id"), row.get("jobs"), row.get("newest"));
+            found.push(Found {
+                lane_id,
+                jobs,
+                oldest: row.get("oldest"),
+            });
             entries += jobs;
             let here = (lane_id, row.get::<i16, _>("priority"), newest);
             // Ready jobs come in the order of their lanes; the other parts continue behind their
@@ -350,7 +388,12 @@ impl Sweeper {
             self.ledger.end(part, today);
             if self.ledger.round() {
                 // A walk that ended in this round may have begun in the round before.
-                let longest = self.walks.iter().map(|walk| walk.took).max().unwrap_or_default();
+                let longest = self
+                    .walks
+                    .iter()
+                    .map(|walk| walk.took)
+                    .max()
+                    .unwrap_or_default();
                 self.seen_since = Some(self.round_began.elapsed() + longest);
                 self.round_began = Instant::now();
             }
@@ -362,11 +405,18 @@ impl Sweeper {
         let strangers = self.ledger.strangers(found);
         let mut entries = Vec::new();
         for some in strangers.chunks(NAMED_AT_ONCE) {
-            let (lanes, jobs): (Vec<i64>, Vec<i64>) = some.iter().map(|one| (one.lane_id, one.oldest)).unzip();
-            let rows = sqlx::query(NAMES).bind(lanes).bind(jobs).fetch_all(&self.queue.pool).await?;
+            let (lanes, jobs): (Vec<i64>, Vec<i64>) =
+                some.iter().map(|one| (one.lane_id, one.oldest)).unzip();
+            let rows = sqlx::query(NAMES)
+                .bind(lanes)
+                .bind(jobs)
+                .fetch_all(&self.queue.pool)
+                .await?;
             entries.extend(rows.iter().map(entry));
         }
-        entries.iter().for_each(|entry| self.ledger.introduce(entry));
+        entries
+            .iter()
+            .for_each(|entry| self.ledger.introduce(entry));
         Ok(())
     }
 
@@ -376,7 +426,11 @@ impl Sweeper {
         let lanes = self.ledger.take_lanes(LANES_WRITTEN, self.today());
         if !lanes.is_empty() {
             let (ids, depths): (Vec<i64>, Vec<i64>) = lanes.into_iter().unzip();
-            sqlx::query(WRITE_LANES).bind(ids).bind(depths).execute(&self.queue.pool).await?;
+            sqlx::query(WRITE_LANES)
+                .bind(ids)
+                .bind(depths)
+                .execute(&self.queue.pool)
+                .await?;
         }
         if !self.ledger.is_whole() {
             return Ok(());
@@ -385,8 +439,14 @@ impl Sweeper {
         let is_all = taken.len() < THROTTLES_WRITTEN;
         if !taken.is_empty() {
             let names: Vec<&str> = taken.iter().map(|(name, _)| *name).collect();
-            let jobs = |part: Part| -> Vec<i64> { taken.iter().map(|(_, figures)| figures.jobs[part as usize]).collect() };
-            let oldest: Vec<Option<i64>> = taken.iter().map(|(_, figures)| figures.oldest).collect();
+            let jobs = |part: Part| -> Vec<i64> {
+                taken
+                    .iter()
+                    .map(|(_, figures)| figures.jobs[part as usize])
+                    .collect()
+            };
+            let oldest: Vec<Option<i64>> =
+                taken.iter().map(|(_, figures)| figures.oldest).collect();
             sqlx::query(WRITE_THROTTLES)
                 .bind(names)
                 .bind(jobs(Part::Ready))
@@ -423,5 +483,10 @@ impl Sweeper {
 }
 
 fn entry(row: &sqlx::postgres::PgRow) -> Entry {
-    Entry { lane_id: row.get("lane_id"), throttle: row.get("throttle"), depth: row.get("depth"), day: row.get("day") }
+    Entry {
+        lane_id: row.get("lane_id"),
+        throttle: row.get("throttle"),
+        depth: row.get("depth"),
+        day: row.get("day"),
+    }
 }

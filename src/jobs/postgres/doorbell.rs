@@ -20,7 +20,9 @@ impl Queue {
     pub async fn listen(&self, ring: impl Fn(&[i64]), cancel: CancellationToken) {
         let mut pause = Duration::from_millis(200);
         if self.sessions.is_none() {
-            tracing::info!("behind a pooler and without a direct URL there is no listening for producers; polling goes on");
+            tracing::info!(
+                "behind a pooler and without a direct URL there is no listening for producers; polling goes on"
+            );
             return cancel.cancelled().await;
         }
         loop {
@@ -63,7 +65,10 @@ impl Queue {
 ///
 /// A list that was cut off ends with a number that is no lane of ours.
 fn named(payload: &str) -> Vec<i64> {
-    payload.split(',').filter_map(|text| text.parse().ok()).collect()
+    payload
+        .split(',')
+        .filter_map(|text| text.parse().ok())
+        .collect()
 }
 
 #[cfg(test)]

@@ -52,8 +52,26 @@ impl Queue {
     /// returns their number by kind.
     ///
     /// There may be more; an empty answer means that there are none.
-    pub async fn drop_ready(&self, worker_id: i32, lanes: &[i64], newest: i64) -> Result<Vec<(String, u64)>, Error> {
-        let rows = sqlx::query(DROP_READY).bind(worker_id).bind(lanes).bind(newest).bind(MOST).fetch_all(&self.pool).await?;
-        rows.iter().map(|row| Ok((row.try_get("kind")?, row.try_get::<i64, _>("jobs")?.unsigned_abs()))).collect()
+    pub async fn drop_ready(
+        &self,
+        worker_id: i32,
+        lanes: &[i64],
+        newest: i64,
+    ) -> Result<Vec<(String, u64)>, Error> {
+        let rows = sqlx::query(DROP_READY)
+            .bind(worker_id)
+            .bind(lanes)
+            .bind(newest)
+            .bind(MOST)
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok((
+                    row.try_get("kind")?,
+                    row.try_get::<i64, _>("jobs")?.unsigned_abs(),
+                ))
+            })
+            .collect()
     }
 }

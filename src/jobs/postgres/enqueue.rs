@@ -37,13 +37,19 @@ impl Queue {
             return self.enqueue(jobs).await;
         }
         refuse_nul(jobs)?;
-        let rows = rows(ENQUEUE_AS, jobs).bind(owner).fetch_all(&self.pool).await?;
+        let rows = rows(ENQUEUE_AS, jobs)
+            .bind(owner)
+            .fetch_all(&self.pool)
+            .await?;
         tickets(&rows)
     }
 }
 
 /// Enqueues all jobs or none, within the transaction of the executor, if there is one.
-pub(crate) async fn enqueue(executor: impl PgExecutor<'_>, jobs: &[NewJob]) -> Result<Vec<Enqueued>, Error> {
+pub(crate) async fn enqueue(
+    executor: impl PgExecutor<'_>,
+    jobs: &[NewJob],
+) -> Result<Vec<Enqueued>, Error> {
     refuse_nul(jobs)?;
     let rows = match jobs {
         [] => return Ok(Vec::new()),
@@ -60,7 +66,9 @@ fn tickets(rows: &[PgRow]) -> Result<Vec<Enqueued>, Error> {
                 id: row.try_get("job_id")?,
                 duplicate: row.try_get("duplicate")?,
                 replaced: row.try_get("replaced")?,
-                backlog: row.try_get::<Option<Json<_>>, _>("backlog")?.map(|Json(backlog)| backlog),
+                backlog: row
+                    .try_get::<Option<Json<_>>, _>("backlog")?
+                    .map(|Json(backlog)| backlog),
             })
         })
         .collect::<Result<_, sqlx::Error>>()
@@ -69,10 +77,17 @@ fn tickets(rows: &[PgRow]) -> Result<Vec<Enqueued>, Error> {
 
 /// Refuses texts with a NUL, because Postgres would not report the field.
 pub(crate) fn refuse_nul(jobs: &[NewJob]) -> Result<(), Error> {
-    let found = jobs.iter().enumerate().find_map(|(index, job)| Some((index, check::nul(job)?)));
+    let found = jobs
+        .iter()
+        .enumerate()
+        .find_map(|(index, job)| Some((index, check::nul(job)?)));
     found.map_or(Ok(()), |(index, field)| {
         let index = (jobs.len() > 1).then_some(index);
-        Err(Error::Refused { index, field: field.to_owned(), message: check::NUL.to_owned() })
+        Err(Error::Refused {
+            index,
+            field: field.to_owned(),
+            message: check::NUL.to_owned(),
+        })
     })
 }
 
@@ -99,7 +114,10 @@ async fn one(executor: impl PgExecutor<'_>, job: &NewJob) -> Result<Vec<PgRow>, 
 
 /// Returns a statement whose first parameters are the columns of the jobs.
 fn rows<'a>(statement: &'static str, jobs: &'a [NewJob]) -> Query<'a, Postgres, PgArguments> {
-    let run_ats: Vec<Option<Timestamp>> = jobs.iter().map(|job| job.run_at.map(|at| at.to_sqlx())).collect();
+    let run_ats: Vec<Option<Timestamp>> = jobs
+        .iter()
+        .map(|job| job.run_at.map(|at| at.to_sqlx()))
+        .collect();
     sqlx::query(statement)
         .bind(column(jobs, |job| job.kind.as_str()))
         .bind(column(jobs, |job| Json(&job.args)))

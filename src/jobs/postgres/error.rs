@@ -22,10 +22,16 @@ impl From<sqlx::Error> for Error {
                 match code.as_str() {
                     // Shutting down, crashed, starting up; a standby; out of connections, memory or
                     // disk; a broken connection.
-                    "57P01" | "57P02" | "57P03" | "57P05" | "25006" => Error::Lost(from_server.message().to_owned()),
+                    "57P01" | "57P02" | "57P03" | "57P05" | "25006" => {
+                        Error::Lost(from_server.message().to_owned())
+                    }
                     "53400" => full(from_server.as_ref()).unwrap_or(Error::Store(error)),
-                    other if other.starts_with("08") || other.starts_with("53") => Error::Lost(from_server.message().to_owned()),
-                    "22023" | "42501" => refused(from_server.as_ref()).unwrap_or(Error::Store(error)),
+                    other if other.starts_with("08") || other.starts_with("53") => {
+                        Error::Lost(from_server.message().to_owned())
+                    }
+                    "22023" | "42501" => {
+                        refused(from_server.as_ref()).unwrap_or(Error::Store(error))
+                    }
                     // A NUL in JSON or in a plain text; those of a job are checked before they are
                     // sent.
                     "22P05" => nul("args"),
@@ -39,7 +45,11 @@ impl From<sqlx::Error> for Error {
 }
 
 fn nul(field: &str) -> Error {
-    Error::Refused { index: None, field: field.to_owned(), message: check::NUL.to_owned() }
+    Error::Refused {
+        index: None,
+        field: field.to_owned(),
+        message: check::NUL.to_owned(),
+    }
 }
 
 impl Error {
@@ -52,9 +62,14 @@ impl Error {
             Self::Lost(_) | Self::Full { .. } => false,
             Self::Refused { .. } | Self::Store(sqlx::Error::Encode(_)) => true,
             Self::Store(error) => {
-                let code = error.as_database_error().and_then(|error| error.code()).unwrap_or_default();
+                let code = error
+                    .as_database_error()
+                    .and_then(|error| error.code())
+                    .unwrap_or_default();
                 // Data, cardinality, constraints, limits of the program.
-                ["21", "22", "23", "54"].iter().any(|class| code.starts_with(class))
+                ["21", "22", "23", "54"]
+                    .iter()
+                    .any(|class| code.starts_with(class))
             }
         }
     }
@@ -67,7 +82,10 @@ fn full(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
     Some(Error::Full {
         throttle: postgres.schema()?.to_owned(),
         key: postgres.column().unwrap_or_default().to_owned(),
-        backlog: Backlog { depth: depth.parse().ok()?, max: max.parse().ok()? },
+        backlog: Backlog {
+            depth: depth.parse().ok()?,
+            max: max.parse().ok()?,
+        },
     })
 }
 
@@ -80,9 +98,22 @@ fn refused(error: &dyn sqlx::error::DatabaseError) -> Option<Error> {
     let text = postgres.message();
     // The function's own name may end in the field's, as that of set_weight does; errors of a batch
     // name the field as jobs[1].kind.
-    let behind = |before: &str| text.split_once(&format!("{before}{field}: ")).map(|(_, rest)| rest);
-    let first =
-        [behind(": "), behind("."), text.strip_prefix(&format!("{field}: "))].into_iter().flatten().max_by_key(|rest| rest.len());
+    let behind = |before: &str| {
+        text.split_once(&format!("{before}{field}: "))
+            .map(|(_, rest)| rest)
+    };
+    let first = [
+        behind(": "),
+        behind("."),
+        text.strip_prefix(&format!("{field}: ")),
+    ]
+    .into_iter()
+    .flatten()
+    .max_by_key(|rest| rest.len());
     let message = first.unwrap_or(text).to_owned();
-    Some(Error::Refused { index, field, message })
+    Some(Error::Refused {
+        index,
+        field,
+        message,
+    })
 }

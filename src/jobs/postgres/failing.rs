@@ -38,17 +38,33 @@ limit 1";
 impl Queue {
     /// Returns the throttles whose last several attempts failed, with no success for a minute.
     pub async fn failing(&self) -> Result<Vec<Failing>, Error> {
-        let rows = sqlx::query(FAILING).bind(None::<&str>).bind(LEAST).bind(READ_MAX).fetch_all(&self.pool).await?;
+        let rows = sqlx::query(FAILING)
+            .bind(None::<&str>)
+            .bind(LEAST)
+            .bind(READ_MAX)
+            .fetch_all(&self.pool)
+            .await?;
         Ok(rows.iter().map(failing).collect())
     }
 
     /// Returns the failures of one throttle, with the error of the newest; `None` if it is not
     /// failing.
     pub async fn failing_of(&self, throttle: &str) -> Result<Option<Failing>, Error> {
-        let row = sqlx::query(FAILING).bind(throttle).bind(LEAST).bind(1_i64).fetch_optional(&self.pool).await?;
+        let row = sqlx::query(FAILING)
+            .bind(throttle)
+            .bind(LEAST)
+            .bind(1_i64)
+            .fetch_optional(&self.pool)
+            .await?;
         let Some(row) = row else { return Ok(None) };
-        let error: Option<String> = sqlx::query_scalar(LAST_ERROR).bind(throttle).fetch_optional(&self.pool).await?;
-        Ok(Some(Failing { error: error.unwrap_or_default(), ..failing(&row) }))
+        let error: Option<String> = sqlx::query_scalar(LAST_ERROR)
+            .bind(throttle)
+            .fetch_optional(&self.pool)
+            .await?;
+        Ok(Some(Failing {
+            error: error.unwrap_or_default(),
+            ..failing(&row)
+        }))
     }
 }
 
@@ -56,7 +72,9 @@ fn failing(row: &sqlx::postgres::PgRow) -> Failing {
     Failing {
         throttle: row.get("throttle"),
         failures: row.get("failures"),
-        succeeded_at: row.get::<Option<Timestamp>, _>("succeeded_at").map(Timestamp::to_jiff),
+        succeeded_at: row
+            .get::<Option<Timestamp>, _>("succeeded_at")
+            .map(Timestamp::to_jiff),
         error: String::new(),
     }
 }

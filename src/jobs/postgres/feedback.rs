@@ -85,14 +85,21 @@ pub struct Feedbacks {
 impl Feedbacks {
     /// Returns a reader on these connections.
     pub fn new(db: impl Into<Db>) -> Self {
-        Self { db: db.into(), timed: Vec::new(), newest: Mutex::default() }
+        Self {
+            db: db.into(),
+            timed: Vec::new(),
+            newest: Mutex::default(),
+        }
     }
 
     /// Reads the durations of attempts at these throttles as well; those of the others are not
     /// read.
     #[must_use]
     pub fn with_durations(self, throttles: Vec<String>) -> Self {
-        Self { timed: throttles, ..self }
+        Self {
+            timed: throttles,
+            ..self
+        }
     }
 
     /// Returns the reports of the live workers on a throttle.
@@ -100,16 +107,33 @@ impl Feedbacks {
     /// One statement reads those on all throttles, at most a few times a second.
     pub async fn of(&self, throttle: &str) -> Result<Vec<Told>, Error> {
         let mut newest = self.newest.lock().await;
-        if newest.as_ref().is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY) {
+        if newest
+            .as_ref()
+            .is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY)
+        {
             // The time is taken before the query, so that an answer never looks younger than it is.
             let asked = Instant::now();
-            let rows = sqlx::query(TOLD).bind(READ_MAX).bind(&self.timed).fetch_all(&self.db).await?;
+            let rows = sqlx::query(TOLD)
+                .bind(READ_MAX)
+                .bind(&self.timed)
+                .fetch_all(&self.db)
+                .await?;
             *newest = Some((asked, rows.iter().map(told).collect()));
         }
-        let Some((read_at, all)) = newest.as_ref() else { return Ok(Vec::new()) };
+        let Some((read_at, all)) = newest.as_ref() else {
+            return Ok(Vec::new());
+        };
         let since = read_at.elapsed().as_secs_f64();
-        let older = |told: &Told| Told { age_s: told.age_s + since, born_s: told.born_s + since, ..told.clone() };
-        Ok(all.iter().filter(|told| told.tally.throttle == throttle).map(older).collect())
+        let older = |told: &Told| Told {
+            age_s: told.age_s + since,
+            born_s: told.born_s + since,
+            ..told.clone()
+        };
+        Ok(all
+            .iter()
+            .filter(|told| told.tally.throttle == throttle)
+            .map(older)
+            .collect())
     }
 }
 

@@ -173,7 +173,11 @@ impl Queue {
         if ends.iter().all(|end| end.ending == Ending::Completed) {
             let ids: Vec<i64> = ends.iter().map(|end| end.job_id).collect();
             let fences: Vec<i64> = ends.iter().map(|end| end.fence).collect();
-            return Ok(sqlx::query_scalar(COMPLETE).bind(ids).bind(fences).fetch_all(&self.pool).await?);
+            return Ok(sqlx::query_scalar(COMPLETE)
+                .bind(ids)
+                .bind(fences)
+                .fetch_all(&self.pool)
+                .await?);
         }
         let mut ids = Vec::with_capacity(ends.len());
         let mut fences = Vec::with_capacity(ends.len());
@@ -188,7 +192,12 @@ impl Queue {
             delays.push(delay);
             errors.push(error);
         }
-        let statement = sqlx::query_scalar(FINISH).bind(ids).bind(fences).bind(outcomes).bind(delays).bind(errors);
+        let statement = sqlx::query_scalar(FINISH)
+            .bind(ids)
+            .bind(fences)
+            .bind(outcomes)
+            .bind(delays)
+            .bind(errors);
         Ok(statement.fetch_all(&self.pool).await?)
     }
 }
@@ -199,7 +208,11 @@ fn columns(ending: &Ending) -> (&'static str, Option<f64>, Option<String>) {
         Ending::Failed { delay, error } => ("failed", Some(seconds(*delay)), Some(tidy(error))),
         Ending::Ambiguous { delay, error } => ("ambiguous", delay.map(seconds), Some(tidy(error))),
         Ending::Throttled { alone, error } => ("throttled", alone.map(seconds), Some(tidy(error))),
-        Ending::Snoozed { delay, why } => ("snoozed", Some(seconds(*delay)), (!why.is_empty()).then(|| tidy(why))),
+        Ending::Snoozed { delay, why } => (
+            "snoozed",
+            Some(seconds(*delay)),
+            (!why.is_empty()).then(|| tidy(why)),
+        ),
         Ending::Dead { error } => ("dead", None, Some(tidy(error))),
         Ending::Cancelled => ("cancelled", None, None),
         Ending::HandedBack => ("handed_back", None, None),

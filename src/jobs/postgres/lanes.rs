@@ -84,7 +84,8 @@ from (select id, lane_id, priority, run_at from flyball.job where id > $1 order 
 group by lane_id";
 
 // A producer writes, and so is listed until it commits.
-pub(super) const WRITING: &str = "select x::text::bigint from pg_snapshot_xip(pg_current_snapshot()) as x limit 10000";
+pub(super) const WRITING: &str =
+    "select x::text::bigint from pg_snapshot_xip(pg_current_snapshot()) as x limit 10000";
 
 // The newest days are read first; an ordered scan over the partitions stops at the first row.
 pub(super) const NEWEST: &str = "select id from flyball.job order by id desc limit 1";
@@ -108,7 +109,8 @@ insert into flyball.lane (lane_id, throttle, key)
 select * from unnest($1::bigint[], $2::text[], $3::text[])
 on conflict do nothing";
 
-pub(super) const WEIGHTS: &str = "select lane_id, weight from flyball.lane where weight <> 1 order by lane_id limit 100000";
+pub(super) const WEIGHTS: &str =
+    "select lane_id, weight from flyball.lane where weight <> 1 order by lane_id limit 100000";
 
 pub(super) const SLEEP: &str = "
 insert into flyball.doorbell as d (one, asleep) values (true, true)
@@ -120,15 +122,23 @@ impl Queue {
     /// Returns lanes of a range of ids that hold ready jobs now, beginning with the lowest id; some
     /// hundreds at a time.
     pub async fn sweep_lanes(&self, range: RangeInclusive<i64>) -> Result<Slice, Error> {
-        let asked = sqlx::query(SWEEP).bind(range.start()).bind(range.end()).bind(SLICE);
+        let asked = sqlx::query(SWEEP)
+            .bind(range.start())
+            .bind(range.end())
+            .bind(SLICE);
         let rows = asked.fetch_all(&self.pool).await?;
         let whole = (rows.len() as i64) < SLICE;
         let mut lanes: Vec<Seen> = Vec::with_capacity(rows.len());
         for row in &rows {
-            let (lane_id, priority, head): (i64, i16, i64) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+            let (lane_id, priority, head): (i64, i16, i64) =
+                (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
             match lanes.last_mut() {
                 Some(seen) if seen.lane_id == lane_id => seen.priorities |= 1 << priority,
-                _ => lanes.push(Seen { lane_id, priorities: 1 << priority, head }),
+                _ => lanes.push(Seen {
+                    lane_id,
+                    priorities: 1 << priority,
+                    head,
+                }),
             }
         }
         // The last lane may be cut off between two priorities, so the next slice begins with it
@@ -139,13 +149,24 @@ impl Queue {
 
     /// Returns the lanes of jobs that are newer than `last`.
     pub async fn arrivals(&self, last: i64) -> Result<Arrivals, Error> {
-        let rows = sqlx::query(ARRIVALS).bind(last).bind(MAX_ARRIVALS).fetch_all(&self.pool).await?;
-        let mut found = Arrivals { lanes: Vec::with_capacity(rows.len()), last };
+        let rows = sqlx::query(ARRIVALS)
+            .bind(last)
+            .bind(MAX_ARRIVALS)
+            .fetch_all(&self.pool)
+            .await?;
+        let mut found = Arrivals {
+            lanes: Vec::with_capacity(rows.len()),
+            last,
+        };
         for row in &rows {
             found.last = found.last.max(row.try_get(2)?);
             if row.try_get(3)? {
                 let priorities = row.try_get::<i32, _>(1)? as u8;
-                found.lanes.push(Seen { lane_id: row.try_get(0)?, priorities, head: row.try_get(4)? });
+                found.lanes.push(Seen {
+                    lane_id: row.try_get(0)?,
+                    priorities,
+                    head: row.try_get(4)?,
+                });
             }
         }
         Ok(found)
@@ -158,7 +179,10 @@ impl Queue {
 
     /// Returns the id of the newest job, 0 if there is none.
     pub async fn newest_job(&self) -> Result<i64, Error> {
-        Ok(sqlx::query_scalar(NEWEST).fetch_optional(&self.pool).await?.unwrap_or(0))
+        Ok(sqlx::query_scalar(NEWEST)
+            .fetch_optional(&self.pool)
+            .await?
+            .unwrap_or(0))
     }
 
     /// Returns the throttles, keys and weights of the lanes, and writes new lanes into the
@@ -170,11 +194,18 @@ impl Queue {
         let mut named = Vec::with_capacity(rows.len());
         let (mut ids, mut throttles, mut keys) = (Vec::new(), Vec::new(), Vec::new());
         for row in rows {
-            let (Some(throttle), Some(key)) = (row.get::<Option<String>, _>("throttle"), row.get::<Option<String>, _>("key"))
-            else {
+            let (Some(throttle), Some(key)) = (
+                row.get::<Option<String>, _>("throttle"),
+                row.get::<Option<String>, _>("key"),
+            ) else {
                 continue;
             };
-            let lane = ReadyLane { lane_id: row.get("lane_id"), throttle, key, weight: row.get("weight") };
+            let lane = ReadyLane {
+                lane_id: row.get("lane_id"),
+                throttle,
+                key,
+                weight: row.get("weight"),
+            };
             if row.get("fresh") {
                 ids.push(lane.lane_id);
                 throttles.push(lane.throttle.clone());
@@ -183,7 +214,12 @@ impl Queue {
             named.push(lane);
         }
         if !ids.is_empty() {
-            sqlx::query(ADOPT).bind(ids).bind(throttles).bind(keys).execute(&self.pool).await?;
+            sqlx::query(ADOPT)
+                .bind(ids)
+                .bind(throttles)
+                .bind(keys)
+                .execute(&self.pool)
+                .await?;
         }
         Ok(named)
     }

@@ -155,7 +155,10 @@ impl Queue {
     /// It is for programs; people want [`Queue::page`].
     pub async fn list(&self, filter: &Filter) -> Result<Vec<Summary>, Error> {
         let mut jobs = Vec::new();
-        let mut rest = Filter { limit: filter.limit.clamp(1, 1000), ..filter.clone() };
+        let mut rest = Filter {
+            limit: filter.limit.clamp(1, 1000),
+            ..filter.clone()
+        };
         loop {
             let page = self.page(&rest).await?;
             rest.limit -= page.jobs.len() as i64;
@@ -175,7 +178,9 @@ impl Queue {
         let begun = Instant::now();
         let limit = filter.limit.clamp(1, 1000);
         let (statement, rows_max) = match filter.state {
-            Some(State::Ready) if filter.throttle.is_some() && filter.key.is_some() => (LIST_READY_OF_LANE, PROBES_MAX),
+            Some(State::Ready) if filter.throttle.is_some() && filter.key.is_some() => {
+                (LIST_READY_OF_LANE, PROBES_MAX)
+            }
             Some(State::Running) => (LIST_RUNNING, PROBES_MAX),
             Some(State::Scheduled | State::Retryable) => (LIST_SCHEDULED, PROBES_MAX),
             Some(State::Dead) => (LIST_DEAD, PROBES_MAX),
@@ -185,7 +190,11 @@ impl Queue {
         let mut before = filter.before.unwrap_or(i64::MAX).min(high);
         let mut page = Page::default();
         // Small steps come first, because most pages are full after one of them.
-        let mut rows = if is_open(filter) { limit } else { (limit * 4).clamp(400, rows_max) };
+        let mut rows = if is_open(filter) {
+            limit
+        } else {
+            (limit * 4).clamp(400, rows_max)
+        };
         loop {
             let wanted = limit - page.jobs.len() as i64;
             let found = sqlx::query(statement)
@@ -226,7 +235,9 @@ impl Queue {
         if filter.created_after.is_none() && filter.created_before.is_none() {
             return Ok((0, i64::MAX));
         }
-        let statement = sqlx::query(RANGE).bind(filter.created_after.map(moment)).bind(filter.created_before.map(moment));
+        let statement = sqlx::query(RANGE)
+            .bind(filter.created_after.map(moment))
+            .bind(filter.created_before.map(moment));
         let row = statement.fetch_one(&self.pool).await?;
         Ok((row.get("low"), row.get("high")))
     }

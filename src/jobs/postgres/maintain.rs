@@ -57,7 +57,8 @@ const THINNING: Duration = Duration::from_secs(15);
 /// The duty cycle of thinning: it works for one part in this many of the time.
 const THIN_DUTY: u32 = 5;
 
-pub(super) const ENSURE_DAYS: &str = "select flyball.ensure_day(flyball.day_of(now()) + i) from generate_series(0, 7) as i";
+pub(super) const ENSURE_DAYS: &str =
+    "select flyball.ensure_day(flyball.day_of(now()) + i) from generate_series(0, 7) as i";
 
 // Days without an entry come first, then those that have waited longest.
 pub(super) const OLD_DAYS: &str = "
@@ -71,9 +72,11 @@ order by d.pruned_at nulls first, 1";
 
 // A job is as old as its last attempt: one that waited for weeks and ran today keeps its result as
 // long as any other.
-pub(super) const PRUNE_DAY: &str = "select flyball.prune_day($1, now() - make_interval(days => $2))";
+pub(super) const PRUNE_DAY: &str =
+    "select flyball.prune_day($1, now() - make_interval(days => $2))";
 
-pub(super) const THIN_DAY: &str = "select next from flyball.thin_day($1, now() - make_interval(days => $2), $3)";
+pub(super) const THIN_DAY: &str =
+    "select next from flyball.thin_day($1, now() - make_interval(days => $2), $3)";
 
 pub(super) const FORGET_UNIQUE: &str = "
 delete from flyball.uniq
@@ -168,7 +171,15 @@ impl Queue {
     pub async fn maintain(&self, retention: Retention) -> Result<Maintained, Error> {
         sqlx::query(ENSURE_DAYS).execute(&self.pool).await?;
         let mut done = Maintained::default();
-        let small = [FORGET_UNIQUE, FORGET_FAILURES, FORGET_AUDIT, FORGET_WORKERS, FORGET_CANCELS, FORGET_DEPTHS, FORGET_TOLD];
+        let small = [
+            FORGET_UNIQUE,
+            FORGET_FAILURES,
+            FORGET_AUDIT,
+            FORGET_WORKERS,
+            FORGET_CANCELS,
+            FORGET_DEPTHS,
+            FORGET_TOLD,
+        ];
         for statement in small {
             done.forgotten += self.forget(statement, None).await?;
         }
@@ -176,10 +187,16 @@ impl Queue {
             done.forgotten += self.forget(FORGET_DEAD, Some(retention.dead_days)).await?;
         }
         // Each round checks another part of the directory; the ids of lanes are spread evenly.
-        let lanes = sqlx::query(FORGET_LANES).bind(rand::random::<i64>()).bind(LANES_LOOKED_AT).bind(retention.days as i32);
+        let lanes = sqlx::query(FORGET_LANES)
+            .bind(rand::random::<i64>())
+            .bind(LANES_LOOKED_AT)
+            .bind(retention.days as i32);
         done.forgotten += lanes.execute(&self.pool).await?.rows_affected();
 
-        let unreadable: Vec<i64> = sqlx::query_scalar(FORGET_UNREADABLE).bind(FORGOTTEN_AT_ONCE).fetch_all(&self.pool).await?;
+        let unreadable: Vec<i64> = sqlx::query_scalar(FORGET_UNREADABLE)
+            .bind(FORGOTTEN_AT_ONCE)
+            .fetch_all(&self.pool)
+            .await?;
         if !unreadable.is_empty() {
             tracing::error!(jobs = ?unreadable, "forgot leases of jobs that are not in flyball.job any more");
         }
@@ -192,7 +209,10 @@ impl Queue {
     async fn prune(&self, retention: Retention, done: &mut Maintained) -> Result<(), Error> {
         let began = Instant::now();
         let kept_days = retention.days as i32;
-        let old: Vec<(i64, bool)> = sqlx::query_as(OLD_DAYS).bind(i64::from(retention.days)).fetch_all(&self.pool).await?;
+        let old: Vec<(i64, bool)> = sqlx::query_as(OLD_DAYS)
+            .bind(i64::from(retention.days))
+            .fetch_all(&self.pool)
+            .await?;
         let (mut crowded, mut busy) = (VecDeque::new(), None);
         for (day, is_crowded) in old {
             if is_crowded {
@@ -202,7 +222,12 @@ impl Queue {
             if began.elapsed() >= PRUNING {
                 continue;
             }
-            match sqlx::query_scalar(PRUNE_DAY).bind(day).bind(kept_days).fetch_one(&self.pool).await {
+            match sqlx::query_scalar(PRUNE_DAY)
+                .bind(day)
+                .bind(kept_days)
+                .fetch_one(&self.pool)
+                .await
+            {
                 // Another process is pruning.
                 Ok(None::<i64>) => return Ok(()),
                 Ok(Some(..0)) => crowded.push_back(day),
@@ -243,7 +268,10 @@ impl Queue {
             && let Some(day) = days.pop_front()
         {
             let step = Instant::now();
-            let thinned = sqlx::query_scalar(THIN_DAY).bind(day).bind(kept_days).bind(THINNED_AT_ONCE);
+            let thinned = sqlx::query_scalar(THIN_DAY)
+                .bind(day)
+                .bind(kept_days)
+                .bind(THINNED_AT_ONCE);
             let next: Option<i64> = thinned.fetch_one(&self.pool).await?;
             days.extend(next.map(|_| day));
             tokio::time::sleep(step.elapsed() * (THIN_DUTY - 1)).await;

@@ -41,7 +41,8 @@ create table if not exists flyball.migration (
     execution_time bigint not null
 )";
 
-pub(super) const APPLIED: &str = "select version, checksum, success from flyball.migration order by version";
+pub(super) const APPLIED: &str =
+    "select version, checksum, success from flyball.migration order by version";
 
 pub(super) const APPLY: &str = "
 insert into flyball.migration (version, description, success, checksum, execution_time)
@@ -60,12 +61,17 @@ pub enum Schema {
     Newer(i64),
 }
 
-pub(super) const VERSIONS: &str = "select version from flyball.migration where success order by version";
+pub(super) const VERSIONS: &str =
+    "select version from flyball.migration where success order by version";
 
 impl Queue {
     /// Compares the schema with this program; returns `None` if this role may not read it.
     pub async fn schema(&self) -> Result<Option<Schema>, sqlx::Error> {
-        let rows = match sqlx::query(VERSIONS).persistent(false).fetch_all(&self.pool).await {
+        let rows = match sqlx::query(VERSIONS)
+            .persistent(false)
+            .fetch_all(&self.pool)
+            .await
+        {
             Ok(rows) => rows,
             Err(sqlx::Error::Database(said)) => {
                 return match said.code().unwrap_or_default().as_ref() {
@@ -77,11 +83,21 @@ impl Queue {
             }
             Err(error) => return Err(error),
         };
-        let run = rows.iter().map(|row| row.try_get("version")).collect::<Result<BTreeSet<i64>, _>>()?;
-        if let Some(newest) = run.iter().rev().find(|version| !MIGRATOR.version_exists(**version)) {
+        let run = rows
+            .iter()
+            .map(|row| row.try_get("version"))
+            .collect::<Result<BTreeSet<i64>, _>>()?;
+        if let Some(newest) = run
+            .iter()
+            .rev()
+            .find(|version| !MIGRATOR.version_exists(**version))
+        {
             return Ok(Some(Schema::Newer(*newest)));
         }
-        let missing = MIGRATOR.iter().filter(|migration| !run.contains(&migration.version)).count();
+        let missing = MIGRATOR
+            .iter()
+            .filter(|migration| !run.contains(&migration.version))
+            .count();
         Ok(Some(match (run.is_empty(), missing) {
             (true, _) => Schema::Missing,
             (false, 0) => Schema::Current,
@@ -105,7 +121,10 @@ impl Queue {
         sqlx::raw_sql(LOCK).execute(&mut *transaction).await?;
         sqlx::raw_sql(RECORD).execute(&mut *transaction).await?;
         let applied = applied(&mut transaction).await?;
-        if let Some(version) = applied.keys().find(|version| !MIGRATOR.version_exists(**version)) {
+        if let Some(version) = applied
+            .keys()
+            .find(|version| !MIGRATOR.version_exists(**version))
+        {
             return Err(MigrateError::VersionMissing(*version));
         }
         for migration in MIGRATOR.iter() {
@@ -128,7 +147,10 @@ impl Queue {
 
 /// Returns the version and the checksum of each applied migration.
 async fn applied(transaction: &mut Transaction) -> Result<BTreeMap<i64, Vec<u8>>, MigrateError> {
-    let rows = sqlx::query(APPLIED).persistent(false).fetch_all(&mut **transaction).await?;
+    let rows = sqlx::query(APPLIED)
+        .persistent(false)
+        .fetch_all(&mut **transaction)
+        .await?;
     let mut applied = BTreeMap::new();
     for row in rows {
         let version = row.try_get("version")?;
@@ -141,7 +163,9 @@ async fn applied(transaction: &mut Transaction) -> Result<BTreeMap<i64, Vec<u8>>
 }
 
 async fn apply(transaction: &mut Transaction, migration: &Migration) -> Result<(), MigrateError> {
-    let run = sqlx::raw_sql(migration.sql.clone()).execute(&mut **transaction).await;
+    let run = sqlx::raw_sql(migration.sql.clone())
+        .execute(&mut **transaction)
+        .await;
     run.map_err(|error| MigrateError::ExecuteMigration(error, migration.version))?;
     sqlx::query(APPLY)
         .persistent(false)

@@ -18,17 +18,29 @@ impl Queue {
     ///
     /// Returns false if a pause was already in force, which stays unchanged.
     pub async fn pause_all(&self, signed: &Signed) -> Result<bool, Error> {
-        Ok(sqlx::query_scalar(PAUSE_ALL).bind(&signed.why).bind(signed.line()).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar(PAUSE_ALL)
+            .bind(&signed.why)
+            .bind(signed.line())
+            .fetch_one(&self.pool)
+            .await?)
     }
 
     /// Ends the global pause; returns false if there was none.
     pub async fn resume_all(&self, signed: &Signed) -> Result<bool, Error> {
-        Ok(sqlx::query_scalar(RESUME_ALL).bind(&signed.why).bind(signed.line()).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar(RESUME_ALL)
+            .bind(&signed.why)
+            .bind(signed.line())
+            .fetch_one(&self.pool)
+            .await?)
     }
 
     /// Returns the global pause, if one is in force.
     pub async fn paused(&self) -> Result<Option<Pause>, Error> {
         let row = sqlx::query(PAUSED).fetch_optional(&self.pool).await?;
-        Ok(row.map(|row| Pause { since: row.get::<Timestamp, _>("since").to_jiff(), by: row.get("by"), why: row.get("why") }))
+        Ok(row.map(|row| Pause {
+            since: row.get::<Timestamp, _>("since").to_jiff(),
+            by: row.get("by"),
+            why: row.get("why"),
+        }))
     }
 }

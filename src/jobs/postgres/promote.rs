@@ -167,7 +167,10 @@ pub struct Crowd {
 
 impl Default for Crowd {
     fn default() -> Self {
-        Self { after: -1, round: FIRST_ROUND }
+        Self {
+            after: -1,
+            round: FIRST_ROUND,
+        }
     }
 }
 
@@ -176,7 +179,11 @@ impl Queue {
     pub async fn promote(&self) -> Result<Promoted, Error> {
         let row = sqlx::query(PROMOTE).fetch_one(&self.pool).await?;
         let jobs = row.try_get("moved")?;
-        Ok(Promoted { jobs, lanes: row.try_get("lanes")?, more: jobs == MAX_PROMOTED })
+        Ok(Promoted {
+            jobs,
+            lanes: row.try_get("lanes")?,
+            more: jobs == MAX_PROMOTED,
+        })
     }
 
     /// Moves due jobs of every throttle and priority side by side, for when more are due than
@@ -185,13 +192,25 @@ impl Queue {
     /// If another process is doing so, it moves nothing and reports that no more are due.
     pub async fn promote_crowd(&self, crowd: &mut Crowd) -> Result<Promoted, Error> {
         let begun = Instant::now();
-        let row = sqlx::query(PROMOTE_CROWD).bind(crowd.after).bind(crowd.round).fetch_one(&self.pool).await?;
-        let (jobs, alone, last): (i64, bool, Option<i16>) = (row.try_get("moved")?, row.try_get("alone")?, row.try_get("last")?);
+        let row = sqlx::query(PROMOTE_CROWD)
+            .bind(crowd.after)
+            .bind(crowd.round)
+            .fetch_one(&self.pool)
+            .await?;
+        let (jobs, alone, last): (i64, bool, Option<i16>) = (
+            row.try_get("moved")?,
+            row.try_get("alone")?,
+            row.try_get("last")?,
+        );
         let looked_at_all = crowd.after < 0 && last.is_none();
         crowd.after = last.unwrap_or(-1);
         crowd.round = next_round(crowd.round, jobs, begun.elapsed());
         let more = alone && (!looked_at_all || row.try_get("deep")?);
-        Ok(Promoted { jobs, lanes: row.try_get("lanes")?, more })
+        Ok(Promoted {
+            jobs,
+            lanes: row.try_get("lanes")?,
+            more,
+        })
     }
 }
 
@@ -214,9 +233,16 @@ mod tests {
         let ms = Duration::from_millis;
 
         assert_eq!(next_round(1000, 1000, ms(20)), 2000);
-        assert_eq!(next_round(1000, 300, ms(20)), 1000, "so few that it says nothing of a full one");
+        assert_eq!(
+            next_round(1000, 300, ms(20)),
+            1000,
+            "so few that it says nothing of a full one"
+        );
         assert_eq!(next_round(1000, 1000, ms(80)), 1000);
         assert_eq!(next_round(1000, 1000, ms(300)), 500);
-        assert_eq!((next_round(8000, 8000, ms(1)), next_round(250, 250, ms(900))), (8000, 250));
+        assert_eq!(
+            (next_round(8000, 8000, ms(1)), next_round(250, 250, ms(900))),
+            (8000, 250)
+        );
     }
 }

@@ -58,7 +58,10 @@ select outcome = 'lost' from flyball.attempt where job_id = $1 order by finished
 impl Queue {
     /// Returns true if the last attempt at a job ended because its worker died.
     pub async fn was_lost(&self, id: i64) -> Result<bool, Error> {
-        let lost: Option<bool> = sqlx::query_scalar(WAS_LOST).bind(id).fetch_optional(&self.pool).await?;
+        let lost: Option<bool> = sqlx::query_scalar(WAS_LOST)
+            .bind(id)
+            .fetch_optional(&self.pool)
+            .await?;
         Ok(lost.unwrap_or(false))
     }
 
@@ -74,14 +77,30 @@ impl Queue {
 
     /// Returns the finished attempts of a job that ended before a time, newest first; `limit` is 1
     /// to 1000.
-    pub async fn attempts(&self, id: i64, before: Option<jiff::Timestamp>, limit: i64) -> Result<Vec<Attempt>, Error> {
-        let statement = sqlx::query(ATTEMPTS).bind(id).bind(before.map(states::moment)).bind(limit.clamp(1, 1000));
-        Ok(statement.fetch_all(&self.pool).await?.iter().map(attempt).collect::<Result<_, _>>()?)
+    pub async fn attempts(
+        &self,
+        id: i64,
+        before: Option<jiff::Timestamp>,
+        limit: i64,
+    ) -> Result<Vec<Attempt>, Error> {
+        let statement = sqlx::query(ATTEMPTS)
+            .bind(id)
+            .bind(before.map(states::moment))
+            .bind(limit.clamp(1, 1000));
+        Ok(statement
+            .fetch_all(&self.pool)
+            .await?
+            .iter()
+            .map(attempt)
+            .collect::<Result<_, _>>()?)
     }
 
     /// Returns the last failed attempts, newest first; `limit` is 1 to 1000.
     pub async fn failures(&self, limit: i64) -> Result<Vec<Failure>, Error> {
-        let rows = sqlx::query(FAILURES).bind(limit.clamp(1, 1000)).fetch_all(&self.pool).await?;
+        let rows = sqlx::query(FAILURES)
+            .bind(limit.clamp(1, 1000))
+            .fetch_all(&self.pool)
+            .await?;
         Ok(rows.iter().map(failure).collect::<Result<_, _>>()?)
     }
 }
@@ -104,10 +123,20 @@ fn detail(row: &PgRow, attempts: Vec<Attempt>) -> Result<Detail, sqlx::Error> {
 }
 
 fn progress(row: &PgRow) -> Result<Option<Progress>, sqlx::Error> {
-    let Some(at) = moment(row, "updated_at") else { return Ok(None) };
+    let Some(at) = moment(row, "updated_at") else {
+        return Ok(None);
+    };
     let (done, total): (i64, Option<i64>) = (row.try_get("done")?, row.try_get("total")?);
-    let percent = total.filter(|total| *total > 0).map(|total| (done as f64 / total as f64 * 100.0).min(100.0));
-    Ok(Some(Progress { done, total, percent, note: row.try_get("note")?, at }))
+    let percent = total
+        .filter(|total| *total > 0)
+        .map(|total| (done as f64 / total as f64 * 100.0).min(100.0));
+    Ok(Some(Progress {
+        done,
+        total,
+        percent,
+        note: row.try_get("note")?,
+        at,
+    }))
 }
 
 pub(super) fn summary(row: &PgRow) -> Result<Summary, sqlx::Error> {
@@ -154,5 +183,8 @@ fn failure(row: &PgRow) -> Result<Failure, sqlx::Error> {
 /// Returns a time, or `None` for one outside our range, such as `infinity`, because one of those
 /// must not hide a whole page of jobs.
 fn moment(row: &PgRow, column: &str) -> Option<jiff::Timestamp> {
-    row.try_get::<Option<Timestamp>, _>(column).ok().flatten().map(Timestamp::to_jiff)
+    row.try_get::<Option<Timestamp>, _>(column)
+        .ok()
+        .flatten()
+        .map(Timestamp::to_jiff)
 }

@@ -33,8 +33,17 @@ impl Queue {
     ///
     /// With `keep_attempts` a dead job gets only the attempts that it has left, and one if it has
     /// none.
-    pub async fn retry_signed(&self, id: i64, keep_attempts: bool, signed: &Signed) -> Result<RetryAnswer, Error> {
-        let statement = sqlx::query_scalar(RETRY).bind(id).bind(keep_attempts).bind(signed.line()).bind(&signed.why);
+    pub async fn retry_signed(
+        &self,
+        id: i64,
+        keep_attempts: bool,
+        signed: &Signed,
+    ) -> Result<RetryAnswer, Error> {
+        let statement = sqlx::query_scalar(RETRY)
+            .bind(id)
+            .bind(keep_attempts)
+            .bind(signed.line())
+            .bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
         Ok(match said.as_str() {
             "ready" | "already ready" => RetryAnswer::Ready,
@@ -44,15 +53,27 @@ impl Queue {
     }
 
     /// Makes a waiting job wait until `run_at`, whatever it waited for before; no attempt is used.
-    pub async fn reschedule(&self, id: i64, run_at: jiff::Timestamp, signed: &Signed) -> Result<MoveAnswer, Error> {
-        let statement = sqlx::query_scalar(RESCHEDULE).bind(id).bind(moment(run_at)).bind(signed.line()).bind(&signed.why);
+    pub async fn reschedule(
+        &self,
+        id: i64,
+        run_at: jiff::Timestamp,
+        signed: &Signed,
+    ) -> Result<MoveAnswer, Error> {
+        let statement = sqlx::query_scalar(RESCHEDULE)
+            .bind(id)
+            .bind(moment(run_at))
+            .bind(signed.line())
+            .bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
         Ok(moved(&said, "scheduled"))
     }
 
     /// Gives up a dead job for good; it ends as cancelled.
     pub async fn discard(&self, id: i64, signed: &Signed) -> Result<MoveAnswer, Error> {
-        let statement = sqlx::query_scalar(DISCARD).bind(id).bind(signed.line()).bind(&signed.why);
+        let statement = sqlx::query_scalar(DISCARD)
+            .bind(id)
+            .bind(signed.line())
+            .bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
         Ok(moved(&said, "cancelled"))
     }
@@ -80,11 +101,20 @@ impl Queue {
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
-        Ok(Walked { jobs: row.get("jobs"), requested: 0, next: row.get("next") })
+        Ok(Walked {
+            jobs: row.get("jobs"),
+            requested: 0,
+            next: row.get("next"),
+        })
     }
 
     /// Gives up dead jobs that match the filter for good, at most `walk.max_jobs` in this call.
-    pub async fn discard_dead(&self, filter: &DeadFilter, walk: &Walk, signed: &Signed) -> Result<Walked, Error> {
+    pub async fn discard_dead(
+        &self,
+        filter: &DeadFilter,
+        walk: &Walk,
+        signed: &Signed,
+    ) -> Result<Walked, Error> {
         let row = sqlx::query(DISCARD_DEAD)
             .bind(&filter.kind)
             .bind(&filter.throttle)
@@ -99,12 +129,19 @@ impl Queue {
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
-        Ok(Walked { jobs: row.get("jobs"), requested: 0, next: row.get("next") })
+        Ok(Walked {
+            jobs: row.get("jobs"),
+            requested: 0,
+            next: row.get("next"),
+        })
     }
 
     /// Returns the number of dead jobs that match the filter.
     pub async fn count_dead(&self, filter: &DeadFilter) -> Result<Count, Error> {
-        count(|walk| Box::pin(async move { self.discard_dead(filter, &walk, &Signed::default()).await })).await
+        count(|walk| {
+            Box::pin(async move { self.discard_dead(filter, &walk, &Signed::default()).await })
+        })
+        .await
     }
 }
 

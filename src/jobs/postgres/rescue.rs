@@ -141,7 +141,18 @@ impl Queue {
         if !missing.is_empty() {
             tracing::error!(jobs = ?missing, "dead workers held jobs that are not in flyball.job any more");
         }
-        let (workers, ready, dead, lanes) = (row.get("workers"), row.get("ready"), row.get("dead"), row.get("lanes"));
-        Ok(Rescued { workers, ready, dead, lanes, missing })
+        let (workers, ready, dead, lanes) = (
+            row.get("workers"),
+            row.get("ready"),
+            row.get("dead"),
+            row.get("lanes"),
+        );
+        Ok(Rescued {
+            workers,
+            ready,
+            dead,
+            lanes,
+            missing,
+        })
     }
 }

@@ -84,7 +84,10 @@ impl Queue {
     /// Renews and takes this worker's fair part of the shards, for `ttl`; returns the shards that
     /// it holds as a set of bits.
     pub async fn hold_shards(&self, worker_id: i32, ttl: Duration) -> Result<u64, Error> {
-        let asked = sqlx::query_scalar(HOLD).bind(worker_id).bind(ttl.as_secs_f64()).bind(QUIET_S);
+        let asked = sqlx::query_scalar(HOLD)
+            .bind(worker_id)
+            .bind(ttl.as_secs_f64())
+            .bind(QUIET_S);
         let held: Vec<i16> = asked.fetch_all(&self.pool).await?;
         Ok(held.into_iter().fold(0, |set, shard| set | 1 << shard))
     }
@@ -92,12 +95,19 @@ impl Queue {
     /// Releases the shards of a worker that cannot serve lanes, and its part in sharing until it
     /// takes some again; returns false if no other worker could take them.
     pub async fn let_shards_go(&self, worker_id: i32) -> Result<bool, Error> {
-        Ok(sqlx::query_scalar(LET_GO).bind(worker_id).bind(QUIET_S).fetch_one(&self.pool).await?)
+        Ok(sqlx::query_scalar(LET_GO)
+            .bind(worker_id)
+            .bind(QUIET_S)
+            .fetch_one(&self.pool)
+            .await?)
     }
 
     /// Releases every shard of the worker.
     pub async fn release_shards(&self, worker_id: i32) -> Result<(), Error> {
-        sqlx::query(RELEASE).bind(worker_id).execute(&self.pool).await?;
+        sqlx::query(RELEASE)
+            .bind(worker_id)
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 }

@@ -17,12 +17,18 @@ const STATES: [(&str, State); 7] = [
 
 /// Returns the name of a state.
 pub(super) fn word(state: State) -> &'static str {
-    STATES.iter().find(|(_, known)| *known == state).map_or("completed", |(word, _)| word)
+    STATES
+        .iter()
+        .find(|(_, known)| *known == state)
+        .map_or("completed", |(word, _)| word)
 }
 
 /// Returns the state of a name; `Completed` for an unknown one.
 pub(super) fn state(word: &str) -> State {
-    STATES.iter().find(|(known, _)| *known == word).map_or(State::Completed, |(_, state)| *state)
+    STATES
+        .iter()
+        .find(|(known, _)| *known == word)
+        .map_or(State::Completed, |(_, state)| *state)
 }
 
 /// Returns the state at the end of an answer such as `already completed`.

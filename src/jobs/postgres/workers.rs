@@ -40,7 +40,8 @@ insert into flyball.worker (name, host, pid, ttl, kinds)
 values ($1, $2, $3, make_interval(secs => $4), $5)
 returning id";
 
-pub(super) const REGISTER_KINDS: &str = "insert into flyball.kind (name) select unnest($1::text[]) on conflict do nothing";
+pub(super) const REGISTER_KINDS: &str =
+    "insert into flyball.kind (name) select unnest($1::text[]) on conflict do nothing";
 
 // The fixed order keeps two processes that start at once from a deadlock.
 pub(super) const DECLARE_KINDS: &str = "
@@ -88,8 +89,7 @@ select exists (select 1 from beat) as alive,
     ), '{}') as cancel,
     exists (select 1 from flyball.pause) as paused";
 
-pub(super) const LIVE: &str =
-    "select count(*) from flyball.worker where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()";
+pub(super) const LIVE: &str = "select count(*) from flyball.worker where stopped_at is null and heartbeat_at + ttl >= clock_timestamp()";
 
 // A job that was asked to stop in the meantime ends as cancelled: handed back, it would run again
 // and the request would be lost.
@@ -149,7 +149,10 @@ update flyball.worker set stopped_at = clock_timestamp(), swept = true where id 
 impl Queue {
     /// Registers a worker under a fresh identity, and the kinds that it runs; returns its id.
     pub async fn register(&self, worker: &NewWorker) -> Result<i32, Error> {
-        sqlx::query(REGISTER_KINDS).bind(&worker.kinds).execute(&self.pool).await?;
+        sqlx::query(REGISTER_KINDS)
+            .bind(&worker.kinds)
+            .execute(&self.pool)
+            .await?;
         Ok(sqlx::query_scalar(REGISTER)
             .bind(&worker.name)
             .bind(&worker.host)
@@ -163,15 +166,30 @@ impl Queue {
     /// Records for each kind whether every producer may enqueue it; the last process that does so
     /// wins.
     pub async fn declare_kinds(&self, kinds: &[(String, bool)]) -> Result<(), Error> {
-        let (names, public): (Vec<&str>, Vec<bool>) = kinds.iter().map(|(name, public)| (name.as_str(), *public)).unzip();
-        sqlx::query(DECLARE_KINDS).bind(names).bind(public).execute(&self.pool).await?;
+        let (names, public): (Vec<&str>, Vec<bool>) = kinds
+            .iter()
+            .map(|(name, public)| (name.as_str(), *public))
+            .unzip();
+        sqlx::query(DECLARE_KINDS)
+            .bind(names)
+            .bind(public)
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 
     /// Records the capabilities that a worker offers besides its kinds, each with a digest of the
     /// settings behind it.
-    pub async fn offer(&self, worker_id: i32, offers: &BTreeMap<String, String>) -> Result<(), Error> {
-        sqlx::query(OFFER).bind(worker_id).bind(sqlx::types::Json(offers)).execute(&self.pool).await?;
+    pub async fn offer(
+        &self,
+        worker_id: i32,
+        offers: &BTreeMap<String, String>,
+    ) -> Result<(), Error> {
+        sqlx::query(OFFER)
+            .bind(worker_id)
+            .bind(sqlx::types::Json(offers))
+            .execute(&self.pool)
+            .await?;
         Ok(())
     }
 
@@ -201,7 +219,11 @@ impl Queue {
 
     /// Sends a heartbeat on the main pool, for when the heartbeat's own connections are not
     /// available.
-    pub async fn pulse_beside_others(&self, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
+    pub async fn pulse_beside_others(
+        &self,
+        worker_id: i32,
+        tallies: &[Tally],
+    ) -> Result<Pulse, Error> {
         pulse_on(&self.pool, worker_id, tallies).await
     }
 
@@ -213,14 +235,21 @@ impl Queue {
     /// Hands back the jobs of a claim whose answer was lost, because no worker runs them; returns
     /// their number.
     pub async fn disown(&self, worker_id: i32, fence: i64) -> Result<u64, Error> {
-        let given: i64 = sqlx::query_scalar(DISOWN).bind(worker_id).bind(fence).fetch_one(&self.pool).await?;
+        let given: i64 = sqlx::query_scalar(DISOWN)
+            .bind(worker_id)
+            .bind(fence)
+            .fetch_one(&self.pool)
+            .await?;
         Ok(given.unsigned_abs())
     }
 
     /// Returns the fences of the worker's claims that are more than a minute old and of which jobs
     /// are still leased.
     pub async fn old_claims(&self, worker_id: i32) -> Result<Vec<i64>, Error> {
-        Ok(sqlx::query_scalar(OLD_CLAIMS).bind(worker_id).fetch_all(&self.pool).await?)
+        Ok(sqlx::query_scalar(OLD_CLAIMS)
+            .bind(worker_id)
+            .fetch_all(&self.pool)
+            .await?)
     }
 
     /// Marks the worker stopped, and hands every job that it still holds back to its lane, without
@@ -228,8 +257,14 @@ impl Queue {
     ///
     /// The order matters: a stopped worker can claim nothing more that would be left behind.
     pub async fn retire(&self, worker_id: i32) -> Result<u64, Error> {
-        sqlx::query(STOP).bind(worker_id).execute(&self.pool).await?;
-        let handed: i64 = sqlx::query_scalar(HAND_BACK).bind(worker_id).fetch_one(&self.pool).await?;
+        sqlx::query(STOP)
+            .bind(worker_id)
+            .execute(&self.pool)
+            .await?;
+        let handed: i64 = sqlx::query_scalar(HAND_BACK)
+            .bind(worker_id)
+            .fetch_one(&self.pool)
+            .await?;
         self.release_shards(worker_id).await?;
         Ok(handed.unsigned_abs())
     }
@@ -242,11 +277,17 @@ fn spelled(counts: &[u64]) -> String {
 }
 
 async fn pulse_on(db: &Db, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, Error> {
-    let throttles: Vec<&str> = tallies.iter().map(|tally| tally.throttle.as_str()).collect();
+    let throttles: Vec<&str> = tallies
+        .iter()
+        .map(|tally| tally.throttle.as_str())
+        .collect();
     let busy: Vec<f64> = tallies.iter().map(|tally| tally.busy_s).collect();
     let counts = |of: fn(&Tally) -> i64| -> Vec<i64> { tallies.iter().map(of).collect() };
     // Arrays of different lengths make no array of arrays, so they are sent as texts.
-    let durations: Vec<String> = tallies.iter().map(|tally| spelled(tally.durations.counts())).collect();
+    let durations: Vec<String> = tallies
+        .iter()
+        .map(|tally| spelled(tally.durations.counts()))
+        .collect();
     let row = sqlx::query(PULSE)
         .bind(worker_id)
         .bind(throttles)
@@ -259,5 +300,9 @@ async fn pulse_on(db: &Db, worker_id: i32, tallies: &[Tally]) -> Result<Pulse, E
         .bind(durations)
         .fetch_one(db)
         .await?;
-    Ok(Pulse { alive: row.get("alive"), cancel: row.get("cancel"), paused: row.get("paused") })
+    Ok(Pulse {
+        alive: row.get("alive"),
+        cancel: row.get("cancel"),
+        paused: row.get("paused"),
+    })
 }

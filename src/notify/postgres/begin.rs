@@ -91,11 +91,29 @@ pub(super) async fn begin(db: &Db, asked: &[Asked]) -> Result<Vec<Begun>, Error>
             digests.push(digest);
         }
     }
-    let own: Vec<Vec<u8>> = asked.iter().map(|one| recipient::digest(one.channel, one.recipient.identity())).collect();
-    let statement = sqlx::query(BEGIN).bind(ids).bind(channels).bind(own).bind(FIRST_S).bind(BEHIND_S);
-    let rows = statement.bind(places).bind(words).bind(digests).fetch_all(db).await?;
+    let own: Vec<Vec<u8>> = asked
+        .iter()
+        .map(|one| recipient::digest(one.channel, one.recipient.identity()))
+        .collect();
+    let statement = sqlx::query(BEGIN)
+        .bind(ids)
+        .bind(channels)
+        .bind(own)
+        .bind(FIRST_S)
+        .bind(BEHIND_S);
+    let rows = statement
+        .bind(places)
+        .bind(words)
+        .bind(digests)
+        .fetch_all(db)
+        .await?;
     let begun = |row: &sqlx::postgres::PgRow| {
-        let moment = |column| row.try_get::<Option<Timestamp>, _>(column).ok().flatten().map(Timestamp::to_jiff);
+        let moment = |column| {
+            row.try_get::<Option<Timestamp>, _>(column)
+                .ok()
+                .flatten()
+                .map(Timestamp::to_jiff)
+        };
         Ok(Begun {
             suppressed: row.try_get("reason")?,
             attempts: row.try_get::<Option<i32>, _>("tries")?.unwrap_or(0),
@@ -103,8 +121,13 @@ pub(super) async fn begin(db: &Db, asked: &[Asked]) -> Result<Vec<Begun>, Error>
             requeued_at: moment("requeued_at"),
             waits_since: moment("waits_since"),
             waited: seconds(row.try_get("waited_s")?),
-            state: row.try_get::<Option<&str>, _>("state")?.and_then(DeliveryState::of),
-            failures: row.try_get::<Option<i32>, _>("failures")?.unwrap_or(0).unsigned_abs(),
+            state: row
+                .try_get::<Option<&str>, _>("state")?
+                .and_then(DeliveryState::of),
+            failures: row
+                .try_get::<Option<i32>, _>("failures")?
+                .unwrap_or(0)
+                .unsigned_abs(),
             rest: row.try_get::<Option<f64>, _>("rest_s")?.map(seconds),
         })
     };

@@ -8,9 +8,11 @@ use super::Deliveries;
 use crate::jobs::Error;
 use crate::notify::Swept;
 
-pub(super) const EXPIRE: &str = "select jobs, next from flyball.expire_notifications($1, $2, $3, $4)";
+pub(super) const EXPIRE: &str =
+    "select jobs, next from flyball.expire_notifications($1, $2, $3, $4)";
 
-pub(super) const REQUEUE_UNSENT: &str = "select looked_at, jobs from flyball.requeue_unsent($1, $2, $3)";
+pub(super) const REQUEUE_UNSENT: &str =
+    "select looked_at, jobs from flyball.requeue_unsent($1, $2, $3)";
 
 /// Most messages of one step.
 const MOST: i32 = 1_000;
@@ -23,7 +25,12 @@ impl Deliveries {
     /// their enqueue time, their time to run, and their requeue time. Messages that a worker claims
     /// concurrently are left to it. Each call examines a bounded part and continues after the last
     /// one.
-    pub async fn expire(&self, throttle: &str, valid_for: Duration, limit: u32) -> Result<Swept, Error> {
+    pub async fn expire(
+        &self,
+        throttle: &str,
+        valid_for: Duration,
+        limit: u32,
+    ) -> Result<Swept, Error> {
         let start = self.places.expire().get(throttle).cloned();
         let row = sqlx::query(EXPIRE)
             .bind(throttle)
@@ -33,7 +40,10 @@ impl Deliveries {
             .fetch_one(&self.db)
             .await?;
         let next: Option<String> = row.try_get("next")?;
-        let swept = Swept { jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(), more: next.is_some() };
+        let swept = Swept {
+            jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
+            more: next.is_some(),
+        };
         let mut places = self.places.expire();
         match next {
             Some(next) => places.insert(throttle.to_owned(), next),
@@ -46,9 +56,17 @@ impl Deliveries {
     /// oldest first. Their deadlines count from now on.
     pub async fn requeue_unsent(&self, throttle: &str, limit: u32) -> Result<Swept, Error> {
         let limit = step(limit);
-        let row = sqlx::query(REQUEUE_UNSENT).bind(throttle).bind(limit).bind("flyball").fetch_one(&self.db).await?;
+        let row = sqlx::query(REQUEUE_UNSENT)
+            .bind(throttle)
+            .bind(limit)
+            .bind("flyball")
+            .fetch_one(&self.db)
+            .await?;
         let looked_at: i64 = row.try_get("looked_at")?;
-        Ok(Swept { jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(), more: looked_at >= i64::from(limit) })
+        Ok(Swept {
+            jobs: row.try_get::<i64, _>("jobs")?.unsigned_abs(),
+            more: looked_at >= i64::from(limit),
+        })
     }
 }
 

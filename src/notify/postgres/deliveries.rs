@@ -77,27 +77,43 @@ impl Deliveries {
         let records = Batcher::paced(MOST, EVERY, move |written: Vec<Written>| {
             let db = for_record.clone();
             Box::pin(async move {
-                let answers = singly(&db, &written, |db, part| Box::pin(record::record(db, part))).await;
+                let answers =
+                    singly(&db, &written, |db, part| Box::pin(record::record(db, part))).await;
                 answers.into_iter().map(|answer| answer.map(drop)).collect()
             })
         });
         let notices = Batcher::new(MOST, move |notices: Vec<Notice>| {
             let db = for_notices.clone();
-            Box::pin(async move { singly(&db, &notices, |db, part| Box::pin(events::tell(db, part))).await })
+            Box::pin(async move {
+                singly(&db, &notices, |db, part| Box::pin(events::tell(db, part))).await
+            })
         });
-        Self { db, begins, records, notices, places: Arc::default(), metrics: Metrics::default() }
+        Self {
+            db,
+            begins,
+            records,
+            notices,
+            places: Arc::default(),
+            metrics: Metrics::default(),
+        }
     }
 
     /// Reads the record of a message before an attempt; concurrent calls share a statement.
     pub async fn begin(&self, asked: Asked) -> Result<Begun, Error> {
-        self.begins.submit(asked).await.unwrap_or_else(|broken| Err(lost(broken)))
+        self.begins
+            .submit(asked)
+            .await
+            .unwrap_or_else(|broken| Err(lost(broken)))
     }
 
     /// Records the result of attempts; concurrent calls share a statement. A repeated record counts
     /// once.
     pub async fn record(&self, written: Written) -> Result<(), Error> {
         let (channel, pool, state) = (written.channel, written.pool.clone(), written.state);
-        self.records.submit(written).await.unwrap_or_else(|broken| Err(lost(broken)))?;
+        self.records
+            .submit(written)
+            .await
+            .unwrap_or_else(|broken| Err(lost(broken)))?;
         self.metrics.note(channel, &pool, state);
         Ok(())
     }
@@ -105,7 +121,11 @@ impl Deliveries {
     /// Records a provider's events. Returns the counts of new ones; a repeated event counts once.
     pub async fn tell(&self, notice: Notice) -> Result<Fresh, Error> {
         let pool = notice.pool.clone();
-        let fresh = self.notices.submit(notice).await.unwrap_or_else(|broken| Err(lost(broken)))?;
+        let fresh = self
+            .notices
+            .submit(notice)
+            .await
+            .unwrap_or_else(|broken| Err(lost(broken)))?;
         for (happened, events) in &fresh {
             self.metrics.told(&pool, *happened, *events);
         }
@@ -119,7 +139,9 @@ fn lost(broken: Broken) -> Error {
 
 /// Returns a statement's error once for each of its items.
 fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
-    (0..items).map(|_| Err(Error::Lost(error.to_string()))).collect()
+    (0..items)
+        .map(|_| Err(Error::Lost(error.to_string())))
+        .collect()
 }
 
 /// Runs a batch.
@@ -136,7 +158,8 @@ async fn singly<T, R>(db: &Db, batch: &[T], run: Run<T, R>) -> Vec<Result<R, Err
             Err(error) if was_broken_off(&error) && again > 0 => {
                 again -= 1;
                 parts.push(part);
-                tokio::time::sleep(Duration::from_millis(10).mul_f64(1.0 + rand::random::<f64>())).await;
+                tokio::time::sleep(Duration::from_millis(10).mul_f64(1.0 + rand::random::<f64>()))
+                    .await;
             }
             Err(error) if error.blames_a_row() && part.len() > 1 => {
                 let (left, right) = part.split_at(part.len() / 2);
@@ -152,6 +175,11 @@ async fn singly<T, R>(db: &Db, batch: &[T], run: Run<T, R>) -> Vec<Result<R, Err
 
 /// Returns true for deadlocks and serialization failures.
 fn was_broken_off(error: &Error) -> bool {
-    let Error::Store(error) = error else { return false };
-    error.as_database_error().and_then(|error| error.code()).is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
+    let Error::Store(error) = error else {
+        return false;
+    };
+    error
+        .as_database_error()
+        .and_then(|error| error.code())
+        .is_some_and(|code| matches!(code.as_ref(), "40001" | "40P01"))
 }

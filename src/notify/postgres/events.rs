@@ -134,8 +134,10 @@ limit $3";
 /// Writes events and applies those whose messages are known. Returns one result for each notice, in
 /// order.
 pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Error> {
-    let all: Vec<(&Notice, &Event)> =
-        notices.iter().flat_map(|notice| notice.events.iter().map(move |event| (notice, event))).collect();
+    let all: Vec<(&Notice, &Event)> = notices
+        .iter()
+        .flat_map(|notice| notice.events.iter().map(move |event| (notice, event)))
+        .collect();
     let mut new: HashSet<(String, String)> = HashSet::new();
     for part in all.chunks(MOST) {
         new.extend(write(db, part).await?);
@@ -153,7 +155,10 @@ pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Erro
             if !new.remove(&(notice.pool.clone(), line(&event.event_id))) {
                 continue;
             }
-            match fresh.iter_mut().find(|(happened, _)| *happened == event.happened) {
+            match fresh
+                .iter_mut()
+                .find(|(happened, _)| *happened == event.happened)
+            {
                 Some((_, count)) => *count += 1,
                 None => fresh.push((event.happened, 1)),
             }
@@ -165,7 +170,10 @@ pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Erro
 
 async fn write(db: &Db, events: &[(&Notice, &Event)]) -> Result<Vec<(String, String)>, Error> {
     let digest = |notice: &Notice, event: &Event| {
-        let recipient = event.recipient.as_deref().and_then(|to| Recipient::reported(notice.channel, to));
+        let recipient = event
+            .recipient
+            .as_deref()
+            .and_then(|to| Recipient::reported(notice.channel, to));
         recipient.map(|to| recipient::digest(notice.channel, to.identity()))
     };
     let statement = sqlx::query_as(TELL)
@@ -178,7 +186,9 @@ async fn write(db: &Db, events: &[(&Notice, &Event)]) -> Result<Vec<(String, Str
         .bind(column(events, |(notice, event)| digest(notice, event)))
         .bind(column(events, |(_, event)| line(&event.reason)))
         // Postgres has no times before its epoch, nor any far in the future.
-        .bind(column(events, |(_, event)| event.at_s.clamp(0, 253_402_300_799) as f64));
+        .bind(column(events, |(_, event)| {
+            event.at_s.clamp(0, 253_402_300_799) as f64
+        }));
     Ok(statement.fetch_all(db).await?)
 }
 
@@ -188,8 +198,9 @@ pub(super) async fn apply(db: &Db, keys: &[(String, String)]) -> Result<i64, Err
     if keys.is_empty() {
         return Ok(0);
     }
-    let statement =
-        sqlx::query_scalar(APPLY).bind(column(keys, |(pool, _)| pool.as_str())).bind(column(keys, |(_, id)| id.as_str()));
+    let statement = sqlx::query_scalar(APPLY)
+        .bind(column(keys, |(pool, _)| pool.as_str()))
+        .bind(column(keys, |(_, id)| id.as_str()));
     Ok(statement.fetch_one(db).await?)
 }
 
@@ -201,13 +212,20 @@ impl Deliveries {
         let mut began = None;
         let mut applied = 0;
         loop {
-            let rows = sqlx::query(UNMATCHED).bind(since).bind(FIRST_S).bind(SWEPT_AT_ONCE).fetch_all(&self.db).await?;
+            let rows = sqlx::query(UNMATCHED)
+                .bind(since)
+                .bind(FIRST_S)
+                .bind(SWEPT_AT_ONCE)
+                .fetch_all(&self.db)
+                .await?;
             let Some(last) = rows.last() else { break };
             since = Some(last.try_get("received_s")?);
             if began.is_none() {
                 began = Some(last.try_get::<f64, _>("now_s")?);
             }
-            let keys = rows.iter().map(|row| Ok((row.try_get("pool")?, row.try_get("provider_id")?)));
+            let keys = rows
+                .iter()
+                .map(|row| Ok((row.try_get("pool")?, row.try_get("provider_id")?)));
             let keys: Vec<(String, String)> = keys.collect::<Result<_, sqlx::Error>>()?;
             applied += apply(&self.db, &keys).await?.unsigned_abs();
             if (rows.len() as i64) < SWEPT_AT_ONCE {

@@ -107,8 +107,14 @@ impl Deliveries {
         let mut from: (Option<Timestamp>, i64) = (None, -1);
         // Dead letters of other kinds are skipped, and may be many.
         for _ in 0..STEPS_MAX {
-            let statement = sqlx::query(FORGET_DEAD_MESSAGES).bind(days).bind(LOOKED_AT).bind(from.0).bind(from.1);
-            let Some(row) = statement.fetch_optional(&self.db).await? else { break };
+            let statement = sqlx::query(FORGET_DEAD_MESSAGES)
+                .bind(days)
+                .bind(LOOKED_AT)
+                .bind(from.0)
+                .bind(from.1);
+            let Some(row) = statement.fetch_optional(&self.db).await? else {
+                break;
+            };
             forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
             if row.try_get::<i64, _>("walked")? < LOOKED_AT {
                 break;
@@ -123,9 +129,19 @@ impl Deliveries {
     pub async fn forget(&self, days: u32) -> Result<u64, Error> {
         let days = days.min(36_500) as i32;
         let mut forgotten = self.forget_deliveries(days).await?;
-        for statement in [FORGET_EVENTS, FORGET_TALLIES, FORGET_ACCOUNT_EVENTS, FORGET_RESTS] {
+        for statement in [
+            FORGET_EVENTS,
+            FORGET_TALLIES,
+            FORGET_ACCOUNT_EVENTS,
+            FORGET_RESTS,
+        ] {
             for _ in 0..STEPS_MAX {
-                let rows = sqlx::query(statement).bind(days).bind(LOOKED_AT).execute(&self.db).await?.rows_affected();
+                let rows = sqlx::query(statement)
+                    .bind(days)
+                    .bind(LOOKED_AT)
+                    .execute(&self.db)
+                    .await?
+                    .rows_affected();
                 forgotten += rows;
                 if rows < LOOKED_AT as u64 {
                     break;
@@ -140,10 +156,19 @@ impl Deliveries {
         let mut forgotten = 0;
         for _ in 0..STEPS_MAX {
             let from = *lock(&self.places.forget);
-            let row = sqlx::query(FORGET_DELIVERIES).bind(from).bind(days).bind(LOOKED_AT).fetch_one(&self.db).await?;
+            let row = sqlx::query(FORGET_DELIVERIES)
+                .bind(from)
+                .bind(days)
+                .bind(LOOKED_AT)
+                .fetch_one(&self.db)
+                .await?;
             forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
             let is_over = row.try_get::<i64, _>("walked")? < LOOKED_AT;
-            *lock(&self.places.forget) = if is_over { 0 } else { row.try_get::<Option<i64>, _>("walked_to")?.unwrap_or(0) };
+            *lock(&self.places.forget) = if is_over {
+                0
+            } else {
+                row.try_get::<Option<i64>, _>("walked_to")?.unwrap_or(0)
+            };
             if is_over {
                 break;
             }

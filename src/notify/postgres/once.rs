@@ -24,7 +24,9 @@ returning body_digest = $2";
 impl Deliveries {
     /// Stores a signature with its body. Returns false if it was stored with another body.
     pub async fn is_of_this_body(&self, once: &Once) -> Result<bool, Error> {
-        let statement = sqlx::query_scalar(REMEMBER).bind(&once.signed).bind(&once.body);
+        let statement = sqlx::query_scalar(REMEMBER)
+            .bind(&once.signed)
+            .bind(&once.body);
         let statement = statement.bind(once.until_s as f64).bind(FORGOTTEN_AT_ONCE);
         Ok(statement.fetch_one(&self.db).await?)
     }

@@ -79,7 +79,10 @@ impl Deliveries {
                 .await?;
             let (mut walked, mut walked_to) = (0, None);
             for row in &rows {
-                (walked, walked_to) = (row.try_get("walked")?, row.try_get::<Option<i64>, _>("walked_to")?);
+                (walked, walked_to) = (
+                    row.try_get("walked")?,
+                    row.try_get::<Option<i64>, _>("walked_to")?,
+                );
                 if row.try_get::<Option<i64>, _>("job_id")?.is_some() {
                     page.notifications.push(notification(row)?);
                 }
@@ -98,11 +101,18 @@ impl Deliveries {
 }
 
 fn notification(row: &PgRow) -> Result<Notification, sqlx::Error> {
-    let moment = |column| row.try_get::<Option<Timestamp>, _>(column).ok().flatten().map(Timestamp::to_jiff);
+    let moment = |column| {
+        row.try_get::<Option<Timestamp>, _>(column)
+            .ok()
+            .flatten()
+            .map(Timestamp::to_jiff)
+    };
     Ok(Notification {
         id: row.try_get("job_id")?,
         state: DeliveryState::of(row.try_get("state")?).unwrap_or(DeliveryState::Queued),
-        channel: row.try_get::<Option<String>, _>("channel")?.unwrap_or_default(),
+        channel: row
+            .try_get::<Option<String>, _>("channel")?
+            .unwrap_or_default(),
         pool: row.try_get("pool")?,
         provider: row.try_get("provider")?,
         account: row.try_get("account")?,

@@ -118,14 +118,28 @@ pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Erro
         .bind(column(written, |one| one.provider))
         .bind(column(written, |one| one.account.as_deref()))
         .bind(column(written, |one| one.state.word()))
-        .bind(column(written, |one| one.provider_id.as_deref().filter(|id| !id.is_empty()).map(line)))
-        .bind(column(written, |one| recipient::digest(one.channel, one.recipient.identity())))
+        .bind(column(written, |one| {
+            one.provider_id
+                .as_deref()
+                .filter(|id| !id.is_empty())
+                .map(line)
+        }))
+        .bind(column(written, |one| {
+            recipient::digest(one.channel, one.recipient.identity())
+        }))
         .bind(column(written, |one| recipient::mask(&one.recipient)))
         .bind(column(written, |one| one.category.as_str()))
         .bind(column(written, |one| Json(attempts(&one.attempts))))
         .bind(column(written, |one| one.attempts.len() as i32))
-        .bind(column(written, |one| one.attempts.last().map(|last| last.outcome)))
-        .bind(column(written, |one| one.attempts.last().map(|last| line(&last.reason)).unwrap_or_default()))
+        .bind(column(written, |one| {
+            one.attempts.last().map(|last| last.outcome)
+        }))
+        .bind(column(written, |one| {
+            one.attempts
+                .last()
+                .map(|last| line(&last.reason))
+                .unwrap_or_default()
+        }))
         .bind(column(written, |one| one.suppress.as_deref().map(line)))
         .bind(column(written, died_unsent))
         .fetch_all(db)
@@ -142,7 +156,12 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
     let unable = |one: &Written| match one.met {
         Some(Met::Unable { failures, rest }) => {
             let failures = i32::try_from(failures).unwrap_or(i32::MAX);
-            Some((one.channel.word(), recipient::digest(one.channel, one.recipient.identity()), failures, rest.as_secs_f64()))
+            Some((
+                one.channel.word(),
+                recipient::digest(one.channel, one.recipient.identity()),
+                failures,
+                rest.as_secs_f64(),
+            ))
         }
         _ => None,
     };
@@ -156,11 +175,16 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
             .execute(db)
             .await?;
     }
-    let able: Vec<&Written> = written.iter().filter(|one| one.met == Some(Met::Able)).collect();
+    let able: Vec<&Written> = written
+        .iter()
+        .filter(|one| one.met == Some(Met::Able))
+        .collect();
     if !able.is_empty() {
         sqlx::query(REST_NO_MORE)
             .bind(column(&able, |one| one.channel.word()))
-            .bind(column(&able, |one| recipient::digest(one.channel, one.recipient.identity())))
+            .bind(column(&able, |one| {
+                recipient::digest(one.channel, one.recipient.identity())
+            }))
             .execute(db)
             .await?;
     }
@@ -170,7 +194,11 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
 /// Returns true if the message died for lack of an account, so that it is requeued when one is
 /// available.
 fn died_unsent(one: &Written) -> bool {
-    one.state == crate::notify::DeliveryState::Failed && one.attempts.last().is_some_and(|last| last.outcome == NO_ACCOUNT)
+    one.state == crate::notify::DeliveryState::Failed
+        && one
+            .attempts
+            .last()
+            .is_some_and(|last| last.outcome == NO_ACCOUNT)
 }
 
 fn attempts(all: &[Attempt]) -> serde_json::Value {

@@ -30,7 +30,11 @@ impl Deliveries {
     /// Returns a recipient's suppression; `None` if it is not suppressed.
     pub async fn suppression(&self, recipient: &Recipient) -> Result<Option<Suppression>, Error> {
         let digests = recipient::digests(recipient);
-        let row = sqlx::query(FIND).bind(recipient.channel().word()).bind(digests).fetch_optional(&self.db).await?;
+        let row = sqlx::query(FIND)
+            .bind(recipient.channel().word())
+            .bind(digests)
+            .fetch_optional(&self.db)
+            .await?;
         Ok(row.as_ref().map(suppression).transpose()?)
     }
 
@@ -45,8 +49,17 @@ impl Deliveries {
         let word = channel.map(Channel::word);
         // The position before the first row of a channel, or of all.
         let (at, digest) = after.unwrap_or((word.unwrap_or(""), ""));
-        let statement = sqlx::query(LIST).bind(at).bind(digest).bind(word).bind(limit.clamp(1, 1000));
-        Ok(statement.fetch_all(&self.db).await?.iter().map(suppression).collect::<Result<_, _>>()?)
+        let statement = sqlx::query(LIST)
+            .bind(at)
+            .bind(digest)
+            .bind(word)
+            .bind(limit.clamp(1, 1000));
+        Ok(statement
+            .fetch_all(&self.db)
+            .await?
+            .iter()
+            .map(suppression)
+            .collect::<Result<_, _>>()?)
     }
 
     /// Suppresses a recipient. Returns false if it was suppressed already.
@@ -59,7 +72,12 @@ impl Deliveries {
         self.change(UNSUPPRESS, recipient, signed).await
     }
 
-    async fn change(&self, statement: &'static str, recipient: &Recipient, signed: &Signed) -> Result<bool, Error> {
+    async fn change(
+        &self,
+        statement: &'static str,
+        recipient: &Recipient,
+        signed: &Signed,
+    ) -> Result<bool, Error> {
         let (digests, shown) = (recipient::digests(recipient), recipient::mask(recipient));
         let statement = sqlx::query_scalar(statement)
             .bind(recipient.channel().word())

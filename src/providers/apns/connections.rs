@@ -82,10 +82,21 @@ impl Connections {
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         let provider = rustls::crypto::aws_lc_rs::default_provider();
-        let secure = HttpsConnectorBuilder::new().with_provider_and_platform_verifier(provider)?.https_or_http();
+        let secure = HttpsConnectorBuilder::new()
+            .with_provider_and_platform_verifier(provider)?
+            .https_or_http();
         let connector = secure.enable_http2().wrap_connector(tcp);
-        let inner = Inner { lines, senders: HashMap::new(), waiting: VecDeque::new() };
-        Ok(Arc::new(Self { uri, connector, start: Instant::now(), inner: Mutex::new(inner) }))
+        let inner = Inner {
+            lines,
+            senders: HashMap::new(),
+            waiting: VecDeque::new(),
+        };
+        Ok(Arc::new(Self {
+            uri,
+            connector,
+            start: Instant::now(),
+            inner: Mutex::new(inner),
+        }))
     }
 
     /// Sets the maximum number of concurrent pushes.
@@ -105,7 +116,9 @@ impl Connections {
             Ok(stream) => stream.map(|stream| (stream, false)),
             Err(_) => match promised.await {
                 Ok(stream) => stream.map(|stream| (stream, true)),
-                Err(_) => Err(Unready::Unreachable("the connections were closed".to_owned())),
+                Err(_) => Err(Unready::Unreachable(
+                    "the connections were closed".to_owned(),
+                )),
             },
         }
     }
@@ -140,7 +153,11 @@ impl Connections {
     fn next(self: &Arc<Self>) -> Option<(Promise, Result<Stream, Unready>)> {
         let now = self.now();
         let mut inner = self.inner();
-        let Inner { lines, senders, waiting } = &mut *inner;
+        let Inner {
+            lines,
+            senders,
+            waiting,
+        } = &mut *inner;
         waiting.retain(|promise| !promise.is_closed());
         if waiting.is_empty() {
             return None;
@@ -154,7 +171,13 @@ impl Connections {
         let stream = match lines.take(now) {
             Some(id) => {
                 let sender = senders.get(&id)?.0.clone();
-                Ok(Stream { of: self.clone(), id, sender, began: now, said: Said::Nothing })
+                Ok(Stream {
+                    of: self.clone(),
+                    id,
+                    sender,
+                    began: now,
+                    said: Said::Nothing,
+                })
             }
             None => Err(Unready::Aside(lines.stuck(now)?)),
         };
@@ -172,7 +195,12 @@ impl Connections {
 
     async fn open(self: Arc<Self>, id: u64) {
         let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.connect()).await;
-        let connected = connected.unwrap_or_else(|_| Err(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs())));
+        let connected = connected.unwrap_or_else(|_| {
+            Err(format!(
+                "no connection within {} s",
+                CONNECT_TIMEOUT.as_secs()
+            ))
+        });
         let now = self.now();
         match connected {
             Ok((sender, wire)) => {
@@ -185,7 +213,11 @@ impl Connections {
             }
             Err(reason) => {
                 let mut inner = self.inner();
-                let left = if inner.lines.failed(id, now) { std::mem::take(&mut inner.waiting) } else { VecDeque::new() };
+                let left = if inner.lines.failed(id, now) {
+                    std::mem::take(&mut inner.waiting)
+                } else {
+                    VecDeque::new()
+                };
                 drop(inner);
                 for promise in left {
                     let _ = promise.send(Err(Unready::Unreachable(reason.clone())));
@@ -197,10 +229,20 @@ impl Connections {
 
     async fn connect(&self) -> Result<(Sender, Wire), String> {
         let mut connector = self.connector.clone();
-        let io = connector.call(self.uri.clone()).await.map_err(|error| format!("could not connect: {}", root(&*error)))?;
+        let io = connector
+            .call(self.uri.clone())
+            .await
+            .map_err(|error| format!("could not connect: {}", root(&*error)))?;
         let mut builder = Builder::new(TokioExecutor::new());
-        builder.timer(TokioTimer::new()).keep_alive_interval(PING).keep_alive_timeout(PING_TIMEOUT).keep_alive_while_idle(true);
-        builder.handshake(TokioIo::new(TokioIo::new(io))).await.map_err(|error| format!("could not connect: {}", root(&error)))
+        builder
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true);
+        builder
+            .handshake(TokioIo::new(TokioIo::new(io)))
+            .await
+            .map_err(|error| format!("could not connect: {}", root(&error)))
     }
 
     /// Records the end of a push.
@@ -257,7 +299,10 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Sends a push and reads the head and the body of the answer.
-    pub(super) async fn send(&mut self, push: http::Request<Full<Bytes>>) -> Result<http::Response<Bytes>, Failure> {
+    pub(super) async fn send(
+        &mut self,
+        push: http::Request<Full<Bytes>>,
+    ) -> Result<http::Response<Bytes>, Failure> {
         let answer = match self.sender.send_request(push).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.failure(&error)),
@@ -279,7 +324,8 @@ impl Stream {
 
     fn failure(&mut self, error: &hyper::Error) -> Failure {
         let reason = root(error);
-        let cause = std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
+        let cause =
+            std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
         match cause {
             _ if error.is_canceled() => {
                 self.said = Said::Broken;
@@ -291,7 +337,9 @@ impl Stream {
                 Failure::Stale(format!("the server closes the connection: {reason}"))
             }
             Some(cause) if cause.is_reset() && cause.is_remote() => match cause.reason() {
-                Some(h2::Reason::REFUSED_STREAM) => Failure::Unsent("the stream was refused".to_owned()),
+                Some(h2::Reason::REFUSED_STREAM) => {
+                    Failure::Unsent("the stream was refused".to_owned())
+                }
                 _ => Failure::Lost(format!("the stream was reset: {reason}")),
             },
             _ => {
@@ -311,7 +359,9 @@ impl Drop for Stream {
 async fn read(mut body: Incoming) -> Bytes {
     let mut bytes = Vec::new();
     while let Some(Ok(frame)) = body.frame().await {
-        let Ok(chunk) = frame.into_data() else { continue };
+        let Ok(chunk) = frame.into_data() else {
+            continue;
+        };
         bytes.extend_from_slice(&chunk[..chunk.len().min(BODY_BYTES - bytes.len())]);
         if bytes.len() >= BODY_BYTES {
             break;

@@ -17,7 +17,9 @@ use crate::jobs::Issue;
 use crate::outbound::{descriptors, headers};
 use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
-use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Scope, Sent, Told, Tools};
+use crate::providers::{
+    Account, Answer, Driver, Field, Message, Provider, Refused, Scope, Sent, Told, Tools,
+};
 
 /// The keys of an account's settings.
 #[rustfmt::skip]
@@ -63,23 +65,44 @@ impl Apns {
         let word = |name: &str| {
             let text = outcome::option(account, name)?;
             let is_fit = text.bytes().all(|byte| byte.is_ascii_graphic());
-            is_fit.then(|| text.to_owned()).ok_or_else(|| refused(name, "must be letters, digits and dots"))
+            is_fit
+                .then(|| text.to_owned())
+                .ok_or_else(|| refused(name, "must be letters, digits and dots"))
         };
         let (team_id, key_id, topic) = (word("team_id")?, word("key_id")?, word("topic")?);
         let pem = outcome::secret(account, "private_key")?;
-        let tokens = Tokens::new(pem, &key_id, &team_id)
-            .map_err(|Unsigned| refused("private_key", "must be an EC key on P-256 in PEM form, as in Apple's .p8 file"))?;
+        let tokens = Tokens::new(pem, &key_id, &team_id).map_err(|Unsigned| {
+            refused(
+                "private_key",
+                "must be an EC key on P-256 in PEM form, as in Apple's .p8 file",
+            )
+        })?;
         let streams = outcome::number(account, "streams_per_connection", 100, 1..=1000)?;
         let base = outcome::base_url(account, "https://api.push.apple.com")?;
         for (name, value) in &account.headers {
-            header(name, value.reveal())
-                .ok_or_else(|| refused("headers", format!("{name} is no header, or its value is none")))?;
+            header(name, value.reveal()).ok_or_else(|| {
+                refused(
+                    "headers",
+                    format!("{name} is no header, or its value is none"),
+                )
+            })?;
         }
-        let uri: Uri = base.parse().map_err(|_| refused("base_url", "must be a URL that begins with http:// or https://"))?;
+        let uri: Uri = base.parse().map_err(|_| {
+            refused(
+                "base_url",
+                "must be a URL that begins with http:// or https://",
+            )
+        })?;
         let lines = Lines::new(usize::try_from(streams).unwrap_or(1), MOST);
-        let connections =
-            Connections::new(uri, lines).map_err(|error| refused("base_url", format!("cannot be reached by TLS: {error}")))?;
-        Ok(Self { base, topic, account: account.clone(), tokens: Mutex::new(tokens), connections })
+        let connections = Connections::new(uri, lines)
+            .map_err(|error| refused("base_url", format!("cannot be reached by TLS: {error}")))?;
+        Ok(Self {
+            base,
+            topic,
+            account: account.clone(),
+            tokens: Mutex::new(tokens),
+            connections,
+        })
     }
 
     fn request(&self, message: &Message, token: &str) -> Option<Request<Full<Bytes>>> {
@@ -90,19 +113,46 @@ impl Apns {
             let (name, value) = header(&name, &value)?;
             request = request.header(name, value);
         }
-        request.body(Full::new(Bytes::from(push::payload(message)))).ok()
+        request
+            .body(Full::new(Bytes::from(push::payload(message))))
+            .ok()
     }
 
-    async fn send_once(&self, message: &Message, told: &Told, token: &str, deadline: Instant) -> Try {
+    async fn send_once(
+        &self,
+        message: &Message,
+        told: &Told,
+        token: &str,
+        deadline: Instant,
+    ) -> Try {
         let hidden = [message.to.address(), token];
         let sent = |sent: Sent| Try::Done(Answer::new(sent, ""));
-        let transient = |text: &str| sent(Sent::Transient { reason: outcome::line(text, &hidden) });
-        let ambiguous = |text: &str| sent(Sent::Ambiguous { reason: outcome::line(text, &hidden) });
-        let unready = |delay, reason: &str| {
-            let throttled = Sent::Throttled { scope: Scope::Connection, key: None, delay, reason: reason.to_owned() };
-            Try::Done(Answer { is_untimed: true, ..Answer::new(throttled, "") })
+        let transient = |text: &str| {
+            sent(Sent::Transient {
+                reason: outcome::line(text, &hidden),
+            })
         };
-        let Some(request) = self.request(message, token).filter(|_| push::is_token(message.to.address())) else {
+        let ambiguous = |text: &str| {
+            sent(Sent::Ambiguous {
+                reason: outcome::line(text, &hidden),
+            })
+        };
+        let unready = |delay, reason: &str| {
+            let throttled = Sent::Throttled {
+                scope: Scope::Connection,
+                key: None,
+                delay,
+                reason: reason.to_owned(),
+            };
+            Try::Done(Answer {
+                is_untimed: true,
+                ..Answer::new(throttled, "")
+            })
+        };
+        let Some(request) = self
+            .request(message, token)
+            .filter(|_| push::is_token(message.to.address()))
+        else {
             return sent(Sent::PermanentRequest {
                 reason: "the push cannot be sent: a header or the token is not valid".to_owned(),
             });
@@ -134,7 +184,14 @@ impl Apns {
         };
         let (status, heads) = (answer.status().as_u16(), headers(answer.headers()));
         let id = push::id(&message.id);
-        let (mut judged, word) = reasons::judge(status, &heads, answer.body(), told.now_s, message.to.address(), &id);
+        let (mut judged, word) = reasons::judge(
+            status,
+            &heads,
+            answer.body(),
+            told.now_s,
+            message.to.address(),
+            &id,
+        );
         judged.is_untimed |= has_waited || stream.is_narrow();
         stream.said(match status {
             200 => Said::Good,
@@ -152,9 +209,18 @@ impl Apns {
         let deadline = Instant::now() + told.timeout;
         let (mut is_fresh, mut is_renewed) = (false, false);
         loop {
-            let token = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).current(told.now_s);
+            let token = self
+                .tokens
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .current(told.now_s);
             let Ok(token) = token else {
-                return Answer::new(Sent::AccountFailure { reason: "the private key cannot sign".to_owned() }, "");
+                return Answer::new(
+                    Sent::AccountFailure {
+                        reason: "the private key cannot sign".to_owned(),
+                    },
+                    "",
+                );
             };
             // Neither a stale connection nor an expired token processed the push, so each is
             // retried once.
@@ -162,7 +228,12 @@ impl Apns {
                 Try::Done(answer) => return answer,
                 Try::Stale(_) if !is_fresh => is_fresh = true,
                 Try::Stale(reason) => {
-                    return Answer::new(Sent::Transient { reason: outcome::line(&reason, &[message.to.address()]) }, "");
+                    return Answer::new(
+                        Sent::Transient {
+                            reason: outcome::line(&reason, &[message.to.address()]),
+                        },
+                        "",
+                    );
                 }
                 Try::Expired(answer) => {
                     let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);

@@ -68,7 +68,13 @@ pub(super) enum Said {
 
 impl Lines {
     pub(super) fn new(streams: usize, most: usize) -> Self {
-        Self { streams: streams.max(1), most, lines: BTreeMap::new(), next: 0, hold_until: Duration::ZERO }
+        Self {
+            streams: streams.max(1),
+            most,
+            lines: BTreeMap::new(),
+            next: 0,
+            hold_until: Duration::ZERO,
+        }
     }
 
     /// Sets the maximum number of concurrent pushes.
@@ -83,8 +89,17 @@ impl Lines {
             return None;
         }
         let streams = self.streams;
-        let room = |line: &Line| if line.is_proven { streams.min(line.allowed) } else { line.allowed.min(1) };
-        let free = self.lines.iter_mut().filter(|(_, line)| line.is_open && line.is_usable(now) && line.busy < room(line));
+        let room = |line: &Line| {
+            if line.is_proven {
+                streams.min(line.allowed)
+            } else {
+                line.allowed.min(1)
+            }
+        };
+        let free = self
+            .lines
+            .iter_mut()
+            .filter(|(_, line)| line.is_open && line.is_usable(now) && line.busy < room(line));
         let (id, line) = free.max_by_key(|(_, line)| (line.is_proven, line.busy))?;
         line.busy += 1;
         Some(*id)
@@ -94,14 +109,24 @@ impl Lines {
     pub(super) fn open(&mut self, waiting: usize, now: Duration) -> Vec<u64> {
         let usable = || self.lines.values().filter(|line| line.is_usable(now));
         let waiting = waiting.min(self.most.saturating_sub(self.busy()));
-        let needed = (usable().map(|line| line.busy).sum::<usize>() + waiting).div_ceil(self.streams);
+        let needed =
+            (usable().map(|line| line.busy).sum::<usize>() + waiting).div_ceil(self.streams);
         let there = usable().count();
-        let aside = self.lines.values().filter(|line| line.is_aside(now)).count();
+        let aside = self
+            .lines
+            .values()
+            .filter(|line| line.is_aside(now))
+            .count();
         let is_held = there > 0 && now < self.hold_until;
-        let missing = if is_held || aside >= MOST_ASIDE { 0 } else { needed.saturating_sub(there) };
+        let missing = if is_held || aside >= MOST_ASIDE {
+            0
+        } else {
+            needed.saturating_sub(there)
+        };
         let ids: Vec<u64> = (self.next..).take(missing).collect();
         self.next += missing as u64;
-        self.lines.extend(ids.iter().map(|id| (*id, Line::opening(now))));
+        self.lines
+            .extend(ids.iter().map(|id| (*id, Line::opening(now))));
         ids
     }
 
@@ -141,7 +166,9 @@ impl Lines {
 
     /// Records the end of a push on a connection.
     pub(super) fn ended(&mut self, id: u64, said: Said, now: Duration) {
-        let Some(line) = self.lines.get_mut(&id) else { return };
+        let Some(line) = self.lines.get_mut(&id) else {
+            return;
+        };
         line.busy = line.busy.saturating_sub(1);
         line.idle_since = now;
         match said {
@@ -156,27 +183,47 @@ impl Lines {
     /// Returns true if the duration of a push that began at `began` says nothing about load,
     /// because another one was rejected meanwhile or just before.
     pub(super) fn is_narrow(&self, id: u64, began: Duration) -> bool {
-        self.lines.get(&id).and_then(|line| line.rejected_at).is_some_and(|at| began < at + NARROW)
+        self.lines
+            .get(&id)
+            .and_then(|line| line.rejected_at)
+            .is_some_and(|at| began < at + NARROW)
     }
 
     /// Returns the time until the first connection that is set aside can be used again. Returns
     /// `None` while another connection is usable or may be opened.
     pub(super) fn stuck(&self, now: Duration) -> Option<Duration> {
         let aside = || self.lines.values().filter(|line| line.is_aside(now));
-        let is_stuck = aside().count() >= MOST_ASIDE && !self.lines.values().any(|line| line.is_usable(now));
-        aside().map(|line| line.aside_until.saturating_sub(now)).min().filter(|_| is_stuck)
+        let is_stuck =
+            aside().count() >= MOST_ASIDE && !self.lines.values().any(|line| line.is_usable(now));
+        aside()
+            .map(|line| line.aside_until.saturating_sub(now))
+            .min()
+            .filter(|_| is_stuck)
     }
 
     /// Removes and returns the connections to close now: those that are unneeded and carry no push.
     pub(super) fn close(&mut self, now: Duration) -> Vec<u64> {
         let most = self.most.div_ceil(self.streams).max(1);
         let usable = |line: &&mut Line| line.is_open && line.is_usable(now);
-        let surplus = self.lines.values_mut().filter(|line| usable(line)).count().saturating_sub(most);
+        let surplus = self
+            .lines
+            .values_mut()
+            .filter(|line| usable(line))
+            .count()
+            .saturating_sub(most);
         for _ in 0..surplus {
-            let least = self.lines.values_mut().filter(usable).min_by_key(|line| (line.is_proven, line.busy));
+            let least = self
+                .lines
+                .values_mut()
+                .filter(usable)
+                .min_by_key(|line| (line.is_proven, line.busy));
             least.into_iter().for_each(|line| line.is_closing = true);
         }
-        let mut left = self.lines.values().filter(|line| line.is_usable(now)).count();
+        let mut left = self
+            .lines
+            .values()
+            .filter(|line| line.is_usable(now))
+            .count();
         let mut gone = Vec::new();
         for (id, line) in &self.lines {
             let is_unused = line.is_open && line.busy == 0;
@@ -240,7 +287,11 @@ mod tests {
         assert_eq!(ids.len(), lines);
         for id in ids {
             all.opened(id, NOW);
-            assert_eq!(all.take(NOW), Some(id), "the others are still opening or busy");
+            assert_eq!(
+                all.take(NOW),
+                Some(id),
+                "the others are still opening or busy"
+            );
         }
         for id in 0..lines as u64 {
             all.ended(id, Said::Good, NOW);
@@ -255,7 +306,11 @@ mod tests {
     #[test]
     fn a_new_connection_takes_one_push_until_an_answer_was_good() {
         let mut lines = Lines::new(3, 10);
-        assert_eq!(lines.open(5, NOW), [0, 1], "five pushes need two connections of three streams");
+        assert_eq!(
+            lines.open(5, NOW),
+            [0, 1],
+            "five pushes need two connections of three streams"
+        );
         assert_eq!(lines.open(5, NOW), [0; 0], "they are on their way");
         assert_eq!(lines.take(NOW), None, "none is open");
         lines.opened(0, NOW);
@@ -272,7 +327,11 @@ mod tests {
     fn never_more_than_the_most_are_under_way_nor_than_the_server_allows() {
         let mut lines = proven(10, 15, 2);
         assert_eq!(taken(&mut lines, 99).len(), 15);
-        assert_eq!(lines.open(1000, NOW), [0; 0], "what may go has its connections");
+        assert_eq!(
+            lines.open(1000, NOW),
+            [0; 0],
+            "what may go has its connections"
+        );
         let mut lines = proven(10, 15, 1);
         lines.allowed(0, 1);
         assert_eq!(taken(&mut lines, 99).len(), 1);
@@ -283,16 +342,32 @@ mod tests {
         let mut lines = proven(10, 30, 3);
         assert_eq!(taken(&mut lines, 1).len(), 1);
         let first = taken(&mut lines, 12);
-        assert_eq!(first.iter().filter(|id| **id == first[0]).count(), 9, "the first is filled");
+        assert_eq!(
+            first.iter().filter(|id| **id == first[0]).count(),
+            9,
+            "the first is filled"
+        );
         lines.set_most(10);
         let gone = lines.close(NOW);
         assert_eq!(gone.len(), 1, "the idle one closes at once");
-        assert_eq!(lines.lines.values().filter(|line| !line.is_closing).count(), 1);
-        let closing = *lines.lines.iter().find(|(_, line)| line.is_closing).unwrap().0;
+        assert_eq!(
+            lines.lines.values().filter(|line| !line.is_closing).count(),
+            1
+        );
+        let closing = *lines
+            .lines
+            .iter()
+            .find(|(_, line)| line.is_closing)
+            .unwrap()
+            .0;
         for _ in 0..3 {
             lines.ended(closing, Said::Nothing, NOW);
         }
-        assert_eq!(lines.close(NOW), [closing], "the other when its pushes have ended");
+        assert_eq!(
+            lines.close(NOW),
+            [closing],
+            "the other when its pushes have ended"
+        );
     }
 
     #[test]

@@ -51,7 +51,14 @@ pub(super) fn id(message_id: &str) -> String {
     bytes[6] = (bytes[6] & 0x0f) | 0x80;
     bytes[8] = (bytes[8] & 0x3f) | 0x80;
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+    [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ]
+    .join("-")
 }
 
 /// Builds the headers that Apple reads, except the token.
@@ -60,14 +67,29 @@ pub(super) fn headers(message: &Message, topic: &str) -> Vec<(&'static str, Stri
     let extra = |name: &str| message.extra.get(name);
     let mut headers = vec![
         ("apns-id", id(&message.id)),
-        ("apns-topic", extra("topic").and_then(Value::as_str).unwrap_or(topic).to_owned()),
+        (
+            "apns-topic",
+            extra("topic")
+                .and_then(Value::as_str)
+                .unwrap_or(topic)
+                .to_owned(),
+        ),
         ("apns-push-type", kind.to_owned()),
         ("content-type", "application/json".to_owned()),
     ];
     // Apple rejects a background push with any other priority.
     let usual = if kind == "background" { 5 } else { 10 };
-    headers.push(("apns-priority", extra("priority").and_then(Value::as_i64).unwrap_or(usual).to_string()));
-    if let Some(at_s) = extra("expiration").and_then(Value::as_i64).or(message.expires_at_s) {
+    headers.push((
+        "apns-priority",
+        extra("priority")
+            .and_then(Value::as_i64)
+            .unwrap_or(usual)
+            .to_string(),
+    ));
+    if let Some(at_s) = extra("expiration")
+        .and_then(Value::as_i64)
+        .or(message.expires_at_s)
+    {
         headers.push(("apns-expiration", at_s.max(0).to_string()));
     }
     if let Some(collapse) = extra("collapse_id").and_then(Value::as_str) {
@@ -77,7 +99,11 @@ pub(super) fn headers(message: &Message, topic: &str) -> Vec<(&'static str, Stri
 }
 
 fn kind(message: &Message) -> &str {
-    message.extra.get("push_type").and_then(Value::as_str).unwrap_or("alert")
+    message
+        .extra
+        .get("push_type")
+        .and_then(Value::as_str)
+        .unwrap_or("alert")
 }
 
 /// Builds the payload.
@@ -88,8 +114,17 @@ pub(super) fn payload(message: &Message) -> String {
         aps.insert("content-available".to_owned(), json!(1));
     } else if message.subject.is_some() || !message.body.is_empty() {
         let mut alert = Map::new();
-        alert.extend(message.subject.iter().map(|title| ("title".to_owned(), json!(title))));
-        alert.extend(extra.get("subtitle").map(|subtitle| ("subtitle".to_owned(), subtitle.clone())));
+        alert.extend(
+            message
+                .subject
+                .iter()
+                .map(|title| ("title".to_owned(), json!(title))),
+        );
+        alert.extend(
+            extra
+                .get("subtitle")
+                .map(|subtitle| ("subtitle".to_owned(), subtitle.clone())),
+        );
         if !message.body.is_empty() {
             alert.insert("body".to_owned(), json!(message.body));
         }
@@ -97,11 +132,20 @@ pub(super) fn payload(message: &Message) -> String {
     }
     for (name, key) in APS {
         // Apple expects 1 where people write true.
-        let value =
-            extra.get(*name).map(|value| if *value == json!(true) && key.contains("content") { json!(1) } else { value.clone() });
+        let value = extra.get(*name).map(|value| {
+            if *value == json!(true) && key.contains("content") {
+                json!(1)
+            } else {
+                value.clone()
+            }
+        });
         aps.extend(value.map(|value| ((*key).to_owned(), value)));
     }
-    let mut payload = extra.get("data").and_then(Value::as_object).cloned().unwrap_or_default();
+    let mut payload = extra
+        .get("data")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
     payload.insert("aps".to_owned(), Value::Object(aps));
     Value::Object(payload).to_string()
 }
@@ -109,48 +153,89 @@ pub(super) fn payload(message: &Message) -> String {
 /// Checks a message.
 pub(super) fn check(message: &Message) -> Vec<Issue> {
     let mut issues = Vec::new();
-    let mut issue = |pointer: &str, text: &str| issues.push(Issue { pointer: pointer.to_owned(), message: text.to_owned() });
+    let mut issue = |pointer: &str, text: &str| {
+        issues.push(Issue {
+            pointer: pointer.to_owned(),
+            message: text.to_owned(),
+        })
+    };
     if !is_token(message.to.address()) {
-        issue("/to", "must be a device's token: 1 to 200 letters and digits");
+        issue(
+            "/to",
+            "must be a device's token: 1 to 200 letters and digits",
+        );
     }
     let extra = |name: &str| message.extra.get(name);
-    if extra("push_type").is_some_and(|kind| !kind.as_str().is_some_and(|kind| TYPES.contains(&kind))) {
-        issue("/extra/push_type", &format!("must be one of {}", TYPES.join(", ")));
+    if extra("push_type")
+        .is_some_and(|kind| !kind.as_str().is_some_and(|kind| TYPES.contains(&kind)))
+    {
+        issue(
+            "/extra/push_type",
+            &format!("must be one of {}", TYPES.join(", ")),
+        );
     }
     if extra("priority").is_some_and(|priority| !matches!(priority.as_i64(), Some(1 | 5 | 10))) {
         issue("/extra/priority", "must be 1, 5 or 10");
     }
     if extra("expiration").is_some_and(|at| at.as_i64().is_none_or(|at| at < 0)) {
-        issue("/extra/expiration", "must be unix seconds, or 0 for now or never");
+        issue(
+            "/extra/expiration",
+            "must be unix seconds, or 0 for now or never",
+        );
     }
     let is_word = |value: &Value, most: usize| {
-        value.as_str().is_some_and(|text| (1..=most).contains(&text.len()) && !text.chars().any(char::is_control))
+        value.as_str().is_some_and(|text| {
+            (1..=most).contains(&text.len()) && !text.chars().any(char::is_control)
+        })
     };
     if extra("collapse_id").is_some_and(|id| !is_word(id, COLLAPSE_BYTES)) {
         issue("/extra/collapse_id", "must be a text of 1 to 64 bytes");
     }
-    if extra("topic").is_some_and(|topic| !is_word(topic, 255) || !topic.as_str().is_some_and(str::is_ascii)) {
-        issue("/extra/topic", "must be an app's id, such as com.example.app.voip");
+    if extra("topic")
+        .is_some_and(|topic| !is_word(topic, 255) || !topic.as_str().is_some_and(str::is_ascii))
+    {
+        issue(
+            "/extra/topic",
+            "must be an app's id, such as com.example.app.voip",
+        );
     }
     if extra("badge").is_some_and(|badge| badge.as_u64().is_none()) {
         issue("/extra/badge", "must be a whole number from 0");
     }
     if extra("sound").is_some_and(|sound| !sound.is_string() && !sound.is_object()) {
-        issue("/extra/sound", "must be a sound's name, or an object for a critical alert");
+        issue(
+            "/extra/sound",
+            "must be a sound's name, or an object for a critical alert",
+        );
     }
-    if extra("data").is_some_and(|data| data.as_object().is_none_or(|data| data.contains_key("aps"))) {
-        issue("/extra/data", "must be an object without aps, which is made of the other fields");
+    if extra("data")
+        .is_some_and(|data| data.as_object().is_none_or(|data| data.contains_key("aps")))
+    {
+        issue(
+            "/extra/data",
+            "must be an object without aps, which is made of the other fields",
+        );
     }
-    let most = if kind(message) == "voip" { VOIP_BYTES } else { PAYLOAD_BYTES };
+    let most = if kind(message) == "voip" {
+        VOIP_BYTES
+    } else {
+        PAYLOAD_BYTES
+    };
     if payload(message).len() > most {
-        issue("/body", &format!("is too long: the payload with data may have at most {most} bytes"));
+        issue(
+            "/body",
+            &format!("is too long: the payload with data may have at most {most} bytes"),
+        );
     }
     issues
 }
 
 /// Returns true if a token is valid in a URL path: 1 to 200 letters, digits, `-` and `_`.
 pub(super) fn is_token(text: &str) -> bool {
-    (1..=200).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+    (1..=200).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
 #[cfg(test)]
@@ -173,11 +258,16 @@ mod tests {
         let mut sent = message(Channel::Push, "abc123");
         sent.subject = Some("Hi".to_owned());
         sent.expires_at_s = Some(99);
-        sent.extra = extra(json!({ "badge": 3, "sound": "default", "mutable_content": true, "thread_id": "t",
-            "collapse_id": "order-7", "data": { "order": 7 } }));
+        sent.extra = extra(
+            json!({ "badge": 3, "sound": "default", "mutable_content": true, "thread_id": "t",
+            "collapse_id": "order-7", "data": { "order": 7 } }),
+        );
         let expected = json!({ "order": 7, "aps": { "alert": { "title": "Hi", "body": "Hello" }, "badge": 3,
             "sound": "default", "mutable-content": 1, "thread-id": "t" } });
-        assert_eq!(serde_json::from_str::<Value>(&payload(&sent)).unwrap(), expected);
+        assert_eq!(
+            serde_json::from_str::<Value>(&payload(&sent)).unwrap(),
+            expected
+        );
         let all = headers(&sent, "com.example.app");
         for header in [
             ("apns-topic", "com.example.app"),
@@ -186,25 +276,57 @@ mod tests {
             ("apns-expiration", "99"),
             ("apns-collapse-id", "order-7"),
         ] {
-            assert!(all.contains(&(header.0, header.1.to_owned())), "{header:?} in {all:?}");
+            assert!(
+                all.contains(&(header.0, header.1.to_owned())),
+                "{header:?} in {all:?}"
+            );
         }
-        sent.extra = extra(json!({ "push_type": "background", "expiration": 0, "topic": "com.example.app.x" }));
+        sent.extra = extra(
+            json!({ "push_type": "background", "expiration": 0, "topic": "com.example.app.x" }),
+        );
         assert_eq!(payload(&sent), r#"{"aps":{"content-available":1}}"#);
         let all = headers(&sent, "com.example.app");
-        for header in [("apns-priority", "5"), ("apns-expiration", "0"), ("apns-topic", "com.example.app.x")] {
-            assert!(all.contains(&(header.0, header.1.to_owned())), "{header:?} in {all:?}");
+        for header in [
+            ("apns-priority", "5"),
+            ("apns-expiration", "0"),
+            ("apns-topic", "com.example.app.x"),
+        ] {
+            assert!(
+                all.contains(&(header.0, header.1.to_owned())),
+                "{header:?} in {all:?}"
+            );
         }
     }
 
     #[test]
     fn everything_wrong_is_told() {
-        assert!(check(&message(Channel::Push, "00fc13adff785122b4ad28809a3420982341241421348097878e577c991de8f0")).is_empty());
+        assert!(
+            check(&message(
+                Channel::Push,
+                "00fc13adff785122b4ad28809a3420982341241421348097878e577c991de8f0"
+            ))
+            .is_empty()
+        );
         let mut sent = message(Channel::Push, "../x");
         sent.body = "x".repeat(4096);
-        sent.extra = extra(json!({ "push_type": "loud", "priority": 7, "expiration": -1, "collapse_id": "x".repeat(65),
-            "topic": "a\nb", "badge": -1, "sound": 1, "data": { "aps": {} } }));
-        let pointers: Vec<String> = check(&sent).into_iter().map(|issue| issue.pointer).collect();
-        let names = ["push_type", "priority", "expiration", "collapse_id", "topic", "badge", "sound", "data"];
+        sent.extra = extra(
+            json!({ "push_type": "loud", "priority": 7, "expiration": -1, "collapse_id": "x".repeat(65),
+            "topic": "a\nb", "badge": -1, "sound": 1, "data": { "aps": {} } }),
+        );
+        let pointers: Vec<String> = check(&sent)
+            .into_iter()
+            .map(|issue| issue.pointer)
+            .collect();
+        let names = [
+            "push_type",
+            "priority",
+            "expiration",
+            "collapse_id",
+            "topic",
+            "badge",
+            "sound",
+            "data",
+        ];
         let mut expected = vec!["/to".to_owned()];
         expected.extend(names.iter().map(|name| format!("/extra/{name}")));
         expected.push("/body".to_owned());

@@ -66,7 +66,14 @@ pub(super) fn is_rejection(status: u16) -> bool {
 
 /// Maps an answer to an outcome for the token `to`, and returns its reason as well. `id` is used if
 /// the answer has no `apns-id`.
-pub(super) fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str, id: &str) -> (Answer, String) {
+pub(super) fn judge(
+    status: u16,
+    headers: &Headers,
+    body: &[u8],
+    now_s: i64,
+    to: &str,
+    id: &str,
+) -> (Answer, String) {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let word = body["reason"].as_str().unwrap_or_default();
     let code = status.to_string();
@@ -78,12 +85,22 @@ pub(super) fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to:
         reason: outcome::line(&format!("{status} {word}"), &[to]),
     };
     let mut sent = outcome::sent(class, facts);
-    if let Sent::Throttled { scope: Scope::Connection, key, delay, .. } = &mut sent {
+    if let Sent::Throttled {
+        scope: Scope::Connection,
+        key,
+        delay,
+        ..
+    } = &mut sent
+    {
         // The next attempt uses another connection.
         (*key, *delay) = (None, Some(Duration::from_secs(1)));
     }
     let delay = retry_after(headers, now_s);
-    let answer = Answer { is_untimed: is_rejection(status), delay, ..Answer::new(sent, code) };
+    let answer = Answer {
+        is_untimed: is_rejection(status),
+        delay,
+        ..Answer::new(sent, code)
+    };
     (answer, word.to_owned())
 }
 
@@ -100,18 +117,37 @@ mod tests {
             let status: u16 = example(row.status).parse().unwrap();
             let body = json!({ "reason": row.code, "timestamp": 1 }).to_string();
             let (answer, word) = judge(status, &headers(&[]), body.as_bytes(), 0, "token1", "id");
-            assert_eq!((class_of(&answer.sent), word.as_str()), (row.class, row.code), "{row:?}");
+            assert_eq!(
+                (class_of(&answer.sent), word.as_str()),
+                (row.class, row.code),
+                "{row:?}"
+            );
             assert_eq!(answer.is_untimed, matches!(status, 400 | 403 | 410));
             if let Sent::Throttled { scope, key, .. } = answer.sent {
-                assert_eq!(key.as_deref(), (scope == Scope::Recipient).then_some("token1"), "{row:?}");
+                assert_eq!(
+                    key.as_deref(),
+                    (scope == Scope::Recipient).then_some("token1"),
+                    "{row:?}"
+                );
             }
         }
     }
 
     #[test]
     fn an_accepted_push_has_apples_id_or_ours() {
-        let id = |pairs: &[(&str, &str)]| judge(200, &headers(pairs), b"", 0, "token1", "ours").0.sent;
-        assert_eq!(id(&[("apns-id", "theirs")]), Sent::Accepted { provider_id: Some("theirs".to_owned()) });
-        assert_eq!(id(&[]), Sent::Accepted { provider_id: Some("ours".to_owned()) });
+        let id =
+            |pairs: &[(&str, &str)]| judge(200, &headers(pairs), b"", 0, "token1", "ours").0.sent;
+        assert_eq!(
+            id(&[("apns-id", "theirs")]),
+            Sent::Accepted {
+                provider_id: Some("theirs".to_owned())
+            }
+        );
+        assert_eq!(
+            id(&[]),
+            Sent::Accepted {
+                provider_id: Some("ours".to_owned())
+            }
+        );
     }
 }

@@ -55,9 +55,17 @@ impl Server {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
-        let (seen, gate) = (Arc::new(Mutex::new(Seen::default())), Arc::new(Semaphore::new(0)));
+        let (seen, gate) = (
+            Arc::new(Mutex::new(Seen::default())),
+            Arc::new(Semaphore::new(0)),
+        );
         let is_deaf = Arc::new(AtomicBool::new(false));
-        let server = Self { base, seen: seen.clone(), gate: gate.clone(), is_deaf: is_deaf.clone() };
+        let server = Self {
+            base,
+            seen: seen.clone(),
+            gate: gate.clone(),
+            is_deaf: is_deaf.clone(),
+        };
         tokio::spawn(async move {
             while let Ok((tcp, _)) = listener.accept().await {
                 if is_deaf.load(Ordering::SeqCst) {
@@ -65,7 +73,10 @@ impl Server {
                 }
                 let mut all = seen.lock().unwrap();
                 let number = all.connections.len();
-                all.connections.push(Connection { is_alive: true, ..Connection::default() });
+                all.connections.push(Connection {
+                    is_alive: true,
+                    ..Connection::default()
+                });
                 drop(all);
                 let (seen, gate) = (seen.clone(), gate.clone());
                 tokio::spawn(async move {
@@ -138,7 +149,14 @@ async fn speak(
             let is_hasty = own.open > 1 && !own.is_proven;
             all.was_hasty |= is_hasty;
         }
-        tokio::spawn(answer(request, respond, number, seen.clone(), gate.clone(), cut.clone()));
+        tokio::spawn(answer(
+            request,
+            respond,
+            number,
+            seen.clone(),
+            gate.clone(),
+            cut.clone(),
+        ));
     }
 }
 
@@ -151,7 +169,10 @@ async fn answer(
     cut: Arc<Notify>,
 ) {
     let path = request.uri().path().to_owned();
-    let authorization = request.headers()["authorization"].to_str().unwrap().to_owned();
+    let authorization = request.headers()["authorization"]
+        .to_str()
+        .unwrap()
+        .to_owned();
     let mut body = request.into_body();
     while let Some(Ok(chunk)) = body.data().await {
         let _ = body.flow_control().release_capacity(chunk.len());
@@ -183,7 +204,11 @@ async fn answer(
         "cut" => return cut.notify_one(),
         _ => {}
     }
-    let head = http::Response::builder().status(status).header("apns-id", "apple-1").body(()).unwrap();
+    let head = http::Response::builder()
+        .status(status)
+        .header("apns-id", "apple-1")
+        .body(())
+        .unwrap();
     if let Ok(mut stream) = respond.send_response(head, status == 200) {
         let _ = stream.send_data(Bytes::from(json!({ "reason": reason }).to_string()), true);
     }
@@ -194,7 +219,11 @@ async fn push(driver: &Apns, to: &str, now_s: i64) -> Answer {
 }
 
 /// Starts the given number of pushes at once and returns their tasks.
-fn many(driver: &Arc<Apns>, to: &'static str, pushes: usize) -> Vec<tokio::task::JoinHandle<Answer>> {
+fn many(
+    driver: &Arc<Apns>,
+    to: &'static str,
+    pushes: usize,
+) -> Vec<tokio::task::JoinHandle<Answer>> {
     let one = |_| {
         let driver = driver.clone();
         tokio::spawn(async move { push(&driver, to, 0).await })
@@ -217,12 +246,26 @@ async fn a_push_has_its_headers_and_one_connection_serves_many() {
     let driver = Arc::new(Apns::new(&account).unwrap());
     all_accepted(many(&driver, "ok", 40)).await;
     let sent = push(&driver, "ok", 0).await.sent;
-    assert_eq!(sent, Sent::Accepted { provider_id: Some("apple-1".to_owned()) });
+    assert_eq!(
+        sent,
+        Sent::Accepted {
+            provider_id: Some("apple-1".to_owned())
+        }
+    );
     let seen = server.seen.lock().unwrap();
     assert!(!seen.was_hasty, "one stream until an answer was good");
-    assert!(seen.connections.iter().all(|connection| connection.peak <= 10));
+    assert!(
+        seen.connections
+            .iter()
+            .all(|connection| connection.peak <= 10)
+    );
     let headers = seen.last.as_ref().unwrap();
-    assert!(headers["authorization"].to_str().unwrap().starts_with("bearer ey"));
+    assert!(
+        headers["authorization"]
+            .to_str()
+            .unwrap()
+            .starts_with("bearer ey")
+    );
     assert_eq!(headers["apns-topic"], "com.example.app");
     assert_eq!(headers["x-team"], "growth");
 }
@@ -234,7 +277,9 @@ async fn a_new_connection_gets_one_push_until_an_answer_was_good() {
     let pushes = many(&driver, "hold", 10);
     server.until("the first push", |seen| seen.open == 1).await;
     server.gate.add_permits(1);
-    server.until("the other nine at once", |seen| seen.open == 9).await;
+    server
+        .until("the other nine at once", |seen| seen.open == 9)
+        .await;
     server.gate.add_permits(9);
     all_accepted(pushes).await;
     let seen = server.seen.lock().unwrap();
@@ -248,24 +293,45 @@ async fn connections_come_with_the_load_and_go_with_the_limit() {
     let driver = server.driver("2");
     driver.set_concurrency(6);
     let pushes = many(&driver, "hold", 8);
-    server.until("a first push on each of three", |seen| seen.open == 3 && seen.connections.len() == 3).await;
+    server
+        .until("a first push on each of three", |seen| {
+            seen.open == 3 && seen.connections.len() == 3
+        })
+        .await;
     server.gate.add_permits(3);
     server.until("the rest", |seen| seen.open == 5).await;
     server.gate.add_permits(5);
     all_accepted(pushes).await;
     let more = many(&driver, "hold", 9);
-    server.until("as many as may be", |seen| seen.open == 6).await;
+    server
+        .until("as many as may be", |seen| seen.open == 6)
+        .await;
     server.gate.add_permits(9);
     all_accepted(more).await;
     {
         let seen = server.seen.lock().unwrap();
         assert!(!seen.was_hasty);
-        assert_eq!((seen.peak, seen.connections.len()), (6, 3), "never more than the limit");
-        assert!(seen.connections.iter().all(|connection| connection.peak <= 2));
+        assert_eq!(
+            (seen.peak, seen.connections.len()),
+            (6, 3),
+            "never more than the limit"
+        );
+        assert!(
+            seen.connections
+                .iter()
+                .all(|connection| connection.peak <= 2)
+        );
     }
     driver.set_concurrency(2);
-    let alive = |seen: &Seen| seen.connections.iter().filter(|connection| connection.is_alive).count();
-    server.until("two of three closed", |seen| alive(seen) == 1).await;
+    let alive = |seen: &Seen| {
+        seen.connections
+            .iter()
+            .filter(|connection| connection.is_alive)
+            .count()
+    };
+    server
+        .until("two of three closed", |seen| alive(seen) == 1)
+        .await;
     all_accepted(many(&driver, "ok", 6)).await;
     assert_eq!(server.connections(), 3, "what is left serves them");
 }
@@ -308,7 +374,10 @@ async fn nobody_there_and_nobody_who_speaks() {
     server.is_deaf.store(true, Ordering::SeqCst);
     for answer in futures_util::future::join_all(many(&driver, "ok", 3)).await {
         let answer = answer.unwrap();
-        assert!(matches!(class_of(&answer.sent), Class::Transient | Class::Ambiguous), "{answer:?}");
+        assert!(
+            matches!(class_of(&answer.sent), Class::Transient | Class::Ambiguous),
+            "{answer:?}"
+        );
     }
     server.is_deaf.store(false, Ordering::SeqCst);
     for _ in 0..600 {
@@ -316,7 +385,10 @@ async fn nobody_there_and_nobody_who_speaks() {
             break;
         }
     }
-    assert!(push(&driver, "ok", 0).await.sent.is_success(), "it comes back");
+    assert!(
+        push(&driver, "ok", 0).await.sent.is_success(),
+        "it comes back"
+    );
 
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut account = server.account("1");
@@ -332,14 +404,23 @@ async fn nobody_there_and_nobody_who_speaks() {
 async fn after_a_rejection_times_tell_nothing_for_a_moment() {
     let server = Server::start().await;
     let driver = server.driver("10");
-    assert!(push(&driver, "ok", 0).await.is_untimed, "it had to wait for its connection");
+    assert!(
+        push(&driver, "ok", 0).await.is_untimed,
+        "it had to wait for its connection"
+    );
     assert!(!push(&driver, "ok", 0).await.is_untimed);
     let bad = push(&driver, "bad", 0).await;
-    assert_eq!((class_of(&bad.sent), bad.is_untimed), (Class::Suppress, true));
+    assert_eq!(
+        (class_of(&bad.sent), bad.is_untimed),
+        (Class::Suppress, true)
+    );
     // Only a machine that sleeps for two seconds between the two lines could make this push timed.
     let began = std::time::Instant::now();
     let next = push(&driver, "ok", 0).await;
-    assert!(next.is_untimed || began.elapsed() > Duration::from_secs(1), "the next is slow without load");
+    assert!(
+        next.is_untimed || began.elapsed() > Duration::from_secs(1),
+        "the next is slow without load"
+    );
     let mut is_timed = false;
     for _ in 0..600 {
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -361,11 +442,20 @@ async fn too_many_new_tokens_set_a_connection_aside() {
     assert!(push(&driver, "ok", 0).await.sent.is_success());
     assert_eq!(server.connections(), 2);
     for _ in 0..2 {
-        assert_eq!(class_of(&push(&driver, "updates", 0).await.sent), Class::Throttled(Scope::Connection));
+        assert_eq!(
+            class_of(&push(&driver, "updates", 0).await.sent),
+            Class::Throttled(Scope::Connection)
+        );
     }
     let stuck = push(&driver, "ok", 0).await;
-    assert_eq!((class_of(&stuck.sent), server.connections()), (Class::Throttled(Scope::Connection), 3), "{stuck:?}");
-    assert!(matches!(stuck.sent, Sent::Throttled { delay: Some(delay), .. } if delay > Duration::ZERO));
+    assert_eq!(
+        (class_of(&stuck.sent), server.connections()),
+        (Class::Throttled(Scope::Connection), 3),
+        "{stuck:?}"
+    );
+    assert!(
+        matches!(stuck.sent, Sent::Throttled { delay: Some(delay), .. } if delay > Duration::ZERO)
+    );
 }
 
 #[tokio::test]
@@ -374,32 +464,59 @@ async fn an_expired_token_is_replaced_once_and_not_too_early() {
     let driver = server.driver("10");
     let expire = || {
         let mut seen = server.seen.lock().unwrap();
-        let last = seen.last.as_ref().unwrap()["authorization"].to_str().unwrap().to_owned();
+        let last = seen.last.as_ref().unwrap()["authorization"]
+            .to_str()
+            .unwrap()
+            .to_owned();
         seen.expired = Some(last);
     };
     assert!(push(&driver, "ok", 0).await.sent.is_success());
     expire();
     let early = push(&driver, "ok", 600).await;
     assert_eq!(class_of(&early.sent), Class::Account, "{early:?}");
-    assert!(push(&driver, "ok", 1500).await.sent.is_success(), "after twenty minutes another may be made");
+    assert!(
+        push(&driver, "ok", 1500).await.sent.is_success(),
+        "after twenty minutes another may be made"
+    );
     expire();
-    assert_eq!(class_of(&push(&driver, "ok", 1600).await.sent), Class::Account);
+    assert_eq!(
+        class_of(&push(&driver, "ok", 1600).await.sent),
+        Class::Account
+    );
 }
 
 #[test]
 fn wrong_settings_are_told() {
-    let good = [("team_id", "ABCDE12345"), ("key_id", "KEY1234567"), ("topic", "com.example.app")];
+    let good = [
+        ("team_id", "ABCDE12345"),
+        ("key_id", "KEY1234567"),
+        ("topic", "com.example.app"),
+    ];
     let key = key();
-    let field = |options: &[(&str, &str)], secrets: &[(&str, &str)]| Apns::new(&account(options, secrets)).err().unwrap().field;
+    let field = |options: &[(&str, &str)], secrets: &[(&str, &str)]| {
+        Apns::new(&account(options, secrets)).err().unwrap().field
+    };
     for missing in 0..3 {
         let mut options = good.to_vec();
         let (name, _) = options.remove(missing);
         assert_eq!(field(&options, &[("private_key", &key)]), name);
     }
     assert_eq!(field(&good, &[]), "private_key");
-    assert_eq!(field(&good, &[("private_key", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----")]), "private_key");
+    assert_eq!(
+        field(
+            &good,
+            &[(
+                "private_key",
+                "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"
+            )]
+        ),
+        "private_key"
+    );
     let many = [good[0], good[1], good[2], ("streams_per_connection", "0")];
-    assert_eq!(field(&many, &[("private_key", &key)]), "streams_per_connection");
+    assert_eq!(
+        field(&many, &[("private_key", &key)]),
+        "streams_per_connection"
+    );
     let mut based = account(&good, &[("private_key", &key)]);
     based.base_url = Some("api.push.apple.com".to_owned());
     assert_eq!(Apns::new(&based).err().unwrap().field, "base_url");

@@ -36,7 +36,12 @@ impl Tokens {
         let mut header = Header::new(Algorithm::ES256);
         header.typ = None;
         header.kid = Some(key_id.to_owned());
-        let tokens = Self { key, header, team_id: team_id.to_owned(), current: None };
+        let tokens = Self {
+            key,
+            header,
+            team_id: team_id.to_owned(),
+            current: None,
+        };
         tokens.made(0)?;
         Ok(tokens)
     }
@@ -49,7 +54,10 @@ impl Tokens {
             return Ok(token.text.clone());
         }
         let text = self.made(now_s)?;
-        self.current = Some(Token { text: text.clone(), made_s: now_s });
+        self.current = Some(Token {
+            text: text.clone(),
+            made_s: now_s,
+        });
         Ok(text)
     }
 
@@ -83,19 +91,29 @@ pub(super) mod tests {
     use crate::providers::wire_tests::pem;
 
     pub fn key() -> String {
-        let key = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new()).unwrap();
+        let key =
+            EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &SystemRandom::new())
+                .unwrap();
         pem(key.as_ref())
     }
 
     fn part(token: &str, at: usize) -> Value {
-        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(token.split('.').nth(at).unwrap()).unwrap()).unwrap()
+        serde_json::from_slice(
+            &URL_SAFE_NO_PAD
+                .decode(token.split('.').nth(at).unwrap())
+                .unwrap(),
+        )
+        .unwrap()
     }
 
     #[test]
     fn a_token_is_used_for_fifty_minutes() {
         let mut tokens = Tokens::new(&key(), "KEY1234567", "ABCDE12345").unwrap();
         let first = tokens.current(1000).unwrap();
-        assert_eq!(part(&first, 0), json!({ "alg": "ES256", "kid": "KEY1234567" }));
+        assert_eq!(
+            part(&first, 0),
+            json!({ "alg": "ES256", "kid": "KEY1234567" })
+        );
         assert_eq!(part(&first, 1), json!({ "iss": "ABCDE12345", "iat": 1000 }));
         for now_s in [1000, 1600, 1000 + OLD_S - 1, 900] {
             assert_eq!(tokens.current(now_s).unwrap(), first);
@@ -114,7 +132,10 @@ pub(super) mod tests {
         assert!(tokens.expired(&first, YOUNG_S));
         let second = tokens.current(YOUNG_S).unwrap();
         assert_ne!(second, first);
-        assert!(tokens.expired(&first, YOUNG_S + 1), "a late answer to the first: the second is there");
+        assert!(
+            tokens.expired(&first, YOUNG_S + 1),
+            "a late answer to the first: the second is there"
+        );
         assert_eq!(tokens.current(YOUNG_S + 1).unwrap(), second);
     }
 

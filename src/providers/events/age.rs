@@ -10,17 +10,30 @@ pub const AHEAD_S: i64 = 600;
 
 /// Returns the maximum age in seconds: the account's setting, else `usual_s`.
 pub fn most(account: &Account, usual_s: i64) -> Result<i64, Refused> {
-    let Some(text) = account.option(FIELD) else { return Ok(usual_s) };
-    let seconds = text.trim().parse().ok().filter(|seconds: &i64| (1..=7 * 86_400).contains(seconds));
-    seconds.ok_or_else(|| Refused { field: FIELD.to_owned(), message: "must be seconds from 1 to 604800".to_owned() })
+    let Some(text) = account.option(FIELD) else {
+        return Ok(usual_s);
+    };
+    let seconds = text
+        .trim()
+        .parse()
+        .ok()
+        .filter(|seconds: &i64| (1..=7 * 86_400).contains(seconds));
+    seconds.ok_or_else(|| Refused {
+        field: FIELD.to_owned(),
+        message: "must be seconds from 1 to 604800".to_owned(),
+    })
 }
 
 /// Rejects a request that is too old, or from the future.
 pub fn check(account: &Account, usual_s: i64, at_s: i64, now_s: i64) -> Result<(), Disbelieved> {
     let most = most(account, usual_s).unwrap_or(usual_s);
     match now_s.saturating_sub(at_s) {
-        age if age > most => Err(Disbelieved::Signature(format!("it is {age} s old, and at most {most} s are allowed"))),
-        age if age < -AHEAD_S => Err(Disbelieved::Signature("its time is in the future".to_owned())),
+        age if age > most => Err(Disbelieved::Signature(format!(
+            "it is {age} s old, and at most {most} s are allowed"
+        ))),
+        age if age < -AHEAD_S => Err(Disbelieved::Signature(
+            "its time is in the future".to_owned(),
+        )),
         _ => Ok(()),
     }
 }
@@ -33,10 +46,23 @@ mod tests {
     #[test]
     fn what_is_too_old_or_of_the_future_is_refused() {
         let told = account(&[(FIELD, "50")], &[]);
-        let cases = [(&Account::default(), 600, true), (&Account::default(), 601, false), (&Account::default(), -600, true)];
-        let more = [(&Account::default(), -601, false), (&told, 50, true), (&told, 51, false), (&told, i64::MIN, false)];
+        let cases = [
+            (&Account::default(), 600, true),
+            (&Account::default(), 601, false),
+            (&Account::default(), -600, true),
+        ];
+        let more = [
+            (&Account::default(), -601, false),
+            (&told, 50, true),
+            (&told, 51, false),
+            (&told, i64::MIN, false),
+        ];
         for (account, age, expected) in cases.into_iter().chain(more) {
-            assert_eq!(check(account, 600, 0_i64.saturating_sub(age), 0).is_ok(), expected, "{age}");
+            assert_eq!(
+                check(account, 600, 0_i64.saturating_sub(age), 0).is_ok(),
+                expected,
+                "{age}"
+            );
         }
     }
 }

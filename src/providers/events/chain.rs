@@ -33,7 +33,8 @@ pub fn platform() -> Result<Authorities, Disbelieved> {
         return Ok(known.clone());
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier = Verifier::new(provider).map_err(|_| wrong("this machine has no certificates of authorities"))?;
+    let verifier = Verifier::new(provider)
+        .map_err(|_| wrong("this machine has no certificates of authorities"))?;
     Ok(PLATFORM.get_or_init(|| Arc::new(verifier)).clone())
 }
 
@@ -49,24 +50,43 @@ impl Chain {
         }
         let all: Result<Vec<_>, _> = Pem::iter_from_buffer(served).take(5).collect();
         let all = all.map_err(|_| wrong("the certificate cannot be read"))?;
-        Ok(Self(all.into_iter().map(|pem| CertificateDer::from(pem.contents)).collect()))
+        Ok(Self(
+            all.into_iter()
+                .map(|pem| CertificateDer::from(pem.contents))
+                .collect(),
+        ))
     }
 
     /// Returns the URL of the issuer's certificate, if that was not served and is on Amazon's
     /// domain.
     pub fn issuer(&self) -> Option<String> {
-        let [only] = self.0.as_slice() else { return None };
+        let [only] = self.0.as_slice() else {
+            return None;
+        };
         let (_, certificate) = X509Certificate::from_der(only).ok()?;
-        let mut places = certificate.extensions().iter().filter_map(|extension| match extension.parsed_extension() {
-            ParsedExtension::AuthorityInfoAccess(access) => Some(access.accessdescs.iter()),
-            _ => None,
+        let mut places = certificate.extensions().iter().filter_map(|extension| {
+            match extension.parsed_extension() {
+                ParsedExtension::AuthorityInfoAccess(access) => Some(access.accessdescs.iter()),
+                _ => None,
+            }
         });
         let is_issuer = |method: &str| method == "1.3.6.1.5.5.7.48.2";
-        let place = places.by_ref().flatten().find(|place| is_issuer(&place.access_method.to_id_string()))?;
-        let GeneralName::URI(text) = place.access_location else { return None };
+        let place = places
+            .by_ref()
+            .flatten()
+            .find(|place| is_issuer(&place.access_method.to_id_string()))?;
+        let GeneralName::URI(text) = place.access_location else {
+            return None;
+        };
         let url = Url::parse(text).ok()?;
-        let is_amazons = url.host_str().is_some_and(|host| host.strip_suffix(AUTHORITY).is_some_and(|rest| rest.ends_with('.')));
-        let is_plain = url.username().is_empty() && url.password().is_none() && url.port().is_none() && url.query().is_none();
+        let is_amazons = url.host_str().is_some_and(|host| {
+            host.strip_suffix(AUTHORITY)
+                .is_some_and(|rest| rest.ends_with('.'))
+        });
+        let is_plain = url.username().is_empty()
+            && url.password().is_none()
+            && url.port().is_none()
+            && url.query().is_none();
         (is_amazons && is_plain && matches!(url.scheme(), "http" | "https")).then(|| url.into())
     }
 
@@ -77,16 +97,29 @@ impl Chain {
 
     /// Rejects a chain that does not end at a trusted authority, or whose first certificate is for
     /// none of these names.
-    pub fn check(&self, names: &[&str], authorities: &dyn ServerCertVerifier, now_s: i64) -> Result<(), Disbelieved> {
-        let Some((first, issuers)) = self.0.split_first() else { return Err(wrong("the certificate cannot be read")) };
+    pub fn check(
+        &self,
+        names: &[&str],
+        authorities: &dyn ServerCertVerifier,
+        now_s: i64,
+    ) -> Result<(), Disbelieved> {
+        let Some((first, issuers)) = self.0.split_first() else {
+            return Err(wrong("the certificate cannot be read"));
+        };
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now_s.max(0).unsigned_abs()));
         let is_for = |name: &&str| {
-            let Ok(name) = ServerName::try_from(*name) else { return false };
-            authorities.verify_server_cert(first, issuers, &name, &[], now).is_ok()
+            let Ok(name) = ServerName::try_from(*name) else {
+                return false;
+            };
+            authorities
+                .verify_server_cert(first, issuers, &name, &[], now)
+                .is_ok()
         };
         match names.iter().any(is_for) {
             true => Ok(()),
-            false => Err(wrong("the certificate is not for Amazon SNS, or from nobody who is trusted")),
+            false => Err(wrong(
+                "the certificate is not for Amazon SNS, or from nobody who is trusted",
+            )),
         }
     }
 }
@@ -113,9 +146,13 @@ mod tests {
 
     fn authorities() -> Authorities {
         let mut roots = RootCertStore::empty();
-        roots.add(Chain::read(ROOT.as_bytes()).unwrap().0.remove(0)).unwrap();
+        roots
+            .add(Chain::read(ROOT.as_bytes()).unwrap().0.remove(0))
+            .unwrap();
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        WebPkiServerVerifier::builder_with_provider(roots.into(), provider).build().unwrap()
+        WebPkiServerVerifier::builder_with_provider(roots.into(), provider)
+            .build()
+            .unwrap()
     }
 
     fn check(served: &str, now_s: i64) -> Result<(), Disbelieved> {
@@ -129,27 +166,51 @@ mod tests {
             ("its issuer is missing", LEAF.to_owned()),
             ("it is for another name", format!("{OTHER}{ISSUER}")),
             ("it is signed by itself", SELF_SIGNED.to_owned()),
-            ("it is signed by itself, with a chain beside it", format!("{SELF_SIGNED}{ISSUER}{ROOT}")),
-            ("it stands behind something else", format!("<html>{LEAF}{ISSUER}")),
+            (
+                "it is signed by itself, with a chain beside it",
+                format!("{SELF_SIGNED}{ISSUER}{ROOT}"),
+            ),
+            (
+                "it stands behind something else",
+                format!("<html>{LEAF}{ISSUER}"),
+            ),
             ("it stands behind a line", format!("\n{LEAF}{ISSUER}")),
-            ("it is none", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned()),
+            (
+                "it is none",
+                "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned(),
+            ),
             ("it is nothing", String::new()),
         ];
         for (why, served) in forged {
-            assert!(matches!(check(&served, NOW_S), Err(Disbelieved::Signature(_))), "{why}");
+            assert!(
+                matches!(check(&served, NOW_S), Err(Disbelieved::Signature(_))),
+                "{why}"
+            );
         }
         for another_time in [0, 1_000_000_000, 9_000_000_000] {
-            assert!(check(&format!("{LEAF}{ISSUER}"), another_time).is_err(), "{another_time}");
+            assert!(
+                check(&format!("{LEAF}{ISSUER}"), another_time).is_err(),
+                "{another_time}"
+            );
         }
-        let platform =
-            platform().map(|known| Chain::read(format!("{LEAF}{ISSUER}").as_bytes()).unwrap().check(&NAMES, &*known, NOW_S));
-        assert!(!matches!(platform, Ok(Ok(()))), "a test's authority is nobody's");
+        let platform = platform().map(|known| {
+            Chain::read(format!("{LEAF}{ISSUER}").as_bytes())
+                .unwrap()
+                .check(&NAMES, &*known, NOW_S)
+        });
+        assert!(
+            !matches!(platform, Ok(Ok(()))),
+            "a test's authority is nobody's"
+        );
     }
 
     #[test]
     fn the_issuer_is_asked_for_at_amazons_authority_alone() {
         let mut chain = Chain::read(LEAF.as_bytes()).unwrap();
-        assert_eq!(chain.issuer().as_deref(), Some("http://crt.r2m01.amazontrust.com/r2m01.cer"));
+        assert_eq!(
+            chain.issuer().as_deref(),
+            Some("http://crt.r2m01.amazontrust.com/r2m01.cer")
+        );
         let issuer = Chain::read(ISSUER.as_bytes()).unwrap().0.remove(0).to_vec();
         chain.add(issuer);
         assert_eq!(chain.issuer(), None, "it is known");

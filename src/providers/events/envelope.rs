@@ -7,7 +7,8 @@
 //! account's own.
 
 use aws_lc_rs::signature::{
-    RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256, RsaParameters, UnparsedPublicKey,
+    RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY, RSA_PKCS1_2048_8192_SHA256, RsaParameters,
+    UnparsedPublicKey,
 };
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -63,10 +64,17 @@ fn wrong(what: impl Into<String>) -> Disbelieved {
 impl Envelope {
     /// Parses an envelope and requires the account's topic and a permitted certificate URL.
     pub fn read(account: &Account, body: &[u8]) -> Result<Self, Disbelieved> {
-        let no_topic = || Disbelieved::NoSecret { account: account.name.clone(), field: TOPIC };
-        let topic = account.option(TOPIC).filter(|topic| !topic.is_empty()).ok_or_else(no_topic)?;
+        let no_topic = || Disbelieved::NoSecret {
+            account: account.name.clone(),
+            field: TOPIC,
+        };
+        let topic = account
+            .option(TOPIC)
+            .filter(|topic| !topic.is_empty())
+            .ok_or_else(no_topic)?;
         // The parser's message would quote the input.
-        let envelope: Self = serde_json::from_slice(body).map_err(|_| wrong("the body is no envelope of SNS"))?;
+        let envelope: Self =
+            serde_json::from_slice(body).map_err(|_| wrong("the body is no envelope of SNS"))?;
         if envelope.topic_arn != topic {
             return Err(wrong(format!("the topic is not the account's {TOPIC}")));
         }
@@ -83,7 +91,9 @@ impl Envelope {
             "2" => &RSA_PKCS1_2048_8192_SHA256,
             _ => return Err(wrong("SignatureVersion must be 1 or 2")),
         };
-        let signature = STANDARD.decode(&self.signature).map_err(|_| wrong("it is not base64"))?;
+        let signature = STANDARD
+            .decode(&self.signature)
+            .map_err(|_| wrong("it is not base64"))?;
         let key = public_key(certificate, now_s)?;
         let signed = self.canonical()?;
         let checked = UnparsedPublicKey::new(algorithm, key).verify(signed.as_bytes(), &signature);
@@ -93,7 +103,10 @@ impl Envelope {
     /// Returns the time of publication, in unix seconds; rejects a time longer ago than SNS
     /// retries.
     pub fn published_s(&self, account: &Account, now_s: i64) -> Result<i64, Disbelieved> {
-        let at: Timestamp = self.timestamp.parse().map_err(|_| wrong("Timestamp is no time"))?;
+        let at: Timestamp = self
+            .timestamp
+            .parse()
+            .map_err(|_| wrong("Timestamp is no time"))?;
         age::check(account, USUAL_AGE_S, at.as_second(), now_s)?;
         Ok(at.as_second())
     }
@@ -106,7 +119,10 @@ impl Envelope {
             None => Err(wrong(format!("{name} is missing"))),
         };
         let (subscribe_url, token);
-        let mut fields = vec![("Message", self.message.as_str()), ("MessageId", &self.message_id)];
+        let mut fields = vec![
+            ("Message", self.message.as_str()),
+            ("MessageId", &self.message_id),
+        ];
         match self.kind.as_str() {
             "Notification" => {
                 fields.extend(subject);
@@ -122,7 +138,10 @@ impl Envelope {
             _ => return Err(wrong("Type is none of SNS")),
         }
         fields.extend([("TopicArn", self.topic_arn.as_str()), ("Type", &self.kind)]);
-        Ok(fields.into_iter().map(|(name, value)| format!("{name}\n{value}\n")).collect())
+        Ok(fields
+            .into_iter()
+            .map(|(name, value)| format!("{name}\n{value}\n"))
+            .collect())
     }
 }
 
@@ -145,14 +164,19 @@ fn public_key(certificate: &[u8], now_s: i64) -> Result<Vec<u8>, Disbelieved> {
 pub fn host(account: &Account) -> Option<String> {
     let mut parts = account.option(TOPIC)?.split(':');
     let (partition, region) = (parts.nth(1)?, parts.nth(1)?);
-    let suffix = if partition == "aws-cn" { "amazonaws.com.cn" } else { "amazonaws.com" };
+    let suffix = if partition == "aws-cn" {
+        "amazonaws.com.cn"
+    } else {
+        "amazonaws.com"
+    };
     is_region(region).then(|| format!("sns.{region}.{suffix}"))
 }
 
 /// Returns true for a region's name, such as eu-central-1.
 fn is_region(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
-    let is_word = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
+    let is_word =
+        |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_lowercase());
     let is_number = |word: &str| !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     match parts.as_slice() {
         [country, middle @ .., number] => {
@@ -175,17 +199,23 @@ pub fn is_amazons(account: &Account, text: &str) -> Option<Url> {
         None => {
             url.scheme() == "https"
                 && url.port().is_none()
-                && url.host_str().is_some_and(|named| host(account).as_deref() == Some(named))
+                && url
+                    .host_str()
+                    .is_some_and(|named| host(account).as_deref() == Some(named))
         }
     };
-    let is_plain = url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
+    let is_plain =
+        url.username().is_empty() && url.password().is_none() && url.fragment().is_none();
     // A URL that the parser normalises is not one that Amazon writes.
     (is_there && is_plain && url.as_str() == text).then_some(url)
 }
 
 /// Returns true if the path is that of Amazon's certificates and there is no query.
 fn is_certificate(url: &Url) -> bool {
-    let name = url.path().strip_prefix("/SimpleNotificationService-").and_then(|rest| rest.strip_suffix(".pem"));
+    let name = url
+        .path()
+        .strip_prefix("/SimpleNotificationService-")
+        .and_then(|rest| rest.strip_suffix(".pem"));
     let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     url.query().is_none() && name.is_some_and(|name| name.len() >= 32 && name.bytes().all(is_digit))
 }
@@ -198,8 +228,14 @@ pub fn is_test(account: &Account) -> bool {
 /// Rejects settings with which no envelope could be checked.
 pub fn check_settings(account: &Account) -> Result<(), Refused> {
     age::most(account, USUAL_AGE_S)?;
-    if account.option(TOPIC).is_some_and(|arn| !arn.starts_with("arn:") || arn.split(':').count() != 6) {
-        return Err(outcome::refused(TOPIC, "must be a topic such as arn:aws:sns:eu-central-1:123456789012:mail-events"));
+    if account
+        .option(TOPIC)
+        .is_some_and(|arn| !arn.starts_with("arn:") || arn.split(':').count() != 6)
+    {
+        return Err(outcome::refused(
+            TOPIC,
+            "must be a topic such as arn:aws:sns:eu-central-1:123456789012:mail-events",
+        ));
     }
     if account.option(TOPIC).is_some() && host(account).is_none() {
         return Err(outcome::refused(
@@ -213,7 +249,9 @@ pub fn check_settings(account: &Account) -> Result<(), Refused> {
         _ => false,
     };
     let is_origin = |text: &str| {
-        Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.path() == "/" && is_loopback(&url))
+        Url::parse(text).is_ok_and(|url| {
+            matches!(url.scheme(), "http" | "https") && url.path() == "/" && is_loopback(&url)
+        })
     };
     match account.option(CERT_HOST) {
         Some(text) if !is_origin(text) => Err(outcome::refused(

@@ -20,20 +20,38 @@ const USUAL_AGE_S: i64 = 600;
 
 /// Checks the signature of a request and reads its event.
 pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
-    let no_secret = || Disbelieved::NoSecret { account: account.name.clone(), field: KEY };
-    let key = account.secret(KEY).filter(|key| !key.is_empty()).ok_or_else(no_secret)?;
+    let no_secret = || Disbelieved::NoSecret {
+        account: account.name.clone(),
+        field: KEY,
+    };
+    let key = account
+        .secret(KEY)
+        .filter(|key| !key.is_empty())
+        .ok_or_else(no_secret)?;
     let wrong = |what: &str| Disbelieved::Signature(what.to_owned());
-    let body: Value = serde_json::from_slice(posted.body).map_err(|_| wrong("the body is not JSON, so it is missing"))?;
+    let body: Value = serde_json::from_slice(posted.body)
+        .map_err(|_| wrong("the body is not JSON, so it is missing"))?;
     let signature = &body["signature"];
     let timestamp = match &signature["timestamp"] {
         Value::Number(number) => number.to_string(),
-        other => other.as_str().ok_or_else(|| wrong("the timestamp is missing"))?.to_owned(),
+        other => other
+            .as_str()
+            .ok_or_else(|| wrong("the timestamp is missing"))?
+            .to_owned(),
     };
-    let token = signature["token"].as_str().ok_or_else(|| wrong("the token is missing"))?;
-    let given = signature["signature"].as_str().and_then(bytes).ok_or_else(|| wrong("it is missing, or not hexadecimal"))?;
+    let token = signature["token"]
+        .as_str()
+        .ok_or_else(|| wrong("the token is missing"))?;
+    let given = signature["signature"]
+        .as_str()
+        .and_then(bytes)
+        .ok_or_else(|| wrong("it is missing, or not hexadecimal"))?;
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
-    hmac::verify(&key, format!("{timestamp}{token}").as_bytes(), &given).map_err(|_| wrong("it does not fit"))?;
-    let at_s = timestamp.parse().map_err(|_| wrong("the timestamp is no number"))?;
+    hmac::verify(&key, format!("{timestamp}{token}").as_bytes(), &given)
+        .map_err(|_| wrong("it does not fit"))?;
+    let at_s = timestamp
+        .parse()
+        .map_err(|_| wrong("the timestamp is no number"))?;
     age::check(account, USUAL_AGE_S, at_s, posted.now_s)?;
     match &body["event-data"] {
         data @ Value::Object(_) => Ok(one(account, data, posted.now_s).into_iter().collect()),
@@ -55,17 +73,28 @@ pub fn once(account: &Account, posted: &Posted<'_>) -> Option<Once> {
     let most_s = age::most(account, USUAL_AGE_S).unwrap_or(USUAL_AGE_S);
     let digest = |bytes: &[u8]| digest::digest(&digest::SHA256, bytes).as_ref().to_vec();
     let key = account.secret(KEY).unwrap_or_default();
-    let signed = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()), format!("once:{signed}").as_bytes());
+    let signed = hmac::sign(
+        &hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes()),
+        format!("once:{signed}").as_bytes(),
+    );
     Some(Once {
         signed: signed.as_ref().to_vec(),
         body: digest(posted.body),
-        until_s: posted.now_s.saturating_add(most_s).saturating_add(2 * age::AHEAD_S),
+        until_s: posted
+            .now_s
+            .saturating_add(most_s)
+            .saturating_add(2 * age::AHEAD_S),
     })
 }
 
 /// Reads an event; returns `None` if it reports nothing relevant.
 fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
-    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let text = |value: &Value| {
+        value
+            .as_str()
+            .filter(|text| !text.is_empty())
+            .map(str::to_owned)
+    };
     let word = text(&data["event"])?;
     let happened = match word.as_str() {
         "accepted" => Happened::Sent,
@@ -76,19 +105,42 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
         "unsubscribed" => Happened::Unsubscribed,
         _ => return None,
     };
-    let provider_id = text(&data["message"]["headers"]["message-id"])?.trim_matches(['<', '>']).to_owned();
+    let provider_id = text(&data["message"]["headers"]["message-id"])?
+        .trim_matches(['<', '>'])
+        .to_owned();
     let recipient = text(&data["recipient"]);
-    let at_s = data["timestamp"].as_f64().map_or(now_s, |seconds| seconds as i64);
+    let at_s = data["timestamp"]
+        .as_f64()
+        .map_or(now_s, |seconds| seconds as i64);
     let status = &data["delivery-status"];
-    let code = status["code"].as_i64().filter(|code| *code > 0).map(|code| code.to_string());
-    let words_of = text(&status["message"]).or_else(|| text(&status["description"])).or_else(|| text(&data["reject"]["reason"]));
-    let told = [Some(word.clone()), text(&data["severity"]), text(&data["reason"]), code, words_of];
-    let made = || format!("{provider_id}:{word}:{at_s}:{}", recipient.as_deref().unwrap_or_default());
+    let code = status["code"]
+        .as_i64()
+        .filter(|code| *code > 0)
+        .map(|code| code.to_string());
+    let words_of = text(&status["message"])
+        .or_else(|| text(&status["description"]))
+        .or_else(|| text(&data["reject"]["reason"]));
+    let told = [
+        Some(word.clone()),
+        text(&data["severity"]),
+        text(&data["reason"]),
+        code,
+        words_of,
+    ];
+    let made = || {
+        format!(
+            "{provider_id}:{word}:{at_s}:{}",
+            recipient.as_deref().unwrap_or_default()
+        )
+    };
     Some(Event {
         event_id: text(&data["id"]).unwrap_or_else(made),
         happened,
         at_s,
-        reason: words::tidy(account, &told.into_iter().flatten().collect::<Vec<_>>().join(" ")),
+        reason: words::tidy(
+            account,
+            &told.into_iter().flatten().collect::<Vec<_>>().join(" "),
+        ),
         provider_id,
         recipient,
     })
@@ -96,7 +148,9 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
 
 /// Returns the kind of a failure; `None` for a temporary one, which Mailgun retries by itself.
 fn failed(data: &Value) -> Option<Happened> {
-    let policy = data["delivery-status"]["enhanced-code"].as_str().is_some_and(|code| code.starts_with("5.7."));
+    let policy = data["delivery-status"]["enhanced-code"]
+        .as_str()
+        .is_some_and(|code| code.starts_with("5.7."));
     match (data["severity"].as_str(), data["reason"].as_str()) {
         (Some("temporary"), _) => None,
         (_, Some("suppress-unsubscribe")) => Some(Happened::Unsubscribed),
@@ -113,7 +167,10 @@ fn failed(data: &Value) -> Option<Happened> {
 fn bytes(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u32>> = text.chars().map(|c| c.to_digit(16)).collect();
     let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    digits.chunks_exact(2).map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok()).collect()
+    digits
+        .chunks_exact(2)
+        .map(|pair| u8::try_from(pair[0] * 16 + pair[1]).ok())
+        .collect()
 }
 
 #[cfg(test)]
@@ -128,13 +185,25 @@ mod tests {
     fn signature(key: &str, timestamp: &str, token: &str) -> String {
         let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
         let signature = hmac::sign(&key, format!("{timestamp}{token}").as_bytes());
-        signature.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+        signature
+            .as_ref()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
     }
 
     fn post(options: &[(&str, &str)], body: &Value) -> Result<Vec<Event>, Disbelieved> {
         let account = examples::account(options, &[(KEY, "key-1")]);
         let body = body.to_string();
-        read(&account, &Posted { url: "", headers: &BTreeMap::new(), body: body.as_bytes(), now_s: NOW_S })
+        read(
+            &account,
+            &Posted {
+                url: "",
+                headers: &BTreeMap::new(),
+                body: body.as_bytes(),
+                now_s: NOW_S,
+            },
+        )
     }
 
     fn signed(at_s: i64, data: &Value) -> Value {
@@ -148,13 +217,22 @@ mod tests {
             "id": "e1", "event": word, "timestamp": 1_699_999_990.7, "recipient": "ann@example.com",
             "message": { "headers": { "message-id": "1.2@mg.example.com" } }
         });
-        event.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        event
+            .as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         event
     }
 
     #[test]
     fn a_valid_signature_is_believed_and_every_change_is_not() {
-        let good = signed(NOW_S, &event("delivered", json!({ "delivery-status": { "code": 250, "message": "OK" } })));
+        let good = signed(
+            NOW_S,
+            &event(
+                "delivered",
+                json!({ "delivery-status": { "code": 250, "message": "OK" } }),
+            ),
+        );
         let expected = Event {
             event_id: "e1".into(),
             provider_id: "1.2@mg.example.com".into(),
@@ -164,7 +242,12 @@ mod tests {
             reason: "delivered 250 OK".into(),
         };
         assert!(post(&[], &good).unwrap() == [expected]);
-        let refused = |body: &Value| assert!(matches!(post(&[], body), Err(Disbelieved::Signature(_))), "{body}");
+        let refused = |body: &Value| {
+            assert!(
+                matches!(post(&[], body), Err(Disbelieved::Signature(_))),
+                "{body}"
+            )
+        };
         let mut numeric = good.clone();
         numeric["signature"]["timestamp"] = NOW_S.into();
         assert!(post(&[], &numeric).is_ok());
@@ -186,21 +269,37 @@ mod tests {
             let mut other = given.clone();
             other[bit / 8] ^= 1 << (bit % 8);
             let mut body = good.clone();
-            body["signature"]["signature"] = other.iter().map(|byte| format!("{byte:02x}")).collect::<String>().into();
+            body["signature"]["signature"] = other
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<String>()
+                .into();
             refused(&body);
         }
         refused(&json!({ "event-data": {} }));
         refused(&json!([]));
-        assert!(matches!(post(&[], &signed(NOW_S, &Value::Null)), Err(Disbelieved::Unreadable(_))));
+        assert!(matches!(
+            post(&[], &signed(NOW_S, &Value::Null)),
+            Err(Disbelieved::Unreadable(_))
+        ));
     }
 
     #[test]
     fn what_is_too_old_is_not_believed() {
         let data = event("delivered", json!({}));
         assert!(post(&[], &signed(NOW_S - 600, &data)).is_ok());
-        assert!(matches!(post(&[], &signed(NOW_S - 601, &data)), Err(Disbelieved::Signature(_))));
-        assert!(matches!(post(&[], &signed(NOW_S + 601, &data)), Err(Disbelieved::Signature(_))));
-        assert!(matches!(post(&[("webhook_max_age_s", "60")], &signed(NOW_S - 61, &data)), Err(Disbelieved::Signature(_))));
+        assert!(matches!(
+            post(&[], &signed(NOW_S - 601, &data)),
+            Err(Disbelieved::Signature(_))
+        ));
+        assert!(matches!(
+            post(&[], &signed(NOW_S + 601, &data)),
+            Err(Disbelieved::Signature(_))
+        ));
+        assert!(matches!(
+            post(&[("webhook_max_age_s", "60")], &signed(NOW_S - 61, &data)),
+            Err(Disbelieved::Signature(_))
+        ));
     }
 
     #[test]
@@ -208,7 +307,16 @@ mod tests {
         let account = examples::account(&[], &[(KEY, "key-1")]);
         let once = |body: &Value| {
             let body = body.to_string();
-            once(&account, &Posted { url: "", headers: &BTreeMap::new(), body: body.as_bytes(), now_s: NOW_S }).unwrap()
+            once(
+                &account,
+                &Posted {
+                    url: "",
+                    headers: &BTreeMap::new(),
+                    body: body.as_bytes(),
+                    now_s: NOW_S,
+                },
+            )
+            .unwrap()
         };
         let first = once(&signed(NOW_S, &event("delivered", json!({}))));
         let other_body = once(&signed(NOW_S, &event("complained", json!({}))));
@@ -216,7 +324,10 @@ mod tests {
         // The boundary between timestamp and token is not signed.
         let moved = json!({ "signature": { "timestamp": format!("{NOW_S}t0"), "token": "ken" } });
         assert_eq!(once(&moved).signed, first.signed);
-        assert!(first.until_s >= NOW_S + USUAL_AGE_S + age::AHEAD_S, "for as long as it is believed");
+        assert!(
+            first.until_s >= NOW_S + USUAL_AGE_S + age::AHEAD_S,
+            "for as long as it is believed"
+        );
     }
 
     #[test]
@@ -227,14 +338,34 @@ mod tests {
             ("accepted", json!({}), Some(Happened::Sent)),
             ("delivered", json!({}), Some(Happened::Delivered)),
             ("failed", permanent("bounce"), Some(Happened::Bounced)),
-            ("failed", permanent("suppress-bounce"), Some(Happened::Bounced)),
+            (
+                "failed",
+                permanent("suppress-bounce"),
+                Some(Happened::Bounced),
+            ),
             ("failed", permanent("generic"), Some(Happened::Bounced)),
-            ("failed", permanent("suppress-unsubscribe"), Some(Happened::Unsubscribed)),
-            ("failed", permanent("suppress-complaint"), Some(Happened::Complained)),
+            (
+                "failed",
+                permanent("suppress-unsubscribe"),
+                Some(Happened::Unsubscribed),
+            ),
+            (
+                "failed",
+                permanent("suppress-complaint"),
+                Some(Happened::Complained),
+            ),
             ("failed", permanent("old"), Some(Happened::Failed)),
             ("failed", policy, Some(Happened::Failed)),
-            ("failed", json!({ "severity": "temporary", "reason": "generic" }), None),
-            ("rejected", json!({ "reject": { "reason": "spam" } }), Some(Happened::Failed)),
+            (
+                "failed",
+                json!({ "severity": "temporary", "reason": "generic" }),
+                None,
+            ),
+            (
+                "rejected",
+                json!({ "reject": { "reason": "spam" } }),
+                Some(Happened::Failed),
+            ),
             ("complained", json!({}), Some(Happened::Complained)),
             ("unsubscribed", json!({}), Some(Happened::Unsubscribed)),
             ("opened", json!({}), None),
@@ -242,14 +373,26 @@ mod tests {
         ];
         for (word, more, expected) in cases {
             let events = post(&[], &signed(NOW_S, &event(word, more.clone()))).unwrap();
-            assert_eq!(events.first().map(|event| event.happened), expected, "{word} {more}");
+            assert_eq!(
+                events.first().map(|event| event.happened),
+                expected,
+                "{word} {more}"
+            );
         }
     }
 
     #[test]
     fn without_a_secret_nothing_is_believed() {
-        let posted = Posted { url: "", headers: &BTreeMap::new(), body: b"{}", now_s: 0 };
-        let expected = Disbelieved::NoSecret { account: "main".into(), field: KEY };
+        let posted = Posted {
+            url: "",
+            headers: &BTreeMap::new(),
+            body: b"{}",
+            now_s: 0,
+        };
+        let expected = Disbelieved::NoSecret {
+            account: "main".into(),
+            field: KEY,
+        };
         assert_eq!(read(&examples::account(&[], &[]), &posted), Err(expected));
     }
 }

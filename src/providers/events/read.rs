@@ -30,7 +30,12 @@ pub fn once(provider: Provider, account: &Account, posted: &Posted<'_>) -> Optio
 
 /// Reads the events of a request after checking its signature. An SNS subscription request is
 /// confirmed here.
-pub async fn read(provider: Provider, account: &Account, posted: &Posted<'_>, tools: &Tools) -> Result<Vec<Event>, Disbelieved> {
+pub async fn read(
+    provider: Provider,
+    account: &Account,
+    posted: &Posted<'_>,
+    tools: &Tools,
+) -> Result<Vec<Event>, Disbelieved> {
     match provider {
         Provider::Twilio => twilio::read(account, posted),
         Provider::Sendgrid => sendgrid::read(account, posted),
@@ -38,14 +43,23 @@ pub async fn read(provider: Provider, account: &Account, posted: &Posted<'_>, to
         Provider::Ses => {
             // The addresses come with the request, so they are guarded unless the settings name the
             // host.
-            let http = if account.option("sns_cert_host").is_some() { &tools.http } else { &tools.guarded };
+            let http = if account.option("sns_cert_host").is_some() {
+                &tools.http
+            } else {
+                &tools.guarded
+            };
             match sns::read(account, posted, http, &CERTS).await? {
                 SnsRead::Events(events) => Ok(events),
                 SnsRead::Confirm { url } => sns::confirm(http, &url).await.map(|()| Vec::new()),
             }
         }
-        Provider::Smtp | Provider::Apns | Provider::Fcm | Provider::Telegram | Provider::Slack | Provider::Webhook => {
-            Err(Disbelieved::Unreadable(format!("{provider} has no event webhook")))
-        }
+        Provider::Smtp
+        | Provider::Apns
+        | Provider::Fcm
+        | Provider::Telegram
+        | Provider::Slack
+        | Provider::Webhook => Err(Disbelieved::Unreadable(format!(
+            "{provider} has no event webhook"
+        ))),
     }
 }

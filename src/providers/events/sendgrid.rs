@@ -25,9 +25,10 @@ const USUAL_AGE_S: i64 = 600;
 pub fn check_settings(account: &Account) -> Result<(), Refused> {
     age::most(account, USUAL_AGE_S)?;
     match words::either(account, KEY) {
-        Some(text) if point(text).is_none() => {
-            Err(outcome::refused(KEY, "must be a P-256 key in base64, as SendGrid's console shows it"))
-        }
+        Some(text) if point(text).is_none() => Err(outcome::refused(
+            KEY,
+            "must be a P-256 key in base64, as SendGrid's console shows it",
+        )),
         _ => Ok(()),
     }
 }
@@ -35,7 +36,9 @@ pub fn check_settings(account: &Account) -> Result<(), Refused> {
 /// Returns the point of a public key, given as base64 of its DER form, with or without PEM lines.
 fn point(text: &str) -> Option<Vec<u8>> {
     let lines = text.lines().filter(|line| !line.starts_with("-----"));
-    let der = STANDARD.decode(lines.flat_map(str::split_whitespace).collect::<String>()).ok()?;
+    let der = STANDARD
+        .decode(lines.flat_map(str::split_whitespace).collect::<String>())
+        .ok()?;
     let (_, info) = SubjectPublicKeyInfo::from_der(&der).ok()?;
     let point = info.subject_public_key.data.into_owned();
     (point.len() == 65 && point.first() == Some(&4)).then_some(point)
@@ -43,24 +46,43 @@ fn point(text: &str) -> Option<Vec<u8>> {
 
 /// Checks the signature of a request and reads its events.
 pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
-    let no_key = || Disbelieved::NoSecret { account: account.name.clone(), field: KEY };
-    let key = words::either(account, KEY).and_then(point).ok_or_else(no_key)?;
+    let no_key = || Disbelieved::NoSecret {
+        account: account.name.clone(),
+        field: KEY,
+    };
+    let key = words::either(account, KEY)
+        .and_then(point)
+        .ok_or_else(no_key)?;
     let wrong = |what: &str| Disbelieved::Signature(what.to_owned());
     let header = |name: &str| {
-        let value = posted.headers.get(&format!("x-twilio-email-event-webhook-{name}"));
-        value.map(|value| value.trim()).ok_or_else(|| wrong(&format!("the {name} is missing")))
+        let value = posted
+            .headers
+            .get(&format!("x-twilio-email-event-webhook-{name}"));
+        value
+            .map(|value| value.trim())
+            .ok_or_else(|| wrong(&format!("the {name} is missing")))
     };
     let (signature, timestamp) = (header("signature")?, header("timestamp")?);
-    let signature = STANDARD.decode(signature).map_err(|_| wrong("it is not base64"))?;
+    let signature = STANDARD
+        .decode(signature)
+        .map_err(|_| wrong("it is not base64"))?;
     let signed = [timestamp.as_bytes(), posted.body].concat();
-    let is_signed = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key).verify(&signed, &signature).is_ok();
+    let is_signed = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key)
+        .verify(&signed, &signature)
+        .is_ok();
     if !is_signed {
         return Err(wrong("it does not fit"));
     }
-    let at_s = timestamp.parse().map_err(|_| wrong("the timestamp is no number"))?;
+    let at_s = timestamp
+        .parse()
+        .map_err(|_| wrong("the timestamp is no number"))?;
     age::check(account, USUAL_AGE_S, at_s, posted.now_s)?;
-    let events: Vec<Value> = serde_json::from_slice(posted.body).map_err(|error| Disbelieved::Unreadable(error.to_string()))?;
-    Ok(events.iter().filter_map(|event| one(account, event, posted.now_s)).collect())
+    let events: Vec<Value> = serde_json::from_slice(posted.body)
+        .map_err(|error| Disbelieved::Unreadable(error.to_string()))?;
+    Ok(events
+        .iter()
+        .filter_map(|event| one(account, event, posted.now_s))
+        .collect())
 }
 
 /// Reads an event; returns `None` if it reports nothing relevant.
@@ -78,16 +100,33 @@ fn one(account: &Account, event: &Value, now_s: i64) -> Option<Event> {
     };
     // The id begins with that of the accepted mail; the rest names the server that the mail went
     // through.
-    let provider_id = text("sg_message_id")?.split('.').next().unwrap_or_default().to_owned();
+    let provider_id = text("sg_message_id")?
+        .split('.')
+        .next()
+        .unwrap_or_default()
+        .to_owned();
     let at_s = event["timestamp"].as_i64().unwrap_or(now_s);
-    let told = [Some(word), text("type"), text("status"), text("reason").or_else(|| text("response"))];
-    let made = || format!("{provider_id}:{word}:{at_s}:{}", text("email").unwrap_or_default());
+    let told = [
+        Some(word),
+        text("type"),
+        text("status"),
+        text("reason").or_else(|| text("response")),
+    ];
+    let made = || {
+        format!(
+            "{provider_id}:{word}:{at_s}:{}",
+            text("email").unwrap_or_default()
+        )
+    };
     Some(Event {
         event_id: text("sg_event_id").map_or_else(made, str::to_owned),
         happened,
         recipient: text("email").map(str::to_owned),
         at_s,
-        reason: words::tidy(account, &told.into_iter().flatten().collect::<Vec<_>>().join(" ")),
+        reason: words::tidy(
+            account,
+            &told.into_iter().flatten().collect::<Vec<_>>().join(" "),
+        ),
         provider_id,
     })
 }
@@ -119,14 +158,34 @@ mod tests {
 
         fn sign(&self, timestamp: &str, body: &str) -> Vec<u8> {
             let signed = format!("{timestamp}{body}");
-            self.pair.sign(&SystemRandom::new(), signed.as_bytes()).unwrap().as_ref().to_vec()
+            self.pair
+                .sign(&SystemRandom::new(), signed.as_bytes())
+                .unwrap()
+                .as_ref()
+                .to_vec()
         }
 
-        fn post(&self, timestamp: &str, body: &str, signature: &[u8]) -> Result<Vec<Event>, Disbelieved> {
+        fn post(
+            &self,
+            timestamp: &str,
+            body: &str,
+            signature: &[u8],
+        ) -> Result<Vec<Event>, Disbelieved> {
             let name = |end: &str| format!("x-twilio-email-event-webhook-{end}");
-            let headers = [(name("signature"), STANDARD.encode(signature)), (name("timestamp"), timestamp.to_owned())];
+            let headers = [
+                (name("signature"), STANDARD.encode(signature)),
+                (name("timestamp"), timestamp.to_owned()),
+            ];
             let headers = BTreeMap::from(headers);
-            read(&self.account, &Posted { url: "", headers: &headers, body: body.as_bytes(), now_s: NOW_S })
+            read(
+                &self.account,
+                &Posted {
+                    url: "",
+                    headers: &headers,
+                    body: body.as_bytes(),
+                    now_s: NOW_S,
+                },
+            )
         }
 
         fn told(&self, body: &Value) -> Result<Vec<Event>, Disbelieved> {
@@ -138,11 +197,20 @@ mod tests {
     #[test]
     fn a_valid_signature_is_believed_and_every_change_is_not() {
         let sender = Sender::new();
-        let (time, body) = (NOW_S.to_string(), r#"[{"event":"delivered","sg_message_id":"a.filter1"}]"#);
+        let (time, body) = (
+            NOW_S.to_string(),
+            r#"[{"event":"delivered","sg_message_id":"a.filter1"}]"#,
+        );
         let good = sender.sign(&time, body);
         assert_eq!(sender.post(&time, body, &good).unwrap().len(), 1);
         let refused = |sender: &Sender, time: &str, body: &str, signature: &[u8]| {
-            assert!(matches!(sender.post(time, body, signature), Err(Disbelieved::Signature(_))), "{time} {body}");
+            assert!(
+                matches!(
+                    sender.post(time, body, signature),
+                    Err(Disbelieved::Signature(_))
+                ),
+                "{time} {body}"
+            );
         };
         refused(&Sender::new(), &time, body, &good);
         refused(&sender, &(NOW_S + 1).to_string(), body, &good);
@@ -165,11 +233,26 @@ mod tests {
     #[test]
     fn what_is_too_old_is_not_believed_unless_the_account_says_so() {
         let mut sender = Sender::new();
-        let signed = |time: i64, sender: &Sender| sender.post(&time.to_string(), "[]", &sender.sign(&time.to_string(), "[]"));
+        let signed = |time: i64, sender: &Sender| {
+            sender.post(
+                &time.to_string(),
+                "[]",
+                &sender.sign(&time.to_string(), "[]"),
+            )
+        };
         assert_eq!(signed(NOW_S - 600, &sender), Ok(vec![]));
-        assert!(matches!(signed(NOW_S - 601, &sender), Err(Disbelieved::Signature(_))));
-        assert!(matches!(signed(NOW_S + 601, &sender), Err(Disbelieved::Signature(_))));
-        sender.account.options.insert("webhook_max_age_s".into(), "86400".into());
+        assert!(matches!(
+            signed(NOW_S - 601, &sender),
+            Err(Disbelieved::Signature(_))
+        ));
+        assert!(matches!(
+            signed(NOW_S + 601, &sender),
+            Err(Disbelieved::Signature(_))
+        ));
+        sender
+            .account
+            .options
+            .insert("webhook_max_age_s".into(), "86400".into());
         assert_eq!(signed(NOW_S - 86_400, &sender), Ok(vec![]));
     }
 
@@ -194,7 +277,11 @@ mod tests {
         for (word, kind, expected) in cases {
             let event = json!([{ "event": word, "type": kind, "sg_message_id": "a" }]);
             let events = sender.told(&event).unwrap();
-            assert_eq!(events.first().map(|event| event.happened), expected, "{word} {kind}");
+            assert_eq!(
+                events.first().map(|event| event.happened),
+                expected,
+                "{word} {kind}"
+            );
         }
     }
 
@@ -218,17 +305,44 @@ mod tests {
             at_s,
             reason: reason.into(),
         };
-        assert!(events[0] == event("e1", Happened::Delivered, "ann@example.com", 1_699_999_990, "delivered 250 OK"));
+        assert!(
+            events[0]
+                == event(
+                    "e1",
+                    Happened::Delivered,
+                    "ann@example.com",
+                    1_699_999_990,
+                    "delivered 250 OK"
+                )
+        );
         let reason = "bounce bounce 5.1.1 550 5.1.1 <***>: no such user";
-        assert!(events[1] == event("e3", Happened::Bounced, "bob@example.com", NOW_S, reason), "{}", events[1].reason);
-        assert!(matches!(Sender::new().told(&json!({ "event": "open" })), Err(Disbelieved::Unreadable(_))));
+        assert!(
+            events[1] == event("e3", Happened::Bounced, "bob@example.com", NOW_S, reason),
+            "{}",
+            events[1].reason
+        );
+        assert!(matches!(
+            Sender::new().told(&json!({ "event": "open" })),
+            Err(Disbelieved::Unreadable(_))
+        ));
     }
 
     #[test]
     fn without_a_key_nothing_is_believed() {
-        let posted = Posted { url: "", headers: &BTreeMap::new(), body: b"[]", now_s: 0 };
-        let expected = Disbelieved::NoSecret { account: "main".into(), field: KEY };
+        let posted = Posted {
+            url: "",
+            headers: &BTreeMap::new(),
+            body: b"[]",
+            now_s: 0,
+        };
+        let expected = Disbelieved::NoSecret {
+            account: "main".into(),
+            field: KEY,
+        };
         assert_eq!(read(&examples::account(&[], &[]), &posted), Err(expected));
-        assert!(matches!(read(&Sender::new().account, &posted), Err(Disbelieved::Signature(_))));
+        assert!(matches!(
+            read(&Sender::new().account, &posted),
+            Err(Disbelieved::Signature(_))
+        ));
     }
 }

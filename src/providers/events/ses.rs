@@ -8,19 +8,32 @@ use super::super::{Account, Disbelieved, Event, Happened, words};
 
 /// Parses the events of a notice. `notice_id` is the envelope's id, and `at_s` its time in unix
 /// seconds.
-pub fn events(account: &Account, text: &str, notice_id: &str, at_s: i64) -> Result<Vec<Event>, Disbelieved> {
+pub fn events(
+    account: &Account,
+    text: &str,
+    notice_id: &str,
+    at_s: i64,
+) -> Result<Vec<Event>, Disbelieved> {
     // SES sends a plain sentence when a topic is set up.
     let notice: Value = match serde_json::from_str(text) {
         Ok(notice) => notice,
         Err(_) if text.starts_with("Successfully validated SNS topic") => return Ok(Vec::new()),
         Err(error) => return Err(Disbelieved::Unreadable(error.to_string())),
     };
-    let word = notice["eventType"].as_str().or_else(|| notice["notificationType"].as_str());
+    let word = notice["eventType"]
+        .as_str()
+        .or_else(|| notice["notificationType"].as_str());
     let word = word.ok_or_else(|| Disbelieved::Unreadable("eventType is missing".to_owned()))?;
-    let Some((happened, part)) = happened(word, &notice) else { return Ok(Vec::new()) };
+    let Some((happened, part)) = happened(word, &notice) else {
+        return Ok(Vec::new());
+    };
     let provider_id = notice["mail"]["messageId"].as_str();
-    let provider_id = provider_id.ok_or_else(|| Disbelieved::Unreadable("mail.messageId is missing".to_owned()))?;
-    let at_s = part["timestamp"].as_str().and_then(|time| time.parse::<Timestamp>().ok()).map_or(at_s, Timestamp::as_second);
+    let provider_id = provider_id
+        .ok_or_else(|| Disbelieved::Unreadable("mail.messageId is missing".to_owned()))?;
+    let at_s = part["timestamp"]
+        .as_str()
+        .and_then(|time| time.parse::<Timestamp>().ok())
+        .map_or(at_s, Timestamp::as_second);
     let event = |(index, (recipient, told)): (usize, (Option<&str>, String))| Event {
         event_id: format!("{notice_id}:{index}"),
         provider_id: provider_id.to_owned(),
@@ -29,7 +42,11 @@ pub fn events(account: &Account, text: &str, notice_id: &str, at_s: i64) -> Resu
         at_s,
         reason: words::tidy(account, &format!("{word} {told}")),
     };
-    Ok(recipients(part, &notice["mail"]).into_iter().enumerate().map(event).collect())
+    Ok(recipients(part, &notice["mail"])
+        .into_iter()
+        .enumerate()
+        .map(event)
+        .collect())
 }
 
 /// Returns the kind of the event and the part of the notice with its details; `None` for an event
@@ -39,12 +56,16 @@ fn happened<'a>(word: &str, notice: &'a Value) -> Option<(Happened, &'a Value)> 
     match word {
         "Send" => happened("send", Happened::Sent),
         "Delivery" => happened("delivery", Happened::Delivered),
-        "Bounce" if notice["bounce"]["bounceType"] == "Permanent" => happened("bounce", Happened::Bounced),
+        "Bounce" if notice["bounce"]["bounceType"] == "Permanent" => {
+            happened("bounce", Happened::Bounced)
+        }
         "Bounce" => happened("bounce", Happened::Failed),
         "Complaint" => happened("complaint", Happened::Complained),
         "Reject" => happened("reject", Happened::Failed),
         "Rendering Failure" => happened("failure", Happened::Failed),
-        "Subscription" if notice["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true => {
+        "Subscription"
+            if notice["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true =>
+        {
             happened("subscription", Happened::Unsubscribed)
         }
         _ => None,
@@ -55,23 +76,46 @@ fn happened<'a>(word: &str, notice: &'a Value) -> Option<(Happened, &'a Value)> 
 /// the mail.
 fn recipients<'a>(part: &'a Value, mail: &'a Value) -> Vec<(Option<&'a str>, String)> {
     let said = |value: &Value, names: &[&str]| {
-        names.iter().filter_map(|name| value[*name].as_str()).map(str::to_owned).collect::<Vec<_>>().join(" ")
+        names
+            .iter()
+            .filter_map(|name| value[*name].as_str())
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+            .join(" ")
     };
     let common = said(
         part,
-        &["bounceType", "bounceSubType", "complaintFeedbackType", "complaintSubType", "reason", "errorMessage", "smtpResponse"],
+        &[
+            "bounceType",
+            "bounceSubType",
+            "complaintFeedbackType",
+            "complaintSubType",
+            "reason",
+            "errorMessage",
+            "smtpResponse",
+        ],
     );
-    let detailed = part["bouncedRecipients"].as_array().or_else(|| part["complainedRecipients"].as_array());
+    let detailed = part["bouncedRecipients"]
+        .as_array()
+        .or_else(|| part["complainedRecipients"].as_array());
     if let Some(detailed) = detailed.filter(|all| !all.is_empty()) {
         let one = |recipient: &'a Value| {
             let own = said(recipient, &["status", "diagnosticCode"]);
-            (recipient["emailAddress"].as_str(), format!("{common} {own}").trim().to_owned())
+            (
+                recipient["emailAddress"].as_str(),
+                format!("{common} {own}").trim().to_owned(),
+            )
         };
         return detailed.iter().map(one).collect();
     }
-    let plain = part["recipients"].as_array().or_else(|| mail["destination"].as_array());
+    let plain = part["recipients"]
+        .as_array()
+        .or_else(|| mail["destination"].as_array());
     match plain.filter(|all| !all.is_empty()) {
-        Some(all) => all.iter().map(|recipient| (recipient.as_str(), common.clone())).collect(),
+        Some(all) => all
+            .iter()
+            .map(|recipient| (recipient.as_str(), common.clone()))
+            .collect(),
         None => vec![(None, common)],
     }
 }
@@ -88,18 +132,31 @@ mod tests {
 
     #[test]
     fn every_event_has_its_meaning() {
-        let bounce = |kind: &str| json!({ "eventType": "Bounce", "bounce": { "bounceType": kind } });
+        let bounce =
+            |kind: &str| json!({ "eventType": "Bounce", "bounce": { "bounceType": kind } });
         let subscription = |all: bool| json!({ "eventType": "Subscription", "subscription": { "newTopicPreferences": { "unsubscribeAll": all } } });
         let cases = [
             (json!({ "eventType": "Send" }), Some(Happened::Sent)),
-            (json!({ "eventType": "Delivery" }), Some(Happened::Delivered)),
-            (json!({ "notificationType": "Delivery" }), Some(Happened::Delivered)),
+            (
+                json!({ "eventType": "Delivery" }),
+                Some(Happened::Delivered),
+            ),
+            (
+                json!({ "notificationType": "Delivery" }),
+                Some(Happened::Delivered),
+            ),
             (bounce("Permanent"), Some(Happened::Bounced)),
             (bounce("Transient"), Some(Happened::Failed)),
             (bounce("Undetermined"), Some(Happened::Failed)),
-            (json!({ "eventType": "Complaint" }), Some(Happened::Complained)),
+            (
+                json!({ "eventType": "Complaint" }),
+                Some(Happened::Complained),
+            ),
             (json!({ "eventType": "Reject" }), Some(Happened::Failed)),
-            (json!({ "eventType": "Rendering Failure" }), Some(Happened::Failed)),
+            (
+                json!({ "eventType": "Rendering Failure" }),
+                Some(Happened::Failed),
+            ),
             (subscription(true), Some(Happened::Unsubscribed)),
             (subscription(false), None),
             (json!({ "eventType": "DeliveryDelay" }), None),
@@ -109,8 +166,14 @@ mod tests {
         for (mut notice, expected) in cases {
             notice["mail"] = json!({ "messageId": "m1", "destination": ["ann@example.com"] });
             let events = told(&notice);
-            assert_eq!(events.first().map(|event| event.happened), expected, "{notice}");
-            assert!(events.iter().all(|event| event.recipient.as_deref() == Some("ann@example.com") && event.at_s == 77));
+            assert_eq!(
+                events.first().map(|event| event.happened),
+                expected,
+                "{notice}"
+            );
+            assert!(events.iter().all(|event| event.recipient.as_deref()
+                == Some("ann@example.com")
+                && event.at_s == 77));
         }
     }
 
@@ -133,8 +196,18 @@ mod tests {
             at_s: 1_700_000_000,
             reason: reason.into(),
         };
-        let first = event(0, "ann@example.com", "Bounce Permanent General 5.1.1 smtp; 550 <***> unknown");
-        assert!(told(&notice) == [first, event(1, "bob@example.com", "Bounce Permanent General")]);
+        let first = event(
+            0,
+            "ann@example.com",
+            "Bounce Permanent General 5.1.1 smtp; 550 <***> unknown",
+        );
+        assert!(
+            told(&notice)
+                == [
+                    first,
+                    event(1, "bob@example.com", "Bounce Permanent General")
+                ]
+        );
         let complaint = json!({
             "eventType": "Complaint", "mail": { "messageId": "m1" },
             "complaint": { "complaintFeedbackType": "abuse", "complainedRecipients": [{ "emailAddress": "ann@example.com" }] }
@@ -144,17 +217,27 @@ mod tests {
             "eventType": "Delivery", "mail": { "messageId": "m1", "destination": ["z@example.com"] },
             "delivery": { "recipients": ["ann@example.com", "bob@example.com"], "smtpResponse": "250 OK" }
         });
-        let recipients: Vec<_> = told(&delivery).into_iter().map(|event| (event.recipient.unwrap(), event.reason)).collect();
-        let expected = ["ann@example.com", "bob@example.com"].map(|to| (to.to_owned(), "Delivery 250 OK".to_owned()));
+        let recipients: Vec<_> = told(&delivery)
+            .into_iter()
+            .map(|event| (event.recipient.unwrap(), event.reason))
+            .collect();
+        let expected = ["ann@example.com", "bob@example.com"]
+            .map(|to| (to.to_owned(), "Delivery 250 OK".to_owned()));
         assert_eq!(recipients, expected);
     }
 
     #[test]
     fn sentences_are_no_events_and_garbage_is_refused() {
         let events = |text: &str| events(&Account::default(), text, "n1", 0);
-        assert_eq!(events("Successfully validated SNS topic for Amazon SES event publishing."), Ok(vec![]));
+        assert_eq!(
+            events("Successfully validated SNS topic for Amazon SES event publishing."),
+            Ok(vec![])
+        );
         for bad in ["", "hello", "{}", r#"{"eventType":"Delivery"}"#] {
-            assert!(matches!(events(bad), Err(Disbelieved::Unreadable(_))), "{bad}");
+            assert!(
+                matches!(events(bad), Err(Disbelieved::Unreadable(_))),
+                "{bad}"
+            );
         }
     }
 }

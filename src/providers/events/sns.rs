@@ -71,14 +71,27 @@ impl Allowance {
 impl Certs {
     /// Creates an empty cache.
     pub const fn new() -> Self {
-        let allowance = Allowance { left: FETCHES, at_s: 0 };
-        Self { known: Mutex::new(BTreeMap::new()), fetching: tokio::sync::Mutex::const_new(allowance) }
+        let allowance = Allowance {
+            left: FETCHES,
+            at_s: 0,
+        };
+        Self {
+            known: Mutex::new(BTreeMap::new()),
+            fetching: tokio::sync::Mutex::const_new(allowance),
+        }
     }
 
     fn find(&self, url: &str, now_s: i64) -> Option<Result<Arc<[u8]>, Disbelieved>> {
-        match self.known.lock().unwrap_or_else(PoisonError::into_inner).get(url)? {
+        match self
+            .known
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(url)?
+        {
             Known::Good(certificate) => Some(Ok(certificate.clone())),
-            Known::Bad(until_s, why) => (now_s < *until_s).then(|| Err(Disbelieved::Signature(why.clone()))),
+            Known::Bad(until_s, why) => {
+                (now_s < *until_s).then(|| Err(Disbelieved::Signature(why.clone())))
+            }
         }
     }
 
@@ -86,7 +99,10 @@ impl Certs {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if all.len() >= MOST_CERTS {
             // Good certificates stay as long as there is a bad one to evict.
-            let bad = all.iter().find(|(_, known)| matches!(known, Known::Bad(..))).map(|(url, _)| url.clone());
+            let bad = all
+                .iter()
+                .find(|(_, known)| matches!(known, Known::Bad(..)))
+                .map(|(url, _)| url.clone());
             if let Some(url) = bad.or_else(|| all.keys().next().cloned()) {
                 all.remove(&url);
             }
@@ -95,12 +111,20 @@ impl Certs {
     }
 
     /// Returns the certificate at a URL of Amazon's, from the cache or by a fetch, one at a time.
-    async fn get(&self, url: &str, account: &Account, http: &Http, now_s: i64) -> Result<Arc<[u8]>, Disbelieved> {
+    async fn get(
+        &self,
+        url: &str,
+        account: &Account,
+        http: &Http,
+        now_s: i64,
+    ) -> Result<Arc<[u8]>, Disbelieved> {
         if let Some(known) = self.find(url, now_s) {
             return known;
         }
         let busy = || Disbelieved::Later("certificates of Amazon SNS are being fetched".to_owned());
-        let mut allowance = tokio::time::timeout(IN_LINE, self.fetching.lock()).await.map_err(|_| busy())?;
+        let mut allowance = tokio::time::timeout(IN_LINE, self.fetching.lock())
+            .await
+            .map_err(|_| busy())?;
         if let Some(known) = self.find(url, now_s) {
             return known;
         }
@@ -126,18 +150,32 @@ impl Default for Certs {
 }
 
 /// Fetches a certificate and verifies its issuer and its name.
-async fn fetch(url: &str, account: &Account, http: &Http, now_s: i64) -> Result<Arc<[u8]>, Disbelieved> {
+async fn fetch(
+    url: &str,
+    account: &Account,
+    http: &Http,
+    now_s: i64,
+) -> Result<Arc<[u8]>, Disbelieved> {
     let served = get(http, url).await.map_err(Disbelieved::Signature)?.body;
     let mut chain = Chain::read(&served)?;
     // A certificate that a test serves on loopback has no trusted issuer.
     if !is_test(account) {
         if let Some(issuer) = chain.issuer() {
-            chain.add(get(http, &issuer).await.map_err(Disbelieved::Signature)?.body);
+            chain.add(
+                get(http, &issuer)
+                    .await
+                    .map_err(Disbelieved::Signature)?
+                    .body,
+            );
         }
         let own = host(account).unwrap_or_default();
         let end = own.rsplit_once(".amazonaws.").map_or("com", |(_, end)| end);
         let common = format!("sns.amazonaws.{end}");
-        chain.check(&["sns.amazonaws.com", &common, &own], &*chain::platform()?, now_s)?;
+        chain.check(
+            &["sns.amazonaws.com", &common, &own],
+            &*chain::platform()?,
+            now_s,
+        )?;
     }
     Ok(served.into())
 }
@@ -155,32 +193,51 @@ pub enum SnsRead {
 }
 
 /// Checks the signature of a request and reads it.
-pub async fn read(account: &Account, posted: &Posted<'_>, http: &Http, certs: &Certs) -> Result<SnsRead, Disbelieved> {
+pub async fn read(
+    account: &Account,
+    posted: &Posted<'_>,
+    http: &Http,
+    certs: &Certs,
+) -> Result<SnsRead, Disbelieved> {
     let envelope = Envelope::read(account, posted.body)?;
     // Every check that needs no certificate comes before a fetch.
     let at_s = envelope.published_s(account, posted.now_s)?;
-    let certificate = certs.get(&envelope.cert_url, account, http, posted.now_s).await?;
+    let certificate = certs
+        .get(&envelope.cert_url, account, http, posted.now_s)
+        .await?;
     envelope.verify(&certificate, posted.now_s)?;
     match envelope.kind.as_str() {
         "SubscriptionConfirmation" => match envelope.subscribe_url {
             Some(url) if is_amazons(account, &url).is_some() => Ok(SnsRead::Confirm { url }),
-            _ => Err(Disbelieved::Signature("SubscribeURL is not an address of Amazon SNS".to_owned())),
+            _ => Err(Disbelieved::Signature(
+                "SubscribeURL is not an address of Amazon SNS".to_owned(),
+            )),
         },
-        "Notification" => Ok(SnsRead::Events(ses::events(account, &envelope.message, &envelope.message_id, at_s)?)),
+        "Notification" => Ok(SnsRead::Events(ses::events(
+            account,
+            &envelope.message,
+            &envelope.message_id,
+            at_s,
+        )?)),
         _ => Ok(SnsRead::Events(Vec::new())),
     }
 }
 
 /// Confirms a subscription.
 pub async fn confirm(http: &Http, url: &str) -> Result<(), Disbelieved> {
-    get(http, url)
-        .await
-        .map(drop)
-        .map_err(|error| Disbelieved::Unreadable(format!("the subscription could not be confirmed: {error}")))
+    get(http, url).await.map(drop).map_err(|error| {
+        Disbelieved::Unreadable(format!("the subscription could not be confirmed: {error}"))
+    })
 }
 
 async fn get(http: &Http, url: &str) -> Result<HttpAnswer, String> {
-    let call = Call { method: "GET", url: url.to_owned(), headers: Vec::new(), body: String::new(), timeout: TIMEOUT };
+    let call = Call {
+        method: "GET",
+        url: url.to_owned(),
+        headers: Vec::new(),
+        body: String::new(),
+        timeout: TIMEOUT,
+    };
     match http.send(call, &CancellationToken::new()).await {
         Ok(answer) if (200..300).contains(&answer.status) => Ok(answer),
         Ok(answer) => Err(format!("Amazon SNS answered {}", answer.status)),

@@ -50,29 +50,64 @@ fn old_notice() -> Value {
 }
 
 fn envelope(notice: &Value) -> Result<Envelope, Disbelieved> {
-    Envelope::read(&examples::account(&[("sns_topic_arn", TOPIC)], &[]), notice.to_string().as_bytes())
+    Envelope::read(
+        &examples::account(&[("sns_topic_arn", TOPIC)], &[]),
+        notice.to_string().as_bytes(),
+    )
 }
 
 #[test]
 fn version_1_is_believed_and_every_change_is_not() {
     let now_s = 1_800_000_000;
-    let verify = |notice: &Value| envelope(notice).and_then(|envelope| envelope.verify(OLD_CERT.as_bytes(), now_s));
+    let verify = |notice: &Value| {
+        envelope(notice).and_then(|envelope| envelope.verify(OLD_CERT.as_bytes(), now_s))
+    };
     assert_eq!(verify(&old_notice()), Ok(()));
-    for key in ["MessageId", "Subject", "Message", "Timestamp", "Type", "TopicArn", "Signature"] {
+    for key in [
+        "MessageId",
+        "Subject",
+        "Message",
+        "Timestamp",
+        "Type",
+        "TopicArn",
+        "Signature",
+    ] {
         let mut other = old_notice();
         other[key] = format!("x{}", other[key].as_str().unwrap()).into();
-        assert!(matches!(verify(&other), Err(Disbelieved::Signature(_))), "{key}");
+        assert!(
+            matches!(verify(&other), Err(Disbelieved::Signature(_))),
+            "{key}"
+        );
     }
-    for (key, value) in [("Subject", Value::Null), ("SignatureVersion", json!("2")), ("SignatureVersion", json!("3"))] {
+    for (key, value) in [
+        ("Subject", Value::Null),
+        ("SignatureVersion", json!("2")),
+        ("SignatureVersion", json!("3")),
+    ] {
         let mut other = old_notice();
         other[key] = value;
-        assert!(matches!(verify(&other), Err(Disbelieved::Signature(_))), "{key}");
+        assert!(
+            matches!(verify(&other), Err(Disbelieved::Signature(_))),
+            "{key}"
+        );
     }
     for bad in ["", "-----BEGIN CERTIFICATE-----", "<html>"] {
-        assert!(envelope(&old_notice()).unwrap().verify(bad.as_bytes(), now_s).is_err(), "{bad}");
+        assert!(
+            envelope(&old_notice())
+                .unwrap()
+                .verify(bad.as_bytes(), now_s)
+                .is_err(),
+            "{bad}"
+        );
     }
     for other_time in [0, 5_000_000_000] {
-        assert!(envelope(&old_notice()).unwrap().verify(OLD_CERT.as_bytes(), other_time).is_err(), "{other_time}");
+        assert!(
+            envelope(&old_notice())
+                .unwrap()
+                .verify(OLD_CERT.as_bytes(), other_time)
+                .is_err(),
+            "{other_time}"
+        );
     }
 }
 
@@ -119,30 +154,58 @@ fn a_certificate_comes_from_one_place_and_no_other_address_is_fetched() {
     ] {
         let mut notice = old_notice();
         notice["SigningCertURL"] = url.clone().into();
-        assert!(matches!(envelope(&notice), Err(Disbelieved::Signature(_))), "{url}");
+        assert!(
+            matches!(envelope(&notice), Err(Disbelieved::Signature(_))),
+            "{url}"
+        );
     }
     assert!(envelope(&old_notice()).is_ok());
 
     let of = |arn: &str| host(&examples::account(&[("sns_topic_arn", arn)], &[]));
-    assert_eq!(of("arn:aws-cn:sns:cn-north-1:123456789012:mail").as_deref(), Some("sns.cn-north-1.amazonaws.com.cn"));
-    assert_eq!(of("arn:aws-us-gov:sns:us-gov-west-1:1:m").as_deref(), Some("sns.us-gov-west-1.amazonaws.com"));
-    for arn in ["arn:aws:sns:s3:1:m", "arn:aws:sns::1:m", "arn:aws:sns:eu-central-1.evil:1:m", "arn:aws:sns:a/b-c-1:1:m", "arn"] {
+    assert_eq!(
+        of("arn:aws-cn:sns:cn-north-1:123456789012:mail").as_deref(),
+        Some("sns.cn-north-1.amazonaws.com.cn")
+    );
+    assert_eq!(
+        of("arn:aws-us-gov:sns:us-gov-west-1:1:m").as_deref(),
+        Some("sns.us-gov-west-1.amazonaws.com")
+    );
+    for arn in [
+        "arn:aws:sns:s3:1:m",
+        "arn:aws:sns::1:m",
+        "arn:aws:sns:eu-central-1.evil:1:m",
+        "arn:aws:sns:a/b-c-1:1:m",
+        "arn",
+    ] {
         assert_eq!(of(arn), None, "{arn}");
     }
     let local = examples::account(&[("sns_cert_host", "http://127.0.0.1:99")], &[]);
     assert!(is_amazons(&local, "http://127.0.0.1:99/a.pem").is_some());
-    for other in ["http://127.0.0.1:999/a.pem", "http://127.0.0.1:99@evil.example/", "https://sns.eu-west-1.amazonaws.com/a.pem"]
-    {
+    for other in [
+        "http://127.0.0.1:999/a.pem",
+        "http://127.0.0.1:99@evil.example/",
+        "https://sns.eu-west-1.amazonaws.com/a.pem",
+    ] {
         assert!(is_amazons(&local, other).is_none(), "{other}");
     }
 }
 
 #[test]
 fn certificates_of_tests_come_from_loopback_alone() {
-    let check = |host: &str| check_settings(&examples::account(&[("sns_topic_arn", TOPIC), ("sns_cert_host", host)], &[]));
+    let check = |host: &str| {
+        check_settings(&examples::account(
+            &[("sns_topic_arn", TOPIC), ("sns_cert_host", host)],
+            &[],
+        ))
+    };
     assert_eq!(check("http://127.0.0.1:8080"), Ok(()));
     assert_eq!(check("http://[::1]:8080"), Ok(()));
-    for host in ["http://10.0.0.1:80", "https://evil.example", "http://localhost.evil.example", "http://127.0.0.1:80/x"] {
+    for host in [
+        "http://10.0.0.1:80",
+        "https://evil.example",
+        "http://localhost.evil.example",
+        "http://127.0.0.1:80/x",
+    ] {
         assert!(check(host).is_err(), "{host}");
     }
 }
@@ -153,16 +216,36 @@ async fn a_notice_is_believed_for_an_hour() {
     let read = async |options: &[(&str, &str)], now_s: i64| {
         let (body, headers) = (amazon.notice().to_string(), BTreeMap::new());
         let mut account = amazon.account.clone();
-        account.options.extend(options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
-        let posted = Posted { url: "", headers: &headers, body: body.as_bytes(), now_s };
+        account.options.extend(
+            options
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+        );
+        let posted = Posted {
+            url: "",
+            headers: &headers,
+            body: body.as_bytes(),
+            now_s,
+        };
         super::read(&account, &posted, &amazon.tools.http, &Certs::new()).await
     };
     assert!(read(&[], NOW_S + 3600).await.is_ok());
     for late in [NOW_S + 3601, NOW_S + 10 * 365 * 86_400, NOW_S - 3600] {
-        assert!(matches!(read(&[], late).await, Err(Disbelieved::Signature(_))), "{late}");
+        assert!(
+            matches!(read(&[], late).await, Err(Disbelieved::Signature(_))),
+            "{late}"
+        );
     }
-    assert!(read(&[("webhook_max_age_s", "86400")], NOW_S + 86_400).await.is_ok());
-    assert_eq!(amazon.certs_fetched.load(Ordering::SeqCst), 2, "nothing is fetched for a notice that is too old");
+    assert!(
+        read(&[("webhook_max_age_s", "86400")], NOW_S + 86_400)
+            .await
+            .is_ok()
+    );
+    assert_eq!(
+        amazon.certs_fetched.load(Ordering::SeqCst),
+        2,
+        "nothing is fetched for a notice that is too old"
+    );
 }
 
 #[tokio::test]
@@ -173,7 +256,12 @@ async fn requests_that_nobody_signed_make_few_fetches() {
     for n in 0..200 {
         let mut notice = amazon.notice();
         // The same bad certificate twice, then another.
-        notice["SigningCertURL"] = format!("{}/SimpleNotificationService-{:032x}.pem", amazon.base, n / 2).into();
+        notice["SigningCertURL"] = format!(
+            "{}/SimpleNotificationService-{:032x}.pem",
+            amazon.base,
+            n / 2
+        )
+        .into();
         match amazon.read(&notice, &certs).await {
             Err(Disbelieved::Later(_)) => later += 1,
             Err(Disbelieved::Signature(_)) => {}
@@ -182,17 +270,37 @@ async fn requests_that_nobody_signed_make_few_fetches() {
     }
     assert_eq!(later, 160, "twenty were fetched");
     let mut good = amazon.notice();
-    assert!(matches!(amazon.read(&good, &certs).await, Err(Disbelieved::Later(_))), "a good one is told to come again");
+    assert!(
+        matches!(amazon.read(&good, &certs).await, Err(Disbelieved::Later(_))),
+        "a good one is told to come again"
+    );
     good["MessageId"] = "id-3".into();
     assert!(certs.known.lock().unwrap().len() <= MOST_CERTS);
 }
 
 #[test]
 fn notices_of_other_topics_are_not_believed() {
-    let read =
-        |options: &[(&str, &str)]| Envelope::read(&examples::account(options, &[]), old_notice().to_string().as_bytes()).err();
-    assert_eq!(read(&[]), Some(Disbelieved::NoSecret { account: "main".into(), field: "sns_topic_arn" }));
-    assert!(matches!(read(&[("sns_topic_arn", "arn:aws:sns:eu-central-1:666666666666:mail")]), Some(Disbelieved::Signature(_))));
+    let read = |options: &[(&str, &str)]| {
+        Envelope::read(
+            &examples::account(options, &[]),
+            old_notice().to_string().as_bytes(),
+        )
+        .err()
+    };
+    assert_eq!(
+        read(&[]),
+        Some(Disbelieved::NoSecret {
+            account: "main".into(),
+            field: "sns_topic_arn"
+        })
+    );
+    assert!(matches!(
+        read(&[(
+            "sns_topic_arn",
+            "arn:aws:sns:eu-central-1:666666666666:mail"
+        )]),
+        Some(Disbelieved::Signature(_))
+    ));
 }
 
 /// Builds a certificate for a key, without a valid signature.
@@ -200,19 +308,53 @@ fn certificate(key: &KeyPair) -> String {
     fn part(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let body = parts.concat();
         let length = u16::try_from(body.len()).unwrap().to_be_bytes();
-        let head: &[u8] = if body.len() < 128 { &[length[1]] } else { &[0x82, length[0], length[1]] };
+        let head: &[u8] = if body.len() < 128 {
+            &[length[1]]
+        } else {
+            &[0x82, length[0], length[1]]
+        };
         [&[tag], head, &body].concat()
     }
-    let algorithm = part(0x30, &[&part(0x06, &[&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 0x0b]]), &[5, 0]]);
+    let algorithm = part(
+        0x30,
+        &[
+            &part(0x06, &[&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 1, 0x0b]]),
+            &[5, 0],
+        ],
+    );
     let name = part(0x30, &[]);
-    let validity = part(0x30, &[&part(0x17, &[b"200101000000Z"]), &part(0x17, &[b"400101000000Z"])]);
+    let validity = part(
+        0x30,
+        &[
+            &part(0x17, &[b"200101000000Z"]),
+            &part(0x17, &[b"400101000000Z"]),
+        ],
+    );
     let public: PublicKeyX509Der<'_> = key.public_key().as_der().unwrap();
     let version = part(0xa0, &[&part(2, &[&[2]])]);
-    let inner = part(0x30, &[&version, &part(2, &[&[1]]), &algorithm, &name, &validity, &name, public.as_ref()]);
+    let inner = part(
+        0x30,
+        &[
+            &version,
+            &part(2, &[&[1]]),
+            &algorithm,
+            &name,
+            &validity,
+            &name,
+            public.as_ref(),
+        ],
+    );
     let der = part(0x30, &[&inner, &algorithm, &part(3, &[&[0, 0]])]);
-    let lines: Vec<String> =
-        STANDARD.encode(der).as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned()).collect();
-    format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+    let lines: Vec<String> = STANDARD
+        .encode(der)
+        .as_bytes()
+        .chunks(64)
+        .map(|line| String::from_utf8_lossy(line).into_owned())
+        .collect();
+    format!(
+        "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
+        lines.join("\n")
+    )
 }
 
 /// A minimal Amazon: a topic's key, and a server for its certificate and confirmations.
@@ -233,7 +375,8 @@ impl Amazon {
         let served = pem.clone();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
-        let (certs_fetched, confirmed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let (certs_fetched, confirmed) =
+            (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let counts = (Arc::clone(&certs_fetched), Arc::clone(&confirmed));
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
@@ -242,7 +385,10 @@ impl Amazon {
                     && stream.read_buf(&mut head).await.is_ok_and(|read| read > 0)
                 {}
                 let (status, body) = match head {
-                    head if head.starts_with(b"GET /SimpleNotificationService-0123456789abcdef0123456789abcdef.pem ") => {
+                    head if head.starts_with(
+                        b"GET /SimpleNotificationService-0123456789abcdef0123456789abcdef.pem ",
+                    ) =>
+                    {
                         counts.0.fetch_add(1, Ordering::SeqCst);
                         ("200 OK", served.as_str())
                     }
@@ -252,29 +398,60 @@ impl Amazon {
                     }
                     _ => ("404 Not Found", ""),
                 };
-                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len());
+                let answer = format!(
+                    "HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}",
+                    body.len()
+                );
                 stream.write_all(answer.as_bytes()).await.unwrap();
             }
         });
         let account = examples::account(&[("sns_topic_arn", TOPIC), ("sns_cert_host", &base)], &[]);
-        Self { key, pem, base, account, tools: examples::tools(), certs_fetched, confirmed }
+        Self {
+            key,
+            pem,
+            base,
+            account,
+            tools: examples::tools(),
+            certs_fetched,
+            confirmed,
+        }
     }
 
     /// Builds a signed envelope with these fields, in the order of their names.
     fn signed(&self, fields: &[(&str, &str)]) -> Value {
-        let mut fields: Vec<_> = [("MessageId", "id-2"), ("Timestamp", "2023-11-14T22:13:20.000Z"), ("TopicArn", TOPIC)]
-            .into_iter()
-            .chain(fields.iter().copied())
-            .collect();
+        let mut fields: Vec<_> = [
+            ("MessageId", "id-2"),
+            ("Timestamp", "2023-11-14T22:13:20.000Z"),
+            ("TopicArn", TOPIC),
+        ]
+        .into_iter()
+        .chain(fields.iter().copied())
+        .collect();
         fields.sort_unstable();
-        let text: String = fields.iter().map(|(name, value)| format!("{name}\n{value}\n")).collect();
+        let text: String = fields
+            .iter()
+            .map(|(name, value)| format!("{name}\n{value}\n"))
+            .collect();
         let mut signature = vec![0; self.key.public_modulus_len()];
-        self.key.sign(&RSA_PKCS1_SHA256, &SystemRandom::new(), text.as_bytes(), &mut signature).unwrap();
-        let mut envelope: Value = fields.into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))).collect();
+        self.key
+            .sign(
+                &RSA_PKCS1_SHA256,
+                &SystemRandom::new(),
+                text.as_bytes(),
+                &mut signature,
+            )
+            .unwrap();
+        let mut envelope: Value = fields
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), Value::from(value)))
+            .collect();
         envelope["SignatureVersion"] = "2".into();
         envelope["Signature"] = STANDARD.encode(signature).into();
-        envelope["SigningCertURL"] =
-            format!("{}/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem", self.base).into();
+        envelope["SigningCertURL"] = format!(
+            "{}/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem",
+            self.base
+        )
+        .into();
         envelope
     }
 
@@ -287,7 +464,12 @@ impl Amazon {
 
     async fn read(&self, envelope: &Value, certs: &Certs) -> Result<SnsRead, Disbelieved> {
         let (body, headers) = (envelope.to_string(), BTreeMap::new());
-        let posted = Posted { url: "", headers: &headers, body: body.as_bytes(), now_s: NOW_S };
+        let posted = Posted {
+            url: "",
+            headers: &headers,
+            body: body.as_bytes(),
+            now_s: NOW_S,
+        };
         read(&self.account, &posted, &self.tools.http, certs).await
     }
 }
@@ -297,32 +479,73 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
     let amazon = Amazon::start().await;
     let certs = Certs::new();
     for _ in 0..3 {
-        let SnsRead::Events(events) = amazon.read(&amazon.notice(), &certs).await.unwrap() else { panic!("no events") };
+        let SnsRead::Events(events) = amazon.read(&amazon.notice(), &certs).await.unwrap() else {
+            panic!("no events")
+        };
         assert_eq!(events.len(), 1);
-        assert_eq!((events[0].provider_id.as_str(), events[0].happened, events[0].at_s), ("m1", Happened::Delivered, NOW_S));
-        assert_eq!((events[0].event_id.as_str(), events[0].recipient.as_deref()), ("id-2:0", Some("ann@example.com")));
+        assert_eq!(
+            (
+                events[0].provider_id.as_str(),
+                events[0].happened,
+                events[0].at_s
+            ),
+            ("m1", Happened::Delivered, NOW_S)
+        );
+        assert_eq!(
+            (events[0].event_id.as_str(), events[0].recipient.as_deref()),
+            ("id-2:0", Some("ann@example.com"))
+        );
     }
     assert_eq!(amazon.certs_fetched.load(Ordering::SeqCst), 1);
     let good = amazon.notice();
-    let signature = STANDARD.decode(good["Signature"].as_str().unwrap()).unwrap();
+    let signature = STANDARD
+        .decode(good["Signature"].as_str().unwrap())
+        .unwrap();
     for bit in 0..signature.len() * 8 {
         let mut other = signature.clone();
         other[bit / 8] ^= 1 << (bit % 8);
         let mut notice = good.clone();
         notice["Signature"] = STANDARD.encode(other).into();
         let envelope = Envelope::read(&amazon.account, notice.to_string().as_bytes()).unwrap();
-        assert!(matches!(envelope.verify(amazon.pem.as_bytes(), NOW_S), Err(Disbelieved::Signature(_))), "bit {bit}");
+        assert!(
+            matches!(
+                envelope.verify(amazon.pem.as_bytes(), NOW_S),
+                Err(Disbelieved::Signature(_))
+            ),
+            "bit {bit}"
+        );
     }
     let mut notice = amazon.notice();
-    notice["Message"] = notice["Message"].as_str().unwrap().replace("m1", "m2").into();
-    assert!(matches!(amazon.read(&notice, &certs).await, Err(Disbelieved::Signature(_))));
+    notice["Message"] = notice["Message"]
+        .as_str()
+        .unwrap()
+        .replace("m1", "m2")
+        .into();
+    assert!(matches!(
+        amazon.read(&notice, &certs).await,
+        Err(Disbelieved::Signature(_))
+    ));
     let mut notice = amazon.notice();
-    notice["SigningCertURL"] = format!("{}/SimpleNotificationService-ffffffffffffffffffffffffffffffff.pem", amazon.base).into();
-    assert!(matches!(amazon.read(&notice, &certs).await, Err(Disbelieved::Signature(_))));
+    notice["SigningCertURL"] = format!(
+        "{}/SimpleNotificationService-ffffffffffffffffffffffffffffffff.pem",
+        amazon.base
+    )
+    .into();
+    assert!(matches!(
+        amazon.read(&notice, &certs).await,
+        Err(Disbelieved::Signature(_))
+    ));
     let other = Amazon::start().await;
     let mut notice = other.notice();
-    notice["SigningCertURL"] = format!("{}/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem", amazon.base).into();
-    assert!(matches!(amazon.read(&notice, &certs).await, Err(Disbelieved::Signature(_))));
+    notice["SigningCertURL"] = format!(
+        "{}/SimpleNotificationService-0123456789abcdef0123456789abcdef.pem",
+        amazon.base
+    )
+    .into();
+    assert!(matches!(
+        amazon.read(&notice, &certs).await,
+        Err(Disbelieved::Signature(_))
+    ));
 }
 
 #[tokio::test]
@@ -330,36 +553,84 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
     let amazon = Amazon::start().await;
     let url = format!("{}/?Action=ConfirmSubscription", amazon.base);
     let asked = |kind: &'static str, url: &str| {
-        amazon.signed(&[("Type", kind), ("Message", "You have chosen"), ("Token", "t"), ("SubscribeURL", url)])
+        amazon.signed(&[
+            ("Type", kind),
+            ("Message", "You have chosen"),
+            ("Token", "t"),
+            ("SubscribeURL", url),
+        ])
     };
     let through_the_door = async |envelope: &Value| {
         let (body, headers) = (envelope.to_string(), BTreeMap::new());
-        let posted = Posted { url: "", headers: &headers, body: body.as_bytes(), now_s: NOW_S };
+        let posted = Posted {
+            url: "",
+            headers: &headers,
+            body: body.as_bytes(),
+            now_s: NOW_S,
+        };
         super::super::read(Provider::Ses, &amazon.account, &posted, &amazon.tools).await
     };
     let mut forged = asked("SubscriptionConfirmation", &url);
     forged["Token"] = "u".into();
-    assert!(matches!(through_the_door(&forged).await, Err(Disbelieved::Signature(_))));
+    assert!(matches!(
+        through_the_door(&forged).await,
+        Err(Disbelieved::Signature(_))
+    ));
     let elsewhere = asked("SubscriptionConfirmation", "https://evil.example/");
-    assert!(matches!(through_the_door(&elsewhere).await, Err(Disbelieved::Signature(_))));
-    assert_eq!(through_the_door(&asked("UnsubscribeConfirmation", &url)).await, Ok(vec![]));
+    assert!(matches!(
+        through_the_door(&elsewhere).await,
+        Err(Disbelieved::Signature(_))
+    ));
+    assert_eq!(
+        through_the_door(&asked("UnsubscribeConfirmation", &url)).await,
+        Ok(vec![])
+    );
     assert_eq!(amazon.confirmed.load(Ordering::SeqCst), 0);
-    assert_eq!(through_the_door(&asked("SubscriptionConfirmation", &url)).await, Ok(vec![]));
+    assert_eq!(
+        through_the_door(&asked("SubscriptionConfirmation", &url)).await,
+        Ok(vec![])
+    );
     assert_eq!(amazon.confirmed.load(Ordering::SeqCst), 1);
     let gone = asked("SubscriptionConfirmation", &format!("{}/gone", amazon.base));
-    assert!(matches!(through_the_door(&gone).await, Err(Disbelieved::Unreadable(_))));
+    assert!(matches!(
+        through_the_door(&gone).await,
+        Err(Disbelieved::Unreadable(_))
+    ));
 }
 
 #[tokio::test]
 async fn providers_without_events_are_refused() {
-    let posted = Posted { url: "", headers: &BTreeMap::new(), body: b"", now_s: NOW_S };
+    let posted = Posted {
+        url: "",
+        headers: &BTreeMap::new(),
+        body: b"",
+        now_s: NOW_S,
+    };
     let tools = examples::tools();
-    for provider in [Provider::Smtp, Provider::Apns, Provider::Fcm, Provider::Telegram, Provider::Slack, Provider::Webhook] {
+    for provider in [
+        Provider::Smtp,
+        Provider::Apns,
+        Provider::Fcm,
+        Provider::Telegram,
+        Provider::Slack,
+        Provider::Webhook,
+    ] {
         let read = super::super::read(provider, &Account::default(), &posted, &tools).await;
-        assert!(matches!(read, Err(Disbelieved::Unreadable(_))), "{provider}");
+        assert!(
+            matches!(read, Err(Disbelieved::Unreadable(_))),
+            "{provider}"
+        );
     }
-    for provider in [Provider::Twilio, Provider::Sendgrid, Provider::Mailgun, Provider::Ses] {
+    for provider in [
+        Provider::Twilio,
+        Provider::Sendgrid,
+        Provider::Mailgun,
+        Provider::Ses,
+    ] {
         let read = super::super::read(provider, &Account::default(), &posted, &tools).await;
-        assert!(matches!(read, Err(Disbelieved::NoSecret { .. })), "{provider}");
+        assert!(
+            matches!(read, Err(Disbelieved::NoSecret { .. })),
+            "{provider}"
+        );
     }
 }

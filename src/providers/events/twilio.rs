@@ -12,16 +12,31 @@ use super::super::{Account, Disbelieved, Event, Happened, Posted, words};
 
 /// Checks the signature of a request and reads its event.
 pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
-    let no_secret = || Disbelieved::NoSecret { account: account.name.clone(), field: "auth_token" };
-    let token = account.secret("auth_token").filter(|token| !token.is_empty()).ok_or_else(no_secret)?;
+    let no_secret = || Disbelieved::NoSecret {
+        account: account.name.clone(),
+        field: "auth_token",
+    };
+    let token = account
+        .secret("auth_token")
+        .filter(|token| !token.is_empty())
+        .ok_or_else(no_secret)?;
     let wrong = |what: &str| Disbelieved::Signature(what.to_owned());
-    let signature = posted.headers.get("x-twilio-signature").ok_or_else(|| wrong("X-Twilio-Signature is missing"))?;
-    let signature = STANDARD.decode(signature.trim()).map_err(|_| wrong("X-Twilio-Signature is not base64"))?;
-    let fields: Vec<(String, String)> = url::form_urlencoded::parse(posted.body).into_owned().collect();
+    let signature = posted
+        .headers
+        .get("x-twilio-signature")
+        .ok_or_else(|| wrong("X-Twilio-Signature is missing"))?;
+    let signature = STANDARD
+        .decode(signature.trim())
+        .map_err(|_| wrong("X-Twilio-Signature is not base64"))?;
+    let fields: Vec<(String, String)> = url::form_urlencoded::parse(posted.body)
+        .into_owned()
+        .collect();
     let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, token.as_bytes());
     let is_signed = |url: &String| hmac::verify(&key, &signed(url, &fields), &signature).is_ok();
     if !spellings(posted.url).iter().any(is_signed) {
-        return Err(wrong("X-Twilio-Signature does not fit; is public_url the address that Twilio was given?"));
+        return Err(wrong(
+            "X-Twilio-Signature does not fit; is public_url the address that Twilio was given?",
+        ));
     }
     Ok(event(account, &fields, posted.now_s)?.into_iter().collect())
 }
@@ -48,22 +63,37 @@ fn spellings(text: &str) -> Vec<String> {
         && url.port().is_none()
     {
         let (bare, said) = (format!("://{host}"), format!("://{host}:{port}"));
-        all.push(if text.contains(&said) { text.replacen(&said, &bare, 1) } else { text.replacen(&bare, &said, 1) });
+        all.push(if text.contains(&said) {
+            text.replacen(&said, &bare, 1)
+        } else {
+            text.replacen(&bare, &said, 1)
+        });
     }
     all
 }
 
 /// Reads the event of a form; returns `None` if it reports nothing relevant.
-fn event(account: &Account, fields: &[(String, String)], now_s: i64) -> Result<Option<Event>, Disbelieved> {
+fn event(
+    account: &Account,
+    fields: &[(String, String)],
+    now_s: i64,
+) -> Result<Option<Event>, Disbelieved> {
     let find = |name: &str| {
-        fields.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
+        fields
+            .iter()
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty())
     };
     let sid = find("MessageSid")
         .or_else(|| find("SmsSid"))
         .ok_or_else(|| Disbelieved::Unreadable("MessageSid is missing".to_owned()))?;
     let code = find("ErrorCode").unwrap_or_default();
     // A recipient's reply, such as STOP, arrives as a message from that number.
-    let (status, happened, recipient) = match (find("OptOutType"), find("MessageStatus").or_else(|| find("SmsStatus"))) {
+    let (status, happened, recipient) = match (
+        find("OptOutType"),
+        find("MessageStatus").or_else(|| find("SmsStatus")),
+    ) {
         (Some("STOP"), _) => ("stop", Happened::Unsubscribed, find("From")),
         (Some(_), _) | (None, None) => return Ok(None),
         (None, Some(status)) => match happened(status, code) {
@@ -101,7 +131,8 @@ mod tests {
     use super::*;
 
     const URL: &str = "https://fly.example/api/v1/provider-events/sms/main?x=1";
-    const BODY: &str = "MessageSid=SM1&MessageStatus=delivered&To=%2B15550100123&ErrorCode=&A=%C3%A4";
+    const BODY: &str =
+        "MessageSid=SM1&MessageStatus=delivered&To=%2B15550100123&ErrorCode=&A=%C3%A4";
 
     /// Computes the signature of a text whose fields are already sorted.
     fn sign(token: &str, text: &str) -> String {
@@ -111,18 +142,35 @@ mod tests {
 
     fn post(url: &str, body: &str, signature: Option<String>) -> Result<Vec<Event>, Disbelieved> {
         let account = examples::account(&[], &[("auth_token", "token-1")]);
-        let headers: BTreeMap<_, _> =
-            signature.map(|signature| ("x-twilio-signature".to_owned(), signature)).into_iter().collect();
-        read(&account, &Posted { url, headers: &headers, body: body.as_bytes(), now_s: examples::NOW_S })
+        let headers: BTreeMap<_, _> = signature
+            .map(|signature| ("x-twilio-signature".to_owned(), signature))
+            .into_iter()
+            .collect();
+        read(
+            &account,
+            &Posted {
+                url,
+                headers: &headers,
+                body: body.as_bytes(),
+                now_s: examples::NOW_S,
+            },
+        )
     }
 
     /// Posts a correctly signed form of these fields and returns its event.
     fn told(fields: &[(&str, &str)]) -> Option<Event> {
         let mut sorted = fields.to_vec();
         sorted.sort_unstable();
-        let text: String = sorted.iter().map(|(name, value)| format!("{name}{value}")).collect();
-        let body = url::form_urlencoded::Serializer::new(String::new()).extend_pairs(fields).finish();
-        post(URL, &body, Some(sign("token-1", &format!("{URL}{text}")))).unwrap().pop()
+        let text: String = sorted
+            .iter()
+            .map(|(name, value)| format!("{name}{value}"))
+            .collect();
+        let body = url::form_urlencoded::Serializer::new(String::new())
+            .extend_pairs(fields)
+            .finish();
+        post(URL, &body, Some(sign("token-1", &format!("{URL}{text}"))))
+            .unwrap()
+            .pop()
     }
 
     #[test]
@@ -130,9 +178,23 @@ mod tests {
         let account = examples::account(&[], &[("auth_token", "12345")]);
         let url = "https://mycompany.com/myapp.php?foo=1&bar=2";
         let body = "CallSid=CA1234567890ABCDE&Caller=%2B14158675309&Digits=1234&From=%2B14158675309&To=%2B18005551212";
-        let headers = BTreeMap::from([("x-twilio-signature".to_owned(), "RSOYDt4T1cUTdK1PDd93/VVr8B8=".to_owned())]);
-        let read = read(&account, &Posted { url, headers: &headers, body: body.as_bytes(), now_s: 0 });
-        assert_eq!(read, Err(Disbelieved::Unreadable("MessageSid is missing".into())));
+        let headers = BTreeMap::from([(
+            "x-twilio-signature".to_owned(),
+            "RSOYDt4T1cUTdK1PDd93/VVr8B8=".to_owned(),
+        )]);
+        let read = read(
+            &account,
+            &Posted {
+                url,
+                headers: &headers,
+                body: body.as_bytes(),
+                now_s: 0,
+            },
+        );
+        assert_eq!(
+            read,
+            Err(Disbelieved::Unreadable("MessageSid is missing".into()))
+        );
     }
 
     #[test]
@@ -150,7 +212,10 @@ mod tests {
         };
         assert!(events == [expected]);
         let refused = |url: &str, body: &str, signature: Option<String>| {
-            assert!(matches!(post(url, body, signature), Err(Disbelieved::Signature(_))), "{url} {body}");
+            assert!(
+                matches!(post(url, body, signature), Err(Disbelieved::Signature(_))),
+                "{url} {body}"
+            );
         };
         refused(URL, BODY, None);
         refused(URL, BODY, Some("%%".into()));
@@ -159,7 +224,11 @@ mod tests {
         refused(&URL.replace("x=1", "x=2"), BODY, Some(good.clone()));
         refused(&URL.replace("main", "other"), BODY, Some(good.clone()));
         refused(URL, &BODY.replace("SM1", "SM2"), Some(good.clone()));
-        refused(URL, &BODY.replace("delivered", "failed"), Some(good.clone()));
+        refused(
+            URL,
+            &BODY.replace("delivered", "failed"),
+            Some(good.clone()),
+        );
         refused(URL, &format!("{BODY}&B=2"), Some(good.clone()));
         let bytes = STANDARD.decode(&good).unwrap();
         for bit in 0..bytes.len() * 8 {
@@ -174,10 +243,25 @@ mod tests {
         let fields = "AäErrorCodeMessageSidSM1MessageStatusdeliveredTo+15550100123";
         let with = URL.replace("fly.example", "fly.example:443");
         for (asked, signed) in [(URL, with.as_str()), (with.as_str(), URL)] {
-            assert!(post(asked, BODY, Some(sign("token-1", &format!("{signed}{fields}")))).is_ok(), "{asked}");
+            assert!(
+                post(
+                    asked,
+                    BODY,
+                    Some(sign("token-1", &format!("{signed}{fields}")))
+                )
+                .is_ok(),
+                "{asked}"
+            );
         }
         let other = URL.replace("fly.example", "fly.example:8443");
-        assert!(post(URL, BODY, Some(sign("token-1", &format!("{other}{fields}")))).is_err());
+        assert!(
+            post(
+                URL,
+                BODY,
+                Some(sign("token-1", &format!("{other}{fields}")))
+            )
+            .is_err()
+        );
     }
 
     #[test]
@@ -197,19 +281,55 @@ mod tests {
             ("receiving", "", None),
         ];
         for (status, code, expected) in cases {
-            let event = told(&[("MessageSid", "SM1"), ("MessageStatus", status), ("ErrorCode", code), ("To", "+15550100")]);
-            assert_eq!(event.as_ref().map(|event| event.happened), expected, "{status}");
-            assert!(event.is_none_or(|event| event.reason == format!("{status} {code}").trim()), "{status}");
+            let event = told(&[
+                ("MessageSid", "SM1"),
+                ("MessageStatus", status),
+                ("ErrorCode", code),
+                ("To", "+15550100"),
+            ]);
+            assert_eq!(
+                event.as_ref().map(|event| event.happened),
+                expected,
+                "{status}"
+            );
+            assert!(
+                event.is_none_or(|event| event.reason == format!("{status} {code}").trim()),
+                "{status}"
+            );
         }
-        let stop = told(&[("MessageSid", "SM9"), ("OptOutType", "STOP"), ("From", "+15550100"), ("To", "+15550199")]).unwrap();
-        assert_eq!((stop.happened, stop.recipient.as_deref()), (Happened::Unsubscribed, Some("+15550100")));
-        assert!(told(&[("MessageSid", "SM9"), ("OptOutType", "START"), ("From", "+15550100")]).is_none());
+        let stop = told(&[
+            ("MessageSid", "SM9"),
+            ("OptOutType", "STOP"),
+            ("From", "+15550100"),
+            ("To", "+15550199"),
+        ])
+        .unwrap();
+        assert_eq!(
+            (stop.happened, stop.recipient.as_deref()),
+            (Happened::Unsubscribed, Some("+15550100"))
+        );
+        assert!(
+            told(&[
+                ("MessageSid", "SM9"),
+                ("OptOutType", "START"),
+                ("From", "+15550100")
+            ])
+            .is_none()
+        );
     }
 
     #[test]
     fn without_a_secret_nothing_is_believed() {
-        let posted = Posted { url: URL, headers: &BTreeMap::new(), body: b"", now_s: 0 };
-        let expected = Disbelieved::NoSecret { account: "main".into(), field: "auth_token" };
+        let posted = Posted {
+            url: URL,
+            headers: &BTreeMap::new(),
+            body: b"",
+            now_s: 0,
+        };
+        let expected = Disbelieved::NoSecret {
+            account: "main".into(),
+            field: "auth_token",
+        };
         assert_eq!(read(&examples::account(&[], &[]), &posted), Err(expected));
     }
 }

@@ -14,7 +14,9 @@
 //! another one, the rejection was the message's own fault and does not count again.
 
 /// The state of a breaker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Messages flow.
@@ -125,9 +127,18 @@ impl Breaker {
         match self.state {
             State::Closed => {
                 let is_new = now_ms - self.window_from_ms >= law.window_ms;
-                let mut counted = Self { successes: self.successes + successes, ..self.clone() };
+                let mut counted = Self {
+                    successes: self.successes + successes,
+                    ..self.clone()
+                };
                 if is_new {
-                    counted = Self { window_from_ms: now_ms, failures: 0, successes, failed: Vec::new(), ..counted };
+                    counted = Self {
+                        window_from_ms: now_ms,
+                        failures: 0,
+                        successes,
+                        failed: Vec::new(),
+                        ..counted
+                    };
                 }
                 if counted.failed.contains(&message) || counted.disproved.contains(&message) {
                     return counted;
@@ -136,7 +147,11 @@ impl Breaker {
                 remember(&mut counted.failed, message);
                 let is_most = u64::from(counted.failures) >= counted.successes;
                 let enough = law.failures.max(AGREE as u32);
-                if counted.failures >= enough && is_most { counted.open(now_ms, law, message, why) } else { counted }
+                if counted.failures >= enough && is_most {
+                    counted.open(now_ms, law, message, why)
+                } else {
+                    counted
+                }
             }
             State::HalfOpen => self.open(now_ms, law, message, why),
             // The message was already in progress when the breaker opened, so its failure is no
@@ -177,7 +192,11 @@ impl Breaker {
     #[must_use]
     pub fn probed(&self, now_ms: i64) -> Self {
         match self.state {
-            State::Open if now_ms >= self.until_ms => Self { state: State::HalfOpen, changed_at_ms: now_ms, ..self.clone() },
+            State::Open if now_ms >= self.until_ms => Self {
+                state: State::HalfOpen,
+                changed_at_ms: now_ms,
+                ..self.clone()
+            },
             _ => self.clone(),
         }
     }
@@ -186,18 +205,33 @@ impl Breaker {
     #[must_use]
     pub fn succeeded(&self, now_ms: i64, message: i64) -> Self {
         let mut disproved = self.disproved.clone();
-        self.against.iter().filter(|other| **other != message).for_each(|other| remember(&mut disproved, *other));
+        self.against
+            .iter()
+            .filter(|other| **other != message)
+            .for_each(|other| remember(&mut disproved, *other));
         match self.state {
-            State::Closed => Self { against: Vec::new(), disproved, ..self.clone() },
+            State::Closed => Self {
+                against: Vec::new(),
+                disproved,
+                ..self.clone()
+            },
             // The message was already in progress when the breaker opened.
             State::Open if now_ms < self.until_ms => self.clone(),
-            State::Open | State::HalfOpen => Self { changed_at_ms: now_ms, window_from_ms: now_ms, disproved, ..Self::default() },
+            State::Open | State::HalfOpen => Self {
+                changed_at_ms: now_ms,
+                window_from_ms: now_ms,
+                disproved,
+                ..Self::default()
+            },
         }
     }
 
     fn open(&self, now_ms: i64, law: &Law, message: i64, why: &str) -> Self {
         let mut against = self.against.clone();
-        self.failed.iter().chain([&message]).for_each(|one| remember(&mut against, *one));
+        self.failed
+            .iter()
+            .chain([&message])
+            .for_each(|one| remember(&mut against, *one));
         Self {
             state: State::Open,
             changed_at_ms: now_ms,
@@ -224,25 +258,40 @@ mod tests {
 
     use super::*;
 
-    const LAW: Law = Law { failures: 5, window_ms: 10_000, cooldown_ms: 30_000 };
+    const LAW: Law = Law {
+        failures: 5,
+        window_ms: 10_000,
+        cooldown_ms: 30_000,
+    };
 
     /// Returns a breaker after this many messages failed in a row.
     fn after(failures: u32) -> Breaker {
         (0..failures).fold(Breaker::default(), |breaker, nth| {
-            breaker.failed(1000 + i64::from(nth), &LAW, 0, i64::from(nth), "answered 503")
+            breaker.failed(
+                1000 + i64::from(nth),
+                &LAW,
+                0,
+                i64::from(nth),
+                "answered 503",
+            )
         })
     }
 
     /// Returns a breaker after two messages found the account refused, the last at 1000 ms.
     fn refused() -> Breaker {
-        Breaker::default().account_failed(1000, &LAW, 1, "").account_failed(1000, &LAW, 2, "answered 401")
+        Breaker::default()
+            .account_failed(1000, &LAW, 1, "")
+            .account_failed(1000, &LAW, 2, "answered 401")
     }
 
     #[test]
     fn the_nth_message_that_fails_opens_it_and_not_the_one_before() {
         assert_eq!(after(4).state, State::Closed);
         let open = after(5);
-        assert_eq!((open.state, open.until_ms, open.why.as_str()), (State::Open, 31_004, "answered 503"));
+        assert_eq!(
+            (open.state, open.until_ms, open.why.as_str()),
+            (State::Open, 31_004, "answered 503")
+        );
     }
 
     #[test]
@@ -250,19 +299,41 @@ mod tests {
         let late = after(4).failed(12_000, &LAW, 0, 9, "");
         assert_eq!((late.state, late.failures), (State::Closed, 1));
         let few = after(4).failed(1010, &LAW, 100, 9, "");
-        assert_eq!((few.state, few.failures, few.successes), (State::Closed, 5, 100));
+        assert_eq!(
+            (few.state, few.failures, few.successes),
+            (State::Closed, 5, 100)
+        );
     }
 
     #[test]
     fn successes_of_before_the_window_do_not_count() {
-        let failing = Breaker { failures: 1, window_from_ms: 1_000, ..Breaker::default() };
+        let failing = Breaker {
+            failures: 1,
+            window_from_ms: 1_000,
+            ..Breaker::default()
+        };
         let of = |now_ms, over_ms| failing.of_window(now_ms, &LAW, 1_000, over_ms);
-        assert_eq!((of(1_000, 3_600_000), of(1_010, 3_600_000), of(6_000, 10_000), of(6_000, 100)), (0, 0, 500, 1_000));
-        assert_eq!((of(11_000, 5_000), Breaker::default().of_window(99_000, &LAW, 1_000, 50)), (0, 0));
+        assert_eq!(
+            (
+                of(1_000, 3_600_000),
+                of(1_010, 3_600_000),
+                of(6_000, 10_000),
+                of(6_000, 100)
+            ),
+            (0, 0, 500, 1_000)
+        );
+        assert_eq!(
+            (
+                of(11_000, 5_000),
+                Breaker::default().of_window(99_000, &LAW, 1_000, 50)
+            ),
+            (0, 0)
+        );
     }
 
     #[test]
-    fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_those_under_way_change_nothing() {
+    fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_those_under_way_change_nothing()
+     {
         let open = refused();
         assert_eq!((open.state, open.until_ms), (State::Open, 31_000));
         assert_eq!(open.account_failed(2000, &LAW, 3, "answered 401"), open);
@@ -281,16 +352,28 @@ mod tests {
         assert_eq!((closed.state, closed.failures), (State::Closed, 0));
         let again = half.failed(32_000, &LAW, 0, 9, "timed out");
         assert_eq!((again.state, again.until_ms), (State::Open, 62_000));
-        assert_eq!(half.account_failed(32_000, &LAW, 9, "suspended").until_ms, 62_000);
+        assert_eq!(
+            half.account_failed(32_000, &LAW, 9, "suspended").until_ms,
+            62_000
+        );
     }
 
     #[test]
-    fn a_message_that_was_against_an_account_does_not_find_out_whether_it_is_back_while_another_may() {
+    fn a_message_that_was_against_an_account_does_not_find_out_whether_it_is_back_while_another_may()
+     {
         let open = refused();
-        assert!(open.lets(31_000, &LAW, 3) && !open.lets(31_000, &LAW, 1) && !open.lets(90_999, &LAW, 2));
+        assert!(
+            open.lets(31_000, &LAW, 3)
+                && !open.lets(31_000, &LAW, 1)
+                && !open.lets(90_999, &LAW, 2)
+        );
         assert!(open.lets(91_000, &LAW, 2), "it is alone");
         let again = open.probed(31_000).account_failed(32_000, &LAW, 3, "");
-        assert!(!again.lets(62_000, &LAW, 3) && !again.lets(62_000, &LAW, 1) && again.lets(62_000, &LAW, 4));
+        assert!(
+            !again.lets(62_000, &LAW, 3)
+                && !again.lets(62_000, &LAW, 1)
+                && again.lets(62_000, &LAW, 4)
+        );
         let failing = after(5);
         assert!((0..5).all(|message| !failing.lets(31_004, &LAW, message)));
     }
@@ -301,11 +384,18 @@ mod tests {
         let well = doubted.succeeded(1001, 9);
         assert_eq!((well.state, well.against.len()), (State::Closed, 0));
         // The disproved message does not count beside another refused one either.
-        let other = well.account_failed(1002, &LAW, 2, "").account_failed(1003, &LAW, 1, "");
+        let other = well
+            .account_failed(1002, &LAW, 2, "")
+            .account_failed(1003, &LAW, 1, "");
         assert_eq!(other.state, State::Closed);
         assert_eq!(other.account_failed(1004, &LAW, 3, "").state, State::Open);
         let closed = refused().probed(31_000).succeeded(31_001, 9);
-        assert_eq!(closed.account_failed(31_002, &LAW, 1, "").account_failed(31_003, &LAW, 2, ""), closed);
+        assert_eq!(
+            closed
+                .account_failed(31_002, &LAW, 1, "")
+                .account_failed(31_003, &LAW, 2, ""),
+            closed
+        );
     }
 
     #[test]

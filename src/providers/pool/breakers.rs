@@ -35,7 +35,13 @@ pub struct Breakers {
 impl Breakers {
     /// Creates the breakers whose notes are stored beside `throttle`.
     pub fn new(notes: Arc<dyn Notes>, throttle: Name, law: Law) -> Self {
-        Self { notes, throttle, law, seen: Mutex::default(), successes: Mutex::default() }
+        Self {
+            notes,
+            throttle,
+            law,
+            seen: Mutex::default(),
+            successes: Mutex::default(),
+        }
     }
 
     /// Returns the thresholds and times of the breakers.
@@ -51,24 +57,48 @@ impl Breakers {
     /// Reads all breakers again; returns the store's clock, in unix milliseconds.
     pub async fn refresh(&self) -> Result<i64, Error> {
         let noted = self.notes.read(&self.throttle).await?;
-        let read = noted.notes.into_iter().map(|(account, note)| (account, parse(&note)));
+        let read = noted
+            .notes
+            .into_iter()
+            .map(|(account, note)| (account, parse(&note)));
         *locked(&self.seen) = read.collect();
         Ok(noted.now_ms)
     }
 
     /// Records a failure of a message at the account.
-    pub async fn failed(&self, account: &str, message: i64, why: &str) -> Result<Option<Change>, Error> {
+    pub async fn failed(
+        &self,
+        account: &str,
+        message: i64,
+        why: &str,
+    ) -> Result<Option<Change>, Error> {
         let counted = locked(&self.successes).remove(account);
-        let (successes, over_ms) = counted.map_or((0, 0), |(successes, since)| (successes, since.elapsed().as_millis() as i64));
+        let (successes, over_ms) = counted.map_or((0, 0), |(successes, since)| {
+            (successes, since.elapsed().as_millis() as i64)
+        });
         self.change(account, |breaker, now| {
-            breaker.failed(now, &self.law, breaker.of_window(now, &self.law, successes, over_ms), message, why)
+            breaker.failed(
+                now,
+                &self.law,
+                breaker.of_window(now, &self.law, successes, over_ms),
+                message,
+                why,
+            )
         })
         .await
     }
 
     /// Records a refusal of the account itself.
-    pub async fn account_failed(&self, account: &str, message: i64, why: &str) -> Result<Option<Change>, Error> {
-        self.change(account, |breaker, now| breaker.account_failed(now, &self.law, message, why)).await
+    pub async fn account_failed(
+        &self,
+        account: &str,
+        message: i64,
+        why: &str,
+    ) -> Result<Option<Change>, Error> {
+        self.change(account, |breaker, now| {
+            breaker.account_failed(now, &self.law, message, why)
+        })
+        .await
     }
 
     /// Records that a message is about to be sent as the account's probe; makes no change if the
@@ -77,17 +107,29 @@ impl Breakers {
         let lets = AtomicBool::new(true);
         let change = self.change(account, |breaker, now| {
             lets.store(breaker.lets(now, &self.law, message), Ordering::Relaxed);
-            if lets.load(Ordering::Relaxed) { breaker.probed(now) } else { breaker.clone() }
+            if lets.load(Ordering::Relaxed) {
+                breaker.probed(now)
+            } else {
+                breaker.clone()
+            }
         });
         let change = change.await?;
-        Ok(if lets.into_inner() { Probe::Goes(change) } else { Probe::Another })
+        Ok(if lets.into_inner() {
+            Probe::Goes(change)
+        } else {
+            Probe::Another
+        })
     }
 
     /// Closes the breaker at the request of a person.
     pub async fn close(&self, account: &str) -> Result<Option<Change>, Error> {
         self.change(account, |breaker, now| match breaker.state {
             State::Closed => breaker.clone(),
-            State::Open | State::HalfOpen => Breaker { changed_at_ms: now, window_from_ms: now, ..Breaker::default() },
+            State::Open | State::HalfOpen => Breaker {
+                changed_at_ms: now,
+                window_from_ms: now,
+                ..Breaker::default()
+            },
         })
         .await
     }
@@ -96,19 +138,29 @@ impl Breakers {
     /// which is the usual case.
     pub async fn succeeded(&self, account: &str, message: i64) -> Result<Option<Change>, Error> {
         if self.is_trusted(account) {
-            locked(&self.successes).entry(account.to_owned()).or_insert_with(|| (0, Instant::now())).0 += 1;
+            locked(&self.successes)
+                .entry(account.to_owned())
+                .or_insert_with(|| (0, Instant::now()))
+                .0 += 1;
             return Ok(None);
         }
-        self.change(account, |breaker, now| breaker.succeeded(now, message)).await
+        self.change(account, |breaker, now| breaker.succeeded(now, message))
+            .await
     }
 
     /// Returns true if nothing is known against the account.
     fn is_trusted(&self, account: &str) -> bool {
-        locked(&self.seen).get(account).is_none_or(|breaker| breaker.state == State::Closed && breaker.against.is_empty())
+        locked(&self.seen)
+            .get(account)
+            .is_none_or(|breaker| breaker.state == State::Closed && breaker.against.is_empty())
     }
 
     /// Changes a breaker for all workers; returns the change if others should hear of it.
-    async fn change(&self, account: &str, step: impl Fn(&Breaker, i64) -> Breaker) -> Result<Option<Change>, Error> {
+    async fn change(
+        &self,
+        account: &str,
+        step: impl Fn(&Breaker, i64) -> Breaker,
+    ) -> Result<Option<Change>, Error> {
         for _ in 0..TRIES {
             let noted = self.notes.read(&self.throttle).await?;
             let note = noted.notes.get(account);
@@ -119,17 +171,34 @@ impl Breakers {
                 return Ok(None);
             }
             let text = serde_json::to_string(&after).unwrap_or_default();
-            if self.notes.swap(&self.throttle, account, note.map(String::as_str), &text).await? {
+            if self
+                .notes
+                .swap(&self.throttle, account, note.map(String::as_str), &text)
+                .await?
+            {
                 locked(&self.seen).insert(account.to_owned(), after.clone());
                 let (from, to) = (before.state, after.state);
                 // A new cooldown after a failed probe is reported as well.
                 let is_told = from != to || before.until_ms != after.until_ms;
-                let why = if after.why.is_empty() { before.why } else { after.why };
-                let change = Change { account: account.to_owned(), from, to, why, at_ms: noted.now_ms, until_ms: after.until_ms };
+                let why = if after.why.is_empty() {
+                    before.why
+                } else {
+                    after.why
+                };
+                let change = Change {
+                    account: account.to_owned(),
+                    from,
+                    to,
+                    why,
+                    at_ms: noted.now_ms,
+                    until_ms: after.until_ms,
+                };
                 return Ok(is_told.then_some(change));
             }
         }
-        Err(Error::Lost("others change the same breaker all the time".to_owned()))
+        Err(Error::Lost(
+            "others change the same breaker all the time".to_owned(),
+        ))
     }
 }
 
@@ -149,7 +218,11 @@ mod tests {
     use super::*;
     use crate::throttle::MemoryNotes;
 
-    const LAW: Law = Law { failures: 5, window_ms: 10_000, cooldown_ms: 30_000 };
+    const LAW: Law = Law {
+        failures: 5,
+        window_ms: 10_000,
+        cooldown_ms: 30_000,
+    };
 
     struct Workers {
         now_us: Arc<AtomicI64>,
@@ -159,9 +232,13 @@ mod tests {
     fn workers(many: usize) -> Workers {
         let now_us = Arc::new(AtomicI64::new(1_000_000_000));
         let clock = now_us.clone();
-        let notes = Arc::new(MemoryNotes::new(Arc::new(move || clock.load(Ordering::Relaxed))));
+        let notes = Arc::new(MemoryNotes::new(Arc::new(move || {
+            clock.load(Ordering::Relaxed)
+        })));
         let throttle = Name::new("sms:accounts").unwrap();
-        let workers = (0..many).map(|_| Breakers::new(notes.clone(), throttle.clone(), LAW)).collect();
+        let workers = (0..many)
+            .map(|_| Breakers::new(notes.clone(), throttle.clone(), LAW))
+            .collect();
         Workers { now_us, workers }
     }
 
@@ -173,23 +250,42 @@ mod tests {
             told.extend(worker.failed("a", message, "answered 503").await.unwrap());
         }
         assert_eq!(told.len(), 1);
-        assert_eq!((told[0].from, told[0].to, told[0].why.as_str()), (State::Closed, State::Open, "answered 503"));
+        assert_eq!(
+            (told[0].from, told[0].to, told[0].why.as_str()),
+            (State::Closed, State::Open, "answered 503")
+        );
         assert_eq!(workers[0].seen("a").state, State::Closed);
         workers[0].refresh().await.unwrap();
-        assert_eq!((workers[0].seen("a").state, workers[0].seen("b").state), (State::Open, State::Closed));
+        assert_eq!(
+            (workers[0].seen("a").state, workers[0].seen("b").state),
+            (State::Open, State::Closed)
+        );
     }
 
     #[tokio::test]
     async fn of_ten_workers_one_tells_of_the_probe_and_its_success_closes_it_for_all() {
         let Workers { now_us, workers } = workers(10);
-        assert_eq!(workers[4].account_failed("a", 1, "answered 401").await.unwrap(), None);
-        workers[3].account_failed("a", 2, "answered 401").await.unwrap().unwrap();
+        assert_eq!(
+            workers[4]
+                .account_failed("a", 1, "answered 401")
+                .await
+                .unwrap(),
+            None
+        );
+        workers[3]
+            .account_failed("a", 2, "answered 401")
+            .await
+            .unwrap()
+            .unwrap();
         now_us.fetch_add(30_000_000, Ordering::Relaxed);
 
         let mut probes = 0;
         for worker in &workers {
             assert_eq!(worker.probed("a", 1).await.unwrap(), Probe::Another);
-            probes += usize::from(matches!(worker.probed("a", 3).await.unwrap(), Probe::Goes(Some(_))));
+            probes += usize::from(matches!(
+                worker.probed("a", 3).await.unwrap(),
+                Probe::Goes(Some(_))
+            ));
         }
         assert_eq!(probes, 1);
         let closed = workers[7].succeeded("a", 3).await.unwrap().unwrap();
@@ -209,7 +305,14 @@ mod tests {
         for message in 10..18 {
             assert_eq!(workers[0].failed("a", message, "").await.unwrap(), None);
         }
-        assert_eq!(workers[0].failed("a", 18, "").await.unwrap().map(|change| change.to), Some(State::Open));
+        assert_eq!(
+            workers[0]
+                .failed("a", 18, "")
+                .await
+                .unwrap()
+                .map(|change| change.to),
+            Some(State::Open)
+        );
     }
 
     #[tokio::test]
@@ -220,8 +323,21 @@ mod tests {
             workers[1].succeeded("a", message).await.unwrap();
         }
         for nth in 0..4 {
-            assert_eq!(workers[nth % 2].failed("a", 2_000 + nth as i64, "").await.unwrap(), None);
+            assert_eq!(
+                workers[nth % 2]
+                    .failed("a", 2_000 + nth as i64, "")
+                    .await
+                    .unwrap(),
+                None
+            );
         }
-        assert_eq!(workers[1].failed("a", 3_000, "").await.unwrap().map(|change| change.to), Some(State::Open));
+        assert_eq!(
+            workers[1]
+                .failed("a", 3_000, "")
+                .await
+                .unwrap()
+                .map(|change| change.to),
+            Some(State::Open)
+        );
     }
 }

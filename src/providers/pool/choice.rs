@@ -27,7 +27,10 @@ pub enum Choice {
 impl Ring {
     /// Creates a rotation of the given number of accounts, all of which may be asked.
     pub fn new(accounts: usize) -> Self {
-        Self { free_at_us: vec![i64::MIN; accounts], cursor: 0 }
+        Self {
+            free_at_us: vec![i64::MIN; accounts],
+            cursor: 0,
+        }
     }
 
     /// Returns the next account that may be asked at `now_us` and is not in `not`; the one after it

@@ -17,7 +17,8 @@ use super::{Breakers, Choice, PoolView, Ring};
 use crate::jobs::Quota;
 use crate::providers::Pool;
 use crate::throttle::{
-    Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Notes, Refund, Refused, Scope, Store,
+    Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Notes, Refund,
+    Refused, Scope, Store,
 };
 
 /// The maximum number of messages served by one call.
@@ -178,7 +179,11 @@ impl Desk {
         let (ends, ended) = mpsc::channel(16 * ENDS_AT_ONCE);
         tokio::spawn(serve(shared.clone(), wished));
         tokio::spawn(tell(shared.clone(), ended));
-        Ok(Self { shared, wishes, ends })
+        Ok(Self {
+            shared,
+            wishes,
+            ends,
+        })
     }
 
     pub fn pool(&self) -> &Pool {
@@ -201,8 +206,17 @@ impl Desk {
         let (since, mut not, mut is_left_to_others) = (Instant::now(), not.to_vec(), false);
         loop {
             let (reply, answer) = oneshot::channel();
-            let wish = Wish { message, not: not.clone(), patience, since, reply };
-            let closed = || Taken::Wait { wait: UNKNOWN_WAIT, why: "the process is stopping".to_owned() };
+            let wish = Wish {
+                message,
+                not: not.clone(),
+                patience,
+                since,
+                reply,
+            };
+            let closed = || Taken::Wait {
+                wait: UNKNOWN_WAIT,
+                why: "the process is stopping".to_owned(),
+            };
             if self.wishes.send(wish).await.is_err() {
                 return closed();
             }
@@ -210,13 +224,21 @@ impl Desk {
                 Taken::Held(held) if self.is_suspect(&held) => held,
                 Taken::Nobody if is_left_to_others => {
                     let why = "another message finds out whether the account is back".to_owned();
-                    return Taken::Wait { wait: LEFT_TO_OTHERS, why };
+                    return Taken::Wait {
+                        wait: LEFT_TO_OTHERS,
+                        why,
+                    };
                 }
                 taken => return taken,
             };
             // The breaker may be open; then this message is the probe and all others wait for its
             // result.
-            match self.shared.breakers.probed(&self.shared.name(held.at), message).await {
+            match self
+                .shared
+                .breakers
+                .probed(&self.shared.name(held.at), message)
+                .await
+            {
                 Ok(Probe::Another) => {
                     self.unused(&held).await;
                     not.push(held.at);
@@ -236,10 +258,19 @@ impl Desk {
     /// Reports that the message was sent, or failed for reasons that are not the account's.
     pub async fn succeeded(&self, held: &Held, quota: Option<Quota>) {
         if held.grant.watched || quota.is_some() {
-            let end = End { account: held.at, is_success: true, cost: held.cost, quota };
+            let end = End {
+                account: held.at,
+                is_success: true,
+                cost: held.cost,
+                quota,
+            };
             let _ = self.ends.try_send(end);
         }
-        let closed = self.shared.breakers.succeeded(&self.shared.name(held.at), held.message).await;
+        let closed = self
+            .shared
+            .breakers
+            .succeeded(&self.shared.name(held.at), held.message)
+            .await;
         self.shared.told(closed);
     }
 
@@ -256,7 +287,8 @@ impl Desk {
             why,
         };
         // Without a delay, the store computes one and returns it with the next answer.
-        self.shared.rest(held.at, delay.unwrap_or(UNKNOWN_WAIT), why);
+        self.shared
+            .rest(held.at, delay.unwrap_or(UNKNOWN_WAIT), why);
         let _ = self.shared.refuse(&refused).await;
         self.shared.moved.notify_one();
     }
@@ -272,7 +304,8 @@ impl Desk {
         let is_known = change.is_ok();
         if !self.opened(held, change, delay).await {
             self.unjudged(held);
-            if let Some(delay) = delay.filter(|_| self.shared.breakers.seen(&name).failed.len() > 1) {
+            if let Some(delay) = delay.filter(|_| self.shared.breakers.seen(&name).failed.len() > 1)
+            {
                 self.shut(held, delay.min(LONGEST_REST), why).await;
             }
         }
@@ -283,7 +316,11 @@ impl Desk {
     /// unavailable, so that the message is not at fault.
     pub async fn account_failed(&self, held: &Held, why: &str) -> bool {
         let name = self.shared.name(held.at);
-        let change = self.shared.breakers.account_failed(&name, held.message, why).await;
+        let change = self
+            .shared
+            .breakers
+            .account_failed(&name, held.message, why)
+            .await;
         let is_known = change.is_ok();
         if !self.opened(held, change, None).await {
             self.unjudged(held);
@@ -294,7 +331,12 @@ impl Desk {
     /// Reports a result that says nothing about the account.
     pub fn unjudged(&self, held: &Held) {
         if held.grant.watched {
-            let end = End { account: held.at, is_success: false, cost: held.cost, quota: None };
+            let end = End {
+                account: held.at,
+                is_success: false,
+                cost: held.cost,
+                quota: None,
+            };
             let _ = self.ends.try_send(end);
         }
     }
@@ -302,8 +344,17 @@ impl Desk {
     /// Returns an account with which no message was sent, and refunds its tokens.
     pub async fn unused(&self, held: &Held) {
         let key = self.shared.name(held.at);
-        let refund = Refund { key: &key, grant: &held.grant, units: 1, cost: held.cost };
-        let _ = self.shared.store.refund_many(&self.shared.accounts, &[refund]).await;
+        let refund = Refund {
+            key: &key,
+            grant: &held.grant,
+            units: 1,
+            cost: held.cost,
+        };
+        let _ = self
+            .shared
+            .store
+            .refund_many(&self.shared.accounts, &[refund])
+            .await;
         self.unjudged(held);
     }
 
@@ -312,8 +363,18 @@ impl Desk {
     /// Fails if the store does not answer.
     pub async fn resume(&self, account: &str) -> Result<bool, Error> {
         let closed = self.shared.breakers.close(account).await?;
-        let resumed = self.shared.store.resume_key(&self.shared.accounts, account).await?;
-        if let Some(at) = self.shared.pool.accounts.iter().position(|limited| limited.account.name == account) {
+        let resumed = self
+            .shared
+            .store
+            .resume_key(&self.shared.accounts, account)
+            .await?;
+        if let Some(at) = self
+            .shared
+            .pool
+            .accounts
+            .iter()
+            .position(|limited| limited.account.name == account)
+        {
             self.shared.rest(at, Duration::ZERO, "");
         }
         let changed = closed.is_some() || resumed;
@@ -324,12 +385,18 @@ impl Desk {
 
     /// Shuts the account for the cooldown if the breaker has opened, and passes the change on.
     /// Returns true if it has opened.
-    async fn opened(&self, held: &Held, change: Result<Option<Change>, Error>, delay: Option<Duration>) -> bool {
+    async fn opened(
+        &self,
+        held: &Held,
+        change: Result<Option<Change>, Error>,
+        delay: Option<Duration>,
+    ) -> bool {
         let opened = matches!(&change, Ok(Some(change)) if change.to == State::Open);
         if let Ok(Some(change)) = &change
             && opened
         {
-            let cooldown = Duration::from_millis(self.shared.breakers.law().cooldown_ms.max(0) as u64);
+            let cooldown =
+                Duration::from_millis(self.shared.breakers.law().cooldown_ms.max(0) as u64);
             let told = delay.unwrap_or_default().min(LONGEST_REST);
             self.shut(held, cooldown.max(told), &change.why).await;
         }
@@ -340,8 +407,15 @@ impl Desk {
     /// Shuts the account for all workers for `delay`; one message then goes as a probe.
     async fn shut(&self, held: &Held, delay: Duration, why: &str) {
         let key = self.shared.name(held.at);
-        let refused =
-            Refused { key: &key, scope: Scope::Key, is_overload: true, is_hearsay: false, delay: Some(delay), jitter: 0.0, why };
+        let refused = Refused {
+            key: &key,
+            scope: Scope::Key,
+            is_overload: true,
+            is_hearsay: false,
+            delay: Some(delay),
+            jitter: 0.0,
+            why,
+        };
         self.shared.rest(held.at, delay, why);
         if let Err(error) = self.shared.refuse(&refused).await {
             tracing::warn!(pool = %self.shared.pool.name, account = %key, %error, "that an account is away could not be told to others");
@@ -351,19 +425,24 @@ impl Desk {
     /// Returns true if something is known against the account, so that this message may be its
     /// probe.
     fn is_suspect(&self, held: &Held) -> bool {
-        held.grant.watched || self.shared.breakers.seen(&self.shared.name(held.at)).state != State::Closed
+        held.grant.watched
+            || self.shared.breakers.seen(&self.shared.name(held.at)).state != State::Closed
     }
 }
 
 impl Shared {
     pub(super) fn name(&self, at: usize) -> String {
-        self.pool.accounts.get(at).map_or_else(String::new, |limited| limited.account.name.clone())
+        self.pool
+            .accounts
+            .get(at)
+            .map_or_else(String::new, |limited| limited.account.name.clone())
     }
 
     /// Returns the cost of one message at the account, in tokens of the accounts' throttle. It is
     /// inversely proportional to the account's limit, so that each account has its own rate.
     fn cost(&self, at: usize) -> f64 {
-        let limit = locked(&self.limits).get(at).copied().unwrap_or(-1.0) * f64::from_bits(self.load.load(Ordering::Relaxed));
+        let limit = locked(&self.limits).get(at).copied().unwrap_or(-1.0)
+            * f64::from_bits(self.load.load(Ordering::Relaxed));
         (self.reference / bears(limit).max(1e-6)).min(1e9)
     }
 
@@ -377,7 +456,9 @@ impl Shared {
 
     /// Lets an account rest for this long in this process.
     fn rest(&self, at: usize, wait: Duration, why: &str) {
-        let until_us = self.now_us().saturating_add(wait.as_micros().min(1 << 60) as i64);
+        let until_us = self
+            .now_us()
+            .saturating_add(wait.as_micros().min(1 << 60) as i64);
         locked(&self.ring).rest(at, until_us);
         if let Some(kept) = locked(&self.why).get_mut(at) {
             why.clone_into(kept);
@@ -406,7 +487,9 @@ impl Shared {
                 let _ = self.changes.send((self.pool.name.clone(), change));
             }
             Ok(None) => {}
-            Err(error) => tracing::debug!(pool = %self.pool.name, %error, "a breaker could not be reached"),
+            Err(error) => {
+                tracing::debug!(pool = %self.pool.name, %error, "a breaker could not be reached")
+            }
         }
     }
 }
@@ -483,7 +566,10 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
             Choice::Wait { until_us } => {
                 let wait = Duration::from_micros((until_us - now_us).max(0) as u64);
                 if wish.since.elapsed() + wait > wish.patience {
-                    drop(wish.reply.send(Taken::Wait { wait, why: shared.why_rests(until_us, &wish.not) }));
+                    drop(wish.reply.send(Taken::Wait {
+                        wait,
+                        why: shared.why_rests(until_us, &wish.not),
+                    }));
                 } else {
                     soonest = Some(soonest.map_or(until_us, |soonest| soonest.min(until_us)));
                     waiting.push(wish);
@@ -492,9 +578,14 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
         }
     }
     if turns.is_empty() {
-        let soonest = soonest.map(|at| tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64)));
+        let soonest = soonest.map(|at| {
+            tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64))
+        });
         let dry_until = dry.map(|_| tokio::time::Instant::now() + ASK_EVERY);
-        return Next { at: soonest.map(|at| dry_until.map_or(at, |until| at.max(until))), dry_until };
+        return Next {
+            at: soonest.map(|at| dry_until.map_or(at, |until| at.max(until))),
+            dry_until,
+        };
     }
     let lanes = turns.iter().map(|(at, wishes)| LaneAsk {
         key: shared.name(*at),
@@ -504,11 +595,22 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
     });
     // The request counts as new work, so that after a refusal one message goes first. Messages in
     // progress are counted nowhere else.
-    let holder = Holder { id: shared.id.clone(), ttl: HOLDER_TTL, held: 0 };
-    let ask = Ask { throttle: shared.accounts.clone(), lanes: lanes.collect(), holder: Some(holder) };
+    let holder = Holder {
+        id: shared.id.clone(),
+        ttl: HOLDER_TTL,
+        held: 0,
+    };
+    let ask = Ask {
+        throttle: shared.accounts.clone(),
+        lanes: lanes.collect(),
+        holder: Some(holder),
+    };
     let answer = shared.store.acquire(&ask).await;
     let max_cost = answer.max_cost;
-    let grants = answer.lanes.into_iter().chain(std::iter::repeat_with(Grant::default));
+    let grants = answer
+        .lanes
+        .into_iter()
+        .chain(std::iter::repeat_with(Grant::default));
     for (((at, wishes), lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
         if grant.granted < wishes.len() as u32 {
             let (wait, why) = rest_of(&grant);
@@ -521,22 +623,38 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
                 continue;
             }
             left -= 1;
-            let held =
-                Held { at, message: wish.message, grant: Grant { granted: 1, ..grant.clone() }, cost: lane.cost.min(max_cost) };
+            let held = Held {
+                at,
+                message: wish.message,
+                grant: Grant {
+                    granted: 1,
+                    ..grant.clone()
+                },
+                cost: lane.cost.min(max_cost),
+            };
             if wish.reply.send(Taken::Held(held)).is_err() {
-                let refund = Refund { key: &lane.key, grant: &grant, units: 1, cost: lane.cost.min(max_cost) };
+                let refund = Refund {
+                    key: &lane.key,
+                    grant: &grant,
+                    units: 1,
+                    cost: lane.cost.min(max_cost),
+                };
                 let _ = shared.store.refund_many(&shared.accounts, &[refund]).await;
             }
         }
     }
-    Next { at: (!waiting.is_empty()).then(tokio::time::Instant::now), dry_until: None }
+    Next {
+        at: (!waiting.is_empty()).then(tokio::time::Instant::now),
+        dry_until: None,
+    }
 }
 
 impl Shared {
     /// Returns the reason for the rest of the account that returns first.
     fn why_rests(&self, until_us: i64, not: &[usize]) -> String {
         let ring = locked(&self.ring);
-        let first = (0..self.pool.accounts.len()).find(|at| !not.contains(at) && ring.free_at_us(*at) == until_us);
+        let first = (0..self.pool.accounts.len())
+            .find(|at| !not.contains(at) && ring.free_at_us(*at) == until_us);
         let why = first.and_then(|at| locked(&self.why).get(at).cloned());
         why.unwrap_or_default()
     }
@@ -551,13 +669,17 @@ pub(super) fn bears(limit: f64) -> f64 {
 fn rest_of(grant: &Grant) -> (Duration, String) {
     match &grant.limit {
         Some(Limit::Paused { why, .. }) => (grant.wait, why.clone()),
-        Some(Limit::Probing { .. }) => {
-            (grant.wait.max(UNKNOWN_WAIT), "one message finds out whether more are welcome".to_owned())
+        Some(Limit::Probing { .. }) => (
+            grant.wait.max(UNKNOWN_WAIT),
+            "one message finds out whether more are welcome".to_owned(),
+        ),
+        Some(Limit::StoreLost) | None => {
+            (UNKNOWN_WAIT, "the throttle store did not answer".to_owned())
         }
-        Some(Limit::StoreLost) | None => (UNKNOWN_WAIT, "the throttle store did not answer".to_owned()),
-        Some(Limit::Unknown { name } | Limit::Stopped { name, .. }) => {
-            (UNKNOWN_WAIT, format!("the throttle {name} lets nothing through"))
-        }
+        Some(Limit::Unknown { name } | Limit::Stopped { name, .. }) => (
+            UNKNOWN_WAIT,
+            format!("the throttle {name} lets nothing through"),
+        ),
         Some(_) => (grant.wait, "the account has used its rate".to_owned()),
     }
 }
@@ -577,7 +699,10 @@ async fn tell(shared: Arc<Shared>, mut ended: mpsc::Receiver<End>) {
                 told.2 += 1;
             }
             // The provider counts messages, the throttle counts tokens.
-            let quota = end.quota.map(|quota| Quota { remaining: quota.remaining * end.cost, ..quota });
+            let quota = end.quota.map(|quota| Quota {
+                remaining: quota.remaining * end.cost,
+                ..quota
+            });
             told.3 = quota.or(told.3);
         }
         let told: Vec<Ended<'_>> = by_account

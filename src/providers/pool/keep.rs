@@ -55,11 +55,23 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
     let shared = desk.shared();
     let headroom = shared.pool.headroom;
     let whole: f64 = shared.pool.accounts.iter().map(|limited| limited.rps).sum();
-    let is_limited = shared.pool.accounts.iter().all(|limited| limited.rps >= 0.0);
+    let is_limited = shared
+        .pool
+        .accounts
+        .iter()
+        .all(|limited| limited.rps >= 0.0);
     let of_pool: &[(&str, String)] = if is_limited {
-        &[("rps", number(whole * headroom)), ("burst", "0.1".to_owned()), ("on_store_loss", "local".to_owned())]
+        &[
+            ("rps", number(whole * headroom)),
+            ("burst", "0.1".to_owned()),
+            ("on_store_loss", "local".to_owned()),
+        ]
     } else {
-        &[("rps", "-1".to_owned()), ("concurrency", CONCURRENCY.to_owned()), ("on_store_loss", "local".to_owned())]
+        &[
+            ("rps", "-1".to_owned()),
+            ("concurrency", CONCURRENCY.to_owned()),
+            ("on_store_loss", "local".to_owned()),
+        ]
     };
     if let Ok(name) = Name::new(shared.pool.name.as_str()) {
         write(shared, &name, of_pool, true).await?;
@@ -79,17 +91,32 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
     write(shared, &shared.accounts, of_accounts, absent_only).await
 }
 
-async fn write(shared: &Shared, throttle: &Name, fields: &[(&str, String)], absent_only: bool) -> Result<(), Error> {
+async fn write(
+    shared: &Shared,
+    throttle: &Name,
+    fields: &[(&str, String)],
+    absent_only: bool,
+) -> Result<(), Error> {
     let knobs: BTreeMap<String, serde_json::Value> = fields
         .iter()
         .map(|(field, text)| {
-            let value = text.parse::<f64>().map_or_else(|_| serde_json::json!(text), |number| serde_json::json!(number));
+            let value = text.parse::<f64>().map_or_else(
+                |_| serde_json::json!(text),
+                |number| serde_json::json!(number),
+            );
             ((*field).to_owned(), value)
         })
         .collect();
     let fields = Knobs::check(&knobs).map_err(Error::Invalid)?;
     let why = "from the settings of the pool".to_owned();
-    let change = Change { fields, by: BY.to_owned(), why, create: true, absent_only, ..Change::default() };
+    let change = Change {
+        fields,
+        by: BY.to_owned(),
+        why,
+        create: true,
+        absent_only,
+        ..Change::default()
+    };
     shared.store.set(throttle, &change).await.map(drop)
 }
 
@@ -98,19 +125,38 @@ fn number(number: f64) -> String {
 }
 
 /// Maintains the pool until `cancel` fires. `drivers` are those of its accounts, in the same order.
-pub async fn keep(desk: Desk, drivers: Arc<Vec<Box<dyn Driver>>>, metrics: Metrics, cancel: CancellationToken) {
+pub async fn keep(
+    desk: Desk,
+    drivers: Arc<Vec<Box<dyn Driver>>>,
+    metrics: Metrics,
+    cancel: CancellationToken,
+) {
     let moved = desk.shared().moved.clone();
-    let pace = Pace { name: "keep pool", every: LOOK_EVERY, wake: Some(moved) };
+    let pace = Pace {
+        name: "keep pool",
+        every: LOOK_EVERY,
+        wake: Some(moved),
+    };
     let rounds = std::sync::atomic::AtomicU32::new(0);
     let said = tokio::sync::Mutex::new(None);
     let looked = periodic(pace, cancel.clone(), || async {
         let round = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        look(desk.shared(), &drivers, &mut *said.lock().await, round.is_multiple_of(SAY_EVERY)).await?;
+        look(
+            desk.shared(),
+            &drivers,
+            &mut *said.lock().await,
+            round.is_multiple_of(SAY_EVERY),
+        )
+        .await?;
         metrics.of_pool(&desk.view());
         Ok::<(), Error>(())
     });
     // Five hundred answers take a while, so the observations continue meanwhile.
-    let pace = Pace { name: "ask quotas", every: QUOTA_EVERY, wake: None };
+    let pace = Pace {
+        name: "ask quotas",
+        every: QUOTA_EVERY,
+        wake: None,
+    };
     let asked = periodic(pace, cancel.clone(), || async {
         ask_quotas(desk.shared(), &drivers, &cancel).await;
         Ok::<(), Error>(())
@@ -119,11 +165,25 @@ pub async fn keep(desk: Desk, drivers: Arc<Vec<Box<dyn Driver>>>, metrics: Metri
 }
 
 /// Observes each account, and publishes the pool's capacity and view.
-async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Capacity>, say_again: bool) -> Result<(), Error> {
-    let names: Vec<String> = shared.pool.accounts.iter().map(|limited| limited.account.name.clone()).collect();
+async fn look(
+    shared: &Shared,
+    drivers: &[Box<dyn Driver>],
+    said: &mut Option<Capacity>,
+    say_again: bool,
+) -> Result<(), Error> {
+    let names: Vec<String> = shared
+        .pool
+        .accounts
+        .iter()
+        .map(|limited| limited.account.name.clone())
+        .collect();
     let now_ms = shared.breakers.refresh().await?;
     let states = shared.store.look(&shared.accounts, &names).await?;
-    let limits = shared.limits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    let limits = shared
+        .limits
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+        .clone();
     let of = |at: usize| account(shared, &names[at], limits[at], states.get(at), now_ms);
     let accounts: Vec<AccountView> = (0..names.len()).map(of).collect();
     let parts: Vec<Part> = accounts
@@ -133,7 +193,10 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
             // must wait in their lane, and not in the slots of a process. A rate of 0 is excluded
             // there, because an account that rests by a reported quota returns before a capacity
             // could be published.
-            rps: account.learned_rps.filter(|rps| account.limit_rps >= 0.0 || *rps > 0.0).unwrap_or(account.limit_rps),
+            rps: account
+                .learned_rps
+                .filter(|rps| account.limit_rps >= 0.0 || *rps > 0.0)
+                .unwrap_or(account.limit_rps),
             is_there: matches!(account.state, Flow::Flowing | Flow::Probing),
         })
         .collect();
@@ -141,7 +204,10 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
     shared.set_load(capacity.load);
     if say_again || said.as_ref() != Some(&capacity) {
         if let Ok(throttle) = Name::new(shared.pool.name.as_str()) {
-            shared.store.set_capacity(&throttle, capacity.rps, &why(&capacity, &accounts)).await?;
+            shared
+                .store
+                .set_capacity(&throttle, capacity.rps, &why(&capacity, &accounts))
+                .await?;
         }
         *said = Some(capacity);
     }
@@ -152,12 +218,25 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
         share_concurrency(&status, drivers);
     }
     wake_when_back(shared, &accounts, now_ms);
-    let all_there: Vec<Part> =
-        limits.iter().map(|rps| Part { rps: scaled(*rps, shared.pool.headroom), is_there: true }).collect();
-    let back_at_ms = (capacity.there == 0).then(|| accounts.iter().filter_map(|account| account.until_ms).min()).flatten();
+    let all_there: Vec<Part> = limits
+        .iter()
+        .map(|rps| Part {
+            rps: scaled(*rps, shared.pool.headroom),
+            is_there: true,
+        })
+        .collect();
+    let back_at_ms = (capacity.there == 0)
+        .then(|| accounts.iter().filter_map(|account| account.until_ms).min())
+        .flatten();
     // An account that is being probed is not available yet.
-    let is_away = accounts.iter().all(|account| account.state != Flow::Flowing);
-    let away_at_ms = if is_away { Some(now_ms) } else { shared.view.load().away_at_ms };
+    let is_away = accounts
+        .iter()
+        .all(|account| account.state != Flow::Flowing);
+    let away_at_ms = if is_away {
+        Some(now_ms)
+    } else {
+        shared.view.load().away_at_ms
+    };
     shared.view.store(Arc::new(PoolView {
         name: shared.pool.name.clone(),
         provider: shared.pool.provider.word().to_owned(),
@@ -178,7 +257,10 @@ async fn look(shared: &Shared, drivers: &[Box<dyn Driver>], said: &mut Option<Ca
 /// capacity does not stay low for longer than the block.
 fn wake_when_back(shared: &Shared, accounts: &[AccountView], now_ms: i64) {
     let back_at_ms = accounts.iter().filter_map(|account| account.until_ms).min();
-    if let Some(wait_ms) = back_at_ms.map(|at_ms| at_ms.saturating_sub(now_ms)).filter(|ms| *ms < LOOK_EVERY.as_millis() as i64) {
+    if let Some(wait_ms) = back_at_ms
+        .map(|at_ms| at_ms.saturating_sub(now_ms))
+        .filter(|ms| *ms < LOOK_EVERY.as_millis() as i64)
+    {
         let moved = shared.moved.clone();
         tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(wait_ms.max(0) as u64) + BACK_AFTER).await;
@@ -191,17 +273,31 @@ fn scaled(rps: f64, headroom: f64) -> f64 {
     if rps < 0.0 { rps } else { rps * headroom }
 }
 
-fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, now_ms: i64) -> AccountView {
+fn account(
+    shared: &Shared,
+    name: &str,
+    limit: f64,
+    state: Option<&KeyState>,
+    now_ms: i64,
+) -> AccountView {
     let breaker = shared.breakers.seen(name);
-    let paused_until = state.and_then(|state| state.paused_until_ms).filter(|until| *until > now_ms);
+    let paused_until = state
+        .and_then(|state| state.paused_until_ms)
+        .filter(|until| *until > now_ms);
     // Tokens are scaled so that every account has its own rate; for people they become messages
     // again.
     let messages = |tokens: f64| tokens * bears(limit) / shared.reference.max(1e-6);
     let (flow, until_ms, why) = match breaker.state {
-        State::Open if now_ms < breaker.until_ms => (Flow::Open, Some(breaker.until_ms), breaker.why.clone()),
+        State::Open if now_ms < breaker.until_ms => {
+            (Flow::Open, Some(breaker.until_ms), breaker.why.clone())
+        }
         State::Open | State::HalfOpen => (Flow::Probing, None, breaker.why.clone()),
         State::Closed => match (paused_until, state) {
-            (Some(until), state) => (Flow::Blocked, Some(until), state.map(|state| state.why.clone()).unwrap_or_default()),
+            (Some(until), state) => (
+                Flow::Blocked,
+                Some(until),
+                state.map(|state| state.why.clone()).unwrap_or_default(),
+            ),
             (None, Some(state)) if state.probing => (Flow::Probing, None, state.why.clone()),
             _ => (Flow::Flowing, None, String::new()),
         },
@@ -216,7 +312,14 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
         learned_rps: state
             .and_then(|state| state.learned_rps)
             .map(messages)
-            .filter(|learned| *learned < if limit_rps < 0.0 { LEARNED * bears(limit) } else { limit_rps }),
+            .filter(|learned| {
+                *learned
+                    < if limit_rps < 0.0 {
+                        LEARNED * bears(limit)
+                    } else {
+                        limit_rps
+                    }
+            }),
         refused: state.map_or(0.0, |state| state.refused),
         failures: breaker.failures,
         changed_at_ms: breaker.changed_at_ms,
@@ -224,14 +327,28 @@ fn account(shared: &Shared, name: &str, limit: f64, state: Option<&KeyState>, no
 }
 
 fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
-    let count = |flow: Flow| accounts.iter().filter(|account| account.state == flow).count();
+    let count = |flow: Flow| {
+        accounts
+            .iter()
+            .filter(|account| account.state == flow)
+            .count()
+    };
     let (blocked, open, all) = (count(Flow::Blocked), count(Flow::Open), accounts.len());
-    let slower = accounts.iter().filter(|account| account.learned_rps.is_some()).count();
-    let learned = if slower > 0 { format!("; {slower} at a rate that was learned from refusals") } else { String::new() };
+    let slower = accounts
+        .iter()
+        .filter(|account| account.learned_rps.is_some())
+        .count();
+    let learned = if slower > 0 {
+        format!("; {slower} at a rate that was learned from refusals")
+    } else {
+        String::new()
+    };
     let there = match capacity.there {
         0 => format!("no account is available: {blocked} blocked, {open} with an open breaker"),
         there if there == all => format!("all {all} accounts are available"),
-        there => format!("{there} of {all} accounts are available: {blocked} blocked, {open} with an open breaker"),
+        there => format!(
+            "{there} of {all} accounts are available: {blocked} blocked, {open} with an open breaker"
+        ),
     };
     there + &learned
 }
@@ -242,22 +359,55 @@ fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
         Ok(most) => most.div_ceil(drivers.len().max(1)).max(1),
         Err(_) => UNLIMITED,
     };
-    drivers.iter().for_each(|driver| driver.set_concurrency(each));
+    drivers
+        .iter()
+        .for_each(|driver| driver.set_concurrency(each));
 }
 
 /// Asks the providers for the accounts' allowed rates and adopts those that are below the settings.
-async fn ask_quotas(shared: &Arc<Shared>, drivers: &Arc<Vec<Box<dyn Driver>>>, cancel: &CancellationToken) {
+async fn ask_quotas(
+    shared: &Arc<Shared>,
+    drivers: &Arc<Vec<Box<dyn Driver>>>,
+    cancel: &CancellationToken,
+) {
     let ask = |at: usize| {
         let (shared, drivers) = (shared.clone(), drivers.clone());
-        let told = Told { now_s: now_s(), timeout: shared.pool.timeout, stop: cancel.clone() };
+        let told = Told {
+            now_s: now_s(),
+            timeout: shared.pool.timeout,
+            stop: cancel.clone(),
+        };
         async move {
-            let Some(rps) = drivers[at].quota(&told).await.filter(|rps| rps.is_finite() && *rps > 0.0) else { return };
-            let configured = shared.pool.accounts.get(at).map_or(-1.0, |limited| limited.rps);
-            let limit = if configured < 0.0 { rps } else { rps.min(configured) };
-            if let Some(kept) = shared.limits.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_mut(at) {
+            let Some(rps) = drivers[at]
+                .quota(&told)
+                .await
+                .filter(|rps| rps.is_finite() && *rps > 0.0)
+            else {
+                return;
+            };
+            let configured = shared
+                .pool
+                .accounts
+                .get(at)
+                .map_or(-1.0, |limited| limited.rps);
+            let limit = if configured < 0.0 {
+                rps
+            } else {
+                rps.min(configured)
+            };
+            if let Some(kept) = shared
+                .limits
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .get_mut(at)
+            {
                 *kept = limit;
             }
         }
     };
-    futures_util::stream::iter(0..drivers.len()).map(ask).buffer_unordered(QUOTAS_AT_ONCE).collect::<Vec<()>>().await;
+    futures_util::stream::iter(0..drivers.len())
+        .map(ask)
+        .buffer_unordered(QUOTAS_AT_ONCE)
+        .collect::<Vec<()>>()
+        .await;
 }

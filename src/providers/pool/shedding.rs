@@ -41,11 +41,23 @@ impl Capacity {
         };
         let (all, present) = (sum(false), sum(true));
         if there == 0 {
-            return Self { rps: Some(0.0), load: 1.0, there };
+            return Self {
+                rps: Some(0.0),
+                load: 1.0,
+                there,
+            };
         }
         match (shedding, all, present) {
-            (false, Some(all), Some(present)) if present > 0.0 => Self { rps: Some(all), load: all / present, there },
-            _ => Self { rps: present, load: 1.0, there },
+            (false, Some(all), Some(present)) if present > 0.0 => Self {
+                rps: Some(all),
+                load: all / present,
+                there,
+            },
+            _ => Self {
+                rps: present,
+                load: 1.0,
+                there,
+            },
         }
     }
 }
@@ -57,13 +69,21 @@ mod tests {
     use super::*;
 
     fn pool(accounts: usize, away: usize) -> Vec<Part> {
-        (0..accounts).map(|at| Part { rps: 1000.0, is_there: at >= away }).collect()
+        (0..accounts)
+            .map(|at| Part {
+                rps: 1000.0,
+                is_there: at >= away,
+            })
+            .collect()
     }
 
     #[test]
     fn a_tenth_of_the_accounts_away_is_a_tenth_less_and_nobody_gets_more() {
         let capacity = Capacity::of(&pool(500, 50), true);
-        assert_eq!((capacity.rps, capacity.load, capacity.there), (Some(450_000.0), 1.0, 450));
+        assert_eq!(
+            (capacity.rps, capacity.load, capacity.there),
+            (Some(450_000.0), 1.0, 450)
+        );
     }
 
     #[test]
@@ -77,7 +97,16 @@ mod tests {
     fn with_nobody_there_nothing_flows_and_without_limits_there_is_no_capacity() {
         assert_eq!(Capacity::of(&pool(3, 3), true).rps, Some(0.0));
         assert_eq!(Capacity::of(&pool(3, 3), false).rps, Some(0.0));
-        let free = [Part { rps: -1.0, is_there: true }, Part { rps: 5.0, is_there: true }];
+        let free = [
+            Part {
+                rps: -1.0,
+                is_there: true,
+            },
+            Part {
+                rps: 5.0,
+                is_there: true,
+            },
+        ];
         assert_eq!(Capacity::of(&free, true).rps, None);
         assert_eq!(Capacity::of(&free[1..], true).rps, Some(5.0));
     }

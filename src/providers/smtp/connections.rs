@@ -47,7 +47,11 @@ pub(super) struct Server {
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// The server rejected the command.
-    Said { stage: Stage, digits: u16, text: String },
+    Said {
+        stage: Stage,
+        digits: u16,
+        text: String,
+    },
     /// The connection broke, or the answer was not SMTP.
     Lost(String),
     /// The server cannot do what the account's settings require.
@@ -63,7 +67,11 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn new(server: Server) -> Self {
-        Self { server, idle: Mutex::default(), most: AtomicUsize::new(8) }
+        Self {
+            server,
+            idle: Mutex::default(),
+            most: AtomicUsize::new(8),
+        }
     }
 
     /// Sets the maximum number of idle connections.
@@ -81,8 +89,14 @@ impl Connections {
             match self.over(&mut kept, mail, is_written).await {
                 // The server closed the idle connection, or closes it now: nothing was transmitted
                 // yet.
-                Err(Trouble::Lost(_) | Trouble::Said { stage: Stage::Mail, digits: 421, .. })
-                    if !is_written.load(Ordering::Relaxed) => {}
+                Err(
+                    Trouble::Lost(_)
+                    | Trouble::Said {
+                        stage: Stage::Mail,
+                        digits: 421,
+                        ..
+                    },
+                ) if !is_written.load(Ordering::Relaxed) => {}
                 done => return self.after(kept, done).await,
             }
         }
@@ -98,16 +112,32 @@ impl Connections {
     }
 
     async fn open(&self) -> Result<AsyncSmtpConnection, Trouble> {
-        let Server { host, port, tls, hello, login } = &self.server;
+        let Server {
+            host,
+            port,
+            tls,
+            hello,
+            login,
+        } = &self.server;
         let whole = match tls {
             Tls::Whole(parameters) => Some(parameters.clone()),
             Tls::None | Tls::Upgraded(_) => None,
         };
-        let connecting = AsyncSmtpConnection::connect_tokio1((host.as_str(), *port), Some(CONNECT_TIMEOUT), hello, whole, None);
-        let mut connection = connecting.await.map_err(|error| trouble(Stage::Connect, &error))?;
+        let connecting = AsyncSmtpConnection::connect_tokio1(
+            (host.as_str(), *port),
+            Some(CONNECT_TIMEOUT),
+            hello,
+            whole,
+            None,
+        );
+        let mut connection = connecting
+            .await
+            .map_err(|error| trouble(Stage::Connect, &error))?;
         if let Tls::Upgraded(parameters) = tls {
             let starting = connection.starttls(parameters.clone(), hello);
-            starting.await.map_err(|error| trouble(Stage::Connect, &error))?;
+            starting
+                .await
+                .map_err(|error| trouble(Stage::Connect, &error))?;
         }
         if let Some(login) = login {
             let answered = connection.auth(DEFAULT_MECHANISMS, login).await;
@@ -116,23 +146,43 @@ impl Connections {
         Ok(connection)
     }
 
-    async fn over(&self, to: &mut AsyncSmtpConnection, mail: &Ready, is_written: &AtomicBool) -> Result<u16, Trouble> {
+    async fn over(
+        &self,
+        to: &mut AsyncSmtpConnection,
+        mail: &Ready,
+        is_written: &AtomicBool,
+    ) -> Result<u16, Trouble> {
         let from = Mail::new(Some(mail.from.clone()), parameters(to, mail)?);
-        to.command(from).await.map_err(|error| trouble(Stage::Mail, &error))?;
+        to.command(from)
+            .await
+            .map_err(|error| trouble(Stage::Mail, &error))?;
         let recipient = Rcpt::new(mail.to.clone(), Vec::new());
-        to.command(recipient).await.map_err(|error| trouble(Stage::Rcpt, &error))?;
-        to.command(Data).await.map_err(|error| trouble(Stage::Data, &error))?;
+        to.command(recipient)
+            .await
+            .map_err(|error| trouble(Stage::Rcpt, &error))?;
+        to.command(Data)
+            .await
+            .map_err(|error| trouble(Stage::Data, &error))?;
         is_written.store(true, Ordering::Relaxed);
-        let answer: response::Response = to.message(&mail.bytes).await.map_err(|error| trouble(Stage::Dot, &error))?;
+        let answer: response::Response = to
+            .message(&mail.bytes)
+            .await
+            .map_err(|error| trouble(Stage::Dot, &error))?;
         Ok(answer.code().into())
     }
 
     /// Returns a usable connection to the pool.
-    async fn after(&self, mut used: AsyncSmtpConnection, done: Result<u16, Trouble>) -> Result<u16, Trouble> {
+    async fn after(
+        &self,
+        mut used: AsyncSmtpConnection,
+        done: Result<u16, Trouble>,
+    ) -> Result<u16, Trouble> {
         let is_good = match &done {
             Ok(_) => true,
             Err(Trouble::Said { digits: 421, .. } | Trouble::Lost(_)) => false,
-            Err(_) => tokio::time::timeout(RESET_TIMEOUT, used.command(Rset)).await.is_ok_and(|answer| answer.is_ok()),
+            Err(_) => tokio::time::timeout(RESET_TIMEOUT, used.command(Rset))
+                .await
+                .is_ok_and(|answer| answer.is_ok()),
         };
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if is_good && idle.len() < self.most.load(Ordering::Relaxed) {
@@ -143,14 +193,22 @@ impl Connections {
 }
 
 /// Returns the parameters of `MAIL FROM` for a mail that is not plain ASCII.
-fn parameters(connection: &AsyncSmtpConnection, mail: &Ready) -> Result<Vec<MailParameter>, Trouble> {
+fn parameters(
+    connection: &AsyncSmtpConnection,
+    mail: &Ready,
+) -> Result<Vec<MailParameter>, Trouble> {
     let can = |what: Extension| connection.server_info().supports_feature(what);
     let mut parameters = Vec::new();
     let addresses: [&str; 2] = [mail.from.as_ref(), mail.to.as_ref()];
     if !addresses.iter().all(|address| address.is_ascii()) {
         if !can(Extension::SmtpUtfEight) {
-            let text = "5.6.7 the server knows no SMTPUTF8, and an address is not plain ASCII".to_owned();
-            return Err(Trouble::Said { stage: Stage::Mail, digits: 553, text });
+            let text =
+                "5.6.7 the server knows no SMTPUTF8, and an address is not plain ASCII".to_owned();
+            return Err(Trouble::Said {
+                stage: Stage::Mail,
+                digits: 553,
+                text,
+            });
         }
         parameters.push(MailParameter::SmtpUtfEight);
     }
@@ -163,7 +221,11 @@ fn parameters(connection: &AsyncSmtpConnection, mail: &Ready) -> Result<Vec<Mail
 fn trouble(stage: Stage, error: &Error) -> Trouble {
     let source = std::error::Error::source(error).map(ToString::to_string);
     match error.status() {
-        Some(code) => Trouble::Said { stage, digits: code.into(), text: source.unwrap_or_default() },
+        Some(code) => Trouble::Said {
+            stage,
+            digits: code.into(),
+            text: source.unwrap_or_default(),
+        },
         None if error.is_client() => Trouble::Unable(source.unwrap_or_else(|| error.to_string())),
         None => Trouble::Lost(error.to_string()),
     }

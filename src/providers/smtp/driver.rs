@@ -16,7 +16,9 @@ use crate::jobs::Issue;
 use crate::outbound::descriptors;
 use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
-use crate::providers::{Account, Answer, Driver, Field, Message, Provider, Refused, Sent, Told, Tools};
+use crate::providers::{
+    Account, Answer, Driver, Field, Message, Provider, Refused, Sent, Told, Tools,
+};
 
 /// The keys of an account's settings.
 #[rustfmt::skip]
@@ -45,25 +47,68 @@ pub(super) struct Smtp {
 impl Smtp {
     pub(super) fn new(account: &Account) -> Result<Self, Refused> {
         let server = server(account)?;
-        let phrases = account.option("throttle_phrases").unwrap_or_default().split(',');
-        let phrases = phrases.map(|phrase| phrase.trim().to_lowercase()).filter(|phrase| !phrase.is_empty()).collect();
+        let phrases = account
+            .option("throttle_phrases")
+            .unwrap_or_default()
+            .split(',');
+        let phrases = phrases
+            .map(|phrase| phrase.trim().to_lowercase())
+            .filter(|phrase| !phrase.is_empty())
+            .collect();
         for (name, value) in &account.headers {
-            mail::header(name, &json!(value.reveal()))
-                .ok_or_else(|| refused("headers", format!("{name} cannot be set, or its value has more than one line")))?;
+            mail::header(name, &json!(value.reveal())).ok_or_else(|| {
+                refused(
+                    "headers",
+                    format!("{name} cannot be set, or its value has more than one line"),
+                )
+            })?;
         }
-        Ok(Self { account: account.clone(), phrases, connections: Connections::new(server) })
+        Ok(Self {
+            account: account.clone(),
+            phrases,
+            connections: Connections::new(server),
+        })
     }
 
     /// Maps the result of a transmission to an outcome; `id` is the mail's Message-ID.
     fn judge(&self, done: Result<u16, Trouble>, is_written: bool, id: String, to: &str) -> Answer {
         let reason = |text: &str| outcome::line(text, &[to]);
         match done {
-            Ok(digits) => Answer::new(Sent::Accepted { provider_id: Some(id) }, digits.to_string()),
-            Err(Trouble::Said { stage, digits, text }) => words::judge(digits, &text, stage, &self.phrases, to),
-            Err(Trouble::Unable(text)) => Answer::new(Sent::AccountFailure { reason: reason(&text) }, ""),
-            Err(Trouble::Lost(text)) if is_written => Answer::new(Sent::Ambiguous { reason: reason(&text) }, ""),
-            Err(Trouble::Lost(text)) if descriptors::are_gone() => Answer::new(Sent::Unable { reason: reason(&text) }, ""),
-            Err(Trouble::Lost(text)) => Answer::new(Sent::Transient { reason: reason(&text) }, ""),
+            Ok(digits) => Answer::new(
+                Sent::Accepted {
+                    provider_id: Some(id),
+                },
+                digits.to_string(),
+            ),
+            Err(Trouble::Said {
+                stage,
+                digits,
+                text,
+            }) => words::judge(digits, &text, stage, &self.phrases, to),
+            Err(Trouble::Unable(text)) => Answer::new(
+                Sent::AccountFailure {
+                    reason: reason(&text),
+                },
+                "",
+            ),
+            Err(Trouble::Lost(text)) if is_written => Answer::new(
+                Sent::Ambiguous {
+                    reason: reason(&text),
+                },
+                "",
+            ),
+            Err(Trouble::Lost(text)) if descriptors::are_gone() => Answer::new(
+                Sent::Unable {
+                    reason: reason(&text),
+                },
+                "",
+            ),
+            Err(Trouble::Lost(text)) => Answer::new(
+                Sent::Transient {
+                    reason: reason(&text),
+                },
+                "",
+            ),
         }
     }
 }
@@ -82,9 +127,14 @@ impl Driver for Smtp {
             let mail: Ready = match mail::ready(message, &self.account, told.now_s) {
                 Ok(mail) => mail,
                 Err(issues) => {
-                    let reason = issues.iter().map(|issue| format!("{} {}", issue.pointer, issue.message)).collect::<Vec<_>>();
+                    let reason = issues
+                        .iter()
+                        .map(|issue| format!("{} {}", issue.pointer, issue.message))
+                        .collect::<Vec<_>>();
                     return Answer::new(
-                        Sent::PermanentRequest { reason: outcome::line(&reason.join("; "), &[message.to.address()]) },
+                        Sent::PermanentRequest {
+                            reason: outcome::line(&reason.join("; "), &[message.to.address()]),
+                        },
                         "",
                     );
                 }
@@ -98,7 +148,12 @@ impl Driver for Smtp {
                     Err(Trouble::Lost(format!("no answer within {} ms", told.timeout.as_millis())))
                 }
             };
-            self.judge(done, is_written.load(Ordering::Relaxed), mail.id, message.to.address())
+            self.judge(
+                done,
+                is_written.load(Ordering::Relaxed),
+                mail.id,
+                message.to.address(),
+            )
         })
     }
 
@@ -113,14 +168,20 @@ fn server(account: &Account) -> Result<Server, Refused> {
     let mut tls = account.option("tls").unwrap_or("starttls").to_owned();
     let mut port = None;
     if let Some(url) = based {
-        host = url.host_str().unwrap_or_default().trim_matches(['[', ']']).to_owned();
+        host = url
+            .host_str()
+            .unwrap_or_default()
+            .trim_matches(['[', ']'])
+            .to_owned();
         port = url.port();
         if url.scheme() == "smtps" {
             tls = "tls".to_owned();
         }
     }
-    let parameters =
-        || TlsParameters::new(host.clone()).map_err(|error| refused("host", format!("cannot be used for TLS: {error}")));
+    let parameters = || {
+        TlsParameters::new(host.clone())
+            .map_err(|error| refused("host", format!("cannot be used for TLS: {error}")))
+    };
     let (tls, usual) = match tls.as_str() {
         "starttls" => (Tls::Upgraded(parameters()?), 587),
         "tls" => (Tls::Whole(parameters()?), 465),
@@ -130,25 +191,56 @@ fn server(account: &Account) -> Result<Server, Refused> {
     let given = outcome::number(account, "port", usual, 1..=65_535)?;
     let port = port.unwrap_or_else(|| u16::try_from(given).unwrap_or(25));
     let login = match (account.option("username"), account.secret("password")) {
-        (Some(name), Some(password)) => Some(Credentials::new(name.to_owned(), password.to_owned())),
+        (Some(name), Some(password)) => {
+            Some(Credentials::new(name.to_owned(), password.to_owned()))
+        }
         (None, None) => None,
-        (Some(_), None) => return Err(refused("password", "is missing: give password_env or password_file beside username")),
+        (Some(_), None) => {
+            return Err(refused(
+                "password",
+                "is missing: give password_env or password_file beside username",
+            ));
+        }
         (None, Some(_)) => return Err(refused("username", "is missing: it goes with password")),
     };
     let from = account.option("from").map(|from| {
-        mail::mailbox(from).ok_or_else(|| refused("from", "must be a mail address, such as Shop <shop@example.com>"))
+        mail::mailbox(from).ok_or_else(|| {
+            refused(
+                "from",
+                "must be a mail address, such as Shop <shop@example.com>",
+            )
+        })
     });
     let domain = from.transpose()?.map(|from| from.email.domain().to_owned());
     let hello = account.option("hello").map(str::to_owned).or(domain);
-    if hello.as_deref().is_some_and(|hello| !hello.chars().all(|c| c.is_ascii_alphanumeric() || ".-[]:".contains(c))) {
+    if hello.as_deref().is_some_and(|hello| {
+        !hello
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || ".-[]:".contains(c))
+    }) {
         return Err(refused("hello", "must be a host's name"));
     }
-    Ok(Server { host, port, tls, hello: hello.map_or_else(ClientId::default, ClientId::Domain), login })
+    Ok(Server {
+        host,
+        port,
+        tls,
+        hello: hello.map_or_else(ClientId::default, ClientId::Domain),
+        login,
+    })
 }
 
 /// Parses the account's `base_url`, which replaces host and port.
 fn based(account: &Account) -> Result<Option<Url>, Refused> {
-    let Some(given) = account.base_url.as_deref() else { return Ok(None) };
-    let url = Url::parse(given).ok().filter(|url| matches!(url.scheme(), "smtp" | "smtps") && url.has_host());
-    url.map(Some).ok_or_else(|| refused("base_url", "must be smtp://host:port, or smtps:// for TLS from the first byte"))
+    let Some(given) = account.base_url.as_deref() else {
+        return Ok(None);
+    };
+    let url = Url::parse(given)
+        .ok()
+        .filter(|url| matches!(url.scheme(), "smtp" | "smtps") && url.has_host());
+    url.map(Some).ok_or_else(|| {
+        refused(
+            "base_url",
+            "must be smtp://host:port, or smtps:// for TLS from the first byte",
+        )
+    })
 }

@@ -12,8 +12,19 @@ use crate::providers::mailbox::ONE_MAILBOX;
 use crate::providers::{Account, Mailbox as OneMailbox, Message};
 
 /// Headers that are built from the other fields and cannot be set.
-const OURS: &[&str] =
-    &["bcc", "cc", "date", "from", "message-id", "mime-version", "reply-to", "sender", "subject", "to", "return-path"];
+const OURS: &[&str] = &[
+    "bcc",
+    "cc",
+    "date",
+    "from",
+    "message-id",
+    "mime-version",
+    "reply-to",
+    "sender",
+    "subject",
+    "to",
+    "return-path",
+];
 
 /// A mail ready to be transmitted.
 pub(super) struct Ready {
@@ -32,7 +43,11 @@ pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<
     let id = format!("<{}@{}>", id_part(&message.id), parts.from.email.domain());
     let date = UNIX_EPOCH + Duration::from_secs(now_s.max(0).unsigned_abs());
     let (from, to) = (parts.from.email.clone(), parts.to.email.clone());
-    let mut builder = Mail::builder().from(parts.from).to(parts.to).date(date).message_id(Some(id.clone()));
+    let mut builder = Mail::builder()
+        .from(parts.from)
+        .to(parts.to)
+        .date(date)
+        .message_id(Some(id.clone()));
     if let Some(subject) = &message.subject {
         builder = builder.subject(subject.clone());
     }
@@ -43,11 +58,24 @@ pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<
         builder = builder.raw_header(HeaderValue::new(name, value));
     }
     let mail = match &message.html {
-        Some(html) => builder.multipart(MultiPart::alternative_plain_html(message.body.clone(), html.clone())),
+        Some(html) => builder.multipart(MultiPart::alternative_plain_html(
+            message.body.clone(),
+            html.clone(),
+        )),
         None => builder.singlepart(SinglePart::plain(message.body.clone())),
     };
-    let mail = mail.map_err(|error| vec![Issue { pointer: String::new(), message: format!("is no mail: {error}") }])?;
-    Ok(Ready { from, to, bytes: mail.formatted(), id })
+    let mail = mail.map_err(|error| {
+        vec![Issue {
+            pointer: String::new(),
+            message: format!("is no mail: {error}"),
+        }]
+    })?;
+    Ok(Ready {
+        from,
+        to,
+        bytes: mail.formatted(),
+        id,
+    })
 }
 
 /// Checks a message.
@@ -66,27 +94,50 @@ struct Parts {
 impl Parts {
     fn of(message: &Message, account: &Account) -> Result<Self, Vec<Issue>> {
         let mut issues = Vec::new();
-        let mut issue = |pointer: String, text: &str| issues.push(Issue { pointer, message: text.to_owned() });
+        let mut issue = |pointer: String, text: &str| {
+            issues.push(Issue {
+                pointer,
+                message: text.to_owned(),
+            })
+        };
         let to = message.to.mailbox().as_ref().and_then(parts);
         if to.is_none() {
             issue("/to".to_owned(), ONE_MAILBOX);
         }
-        let from = message.from.as_deref().or_else(|| account.option("from")).map(mailbox);
+        let from = message
+            .from
+            .as_deref()
+            .or_else(|| account.option("from"))
+            .map(mailbox);
         match &from {
-            None => issue("/from".to_owned(), "is missing, and the account has no from of its own"),
+            None => issue(
+                "/from".to_owned(),
+                "is missing, and the account has no from of its own",
+            ),
             Some(None) => issue("/from".to_owned(), ONE_MAILBOX),
             Some(Some(_)) => {}
         }
         if message.body.is_empty() && message.html.as_deref().unwrap_or_default().is_empty() {
             issue("/body".to_owned(), "must not be empty without html");
         }
-        let reply_to = message.extra.get("reply_to").map(|value| value.as_str().and_then(mailbox));
+        let reply_to = message
+            .extra
+            .get("reply_to")
+            .map(|value| value.as_str().and_then(mailbox));
         if matches!(reply_to, Some(None)) {
             issue("/extra/reply_to".to_owned(), ONE_MAILBOX);
         }
         let mut headers = Vec::new();
-        for (name, value) in account.headers.iter().map(|(name, value)| (name, value.reveal())) {
-            headers.extend(HeaderName::new_from_ascii(name.clone()).ok().map(|name| (name, value.to_owned())));
+        for (name, value) in account
+            .headers
+            .iter()
+            .map(|(name, value)| (name, value.reveal()))
+        {
+            headers.extend(
+                HeaderName::new_from_ascii(name.clone())
+                    .ok()
+                    .map(|name| (name, value.to_owned())),
+            );
         }
         match message.extra.get("headers") {
             None => {}
@@ -95,16 +146,27 @@ impl Parts {
                     match header(name, value) {
                         Some(header) => headers.push(header),
                         None => issue(
-                            format!("/extra/headers/{}", name.replace('~', "~0").replace('/', "~1")),
+                            format!(
+                                "/extra/headers/{}",
+                                name.replace('~', "~0").replace('/', "~1")
+                            ),
                             "must be a header's name with a text of one line; From, To, Subject, Date, Content-* and the like have fields of their own",
                         ),
                     }
                 }
             }
-            Some(_) => issue("/extra/headers".to_owned(), "must be an object of names and texts"),
+            Some(_) => issue(
+                "/extra/headers".to_owned(),
+                "must be an object of names and texts",
+            ),
         }
         match (to, from.flatten()) {
-            (Some(to), Some(from)) if issues.is_empty() => Ok(Self { from, to, reply_to: reply_to.flatten(), headers }),
+            (Some(to), Some(from)) if issues.is_empty() => Ok(Self {
+                from,
+                to,
+                reply_to: reply_to.flatten(),
+                headers,
+            }),
             _ => Err(issues),
         }
     }
@@ -114,8 +176,13 @@ impl Parts {
 pub(super) fn header(name: &str, value: &Value) -> Option<(HeaderName, String)> {
     let low = name.to_ascii_lowercase();
     let is_ours = OURS.contains(&low.as_str()) || low.starts_with("content-");
-    let value = value.as_str().filter(|value| !is_ours && !value.chars().any(char::is_control))?;
-    Some((HeaderName::new_from_ascii(name.to_owned()).ok()?, value.to_owned()))
+    let value = value
+        .as_str()
+        .filter(|value| !is_ours && !value.chars().any(char::is_control))?;
+    Some((
+        HeaderName::new_from_ascii(name.to_owned()).ok()?,
+        value.to_owned(),
+    ))
 }
 
 /// Parses an address, with or without a name before it.
@@ -125,12 +192,23 @@ pub(super) fn mailbox(text: &str) -> Option<Mailbox> {
 
 /// Converts a mailbox to the type of the mail library.
 fn parts(mailbox: &OneMailbox) -> Option<Mailbox> {
-    Some(Mailbox::new(mailbox.name().map(str::to_owned), mailbox.address().parse().ok()?))
+    Some(Mailbox::new(
+        mailbox.name().map(str::to_owned),
+        mailbox.address().parse().ok()?,
+    ))
 }
 
 /// Converts a message's id to the local part of a Message-ID.
 fn id_part(id: &str) -> String {
-    id.chars().map(|c| if c.is_ascii_alphanumeric() || "_-.".contains(c) { c } else { '-' }).collect()
+    id.chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || "_-.".contains(c) {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -150,8 +228,9 @@ mod tests {
     fn a_mail_has_its_own_id_and_both_forms() {
         let mut sent = message(Channel::Email, "ann@example.org");
         sent.subject = Some("Grüße\r\nBcc: eve@example.net".to_owned());
-        sent.extra =
-            extra(json!({ "reply_to": "help@example.com", "headers": { "List-Unsubscribe": "<https://example.com/u>" } }));
+        sent.extra = extra(
+            json!({ "reply_to": "help@example.com", "headers": { "List-Unsubscribe": "<https://example.com/u>" } }),
+        );
         let plain = text(&sent);
         for line in [
             "From: Shop <shop@example.com>\r\n",
@@ -164,18 +243,38 @@ mod tests {
         ] {
             assert!(plain.contains(line), "{line} is missing in {plain}");
         }
-        assert!(!plain.contains("\nBcc:"), "no header is smuggled in: {plain}");
+        assert!(
+            !plain.contains("\nBcc:"),
+            "no header is smuggled in: {plain}"
+        );
         sent.html = Some("<b>Hello</b>".to_owned());
         let both = text(&sent);
-        assert!(both.contains("multipart/alternative") && both.contains("<b>Hello</b>") && both.contains("text/plain"));
+        assert!(
+            both.contains("multipart/alternative")
+                && both.contains("<b>Hello</b>")
+                && both.contains("text/plain")
+        );
     }
 
     #[test]
     fn everything_wrong_is_told() {
         let mut sent = message(Channel::Email, "ann@example.org");
-        sent.extra = extra(json!({ "reply_to": 1, "headers": { "Subject": "x", "X-A": "a\nb", "X-B": "fine" } }));
-        let pointers: Vec<String> = check(&sent, &account(&[], &[])).into_iter().map(|issue| issue.pointer).collect();
-        assert_eq!(pointers, ["/from", "/extra/reply_to", "/extra/headers/Subject", "/extra/headers/X-A"]);
+        sent.extra = extra(
+            json!({ "reply_to": 1, "headers": { "Subject": "x", "X-A": "a\nb", "X-B": "fine" } }),
+        );
+        let pointers: Vec<String> = check(&sent, &account(&[], &[]))
+            .into_iter()
+            .map(|issue| issue.pointer)
+            .collect();
+        assert_eq!(
+            pointers,
+            [
+                "/from",
+                "/extra/reply_to",
+                "/extra/headers/Subject",
+                "/extra/headers/X-A"
+            ]
+        );
         let mut sent = message(Channel::Email, "ann@example.org");
         sent.from = Some("shop@example.com\r\nDATA".to_owned());
         assert_eq!(check(&sent, &account(&[], &[]))[0].pointer, "/from");

@@ -44,7 +44,11 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (connections, mails) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let server = Self { port, connections: connections.clone(), mails: mails.clone() };
+        let server = Self {
+            port,
+            connections: connections.clone(),
+            mails: mails.clone(),
+        };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 *connections.lock().unwrap() += 1;
@@ -56,7 +60,12 @@ impl Server {
 
     fn account(&self, more: &[(&str, &str)]) -> Account {
         let port = self.port.to_string();
-        let mut options = vec![("host", "127.0.0.1"), ("port", port.as_str()), ("tls", "none"), ("from", "shop@example.com")];
+        let mut options = vec![
+            ("host", "127.0.0.1"),
+            ("port", port.as_str()),
+            ("tls", "none"),
+            ("from", "shop@example.com"),
+        ];
         options.extend(more);
         account(&options, &[])
     }
@@ -108,13 +117,19 @@ async fn say(stream: &mut BufReader<TcpStream>, text: &str) -> Option<()> {
     if text.is_empty() {
         return None;
     }
-    stream.get_mut().write_all(format!("{text}\r\n").as_bytes()).await.ok()
+    stream
+        .get_mut()
+        .write_all(format!("{text}\r\n").as_bytes())
+        .await
+        .ok()
 }
 
 async fn answered(script: Script) -> Answer {
     let server = Server::start(script).await;
     let driver = Smtp::new(&server.account(&[("throttle_phrases", "too many messages")])).unwrap();
-    driver.send(&message(Channel::Email, "ann@example.org"), &told(0)).await
+    driver
+        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .await
 }
 
 #[tokio::test]
@@ -126,14 +141,20 @@ async fn a_mail_is_taken_and_the_connection_is_kept() {
         sent.body = "one\r\n.two\r\n.\r\nthree".to_owned();
         let answer = driver.send(&sent, &told(0)).await;
         assert_eq!(class_of(&answer.sent), Class::Accepted, "{answer:?}");
-        let crate::providers::Sent::Accepted { provider_id } = answer.sent else { unreachable!() };
+        let crate::providers::Sent::Accepted { provider_id } = answer.sent else {
+            unreachable!()
+        };
         assert_eq!(provider_id.as_deref(), Some("<job_7@example.com>"));
     }
     assert_eq!(*server.connections.lock().unwrap(), 1);
     let mails = server.mails.lock().unwrap();
     assert_eq!(mails.len(), 3);
     assert!(mails[0].contains("Message-ID: <job_7@example.com>"));
-    assert!(mails[0].contains("\r\n..two\r\n..\r\nthree"), "dots are doubled: {}", mails[0]);
+    assert!(
+        mails[0].contains("\r\n..two\r\n..\r\nthree"),
+        "dots are doubled: {}",
+        mails[0]
+    );
 }
 
 #[tokio::test]
@@ -141,33 +162,75 @@ async fn a_connection_that_the_server_has_closed_is_replaced() {
     let server = Server::start(Script { mails: 1, ..GOOD }).await;
     let driver = Smtp::new(&server.account(&[])).unwrap();
     for _ in 0..3 {
-        let answer = driver.send(&message(Channel::Email, "ann@example.org"), &told(0)).await;
+        let answer = driver
+            .send(&message(Channel::Email, "ann@example.org"), &told(0))
+            .await;
         assert_eq!(class_of(&answer.sent), Class::Accepted, "{answer:?}");
     }
-    assert_eq!(server.mails.lock().unwrap().len(), 3, "each mail arrives once");
+    assert_eq!(
+        server.mails.lock().unwrap().len(),
+        3,
+        "each mail arrives once"
+    );
 }
 
 #[tokio::test]
 async fn refusals_are_told_by_what_they_concern() {
-    let throttled = answered(Script { mail: "421 4.7.28 slow down", ..GOOD }).await;
-    assert_eq!((class_of(&throttled.sent), throttled.status.as_str()), (Class::Throttled(Scope::Account), "4.7.28"));
-    let greeted = answered(Script { greeting: "421 4.3.2 too many connections", ..GOOD }).await;
-    assert_eq!(class_of(&greeted.sent), Class::Throttled(Scope::Account), "{greeted:?}");
-    let full = answered(Script { rcpt: "452 4.2.2 <ann@example.org> is full", ..GOOD }).await;
+    let throttled = answered(Script {
+        mail: "421 4.7.28 slow down",
+        ..GOOD
+    })
+    .await;
+    assert_eq!(
+        (class_of(&throttled.sent), throttled.status.as_str()),
+        (Class::Throttled(Scope::Account), "4.7.28")
+    );
+    let greeted = answered(Script {
+        greeting: "421 4.3.2 too many connections",
+        ..GOOD
+    })
+    .await;
+    assert_eq!(
+        class_of(&greeted.sent),
+        Class::Throttled(Scope::Account),
+        "{greeted:?}"
+    );
+    let full = answered(Script {
+        rcpt: "452 4.2.2 <ann@example.org> is full",
+        ..GOOD
+    })
+    .await;
     assert_eq!(class_of(&full.sent), Class::Throttled(Scope::Recipient));
-    let gone = answered(Script { rcpt: "550-5.1.1 <ann@example.org>\r\n550 5.1.1 no such user", ..GOOD }).await;
-    assert_eq!((class_of(&gone.sent), gone.status.as_str()), (Class::Suppress, "5.1.1"));
+    let gone = answered(Script {
+        rcpt: "550-5.1.1 <ann@example.org>\r\n550 5.1.1 no such user",
+        ..GOOD
+    })
+    .await;
+    assert_eq!(
+        (class_of(&gone.sent), gone.status.as_str()),
+        (Class::Suppress, "5.1.1")
+    );
     assert!(!format!("{:?}", gone.sent).contains("ann@"), "{gone:?}");
-    let phrase = answered(Script { dot: "550 Too many messages. Try again in 92 seconds", ..GOOD }).await;
+    let phrase = answered(Script {
+        dot: "550 Too many messages. Try again in 92 seconds",
+        ..GOOD
+    })
+    .await;
     assert_eq!(class_of(&phrase.sent), Class::Throttled(Scope::Account));
 }
 
 #[tokio::test]
 async fn after_a_refusal_the_connection_takes_the_next_mail() {
-    let server = Server::start(Script { rcpt: "550 5.1.1 no such user", ..GOOD }).await;
+    let server = Server::start(Script {
+        rcpt: "550 5.1.1 no such user",
+        ..GOOD
+    })
+    .await;
     let driver = Smtp::new(&server.account(&[])).unwrap();
     for _ in 0..2 {
-        let answer = driver.send(&message(Channel::Email, "ann@example.org"), &told(0)).await;
+        let answer = driver
+            .send(&message(Channel::Email, "ann@example.org"), &told(0))
+            .await;
         assert_eq!(class_of(&answer.sent), Class::Suppress);
     }
     assert_eq!(*server.connections.lock().unwrap(), 1);
@@ -175,27 +238,53 @@ async fn after_a_refusal_the_connection_takes_the_next_mail() {
 
 #[tokio::test]
 async fn a_lost_connection_is_ambiguous_only_after_the_contents() {
-    for script in [Script { mail: "", ..GOOD }, Script { rcpt: "", ..GOOD }, Script { data: "", ..GOOD }] {
+    for script in [
+        Script { mail: "", ..GOOD },
+        Script { rcpt: "", ..GOOD },
+        Script { data: "", ..GOOD },
+    ] {
         let answer = answered(script).await;
         assert_eq!(class_of(&answer.sent), Class::Transient, "{answer:?}");
     }
     let server = Server::start(Script { dot: "", ..GOOD }).await;
     let driver = Smtp::new(&server.account(&[])).unwrap();
-    let answer = driver.send(&message(Channel::Email, "ann@example.org"), &told(0)).await;
+    let answer = driver
+        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .await;
     assert_eq!(class_of(&answer.sent), Class::Ambiguous, "{answer:?}");
-    assert_eq!(server.mails.lock().unwrap().len(), 1, "it is not said twice");
+    assert_eq!(
+        server.mails.lock().unwrap().len(),
+        1,
+        "it is not said twice"
+    );
 }
 
 #[tokio::test]
 async fn a_login_that_is_not_valid_is_the_accounts_fault() {
-    let server = Server::start(Script { login: "535 5.7.8 no", ..GOOD }).await;
+    let server = Server::start(Script {
+        login: "535 5.7.8 no",
+        ..GOOD
+    })
+    .await;
     let mut account = server.account(&[("username", "shop")]);
-    account.secrets.insert("password".to_owned(), crate::providers::Secret::new("hunter2"));
-    let answer = Smtp::new(&account).unwrap().send(&message(Channel::Email, "ann@example.org"), &told(0)).await;
+    account.secrets.insert(
+        "password".to_owned(),
+        crate::providers::Secret::new("hunter2"),
+    );
+    let answer = Smtp::new(&account)
+        .unwrap()
+        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .await;
     assert_eq!(class_of(&answer.sent), Class::Account, "{answer:?}");
     let plain = Smtp::new(&server.account(&[("tls", "starttls")])).unwrap();
-    let answer = plain.send(&message(Channel::Email, "ann@example.org"), &told(0)).await;
-    assert_eq!(class_of(&answer.sent), Class::Account, "a server without STARTTLS gets nothing: {answer:?}");
+    let answer = plain
+        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .await;
+    assert_eq!(
+        class_of(&answer.sent),
+        Class::Account,
+        "a server without STARTTLS gets nothing: {answer:?}"
+    );
 }
 
 #[tokio::test]
@@ -203,15 +292,27 @@ async fn nobody_there_is_transient() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     drop(listener);
-    let mut account = account(&[("host", "mail.example.com"), ("tls", "none"), ("from", "shop@example.com")], &[]);
+    let mut account = account(
+        &[
+            ("host", "mail.example.com"),
+            ("tls", "none"),
+            ("from", "shop@example.com"),
+        ],
+        &[],
+    );
     account.base_url = Some(format!("smtp://127.0.0.1:{port}"));
-    let answer = Smtp::new(&account).unwrap().send(&message(Channel::Email, "ann@example.org"), &told(0)).await;
+    let answer = Smtp::new(&account)
+        .unwrap()
+        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .await;
     assert_eq!(class_of(&answer.sent), Class::Transient, "{answer:?}");
 }
 
 #[test]
 fn wrong_settings_are_told() {
-    let field = |options: &[(&str, &str)], secrets: &[(&str, &str)]| Smtp::new(&account(options, secrets)).err().unwrap().field;
+    let field = |options: &[(&str, &str)], secrets: &[(&str, &str)]| {
+        Smtp::new(&account(options, secrets)).err().unwrap().field
+    };
     assert_eq!(field(&[], &[]), "host");
     assert_eq!(field(&[("host", "a"), ("tls", "ssl")], &[]), "tls");
     assert_eq!(field(&[("host", "a"), ("port", "70000")], &[]), "port");

@@ -105,23 +105,39 @@ pub(super) fn judge(digits: u16, text: &str, stage: Stage, phrases: &[String], t
     let enhanced = enhanced(text).filter(|code| code.starts_with(&digits[..1]));
     let word = match () {
         () if phrases.iter().any(|phrase| low.contains(phrase)) => "phrase",
-        () if digits.starts_with('4') && (low.contains("greylist") || low.contains("graylist")) => "greylist",
+        () if digits.starts_with('4') && (low.contains("greylist") || low.contains("graylist")) => {
+            "greylist"
+        }
         () => stage.word(),
     };
-    let row = enhanced.and_then(|code| code::find(CODES, code, word)).or_else(|| code::find(CODES, &digits, word));
+    let row = enhanced
+        .and_then(|code| code::find(CODES, code, word))
+        .or_else(|| code::find(CODES, &digits, word));
     let class = row.map_or(Class::Transient, |row| row.class);
     let reason = outcome::line(&format!("{digits} {text} ({})", stage.word()), &[to]);
     let delay = delay_in(&low);
-    let facts = Facts { provider_id: None, key: Some(to.to_owned()), delay, reason };
-    Answer { delay, ..Answer::new(outcome::sent(class, facts), enhanced.unwrap_or(&digits)) }
+    let facts = Facts {
+        provider_id: None,
+        key: Some(to.to_owned()),
+        delay,
+        reason,
+    };
+    Answer {
+        delay,
+        ..Answer::new(outcome::sent(class, facts), enhanced.unwrap_or(&digits))
+    }
 }
 
 /// Finds the first `x.y.z` at the beginning of a line.
 fn enhanced(text: &str) -> Option<&str> {
-    let words = text.lines().filter_map(|line| line.split_whitespace().next());
+    let words = text
+        .lines()
+        .filter_map(|line| line.split_whitespace().next());
     let is_code = |word: &&str| {
         let parts: Vec<&str> = word.split('.').collect();
-        let is_number = |part: &&str| (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit());
+        let is_number = |part: &&str| {
+            (1..=3).contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_digit())
+        };
         parts.len() == 3 && parts[0].len() == 1 && parts.iter().all(is_number)
     };
     words.into_iter().find(is_code)
@@ -132,9 +148,15 @@ fn delay_in(text: &str) -> Option<Duration> {
     let mut rest = text;
     loop {
         rest = &rest[rest.find(|c: char| c.is_ascii_digit())?..];
-        let end = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let end = rest
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(rest.len());
         let (number, behind) = rest.split_at(end);
-        let unit: String = behind.trim_start_matches([' ', '-']).chars().take_while(|c| c.is_ascii_alphabetic()).collect();
+        let unit: String = behind
+            .trim_start_matches([' ', '-'])
+            .chars()
+            .take_while(|c| c.is_ascii_alphabetic())
+            .collect();
         let unit = match unit.as_str() {
             "s" | "sec" | "secs" | "second" | "seconds" => Some(1),
             "m" | "min" | "mins" | "minute" | "minutes" => Some(60),
@@ -154,15 +176,30 @@ mod tests {
     use crate::providers::Sent;
     use crate::providers::wire_tests::class_of;
 
-    const STAGES: [Stage; 6] = [Stage::Connect, Stage::Login, Stage::Mail, Stage::Rcpt, Stage::Data, Stage::Dot];
+    const STAGES: [Stage; 6] = [
+        Stage::Connect,
+        Stage::Login,
+        Stage::Mail,
+        Stage::Rcpt,
+        Stage::Data,
+        Stage::Dot,
+    ];
 
     fn judged(digits: u16, text: &str, stage: Stage) -> Answer {
-        judge(digits, text, stage, &["too many messages".to_owned()], "ann@example.com")
+        judge(
+            digits,
+            text,
+            stage,
+            &["too many messages".to_owned()],
+            "ann@example.com",
+        )
     }
 
     /// Returns answers that the row might match: three digits, text and stage.
     fn answers(row: &Code) -> Vec<(u16, String, Stage)> {
-        let stages = STAGES.into_iter().filter(|stage| row.code == stage.word() || !STAGES.iter().any(|s| s.word() == row.code));
+        let stages = STAGES.into_iter().filter(|stage| {
+            row.code == stage.word() || !STAGES.iter().any(|s| s.word() == row.code)
+        });
         let text = match row.code {
             "phrase" => "Too many messages",
             "greylist" => "Greylisted, come again",
@@ -173,7 +210,11 @@ mod tests {
             .map(|(stage, digit)| {
                 let status = row.status.replace('x', &digit).replace('*', "450");
                 match status.contains('.') {
-                    true => (status[..1].parse::<u16>().unwrap() * 100 + 50, format!("{status} {text}"), stage),
+                    true => (
+                        status[..1].parse::<u16>().unwrap() * 100 + 50,
+                        format!("{status} {text}"),
+                        stage,
+                    ),
                     false => (status.parse().unwrap(), text.to_owned(), stage),
                 }
             })
@@ -184,15 +225,26 @@ mod tests {
     fn every_row_is_what_its_answer_becomes() {
         for row in CODES {
             let found = |(digits, text, stage): &(u16, String, Stage)| {
-                let word = if matches!(row.code, "phrase" | "greylist") { row.code } else { stage.word() };
+                let word = if matches!(row.code, "phrase" | "greylist") {
+                    row.code
+                } else {
+                    stage.word()
+                };
                 let digits = digits.to_string();
-                let found = enhanced(text).map_or_else(|| code::find(CODES, &digits, word), |e| code::find(CODES, e, word));
+                let found = enhanced(text).map_or_else(
+                    || code::find(CODES, &digits, word),
+                    |e| code::find(CODES, e, word),
+                );
                 found.is_some_and(|found| found == row)
             };
             let own: Vec<_> = answers(row).into_iter().filter(found).collect();
             assert!(!own.is_empty(), "{row:?} is never reached");
             for (digits, text, stage) in own {
-                assert_eq!(class_of(&judged(digits, &text, stage).sent), row.class, "{row:?} {digits} {text} {stage:?}");
+                assert_eq!(
+                    class_of(&judged(digits, &text, stage).sent),
+                    row.class,
+                    "{row:?} {digits} {text} {stage:?}"
+                );
             }
         }
     }
@@ -200,33 +252,86 @@ mod tests {
     #[test]
     fn the_enhanced_code_comes_first() {
         let class = |digits, text: &str, stage| class_of(&judged(digits, text, stage).sent);
-        assert_eq!(class(452, "4.2.2 Mailbox full", Stage::Rcpt), Class::Throttled(Scope::Recipient));
-        assert_eq!(class(450, "4.2.1 receiving mail too quickly", Stage::Rcpt), Class::Throttled(Scope::Recipient));
-        assert_eq!(class(452, "4.3.1 Insufficient storage", Stage::Data), Class::Throttled(Scope::Account));
-        assert_eq!(class(451, "4.7.500 Server busy", Stage::Mail), Class::Throttled(Scope::Account));
-        assert_eq!(class(450, "4.7.1 Greylisted", Stage::Rcpt), Class::Throttled(Scope::Recipient));
         assert_eq!(
-            class(454, "Throttling failure: Maximum sending rate exceeded.", Stage::Dot),
+            class(452, "4.2.2 Mailbox full", Stage::Rcpt),
+            Class::Throttled(Scope::Recipient)
+        );
+        assert_eq!(
+            class(450, "4.2.1 receiving mail too quickly", Stage::Rcpt),
+            Class::Throttled(Scope::Recipient)
+        );
+        assert_eq!(
+            class(452, "4.3.1 Insufficient storage", Stage::Data),
             Class::Throttled(Scope::Account)
         );
-        assert_eq!(class(550, "5.1.1 no such user", Stage::Rcpt), Class::Suppress);
+        assert_eq!(
+            class(451, "4.7.500 Server busy", Stage::Mail),
+            Class::Throttled(Scope::Account)
+        );
+        assert_eq!(
+            class(450, "4.7.1 Greylisted", Stage::Rcpt),
+            Class::Throttled(Scope::Recipient)
+        );
+        assert_eq!(
+            class(
+                454,
+                "Throttling failure: Maximum sending rate exceeded.",
+                Stage::Dot
+            ),
+            Class::Throttled(Scope::Account)
+        );
+        assert_eq!(
+            class(550, "5.1.1 no such user", Stage::Rcpt),
+            Class::Suppress
+        );
         assert_eq!(class(550, "no such user", Stage::Rcpt), Class::Recipient);
-        assert_eq!(class(535, "5.7.8 Username and Password not accepted", Stage::Login), Class::Account);
-        assert_eq!(class(450, "5.1.1 a code of another class says nothing", Stage::Rcpt), Class::Throttled(Scope::Recipient));
-        assert_eq!(judged(550, "5.1.1 <Ann@Example.com> unknown", Stage::Rcpt).sent.reason(), "550 5.1.1 <***> unknown (rcpt)");
+        assert_eq!(
+            class(
+                535,
+                "5.7.8 Username and Password not accepted",
+                Stage::Login
+            ),
+            Class::Account
+        );
+        assert_eq!(
+            class(
+                450,
+                "5.1.1 a code of another class says nothing",
+                Stage::Rcpt
+            ),
+            Class::Throttled(Scope::Recipient)
+        );
+        assert_eq!(
+            judged(550, "5.1.1 <Ann@Example.com> unknown", Stage::Rcpt)
+                .sent
+                .reason(),
+            "550 5.1.1 <***> unknown (rcpt)"
+        );
     }
 
     #[test]
     fn a_phrase_of_the_account_is_a_throttle_and_the_text_tells_the_delay() {
-        let answer = judged(550, "Too many messages. Try again in 92 seconds", Stage::Mail);
-        let Sent::Throttled { scope, delay, .. } = answer.sent else { panic!("not throttled") };
-        assert_eq!((scope, delay), (Scope::Account, Some(Duration::from_secs(92))));
+        let answer = judged(
+            550,
+            "Too many messages. Try again in 92 seconds",
+            Stage::Mail,
+        );
+        let Sent::Throttled { scope, delay, .. } = answer.sent else {
+            panic!("not throttled")
+        };
+        assert_eq!(
+            (scope, delay),
+            (Scope::Account, Some(Duration::from_secs(92)))
+        );
         let cases = [
             ("wait 5 minutes", Some(300)),
             ("4.7.1 slow down, 2 hours", Some(7200)),
             ("retry in 60s", Some(60)),
             ("10-minute limit", Some(600)),
-            ("quota of 200 messages in 99999999999999999999 seconds", None),
+            (
+                "quota of 200 messages in 99999999999999999999 seconds",
+                None,
+            ),
             ("99999999999999 hours", Some(86_400)),
             ("200 messages", None),
             ("", None),

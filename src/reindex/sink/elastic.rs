@@ -19,7 +19,8 @@ use crate::reindex::args::Elastic;
 use crate::reindex::hidden;
 
 /// Limits the answer to the fields that are read, which keeps the answer to 500 documents small.
-const FILTER: &str = "filter_path=took,errors,items.*.status,items.*.error.type,items.*.error.reason";
+const FILTER: &str =
+    "filter_path=took,errors,items.*.status,items.*.error.type,items.*.error.reason";
 /// Longest answer to a bulk request, in bytes.
 const MAX_ANSWER_BYTES: usize = 32 << 20;
 
@@ -37,20 +38,35 @@ impl ElasticSink {
     /// Creates a sink for the job's index. The client follows no redirects and retries nothing by
     /// itself.
     pub fn new(client: Client, asked: Elastic) -> Self {
-        let pipeline = asked.pipeline.as_ref().map_or_else(String::new, |name| format!("&pipeline={name}"));
+        let pipeline = asked
+            .pipeline
+            .as_ref()
+            .map_or_else(String::new, |name| format!("&pipeline={name}"));
         let bulk_url = format!("{}/{}/_bulk?{FILTER}{pipeline}", asked.url, asked.index);
-        Self { client, bulk_url, asked }
+        Self {
+            client,
+            bulk_url,
+            asked,
+        }
     }
 
     async fn send(&self, documents: &[Document]) -> Result<Vec<Written>, Trouble> {
         let body = lines(documents, self.asked.creates);
         let bytes = body.len();
-        let mut request = self.client.post(&self.bulk_url).header(CONTENT_TYPE, "application/x-ndjson").body(body);
+        let mut request = self
+            .client
+            .post(&self.bulk_url)
+            .header(CONTENT_TYPE, "application/x-ndjson")
+            .body(body);
         if let Some(secret) = &self.asked.authorization {
             // Read each time, so that it can be replaced while a job runs.
             let text = hidden::authorization(secret, &self.asked.url)?;
-            let mut value = HeaderValue::from_str(&text)
-                .map_err(|_| Trouble::Wrong(format!("{} holds what no header can carry", hidden::shown(secret))))?;
+            let mut value = HeaderValue::from_str(&text).map_err(|_| {
+                Trouble::Wrong(format!(
+                    "{} holds what no header can carry",
+                    hidden::shown(secret)
+                ))
+            })?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -61,12 +77,16 @@ impl ElasticSink {
         }
         // If the answer has no `Date`, a date to wait for counts as the shortest wait, because this
         // process's clock is not used.
-        let retry_after = retry_after(&outbound::headers(response.headers()), i64::MAX).map(|wait| wait.max(SHORTEST_HOLD));
+        let retry_after = retry_after(&outbound::headers(response.headers()), i64::MAX)
+            .map(|wait| wait.max(SHORTEST_HOLD));
         let text = read(response).await?;
         if !status.is_success() {
             let reason = format!("{} {}", status.as_u16(), brief(&text));
             return Err(match status.as_u16() {
-                429 | 503 => Trouble::Busy { retry_after, reason },
+                429 | 503 => Trouble::Busy {
+                    retry_after,
+                    reason,
+                },
                 // A missing right may be granted and a proxy may recover, so a retry may help.
                 401 | 403 | 407 | 408 | 500..=599 => Trouble::Lost(reason),
                 _ => Trouble::Wrong(reason),
@@ -81,7 +101,10 @@ impl Sink for ElasticSink {
         Box::pin(async { Ok(()) })
     }
 
-    fn write<'a>(&'a self, documents: &'a [Document]) -> BoxFuture<'a, Result<Vec<Written>, Trouble>> {
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<Written>, Trouble>> {
         Box::pin(self.send(documents))
     }
 }
@@ -92,8 +115,9 @@ fn lines(documents: &[Document], creates: bool) -> String {
     let mut body = String::with_capacity(documents.iter().map(Document::bytes).sum());
     for document in documents {
         let id = Value::from(document.id.as_deref().unwrap_or_default());
-        let routing =
-            document.routing.as_ref().map_or_else(String::new, |text| format!(",\"routing\":{}", Value::from(text.as_str())));
+        let routing = document.routing.as_ref().map_or_else(String::new, |text| {
+            format!(",\"routing\":{}", Value::from(text.as_str()))
+        });
         body += &format!("{{\"{action}\":{{\"_id\":{id}{routing}}}}}\n");
         body += &document.json;
         body.push('\n');
@@ -110,26 +134,41 @@ struct Answer {
 
 /// Parses the answer to `count` documents.
 fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<Written>, Trouble> {
-    let answer: Answer =
-        serde_json::from_str(text).map_err(|_| Trouble::Lost(format!("its answer was not that of _bulk: {}", brief(text))))?;
+    let answer: Answer = serde_json::from_str(text)
+        .map_err(|_| Trouble::Lost(format!("its answer was not that of _bulk: {}", brief(text))))?;
     let items = answer.items.unwrap_or_default();
     if items.len() != count {
-        return Err(Trouble::Lost(format!("it answered for {} of {count} documents", items.len())));
+        return Err(Trouble::Lost(format!(
+            "it answered for {} of {count} documents",
+            items.len()
+        )));
     }
     let written: Vec<_> = items.iter().map(|item| verdict(item, creates)).collect();
     // An answer that contradicts itself is not trusted; the documents are sent again, which does no
     // harm.
     if answer.errors && !creates && written.iter().all(|w| *w == Written::Stored) {
-        return Err(Trouble::Lost("it answered with errors but named none".to_owned()));
+        return Err(Trouble::Lost(
+            "it answered with errors but named none".to_owned(),
+        ));
     }
     Ok(written)
 }
 
 fn verdict(item: &Value, creates: bool) -> Written {
-    let outcome = item.as_object().and_then(|o| o.values().next()).unwrap_or(&Value::Null);
+    let outcome = item
+        .as_object()
+        .and_then(|o| o.values().next())
+        .unwrap_or(&Value::Null);
     let status = outcome["status"].as_u64().unwrap_or(0);
-    let kind = outcome["error"]["type"].as_str().unwrap_or("no reason given");
-    let reason = || brief(&format!("{status} {kind}: {}", outcome["error"]["reason"].as_str().unwrap_or_default()));
+    let kind = outcome["error"]["type"]
+        .as_str()
+        .unwrap_or("no reason given");
+    let reason = || {
+        brief(&format!(
+            "{status} {kind}: {}",
+            outcome["error"]["reason"].as_str().unwrap_or_default()
+        ))
+    };
     match status {
         200..300 => Written::Stored,
         // The document exists: an earlier request whose answer was lost stored it, or another
@@ -150,7 +189,9 @@ async fn read(mut response: Response) -> Result<String, Trouble> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(lost)? {
         if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(Trouble::Lost(format!("its answer was longer than {MAX_ANSWER_BYTES} bytes")));
+            return Err(Trouble::Lost(format!(
+                "its answer was longer than {MAX_ANSWER_BYTES} bytes"
+            )));
         }
         bytes.extend_from_slice(&chunk);
     }
@@ -171,7 +212,12 @@ fn lost(error: reqwest::Error) -> Trouble {
 }
 
 fn brief(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .chars()
+        .take(200)
+        .collect()
 }
 
 #[cfg(test)]
@@ -182,12 +228,25 @@ mod tests {
 
     #[test]
     fn a_document_becomes_two_lines_whatever_its_id() {
-        let document =
-            Document { key: Arc::from(["1".to_owned()]), id: Some("a\"\n".into()), routing: None, json: Arc::from("{\"x\": 1}") };
-        let routed = Document { routing: Some("t\"1".into()), ..document.clone() };
+        let document = Document {
+            key: Arc::from(["1".to_owned()]),
+            id: Some("a\"\n".into()),
+            routing: None,
+            json: Arc::from("{\"x\": 1}"),
+        };
+        let routed = Document {
+            routing: Some("t\"1".into()),
+            ..document.clone()
+        };
 
-        assert_eq!(lines(&[document], false), "{\"index\":{\"_id\":\"a\\\"\\n\"}}\n{\"x\": 1}\n");
-        assert_eq!(lines(&[routed], true), "{\"create\":{\"_id\":\"a\\\"\\n\",\"routing\":\"t\\\"1\"}}\n{\"x\": 1}\n");
+        assert_eq!(
+            lines(&[document], false),
+            "{\"index\":{\"_id\":\"a\\\"\\n\"}}\n{\"x\": 1}\n"
+        );
+        assert_eq!(
+            lines(&[routed], true),
+            "{\"create\":{\"_id\":\"a\\\"\\n\",\"routing\":\"t\\\"1\"}}\n{\"x\": 1}\n"
+        );
     }
 
     #[test]
@@ -200,19 +259,33 @@ mod tests {
         let written = verdicts(text, 4, false).unwrap();
 
         assert_eq!(written[0], Written::Stored);
-        assert_eq!(written[1], Written::Rejected("429 es_rejected_execution_exception: queue full".into()));
-        assert_eq!(written[2], Written::Refused("400 mapper_parsing_exception: failed to parse [x]".into()));
+        assert_eq!(
+            written[1],
+            Written::Rejected("429 es_rejected_execution_exception: queue full".into())
+        );
+        assert_eq!(
+            written[2],
+            Written::Refused("400 mapper_parsing_exception: failed to parse [x]".into())
+        );
         assert!(matches!(written[3], Written::Busy(_)));
     }
 
     #[test]
     fn a_block_of_the_index_is_waited_for_and_a_missing_right_is_not() {
         let item = |kind: &str| {
-            format!(r#"{{"errors":true,"items":[{{"index":{{"status":403,"error":{{"type":"{kind}","reason":"no"}}}}}}]}}"#)
+            format!(
+                r#"{{"errors":true,"items":[{{"index":{{"status":403,"error":{{"type":"{kind}","reason":"no"}}}}}}]}}"#
+            )
         };
 
-        assert!(matches!(verdicts(&item("cluster_block_exception"), 1, false).unwrap()[0], Written::Busy(_)));
-        assert!(matches!(verdicts(&item("security_exception"), 1, false).unwrap()[0], Written::Refused(_)));
+        assert!(matches!(
+            verdicts(&item("cluster_block_exception"), 1, false).unwrap()[0],
+            Written::Busy(_)
+        ));
+        assert!(matches!(
+            verdicts(&item("security_exception"), 1, false).unwrap()[0],
+            Written::Refused(_)
+        ));
     }
 
     #[test]
@@ -220,14 +293,29 @@ mod tests {
         let text = r#"{"errors":true,"items":[{"create":{"status":409,"error":{"type":"version_conflict_engine_exception"}}}]}"#;
 
         assert_eq!(verdicts(text, 1, true).unwrap(), [Written::Stored]);
-        assert!(matches!(verdicts(&text.replace("create", "index"), 1, false).unwrap()[0], Written::Refused(_)));
+        assert!(matches!(
+            verdicts(&text.replace("create", "index"), 1, false).unwrap()[0],
+            Written::Refused(_)
+        ));
     }
 
     #[test]
     fn an_answer_that_is_not_one_is_trouble_and_never_success() {
-        for text in ["", "{}", "<html>", r#"{"items":[]}"#, r#"{"errors":true,"items":[{"index":{"status":200}}]}"#] {
-            assert!(matches!(verdicts(text, 1, false), Err(Trouble::Lost(_))), "{text}");
+        for text in [
+            "",
+            "{}",
+            "<html>",
+            r#"{"items":[]}"#,
+            r#"{"errors":true,"items":[{"index":{"status":200}}]}"#,
+        ] {
+            assert!(
+                matches!(verdicts(text, 1, false), Err(Trouble::Lost(_))),
+                "{text}"
+            );
         }
-        assert!(matches!(verdicts(r#"{"items":[{"index":{}}]}"#, 1, false).unwrap()[0], Written::Busy(_)));
+        assert!(matches!(
+            verdicts(r#"{"items":[{"index":{}}]}"#, 1, false).unwrap()[0],
+            Written::Busy(_)
+        ));
     }
 }

@@ -34,22 +34,42 @@ impl PostgresSink {
         let session = database.writer(rights, connections, Duration::from_secs(30));
         let schema = (table.len() == 2).then(|| quoted(&table[0]));
         let index = quoted(&format!("{}_tsv", table.last().map_or("", String::as_str)));
-        Self { session, schema, table: qualified(table), index, text, config: config.to_owned() }
+        Self {
+            session,
+            schema,
+            table: qualified(table),
+            index,
+            text,
+            config: config.to_owned(),
+        }
     }
 
     async fn create(&self) -> Result<(), sqlx::Error> {
         let table = &self.table;
-        let schema = self.schema.iter().map(|s| format!("create schema if not exists {s}"));
+        let schema = self
+            .schema
+            .iter()
+            .map(|s| format!("create schema if not exists {s}"));
         let rest = [
-            format!("create table if not exists {table} (id text primary key, body jsonb not null, tsv tsvector not null)"),
-            format!("create index if not exists {} on {table} using gin (tsv)", self.index),
+            format!(
+                "create table if not exists {table} (id text primary key, body jsonb not null, tsv tsvector not null)"
+            ),
+            format!(
+                "create index if not exists {} on {table} using gin (tsv)",
+                self.index
+            ),
         ];
         let mut transaction = self.session.begin().await?;
-        let there = sqlx::query_scalar::<_, bool>("select to_regclass($1) is not null").persistent(false).bind(table);
+        let there = sqlx::query_scalar::<_, bool>("select to_regclass($1) is not null")
+            .persistent(false)
+            .bind(table);
         // A role that may only write to an existing table needs no right to create one.
         if !there.fetch_one(&mut *transaction).await? {
             for statement in schema.chain(rest) {
-                sqlx::query(AssertSqlSafe(statement)).persistent(false).execute(&mut *transaction).await?;
+                sqlx::query(AssertSqlSafe(statement))
+                    .persistent(false)
+                    .execute(&mut *transaction)
+                    .await?;
             }
         }
         transaction.commit().await
@@ -57,7 +77,10 @@ impl PostgresSink {
 
     /// Stores documents in one statement, sorted by id so that two requests never deadlock.
     async fn upsert(&self, documents: &[Document]) -> Result<(), sqlx::Error> {
-        let ids: Vec<_> = documents.iter().map(|d| d.id.as_deref().unwrap_or_default()).collect();
+        let ids: Vec<_> = documents
+            .iter()
+            .map(|d| d.id.as_deref().unwrap_or_default())
+            .collect();
         let bodies: Vec<_> = documents.iter().map(|d| &*d.json).collect();
         let searched = match &self.text {
             None => "d.body",
@@ -74,8 +97,15 @@ impl PostgresSink {
              on conflict (id) do update set body = excluded.body, tsv = excluded.tsv",
             self.table
         );
-        let query = sqlx::query(AssertSqlSafe(statement)).bind(ids).bind(bodies).bind(&self.config);
-        let query = if let Some(fields) = &self.text { query.bind(fields) } else { query };
+        let query = sqlx::query(AssertSqlSafe(statement))
+            .bind(ids)
+            .bind(bodies)
+            .bind(&self.config);
+        let query = if let Some(fields) = &self.text {
+            query.bind(fields)
+        } else {
+            query
+        };
         let mut transaction = self.session.begin().await?;
         match query.persistent(false).execute(&mut *transaction).await {
             Ok(_) => transaction.commit().await,
@@ -109,7 +139,10 @@ impl Sink for PostgresSink {
         Box::pin(async { self.create().await.map_err(|e| trouble(&e)) })
     }
 
-    fn write<'a>(&'a self, documents: &'a [Document]) -> BoxFuture<'a, Result<Vec<Written>, Trouble>> {
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<Written>, Trouble>> {
         Box::pin(self.store(documents))
     }
 }
@@ -122,7 +155,10 @@ fn faulty(error: &sqlx::Error) -> bool {
 
 fn trouble(error: &sqlx::Error) -> Trouble {
     match class(error).as_str() {
-        "53" => Trouble::Busy { retry_after: None, reason: error.to_string() },
+        "53" => Trouble::Busy {
+            retry_after: None,
+            reason: error.to_string(),
+        },
         "42" | "25" | "3F" => Trouble::Wrong(error.to_string()),
         _ => Trouble::Lost(error.to_string()),
     }

@@ -50,5 +50,8 @@ pub trait Sink: Send + Sync + 'static {
     fn prepare(&self) -> BoxFuture<'_, Result<(), Trouble>>;
 
     /// Stores documents and returns one result for each, in their order.
-    fn write<'a>(&'a self, documents: &'a [Document]) -> BoxFuture<'a, Result<Vec<Written>, Trouble>>;
+    fn write<'a>(
+        &'a self,
+        documents: &'a [Document],
+    ) -> BoxFuture<'a, Result<Vec<Written>, Trouble>>;
 }

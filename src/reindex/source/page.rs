@@ -29,5 +29,9 @@ pub trait Source: Send + Sync + 'static {
     fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>>;
 
     /// Returns at most `limit` documents with keys above `after`.
-    fn page<'a>(&'a self, after: Option<&'a [String]>, limit: usize) -> BoxFuture<'a, Result<Page, Error>>;
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a [String]>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Page, Error>>;
 }

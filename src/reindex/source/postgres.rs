@@ -46,9 +46,17 @@ impl PostgresSource {
     /// used unchanged: it is the operator's own, or the operator lets jobs bring theirs, and then
     /// it may read what the role of the database's URL may read. Either way it can neither write
     /// nor outlive its page.
-    pub fn open(database: Database, source: &args::Source, id: &str, routing: Option<&str>) -> Self {
+    pub fn open(
+        database: Database,
+        source: &args::Source,
+        id: &str,
+        routing: Option<&str>,
+    ) -> Self {
         let (one, patience) = (1, Duration::from_secs(10));
-        let hurried = Rights { statement_timeout: COUNT_WITHIN.min(source.rights.statement_timeout), ..source.rights.clone() };
+        let hurried = Rights {
+            statement_timeout: COUNT_WITHIN.min(source.rights.statement_timeout),
+            ..source.rights.clone()
+        };
         let counting = database.clone().reader(&hurried, one, patience);
         let session = database.reader(&source.rights, one, patience);
         let (rows, table) = match &source.rows {
@@ -57,26 +65,59 @@ impl PostgresSource {
         };
         let document = match &source.columns {
             None => "to_jsonb(q)".to_owned(),
-            Some(columns) => format!("(select to_jsonb(r) from (select {}) r)", of_q(columns).join(", ")),
+            Some(columns) => format!(
+                "(select to_jsonb(r) from (select {}) r)",
+                of_q(columns).join(", ")
+            ),
         };
         let one = |column: &str| format!("q.{}::text", quoted(column));
-        let (id, routing) = (one(id), routing.map_or_else(|| "null::text".to_owned(), one));
-        Self { session, counting, rows, table, key: of_q(&source.key), document, id, routing, types: OnceLock::new() }
+        let (id, routing) = (
+            one(id),
+            routing.map_or_else(|| "null::text".to_owned(), one),
+        );
+        Self {
+            session,
+            counting,
+            rows,
+            table,
+            key: of_q(&source.key),
+            document,
+            id,
+            routing,
+            types: OnceLock::new(),
+        }
     }
 
     /// Returns the types of the key's columns, or `None` while there are no rows. Fails if the key
     /// is unfit for a scan.
     async fn types(&self) -> Result<Option<&[String]>, Error> {
         if self.types.get().is_none() {
-            let types: Vec<_> = self.key.iter().map(|k| format!("pg_typeof({k})::text")).collect();
-            let probe = format!("select array[{}] from {} q limit 1", types.join(", "), self.rows);
+            let types: Vec<_> = self
+                .key
+                .iter()
+                .map(|k| format!("pg_typeof({k})::text"))
+                .collect();
+            let probe = format!(
+                "select array[{}] from {} q limit 1",
+                types.join(", "),
+                self.rows
+            );
             let found = ask(&self.session, sqlx::query(AssertSqlSafe(probe))).await?;
-            let Some(found) = found.first() else { return Ok(None) };
+            let Some(found) = found.first() else {
+                return Ok(None);
+            };
             let found: Vec<String> = found.try_get(0).map_err(error)?;
             let nulls: Vec<_> = self.key.iter().map(|k| format!("{k} is null")).collect();
-            let probe = format!("select exists (select from {} q where {})", self.rows, nulls.join(" or "));
+            let probe = format!(
+                "select exists (select from {} q where {})",
+                self.rows,
+                nulls.join(" or ")
+            );
             let found_null = ask(&self.session, sqlx::query(AssertSqlSafe(probe))).await?;
-            if found_null.first().is_some_and(|row| row.try_get(0).unwrap_or(false)) {
+            if found_null
+                .first()
+                .is_some_and(|row| row.try_get(0).unwrap_or(false))
+            {
                 return Err(Error::Wrong(format!(
                     "the key {} is null in some rows, which a scan by key would miss",
                     self.key.join(", ")
@@ -89,9 +130,13 @@ impl PostgresSource {
     }
 
     async fn read(&self, after: Option<&[String]>, limit: usize) -> Result<Page, Error> {
-        let Some(types) = self.types().await? else { return Ok(Page::default()) };
+        let Some(types) = self.types().await? else {
+            return Ok(Page::default());
+        };
         if after.is_some_and(|a| a.len() != types.len()) {
-            return Err(Error::Wrong("the cursor does not fit the key's columns".to_owned()));
+            return Err(Error::Wrong(
+                "the cursor does not fit the key's columns".to_owned(),
+            ));
         }
         let texts: Vec<_> = self.key.iter().map(|k| format!("{k}::text")).collect();
         // One row more than asked is read: it shows whether more follow, and reveals a key that is
@@ -108,9 +153,17 @@ impl PostgresSource {
             key = self.key.join(", "),
         );
         let query = sqlx::query(AssertSqlSafe(statement)).bind(limit as i64 + 1);
-        let query = if let Some(after) = after { query.bind(after) } else { query };
+        let query = if let Some(after) = after {
+            query.bind(after)
+        } else {
+            query
+        };
         let rows = ask(&self.session, query).await?;
-        let mut documents = rows.iter().map(document).collect::<Result<Vec<_>, _>>().map_err(error)?;
+        let mut documents = rows
+            .iter()
+            .map(document)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(error)?;
         if let Some(twice) = documents.windows(2).find(|pair| pair[0].key == pair[1].key) {
             return Err(Error::Wrong(format!(
                 "the key {} is not unique ({} appears twice), so that a scan by key would miss rows",
@@ -126,33 +179,53 @@ impl PostgresSource {
     /// Returns `where (q."a", q."b") > (($2::text[])[1]::integer, …)`: an index range, whatever the
     /// types.
     fn above(&self, types: &[String]) -> String {
-        let values: Vec<_> = types.iter().enumerate().map(|(n, t)| format!("($2::text[])[{}]::{t}", n + 1)).collect();
+        let values: Vec<_> = types
+            .iter()
+            .enumerate()
+            .map(|(n, t)| format!("($2::text[])[{}]::{t}", n + 1))
+            .collect();
         format!("where ({}) > ({})", self.key.join(", "), values.join(", "))
     }
 
     async fn count(&self) -> Result<Option<u64>, Error> {
         if let Some(table) = &self.table {
-            let planned = ask(&self.counting, sqlx::query(PLANNED_ROWS).bind(table.clone())).await?;
+            let planned = ask(
+                &self.counting,
+                sqlx::query(PLANNED_ROWS).bind(table.clone()),
+            )
+            .await?;
             let planned: Option<i64> = planned.first().and_then(|row| row.try_get(0).ok());
             if let Some(rows) = planned.filter(|rows| *rows > MAX_COUNTED) {
                 return Ok(u64::try_from(rows).ok());
             }
         }
-        let count = format!("select count(*) from (select from {} q limit {MAX_COUNTED}) c", self.rows);
+        let count = format!(
+            "select count(*) from (select from {} q limit {MAX_COUNTED}) c",
+            self.rows
+        );
         let counted = ask(&self.counting, sqlx::query(AssertSqlSafe(count))).await;
         let counted: Option<i64> = counted.ok().and_then(|rows| rows.first()?.try_get(0).ok());
         // A count that hit its limit, of rows or of time, is not a total.
-        Ok(counted.filter(|rows| *rows < MAX_COUNTED).and_then(|rows| u64::try_from(rows).ok()))
+        Ok(counted
+            .filter(|rows| *rows < MAX_COUNTED)
+            .and_then(|rows| u64::try_from(rows).ok()))
     }
 }
 
 /// Runs one statement in a transaction of its own. An error closes the connection, which discards
 /// everything that the statement did.
-async fn ask(session: &Session, query: sqlx::query::Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>, Error> {
+async fn ask(
+    session: &Session,
+    query: sqlx::query::Query<'_, Postgres, PgArguments>,
+) -> Result<Vec<PgRow>, Error> {
     let mut transaction = session.begin().await.map_err(error)?;
     // Arguments, even if there are none, make this the extended protocol, which takes only one
     // statement.
-    let rows = query.persistent(false).fetch_all(&mut *transaction).await.map_err(error)?;
+    let rows = query
+        .persistent(false)
+        .fetch_all(&mut *transaction)
+        .await
+        .map_err(error)?;
     session.leave(transaction).await.map_err(error)?;
     Ok(rows)
 }
@@ -162,7 +235,11 @@ impl Source for PostgresSource {
         Box::pin(self.count())
     }
 
-    fn page<'a>(&'a self, after: Option<&'a [String]>, limit: usize) -> BoxFuture<'a, Result<Page, Error>> {
+    fn page<'a>(
+        &'a self,
+        after: Option<&'a [String]>,
+        limit: usize,
+    ) -> BoxFuture<'a, Result<Page, Error>> {
         Box::pin(self.read(after, limit))
     }
 }

@@ -19,7 +19,9 @@ pub(super) struct Law {
 
 impl Law {
     pub(super) fn new() -> Self {
-        Self { sha: Script::new(LAW).get_hash().to_owned() }
+        Self {
+            sha: Script::new(LAW).get_hash().to_owned(),
+        }
     }
 
     /// Begins a call with `keys` keys, which must be added first.
@@ -48,10 +50,16 @@ impl Call {
 
     /// Makes the call, first loading the script into a Redis that does not know it.
     pub(super) async fn invoke(&self, mut redis: Connection) -> RedisResult<Vec<Value>> {
-        let is_new = |error: &redis::RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
+        let is_new = |error: &redis::RedisError| {
+            error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
+        };
         match self.0.query_async(&mut redis).await {
             Err(error) if is_new(&error) => {
-                redis::cmd("SCRIPT").arg("LOAD").arg(LAW).exec_async(&mut redis).await?;
+                redis::cmd("SCRIPT")
+                    .arg("LOAD")
+                    .arg(LAW)
+                    .exec_async(&mut redis)
+                    .await?;
                 self.0.query_async(&mut redis).await
             }
             answered => answered,

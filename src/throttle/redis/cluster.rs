@@ -76,7 +76,12 @@ impl Cluster {
     /// Runs `call` at the server of `slot` and returns within `bound`.
     ///
     /// Only before the map is known for the first time may a call wait longer, up to a second.
-    pub(super) async fn run<T, F>(&self, slot: u16, bound: Duration, call: impl Fn(Connection) -> F) -> Result<T, Failure>
+    pub(super) async fn run<T, F>(
+        &self,
+        slot: u16,
+        bound: Duration,
+        call: impl Fn(Connection) -> F,
+    ) -> Result<T, Failure>
     where
         F: Future<Output = RedisResult<T>>,
     {
@@ -86,16 +91,31 @@ impl Cluster {
         let mut redirections = 0;
         loop {
             let is_asking = asked_to.is_some();
-            let Some(node) = asked_to.take().or_else(|| self.inner.map.load().owner(slot)) else {
+            let Some(node) = asked_to
+                .take()
+                .or_else(|| self.inner.map.load().owner(slot))
+            else {
                 self.inner.wake.notify_one();
-                return Err(Failure::new("no server of the cluster is known to serve the slot"));
+                return Err(Failure::new(
+                    "no server of the cluster is known to serve the slot",
+                ));
             };
-            let _ = timeout(deadline.saturating_duration_since(Instant::now()), node.link.settled()).await;
+            let _ = timeout(
+                deadline.saturating_duration_since(Instant::now()),
+                node.link.settled(),
+            )
+            .await;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || redirections > MAX_REDIRECTIONS {
-                return Err(Failure::new("the slot moves faster than it can be followed"));
+                return Err(Failure::new(
+                    "the slot moves faster than it can be followed",
+                ));
             }
-            let failure = match node.link.run(left, |manager| call(Connection::new(manager, is_asking))).await {
+            let failure = match node
+                .link
+                .run(left, |manager| call(Connection::new(manager, is_asking)))
+                .await
+            {
                 Ok(answer) => {
                     locked(&self.inner.underway).remove(&slot);
                     return Ok(answer);
@@ -104,18 +124,27 @@ impl Cluster {
             };
             match failure.error.as_ref().and_then(Elsewhere::read) {
                 Some(Elsewhere::Moved(address)) => {
-                    let moved = Address::read(address, &node.address).and_then(|address| self.inner.moved(slot, &address));
-                    moved.ok_or_else(|| Failure::new("the server of the slot has moved to an address that cannot be used"))?;
+                    let moved = Address::read(address, &node.address)
+                        .and_then(|address| self.inner.moved(slot, &address));
+                    moved.ok_or_else(|| {
+                        Failure::new(
+                            "the server of the slot has moved to an address that cannot be used",
+                        )
+                    })?;
                 }
                 Some(Elsewhere::Ask(address)) => {
-                    asked_to = Address::read(address, &node.address).and_then(|address| self.inner.node(&address));
+                    asked_to = Address::read(address, &node.address)
+                        .and_then(|address| self.inner.node(&address));
                 }
                 Some(Elsewhere::Underway) => {
-                    let waited_in_vain = deadline.saturating_duration_since(Instant::now()) <= UNDERWAY_PAUSE;
+                    let waited_in_vain =
+                        deadline.saturating_duration_since(Instant::now()) <= UNDERWAY_PAUSE;
                     let is_known = locked(&self.inner.underway).contains(&slot);
                     if waited_in_vain || is_known {
                         locked(&self.inner.underway).insert(slot);
-                        return Err(Failure::new("the slot is on its way to another server of the cluster"));
+                        return Err(Failure::new(
+                            "the slot is on its way to another server of the cluster",
+                        ));
                     }
                     sleep(UNDERWAY_PAUSE).await;
                     continue;
@@ -142,7 +171,11 @@ impl Cluster {
     {
         self.settled().await;
         let node = self.inner.map.load().nodes.get(number).cloned()?;
-        Some(node.link.run(bound, |manager| call(Connection::new(manager, false))).await)
+        Some(
+            node.link
+                .run(bound, |manager| call(Connection::new(manager, false)))
+                .await,
+        )
     }
 
     async fn settled(&self) {
@@ -153,14 +186,23 @@ impl Cluster {
 
 impl Map {
     fn empty() -> Self {
-        Self { nodes: Vec::new(), owners: vec![NOBODY; SLOTS].into() }
+        Self {
+            nodes: Vec::new(),
+            owners: vec![NOBODY; SLOTS].into(),
+        }
     }
 
     fn owner(&self, slot: u16) -> Option<Arc<Node>> {
-        self.nodes.get(usize::from(self.owners[usize::from(slot)])).cloned()
+        self.nodes
+            .get(usize::from(self.owners[usize::from(slot)]))
+            .cloned()
     }
 
-    fn place(&mut self, address: &Address, open: impl FnOnce() -> Option<Arc<Node>>) -> Option<u16> {
+    fn place(
+        &mut self,
+        address: &Address,
+        open: impl FnOnce() -> Option<Arc<Node>>,
+    ) -> Option<u16> {
         let place = self.nodes.iter().position(|node| node.address == *address);
         let place = match place {
             Some(place) => place,
@@ -174,19 +216,29 @@ impl Map {
 
     /// Returns true if every slot has a server and no server is lost.
     fn is_whole(&self) -> bool {
-        self.owners.iter().all(|owner| *owner != NOBODY) && self.nodes.iter().all(|node| node.link.is_up())
+        self.owners.iter().all(|owner| *owner != NOBODY)
+            && self.nodes.iter().all(|node| node.link.is_up())
     }
 }
 
 impl Inner {
     /// Returns the known server at `address`, or opens a link to a new one.
     fn open(&self, address: &Address) -> Option<Arc<Node>> {
-        let known = self.map.load().nodes.iter().find(|node| node.address == *address).cloned();
+        let known = self
+            .map
+            .load()
+            .nodes
+            .iter()
+            .find(|node| node.address == *address)
+            .cloned();
         known.or_else(|| {
             let seed = self.seeds.first()?.get_connection_info();
             let info = seed.clone().set_addr(elsewhere(seed.addr(), address));
             let link = Link::open(Client::open(info).ok()?).ok()?;
-            Some(Arc::new(Node { address: address.clone(), link }))
+            Some(Arc::new(Node {
+                address: address.clone(),
+                link,
+            }))
         })
     }
 
@@ -216,7 +268,9 @@ impl Inner {
         let _turn = locked(&self.turn);
         let mut map = Map::empty();
         for range in ranges {
-            let Some(place) = map.place(&range.primary, || self.open(&range.primary)) else { continue };
+            let Some(place) = map.place(&range.primary, || self.open(&range.primary)) else {
+                continue;
+            };
             map.owners[usize::from(range.first)..=usize::from(range.last)].fill(place);
         }
         self.map.store(Arc::new(map));
@@ -226,24 +280,39 @@ impl Inner {
     async fn ask(&self, round: usize) -> Option<Vec<Range>> {
         let map = self.map.load_full();
         let count = map.nodes.len();
-        for node in (0..count).map(|i| &map.nodes[(round + i) % count]).filter(|node| node.link.is_up()) {
+        for node in (0..count)
+            .map(|i| &map.nodes[(round + i) % count])
+            .filter(|node| node.link.is_up())
+        {
             let answer = node.link.run(PROBE_TIMEOUT / 2, cluster_slots).await;
-            let found = answer.map(|answer| ranges(&answer, &node.address)).unwrap_or_default();
+            let found = answer
+                .map(|answer| ranges(&answer, &node.address))
+                .unwrap_or_default();
             if !found.is_empty() {
                 return Some(found);
             }
         }
         for i in 0..self.seeds.len() {
             let seed = &self.seeds[(round + i) % self.seeds.len()];
-            let Some(address) = address_of(seed.get_connection_info().addr()) else { continue };
+            let Some(address) = address_of(seed.get_connection_info().addr()) else {
+                continue;
+            };
             let config = AsyncConnectionConfig::new()
                 .set_connection_timeout(Some(PROBE_TIMEOUT))
                 .set_response_timeout(Some(PROBE_TIMEOUT));
             let answer = async {
-                let mut connection = seed.get_multiplexed_async_connection_with_config(&config).await?;
-                redis::cmd("CLUSTER").arg("SLOTS").query_async::<Value>(&mut connection).await
+                let mut connection = seed
+                    .get_multiplexed_async_connection_with_config(&config)
+                    .await?;
+                redis::cmd("CLUSTER")
+                    .arg("SLOTS")
+                    .query_async::<Value>(&mut connection)
+                    .await
             };
-            let found = answer.await.map(|answer| ranges(&answer, &address)).unwrap_or_default();
+            let found = answer
+                .await
+                .map(|answer| ranges(&answer, &address))
+                .unwrap_or_default();
             if !found.is_empty() {
                 return Some(found);
             }
@@ -259,14 +328,19 @@ impl Drop for Inner {
 }
 
 async fn cluster_slots(mut manager: ConnectionManager) -> RedisResult<Value> {
-    redis::cmd("CLUSTER").arg("SLOTS").query_async(&mut manager).await
+    redis::cmd("CLUSTER")
+        .arg("SLOTS")
+        .query_async(&mut manager)
+        .await
 }
 
 /// Keeps the map current: queries it, pauses, and sleeps while the map is whole until a call finds
 /// it wrong.
 async fn follow(inner: Weak<Inner>, wake: Arc<Notify>) {
     for round in 0.. {
-        let Some(cluster) = inner.upgrade() else { return };
+        let Some(cluster) = inner.upgrade() else {
+            return;
+        };
         if let Ok(Some(ranges)) = timeout(PROBE_TIMEOUT, cluster.ask(round)).await {
             cluster.adopt(&ranges);
         }
@@ -290,9 +364,16 @@ async fn follow(inner: Weak<Inner>, wake: Arc<Notify>) {
 fn elsewhere(like: &ConnectionAddr, address: &Address) -> ConnectionAddr {
     let Address { host, port } = address.clone();
     match like {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
-        }
+        ConnectionAddr::TcpTls {
+            insecure,
+            tls_params,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
         _ => ConnectionAddr::Tcp(host, port),
     }
 }
@@ -300,7 +381,10 @@ fn elsewhere(like: &ConnectionAddr, address: &Address) -> ConnectionAddr {
 fn address_of(address: &ConnectionAddr) -> Option<Address> {
     match address {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
-            Some(Address { host: host.clone(), port: *port })
+            Some(Address {
+                host: host.clone(),
+                port: *port,
+            })
         }
         _ => None,
     }

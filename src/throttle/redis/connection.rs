@@ -37,17 +37,27 @@ impl ConnectionLike for Connection {
         .boxed()
     }
 
-    fn req_packed_commands<'a>(&'a mut self, pipeline: &'a Pipeline, offset: usize, count: usize) -> RedisFuture<'a, Vec<Value>> {
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
         async move {
             let answers = if self.is_asking {
                 let mut both = Pipeline::with_capacity(2 * pipeline.len());
                 pipeline.cmd_iter().for_each(|command| {
                     both.cmd("ASKING").add_command(command.clone());
                 });
-                let answers = self.manager.req_packed_commands(&both, 2 * offset, 2 * count).await?;
+                let answers = self
+                    .manager
+                    .req_packed_commands(&both, 2 * offset, 2 * count)
+                    .await?;
                 answers.into_iter().skip(1).step_by(2).collect()
             } else {
-                self.manager.req_packed_commands(pipeline, offset, count).await?
+                self.manager
+                    .req_packed_commands(pipeline, offset, count)
+                    .await?
             };
             // One redirected command fails the whole call; a pipeline that ignores errors would
             // hide it.
@@ -83,7 +93,9 @@ impl<'a> Elsewhere<'a> {
     pub(super) fn read(error: &'a RedisError) -> Option<Self> {
         let address = error.redirect_node().map(|(address, _)| address);
         match (error.kind(), address) {
-            (ErrorKind::Server(ServerErrorKind::Moved), Some(address)) => Some(Self::Moved(address)),
+            (ErrorKind::Server(ServerErrorKind::Moved), Some(address)) => {
+                Some(Self::Moved(address))
+            }
             (ErrorKind::Server(ServerErrorKind::Ask), Some(address)) => Some(Self::Ask(address)),
             (ErrorKind::Server(ServerErrorKind::TryAgain), _) => Some(Self::Underway),
             (ErrorKind::Server(ServerErrorKind::ClusterDown), _) => Some(Self::Down),

@@ -21,7 +21,10 @@ pub(super) struct Key<'a>([&'a str; 8]);
 
 impl Layout {
     pub(super) fn new(prefix: &str, is_cluster: bool) -> Self {
-        Self { prefix: prefix.to_owned(), is_cluster }
+        Self {
+            prefix: prefix.to_owned(),
+            is_cluster,
+        }
     }
 
     /// Returns a key of a throttle: `part` is the kind of its content, for instance `lane:`, and
@@ -31,7 +34,16 @@ impl Layout {
         if part == KNOBS || !self.is_cluster || has_tag(&[prefix, throttle]) {
             return Key([prefix, "throttle:", throttle, ":", part, key, "", ""]);
         }
-        Key(["{", prefix, "throttle:", throttle, ":", "knobs}:", part, key])
+        Key([
+            "{",
+            prefix,
+            "throttle:",
+            throttle,
+            ":",
+            "knobs}:",
+            part,
+            key,
+        ])
     }
 
     /// Returns the key of the set of names.
@@ -41,7 +53,11 @@ impl Layout {
 
     /// Returns the key of a test write, stored in the slot of the set of names.
     pub(super) fn alive(&self) -> String {
-        if self.is_cluster { format!("{{{}}}:alive", self.names()) } else { format!("{}:alive", self.names()) }
+        if self.is_cluster {
+            format!("{{{}}}:alive", self.names())
+        } else {
+            format!("{}:alive", self.names())
+        }
     }
 
     /// Returns the common beginning and end of all knob keys.
@@ -74,7 +90,10 @@ impl Layout {
              something between it and its }}, for instance {{notify}}:sms, or there must be none",
             self.prefix
         );
-        Err(Problem { field: "name".to_owned(), message })
+        Err(Problem {
+            field: "name".to_owned(),
+            message,
+        })
     }
 
     /// Returns true if one call can serve both throttles: always without a cluster, and with the
@@ -108,7 +127,9 @@ pub(super) fn other_tag(throttle: &Name, parent: &Name) -> String {
 /// Returns true if the concatenation of `texts`, with text without braces between them, contains a
 /// hash tag.
 fn has_tag(texts: &[&str]) -> bool {
-    let Some(at) = texts.iter().position(|text| text.contains('{')) else { return false };
+    let Some(at) = texts.iter().position(|text| text.contains('{')) else {
+        return false;
+    };
     let (_, rest) = texts[at].split_once('{').unwrap_or_default();
     match rest.find('}') {
         Some(end) => end > 0,
@@ -119,7 +140,10 @@ fn has_tag(texts: &[&str]) -> bool {
 
 /// Returns the part of a key that determines its slot.
 fn tag(key: &str) -> &str {
-    let between = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let between = key
+        .split_once('{')
+        .and_then(|(_, rest)| rest.split_once('}'))
+        .map(|(tag, _)| tag);
     between.filter(|tag| !tag.is_empty()).unwrap_or(key)
 }
 
@@ -129,8 +153,16 @@ pub(super) fn slot(key: &str) -> u16 {
 }
 
 fn crc16(bytes: &[u8]) -> u16 {
-    let step = |crc: u16, _| if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-    bytes.iter().fold(0, |crc, byte| (0..8).fold(crc ^ (u16::from(*byte) << 8), step))
+    let step = |crc: u16, _| {
+        if crc & 0x8000 == 0 {
+            crc << 1
+        } else {
+            (crc << 1) ^ 0x1021
+        }
+    };
+    bytes.iter().fold(0, |crc, byte| {
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), step)
+    })
 }
 
 #[cfg(test)]
@@ -155,7 +187,10 @@ mod tests {
     fn slots_are_those_of_redis() {
         // From the specification of Redis Cluster, and from CLUSTER KEYSLOT of a Redis 7.
         assert_eq!(crc16(b"123456789"), 0x31c3);
-        assert_eq!((slot("foo"), slot("bar"), slot("{user1000}.following")), (12182, 5061, slot("user1000")));
+        assert_eq!(
+            (slot("foo"), slot("bar"), slot("{user1000}.following")),
+            (12182, 5061, slot("user1000"))
+        );
         assert_eq!(slot("foo{}{bar}"), crc16(b"foo{}{bar}") % 16384);
         assert_eq!(slot("foo{{bar}}zap"), slot("{bar"));
         assert_eq!(slot("foo{bar}{zap}"), slot("bar"));
@@ -165,7 +200,14 @@ mod tests {
     fn on_a_cluster_all_keys_of_a_throttle_share_a_slot_whatever_the_rate_limit_keys_are() {
         for prefix in ["", "app:", "{app}:", "a{b"] {
             let layout = Layout::new(prefix, true);
-            for throttle in ["mail", "{notify}", "{notify}:sms", "a{b}c{d}", "open{", "x{y{z"] {
+            for throttle in [
+                "mail",
+                "{notify}",
+                "{notify}:sms",
+                "a{b}c{d}",
+                "open{",
+                "x{y{z",
+            ] {
                 let throttle = name(throttle);
                 assert_eq!(layout.check(&throttle), Ok(()), "{prefix} {throttle}");
                 let home = layout.slot(&throttle);
@@ -182,18 +224,36 @@ mod tests {
         let (alone, cluster) = (Layout::new("p:", false), Layout::new("p:", true));
         let mail = name("mail");
 
-        assert_eq!(alone.key(&mail, KNOBS, "").to_string(), "p:throttle:mail:knobs");
-        assert_eq!(cluster.key(&mail, KNOBS, "").to_string(), "p:throttle:mail:knobs");
-        assert_eq!(alone.key(&mail, "lane:", "k").to_string(), "p:throttle:mail:lane:k");
-        assert_eq!(cluster.key(&mail, "lane:", "k").to_string(), "{p:throttle:mail:knobs}:lane:k");
-        assert_eq!(cluster.key(&name("{a}:b"), "lane:", "k").to_string(), "p:throttle:{a}:b:lane:k");
+        assert_eq!(
+            alone.key(&mail, KNOBS, "").to_string(),
+            "p:throttle:mail:knobs"
+        );
+        assert_eq!(
+            cluster.key(&mail, KNOBS, "").to_string(),
+            "p:throttle:mail:knobs"
+        );
+        assert_eq!(
+            alone.key(&mail, "lane:", "k").to_string(),
+            "p:throttle:mail:lane:k"
+        );
+        assert_eq!(
+            cluster.key(&mail, "lane:", "k").to_string(),
+            "{p:throttle:mail:knobs}:lane:k"
+        );
+        assert_eq!(
+            cluster.key(&name("{a}:b"), "lane:", "k").to_string(),
+            "p:throttle:{a}:b:lane:k"
+        );
     }
 
     #[test]
     fn braces_that_are_no_tag_are_refused_on_a_cluster_alone() {
         for text in ["a}b", "{}", "{}{x}", "}{x", "a}b{c"] {
             let problem = Layout::new("", true).check(&name(text)).unwrap_err();
-            assert!(problem.field == "name" && problem.message.contains("for instance {notify}:sms"), "{problem:?}");
+            assert!(
+                problem.field == "name" && problem.message.contains("for instance {notify}:sms"),
+                "{problem:?}"
+            );
             assert_eq!(Layout::new("", false).check(&name(text)), Ok(()));
         }
     }

@@ -63,7 +63,11 @@ pub(super) struct Failure {
 impl Link {
     /// Starts to connect in the background.
     pub(super) fn open(client: Client) -> RedisResult<Self> {
-        let secret = client.get_connection_info().redis_settings().password().map(ToOwned::to_owned);
+        let secret = client
+            .get_connection_info()
+            .redis_settings()
+            .password()
+            .map(ToOwned::to_owned);
         let inner = Arc::new(Inner {
             manager: ArcSwap::from_pointee(connect(&client)?),
             client,
@@ -91,7 +95,11 @@ impl Link {
     }
 
     /// Runs `call` and returns within `bound`, at once if the server is known to be lost.
-    pub(super) async fn run<T, F>(&self, bound: Duration, call: impl FnOnce(ConnectionManager) -> F) -> Result<T, Failure>
+    pub(super) async fn run<T, F>(
+        &self,
+        bound: Duration,
+        call: impl FnOnce(ConnectionManager) -> F,
+    ) -> Result<T, Failure>
     where
         F: Future<Output = RedisResult<T>>,
     {
@@ -106,7 +114,10 @@ impl Link {
                 if means_lost(&error) {
                     self.inner.lose(text.clone());
                 }
-                Err(Failure { text, error: Some(error) })
+                Err(Failure {
+                    text,
+                    error: Some(error),
+                })
             }
             Err(_) => {
                 let text = format!("no answer within {} ms", bound.as_millis());
@@ -119,7 +130,10 @@ impl Link {
 
 impl Failure {
     pub(super) fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), error: None }
+        Self {
+            text: text.into(),
+            error: None,
+        }
     }
 }
 
@@ -140,7 +154,11 @@ impl Inner {
 
     fn why_lost(&self) -> String {
         let why = self.why_lost.lock().unwrap_or_else(PoisonError::into_inner);
-        if why.is_empty() { "not connected yet".to_owned() } else { why.clone() }
+        if why.is_empty() {
+            "not connected yet".to_owned()
+        } else {
+            why.clone()
+        }
     }
 
     /// Returns the error as text, without the password.
@@ -149,7 +167,10 @@ impl Inner {
             return said.to_owned();
         }
         let text = error.to_string();
-        self.secret.as_ref().map_or_else(|| text.clone(), |secret| text.replace(secret.as_str(), "***"))
+        self.secret.as_ref().map_or_else(
+            || text.clone(),
+            |secret| text.replace(secret.as_str(), "***"),
+        )
     }
 }
 
@@ -165,14 +186,22 @@ async fn look(inner: Weak<Inner>, wake: Arc<Notify>) {
     loop {
         let Some(link) = inner.upgrade() else { return };
         let mut manager = ConnectionManager::clone(&link.manager.load());
-        let why = match timeout(PROBE_TIMEOUT, redis::cmd("PING").query_async::<()>(&mut manager)).await {
+        let why = match timeout(
+            PROBE_TIMEOUT,
+            redis::cmd("PING").query_async::<()>(&mut manager),
+        )
+        .await
+        {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(link.text_of(&error)),
             Err(_) => Some("no answer to PING".to_owned()),
         };
         if let Some(why) = why {
             if looks == 0 {
-                tracing::warn!(redis.error = why, "redis does not answer; throttles go by their on_store_loss");
+                tracing::warn!(
+                    redis.error = why,
+                    "redis does not answer; throttles go by their on_store_loss"
+                );
             }
             looks += 1;
             link.lose(why);
@@ -209,9 +238,17 @@ fn connect(client: &Client) -> RedisResult<ConnectionManager> {
 fn means_lost(error: &RedisError) -> bool {
     match error.kind() {
         ErrorKind::Server(kind) => {
-            matches!(kind, ServerErrorKind::BusyLoading | ServerErrorKind::MasterDown | ServerErrorKind::ReadOnly)
+            matches!(
+                kind,
+                ServerErrorKind::BusyLoading
+                    | ServerErrorKind::MasterDown
+                    | ServerErrorKind::ReadOnly
+            )
         }
-        ErrorKind::UnexpectedReturnType | ErrorKind::Parse | ErrorKind::Client | ErrorKind::Extension => false,
+        ErrorKind::UnexpectedReturnType
+        | ErrorKind::Parse
+        | ErrorKind::Client
+        | ErrorKind::Extension => false,
         _ => true,
     }
 }

@@ -39,19 +39,31 @@ impl RedisStore {
     /// Changes the set of names by `command`.
     pub(super) async fn change_names(&self, command: &redis::Cmd) -> Result<(), Error> {
         let change = |mut redis: Connection| async move { command.exec_async(&mut redis).await };
-        self.servers.run(self.layout.names_slot(), self.operator_bound, change).await
+        self.servers
+            .run(self.layout.names_slot(), self.operator_bound, change)
+            .await
     }
 
     /// Returns all throttles that exist, including newly found ones, in the order of their names.
     pub(super) async fn known_names(&self) -> Result<Vec<Name>, Error> {
         let found = self.adopt().await?;
-        let noted = if found.is_empty() { Ok(()) } else { self.note_names(&found).await };
+        let noted = if found.is_empty() {
+            Ok(())
+        } else {
+            self.note_names(&found).await
+        };
         let mut members = redis::cmd("SMEMBERS");
         members.arg(self.layout.names());
         let members = &members;
-        let read = |mut redis: Connection| async move { members.query_async::<Vec<Text>>(&mut redis).await };
+        let read = |mut redis: Connection| async move {
+            members.query_async::<Vec<Text>>(&mut redis).await
+        };
         let read = match noted {
-            Ok(()) => self.servers.run(self.layout.names_slot(), self.operator_bound, read).await,
+            Ok(()) => {
+                self.servers
+                    .run(self.layout.names_slot(), self.operator_bound, read)
+                    .await
+            }
             Err(error) => Err(error),
         };
         let texts = match read {
@@ -64,14 +76,21 @@ impl RedisStore {
                 self.adopt().await?.into_iter().map(Text).collect()
             }
             // Only one server of many is lost: the throttles on the others can still be asked.
-            Err(Error::Lost(_)) if !locked(&self.known).is_empty() => {
-                locked(&self.known).iter().map(|name| Text(name.to_string())).collect()
-            }
+            Err(Error::Lost(_)) if !locked(&self.known).is_empty() => locked(&self.known)
+                .iter()
+                .map(|name| Text(name.to_string()))
+                .collect(),
             read => read?,
         };
-        let names: BTreeSet<Name> = texts.into_iter().filter_map(|text| Name::new(text.0).ok()).collect();
+        let names: BTreeSet<Name> = texts
+            .into_iter()
+            .filter_map(|text| Name::new(text.0).ok())
+            .collect();
         let mut slots: BTreeMap<u16, Vec<Name>> = BTreeMap::new();
-        for name in names.into_iter().filter(|name| self.layout.check(name).is_ok()) {
+        for name in names
+            .into_iter()
+            .filter(|name| self.layout.check(name).is_ok())
+        {
             slots.entry(self.layout.slot(&name)).or_default().push(name);
         }
         let (mut names, mut answered, mut lost) = (Vec::new(), false, None);
@@ -81,7 +100,12 @@ impl RedisStore {
                 Ok(exist) => {
                     answered = true;
                     // A throttle whose hash was deleted no longer exists.
-                    names.extend(known.into_iter().zip(exist).filter_map(|(name, exists)| exists.then_some(name)));
+                    names.extend(
+                        known
+                            .into_iter()
+                            .zip(exist)
+                            .filter_map(|(name, exists)| exists.then_some(name)),
+                    );
                 }
                 // A throttle on a lost server still exists.
                 Err(error) => {
@@ -104,14 +128,22 @@ impl RedisStore {
         for name in names {
             match is_of_a_key(name.as_str()) {
                 false => pipe.cmd("EXISTS").arg(self.layout.key(name, KNOBS, "")),
-                true => pipe.cmd("HEXISTS").arg(self.layout.key(name, KNOBS, "")).arg("rps"),
+                true => pipe
+                    .cmd("HEXISTS")
+                    .arg(self.layout.key(name, KNOBS, ""))
+                    .arg("rps"),
             };
         }
         pipe.ignore_errors();
         let pipe = &pipe;
-        let read = |mut redis: Connection| async move { pipe.query_async::<Vec<RedisResult<bool>>>(&mut redis).await };
+        let read = |mut redis: Connection| async move {
+            pipe.query_async::<Vec<RedisResult<bool>>>(&mut redis).await
+        };
         let exist = self.servers.run(slot, self.operator_bound, read).await?;
-        Ok(exist.into_iter().map(|exists| exists.unwrap_or(false)).collect())
+        Ok(exist
+            .into_iter()
+            .map(|exists| exists.unwrap_or(false))
+            .collect())
     }
 
     /// Searches for hashes that other programs wrote: one bounded stretch of SCAN, server after
@@ -119,7 +151,10 @@ impl RedisStore {
     async fn adopt(&self) -> Result<Vec<String>, Error> {
         let begin = Instant::now();
         let mut place = *locked(&self.adoption);
-        if place.ended.is_some_and(|ended| ended.elapsed() < ADOPT_EVERY) {
+        if place
+            .ended
+            .is_some_and(|ended| ended.elapsed() < ADOPT_EVERY)
+        {
             return Ok(Vec::new());
         }
         let mut found = Vec::new();
@@ -131,11 +166,18 @@ impl RedisStore {
                 Some(Err(_)) if self.servers.is_cluster() => (0, Vec::new()),
                 Some(Err(error)) => return Err(error),
                 None => {
-                    place = Adoption { ended: Some(Instant::now()), ..Adoption::default() };
+                    place = Adoption {
+                        ended: Some(Instant::now()),
+                        ..Adoption::default()
+                    };
                     break;
                 }
             };
-            found.extend(names.into_iter().filter(|name| Name::new(name.as_str()).is_ok()));
+            found.extend(
+                names
+                    .into_iter()
+                    .filter(|name| Name::new(name.as_str()).is_ok()),
+            );
             place.cursor = next;
             if next == 0 {
                 place.server += 1;
@@ -164,10 +206,19 @@ impl RedisStore {
     async fn scan(&self, server: usize, cursor: u64) -> Option<Result<(u64, Vec<String>), Error>> {
         let (head, tail) = self.layout.around_names();
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(format!("{}*{tail}", literal(&head))).arg("COUNT").arg(1000);
+        scan.arg(cursor)
+            .arg("MATCH")
+            .arg(format!("{}*{tail}", literal(&head)))
+            .arg("COUNT")
+            .arg(1000);
         let scan = &scan;
-        let read = |mut redis: Connection| async move { scan.query_async::<(u64, Vec<Text>)>(&mut redis).await };
-        let scanned = self.servers.run_at(server, self.operator_bound, read).await?;
+        let read = |mut redis: Connection| async move {
+            scan.query_async::<(u64, Vec<Text>)>(&mut redis).await
+        };
+        let scanned = self
+            .servers
+            .run_at(server, self.operator_bound, read)
+            .await?;
         let name = |key: &Text| {
             let name = key.0.strip_prefix(&head)?.strip_suffix(tail)?;
             (!is_of_a_key(name)).then(|| name.to_owned())
@@ -180,11 +231,19 @@ impl RedisStore {
 /// keys are arbitrary texts. A throttle of such a name is known only if it is written through
 /// Flyball.
 fn is_of_a_key(name: &str) -> bool {
-    [":lane:", ":pause:", ":learned:", ":holds:"].iter().any(|part| name.contains(part))
+    [":lane:", ":pause:", ":learned:", ":holds:"]
+        .iter()
+        .any(|part| name.contains(part))
 }
 
 /// Escapes the characters of `text` that are special in a glob pattern.
 fn literal(text: &str) -> String {
-    let escape = |c: char| if "*?[]^\\".contains(c) { vec!['\\', c] } else { vec![c] };
+    let escape = |c: char| {
+        if "*?[]^\\".contains(c) {
+            vec!['\\', c]
+        } else {
+            vec![c]
+        }
+    };
     text.chars().flat_map(escape).collect()
 }

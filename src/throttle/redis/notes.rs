@@ -19,14 +19,26 @@ impl Notes for RedisStore {
     fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Noted, Error>> {
         async move {
             let mut pipe = redis::pipe();
-            pipe.cmd("HGETALL").arg(self.layout.key(throttle, NOTES, ""));
+            pipe.cmd("HGETALL")
+                .arg(self.layout.key(throttle, NOTES, ""));
             pipe.cmd("TIME");
             let pipe = &pipe;
-            let read =
-                |mut redis: Connection| async move { pipe.query_async::<(Vec<(String, String)>, (i64, i64))>(&mut redis).await };
-            let (notes, (s, us)) = self.servers.run(self.layout.slot(throttle), self.operator_bound, read).await?;
-            let now_ms = self.clock.as_ref().map_or(s * 1000 + us / 1000, |clock| clock() / 1000);
-            Ok(Noted { notes: notes.into_iter().collect(), now_ms })
+            let read = |mut redis: Connection| async move {
+                pipe.query_async::<(Vec<(String, String)>, (i64, i64))>(&mut redis)
+                    .await
+            };
+            let (notes, (s, us)) = self
+                .servers
+                .run(self.layout.slot(throttle), self.operator_bound, read)
+                .await?;
+            let now_ms = self
+                .clock
+                .as_ref()
+                .map_or(s * 1000 + us / 1000, |clock| clock() / 1000);
+            Ok(Noted {
+                notes: notes.into_iter().collect(),
+                now_ms,
+            })
         }
         .boxed()
     }
@@ -40,10 +52,20 @@ impl Notes for RedisStore {
     ) -> BoxFuture<'a, Result<bool, Error>> {
         async move {
             let mut call = redis::cmd("EVAL");
-            call.arg(SWAP).arg(1).arg(self.layout.key(throttle, NOTES, "")).arg(key).arg(old.unwrap_or_default()).arg(new);
+            call.arg(SWAP)
+                .arg(1)
+                .arg(self.layout.key(throttle, NOTES, ""))
+                .arg(key)
+                .arg(old.unwrap_or_default())
+                .arg(new);
             let call = &call;
-            let swap = |mut redis: Connection| async move { call.query_async::<i64>(&mut redis).await };
-            Ok(self.servers.run(self.layout.slot(throttle), self.operator_bound, swap).await? == 1)
+            let swap =
+                |mut redis: Connection| async move { call.query_async::<i64>(&mut redis).await };
+            Ok(self
+                .servers
+                .run(self.layout.slot(throttle), self.operator_bound, swap)
+                .await?
+                == 1)
         }
         .boxed()
     }

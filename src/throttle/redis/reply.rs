@@ -77,7 +77,11 @@ pub(super) enum Acquired {
 }
 
 /// Reads the reply to an ask for `lanes` of the chain `levels`.
-pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[LaneAsk]) -> RedisResult<Acquired> {
+pub(super) fn acquired(
+    values: Vec<Value>,
+    levels: &[(Name, String)],
+    lanes: &[LaneAsk],
+) -> RedisResult<Acquired> {
     let mut parts = Parts::new(values);
     match parts.text().as_str() {
         "ok" => {}
@@ -93,20 +97,42 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
     let (extra, all_watched) = (Extra::read(&letters), letters.contains('w'));
     let window_s = knob("window", &parts.text())?;
     let key_rps = knob("key_rps", &parts.text())?;
-    let key_rate = Rate { rps: key_rps, depth_us: knob("key_burst", &parts.text())? * window_s * 1e6 };
+    let key_rate = Rate {
+        rps: key_rps,
+        depth_us: knob("key_burst", &parts.text())? * window_s * 1e6,
+    };
     let texts = parts.text();
-    let texts: Vec<&str> = texts.split(is_blank).filter(|text| !text.is_empty()).collect();
-    let rates = texts.iter().map(|text| knob("rps", text.trim_end_matches('b')));
+    let texts: Vec<&str> = texts
+        .split(is_blank)
+        .filter(|text| !text.is_empty())
+        .collect();
+    let rates = texts
+        .iter()
+        .map(|text| knob("rps", text.trim_end_matches('b')));
     let rates: Vec<f64> = rates.collect::<RedisResult<_>>()?;
     // A level that borrows gets no refund, because a level above may have paid for the unit.
-    let charged = texts.iter().zip(&rates).map(|(text, rps)| if text.ends_with('b') { -1.0 } else { *rps }).collect();
+    let charged = texts
+        .iter()
+        .zip(&rates)
+        .map(|(text, rps)| if text.ends_with('b') { -1.0 } else { *rps })
+        .collect();
     let limits = parts.text();
     let mut words = limits.split(' ');
-    let mut at_once = || words.next().and_then(|word| word.parse().ok()).unwrap_or(-1);
+    let mut at_once = || {
+        words
+            .next()
+            .and_then(|word| word.parse().ok())
+            .unwrap_or(-1)
+    };
     let (concurrency, key_concurrency): (i64, i64) = (at_once(), at_once());
     let over_limit = words.next().and_then(OverLimit::of).unwrap_or_default();
     let max_cost = words.next().map_or(Ok(PLAIN_COST), float)?;
-    let mut charges = Charges { rates: charged, key_rps, max_cost, last: None };
+    let mut charges = Charges {
+        rates: charged,
+        key_rps,
+        max_cost,
+        last: None,
+    };
     let mut unknown = false;
     let mut grants = Vec::with_capacity(lanes.len());
     let mut rest = lanes.iter();
@@ -116,10 +142,23 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
         unknown |= matches!(limit, Some(Limit::Unknown { .. }));
         let wait = Duration::from_micros(wait.max(0) as u64);
         let learned = count < 0;
-        for lane in rest.by_ref().take(usize::try_from(count.abs()).unwrap_or(0)) {
-            let charge_us = if granted > 0 { charges.of(lane, learned) } else { Arc::default() };
+        for lane in rest
+            .by_ref()
+            .take(usize::try_from(count.abs()).unwrap_or(0))
+        {
+            let charge_us = if granted > 0 {
+                charges.of(lane, learned)
+            } else {
+                Arc::default()
+            };
             let watched = learned || all_watched;
-            grants.push(Grant { granted: granted as u32, wait, limit: limit.clone(), charge_us, watched });
+            grants.push(Grant {
+                granted: granted as u32,
+                wait,
+                limit: limit.clone(),
+                charge_us,
+                watched,
+            });
         }
     }
     if grants.len() != lanes.len() {
@@ -152,7 +191,11 @@ pub(super) fn acquired(values: Vec<Value>, levels: &[(Name, String)], lanes: &[L
 
 fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
     let leaf = || levels.last().map(|level| level.0.clone());
-    let level = || levels.get(detail.parse::<usize>().ok()?.checked_sub(1)?).map(|level| level.0.clone());
+    let level = || {
+        levels
+            .get(detail.parse::<usize>().ok()?.checked_sub(1)?)
+            .map(|level| level.0.clone())
+    };
     match word {
         "level" if detail.parse() == Ok(levels.len()) => Some(Limit::Throttle),
         "level" => level().map(|name| Limit::Tier { name }),
@@ -162,19 +205,34 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
         "key_concurrency" => leaf().map(|name| Limit::Concurrency { name, key: true }),
         "stopped" => {
             let (at, why) = detail.split_once('|').unwrap_or((detail, ""));
-            let name = levels.get(at.parse::<usize>().ok()?.checked_sub(1)?).map(|level| level.0.clone());
-            name.map(|name| Limit::Stopped { name, why: why.to_owned() })
+            let name = levels
+                .get(at.parse::<usize>().ok()?.checked_sub(1)?)
+                .map(|level| level.0.clone());
+            name.map(|name| Limit::Stopped {
+                name,
+                why: why.to_owned(),
+            })
         }
         "unknown" => level().map(|name| Limit::Unknown { name }),
         "paused" => {
             let (until, why) = detail.split_once('|').unwrap_or((detail, ""));
-            Some(Limit::Paused { until_ms: until.parse().unwrap_or_default(), why: why.to_owned(), name: None })
+            Some(Limit::Paused {
+                until_ms: until.parse().unwrap_or_default(),
+                why: why.to_owned(),
+                name: None,
+            })
         }
         "level_paused" => {
             let (place, why) = detail.split_once('|').unwrap_or((detail, ""));
             let (at, until) = place.split_once(' ')?;
-            let name = levels.get(at.parse::<usize>().ok()?.checked_sub(1)?).map(|level| level.0.clone());
-            Some(Limit::Paused { until_ms: until.parse().unwrap_or_default(), why: why.to_owned(), name })
+            let name = levels
+                .get(at.parse::<usize>().ok()?.checked_sub(1)?)
+                .map(|level| level.0.clone());
+            Some(Limit::Paused {
+                until_ms: until.parse().unwrap_or_default(),
+                why: why.to_owned(),
+                name,
+            })
         }
         "learned" => Some(Limit::Learned),
         "probing" => level().map(|name| Limit::Probing { name, key: false }),
@@ -193,13 +251,18 @@ struct Charges {
 
 impl Charges {
     fn of(&mut self, lane: &LaneAsk, learned: bool) -> Arc<[f64]> {
-        let (cost, keyed) = (sane_cost(lane.cost).min(self.max_cost), !lane.key.is_empty() && !learned);
+        let (cost, keyed) = (
+            sane_cost(lane.cost).min(self.max_cost),
+            !lane.key.is_empty() && !learned,
+        );
         match &self.last {
             Some((c, k, charge_us)) if *c == cost && *k == keyed => charge_us.clone(),
             _ => {
                 let key_rps = if keyed { self.key_rps } else { -1.0 };
                 let rates = self.rates.iter().copied().chain([key_rps]);
-                let charge_us: Arc<[f64]> = rates.map(|rps| cost * Rate { rps, depth_us: 0.0 }.interval_us()).collect();
+                let charge_us: Arc<[f64]> = rates
+                    .map(|rps| cost * Rate { rps, depth_us: 0.0 }.interval_us())
+                    .collect();
                 self.last = Some((cost, keyed, charge_us.clone()));
                 charge_us
             }
@@ -223,15 +286,31 @@ pub(super) fn key_state(parts: &mut Parts) -> RedisResult<KeyState> {
 
 /// Reads the counters from the first three texts of the hash.
 pub(super) fn meter(texts: &[Option<Text>]) -> Meter {
-    let at = |i: usize| texts.get(i).and_then(|text| text.as_ref()?.0.parse().ok()).unwrap_or(0.0);
-    Meter { used: at(0), limited_us: at(1), limited_to: at(2) }
+    let at = |i: usize| {
+        texts
+            .get(i)
+            .and_then(|text| text.as_ref()?.0.parse().ok())
+            .unwrap_or(0.0)
+    };
+    Meter {
+        used: at(0),
+        limited_us: at(1),
+        limited_to: at(2),
+    }
 }
 
 /// Reads the bucket from the fourth to the sixth text of the hash.
 pub(super) fn bucket(texts: &[Option<Text>]) -> Bucket {
     let at = |i: usize| texts.get(i).and_then(|text| text.as_ref()?.0.parse().ok());
-    let stopped = texts.get(5).and_then(Option::as_ref).is_some_and(|text| text.0 == "1");
-    Bucket { spent_to: at(3), debt: at(4).unwrap_or(0.0), stopped }
+    let stopped = texts
+        .get(5)
+        .and_then(Option::as_ref)
+        .is_some_and(|text| text.0 == "1");
+    Bucket {
+        spent_to: at(3),
+        debt: at(4).unwrap_or(0.0),
+        stopped,
+    }
 }
 
 /// Reads the end of the pause after the last refusal, in unix microseconds, and its reason from the
@@ -253,5 +332,9 @@ pub(super) fn float(text: &str) -> RedisResult<f64> {
 
 /// Returns the error for a reply that the Lua script never gives.
 pub(super) fn garbled(what: &str) -> RedisError {
-    RedisError::from((redis::ErrorKind::UnexpectedReturnType, "the script answered something else", what.to_owned()))
+    RedisError::from((
+        redis::ErrorKind::UnexpectedReturnType,
+        "the script answered something else",
+        what.to_owned(),
+    ))
 }

@@ -10,7 +10,10 @@ use super::link::{Failure, Link};
 use crate::throttle::{Error, Problem};
 
 /// The URL schemes of a cluster, each with the scheme of its servers.
-const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
+const CLUSTER_SCHEMES: [(&str, &str); 2] = [
+    ("redis+cluster://", "redis://"),
+    ("rediss+cluster://", "rediss://"),
+];
 
 /// A single server or the servers of a cluster.
 pub(super) enum Servers {
@@ -22,10 +25,15 @@ impl Servers {
     /// Reads the URL and starts to connect in the background.
     pub(super) fn open(url: &str) -> Result<Self, Error> {
         let Some(seeds) = seeds(url)? else {
-            return Client::open(url).and_then(Link::open).map(Self::One).map_err(|error| unusable(error.category()));
+            return Client::open(url)
+                .and_then(Link::open)
+                .map(Self::One)
+                .map_err(|error| unusable(error.category()));
         };
         let seeds: RedisResult<Vec<Client>> = seeds.into_iter().map(Client::open).collect();
-        Ok(Self::Many(Cluster::open(seeds.map_err(|error: RedisError| unusable(error.category()))?)))
+        Ok(Self::Many(Cluster::open(seeds.map_err(
+            |error: RedisError| unusable(error.category()),
+        )?)))
     }
 
     pub(super) fn is_cluster(&self) -> bool {
@@ -36,7 +44,12 @@ impl Servers {
     /// `bound`.
     ///
     /// Only before the first connection is established may a call wait longer, up to a second.
-    pub(super) async fn run<T, F>(&self, slot: u16, bound: Duration, call: impl Fn(Connection) -> F) -> Result<T, Error>
+    pub(super) async fn run<T, F>(
+        &self,
+        slot: u16,
+        bound: Duration,
+        call: impl Fn(Connection) -> F,
+    ) -> Result<T, Error>
     where
         F: Future<Output = RedisResult<T>>,
     {
@@ -67,12 +80,18 @@ impl Servers {
     }
 }
 
-async fn run_alone<T, F>(link: &Link, bound: Duration, call: impl Fn(Connection) -> F) -> Result<T, Failure>
+async fn run_alone<T, F>(
+    link: &Link,
+    bound: Duration,
+    call: impl Fn(Connection) -> F,
+) -> Result<T, Failure>
 where
     F: Future<Output = RedisResult<T>>,
 {
     link.settled().await;
-    let answer = link.run(bound, |manager| call(Connection::new(manager, false))).await;
+    let answer = link
+        .run(bound, |manager| call(Connection::new(manager, false)))
+        .await;
     answer.map_err(|failure| match failure.error.as_ref().and_then(Elsewhere::read) {
         // The server's own message would disclose an address.
         Some(Elsewhere::Moved(_) | Elsewhere::Ask(_)) => {
@@ -85,18 +104,31 @@ where
 /// Splits the URL of a cluster into one URL for each server; returns `None` for the URL of a single
 /// server.
 fn seeds(url: &str) -> Result<Option<Vec<String>>, Error> {
-    let named = CLUSTER_SCHEMES.iter().find_map(|(scheme, single)| Some((single, url.strip_prefix(scheme)?)));
-    let Some((single, rest)) = named else { return Ok(None) };
+    let named = CLUSTER_SCHEMES
+        .iter()
+        .find_map(|(scheme, single)| Some((single, url.strip_prefix(scheme)?)));
+    let Some((single, rest)) = named else {
+        return Ok(None);
+    };
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let (path, query) = tail.split_at(tail.find('?').unwrap_or(tail.len()));
     if !matches!(path, "" | "/" | "/0") {
         return Err(unusable("a cluster has no databases but 0"));
     }
-    let (user, hosts) = authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (&authority[..=user.len()], hosts));
+    let (user, hosts) = authority
+        .rsplit_once('@')
+        .map_or(("", authority), |(user, hosts)| {
+            (&authority[..=user.len()], hosts)
+        });
     if hosts.split(',').any(str::is_empty) {
         return Err(unusable("an address is empty"));
     }
-    Ok(Some(hosts.split(',').map(|host| format!("{single}{user}{host}{query}")).collect()))
+    Ok(Some(
+        hosts
+            .split(',')
+            .map(|host| format!("{single}{user}{host}{query}"))
+            .collect(),
+    ))
 }
 
 fn unusable(why: &str) -> Error {
@@ -104,7 +136,10 @@ fn unusable(why: &str) -> Error {
         "the URL cannot be used ({why}): it must be redis://host:port, rediss://host:port, redis+unix:///path or, for a cluster, \
          redis+cluster://host:port,host:port or rediss+cluster://host:port,host:port"
     );
-    Error::Invalid(vec![Problem { field: "REDIS_URL".to_owned(), message }])
+    Error::Invalid(vec![Problem {
+        field: "REDIS_URL".to_owned(),
+        message,
+    }])
 }
 
 #[cfg(test)]
@@ -116,16 +151,33 @@ mod tests {
         let read = |url: &str| seeds(url).unwrap();
 
         assert_eq!(read("redis://a:1"), None);
-        assert_eq!(read("redis+cluster://a:1,b:2").unwrap(), ["redis://a:1", "redis://b:2"]);
-        assert_eq!(read("rediss+cluster://me:p%40@a:1,[::1]:2/").unwrap(), ["rediss://me:p%40@a:1", "rediss://me:p%40@[::1]:2"]);
-        assert_eq!(read("redis+cluster://a/0?protocol=resp3").unwrap(), ["redis://a?protocol=resp3"]);
+        assert_eq!(
+            read("redis+cluster://a:1,b:2").unwrap(),
+            ["redis://a:1", "redis://b:2"]
+        );
+        assert_eq!(
+            read("rediss+cluster://me:p%40@a:1,[::1]:2/").unwrap(),
+            ["rediss://me:p%40@a:1", "rediss://me:p%40@[::1]:2"]
+        );
+        assert_eq!(
+            read("redis+cluster://a/0?protocol=resp3").unwrap(),
+            ["redis://a?protocol=resp3"]
+        );
     }
 
     #[test]
     fn another_url_is_refused_without_its_password() {
-        for url in ["redis+cluster://", "redis+cluster://me:hunter2@a:1,,b:2", "redis+cluster://me:hunter2@a:1/3"] {
+        for url in [
+            "redis+cluster://",
+            "redis+cluster://me:hunter2@a:1,,b:2",
+            "redis+cluster://me:hunter2@a:1/3",
+        ] {
             let message = seeds(url).unwrap_err().to_string();
-            assert!(message.contains("REDIS_URL") && message.contains("redis+cluster://host:port,host:port"), "{message}");
+            assert!(
+                message.contains("REDIS_URL")
+                    && message.contains("redis+cluster://host:port,host:port"),
+                "{message}"
+            );
             assert!(!message.contains("hunter2"), "{message}");
         }
     }

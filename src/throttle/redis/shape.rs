@@ -26,7 +26,11 @@ pub(super) struct Extra {
 
 impl Extra {
     pub(super) fn read(letters: &str) -> Self {
-        Self { buckets: letters.contains('b'), pauses: letters.contains('p'), holds: letters.contains('k') }
+        Self {
+            buckets: letters.contains('b'),
+            pauses: letters.contains('p'),
+            holds: letters.contains('k'),
+        }
     }
 
     /// Returns the letter of each needed kind of key, with the part of the key's name.
@@ -37,7 +41,10 @@ impl Extra {
             (self.pauses, "l", "learned:"),
             (self.holds, "k", "holds:"),
         ];
-        parts.into_iter().filter(|(is_needed, _, _)| *is_needed).map(|(_, letter, part)| (letter, part))
+        parts
+            .into_iter()
+            .filter(|(is_needed, _, _)| *is_needed)
+            .map(|(_, letter, part)| (letter, part))
     }
 
     /// Returns the limit of lanes in one call, chosen so that it takes Redis less than half a
@@ -72,7 +79,10 @@ impl Shapes {
     /// Returns the known shape of `leaf`, or a plain one without parent and extra keys, which the
     /// Lua script corrects.
     pub(super) fn of(&self, leaf: &Name) -> Shape {
-        let plain = || Shape { chain: [(leaf.clone(), String::new())].into(), extra: Extra::default() };
+        let plain = || Shape {
+            chain: [(leaf.clone(), String::new())].into(),
+            extra: Extra::default(),
+        };
         self.0.get(leaf).cloned().unwrap_or_else(plain)
     }
 

@@ -28,21 +28,45 @@ impl Address {
     }
 
     fn of(host: &str, port: u16, said_by: &Self) -> Self {
-        let host = if matches!(host, "" | "?") { &said_by.host } else { host };
-        Self { host: host.to_owned(), port }
+        let host = if matches!(host, "" | "?") {
+            &said_by.host
+        } else {
+            host
+        };
+        Self {
+            host: host.to_owned(),
+            port,
+        }
     }
 }
 
 /// Reads the reply to CLUSTER SLOTS, skipping unreadable ranges.
 pub(super) fn ranges(answer: &Value, said_by: &Address) -> Vec<Range> {
-    let Value::Array(ranges) = answer else { return Vec::new() };
-    ranges.iter().filter_map(|range| range_of(range, said_by)).collect()
+    let Value::Array(ranges) = answer else {
+        return Vec::new();
+    };
+    ranges
+        .iter()
+        .filter_map(|range| range_of(range, said_by))
+        .collect()
 }
 
 fn range_of(range: &Value, said_by: &Address) -> Option<Range> {
-    let Value::Array(parts) = range else { return None };
-    let [Value::Int(first), Value::Int(last), Value::Array(primary), ..] = parts.as_slice() else { return None };
-    let [host, Value::Int(port), ..] = primary.as_slice() else { return None };
+    let Value::Array(parts) = range else {
+        return None;
+    };
+    let [
+        Value::Int(first),
+        Value::Int(last),
+        Value::Array(primary),
+        ..,
+    ] = parts.as_slice()
+    else {
+        return None;
+    };
+    let [host, Value::Int(port), ..] = primary.as_slice() else {
+        return None;
+    };
     let host = match host {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
         // The server does not know its own public address.
@@ -50,7 +74,11 @@ fn range_of(range: &Value, said_by: &Address) -> Option<Range> {
     };
     let slot = |n: i64| u16::try_from(n).ok().filter(|n| usize::from(*n) < SLOTS);
     let primary = Address::of(host, u16::try_from(*port).ok()?, said_by);
-    Some(Range { first: slot(*first)?, last: slot(*last)?, primary })
+    Some(Range {
+        first: slot(*first)?,
+        last: slot(*last)?,
+        primary,
+    })
 }
 
 #[cfg(test)]
@@ -58,35 +86,78 @@ mod tests {
     use super::*;
 
     fn asked() -> Address {
-        Address { host: "seed".into(), port: 7000 }
+        Address {
+            host: "seed".into(),
+            port: 7000,
+        }
     }
 
     fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
-        let server = |host: Value| Value::Array(vec![host, Value::Int(port), Value::BulkString(b"id".to_vec())]);
+        let server = |host: Value| {
+            Value::Array(vec![
+                host,
+                Value::Int(port),
+                Value::BulkString(b"id".to_vec()),
+            ])
+        };
         let replica = server(Value::BulkString(b"replica".to_vec()));
-        Value::Array(vec![Value::Int(first), Value::Int(last), server(host), replica])
+        Value::Array(vec![
+            Value::Int(first),
+            Value::Int(last),
+            server(host),
+            replica,
+        ])
     }
 
     #[test]
     fn the_first_server_of_each_range_is_its_primary() {
         let answer = Value::Array(vec![
             range(0, 5460, Value::BulkString(b"10.0.0.1".to_vec()), 7001),
-            range(5461, 16383, Value::BulkString(b"2001:db8::2".to_vec()), 7002),
+            range(
+                5461,
+                16383,
+                Value::BulkString(b"2001:db8::2".to_vec()),
+                7002,
+            ),
         ]);
 
-        let read: Vec<_> =
-            ranges(&answer, &asked()).into_iter().map(|r| (r.first, r.last, r.primary.host, r.primary.port)).collect();
+        let read: Vec<_> = ranges(&answer, &asked())
+            .into_iter()
+            .map(|r| (r.first, r.last, r.primary.host, r.primary.port))
+            .collect();
 
-        assert_eq!(read, [(0, 5460, "10.0.0.1".to_owned(), 7001), (5461, 16383, "2001:db8::2".to_owned(), 7002)]);
+        assert_eq!(
+            read,
+            [
+                (0, 5460, "10.0.0.1".to_owned(), 7001),
+                (5461, 16383, "2001:db8::2".to_owned(), 7002)
+            ]
+        );
     }
 
     #[test]
     fn a_server_that_does_not_know_its_name_is_where_it_was_asked() {
-        for host in [Value::Nil, Value::BulkString(Vec::new()), Value::BulkString(b"?".to_vec())] {
+        for host in [
+            Value::Nil,
+            Value::BulkString(Vec::new()),
+            Value::BulkString(b"?".to_vec()),
+        ] {
             let read = ranges(&Value::Array(vec![range(0, 1, host, 7003)]), &asked());
-            assert_eq!(read[0].primary, Address { host: "seed".into(), port: 7003 });
+            assert_eq!(
+                read[0].primary,
+                Address {
+                    host: "seed".into(),
+                    port: 7003
+                }
+            );
         }
-        assert_eq!(Address::read(":7004", &asked()), Some(Address { host: "seed".into(), port: 7004 }));
+        assert_eq!(
+            Address::read(":7004", &asked()),
+            Some(Address {
+                host: "seed".into(),
+                port: 7004
+            })
+        );
     }
 
     #[test]

@@ -25,8 +25,8 @@ use crate::throttle::rules::min_above_max;
 use crate::throttle::store::{MAX_PAUSE_MS, capacity_text, no_hash};
 use crate::throttle::tree::{MAX_LEVELS, MISSING};
 use crate::throttle::{
-    Answer, Ask, Change, Ended, Error, Holder, KeyState, MAX_LANES_PER_ASK, Name, Paused, Problem, Refund, Refused, Scope,
-    Status, Store,
+    Answer, Ask, Change, Ended, Error, Holder, KeyState, MAX_LANES_PER_ASK, Name, Paused, Problem,
+    Refund, Refused, Scope, Status, Store,
 };
 
 /// The time limit of an ask, so that work goes on or stops but never hangs.
@@ -82,28 +82,47 @@ impl RedisStore {
     /// Sets the time limit of every call to `bound`, for tests on a busy machine.
     #[must_use]
     pub fn with_bound(self, bound: Duration) -> Self {
-        Self { ask_bound: bound, operator_bound: bound, ..self }
+        Self {
+            ask_bound: bound,
+            operator_bound: bound,
+            ..self
+        }
     }
 
     /// Takes the time from `clock` instead of Redis, for tests of the law. Keys then live an hour
     /// at least.
     #[must_use]
     pub fn with_clock(self, clock: Clock) -> Self {
-        Self { clock: Some(clock), ..self }
+        Self {
+            clock: Some(clock),
+            ..self
+        }
     }
 
     // --- a lost store ---
 
     fn answer_of_lost_store(&self, ask: &Ask, error: &Error) -> Answer {
         let now_us = self.started.elapsed().as_micros() as i64;
-        let said = if let Error::Lost(reason) = error { said_in(reason) } else { None };
-        Answer { said, ..locked(&self.memo).answer(ask, now_us, self.workers.load(Ordering::Relaxed)) }
+        let said = if let Error::Lost(reason) = error {
+            said_in(reason)
+        } else {
+            None
+        };
+        Answer {
+            said,
+            ..locked(&self.memo).answer(ask, now_us, self.workers.load(Ordering::Relaxed))
+        }
     }
 
     // --- operators ---
 
     async fn read_status(&self, throttle: &Name) -> Result<Option<Status>, Error> {
-        type Reply = (RedisResult<Vec<(Text, Text)>>, RedisResult<Vec<Option<Text>>>, (i64, i64), i64);
+        type Reply = (
+            RedisResult<Vec<(Text, Text)>>,
+            RedisResult<Vec<Option<Text>>>,
+            (i64, i64),
+            i64,
+        );
         if self.layout.check(throttle).is_err() {
             return Ok(None);
         }
@@ -111,25 +130,37 @@ impl RedisStore {
         // People may have written anything under these keys, and errors of one throttle must not
         // hide the others.
         pipe.ignore_errors();
-        pipe.cmd("HGETALL").arg(self.layout.key(throttle, KNOBS, ""));
-        pipe.cmd("HMGET").arg(self.layout.key(throttle, "bucket", "")).arg(&BUCKET);
+        pipe.cmd("HGETALL")
+            .arg(self.layout.key(throttle, KNOBS, ""));
+        pipe.cmd("HMGET")
+            .arg(self.layout.key(throttle, "bucket", ""))
+            .arg(&BUCKET);
         pipe.cmd("TIME");
         pipe.cmd("PTTL").arg(self.layout.key(throttle, KNOBS, ""));
         let pipe = &pipe;
-        let read = |mut redis: Connection| async move { pipe.query_async::<Reply>(&mut redis).await };
-        let (fields, bucket, (s, us), expires_ms) =
-            self.servers.run(self.layout.slot(throttle), self.operator_bound, read).await?;
-        let now_us = self.clock.as_ref().map_or(s * 1_000_000 + us, |clock| clock());
+        let read =
+            |mut redis: Connection| async move { pipe.query_async::<Reply>(&mut redis).await };
+        let (fields, bucket, (s, us), expires_ms) = self
+            .servers
+            .run(self.layout.slot(throttle), self.operator_bound, read)
+            .await?;
+        let now_us = self
+            .clock
+            .as_ref()
+            .map_or(s * 1_000_000 + us, |clock| clock());
         let raw = match fields {
             Ok(fields) => hash(fields),
-            Err(error) if is_wrong_type(&error.to_string()) => return Ok(Some(Status::no_hash(throttle.clone(), now_us))),
+            Err(error) if is_wrong_type(&error.to_string()) => {
+                return Ok(Some(Status::no_hash(throttle.clone(), now_us)));
+            }
             Err(error) => return Err(Error::Lost(error.to_string())),
         };
         if raw.is_empty() {
             return Ok(None);
         }
         let bucket = bucket.unwrap_or_default();
-        let status = Status::read(throttle.clone(), raw, &reply::meter(&bucket), now_us).expiring_in(expires_ms);
+        let status = Status::read(throttle.clone(), raw, &reply::meter(&bucket), now_us)
+            .expiring_in(expires_ms);
         let status = status.with_bucket(&reply::bucket(&bucket), reply::refusal(&bucket));
         if status.knobs.parent.is_none() {
             return Ok(Some(status));
@@ -140,25 +171,41 @@ impl RedisStore {
 
     /// Reads the text of `parent` of a throttle and of those above it, `None` for a throttle that
     /// does not exist or has another hash tag.
-    pub(super) async fn read_parents(&self, leaf: &Name, bound: Duration) -> Result<Parents, Error> {
+    pub(super) async fn read_parents(
+        &self,
+        leaf: &Name,
+        bound: Duration,
+    ) -> Result<Parents, Error> {
         let mut parents = Parents::new();
         let mut next = Some(leaf.clone());
-        while let Some(name) = next.filter(|name| !parents.contains_key(name) && parents.len() <= MAX_LEVELS) {
+        while let Some(name) =
+            next.filter(|name| !parents.contains_key(name) && parents.len() <= MAX_LEVELS)
+        {
             let mut pipe = redis::pipe();
             pipe.ignore_errors();
             pipe.cmd("EXISTS").arg(self.layout.key(&name, KNOBS, ""));
-            pipe.cmd("HGET").arg(self.layout.key(&name, KNOBS, "")).arg("parent");
+            pipe.cmd("HGET")
+                .arg(self.layout.key(&name, KNOBS, ""))
+                .arg("parent");
             let pipe = &pipe;
-            let read =
-                |mut redis: Connection| async move { pipe.query_async::<(bool, RedisResult<Option<Text>>)>(&mut redis).await };
+            let read = |mut redis: Connection| async move {
+                pipe.query_async::<(bool, RedisResult<Option<Text>>)>(&mut redis)
+                    .await
+            };
             let parent = match self.layout.is_together(leaf, &name) {
                 false => None,
                 // A key that is not a hash is not a throttle.
-                true => match self.servers.run(self.layout.slot(&name), bound, read).await? {
+                true => match self
+                    .servers
+                    .run(self.layout.slot(&name), bound, read)
+                    .await?
+                {
                     // An invalid name counts as no parent, as in the Lua script.
-                    (true, Ok(parent)) => {
-                        Some(parent.and_then(|text| Name::new(text.0).ok()).map_or_else(String::new, |name| name.to_string()))
-                    }
+                    (true, Ok(parent)) => Some(
+                        parent
+                            .and_then(|text| Name::new(text.0).ok())
+                            .map_or_else(String::new, |name| name.to_string()),
+                    ),
                     _ => None,
                 },
             };
@@ -170,16 +217,24 @@ impl RedisStore {
 
     fn with_parents(&self, status: Status, parents: &Parents) -> Status {
         let mut status = status.with_parents(parents);
-        if let Some(apart) = parents.keys().find(|parent| !self.layout.is_together(&status.name, parent)) {
+        if let Some(apart) = parents
+            .keys()
+            .find(|parent| !self.layout.is_together(&status.name, parent))
+        {
             let message = format!("{MISSING}{}; nothing flows", other_tag(&status.name, apart));
             status.problems.retain(|problem| problem.field != "parent");
-            status.problems.push(Problem { field: "parent".to_owned(), message });
+            status.problems.push(Problem {
+                field: "parent".to_owned(),
+                message,
+            });
         }
         status
     }
 
     fn pause_call(&self, verb: &str, throttle: &Name, key: &str) -> Result<Call, Error> {
-        self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
+        self.layout
+            .check(throttle)
+            .map_err(|problem| Error::Invalid(vec![problem]))?;
         let mut call = self.law.call(3);
         call.key(&self.layout.key(throttle, "pause:", key));
         call.key(&self.layout.key(throttle, "pauses", ""));
@@ -200,8 +255,14 @@ impl RedisStore {
     }
 
     /// Reports a refusal, or returns the widest trusted scope if its own is wider.
-    async fn refuse_as(&self, throttle: &Name, refused: &Refused<'_>) -> Result<Result<Paused, Scope>, Error> {
-        self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
+    async fn refuse_as(
+        &self,
+        throttle: &Name,
+        refused: &Refused<'_>,
+    ) -> Result<Result<Paused, Scope>, Error> {
+        self.layout
+            .check(throttle)
+            .map_err(|problem| Error::Invalid(vec![problem]))?;
         let begin = |mut call: Call, verb| {
             self.begin(&mut call, verb);
             match refused.said_us() {
@@ -225,7 +286,11 @@ impl RedisStore {
             call.number(u8::from(refused.is_hearsay));
             call
         } else {
-            let chain = self.resolve_chain(throttle).await?.map_err(Error::Unknown)?.chain;
+            let chain = self
+                .resolve_chain(throttle)
+                .await?
+                .map_err(Error::Unknown)?
+                .chain;
             let names: Vec<Name> = chain.iter().map(|(name, _)| name.clone()).collect();
             let level = refused.level(&names).unwrap_or(throttle);
             let mut call = self.law.call(2 + usize::from(refused.is_hearsay));
@@ -240,22 +305,39 @@ impl RedisStore {
         };
         let mut parts = Parts::new(self.invoke(throttle, &call, self.operator_bound).await?);
         let is_untrusted = parts.text() == "untrusted";
-        let mut number = || parts.whole().map_err(|error| Error::Lost(error.to_string()));
+        let mut number = || {
+            parts
+                .whole()
+                .map_err(|error| Error::Lost(error.to_string()))
+        };
         if is_untrusted {
-            return Ok(Err(if number()? == 0 { Scope::Key } else { Scope::Throttle }));
+            return Ok(Err(if number()? == 0 {
+                Scope::Key
+            } else {
+                Scope::Throttle
+            }));
         }
         let (until_ms, alone, delay_us) = (number()?, number()? == 1, number()?);
-        Ok(Ok(Paused { until_ms, alone: alone.then(|| Duration::from_micros(delay_us.max(0) as u64)) }))
+        Ok(Ok(Paused {
+            until_ms,
+            alone: alone.then(|| Duration::from_micros(delay_us.max(0) as u64)),
+        }))
     }
 
     /// Returns the number that follows `ok` in a reply.
     async fn second(&self, throttle: &Name, call: &Call) -> Result<i64, Error> {
         let mut parts = Parts::new(self.invoke(throttle, call, self.operator_bound).await?);
         parts.text();
-        parts.whole().map_err(|error| Error::Lost(error.to_string()))
+        parts
+            .whole()
+            .map_err(|error| Error::Lost(error.to_string()))
     }
 
-    async fn write(&self, throttle: &Name, change: &Change) -> Result<(Option<Status>, Status), Error> {
+    async fn write(
+        &self,
+        throttle: &Name,
+        change: &Change,
+    ) -> Result<(Option<Status>, Status), Error> {
         change.check_parent(throttle)?;
         self.check_tags(throttle, change)?;
         let mut call = self.law.call(2);
@@ -277,20 +359,37 @@ impl RedisStore {
         call.text(&change.why);
         for (field, text) in &change.fields {
             call.text(field);
-            call.text(&text.as_ref().map_or_else(|| "-".to_owned(), |text| format!("={text}")));
+            call.text(
+                &text
+                    .as_ref()
+                    .map_or_else(|| "-".to_owned(), |text| format!("={text}")),
+            );
         }
         let call = &call;
-        let write = |redis: Connection| async move { Written::read(Parts::new(call.invoke(redis).await?)) };
-        let written = self.servers.run(self.layout.slot(throttle), self.operator_bound, write).await;
+        let write =
+            |redis: Connection| async move { Written::read(Parts::new(call.invoke(redis).await?)) };
+        let written = self
+            .servers
+            .run(self.layout.slot(throttle), self.operator_bound, write)
+            .await;
         match written.map_err(|error| refusal_of_wrong_type(error, throttle))? {
             Written::Unknown => Err(Error::Unknown(throttle.clone())),
-            Written::Conflict(what) => Err(Error::Conflict { name: throttle.clone(), what }),
+            Written::Conflict(what) => Err(Error::Conflict {
+                name: throttle.clone(),
+                what,
+            }),
             Written::MinAboveMax(min, max) => Err(Error::Invalid(vec![min_above_max(min, max)])),
-            Written::Done { now_us, before, after, meter } => {
+            Written::Done {
+                now_us,
+                before,
+                after,
+                meter,
+            } => {
                 // The next search finds a name that could not be added to the set.
                 let _ = self.note_names(&[throttle.to_string()]).await;
                 let status = |raw| Status::read(throttle.clone(), raw, &meter, now_us);
-                let (before, mut after) = ((!before.is_empty()).then(|| status(before)), status(after));
+                let (before, mut after) =
+                    ((!before.is_empty()).then(|| status(before)), status(after));
                 // The change is made, so an error while reading its parents must not look like a
                 // failure.
                 if after.knobs.parent.is_some()
@@ -303,33 +402,53 @@ impl RedisStore {
         }
     }
 
-    async fn write_capacity(&self, throttle: &Name, capacity: Option<f64>, why: &str) -> Result<(), Error> {
-        self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
+    async fn write_capacity(
+        &self,
+        throttle: &Name,
+        capacity: Option<f64>,
+        why: &str,
+    ) -> Result<(), Error> {
+        self.layout
+            .check(throttle)
+            .map_err(|problem| Error::Invalid(vec![problem]))?;
         let mut call = self.law.call(2);
         call.key(&self.layout.key(throttle, KNOBS, ""));
         call.key(&self.layout.key(throttle, "bucket", ""));
         self.begin(&mut call, "capacity");
-        call.text(&capacity.map_or_else(|| "-".to_owned(), |capacity| format!("={}", capacity_text(capacity))));
+        call.text(&capacity.map_or_else(
+            || "-".to_owned(),
+            |capacity| format!("={}", capacity_text(capacity)),
+        ));
         call.text(why);
         let written = self.invoke(throttle, &call, self.operator_bound).await;
-        let mut parts = Parts::new(written.map_err(|error| refusal_of_wrong_type(error, throttle))?);
-        if parts.text() == "unknown" { Err(Error::Unknown(throttle.clone())) } else { Ok(()) }
+        let mut parts =
+            Parts::new(written.map_err(|error| refusal_of_wrong_type(error, throttle))?);
+        if parts.text() == "unknown" {
+            Err(Error::Unknown(throttle.clone()))
+        } else {
+            Ok(())
+        }
     }
 
     async fn look_at(&self, throttle: &Name, keys: &[String]) -> Result<Vec<KeyState>, Error> {
-        self.layout.check(throttle).map_err(|problem| Error::Invalid(vec![problem]))?;
+        self.layout
+            .check(throttle)
+            .map_err(|problem| Error::Invalid(vec![problem]))?;
         let mut states = Vec::with_capacity(keys.len());
         for part in keys.chunks(MAX_LANES_PER_ASK) {
             let mut call = self.law.call(1 + 2 * part.len());
             call.key(&self.layout.key(throttle, KNOBS, ""));
             for kind in ["pause:", "learned:"] {
-                part.iter().for_each(|key| call.key(&self.layout.key(throttle, kind, key)));
+                part.iter()
+                    .for_each(|key| call.key(&self.layout.key(throttle, kind, key)));
             }
             self.begin(&mut call, "look");
             let mut parts = Parts::new(self.invoke(throttle, &call, self.operator_bound).await?);
             parts.text();
             for _ in part {
-                states.push(reply::key_state(&mut parts).map_err(|error| Error::Lost(error.to_string()))?);
+                states.push(
+                    reply::key_state(&mut parts).map_err(|error| Error::Lost(error.to_string()))?,
+                );
             }
         }
         Ok(states)
@@ -340,9 +459,15 @@ impl RedisStore {
     fn check_tags(&self, throttle: &Name, change: &Change) -> Result<(), Error> {
         let refuse = |problem| Error::Invalid(vec![problem]);
         self.layout.check(throttle).map_err(refuse)?;
-        let parent = change.fields.get("parent").and_then(|text| Name::new(text.as_deref()?).ok());
+        let parent = change
+            .fields
+            .get("parent")
+            .and_then(|text| Name::new(text.as_deref()?).ok());
         match parent.filter(|parent| !self.layout.is_together(throttle, parent)) {
-            Some(parent) => Err(refuse(Problem { field: "parent".to_owned(), message: other_tag(throttle, &parent) })),
+            Some(parent) => Err(refuse(Problem {
+                field: "parent".to_owned(),
+                message: other_tag(throttle, &parent),
+            })),
             None => Ok(()),
         }
     }
@@ -350,13 +475,22 @@ impl RedisStore {
     async fn take_away(&self, throttle: &Name) -> Result<bool, Error> {
         let mut pipe = redis::pipe();
         pipe.cmd("DEL").arg(self.layout.key(throttle, KNOBS, ""));
-        pipe.cmd("DEL").arg(self.layout.key(throttle, "bucket", "")).ignore();
+        pipe.cmd("DEL")
+            .arg(self.layout.key(throttle, "bucket", ""))
+            .ignore();
         // A process that has just read the record must not take the deletion for a loss; after a
         // day none holds it.
-        pipe.cmd("EXPIRE").arg(self.layout.key(throttle, "kept", "")).arg(86_400).ignore();
+        pipe.cmd("EXPIRE")
+            .arg(self.layout.key(throttle, "kept", ""))
+            .arg(86_400)
+            .ignore();
         let pipe = &pipe;
-        let take = |mut redis: Connection| async move { pipe.query_async::<(bool,)>(&mut redis).await };
-        let (was_there,) = self.servers.run(self.layout.slot(throttle), self.operator_bound, take).await?;
+        let take =
+            |mut redis: Connection| async move { pipe.query_async::<(bool,)>(&mut redis).await };
+        let (was_there,) = self
+            .servers
+            .run(self.layout.slot(throttle), self.operator_bound, take)
+            .await?;
         let mut forget = redis::cmd("SREM");
         forget.arg(self.layout.names()).arg(throttle.as_str());
         // A name whose knobs are gone is ignored.
@@ -366,14 +500,27 @@ impl RedisStore {
 }
 
 /// The fields of a throttle's bucket that a status shows.
-const BUCKET: [&str; 7] = ["used", "limited_us", "limited_to", "spent_to", "debt", "stopped", "refusal"];
+const BUCKET: [&str; 7] = [
+    "used",
+    "limited_us",
+    "limited_to",
+    "spent_to",
+    "debt",
+    "stopped",
+    "refusal",
+];
 
 /// The reply of the verb `set`.
 enum Written {
     Unknown,
     Conflict(String),
     MinAboveMax(f64, f64),
-    Done { now_us: i64, before: BTreeMap<String, String>, after: BTreeMap<String, String>, meter: Meter },
+    Done {
+        now_us: i64,
+        before: BTreeMap<String, String>,
+        after: BTreeMap<String, String>,
+        meter: Meter,
+    },
 }
 
 impl Written {
@@ -381,13 +528,21 @@ impl Written {
         match parts.text().as_str() {
             "unknown" => Ok(Self::Unknown),
             "conflict" => Ok(Self::Conflict(parts.text())),
-            "min_above_max" => Ok(Self::MinAboveMax(float(&parts.text())?, float(&parts.text())?)),
+            "min_above_max" => Ok(Self::MinAboveMax(
+                float(&parts.text())?,
+                float(&parts.text())?,
+            )),
             "ok" => {
                 let now_us = parts.whole()?;
                 let mut fields = || from_redis_value::<Vec<(Text, Text)>>(parts.value());
                 let (before, after) = (hash(fields()?), hash(fields()?));
                 let meter = [(); 3].map(|()| Some(Text(parts.text())));
-                Ok(Self::Done { now_us, before, after, meter: reply::meter(&meter) })
+                Ok(Self::Done {
+                    now_us,
+                    before,
+                    after,
+                    meter: reply::meter(&meter),
+                })
             }
             other => Err(garbled(other)),
         }
@@ -401,15 +556,19 @@ pub(super) fn is_wrong_type(message: &str) -> bool {
 
 fn refusal_of_wrong_type(error: Error, throttle: &Name) -> Error {
     match error {
-        Error::Lost(said) if is_wrong_type(&said) => {
-            Error::Invalid(vec![Problem { field: "knobs".to_owned(), message: no_hash(throttle) }])
-        }
+        Error::Lost(said) if is_wrong_type(&said) => Error::Invalid(vec![Problem {
+            field: "knobs".to_owned(),
+            message: no_hash(throttle),
+        }]),
         other => other,
     }
 }
 
 fn hash(fields: Vec<(Text, Text)>) -> BTreeMap<String, String> {
-    fields.into_iter().map(|(field, text)| (field.0, text.0)).collect()
+    fields
+        .into_iter()
+        .map(|(field, text)| (field.0, text.0))
+        .collect()
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -426,11 +585,21 @@ impl Store for RedisStore {
     }
 
     fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
-        async move { self.ask("acquire", ask).await.unwrap_or_else(|error| self.answer_of_lost_store(ask, &error)) }.boxed()
+        async move {
+            self.ask("acquire", ask)
+                .await
+                .unwrap_or_else(|error| self.answer_of_lost_store(ask, &error))
+        }
+        .boxed()
     }
 
     fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
-        async move { self.ask("peek", ask).await.unwrap_or_else(|error| self.answer_of_lost_store(ask, &error)) }.boxed()
+        async move {
+            self.ask("peek", ask)
+                .await
+                .unwrap_or_else(|error| self.answer_of_lost_store(ask, &error))
+        }
+        .boxed()
     }
 
     fn hold<'a>(
@@ -442,11 +611,19 @@ impl Store for RedisStore {
         self.hold_lanes(throttle, holder, lanes).boxed()
     }
 
-    fn refund_many<'a>(&'a self, throttle: &'a Name, refunds: &'a [Refund<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+    fn refund_many<'a>(
+        &'a self,
+        throttle: &'a Name,
+        refunds: &'a [Refund<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self.refund_grants(throttle, refunds).boxed()
     }
 
-    fn settle_many<'a>(&'a self, throttle: &'a Name, tokens: &'a [(&'a str, f64)]) -> BoxFuture<'a, Result<(), Error>> {
+    fn settle_many<'a>(
+        &'a self,
+        throttle: &'a Name,
+        tokens: &'a [(&'a str, f64)],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self.settle_keys(throttle, tokens).boxed()
     }
 
@@ -466,15 +643,33 @@ impl Store for RedisStore {
         .boxed()
     }
 
-    fn resume_key<'a>(&'a self, throttle: &'a Name, key: &'a str) -> BoxFuture<'a, Result<bool, Error>> {
-        async move { Ok(self.second(throttle, &self.pause_call("resume", throttle, key)?).await? == 1) }.boxed()
+    fn resume_key<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
+        async move {
+            Ok(self
+                .second(throttle, &self.pause_call("resume", throttle, key)?)
+                .await?
+                == 1)
+        }
+        .boxed()
     }
 
-    fn refused<'a>(&'a self, throttle: &'a Name, refused: &'a Refused<'a>) -> BoxFuture<'a, Result<Paused, Error>> {
+    fn refused<'a>(
+        &'a self,
+        throttle: &'a Name,
+        refused: &'a Refused<'a>,
+    ) -> BoxFuture<'a, Result<Paused, Error>> {
         self.refuse(throttle, refused).boxed()
     }
 
-    fn ended<'a>(&'a self, throttle: &'a Name, ended: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+    fn ended<'a>(
+        &'a self,
+        throttle: &'a Name,
+        ended: &'a [Ended<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self.tell_ended(throttle, ended).boxed()
     }
 
@@ -486,15 +681,28 @@ impl Store for RedisStore {
         self.known_names().boxed()
     }
 
-    fn set<'a>(&'a self, throttle: &'a Name, change: &'a Change) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
+    fn set<'a>(
+        &'a self,
+        throttle: &'a Name,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         self.write(throttle, change).boxed()
     }
 
-    fn set_capacity<'a>(&'a self, throttle: &'a Name, capacity: Option<f64>, why: &'a str) -> BoxFuture<'a, Result<(), Error>> {
+    fn set_capacity<'a>(
+        &'a self,
+        throttle: &'a Name,
+        capacity: Option<f64>,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>> {
         self.write_capacity(throttle, capacity, why).boxed()
     }
 
-    fn look<'a>(&'a self, throttle: &'a Name, keys: &'a [String]) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
+    fn look<'a>(
+        &'a self,
+        throttle: &'a Name,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
         self.look_at(throttle, keys).boxed()
     }
 
@@ -514,11 +722,18 @@ impl Store for RedisStore {
     fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
         async move {
             let mut pipe = redis::pipe();
-            pipe.cmd("PERSIST").arg(self.layout.key(throttle, KNOBS, "")).ignore();
-            pipe.cmd("SET").arg(self.layout.key(throttle, "kept", "")).arg(1).ignore();
+            pipe.cmd("PERSIST")
+                .arg(self.layout.key(throttle, KNOBS, ""))
+                .ignore();
+            pipe.cmd("SET")
+                .arg(self.layout.key(throttle, "kept", ""))
+                .arg(1)
+                .ignore();
             let pipe = &pipe;
             let keep = |mut redis: Connection| async move { pipe.exec_async(&mut redis).await };
-            self.servers.run(self.layout.slot(throttle), self.operator_bound, keep).await
+            self.servers
+                .run(self.layout.slot(throttle), self.operator_bound, keep)
+                .await
         }
         .boxed()
     }
@@ -526,11 +741,18 @@ impl Store for RedisStore {
     fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
         async move {
             let mut pipe = redis::pipe();
-            pipe.cmd("EXISTS").arg(self.layout.key(throttle, "kept", ""));
+            pipe.cmd("EXISTS")
+                .arg(self.layout.key(throttle, "kept", ""));
             pipe.cmd("EXISTS").arg(self.layout.key(throttle, KNOBS, ""));
             let pipe = &pipe;
-            let read = |mut redis: Connection| async move { pipe.query_async::<(bool, bool)>(&mut redis).await };
-            Ok(self.servers.run(self.layout.slot(throttle), self.operator_bound, read).await? == (true, false))
+            let read = |mut redis: Connection| async move {
+                pipe.query_async::<(bool, bool)>(&mut redis).await
+            };
+            Ok(self
+                .servers
+                .run(self.layout.slot(throttle), self.operator_bound, read)
+                .await?
+                == (true, false))
         }
         .boxed()
     }

@@ -13,7 +13,9 @@ use super::store::{RedisStore, locked};
 use crate::throttle::bucket::STOPPED_WAIT_US;
 use crate::throttle::serve::sane_cost;
 use crate::throttle::tree;
-use crate::throttle::{Answer, Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Refund};
+use crate::throttle::{
+    Answer, Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Refund,
+};
 
 /// The number of attempts, because people may turn knobs during an ask several times in a row, but
 /// not for ever.
@@ -32,10 +34,17 @@ impl RedisStore {
         let mut rest = ask.lanes.as_slice();
         while !rest.is_empty() || whole.is_none() {
             // A peek leaves no charges that a second part could see, so it goes in one call.
-            let most = if verb == "peek" { MAX_LANES_PER_ASK } else { locked(&self.shapes).of(&ask.throttle).extra.most_lanes() };
+            let most = if verb == "peek" {
+                MAX_LANES_PER_ASK
+            } else {
+                locked(&self.shapes).of(&ask.throttle).extra.most_lanes()
+            };
             let (lanes, after) = rest.split_at(rest.len().min(most));
             rest = after;
-            let part = match self.ask_lanes(verb, &ask.throttle, holder.as_ref(), lanes).await {
+            let part = match self
+                .ask_lanes(verb, &ask.throttle, holder.as_ref(), lanes)
+                .await
+            {
                 // The first part stands; the caller's next ask repeats the rest.
                 Err(_) if whole.is_some() => break,
                 part => part?,
@@ -53,19 +62,36 @@ impl RedisStore {
         Ok(answer)
     }
 
-    async fn ask_lanes(&self, verb: &str, throttle: &Name, holder: Option<&Holder>, lanes: &[LaneAsk]) -> Result<Answer, Error> {
+    async fn ask_lanes(
+        &self,
+        verb: &str,
+        throttle: &Name,
+        holder: Option<&Holder>,
+        lanes: &[LaneAsk],
+    ) -> Result<Answer, Error> {
         if self.layout.check(throttle).is_err() {
-            return self.answer_of_unknown(throttle, throttle.clone(), lanes).await;
+            return self
+                .answer_of_unknown(throttle, throttle.clone(), lanes)
+                .await;
         }
         let mut shape = locked(&self.shapes).of(throttle);
         for _ in 0..TRIES {
             let call = self.acquire_call(verb, throttle, &shape, holder, lanes);
             let values = self.invoke(throttle, &call, self.ask_bound).await?;
-            match reply::acquired(values, &shape.chain, lanes).map_err(|error| Error::Lost(error.to_string()))? {
+            match reply::acquired(values, &shape.chain, lanes)
+                .map_err(|error| Error::Lost(error.to_string()))?
+            {
                 Acquired::Answer(answer, seen, needed) => {
                     // The reply to an ask without a holder does not show if asks with one need the
                     // keys of holds.
-                    let needed = Extra { holds: if holder.is_some() { needed.holds } else { shape.extra.holds }, ..needed };
+                    let needed = Extra {
+                        holds: if holder.is_some() {
+                            needed.holds
+                        } else {
+                            shape.extra.holds
+                        },
+                        ..needed
+                    };
                     if needed != shape.extra {
                         shape.extra = needed;
                         locked(&self.shapes).keep(throttle, &shape);
@@ -86,9 +112,21 @@ impl RedisStore {
         Err(unsteady(throttle))
     }
 
-    fn acquire_call(&self, verb: &str, throttle: &Name, shape: &Shape, holder: Option<&Holder>, lanes: &[LaneAsk]) -> Call {
-        let extra = Extra { holds: shape.extra.holds && holder.is_some(), ..shape.extra };
-        let mut call = self.law.call(3 * shape.chain.len() + 1 + extra.parts().count() * lanes.len());
+    fn acquire_call(
+        &self,
+        verb: &str,
+        throttle: &Name,
+        shape: &Shape,
+        holder: Option<&Holder>,
+        lanes: &[LaneAsk],
+    ) -> Call {
+        let extra = Extra {
+            holds: shape.extra.holds && holder.is_some(),
+            ..shape.extra
+        };
+        let mut call = self
+            .law
+            .call(3 * shape.chain.len() + 1 + extra.parts().count() * lanes.len());
         for (name, _) in shape.chain.iter() {
             for part in [KNOBS, "bucket", "holds"] {
                 call.key(&self.layout.key(name, part, ""));
@@ -116,7 +154,10 @@ impl RedisStore {
         }
         let held = |lane: &LaneAsk| if extra.holds { lane.held } else { 0 };
         let alike = |a: &LaneAsk, b: &LaneAsk| {
-            a.want == b.want && a.cost == b.cost && a.key.is_empty() == b.key.is_empty() && held(a) == held(b)
+            a.want == b.want
+                && a.cost == b.cost
+                && a.key.is_empty() == b.key.is_empty()
+                && held(a) == held(b)
         };
         for run in lanes.chunk_by(alike) {
             call.number(run.len());
@@ -132,12 +173,20 @@ impl RedisStore {
     /// with `leaf`.
     pub(super) async fn resolve_chain(&self, leaf: &Name) -> Result<Result<Shape, Name>, Error> {
         let parents = self.read_parents(leaf, self.ask_bound).await?;
-        let chain = tree::chain(leaf, |name| parents.get(name).cloned().flatten().unwrap_or_default());
-        if let Some((apart, _)) = chain.iter().find(|(name, _)| !self.layout.is_together(leaf, name)) {
+        let chain = tree::chain(leaf, |name| {
+            parents.get(name).cloned().flatten().unwrap_or_default()
+        });
+        if let Some((apart, _)) = chain
+            .iter()
+            .find(|(name, _)| !self.layout.is_together(leaf, name))
+        {
             return Ok(Err(apart.clone()));
         }
         let mut shapes = locked(&self.shapes);
-        let shape = Shape { chain: chain.into(), ..shapes.of(leaf) };
+        let shape = Shape {
+            chain: chain.into(),
+            ..shapes.of(leaf)
+        };
         shapes.keep(leaf, &shape);
         Ok(Ok(shape))
     }
@@ -154,7 +203,9 @@ impl RedisStore {
         keys: &[(&str, &str)],
         add: impl Fn(&mut Call, &Shape),
     ) -> Result<(Shape, Vec<Value>), Error> {
-        self.layout.check(throttle).map_err(|_| Error::Unknown(throttle.clone()))?;
+        self.layout
+            .check(throttle)
+            .map_err(|_| Error::Unknown(throttle.clone()))?;
         let mut shape = locked(&self.shapes).of(throttle);
         for _ in 0..TRIES {
             let mut call = self.law.call(2 * shape.chain.len() + keys.len());
@@ -174,7 +225,10 @@ impl RedisStore {
             let values = self.invoke(throttle, &call, self.ask_bound).await?;
             match values.first() {
                 Some(Value::BulkString(word)) if word == b"chain" => {
-                    shape = self.resolve_chain(throttle).await?.map_err(Error::Unknown)?;
+                    shape = self
+                        .resolve_chain(throttle)
+                        .await?
+                        .map_err(Error::Unknown)?;
                 }
                 _ => return Ok((shape, values)),
             }
@@ -182,9 +236,17 @@ impl RedisStore {
         Err(unsteady(throttle))
     }
 
-    pub(super) async fn hold_lanes(&self, throttle: &Name, holder: &Holder, lanes: &[(String, u32)]) -> Result<(), Error> {
-        let lanes: Vec<(&str, u32)> =
-            lanes.iter().map(|(key, held)| (key.as_str(), *held)).filter(|(key, _)| !key.is_empty()).collect();
+    pub(super) async fn hold_lanes(
+        &self,
+        throttle: &Name,
+        holder: &Holder,
+        lanes: &[(String, u32)],
+    ) -> Result<(), Error> {
+        let lanes: Vec<(&str, u32)> = lanes
+            .iter()
+            .map(|(key, held)| (key.as_str(), *held))
+            .filter(|(key, _)| !key.is_empty())
+            .collect();
         // One call is made even without lanes, for the levels.
         let mut rest = lanes.as_slice();
         loop {
@@ -196,7 +258,8 @@ impl RedisStore {
                 call.number(holder.held);
                 part.iter().for_each(|(_, held)| call.number(held));
             };
-            self.call_chain(throttle, "hold", "holds", &keys, add).await?;
+            self.call_chain(throttle, "hold", "holds", &keys, add)
+                .await?;
             if after.is_empty() {
                 return Ok(());
             }
@@ -204,14 +267,27 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn refund_grants(&self, throttle: &Name, refunds: &[Refund<'_>]) -> Result<(), Error> {
+    pub(super) async fn refund_grants(
+        &self,
+        throttle: &Name,
+        refunds: &[Refund<'_>],
+    ) -> Result<(), Error> {
         // A grant of a lost store has no charges to give back.
-        let refunds: Vec<Refund<'_>> = refunds.iter().copied().filter(|one| !one.grant.charge_us.is_empty()).collect();
+        let refunds: Vec<Refund<'_>> = refunds
+            .iter()
+            .copied()
+            .filter(|one| !one.grant.charge_us.is_empty())
+            .collect();
         for part in refunds.chunks(MAX_LANES_PER_ASK) {
             let key_charge = |one: &Refund<'_>| one.grant.charge_us.last().copied().unwrap_or(0.0);
-            let keys: Vec<(&str, &str)> = part.iter().filter(|one| key_charge(one) > 0.0).map(|one| ("lane:", one.key)).collect();
-            let alike =
-                |a: &Refund<'_>, b: &Refund<'_>| a.units == b.units && a.cost == b.cost && a.grant.charge_us == b.grant.charge_us;
+            let keys: Vec<(&str, &str)> = part
+                .iter()
+                .filter(|one| key_charge(one) > 0.0)
+                .map(|one| ("lane:", one.key))
+                .collect();
+            let alike = |a: &Refund<'_>, b: &Refund<'_>| {
+                a.units == b.units && a.cost == b.cost && a.grant.charge_us == b.grant.charge_us
+            };
             let add = |call: &mut Call, shape: &Shape| {
                 for run in part.chunk_by(alike) {
                     let charge_us = &run[0].grant.charge_us;
@@ -222,38 +298,62 @@ impl RedisStore {
                     call.number(sane_cost(run[0].cost));
                     call.number(key_charge(&run[0]));
                     call.number(u8::from(is_whole));
-                    levels.iter().filter(|_| is_whole).for_each(|charge_us| call.number(charge_us));
+                    levels
+                        .iter()
+                        .filter(|_| is_whole)
+                        .for_each(|charge_us| call.number(charge_us));
                 }
             };
-            self.call_chain(throttle, "refund", "bucket", &keys, add).await?;
+            self.call_chain(throttle, "refund", "bucket", &keys, add)
+                .await?;
         }
         Ok(())
     }
 
-    pub(super) async fn settle_keys(&self, throttle: &Name, tokens: &[(&str, f64)]) -> Result<(), Error> {
+    pub(super) async fn settle_keys(
+        &self,
+        throttle: &Name,
+        tokens: &[(&str, f64)],
+    ) -> Result<(), Error> {
         for part in tokens.chunks(MAX_LANES_PER_ASK) {
-            let keys: Vec<(&str, &str)> =
-                part.iter().filter(|(key, _)| !key.is_empty()).map(|(key, _)| ("lane:", *key)).collect();
+            let keys: Vec<(&str, &str)> = part
+                .iter()
+                .filter(|(key, _)| !key.is_empty())
+                .map(|(key, _)| ("lane:", *key))
+                .collect();
             let add = |call: &mut Call, _: &Shape| {
                 for (key, tokens) in part {
                     call.number(tokens);
                     call.number(u8::from(!key.is_empty()));
                 }
             };
-            let (shape, values) = self.call_chain(throttle, "settle", "bucket", &keys, add).await?;
+            let (shape, values) = self
+                .call_chain(throttle, "settle", "bucket", &keys, add)
+                .await?;
             let mut parts = Parts::new(values);
             if parts.text() == "unknown" {
-                let level = parts.whole().ok().and_then(|at| shape.chain.get(usize::try_from(at).ok()?.checked_sub(1)?));
-                return Err(Error::Unknown(level.map_or(throttle, |level| &level.0).clone()));
+                let level = parts
+                    .whole()
+                    .ok()
+                    .and_then(|at| shape.chain.get(usize::try_from(at).ok()?.checked_sub(1)?));
+                return Err(Error::Unknown(
+                    level.map_or(throttle, |level| &level.0).clone(),
+                ));
             }
         }
         Ok(())
     }
 
-    pub(super) async fn tell_ended(&self, throttle: &Name, ended: &[Ended<'_>]) -> Result<(), Error> {
+    pub(super) async fn tell_ended(
+        &self,
+        throttle: &Name,
+        ended: &[Ended<'_>],
+    ) -> Result<(), Error> {
         for part in ended.chunks(MAX_LANES_PER_ASK) {
-            let keys: Vec<(&str, &str)> =
-                [("pauses", "")].into_iter().chain(part.iter().map(|one| ("learned:", one.key))).collect();
+            let keys: Vec<(&str, &str)> = [("pauses", "")]
+                .into_iter()
+                .chain(part.iter().map(|one| ("learned:", one.key)))
+                .collect();
             let add = |call: &mut Call, _: &Shape| {
                 for one in part {
                     call.number(one.succeeded);
@@ -273,7 +373,8 @@ impl RedisStore {
                     });
                 }
             };
-            self.call_chain(throttle, "ended", "bucket", &keys, add).await?;
+            self.call_chain(throttle, "ended", "bucket", &keys, add)
+                .await?;
         }
         Ok(())
     }
@@ -289,23 +390,56 @@ impl RedisStore {
         }
     }
 
-    pub(super) async fn invoke(&self, throttle: &Name, call: &Call, bound: Duration) -> Result<Vec<Value>, Error> {
-        self.servers.run(self.layout.slot(throttle), bound, |redis| call.invoke(redis)).await
+    pub(super) async fn invoke(
+        &self,
+        throttle: &Name,
+        call: &Call,
+        bound: Duration,
+    ) -> Result<Vec<Value>, Error> {
+        self.servers
+            .run(self.layout.slot(throttle), bound, |redis| {
+                call.invoke(redis)
+            })
+            .await
     }
 
     /// Answers an ask that cannot be made because the throttle or one above it cannot exist under
     /// its name.
-    async fn answer_of_unknown(&self, throttle: &Name, missing: Name, lanes: &[LaneAsk]) -> Result<Answer, Error> {
-        let time = |mut redis: Connection| async move { redis::cmd("TIME").query_async::<(i64, i64)>(&mut redis).await };
-        let (s, us) = self.servers.run(self.layout.slot(throttle), self.ask_bound, time).await?;
+    async fn answer_of_unknown(
+        &self,
+        throttle: &Name,
+        missing: Name,
+        lanes: &[LaneAsk],
+    ) -> Result<Answer, Error> {
+        let time = |mut redis: Connection| async move {
+            redis::cmd("TIME")
+                .query_async::<(i64, i64)>(&mut redis)
+                .await
+        };
+        let (s, us) = self
+            .servers
+            .run(self.layout.slot(throttle), self.ask_bound, time)
+            .await?;
         let nothing = |lane: &LaneAsk| match lane.want {
             0 => Grant::default(),
-            _ => Grant { wait: UNKNOWN_WAIT, limit: Some(Limit::Unknown { name: missing.clone() }), ..Grant::default() },
+            _ => Grant {
+                wait: UNKNOWN_WAIT,
+                limit: Some(Limit::Unknown {
+                    name: missing.clone(),
+                }),
+                ..Grant::default()
+            },
         };
-        Ok(Answer { lanes: lanes.iter().map(nothing).collect(), at_us: s * 1_000_000 + us, ..Answer::default() })
+        Ok(Answer {
+            lanes: lanes.iter().map(nothing).collect(),
+            at_us: s * 1_000_000 + us,
+            ..Answer::default()
+        })
     }
 }
 
 fn unsteady(throttle: &Name) -> Error {
-    Error::Lost(format!("the parents or the keys of {throttle} change faster than they can be read"))
+    Error::Lost(format!(
+        "the parents or the keys of {throttle} change faster than they can be read"
+    ))
 }

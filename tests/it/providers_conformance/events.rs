@@ -35,7 +35,12 @@ async fn start(subject: Subject, fate: Fate, callback: &str) -> Pair {
         secret: KEY.to_owned(),
         ..Events::default()
     };
-    subject.start(Options { events: Some(events), ..Options::default() }).await
+    subject
+        .start(Options {
+            events: Some(events),
+            ..Options::default()
+        })
+        .await
 }
 
 /// The account with what its events are checked with.
@@ -45,11 +50,18 @@ fn account(pair: &Pair) -> Account {
     option("webhook_public_key", pair.fake.event_key());
     option("sns_topic_arn", sns::topic(pair.subject.account));
     option("sns_cert_host", pair.fake.url());
-    account.secrets.insert("webhook_signing_key".to_owned(), Secret::new(KEY));
+    account
+        .secrets
+        .insert("webhook_signing_key".to_owned(), Secret::new(KEY));
     account
 }
 
-async fn read(pair: &Pair, account: &Account, url: &str, posted: &crate::fakes::Posted) -> Result<Vec<Event>, Disbelieved> {
+async fn read(
+    pair: &Pair,
+    account: &Account,
+    url: &str,
+    posted: &crate::fakes::Posted,
+) -> Result<Vec<Event>, Disbelieved> {
     let (headers, body) = posted;
     let text = |(name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)| {
         (name.as_str().to_owned(), value.to_str().unwrap().to_owned())
@@ -57,17 +69,42 @@ async fn read(pair: &Pair, account: &Account, url: &str, posted: &crate::fakes::
     let headers: BTreeMap<String, String> = headers.iter().map(text).collect();
     let now_s = told(Duration::ZERO).now_s;
     let provider = pair.driver.provider();
-    providers::events::read(provider, account, &Posted { url, headers: &headers, body, now_s }, &tools()).await
+    providers::events::read(
+        provider,
+        account,
+        &Posted {
+            url,
+            headers: &headers,
+            body,
+            now_s,
+        },
+        &tools(),
+    )
+    .await
 }
 
 #[tokio::test]
 async fn events_tell_what_became_of_the_message_and_are_known_again() {
-    let fates = [Fate::Delivered, Fate::Bounced, Fate::Failed, Fate::Complained, Fate::Unsubscribed];
-    for (subject, fate) in [twilio, sendgrid, ses, mailgun].into_iter().flat_map(|subject| fates.map(|fate| (subject, fate))) {
+    let fates = [
+        Fate::Delivered,
+        Fate::Bounced,
+        Fate::Failed,
+        Fate::Complained,
+        Fate::Unsubscribed,
+    ];
+    for (subject, fate) in [twilio, sendgrid, ses, mailgun]
+        .into_iter()
+        .flat_map(|subject| fates.map(|fate| (subject, fate)))
+    {
         let (url, kept) = mailbox().await;
         let pair = start(subject(), fate, &url).await;
         let answer = pair.send().await;
-        let Sent::Accepted { provider_id: Some(id) } = answer.sent else { panic!("{}: {answer:?}", pair.subject.name) };
+        let Sent::Accepted {
+            provider_id: Some(id),
+        } = answer.sent
+        else {
+            panic!("{}: {answer:?}", pair.subject.name)
+        };
         let two = || async {
             let kept = kept.lock().unwrap();
             (kept.len() >= 2).then(|| kept.clone())
@@ -77,13 +114,32 @@ async fn events_tell_what_became_of_the_message_and_are_known_again() {
         for one in &posted {
             told.extend(read(&pair, &account(&pair), &url, one).await.unwrap());
         }
-        let [first, second] = &told[..] else { panic!("{}: {fate:?}: {told:?}", pair.subject.name) };
-        assert_eq!(first.happened, heard(&pair.subject, fate), "{}: {fate:?}", pair.subject.name);
+        let [first, second] = &told[..] else {
+            panic!("{}: {fate:?}: {told:?}", pair.subject.name)
+        };
+        assert_eq!(
+            first.happened,
+            heard(&pair.subject, fate),
+            "{}: {fate:?}",
+            pair.subject.name
+        );
         assert_eq!(first.provider_id, id, "{}", pair.subject.name);
-        assert_eq!(first.event_id, second.event_id, "{}: the same event", pair.subject.name);
+        assert_eq!(
+            first.event_id, second.event_id,
+            "{}: the same event",
+            pair.subject.name
+        );
         let to = (pair.subject.to)(&pair.fake);
-        assert!(first.recipient.iter().all(|recipient| *recipient == to), "{}", pair.subject.name);
-        assert!(!format!("{first:?} {}", first.reason).contains(to.trim_start_matches('+')), "{}", pair.subject.name);
+        assert!(
+            first.recipient.iter().all(|recipient| *recipient == to),
+            "{}",
+            pair.subject.name
+        );
+        assert!(
+            !format!("{first:?} {}", first.reason).contains(to.trim_start_matches('+')),
+            "{}",
+            pair.subject.name
+        );
     }
 }
 
@@ -99,11 +155,19 @@ async fn events_of_somebody_else_are_not_believed() {
         let other = start(subject(), Fate::Bounced, &url).await;
         let mut account = account(&other);
         for name in ["auth_token", "webhook_signing_key"] {
-            account.secrets.insert(name.to_owned(), Secret::new("another-secret"));
+            account
+                .secrets
+                .insert(name.to_owned(), Secret::new("another-secret"));
         }
-        account.options.insert("sns_topic_arn".to_owned(), sns::topic("another"));
+        account
+            .options
+            .insert("sns_topic_arn".to_owned(), sns::topic("another"));
         let read = read(&pair, &account, &url, &posted).await;
-        assert!(matches!(read, Err(Disbelieved::Signature(_))), "{}: {read:?}", pair.subject.name);
+        assert!(
+            matches!(read, Err(Disbelieved::Signature(_))),
+            "{}: {read:?}",
+            pair.subject.name
+        );
     }
 }
 
@@ -111,17 +175,26 @@ async fn events_of_somebody_else_are_not_believed() {
 async fn a_subscription_is_confirmed_when_sns_asks() {
     let (url, kept) = mailbox().await;
     let pair = start(ses(), Fate::Delivered, &url).await;
-    assert_eq!(pair.fake.subscribe(pair.subject.account, &url).await, Some(200));
+    assert_eq!(
+        pair.fake.subscribe(pair.subject.account, &url).await,
+        Some(200)
+    );
     let asked = kept.lock().unwrap().remove(0);
     assert!(!pair.fake.is_subscribed(pair.subject.account));
-    assert_eq!(read(&pair, &account(&pair), &url, &asked).await.unwrap(), []);
+    assert_eq!(
+        read(&pair, &account(&pair), &url, &asked).await.unwrap(),
+        []
+    );
     assert!(pair.fake.is_subscribed(pair.subject.account));
 }
 
 #[tokio::test]
 async fn ses_says_how_much_the_account_may_send() {
     let pair = ses().start(Options::default()).await;
-    pair.fake.set_quota(pair.subject.account, Some(flyball::fakes::Quota::per_second(14.0)));
+    pair.fake.set_quota(
+        pair.subject.account,
+        Some(flyball::fakes::Quota::per_second(14.0)),
+    );
     assert_eq!(pair.driver.quota(&told(LONG)).await, Some(14.0));
     assert_eq!(pair.requests(), 0, "a question is no message");
 }

@@ -64,30 +64,44 @@ const PIECES: &[&str] = &[
 fn usual(channel: Channel, own: &str) -> BoxedStrategy<String> {
     let own = own.to_owned();
     match channel {
-        Channel::Email => {
-            ("[A-Za-z][a-z0-9+]{0,9}", "[A-Za-zü ,.;]{0,12}", "(example\\.com|EXAMPLE\\.net|b[uü]cher\\.example)", 0..4)
-                .prop_map(|(local, name, domain, form)| match form {
-                    0 => format!("{local}@{domain}"),
-                    1 => format!("{name} <{local}@{domain}>"),
-                    2 => format!("\"{name}\" <{local}@{domain}>"),
-                    _ => format!("\t{local}@{domain} "),
-                })
-                .boxed()
-        }
-        Channel::Sms => ("(|whatsapp:|WhatsApp: )", "[1-9][0-9]{3}[-(). ]{0,2}[0-9]{3}[-(). ]{0,2}[0-9]{3,7}")
+        Channel::Email => (
+            "[A-Za-z][a-z0-9+]{0,9}",
+            "[A-Za-zü ,.;]{0,12}",
+            "(example\\.com|EXAMPLE\\.net|b[uü]cher\\.example)",
+            0..4,
+        )
+            .prop_map(|(local, name, domain, form)| match form {
+                0 => format!("{local}@{domain}"),
+                1 => format!("{name} <{local}@{domain}>"),
+                2 => format!("\"{name}\" <{local}@{domain}>"),
+                _ => format!("\t{local}@{domain} "),
+            })
+            .boxed(),
+        Channel::Sms => (
+            "(|whatsapp:|WhatsApp: )",
+            "[1-9][0-9]{3}[-(). ]{0,2}[0-9]{3}[-(). ]{0,2}[0-9]{3,7}",
+        )
             .prop_map(|(prefix, digits)| format!("{prefix}+{digits}"))
             .boxed(),
         Channel::Push => "[ ]?(/topics/[a-z]{1,8}|[a-zA-Z0-9:_-]{8,64}|[0-9a-fA-F]{64})".boxed(),
-        Channel::Chat => "[ ]?(-?[0-9]{4,12}|[+]00[0-9]{3}|@[A-Za-z]{5,9}|C[0-9A-Z]{9}|#[A-Za-z-]{3,9})".boxed(),
-        Channel::Webhook => ("(/[a-zA-Z%~.0-9]{0,6}|/\\.\\./x|/%7[eE]a|/a%2fb){1,3}", "(|\\?a=[b-z%2c]{0,5}|#part)")
-            .prop_map(move |(path, rest)| format!("{}{path}{rest}", own.replacen("http", "HTTP", 1)))
+        Channel::Chat => {
+            "[ ]?(-?[0-9]{4,12}|[+]00[0-9]{3}|@[A-Za-z]{5,9}|C[0-9A-Z]{9}|#[A-Za-z-]{3,9})".boxed()
+        }
+        Channel::Webhook => (
+            "(/[a-zA-Z%~.0-9]{0,6}|/\\.\\./x|/%7[eE]a|/a%2fb){1,3}",
+            "(|\\?a=[b-z%2c]{0,5}|#part)",
+        )
+            .prop_map(move |(path, rest)| {
+                format!("{}{path}{rest}", own.replacen("http", "HTTP", 1))
+            })
             .boxed(),
     }
 }
 
 /// Any text.
 fn texts(channel: Channel, own: &str) -> BoxedStrategy<String> {
-    let odd = proptest::collection::vec(proptest::sample::select(PIECES), 1..6).prop_map(|pieces| pieces.concat());
+    let odd = proptest::collection::vec(proptest::sample::select(PIECES), 1..6)
+        .prop_map(|pieces| pieces.concat());
     prop_oneof![2 => usual(channel, own), 1 => odd].boxed()
 }
 
@@ -97,10 +111,15 @@ fn on_the_wire(subject: &Subject, fake: &Fake) -> Vec<String> {
     let json = || serde_json::from_str::<Value>(&body).unwrap();
     let fields = |names: &[&str]| -> Vec<String> {
         let form = url::form_urlencoded::parse(body.as_bytes());
-        form.filter(|(name, _)| names.contains(&name.as_ref())).map(|(_, value)| value.into_owned()).collect()
+        form.filter(|(name, _)| names.contains(&name.as_ref()))
+            .map(|(_, value)| value.into_owned())
+            .collect()
     };
     let mailboxes = |lists: Vec<String>| -> Vec<String> {
-        let all = lists.iter().flat_map(|list| list.parse::<Mailboxes>().unwrap_or_else(|error| panic!("{list:?}: {error}")));
+        let all = lists.iter().flat_map(|list| {
+            list.parse::<Mailboxes>()
+                .unwrap_or_else(|error| panic!("{list:?}: {error}"))
+        });
         all.map(|mailbox| mailbox.email.to_string()).collect()
     };
     let listed = |value: &Value| -> Vec<String> {
@@ -109,23 +128,43 @@ fn on_the_wire(subject: &Subject, fake: &Fake) -> Vec<String> {
             .into_iter()
             .flatten()
             .flat_map(|(_, list)| list.as_array().cloned().unwrap_or_default())
-            .map(|one| one["email"].as_str().or(one.as_str()).unwrap_or_else(|| panic!("{one} is no address")).to_owned())
+            .map(|one| {
+                one["email"]
+                    .as_str()
+                    .or(one.as_str())
+                    .unwrap_or_else(|| panic!("{one} is no address"))
+                    .to_owned()
+            })
             .collect()
     };
     match subject.name {
         "twilio" => fields(&["To"]),
         "mailgun" => mailboxes(fields(&["to", "cc", "bcc", "h:To", "h:Cc", "h:Bcc"])),
-        "sendgrid" => json()["personalizations"].as_array().unwrap().iter().flat_map(listed).collect(),
+        "sendgrid" => json()["personalizations"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .flat_map(listed)
+            .collect(),
         "ses" => mailboxes(listed(&json()["Destination"])),
         "fcm" => ["token", "topic", "condition"]
             .iter()
             .filter_map(|key| Some((*key, json()["message"][*key].as_str()?.to_owned())))
-            .map(|(key, value)| if key == "topic" { format!("/topics/{value}") } else { value })
+            .map(|(key, value)| {
+                if key == "topic" {
+                    format!("/topics/{value}")
+                } else {
+                    value
+                }
+            })
             .collect(),
         "apns" => vec![path.rsplit('/').next().unwrap().to_owned()],
         "telegram" => vec![json()["chat_id"].as_str().unwrap().to_owned()],
         "slack by Web API" => vec![json()["channel"].as_str().unwrap().to_owned()],
-        "webhook" => vec![format!("http://{}{path}", headers["host"].to_str().unwrap())],
+        "webhook" => vec![format!(
+            "http://{}{path}",
+            headers["host"].to_str().unwrap()
+        )],
         other => panic!("{other} has no reader"),
     }
 }
@@ -134,19 +173,40 @@ fn on_the_wire(subject: &Subject, fake: &Fake) -> Vec<String> {
 async fn sent(pair: &Pair, text: &str) -> Option<(Recipient, Vec<String>)> {
     let name = pair.subject.name;
     let recipient = Recipient::parse(pair.subject.channel, text).ok()?;
-    let message = Message { to: recipient.clone(), ..pair.subject.message(&pair.fake) };
+    let message = Message {
+        to: recipient.clone(),
+        ..pair.subject.message(&pair.fake)
+    };
     if !pair.driver.check(&message).is_empty() {
         return None;
     }
     let before = pair.fake.totals_of_all().accepted;
-    let answer = pair.driver.send(&message, &super::told(std::time::Duration::from_secs(30))).await;
+    let answer = pair
+        .driver
+        .send(&message, &super::told(std::time::Duration::from_secs(30)))
+        .await;
     // These fakes know one path, and tokens of hexadecimal digits; the others have been asked for all the same.
     if !["webhook", "apns"].contains(&name) {
-        assert_eq!(answer.sent.word(), pair.subject.success, "{name}: {text:?}: {answer:?}");
-        assert_eq!(pair.fake.totals_of_all().accepted, before + 1, "{name}: {text:?} is one message");
+        assert_eq!(
+            answer.sent.word(),
+            pair.subject.success,
+            "{name}: {text:?}: {answer:?}"
+        );
+        assert_eq!(
+            pair.fake.totals_of_all().accepted,
+            before + 1,
+            "{name}: {text:?} is one message"
+        );
     }
     let wire = match name {
-        "smtp" => vec![pair.fake.received(pair.subject.account).last().unwrap().to.clone()],
+        "smtp" => vec![
+            pair.fake
+                .received(pair.subject.account)
+                .last()
+                .unwrap()
+                .to
+                .clone(),
+        ],
         _ => on_the_wire(&pair.subject, &pair.fake),
     };
     Some((recipient, wire))
@@ -170,7 +230,8 @@ async fn the_one_address_on_the_wire_is_the_one_that_suppressions_are_looked_up_
             let text = texts.new_tree(&mut runner).unwrap().current();
             // A stranger's host is not asked.
             if channel == Channel::Webhook
-                && Recipient::parse(channel, &text).is_ok_and(|to| !to.address().starts_with(&pair.fake.url()))
+                && Recipient::parse(channel, &text)
+                    .is_ok_and(|to| !to.address().starts_with(&pair.fake.url()))
             {
                 continue;
             }
@@ -183,10 +244,17 @@ async fn the_one_address_on_the_wire_is_the_one_that_suppressions_are_looked_up_
             let back = Recipient::parse(channel, &wire[0]).unwrap();
             assert_eq!(back.identity(), recipient.identity(), "{name}: {text:?}");
             if channel == Channel::Email {
-                assert_eq!(text.matches('@').count(), 1, "{name}: {text:?} could reach two");
+                assert_eq!(
+                    text.matches('@').count(),
+                    1,
+                    "{name}: {text:?} could reach two"
+                );
             }
         }
-        assert!(accepted >= 20, "{name}: {accepted} accepted, {refused} refused");
+        assert!(
+            accepted >= 20,
+            "{name}: {accepted} accepted, {refused} refused"
+        );
         names.insert(pair.driver.provider().word());
     }
     assert_eq!(names.len(), 10, "every driver was asked: {names:?}");
@@ -202,7 +270,17 @@ fn a_list_of_recipients_is_no_recipient() {
         (Channel::Webhook, "https://a.example/", "https://b.example/"),
     ];
     for (channel, one, other) in pairs {
-        for between in [", ", "; ", " ", "\n", "\r\nBcc: ", ", Bob <", " <", "\t", " or "] {
+        for between in [
+            ", ",
+            "; ",
+            " ",
+            "\n",
+            "\r\nBcc: ",
+            ", Bob <",
+            " <",
+            "\t",
+            " or ",
+        ] {
             for end in ["", ">"] {
                 let text = format!("{one}{between}{other}{end}");
                 assert!(Recipient::parse(channel, &text).is_err(), "{text:?}");

@@ -28,18 +28,28 @@ fn wrong(schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
     }
     if let Some(text) = value.as_str() {
         let length = text.chars().count() as u64;
-        if length > schema["maxLength"].as_u64().unwrap_or(u64::MAX) || length < schema["minLength"].as_u64().unwrap_or(0) {
+        if length > schema["maxLength"].as_u64().unwrap_or(u64::MAX)
+            || length < schema["minLength"].as_u64().unwrap_or(0)
+        {
             found.push(format!("{at} has {length} characters"));
         }
     }
     if let Some(fields) = value.as_object() {
-        for name in schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        for name in schema["required"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+        {
             if !fields.contains_key(name) {
                 found.push(format!("{at} lacks {name}"));
             }
         }
         for (name, value) in fields {
-            match schema["properties"].get(name).or(schema.get("additionalProperties")) {
+            match schema["properties"]
+                .get(name)
+                .or(schema.get("additionalProperties"))
+            {
                 Some(part) => wrong(part, value, &format!("{at}/{name}"), found),
                 None => found.push(format!("{at}/{name} is no field")),
             }
@@ -67,7 +77,8 @@ fn list(items: &Value, least: u64, most: u64) -> Value {
 /// SendGrid's `POST /v3/mail/send`: `custom_args` of the mail is a text there, that of a personalisation an object of texts.
 fn sendgrid() -> Value {
     let text = json!({ "type": "string", "minLength": 1 });
-    let texts = json!({ "type": "object", "properties": {}, "additionalProperties": { "type": "string" } });
+    let texts =
+        json!({ "type": "object", "properties": {}, "additionalProperties": { "type": "string" } });
     let person = object(&["email"], json!({ "email": text, "name": text }));
     let any = json!({ "type": "object", "properties": {}, "additionalProperties": {} });
     let personalization = object(
@@ -89,15 +100,23 @@ fn sendgrid() -> Value {
 /// `SendEmail` of SES v2.
 fn ses() -> Value {
     let text = json!({ "type": "string", "minLength": 1 });
-    let pair =
-        object(&["Name", "Value"], json!({ "Name": { "type": "string", "minLength": 1, "maxLength": 256 }, "Value": text }));
-    let data = object(&["Data"], json!({ "Data": { "type": "string" }, "Charset": text }));
+    let pair = object(
+        &["Name", "Value"],
+        json!({ "Name": { "type": "string", "minLength": 1, "maxLength": 256 }, "Value": text }),
+    );
+    let data = object(
+        &["Data"],
+        json!({ "Data": { "type": "string" }, "Charset": text }),
+    );
     let headers = list(&pair, 0, 15);
     let simple = object(
         &["Subject", "Body"],
         json!({ "Subject": data, "Body": object(&[], json!({ "Text": data, "Html": data })), "Headers": headers }),
     );
-    let template = object(&[], json!({ "TemplateName": text, "TemplateData": { "type": "string" }, "Headers": headers }));
+    let template = object(
+        &[],
+        json!({ "TemplateName": text, "TemplateData": { "type": "string" }, "Headers": headers }),
+    );
     let addresses = list(&text, 0, 50);
     object(
         &["Content"],
@@ -111,16 +130,23 @@ fn ses() -> Value {
 fn fcm() -> Value {
     let text = json!({ "type": "string" });
     let texts = json!({ "type": "object", "properties": {}, "additionalProperties": text });
-    let android =
-        object(&[], json!({ "collapse_key": text, "ttl": text, "priority": { "enum": ["normal", "high", "NORMAL", "HIGH"] } }));
-    let apns =
-        object(&[], json!({ "headers": texts, "payload": { "type": "object", "properties": {}, "additionalProperties": {} } }));
+    let android = object(
+        &[],
+        json!({ "collapse_key": text, "ttl": text, "priority": { "enum": ["normal", "high", "NORMAL", "HIGH"] } }),
+    );
+    let apns = object(
+        &[],
+        json!({ "headers": texts, "payload": { "type": "object", "properties": {}, "additionalProperties": {} } }),
+    );
     let message = object(
         &[],
         json!({ "token": text, "topic": text, "data": texts, "notification": object(&[], json!({ "title": text, "body": text, "image": text })),
             "android": android, "apns": apns }),
     );
-    object(&["message"], json!({ "message": message, "validate_only": { "type": "boolean" } }))
+    object(
+        &["message"],
+        json!({ "message": message, "validate_only": { "type": "boolean" } }),
+    )
 }
 
 fn telegram() -> Value {
@@ -197,8 +223,10 @@ fn form(name: &str) -> &'static [(&'static str, usize)] {
 /// What each driver's `extra` may hold, nearly all of it.
 fn extra(name: &str) -> Value {
     match name {
-        "sendgrid" => json!({ "reply_to": "Help <help@example.com>", "categories": ["a", "b"], "custom_args": { "k": "v" },
-            "headers": { "X-A": "1" }, "asm_group_id": 7, "send_at": 1_800_000_000 }),
+        "sendgrid" => {
+            json!({ "reply_to": "Help <help@example.com>", "categories": ["a", "b"], "custom_args": { "k": "v" },
+            "headers": { "X-A": "1" }, "asm_group_id": 7, "send_at": 1_800_000_000 })
+        }
         "ses" => {
             json!({ "reply_to": ["a@example.com", "Ä <b@example.com>"], "tags": { "week": "7" }, "headers": { "X-A": "1" } })
         }
@@ -206,13 +234,19 @@ fn extra(name: &str) -> Value {
             json!({ "reply_to": "a@example.com", "tags": ["a", "b"], "variables": { "k": "v" }, "headers": { "X-A": "1" },
             "deliver_at": "Tue, 24 Nov 2026 18:00:00 +0000", "test_mode": true })
         }
-        "twilio" => json!({ "media_url": vec!["https://x.example/1.png"; 10], "max_price": "0.05", "smart_encoded": true }),
-        "fcm" => json!({ "data": { "order": "7" }, "image": "https://x.example/1.png", "collapse_key": "c", "priority": "high",
-            "validate_only": false }),
+        "twilio" => {
+            json!({ "media_url": vec!["https://x.example/1.png"; 10], "max_price": "0.05", "smart_encoded": true })
+        }
+        "fcm" => {
+            json!({ "data": { "order": "7" }, "image": "https://x.example/1.png", "collapse_key": "c", "priority": "high",
+            "validate_only": false })
+        }
         "apns" => {
             json!({ "badge": 1, "sound": "default", "mutable_content": true, "thread_id": "t", "subtitle": "s", "data": { "order": 7 } })
         }
-        "telegram" => json!({ "parse_mode": "HTML", "disable_notification": true, "message_thread_id": 7 }),
+        "telegram" => {
+            json!({ "parse_mode": "HTML", "disable_notification": true, "message_thread_id": 7 })
+        }
         "slack by webhook" | "slack by Web API" => {
             json!({ "blocks": [{ "type": "divider" }], "unfurl_links": false, "thread_ts": "1.2" })
         }
@@ -222,27 +256,47 @@ fn extra(name: &str) -> Value {
 
 #[tokio::test]
 async fn every_request_is_valid_by_its_providers_published_schema() {
-    for subject in subjects().into_iter().filter(|subject| !["smtp", "webhook"].contains(&subject.name)) {
+    for subject in subjects()
+        .into_iter()
+        .filter(|subject| !["smtp", "webhook"].contains(&subject.name))
+    {
         let name = subject.name;
         let pair = subject.start(Options::default()).await;
         let plain = pair.subject.message(&pair.fake);
-        let mut full = Message { expires_at_s: Some(4_000_000_000), ..plain.clone() };
+        let mut full = Message {
+            expires_at_s: Some(4_000_000_000),
+            ..plain.clone()
+        };
         full.extra = extra(name).as_object().unwrap().clone();
         if pair.subject.channel == flyball::providers::Channel::Email {
-            full.to = Recipient::parse(pair.subject.channel, "\"Ännchen, Dr.\" <ann@example.com>").unwrap();
+            full.to = Recipient::parse(pair.subject.channel, "\"Ännchen, Dr.\" <ann@example.com>")
+                .unwrap();
             full.html = Some("<b>Hello</b>".to_owned());
         }
         for message in [plain, full] {
             assert_eq!(pair.driver.check(&message), [], "{name}");
-            let answer = pair.driver.send(&message, &super::told(std::time::Duration::from_secs(30))).await;
-            assert_eq!(answer.sent.word(), pair.subject.success, "{name}: {answer:?}");
+            let answer = pair
+                .driver
+                .send(&message, &super::told(std::time::Duration::from_secs(30)))
+                .await;
+            assert_eq!(
+                answer.sent.word(),
+                pair.subject.success,
+                "{name}: {answer:?}"
+            );
             let (_, _, body) = pair.fake.last().unwrap();
             let mut found = Vec::new();
             match name {
                 "twilio" | "mailgun" => {
-                    let fields: Vec<(String, String)> = url::form_urlencoded::parse(body.as_bytes()).into_owned().collect();
+                    let fields: Vec<(String, String)> =
+                        url::form_urlencoded::parse(body.as_bytes())
+                            .into_owned()
+                            .collect();
                     for (field, _) in &fields {
-                        let most = form(name).iter().find(|(known, _)| known == field).map_or(0, |(_, most)| *most);
+                        let most = form(name)
+                            .iter()
+                            .find(|(known, _)| known == field)
+                            .map_or(0, |(_, most)| *most);
                         let times = fields.iter().filter(|(other, _)| other == field).count();
                         if times > most {
                             found.push(format!("{field} comes {times} times, and may {most}"));
@@ -258,7 +312,12 @@ async fn every_request_is_valid_by_its_providers_published_schema() {
                         "telegram" => telegram(),
                         _ => slack(name == "slack by Web API"),
                     };
-                    wrong(&schema, &serde_json::from_str(&body).unwrap(), "", &mut found);
+                    wrong(
+                        &schema,
+                        &serde_json::from_str(&body).unwrap(),
+                        "",
+                        &mut found,
+                    );
                     assert!(body.len() < 4096, "{name}: a small message is small");
                 }
             }

@@ -51,11 +51,21 @@ pub struct Subject {
 const FROM: &str = "Shop <shop@example.com>";
 
 /// An account with these settings and credentials.
-fn account(base_url: Option<String>, options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
+fn account(
+    base_url: Option<String>,
+    options: &[(&str, &str)],
+    secrets: &[(&str, &str)],
+) -> Account {
     Account {
         base_url,
-        options: options.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
-        secrets: secrets.iter().map(|(name, value)| ((*name).to_owned(), Secret::new(value))).collect(),
+        options: options
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+        secrets: secrets
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), Secret::new(value)))
+            .collect(),
         ..Account::default()
     }
 }
@@ -85,7 +95,19 @@ const USUAL: Subject = Subject {
 };
 
 pub fn subjects() -> Vec<Subject> {
-    vec![twilio(), sendgrid(), ses(), mailgun(), telegram(), slack_webhook(), slack_web(), webhook(), smtp(), fcm(), apns()]
+    vec![
+        twilio(),
+        sendgrid(),
+        ses(),
+        mailgun(),
+        telegram(),
+        slack_webhook(),
+        slack_web(),
+        webhook(),
+        smtp(),
+        fcm(),
+        apns(),
+    ]
 }
 
 fn telegram() -> Subject {
@@ -97,13 +119,27 @@ fn telegram() -> Subject {
         secret: TOKEN,
         build: providers::telegram::build,
         settings: |fake, is_wrong| {
-            account(Some(fake.url()), &[], &[("token", if is_wrong { "123456:the-wrong-token" } else { TOKEN })])
+            account(
+                Some(fake.url()),
+                &[],
+                &[(
+                    "token",
+                    if is_wrong {
+                        "123456:the-wrong-token"
+                    } else {
+                        TOKEN
+                    },
+                )],
+            )
         },
         channel: Channel::Chat,
         to: |_| "471147114711".to_owned(),
         success: "delivered",
         // Whose limit it is the answer does not tell.
-        scopes: &[(Whom::Account, Scope::Recipient), (Whom::Recipient, Scope::Recipient)],
+        scopes: &[
+            (Whom::Account, Scope::Recipient),
+            (Whom::Recipient, Scope::Recipient),
+        ],
         ..USUAL
     }
 }
@@ -117,14 +153,25 @@ fn slack_webhook() -> Subject {
         secret: PATH,
         build: providers::slack::build,
         settings: |fake, is_wrong| {
-            let path = if is_wrong { "/services/T000/B000/thewrongpath" } else { PATH };
-            account(Some(fake.url()), &[], &[("webhook_url", &format!("https://hooks.slack.com{path}"))])
+            let path = if is_wrong {
+                "/services/T000/B000/thewrongpath"
+            } else {
+                PATH
+            };
+            account(
+                Some(fake.url()),
+                &[],
+                &[("webhook_url", &format!("https://hooks.slack.com{path}"))],
+            )
         },
         channel: Channel::Chat,
         to: |_| "C0CHANNEL0".to_owned(),
         success: "delivered",
         gives_id: Id::None,
-        scopes: &[(Whom::Account, Scope::Recipient), (Whom::Recipient, Scope::Recipient)],
+        scopes: &[
+            (Whom::Account, Scope::Recipient),
+            (Whom::Recipient, Scope::Recipient),
+        ],
         suppresses: false,
         ..USUAL
     }
@@ -137,7 +184,18 @@ fn slack_web() -> Subject {
         account: TOKEN,
         secret: TOKEN,
         settings: |fake, is_wrong| {
-            account(Some(fake.url()), &[], &[("token", if is_wrong { "xoxb-the-wrong-token" } else { TOKEN })])
+            account(
+                Some(fake.url()),
+                &[],
+                &[(
+                    "token",
+                    if is_wrong {
+                        "xoxb-the-wrong-token"
+                    } else {
+                        TOKEN
+                    },
+                )],
+            )
         },
         gives_id: Id::Theirs,
         // With `internal_error` some of it may have happened, as Slack's documents say.
@@ -156,7 +214,11 @@ fn webhook() -> Subject {
         build: providers::webhook::build,
         settings: |_, is_wrong| {
             let wrong = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-            account(None, &[], &[("signing_secret", if is_wrong { wrong } else { SECRET })])
+            account(
+                None,
+                &[],
+                &[("signing_secret", if is_wrong { wrong } else { SECRET })],
+            )
         },
         channel: Channel::Webhook,
         to: |fake| format!("{}/hooks/of-ann", fake.url()),
@@ -181,11 +243,31 @@ fn smtp() -> Subject {
         secret: PASSWORD,
         build: providers::smtp::build,
         settings: |fake, is_wrong| {
-            let options = [("host", "127.0.0.1"), ("tls", "none"), ("username", "user"), ("from", FROM)];
-            account(Some(fake.url()), &options, &[("password", if is_wrong { "the-wrong-password" } else { PASSWORD })])
+            let options = [
+                ("host", "127.0.0.1"),
+                ("tls", "none"),
+                ("username", "user"),
+                ("from", FROM),
+            ];
+            account(
+                Some(fake.url()),
+                &options,
+                &[(
+                    "password",
+                    if is_wrong {
+                        "the-wrong-password"
+                    } else {
+                        PASSWORD
+                    },
+                )],
+            )
         },
         gives_id: Id::Own,
-        scopes: &[(Whom::Account, Scope::Account), (Whom::Connection, Scope::Account), (Whom::Recipient, Scope::Recipient)],
+        scopes: &[
+            (Whom::Account, Scope::Account),
+            (Whom::Connection, Scope::Account),
+            (Whom::Recipient, Scope::Recipient),
+        ],
         // A server that takes nothing just now is given time, as one that is asked too much.
         unavailable: "throttled",
         ..USUAL
@@ -202,12 +284,23 @@ pub fn twilio() -> Subject {
         secret: TOKEN,
         build: providers::twilio::build,
         settings: |fake, is_wrong| {
-            let token = if is_wrong { "the-wrong-auth-token" } else { TOKEN };
-            account(Some(fake.url()), &[("account_sid", SID), ("from", "+15550100")], &[("auth_token", token)])
+            let token = if is_wrong {
+                "the-wrong-auth-token"
+            } else {
+                TOKEN
+            };
+            account(
+                Some(fake.url()),
+                &[("account_sid", SID), ("from", "+15550100")],
+                &[("auth_token", token)],
+            )
         },
         channel: Channel::Sms,
         to: |_| "+15005550006".to_owned(),
-        scopes: &[(Whom::Account, Scope::Account), (Whom::Sender, Scope::Sender)],
+        scopes: &[
+            (Whom::Account, Scope::Account),
+            (Whom::Sender, Scope::Sender),
+        ],
         ..USUAL
     }
 }
@@ -239,8 +332,16 @@ pub fn ses() -> Subject {
         secret: SECRET,
         build: providers::ses::build,
         settings: |fake, is_wrong| {
-            let secret = if is_wrong { "the/wrong+secret/access+key" } else { SECRET };
-            let options = [("region", "eu-central-1"), ("access_key_id", ID), ("from", FROM)];
+            let secret = if is_wrong {
+                "the/wrong+secret/access+key"
+            } else {
+                SECRET
+            };
+            let options = [
+                ("region", "eu-central-1"),
+                ("access_key_id", ID),
+                ("from", FROM),
+            ];
             account(Some(fake.url()), &options, &[("secret_access_key", secret)])
         },
         tells_delay: false,
@@ -259,7 +360,11 @@ pub fn mailgun() -> Subject {
         build: providers::mailgun::build,
         settings: |fake, is_wrong| {
             let key = if is_wrong { "the-wrong-api-key" } else { KEY };
-            account(Some(fake.url()), &[("domain", DOMAIN), ("from", FROM)], &[("api_key", key)])
+            account(
+                Some(fake.url()),
+                &[("domain", DOMAIN), ("from", FROM)],
+                &[("api_key", key)],
+            )
         },
         suppresses: false,
         ..USUAL
@@ -281,11 +386,18 @@ fn fcm() -> Subject {
                 "private_key_id": "k1", "client_email": "sender@project.iam.gserviceaccount.com",
                 "token_uri": format!("{}/token", fake.url()),
             });
-            account(Some(fake.url()), &[], &[("service_account", &service.to_string())])
+            account(
+                Some(fake.url()),
+                &[],
+                &[("service_account", &service.to_string())],
+            )
         },
         channel: Channel::Push,
         to: |_| "fcm-device-token-of-ann".to_owned(),
-        scopes: &[(Whom::Account, Scope::Account), (Whom::Recipient, Scope::Recipient)],
+        scopes: &[
+            (Whom::Account, Scope::Account),
+            (Whom::Recipient, Scope::Recipient),
+        ],
         asks_again_when_unauthorized: true,
         ..USUAL
     }
@@ -302,7 +414,11 @@ fn apns() -> Subject {
         build: providers::apns::build,
         settings: |fake, is_wrong| {
             let team = if is_wrong { "TEAM654321" } else { "TEAM123456" };
-            let options = [("team_id", team), ("key_id", "KEY1234567"), ("topic", "com.example.app")];
+            let options = [
+                ("team_id", team),
+                ("key_id", "KEY1234567"),
+                ("topic", "com.example.app"),
+            ];
             account(Some(fake.url()), &options, &[("private_key", KEY)])
         },
         channel: Channel::Push,
@@ -310,7 +426,11 @@ fn apns() -> Subject {
         any_2xx_is_success: true,
         tells_delay: false,
         // There is no limit of the account.
-        scopes: &[(Whom::Account, Scope::Recipient), (Whom::Recipient, Scope::Recipient), (Whom::Connection, Scope::Connection)],
+        scopes: &[
+            (Whom::Account, Scope::Recipient),
+            (Whom::Recipient, Scope::Recipient),
+            (Whom::Connection, Scope::Connection),
+        ],
         ..USUAL
     }
 }

@@ -54,7 +54,13 @@ impl Drop for Contract {
 }
 
 fn pool() -> Pool {
-    let account = |name: &str| Limited { account: Account { name: name.to_owned(), ..Account::default() }, rps: 5.0 };
+    let account = |name: &str| Limited {
+        account: Account {
+            name: name.to_owned(),
+            ..Account::default()
+        },
+        rps: 5.0,
+    };
     Pool {
         name: "mail".to_owned(),
         provider: Provider::Mailgun,
@@ -76,7 +82,9 @@ fn pool() -> Pool {
 /// Starts a server on stores of its own, with or without tokens.
 pub async fn contract(has_tokens: bool) -> Contract {
     let (database, prefix) = (database().await, redis_prefix());
-    let queue = Queue::connect(database.url(), 6, Duration::from_secs(30)).await.unwrap();
+    let queue = Queue::connect(database.url(), 6, Duration::from_secs(30))
+        .await
+        .unwrap();
     let store = Arc::new(patient_store(&prefix).await);
     let pools = Arc::new(Pools(BTreeMap::from([("mail".to_owned(), pool())])));
     let (tell, _changes) = tokio::sync::mpsc::unbounded_channel();
@@ -85,12 +93,22 @@ pub async fn contract(has_tokens: bool) -> Contract {
     pool::seed(&desk).await.unwrap();
     let mut kinds = Kinds::default();
     kinds.register("anything", Anything);
-    kinds.register("notification", NotificationHandler::new(pools.clone(), None));
+    kinds.register(
+        "notification",
+        NotificationHandler::new(pools.clone(), None),
+    );
     for kind in ["anything", "notification"] {
-        sqlx::query("select flyball.register_kind($1)").bind(kind).execute(&queue.pool).await.unwrap();
+        sqlx::query("select flyball.register_kind($1)")
+            .bind(kind)
+            .execute(&queue.pool)
+            .await
+            .unwrap();
     }
     let cancel = CancellationToken::new();
-    let tokens = [Token::new("default", Secret::new(ADMIN)), Token::of("nobody", None, Leave::default(), Secret::new(NOBODY))];
+    let tokens = [
+        Token::new("default", Secret::new(ADMIN)),
+        Token::of("nobody", None, Leave::default(), Secret::new(NOBODY)),
+    ];
     let deps = Deps {
         queue: queue.clone(),
         throttles: store.clone(),
@@ -112,7 +130,15 @@ pub async fn contract(has_tokens: bool) -> Contract {
     tokio::spawn(api::serve(deps, listener));
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let token = if has_tokens { ADMIN } else { "none" };
-    let document = client.get(format!("{base}/openapi.json")).bearer_auth(token).send().await.unwrap().json().await.unwrap();
+    let document = client
+        .get(format!("{base}/openapi.json"))
+        .bearer_auth(token)
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
     Contract {
         base,
         client,
@@ -151,7 +177,10 @@ impl Ask {
     }
 
     pub fn query(self, query: &str) -> Self {
-        Self { query: query.to_owned(), ..self }
+        Self {
+            query: query.to_owned(),
+            ..self
+        }
     }
 
     pub fn header(mut self, name: &str, value: &str) -> Self {
@@ -160,15 +189,24 @@ impl Ask {
     }
 
     pub fn json(self, body: Value) -> Self {
-        Self { body: Some(Body::Json(body)), ..self }
+        Self {
+            body: Some(Body::Json(body)),
+            ..self
+        }
     }
 
     pub fn text(self, media: &'static str, body: impl Into<String>) -> Self {
-        Self { body: Some(Body::Text(media, body.into())), ..self }
+        Self {
+            body: Some(Body::Text(media, body.into())),
+            ..self
+        }
     }
 
     pub fn token(self, token: &'static str) -> Self {
-        Self { token: Some(token), ..self }
+        Self {
+            token: Some(token),
+            ..self
+        }
     }
 }
 
@@ -184,18 +222,29 @@ pub struct Operation {
 impl Operation {
     /// Returns the schema of its JSON body, if it takes one.
     pub fn body(&self) -> Option<&Value> {
-        self.declared.pointer("/requestBody/content/application~1json/schema")
+        self.declared
+            .pointer("/requestBody/content/application~1json/schema")
     }
 
     /// Returns its parameters in one place, such as `path` or `query`.
     pub fn parameters(&self, place: &str) -> Vec<&Value> {
-        let all = self.declared["parameters"].as_array().map(Vec::as_slice).unwrap_or_default();
-        all.iter().filter(|parameter| parameter["in"] == place).collect()
+        let all = self.declared["parameters"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        all.iter()
+            .filter(|parameter| parameter["in"] == place)
+            .collect()
     }
 
     /// Returns the declared statuses, without the default.
     pub fn statuses(&self) -> Vec<u16> {
-        self.declared["responses"].as_object().unwrap().keys().filter_map(|status| status.parse().ok()).collect()
+        self.declared["responses"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .filter_map(|status| status.parse().ok())
+            .collect()
     }
 }
 
@@ -207,7 +256,10 @@ fn strict(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(strict).collect(),
         Value::Object(map) => {
-            let mut strict: Map<String, Value> = map.iter().map(|(name, below)| (name.clone(), self::strict(below))).collect();
+            let mut strict: Map<String, Value> = map
+                .iter()
+                .map(|(name, below)| (name.clone(), self::strict(below)))
+                .collect();
             if map.get("type") == Some(&json!("object"))
                 && map.contains_key("properties")
                 && !map.contains_key("additionalProperties")
@@ -226,18 +278,24 @@ impl Contract {
         let of_item = |(path, item): (&String, &Value)| {
             let methods = item.as_object().unwrap().clone();
             let path = path.clone();
-            methods.into_iter().filter(|(_, one)| one["operationId"].is_string()).map(move |(method, declared)| Operation {
-                id: declared["operationId"].as_str().unwrap().to_owned(),
-                method: method.to_uppercase().parse().unwrap(),
-                path: path.clone(),
-                declared,
-            })
+            methods
+                .into_iter()
+                .filter(|(_, one)| one["operationId"].is_string())
+                .map(move |(method, declared)| Operation {
+                    id: declared["operationId"].as_str().unwrap().to_owned(),
+                    method: method.to_uppercase().parse().unwrap(),
+                    path: path.clone(),
+                    declared,
+                })
         };
         paths.iter().flat_map(of_item).collect()
     }
 
     pub fn operation(&self, id: &str) -> Operation {
-        self.operations().into_iter().find(|one| one.id == id).unwrap_or_else(|| panic!("no operation {id}"))
+        self.operations()
+            .into_iter()
+            .find(|one| one.id == id)
+            .unwrap_or_else(|| panic!("no operation {id}"))
     }
 
     /// Returns the validator of a schema of the document.
@@ -246,7 +304,9 @@ impl Contract {
         let built = validators.entry(schema.to_string()).or_insert_with(|| {
             let mut whole = strict(schema);
             whole["components"] = strict(&self.document["components"]);
-            let options = jsonschema::options().with_draft(Draft::Draft202012).should_validate_formats(true);
+            let options = jsonschema::options()
+                .with_draft(Draft::Draft202012)
+                .should_validate_formats(true);
             Arc::new(options.build(&whole).unwrap())
         });
         built.clone()
@@ -254,17 +314,31 @@ impl Contract {
 
     /// Returns all violations of a schema by a value.
     pub fn faults(&self, schema: &Value, value: &Value) -> Vec<String> {
-        self.judge(schema).iter_errors(value).map(|fault| format!("{}: {fault}", fault.instance_path())).collect()
+        self.judge(schema)
+            .iter_errors(value)
+            .map(|fault| format!("{}: {fault}", fault.instance_path()))
+            .collect()
     }
 
     /// Sends a request and checks that the document declares its answer.
     pub async fn ask(&self, operation: &Operation, ask: &Ask) -> (u16, Value) {
         let response = self.send(operation, ask).await;
         let status = response.status().as_u16();
-        let media = response.headers().get("content-type").map(|media| media.to_str().unwrap().to_owned()).unwrap_or_default();
+        let media = response
+            .headers()
+            .get("content-type")
+            .map(|media| media.to_str().unwrap().to_owned())
+            .unwrap_or_default();
         if media.starts_with("text/event-stream") {
-            assert!(operation.declared["responses"]["200"]["content"].get("text/event-stream").is_some());
-            self.seen.lock().unwrap().insert((operation.id.clone(), status));
+            assert!(
+                operation.declared["responses"]["200"]["content"]
+                    .get("text/event-stream")
+                    .is_some()
+            );
+            self.seen
+                .lock()
+                .unwrap()
+                .insert((operation.id.clone(), status));
             return (status, Value::Null);
         }
         let text = response.text().await.unwrap();
@@ -280,9 +354,19 @@ impl Contract {
             path = path.replace(&format!("{{{name}}}"), &part);
         }
         assert!(!path.contains('{'), "{path}");
-        let query = if ask.query.is_empty() { String::new() } else { format!("?{}", ask.query) };
-        let mut request = self.client.request(operation.method.clone(), format!("{}{path}{query}", self.base));
-        let token = ask.token.or(self.has_tokens.then_some(ADMIN)).filter(|token| !token.is_empty());
+        let query = if ask.query.is_empty() {
+            String::new()
+        } else {
+            format!("?{}", ask.query)
+        };
+        let mut request = self.client.request(
+            operation.method.clone(),
+            format!("{}{path}{query}", self.base),
+        );
+        let token = ask
+            .token
+            .or(self.has_tokens.then_some(ADMIN))
+            .filter(|token| !token.is_empty());
         if let Some(token) = token {
             request = request.bearer_auth(token);
         }
@@ -291,7 +375,9 @@ impl Contract {
         }
         request = match &ask.body {
             Some(Body::Json(body)) => request.json(body),
-            Some(Body::Text(media, text)) => request.header("content-type", *media).body(text.clone()),
+            Some(Body::Text(media, text)) => {
+                request.header("content-type", *media).body(text.clone())
+            }
             None => request,
         };
         request.send().await.unwrap()
@@ -301,13 +387,16 @@ impl Contract {
         let id = &operation.id;
         let shown = format!("{id} {ask:?} answered {status}: {value}");
         let declared = operation.declared["responses"].get(status.to_string());
-        let declared = declared.unwrap_or_else(|| panic!("a status that the document does not declare: {shown}"));
+        let declared = declared
+            .unwrap_or_else(|| panic!("a status that the document does not declare: {shown}"));
         self.seen.lock().unwrap().insert((id.clone(), status));
         match declared["content"].as_object() {
             None => assert_eq!(value, &json!(""), "{shown}"),
             Some(contents) => {
                 let essence = media.split(';').next().unwrap();
-                let content = contents.get(essence).unwrap_or_else(|| panic!("of another media type, {media}: {shown}"));
+                let content = contents
+                    .get(essence)
+                    .unwrap_or_else(|| panic!("of another media type, {media}: {shown}"));
                 if essence.ends_with("json") {
                     let faults = self.faults(&content["schema"], value);
                     assert!(faults.is_empty(), "{faults:#?}\n{shown}");

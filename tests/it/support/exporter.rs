@@ -23,14 +23,23 @@ impl Exporter {
             let (name, shown) = (name.clone(), shown.clone());
             async move { format!("{name} {}\n", shown.lock().expect("the load")) }
         };
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let address = listener.local_addr().expect("an address");
-        tokio::spawn(async move { axum::serve(listener, axum::Router::new().route("/metrics", get(answer))).await });
+        tokio::spawn(async move {
+            axum::serve(listener, axum::Router::new().route("/metrics", get(answer))).await
+        });
         if let Some(targets) = &stack().await.targets_dir {
             let target = format!(r#"[{{"targets": ["{address}"]}}]"#);
-            std::fs::write(targets.join(format!("{metric}.json")), target).expect("a scrape target");
+            std::fs::write(targets.join(format!("{metric}.json")), target)
+                .expect("a scrape target");
         }
-        Self { page: format!("http://{address}/metrics"), metric, load }
+        Self {
+            page: format!("http://{address}/metrics"),
+            metric,
+            load,
+        }
     }
 
     /// Changes the load on the page.

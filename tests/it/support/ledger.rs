@@ -54,9 +54,22 @@ pub struct Ledger {
 impl Ledger {
     /// Reads the counts; `None` while Postgres is not available.
     pub async fn look(db: impl Into<Db>) -> Option<Self> {
-        let row: (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) = sqlx::query_as(LOOK).fetch_one(&db.into()).await.ok()?;
-        let (accepted, ready, scheduled, running, dead, completed, cancelled, twice, lost, made_up) = row;
-        Some(Self { accepted, ready, scheduled, running, dead, completed, cancelled, twice, lost, made_up })
+        let row: (i64, i64, i64, i64, i64, i64, i64, i64, i64, i64) =
+            sqlx::query_as(LOOK).fetch_one(&db.into()).await.ok()?;
+        let (accepted, ready, scheduled, running, dead, completed, cancelled, twice, lost, made_up) =
+            row;
+        Some(Self {
+            accepted,
+            ready,
+            scheduled,
+            running,
+            dead,
+            completed,
+            cancelled,
+            twice,
+            lost,
+            made_up,
+        })
     }
 
     /// Returns the number of jobs that have not ended.
@@ -76,7 +89,10 @@ impl Ledger {
 /// Fails if a lease has outlived its worker, or the lock of a unique key its job.
 pub async fn assert_nothing_is_left_behind(db: impl Into<Db>) {
     let db = db.into();
-    for (what, sql) in [("leases of dead workers", ORPHANS), ("unique keys of jobs that have ended", STUCK)] {
+    for (what, sql) in [
+        ("leases of dead workers", ORPHANS),
+        ("unique keys of jobs that have ended", STUCK),
+    ] {
         let left: i64 = sqlx::query_scalar(sql).fetch_one(&db).await.expect(what);
         assert_eq!(left, 0, "{what}");
     }

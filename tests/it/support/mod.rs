@@ -61,7 +61,11 @@ pub async fn stack() -> &'static Stack {
 
 fn start() -> Stack {
     let given = |name: &str| std::env::var(name).ok().filter(|url| !url.is_empty());
-    let dir = tempfile::Builder::new().prefix("flyball-it-").tempdir().expect("a temporary directory").keep();
+    let dir = tempfile::Builder::new()
+        .prefix("flyball-it-")
+        .tempdir()
+        .expect("a temporary directory")
+        .keep();
     let options = Options {
         program: Some(PROGRAM.clone()),
         database_url: given("FLYBALL_TEST_DATABASE_URL"),
@@ -90,7 +94,8 @@ fn start() -> Stack {
 }
 
 /// The program under test.
-pub static PROGRAM: LazyLock<PathBuf> = LazyLock::new(|| PathBuf::from(env!("CARGO_BIN_EXE_flyball")));
+pub static PROGRAM: LazyLock<PathBuf> =
+    LazyLock::new(|| PathBuf::from(env!("CARGO_BIN_EXE_flyball")));
 
 /// Creates the migrated template, unless another run has created the same one on this server.
 async fn make_template(url: String) -> String {
@@ -103,16 +108,30 @@ async fn make_template(url: String) -> String {
     let name = format!("flyball_template_{:016x}", fnv(&checksums));
     let mut connection = connect(&url, None).await;
     run(&mut connection, LOCK_TEMPLATE).await;
-    let complete: bool =
-        sqlx::query_scalar(TEMPLATE_IS_COMPLETE).bind(&name).fetch_one(&mut connection).await.expect("looking for the template");
+    let complete: bool = sqlx::query_scalar(TEMPLATE_IS_COMPLETE)
+        .bind(&name)
+        .fetch_one(&mut connection)
+        .await
+        .expect("looking for the template");
     if !complete {
-        run(&mut connection, &format!("drop database if exists {name} with (force)")).await;
+        run(
+            &mut connection,
+            &format!("drop database if exists {name} with (force)"),
+        )
+        .await;
         run(&mut connection, &format!("create database {name}")).await;
         let mut template = connect(&url, Some(&name)).await;
-        MIGRATOR.run_direct(None, &mut template, false).await.expect("migrating the template");
+        MIGRATOR
+            .run_direct(None, &mut template, false)
+            .await
+            .expect("migrating the template");
         // A database with sessions cannot be copied.
         template.close().await.expect("closing the template");
-        run(&mut connection, &format!("comment on database {name} is 'complete'")).await;
+        run(
+            &mut connection,
+            &format!("comment on database {name} is 'complete'"),
+        )
+        .await;
     }
     connection.close().await.expect("closing the connection");
     name
@@ -131,13 +150,28 @@ pub async fn database() -> Database {
     let stack = stack().await;
     let name = format!("t_{}", unique());
     let mut connection = connect(&stack.database_url, None).await;
-    run(&mut connection, &format!("create database {name} template {} strategy file_copy", stack.template)).await;
+    run(
+        &mut connection,
+        &format!(
+            "create database {name} template {} strategy file_copy",
+            stack.template
+        ),
+    )
+    .await;
     connection.close().await.expect("closing the connection");
     let url = with_database(&stack.database_url, &name);
     let options: PgConnectOptions = url.parse().expect("the database's URL");
     // Few connections, because all tests together share the server's 200.
-    let pool = PgPoolOptions::new().max_connections(8).acquire_timeout(Duration::from_secs(20)).connect_lazy_with(options);
-    Database { url, name, pool, stack }
+    let pool = PgPoolOptions::new()
+        .max_connections(8)
+        .acquire_timeout(Duration::from_secs(20))
+        .connect_lazy_with(options);
+    Database {
+        url,
+        name,
+        pool,
+        stack,
+    }
 }
 
 // === impl Database ===
@@ -157,7 +191,10 @@ impl Database {
     /// Returns a pool of two connections of the superuser.
     pub fn superuser(&self) -> PgPool {
         let options: PgConnectOptions = self.superuser_url().parse().expect("the database's URL");
-        PgPoolOptions::new().max_connections(2).acquire_timeout(Duration::from_secs(20)).connect_lazy_with(options)
+        PgPoolOptions::new()
+            .max_connections(2)
+            .acquire_timeout(Duration::from_secs(20))
+            .connect_lazy_with(options)
     }
 
     /// Returns the pool of up to 8 connections.
@@ -173,7 +210,11 @@ impl Drop for Database {
             let (url, name) = (self.stack.database_url.clone(), self.name.clone());
             block_on_a_thread(async move {
                 let mut connection = connect(&url, None).await;
-                run(&mut connection, &format!("drop database if exists {name} with (force)")).await;
+                run(
+                    &mut connection,
+                    &format!("drop database if exists {name} with (force)"),
+                )
+                .await;
             });
         }
     }
@@ -196,8 +237,13 @@ pub async fn app_environment(database: &Database, folder: &Path) -> BTreeMap<Str
 
 /// Returns the tools for reading providers' events, without a guard.
 pub fn tools() -> flyball::providers::Tools {
-    let http = std::sync::Arc::new(flyball::providers::Http::new(flyball::outbound::Guard::open()).expect("a client"));
-    flyball::providers::Tools { http: http.clone(), guarded: http }
+    let http = std::sync::Arc::new(
+        flyball::providers::Http::new(flyball::outbound::Guard::open()).expect("a client"),
+    );
+    flyball::providers::Tools {
+        http: http.clone(),
+        guarded: http,
+    }
 }
 
 /// Returns a new prefix for this test's keys in Redis, for example `t3f9c1a2b:`.
@@ -210,7 +256,9 @@ pub fn redis_prefix() -> String {
 /// Tokens of an answer that comes too late are lost, so a test of the granted rate waits longer
 /// than a worker would; tests of a lost Redis connect by themselves.
 pub async fn patient_store(prefix: &str) -> RedisStore {
-    RedisStore::connect(&stack().await.redis_url, prefix).expect("a URL").with_bound(Duration::from_secs(10))
+    RedisStore::connect(&stack().await.redis_url, prefix)
+        .expect("a URL")
+        .with_bound(Duration::from_secs(10))
 }
 
 /// Calls `f` every 20 ms until it returns `Some`; panics with `what` after `within`.
@@ -238,19 +286,29 @@ async fn connect(url: &str, database: Option<&str>) -> PgConnection {
     if let Some(database) = database {
         options = options.database(database);
     }
-    PgConnection::connect_with(&options).await.expect("connecting to the test database server")
+    PgConnection::connect_with(&options)
+        .await
+        .expect("connecting to the test database server")
 }
 
 async fn run(connection: &mut PgConnection, sql: &str) {
-    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned())).execute(connection).await;
+    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
+        .execute(connection)
+        .await;
     done.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
 /// Returns the URL with another database name, the part between the authority and the query.
 fn with_database(url: &str, database: &str) -> String {
-    let (base, query) = url.split_once('?').map_or((url, String::new()), |(base, query)| (base, format!("?{query}")));
+    let (base, query) = url
+        .split_once('?')
+        .map_or((url, String::new()), |(base, query)| {
+            (base, format!("?{query}"))
+        });
     let authority_at = base.find("://").expect("a URL") + 3;
-    let authority_end = base[authority_at..].find('/').map_or(base.len(), |slash| authority_at + slash);
+    let authority_end = base[authority_at..]
+        .find('/')
+        .map_or(base.len(), |slash| authority_at + slash);
     format!("{}/{database}{query}", &base[..authority_end])
 }
 
@@ -260,14 +318,19 @@ pub fn unique() -> String {
 }
 
 fn fnv(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |h, byte| {
+        (h ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// Runs a future on a thread of its own, for callers that cannot await: a drop, or a blocking
 /// thread of a test's runtime.
 fn block_on_a_thread<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> T {
     let thread = std::thread::spawn(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
         runtime.block_on(future)
     });
     thread.join().expect("the thread's work")

@@ -34,36 +34,62 @@ impl PgBouncer {
     /// Starts a PgBouncer that leads to the database of this URL.
     pub async fn start(database_url: &str) -> Self {
         let places = find::places(&[]);
-        let program =
-            find::pgbouncer(&places).expect("pgbouncer is not installed; install what is missing with scripts/setup.sh");
+        let program = find::pgbouncer(&places)
+            .expect("pgbouncer is not installed; install what is missing with scripts/setup.sh");
         let options = PgConnectOptions::from_str(database_url).expect("the database's URL");
-        let dir = tempfile::Builder::new().prefix("flyball-pgbouncer-").tempdir().expect("a directory");
+        let dir = tempfile::Builder::new()
+            .prefix("flyball-pgbouncer-")
+            .tempdir()
+            .expect("a directory");
         let port = free_port();
         let config = dir.path().join("pgbouncer.ini");
         std::fs::write(&config, ini(&options, database_url, port)).expect("the configuration");
         let mut command = Command::new("/bin/sh");
         // A shell in between kills it when our end of its standard input is closed, however this
         // process ends.
-        command.args(["-c", "\"$@\" & pid=$!; read -r _; kill -9 $pid; wait $pid", "sh"]).arg(&program.path).arg(&config);
+        command
+            .args([
+                "-c",
+                "\"$@\" & pid=$!; read -r _; kill -9 $pid; wait $pid",
+                "sh",
+            ])
+            .arg(&program.path)
+            .arg(&config);
         if let Some(library_path) = &program.library_path {
             command.env("LD_LIBRARY_PATH", library_path);
         }
         let said = std::fs::File::create(dir.path().join("log")).expect("the log");
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(said).process_group(0).current_dir("/");
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(said)
+            .process_group(0)
+            .current_dir("/");
         if rustix::process::geteuid().is_root() {
             // PgBouncer refuses to run as root, and needs access to the directory of Postgres'
             // socket.
             let owner = options.get_socket().map_or(65_534, |socket| owner(socket));
             command.uid(owner).gid(owner);
             for (path, mode) in [(dir.path(), 0o755), (config.as_path(), 0o644)] {
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).expect("the mode");
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
+                    .expect("the mode");
             }
         }
         let child = command.spawn().expect("pgbouncer");
         let database = options.get_database().expect("the URL names a database");
-        let url = format!("postgres://{}@127.0.0.1:{port}/{database}", options.get_username());
-        let started = Self { url, child, _dir: dir };
-        let through = PgConnectOptions::from_str(&started.url).unwrap().extra_float_digits(None).disable_statement_logging();
+        let url = format!(
+            "postgres://{}@127.0.0.1:{port}/{database}",
+            options.get_username()
+        );
+        let started = Self {
+            url,
+            child,
+            _dir: dir,
+        };
+        let through = PgConnectOptions::from_str(&started.url)
+            .unwrap()
+            .extra_float_digits(None)
+            .disable_statement_logging();
         eventually("pgbouncer answers", Duration::from_secs(20), || async {
             match through.connect().await {
                 Ok(connection) => connection.close().await.ok(),
@@ -76,17 +102,25 @@ impl PgBouncer {
 
     /// Returns the access through the pooler, in the form of the settings.
     pub fn access(&self) -> Access {
-        Access { url: self.url.clone(), pooler: Pooler::Transaction, direct_url: None }
+        Access {
+            url: self.url.clone(),
+            pooler: Pooler::Transaction,
+            direct_url: None,
+        }
     }
 
     /// Returns the environment variables with which a process uses the pooler.
     pub fn settings(&self) -> [(&str, &str); 2] {
-        [("DATABASE_URL", &self.url), ("DATABASE_POOLER", "transaction")]
+        [
+            ("DATABASE_URL", &self.url),
+            ("DATABASE_POOLER", "transaction"),
+        ]
     }
 
     pub fn log(&self) -> String {
         let mut said = String::new();
-        let _ = std::fs::File::open(self._dir.path().join("log")).and_then(|mut log| log.read_to_string(&mut said));
+        let _ = std::fs::File::open(self._dir.path().join("log"))
+            .and_then(|mut log| log.read_to_string(&mut said));
         said
     }
 }
@@ -109,8 +143,12 @@ impl Drop for PgBouncer {
 ///
 /// The two pool settings matter; the rest lets the test in and keeps the log short.
 fn ini(options: &PgConnectOptions, url: &str, port: u16) -> String {
-    let host = options.get_socket().map_or_else(|| options.get_host().to_owned(), |socket| socket.display().to_string());
-    let password = password(url).map_or_else(String::new, |password| format!(" password={password}"));
+    let host = options.get_socket().map_or_else(
+        || options.get_host().to_owned(),
+        |socket| socket.display().to_string(),
+    );
+    let password =
+        password(url).map_or_else(String::new, |password| format!(" password={password}"));
     format!(
         "[databases]
 * = host={host} port={} user={}{password}
@@ -133,11 +171,17 @@ log_disconnections = 0
 /// Returns the password of a URL, for servers from outside that require one.
 fn password(url: &str) -> Option<&str> {
     let authority = url.split_once("://")?.1.split(['/', '?']).next()?;
-    authority.rsplit_once('@')?.0.split_once(':').map(|(_, password)| password)
+    authority
+        .rsplit_once('@')?
+        .0
+        .split_once(':')
+        .map(|(_, password)| password)
 }
 
 fn owner(path: &Path) -> u32 {
-    std::fs::metadata(path).expect("the socket's directory").uid()
+    std::fs::metadata(path)
+        .expect("the socket's directory")
+        .uid()
 }
 
 fn free_port() -> u16 {

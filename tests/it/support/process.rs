@@ -44,7 +44,15 @@ impl House {
     pub async fn new(knobs: &str) -> Self {
         let (database, stack) = (database().await, stack().await);
         let url = database.url().to_owned();
-        Self::on(&url, &stack.redis_url, &stack.prometheus_url, &redis_prefix(), knobs, Some(database)).await
+        Self::on(
+            &url,
+            &stack.redis_url,
+            &stack.prometheus_url,
+            &redis_prefix(),
+            knobs,
+            Some(database),
+        )
+        .await
     }
 
     /// Creates the resources on servers of the test's own.
@@ -56,7 +64,9 @@ impl House {
         knobs: &str,
         database: Option<Database>,
     ) -> Self {
-        let queue = Queue::connect(database_url, 4, Duration::from_secs(20)).await.expect("the database");
+        let queue = Queue::connect(database_url, 4, Duration::from_secs(20))
+            .await
+            .expect("the database");
         queue.migrate().await.expect("the schema");
         let house = Self {
             database_url: database_url.to_owned(),
@@ -73,7 +83,8 @@ impl House {
     }
 
     pub fn knobs_file(&self, throttle: &str, text: &str) {
-        std::fs::write(self.knobs.path().join(format!("{throttle}.toml")), text).expect("the knobs file");
+        std::fs::write(self.knobs.path().join(format!("{throttle}.toml")), text)
+            .expect("the knobs file");
     }
 
     /// Writes the settings file of the processes that start from now on.
@@ -93,7 +104,10 @@ impl House {
     /// Starts a process with further arguments and settings.
     pub fn serve_with(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Process {
         let mut command = self.command();
-        command.arg("serve").args(arguments).envs(settings.iter().copied());
+        command
+            .arg("serve")
+            .args(arguments)
+            .envs(settings.iter().copied());
         Process::start(command)
     }
 
@@ -119,23 +133,39 @@ impl House {
         if settings.exists() {
             command.env("FLYBALL_CONFIG", settings);
         }
-        command.envs(set).env("FLYBALL_KNOBS_DIR", self.knobs.path()).current_dir(self.knobs.path());
+        command
+            .envs(set)
+            .env("FLYBALL_KNOBS_DIR", self.knobs.path())
+            .current_dir(self.knobs.path());
         command
     }
 
     /// Enqueues jobs that call the server at `/{name}-0`, `/{name}-1` …
     pub async fn enqueue(&self, name: &str, count: usize) -> Vec<i64> {
-        self.enqueue_as(count, |n| self.call(&format!("{name}-{n}"))).await
+        self.enqueue_as(count, |n| self.call(&format!("{name}-{n}")))
+            .await
     }
 
     /// Returns a job that calls the server at this path.
     pub fn call(&self, path: &str) -> NewJob {
-        NewJob { max_attempts: 20, ..NewJob::new("http", json!({"url": format!("{}/{path}", self.target.url)})) }
+        NewJob {
+            max_attempts: 20,
+            ..NewJob::new(
+                "http",
+                json!({"url": format!("{}/{path}", self.target.url)}),
+            )
+        }
     }
 
     pub async fn enqueue_as(&self, count: usize, job: impl Fn(usize) -> NewJob) -> Vec<i64> {
         let jobs: Vec<NewJob> = (0..count).map(job).collect();
-        self.queue.enqueue(&jobs).await.expect("enqueueing").iter().map(|one| one.id).collect()
+        self.queue
+            .enqueue(&jobs)
+            .await
+            .expect("enqueueing")
+            .iter()
+            .map(|one| one.id)
+            .collect()
     }
 
     /// Returns the number of attempts of these jobs with this outcome.
@@ -149,7 +179,10 @@ impl House {
     }
 
     pub async fn count(&self, sql: &'static str) -> i64 {
-        sqlx::query_scalar(sql).fetch_one(self.pool()).await.expect(sql)
+        sqlx::query_scalar(sql)
+            .fetch_one(self.pool())
+            .await
+            .expect(sql)
     }
 
     /// Waits until all of these jobs are completed.
@@ -165,16 +198,32 @@ impl House {
 
     /// Returns the status of a throttle in Redis.
     pub async fn status(&self, throttle: &str) -> Option<Status> {
-        let store = RedisStore::connect(&self.redis_url, &self.prefix).expect("the store").with_bound(Duration::from_secs(10));
-        store.status(&Name::new(throttle).expect("a name")).await.ok().flatten()
+        let store = RedisStore::connect(&self.redis_url, &self.prefix)
+            .expect("the store")
+            .with_bound(Duration::from_secs(10));
+        store
+            .status(&Name::new(throttle).expect("a name"))
+            .await
+            .ok()
+            .flatten()
     }
 
     /// Runs a command as redis-cli does; `{}` stands for the test's prefix.
     pub async fn redis(&self, command: &str) {
-        let words: Vec<String> = command.split(' ').map(|word| word.replace("{}", &self.prefix)).collect();
+        let words: Vec<String> = command
+            .split(' ')
+            .map(|word| word.replace("{}", &self.prefix))
+            .collect();
         let client = redis::Client::open(self.redis_url.as_str()).expect("the URL");
-        let mut connection = client.get_multiplexed_async_connection().await.expect("Redis");
-        redis::cmd(&words[0]).arg(&words[1..]).exec_async(&mut connection).await.expect(command);
+        let mut connection = client
+            .get_multiplexed_async_connection()
+            .await
+            .expect("Redis");
+        redis::cmd(&words[0])
+            .arg(&words[1..])
+            .exec_async(&mut connection)
+            .await
+            .expect(command);
     }
 }
 
@@ -186,9 +235,17 @@ pub struct Process {
 
 impl Process {
     pub fn start(mut command: Command) -> Self {
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program");
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program");
         let said = Arc::new(Mutex::new(Vec::new()));
-        let (lines, kept) = (BufReader::new(child.stderr.take().expect("its standard error")), said.clone());
+        let (lines, kept) = (
+            BufReader::new(child.stderr.take().expect("its standard error")),
+            said.clone(),
+        );
         std::thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 kept.lock().expect("the lines").push(line);
@@ -226,7 +283,13 @@ impl Process {
         let asked = async {
             loop {
                 let said = |line: &&String| texts.iter().any(|text| line.contains(text));
-                let found = self.said.lock().expect("the lines").iter().find(said).cloned();
+                let found = self
+                    .said
+                    .lock()
+                    .expect("the lines")
+                    .iter()
+                    .find(said)
+                    .cloned();
                 if let Some(line) = found {
                     return line;
                 }
@@ -235,14 +298,24 @@ impl Process {
         };
         match tokio::time::timeout(within, asked).await {
             Ok(line) => line,
-            Err(_) => panic!("{texts:?} was not logged within {within:?}; the log:\n{}", self.log()),
+            Err(_) => panic!(
+                "{texts:?} was not logged within {within:?}; the log:\n{}",
+                self.log()
+            ),
         }
     }
 
     /// Returns the base URL of its API.
     pub async fn url(&self) -> String {
-        let line = self.says("dashboard and API at ", Duration::from_secs(30)).await;
-        line.split("API at ").nth(1).expect("an address").trim().trim_end_matches('/').to_owned()
+        let line = self
+            .says("dashboard and API at ", Duration::from_secs(30))
+            .await;
+        line.split("API at ")
+            .nth(1)
+            .expect("an address")
+            .trim()
+            .trim_end_matches('/')
+            .to_owned()
     }
 
     /// Waits until its worker has started.
@@ -262,7 +335,11 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("looking at the process") {
                 return status;
             }
-            assert!(Instant::now() < deadline, "it did not end within {within:?}; the log:\n{}", self.log());
+            assert!(
+                Instant::now() < deadline,
+                "it did not end within {within:?}; the log:\n{}",
+                self.log()
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
@@ -300,9 +377,17 @@ pub enum Gate {
 
 impl Target {
     async fn start() -> Self {
-        let shared = Arc::new(Shared { calls: Mutex::default(), delay: Mutex::default(), gate: watch::Sender::new(Gate::Open) });
-        let app = axum::Router::new().route("/{path}", axum::routing::any(answer)).with_state(shared.clone());
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a socket");
+        let shared = Arc::new(Shared {
+            calls: Mutex::default(),
+            delay: Mutex::default(),
+            gate: watch::Sender::new(Gate::Open),
+        });
+        let app = axum::Router::new()
+            .route("/{path}", axum::routing::any(answer))
+            .with_state(shared.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a socket");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         tokio::spawn(async move { axum::serve(listener, app).await });
         Self { url, shared }
@@ -333,12 +418,18 @@ impl Target {
 
     /// Returns the number of calls within the span.
     pub fn between(&self, from: Instant, until: Instant) -> usize {
-        self.calls().iter().filter(|(_, at)| (from..until).contains(at)).count()
+        self.calls()
+            .iter()
+            .filter(|(_, at)| (from..until).contains(at))
+            .count()
     }
 
     /// Waits until there are `times` calls in all.
     pub async fn called(&self, times: usize, within: Duration) {
-        eventually(&format!("{times} calls"), within, || async { (self.calls().len() >= times).then_some(()) }).await;
+        eventually(&format!("{times} calls"), within, || async {
+            (self.calls().len() >= times).then_some(())
+        })
+        .await;
     }
 }
 
@@ -354,12 +445,20 @@ async fn answer(State(shared): State<Arc<Shared>>, UrlPath(path): UrlPath<String
     if !delay.is_zero() {
         tokio::time::sleep(delay).await;
     }
-    if path.starts_with("bad") { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK }
+    if path.starts_with("bad") {
+        StatusCode::INTERNAL_SERVER_ERROR
+    } else {
+        StatusCode::OK
+    }
 }
 
 /// Returns the process id of the Postgres with this data directory.
 pub fn postmaster(data: &Path) -> Pid {
     let text = std::fs::read_to_string(data.join("postmaster.pid")).expect("the pid file");
-    let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).expect("a process id");
+    let pid = text
+        .lines()
+        .next()
+        .and_then(|line| line.trim().parse().ok())
+        .expect("a process id");
     Pid::from_raw(pid).expect("a process id")
 }

@@ -52,13 +52,22 @@ impl Proxy {
             Some(dir) => Upstream::Socket(dir.join(format!(".s.PGSQL.{port}"))),
             None => Upstream::Tcp(options.get_host().to_owned(), port),
         });
-        let (user, database) = (options.get_username(), options.get_database().expect("the URL names a database"));
-        Self::before(upstream, |own| format!("postgres://{user}@127.0.0.1:{own}/{database}?sslmode=disable")).await
+        let (user, database) = (
+            options.get_username(),
+            options.get_database().expect("the URL names a database"),
+        );
+        Self::before(upstream, |own| {
+            format!("postgres://{user}@127.0.0.1:{own}/{database}?sslmode=disable")
+        })
+        .await
     }
 
     /// Starts a proxy to the Redis that listens on this unix socket.
     pub async fn to_redis(socket: PathBuf) -> Self {
-        Self::before(Arc::new(Upstream::Socket(socket)), |own| format!("redis://127.0.0.1:{own}")).await
+        Self::before(Arc::new(Upstream::Socket(socket)), |own| {
+            format!("redis://127.0.0.1:{own}")
+        })
+        .await
     }
 
     /// Starts a proxy to the server at this `http://host:port`.
@@ -120,22 +129,43 @@ async fn carry(client: TcpStream, upstream: Arc<Upstream>, shared: Arc<Shared>) 
         return;
     }
     let most = shared.budget.load(Ordering::Relaxed);
-    let budget = if most == 0 { u64::MAX } else { most / 2 + rand::random_range(0..most) };
+    let budget = if most == 0 {
+        u64::MAX
+    } else {
+        most / 2 + rand::random_range(0..most)
+    };
     let carried = async {
         match &*upstream {
-            Upstream::Socket(path) => both(client, UnixStream::connect(path).await?, budget, way).await,
-            Upstream::Tcp(host, port) => both(client, TcpStream::connect((host.as_str(), *port)).await?, budget, way).await,
+            Upstream::Socket(path) => {
+                both(client, UnixStream::connect(path).await?, budget, way).await
+            }
+            Upstream::Tcp(host, port) => {
+                both(
+                    client,
+                    TcpStream::connect((host.as_str(), *port)).await?,
+                    budget,
+                    way,
+                )
+                .await
+            }
         }
     };
     let broken = tokio::select! {
         ended = carried => matches!(ended, Ok(true)),
         _ = cuts.changed() => true,
     };
-    shared.broken.fetch_add(usize::from(broken), Ordering::Relaxed);
+    shared
+        .broken
+        .fetch_add(usize::from(broken), Ordering::Relaxed);
 }
 
 /// Copies traffic in both directions until one side ends; returns true if the budget ended first.
-async fn both<S>(client: TcpStream, server: S, budget: u64, way: impl Fn() -> watch::Receiver<Way>) -> std::io::Result<bool>
+async fn both<S>(
+    client: TcpStream,
+    server: S,
+    budget: u64,
+    way: impl Fn() -> watch::Receiver<Way>,
+) -> std::io::Result<bool>
 where
     S: AsyncRead + AsyncWrite,
 {

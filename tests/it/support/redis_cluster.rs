@@ -32,13 +32,24 @@ impl RedisCluster {
     pub fn start(program: &str, has_replica: bool, node_timeout: Duration) -> Self {
         let count = PRIMARIES + usize::from(has_replica);
         for _ in 0..5 {
-            let dir = tempfile::Builder::new().prefix("fbc").tempdir_in("/tmp").expect("a directory in /tmp");
+            let dir = tempfile::Builder::new()
+                .prefix("fbc")
+                .tempdir_in("/tmp")
+                .expect("a directory in /tmp");
             // All ports are held at once, so that they differ; another process may still take one
             // before we do.
-            let held: Vec<TcpListener> = (0..2 * count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-            let ports: Vec<u16> = held.iter().map(|one| one.local_addr().expect("an address").port()).collect();
+            let held: Vec<TcpListener> = (0..2 * count)
+                .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+                .collect();
+            let ports: Vec<u16> = held
+                .iter()
+                .map(|one| one.local_addr().expect("an address").port())
+                .collect();
             drop(held);
-            let servers = ports.chunks(2).map(|ports| Server::start(program, dir.path(), ports, node_timeout)).collect();
+            let servers = ports
+                .chunks(2)
+                .map(|ports| Server::start(program, dir.path(), ports, node_timeout))
+                .collect();
             let mut cluster = Self { servers, _dir: dir };
             if cluster.servers.iter_mut().all(Server::listens) {
                 cluster.join(&ports);
@@ -50,19 +61,26 @@ impl RedisCluster {
 
     /// Returns the URL for clients, without the last primary because clients have to discover it.
     pub fn url(&self) -> String {
-        format!("redis+cluster://127.0.0.1:{},127.0.0.1:{}", self.servers[0].port, self.servers[1].port)
+        format!(
+            "redis+cluster://127.0.0.1:{},127.0.0.1:{}",
+            self.servers[0].port, self.servers[1].port
+        )
     }
 
     /// Returns the name of a throttle, without a hash tag, whose slot is on this primary.
     pub fn name_at(&self, primary: usize, kind: &str) -> String {
-        let name = (0..).map(|n| format!("{kind}{n}")).find(|name| self.home(&format!("throttle:{name}:knobs")) == primary);
+        let name = (0..)
+            .map(|n| format!("{kind}{n}"))
+            .find(|name| self.home(&format!("throttle:{name}:knobs")) == primary);
         name.expect("numbers do not end")
     }
 
     /// Returns the primary to which the slot of a key was assigned at the start.
     pub fn home(&self, key: &str) -> usize {
         let slot = self.slot(key);
-        (0..PRIMARIES).find(|primary| range(*primary).1 >= slot).expect("all slots are given")
+        (0..PRIMARIES)
+            .find(|primary| range(*primary).1 >= slot)
+            .expect("all slots are given")
     }
 
     pub fn slot(&self, key: &str) -> u16 {
@@ -71,14 +89,16 @@ impl RedisCluster {
 
     /// Sends a command to one server as it is.
     pub fn tell<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> RedisResult<T> {
-        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.servers[server].port))?;
+        let client =
+            redis::Client::open(format!("redis://127.0.0.1:{}", self.servers[server].port))?;
         let mut connection = client.get_connection_with_timeout(Duration::from_secs(5))?;
         connection.set_read_timeout(Some(Duration::from_secs(10)))?;
         redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
     }
 
     pub fn ask<T: FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
-        self.tell(server, words).unwrap_or_else(|error| panic!("{words:?} at server {server}: {error}"))
+        self.tell(server, words)
+            .unwrap_or_else(|error| panic!("{words:?} at server {server}: {error}"))
     }
 
     pub fn port(&self, server: usize) -> u16 {
@@ -100,28 +120,61 @@ impl RedisCluster {
     fn join(&self, ports: &[u16]) {
         for primary in 0..PRIMARIES {
             let (first, last) = range(primary);
-            self.ask::<()>(primary, &["CLUSTER", "SET-CONFIG-EPOCH", &(primary + 1).to_string()]);
-            self.ask::<()>(primary, &["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]);
+            self.ask::<()>(
+                primary,
+                &["CLUSTER", "SET-CONFIG-EPOCH", &(primary + 1).to_string()],
+            );
+            self.ask::<()>(
+                primary,
+                &[
+                    "CLUSTER",
+                    "ADDSLOTSRANGE",
+                    &first.to_string(),
+                    &last.to_string(),
+                ],
+            );
         }
         for server in ports.chunks(2).skip(1) {
-            self.ask::<()>(0, &["CLUSTER", "MEET", "127.0.0.1", &server[0].to_string(), &server[1].to_string()]);
+            self.ask::<()>(
+                0,
+                &[
+                    "CLUSTER",
+                    "MEET",
+                    "127.0.0.1",
+                    &server[0].to_string(),
+                    &server[1].to_string(),
+                ],
+            );
         }
         if self.servers.len() > PRIMARIES {
             let first: String = self.ask(0, &["CLUSTER", "MYID"]);
             // The command fails until the replica knows its primary.
-            wait("the replica to join", || self.tell::<()>(PRIMARIES, &["CLUSTER", "REPLICATE", &first]).is_ok());
+            wait("the replica to join", || {
+                self.tell::<()>(PRIMARIES, &["CLUSTER", "REPLICATE", &first])
+                    .is_ok()
+            });
         }
-        let says = |server, words: &[&str], text: &str| self.tell::<String>(server, words).is_ok_and(|said| said.contains(text));
+        let says = |server, words: &[&str], text: &str| {
+            self.tell::<String>(server, words)
+                .is_ok_and(|said| said.contains(text))
+        };
         wait("the cluster to form", || {
             (0..self.servers.len()).all(|server| {
                 says(server, &["CLUSTER", "INFO"], "cluster_state:ok")
-                    && says(server, &["CLUSTER", "INFO"], &format!("cluster_known_nodes:{}", self.servers.len()))
+                    && says(
+                        server,
+                        &["CLUSTER", "INFO"],
+                        &format!("cluster_known_nodes:{}", self.servers.len()),
+                    )
                     && says(server, &["CLUSTER", "INFO"], "cluster_slots_ok:16384")
-                    && (self.servers.len() == PRIMARIES || says(server, &["CLUSTER", "NODES"], "slave"))
+                    && (self.servers.len() == PRIMARIES
+                        || says(server, &["CLUSTER", "NODES"], "slave"))
             })
         });
         if self.servers.len() > PRIMARIES {
-            wait("the replica to follow", || says(PRIMARIES, &["INFO", "replication"], "master_link_status:up"));
+            wait("the replica to follow", || {
+                says(PRIMARIES, &["INFO", "replication"], "master_link_status:up")
+            });
         }
     }
 }
@@ -146,12 +199,37 @@ impl Server {
         let home = dir.join(port.to_string());
         std::fs::create_dir(&home).expect("a directory");
         let child = Command::new(program)
-            .args(["--port", &port.to_string(), "--cluster-port", &bus, "--bind", "127.0.0.1", "--cluster-enabled", "yes"])
-            .args(["--cluster-node-timeout", &node_timeout.as_millis().to_string()])
+            .args([
+                "--port",
+                &port.to_string(),
+                "--cluster-port",
+                &bus,
+                "--bind",
+                "127.0.0.1",
+                "--cluster-enabled",
+                "yes",
+            ])
+            .args([
+                "--cluster-node-timeout",
+                &node_timeout.as_millis().to_string(),
+            ])
             // A lost primary makes only its own slots unavailable, and its replica takes over
             // however old its data are.
-            .args(["--cluster-require-full-coverage", "no", "--cluster-replica-validity-factor", "0"])
-            .args(["--repl-diskless-sync-delay", "0", "--save", "", "--appendonly", "no", "--dir"])
+            .args([
+                "--cluster-require-full-coverage",
+                "no",
+                "--cluster-replica-validity-factor",
+                "0",
+            ])
+            .args([
+                "--repl-diskless-sync-delay",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--dir",
+            ])
             .arg(&home)
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -164,9 +242,12 @@ impl Server {
     fn listens(&mut self) -> bool {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
+            let client =
+                redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).expect("a URL");
             let connection = client.get_connection_with_timeout(Duration::from_secs(1));
-            if connection.is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok()) {
+            if connection
+                .is_ok_and(|mut connection| redis::cmd("PING").exec(&mut connection).is_ok())
+            {
                 return true;
             }
             let has_ended = self.child.try_wait().is_ok_and(|status| status.is_some());

@@ -35,7 +35,10 @@ pub struct Habit {
 
 impl Timeline {
     pub fn new(start: Instant) -> Self {
-        Self { start, entries: Arc::default() }
+        Self {
+            start,
+            entries: Arc::default(),
+        }
     }
 
     /// Creates another timeline with the same beginning.
@@ -48,14 +51,34 @@ impl Timeline {
     }
 
     /// Calls the store until `stop` is set.
-    pub async fn call(self, client: usize, store: Arc<dyn Store>, throttle: Name, habit: Habit, stop: Arc<AtomicBool>) {
-        let lanes = vec![LaneAsk { want: habit.want, ..LaneAsk::default() }];
-        let ask = Ask { throttle, lanes, holder: None };
+    pub async fn call(
+        self,
+        client: usize,
+        store: Arc<dyn Store>,
+        throttle: Name,
+        habit: Habit,
+        stop: Arc<AtomicBool>,
+    ) {
+        let lanes = vec![LaneAsk {
+            want: habit.want,
+            ..LaneAsk::default()
+        }];
+        let ask = Ask {
+            throttle,
+            lanes,
+            holder: None,
+        };
         while !stop.load(Ordering::Relaxed) {
             let begin = self.now();
             let answer = store.acquire(&ask).await;
             let is_stored = answer.at_us != 0 && answer.lanes[0].limit != Some(Limit::StoreLost);
-            let entry = Entry { client, begin, end: self.now(), granted: answer.lanes[0].granted, is_stored };
+            let entry = Entry {
+                client,
+                begin,
+                end: self.now(),
+                granted: answer.lanes[0].granted,
+                is_stored,
+            };
             self.entries.lock().unwrap().push(entry);
             tokio::time::sleep(habit.rest).await;
         }
@@ -67,11 +90,18 @@ impl Timeline {
 
     /// Returns the calls that began and were answered within the span.
     pub fn within(&self, from: Duration, to: Duration) -> Vec<Entry> {
-        self.entries().into_iter().filter(|entry| entry.begin >= from && entry.end <= to).collect()
+        self.entries()
+            .into_iter()
+            .filter(|entry| entry.begin >= from && entry.end <= to)
+            .collect()
     }
 
     pub fn longest(&self) -> Duration {
-        self.entries().iter().map(|entry| entry.end - entry.begin).max().unwrap_or_default()
+        self.entries()
+            .iter()
+            .map(|entry| entry.end - entry.begin)
+            .max()
+            .unwrap_or_default()
     }
 
     /// Returns the most units that the store granted beyond `rps` in any interval of the span.
@@ -80,7 +110,11 @@ impl Timeline {
     /// granted inside it.
     pub fn beyond(&self, rps: f64, from: Duration, to: Duration) -> f64 {
         const STEP: Duration = Duration::from_millis(20);
-        let entries: Vec<Entry> = self.within(from, to).into_iter().filter(|entry| entry.is_stored).collect();
+        let entries: Vec<Entry> = self
+            .within(from, to)
+            .into_iter()
+            .filter(|entry| entry.is_stored)
+            .collect();
         let steps = ((to - from).as_nanos() / STEP.as_nanos()) as usize + 1;
         let mut worst = f64::MIN;
         for first in 0..steps {
@@ -104,14 +138,35 @@ impl Timeline {
     pub fn table(&self, title: &str, events: &[(Duration, &str)]) -> String {
         const WINDOW: Duration = Duration::from_millis(100);
         let entries = self.entries();
-        let windows = entries.iter().map(|entry| entry.end.as_millis() / WINDOW.as_millis()).max().unwrap_or(0) + 1;
+        let windows = entries
+            .iter()
+            .map(|entry| entry.end.as_millis() / WINDOW.as_millis())
+            .max()
+            .unwrap_or(0)
+            + 1;
         let mut text = format!("{title}\n    ms  by the store  without it  longest call, ms\n");
         for window in 0..windows as u32 {
             let (from, to) = (WINDOW * window, WINDOW * (window + 1));
-            let ended: Vec<&Entry> = entries.iter().filter(|entry| (from..to).contains(&entry.end)).collect();
-            let granted = |is_stored| ended.iter().filter(|e| e.is_stored == is_stored).map(|e| e.granted).sum::<u32>();
-            let longest = ended.iter().map(|entry| entry.end - entry.begin).max().unwrap_or_default();
-            let said = events.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, event)| format!("  <- {event}"));
+            let ended: Vec<&Entry> = entries
+                .iter()
+                .filter(|entry| (from..to).contains(&entry.end))
+                .collect();
+            let granted = |is_stored| {
+                ended
+                    .iter()
+                    .filter(|e| e.is_stored == is_stored)
+                    .map(|e| e.granted)
+                    .sum::<u32>()
+            };
+            let longest = ended
+                .iter()
+                .map(|entry| entry.end - entry.begin)
+                .max()
+                .unwrap_or_default();
+            let said = events
+                .iter()
+                .filter(|(at, _)| (from..to).contains(at))
+                .map(|(_, event)| format!("  <- {event}"));
             text += &format!(
                 "{:6}  {:12}  {:10}  {:16.1}{}\n",
                 from.as_millis(),
@@ -142,15 +197,19 @@ impl Control {
             let begin = Instant::now();
             tokio::time::sleep(NAP).await;
             let late = begin.elapsed().saturating_sub(NAP);
-            self.worst_us.fetch_max(late.as_micros() as u64, Ordering::Relaxed);
-            self.stalls.fetch_add(u64::from(late >= Self::STALL), Ordering::Relaxed);
+            self.worst_us
+                .fetch_max(late.as_micros() as u64, Ordering::Relaxed);
+            self.stalls
+                .fetch_add(u64::from(late >= Self::STALL), Ordering::Relaxed);
         }
     }
 
     /// Returns the longest time that a call bounded to `bound` may seem to take on this machine
     /// now.
     pub fn allows(&self, bound: Duration) -> Duration {
-        bound + 3 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed)) + Duration::from_millis(200)
+        bound
+            + 3 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed))
+            + Duration::from_millis(200)
     }
 
     pub fn stalls(&self) -> usize {
