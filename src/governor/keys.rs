@@ -133,7 +133,7 @@ pub const KEYS: &[Key] = &[
         "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`; `age`: seconds that the oldest of them has \
          waited. `feedback`: what this throttle's own jobs say. `http`: a number on the page `url`. `postgres`: what the statement \
          `query` answers. `complaints`: the share of what the worst account of the pool `query` had accepted in 24 hours that \
-         was complained of. Those that can trip the breaker are looked at every second, all but `prometheus`.",
+         was complained of. Those that can trip the breaker are looked at twice a second, all but `prometheus`.",
     ),
     signal(
         "server",

@@ -1,13 +1,14 @@
-//! Direct readings, past Prometheus: from a page or a database, at most once a second for all
-//! callers.
+//! Direct readings, past Prometheus: from a page or a database, shared by callers that ask at the same
+//! moment.
 
 use tokio::sync::Mutex;
 
 use super::postgres::Database;
 use super::{Error, Probe, Reading};
 
-/// Greatest age at which a reading is reused for the next caller, in seconds.
-const GOOD_FOR_S: f64 = 0.9;
+/// Greatest age at which a reading is reused for the next caller, in seconds. It is below the quarter of
+/// a second after which the breaker confirms an alarm, so that no reading confirms itself.
+const GOOD_FOR_S: f64 = 0.2;
 
 /// The target of a direct reading.
 #[derive(Clone, Debug)]
@@ -50,5 +51,33 @@ impl Direct {
         };
         *newest = Some((now, seen.clone()));
         seen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn callers_of_one_moment_share_a_reading_and_a_confirmation_gets_its_own() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&asked);
+        let page = axum::routing::get(move || {
+            let n = count.fetch_add(1, Ordering::SeqCst);
+            async move { n.to_string() }
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let app = axum::Router::new().route("/", page);
+        tokio::spawn(async move { axum::serve(listener, app).await });
+        let direct = Direct::new(Target::Page(Probe::json(&url, "").unwrap()));
+
+        for (now, expected) in [(100.0, 0.0), (100.1, 0.0), (100.25, 1.0)] {
+            assert_eq!(direct.read(now).await.unwrap().value, expected, "at {now}");
+        }
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
     }
 }

@@ -11,7 +11,7 @@ use super::probe::number;
 use super::{Error, Missing, Reading};
 use crate::postgres::Db;
 
-/// Timeout of a statement, which runs every second.
+/// Timeout of a statement, which runs twice a second.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Timeout of a new connection, longer than a statement's so that a distant server is reached at

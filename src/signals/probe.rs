@@ -9,7 +9,7 @@ use super::exposition::Series;
 use super::server::{Access, Server};
 use super::{Error, Reading};
 
-/// Timeout of a probe, which the governor runs about every second.
+/// Timeout of a probe, which the governor runs twice a second.
 pub const TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The longest page that is read, in bytes.
