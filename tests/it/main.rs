@@ -14,6 +14,7 @@ mod conservation;
 mod costs;
 mod cron;
 mod demo;
+mod dependencies;
 mod depth;
 mod docs;
 mod docs_handler;
