@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use flyball::fakes::{Fake, Fault, Options, Quota, Speaks, Whom};
+use flyball::fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 
 const PROVIDERS: [(&str, Speaks); 10] = [
@@ -60,13 +60,13 @@ fn obey(fake: &Fake, line: &str) -> anyhow::Result<()> {
             fake.fail(
                 account,
                 Fault::Throttle {
-                    whom: Whom::Account,
+                    whom: ThrottleScope::Account,
                     delay,
                 },
             );
         }
         ["quota", account, limit] => {
-            fake.set_quota(account, Some(Quota::per_second(limit.parse()?)))
+            fake.set_quota(account, Some(WindowQuota::per_second(limit.parse()?)))
         }
         ["fail", account, status] => fake.fail(account, Fault::Status(status.parse()?)),
         ["suspend", account] => fake.suspend(account, true),
@@ -88,10 +88,10 @@ fn obey(fake: &Fake, line: &str) -> anyhow::Result<()> {
 async fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let (speaks, port) = read(&args)?;
-    let options = Options {
+    let options = FakeOptions {
         port,
         tells_delay: true,
-        ..Options::default()
+        ..FakeOptions::default()
     };
     let fake = Fake::start(speaks, options)
         .await

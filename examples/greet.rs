@@ -6,14 +6,14 @@
 
 use flyball::app::{self, Roles};
 use flyball::config::Settings;
-use flyball::jobs::{Context, Fault, Kinds};
+use flyball::jobs::{Context, HandlerError, Kinds};
 
 #[derive(serde::Deserialize)]
 struct Greeting {
     name: String,
 }
 
-async fn greet(greeting: Greeting, _: Context) -> Result<(), Fault> {
+async fn greet(greeting: Greeting, _: Context) -> Result<(), HandlerError> {
     println!("hello, {}", greeting.name);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use flyball::Runner;
 use flyball::cron::NewSchedule;
-use flyball::jobs::{Context, Fault, NewJob};
+use flyball::jobs::{Context, HandlerError, NewJob};
 use serde_json::json;
 
 #[derive(serde::Deserialize)]
@@ -10,7 +10,7 @@ struct Report {
     of: String,
 }
 
-async fn report(report: Report, context: Context) -> Result<(), Fault> {
+async fn report(report: Report, context: Context) -> Result<(), HandlerError> {
     println!(
         "the report of {}, attempt {}",
         report.of, context.job.attempt

@@ -4,7 +4,7 @@ mod clock;
 mod decisions;
 mod descriptors;
 mod govern;
-mod keep_knobs;
+mod knob_backup;
 mod library;
 mod logging;
 mod pools;
@@ -31,14 +31,14 @@ use crate::jobs::postgres::{Retention, Schema};
 use crate::jobs::{Kinds, Queue, Tuning};
 use crate::notify::NotificationHandler;
 use crate::outbound::{self, Guard, HttpHandler, Secrets};
-use crate::postgres::{Unusable, reach};
-use crate::reindex::{self, Database, ReindexHandler};
+use crate::postgres::{UnusablePostgres, reach};
+use crate::reindex::{self, ReindexDatabase, ReindexHandler};
 use crate::runner::{self, Worker};
-use crate::service::Vital;
-use crate::throttle::postgres::Record;
+use crate::service::TaskSupervisor;
+use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{Knobs, KnobsFile, LeasedStore, Name, Notes, RedisStore, Store};
 
-pub use decisions::Journalled;
+pub use decisions::JournalReader;
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
 pub use servers::prometheus_sources;
@@ -52,7 +52,7 @@ const NOTIFICATION: &str = "notification";
 pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres; set DATABASE_URL or database_url";
 
 /// Longest wait for Postgres at start.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The policies of the governed throttles, each with the throttle's name.
 pub(crate) type Policies = Vec<(Name, Policy)>;
@@ -92,7 +92,7 @@ pub struct App {
     pub address: Option<SocketAddr>,
     worker: Option<Worker>,
     cancel: CancellationToken,
-    vital: Vital,
+    vital: TaskSupervisor,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -112,12 +112,16 @@ impl App {
             true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
             false => None,
         };
-        reach(&settings.database(), PATIENCE, true)
+        reach(&settings.database(), STARTUP_TIMEOUT, true)
             .await
             .map_err(|why| unreachable(why, settings))?;
-        let queue = Queue::connect(settings.database(), settings.database_connections, PATIENCE)
-            .await
-            .context(NO_POSTGRES)?;
+        let queue = Queue::connect(
+            settings.database(),
+            settings.database_connections,
+            STARTUP_TIMEOUT,
+        )
+        .await
+        .context(NO_POSTGRES)?;
         queue.refuse_hidden_pooler().await?;
         migrate(&queue).await?;
         let redis = Arc::new(RedisStore::connect(
@@ -142,7 +146,7 @@ impl App {
             .collect();
 
         let mut registry = Registry::default();
-        let metrics = runner::Metrics::register(&mut registry);
+        let metrics = runner::WorkerMetrics::register(&mut registry);
         let open = pools::open(built, &queue, &throttles, &notes, &mut registry)?;
         let has_alerts = open.pools.0.values().any(|pool| pool.alert_url.is_some());
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
@@ -171,14 +175,14 @@ impl App {
             open.tools.clone(),
         );
         let cancel = CancellationToken::new();
-        let vital = Vital::default();
+        let vital = TaskSupervisor::default();
         let desks: Vec<_> = open
             .means
             .carriers
             .values()
             .map(|carrier| carrier.desk.clone())
             .collect();
-        let record = Record::new(queue.pool.clone());
+        let record = KnobRecord::new(queue.pool.clone());
         let seeding = Seeding {
             store: throttles.clone(),
             record,
@@ -188,9 +192,9 @@ impl App {
             has_alerts,
         };
         let seeds = seeding.start(cancel.child_token()).await?;
-        let keep = keep_knobs::run(
+        let keep = knob_backup::run(
             throttles.clone(),
-            Record::new(queue.pool.clone()),
+            KnobRecord::new(queue.pool.clone()),
             cancel.child_token(),
         );
         let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
@@ -204,7 +208,8 @@ impl App {
         let worker = match roles.runner {
             true => {
                 let config = worker_config(settings);
-                let keep = cron::keep(Schedules::new(queue.pool.clone()), cancel.child_token());
+                let keep =
+                    cron::run_schedules(Schedules::new(queue.pool.clone()), cancel.child_token());
                 tasks.push(vital.spawn("cron", cancel.child_token(), keep));
                 Some(
                     Worker::start(
@@ -224,7 +229,7 @@ impl App {
                 None
             }
         };
-        let decisions = Arc::new(Journalled::new(&queue, &throttles, &policies));
+        let decisions = Arc::new(JournalReader::new(&queue, &throttles, &policies));
         if roles.governor {
             let governor = govern::governor(settings, &queue, &throttles, policies)?;
             let govern = govern::run(governor, queue.clone(), cancel.child_token());
@@ -333,11 +338,11 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
 }
 
 /// Builds the error for a Postgres that cannot be used, with a note if `DATABASE_URL` is not set.
-pub(crate) fn unreachable(why: Unusable, settings: &Settings) -> anyhow::Error {
+pub(crate) fn unreachable(why: UnusablePostgres, settings: &Settings) -> anyhow::Error {
     let is_usual = settings.database_url == Settings::defaults().database_url;
     let why = match why {
-        Unusable::Nothing(place) if is_usual => {
-            Unusable::Nothing(format!("{place} (DATABASE_URL is not set)"))
+        UnusablePostgres::Nothing(place) if is_usual => {
+            UnusablePostgres::Nothing(format!("{place} (DATABASE_URL is not set)"))
         }
         why => why,
     };
@@ -365,16 +370,16 @@ fn died(name: &str) -> anyhow::Error {
 }
 
 /// Builds the API's form of a token.
-fn token(found: &TokenFound<'_>) -> api::Token {
-    let secret = api::Secret::new(found.secret.clone());
+fn token(found: &TokenFound<'_>) -> api::AuthToken {
+    let secret = api::TokenSecret::new(found.secret.clone());
     let Some(set) = found.settings else {
-        return api::Token::new(api::DEFAULT_TENANT, secret);
+        return api::AuthToken::new(api::DEFAULT_TENANT, secret);
     };
     let scopes = set
         .scopes
         .clone()
         .unwrap_or_else(|| DEFAULT_SCOPES.map(str::to_owned).to_vec());
-    let leave = api::Leave {
+    let leave = api::Permissions {
         // The settings have been validated, so every scope is known.
         scopes: scopes
             .iter()
@@ -386,7 +391,7 @@ fn token(found: &TokenFound<'_>) -> api::Token {
             .map(|kinds| kinds.iter().cloned().collect()),
         throttles: set.throttles.clone(),
     };
-    api::Token::of(found.name, set.tenant.as_deref(), leave, secret)
+    api::AuthToken::of(found.name, set.tenant.as_deref(), leave, secret)
 }
 
 fn tuning(set: &KindSettings) -> Tuning {
@@ -442,11 +447,11 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
         Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
         None => Secrets::default(),
     };
-    let own = queue.map(|queue| Database::of(&queue.pool));
+    let own = queue.map(|queue| ReindexDatabase::of(&queue.pool));
     let mut kinds = Kinds::default();
     kinds.register(
         "http",
-        HttpHandler::new(outbound::Config {
+        HttpHandler::new(outbound::HttpConfig {
             guard: guard.clone(),
             secrets,
             lookup: None,
@@ -455,7 +460,7 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
     kinds.register(
         "reindex",
         ReindexHandler::new(
-            reindex::Config {
+            reindex::BackfillConfig {
                 guard,
                 catalogue: settings.catalogue(),
             },

@@ -467,7 +467,7 @@ impl Settings {
         &self,
         pool: &str,
         account: &str,
-        refused: &crate::providers::Refused,
+        refused: &crate::providers::InvalidAccount,
     ) -> Error {
         let place = format!("pools.{pool}.{account}.{}", refused.field);
         let problem = pools::PoolProblem {

@@ -7,7 +7,7 @@
 //! Starting points for users of the library:
 //!
 //! - [`Runner::builder`] puts a runner with your kinds and schedules into your program;
-//! - [`jobs::TypedHandler`] and [`jobs::Kinds::register_typed`] define a kind, [`jobs::Fault`] is
+//! - [`jobs::TypedHandler`] and [`jobs::Kinds::register_typed`] define a kind, [`jobs::HandlerError`] is
 //!   its error, and [`jobs::Context`] is its interface to the running job;
 //! - [`cron::NewSchedule`] creates jobs by the clock;
 //! - [`testing::TestQueue`] runs due jobs inline in your tests.

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use flyball::jobs::{Kinds, NewJob, Queue};
 use flyball::outbound::{self, HttpHandler};
-use flyball::runner::{Config, Metrics, Worker};
-use flyball::stack::{Options, spawn};
+use flyball::runner::{Config, Worker, WorkerMetrics};
+use flyball::stack::{SpawnOptions, spawn};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use serde_json::json;
 use server::{BURST, Rules};
@@ -180,12 +180,12 @@ fn rows(cli: &Cli) -> Vec<Row> {
 async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
     let dir = tempfile::tempdir()?;
-    let options = Options {
+    let options = SpawnOptions {
         program: Some(PathBuf::from(env!("CARGO_BIN_EXE_flyball"))),
         ephemeral: true,
         said: Some(dir.path().join("services.log")),
         prometheus_url: Some("http://127.0.0.1:9".to_owned()),
-        ..Options::default()
+        ..SpawnOptions::default()
     };
     let running = spawn(dir.path(), &options)?;
     let queue = Queue::connect(&running.urls.database_url, 6, Duration::from_secs(20)).await?;
@@ -249,9 +249,9 @@ async fn burst(
     store.set(&Name::new(throttle.as_str())?, &change).await?;
     let (address, seen) = server::start(row.rules).await?;
     let mut kinds = Kinds::default();
-    let allowed = outbound::Config {
+    let allowed = outbound::HttpConfig {
         guard: outbound::Guard::open(),
-        ..outbound::Config::default()
+        ..outbound::HttpConfig::default()
     };
     kinds.register("http", HttpHandler::new(allowed)?);
     let job = |key: String| {
@@ -266,7 +266,7 @@ async fn burst(
     for some in jobs.chunks(1000) {
         queue.enqueue(some).await?;
     }
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let begun = Instant::now();
     let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics).await?;
     let (mut sent, mut next) = (Vec::new(), 0);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use flyball::fakes::{Fake, Fault, Options, Speaks};
+use flyball::fakes::{Fake, FakeOptions, Fault, Speaks};
 
 use crate::Cli;
 use crate::report::{Report, count};
@@ -22,7 +22,7 @@ pub async fn measure(cli: &Cli, report: Report) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
     let world = World::start(dir.path()).await?;
     let accounts = accounts(3);
-    let fake = Fake::start(Speaks::Twilio, Options::default()).await?;
+    let fake = Fake::start(Speaks::Twilio, FakeOptions::default()).await?;
     world
         .enqueue(0, (cli.dead_s as f64 * RPS * 4.0) as usize)
         .await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use flyball::fakes::{Fake, Latency, Options, Quota, Speaks};
+use flyball::fakes::{Fake, FakeOptions, Latency, Speaks, WindowQuota};
 
 use crate::Cli;
 use crate::cpu::{Cpu, resident_mib};
@@ -150,17 +150,17 @@ async fn round(cli: &Cli, is_limited: bool) -> anyhow::Result<Round> {
     });
     let fake = Fake::start(
         Speaks::Twilio,
-        Options {
+        FakeOptions {
             latency,
             tells_delay: true,
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await?;
     if is_limited {
         accounts
             .iter()
-            .for_each(|account| fake.set_quota(account, Some(Quota::per_second(cli.rps))));
+            .for_each(|account| fake.set_quota(account, Some(WindowQuota::per_second(cli.rps))));
     }
     if let Some(seconds) = cli.key_burst {
         world.save_up(seconds).await?;

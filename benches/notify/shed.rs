@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use flyball::fakes::{Fake, Fault, Options, Quota, Speaks, Whom};
+use flyball::fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
 
 use crate::Cli;
 use crate::report::{Report, count, median};
@@ -82,15 +82,15 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
     let accounts = accounts(ACCOUNTS);
     let fake = Fake::start(
         Speaks::Twilio,
-        Options {
+        FakeOptions {
             tells_delay: true,
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await?;
     accounts
         .iter()
-        .for_each(|account| fake.set_quota(account, Some(Quota::per_second(RPS))));
+        .for_each(|account| fake.set_quota(account, Some(WindowQuota::per_second(RPS))));
     let seconds_in_all = WARM_UP.as_secs() + BEFORE_S + cli.shed_s + 10;
     world
         .enqueue(0, (seconds_in_all as f64 * RPS * ACCOUNTS as f64) as usize)
@@ -115,7 +115,7 @@ async fn watch(cli: &Cli, shedding: bool) -> anyhow::Result<Seen> {
     tokio::time::sleep(Duration::from_secs(BEFORE_S + 2)).await;
     let before = median(seconds(&fake, &accounts, from_s, from_s + BEFORE_S));
     let blocked = || Fault::Throttle {
-        whom: Whom::Account,
+        whom: ThrottleScope::Account,
         delay: Some(BLOCK),
     };
     fake.fail(&accounts[0], blocked());

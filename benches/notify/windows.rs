@@ -1,6 +1,6 @@
 //! The number of messages within a second, in the provider's own seconds and in any.
 
-use flyball::fakes::{Fake, Second};
+use flyball::fakes::{Fake, SecondTotals};
 
 /// The most messages of one account within a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -49,7 +49,7 @@ fn in_any_second(times_ms: &[u64]) -> u32 {
 
 /// Returns the accepted messages of all accounts in each whole second from `from_s` up to `to_s`.
 pub fn seconds(fake: &Fake, accounts: &[String], from_s: u64, to_s: u64) -> Vec<f64> {
-    let all: Vec<Second> = accounts
+    let all: Vec<SecondTotals> = accounts
         .iter()
         .flat_map(|account| fake.per_second(account))
         .collect();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use flyball::jobs::{NewJob, Queue};
-use flyball::stack::{Options, Running, as_superuser, spawn};
+use flyball::stack::{RunningStack, SpawnOptions, as_superuser, spawn};
 use flyball::throttle::{Change, Name, RedisStore, Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -28,7 +28,7 @@ pub struct World {
     /// The servers' processes.
     pub servers: Servers,
     dir: PathBuf,
-    running: Running,
+    running: RunningStack,
 }
 
 /// The settings of the worker processes.
@@ -54,13 +54,13 @@ pub fn accounts(many: usize) -> Vec<String> {
 impl World {
     /// Starts servers in `dir`, in place of those of an earlier world, and migrates.
     pub async fn start(dir: &Path) -> anyhow::Result<Self> {
-        let options = Options {
+        let options = SpawnOptions {
             program: Some(PathBuf::from(PROGRAM)),
             ephemeral: true,
             said: Some(dir.join("services.log")),
             // Servers that are not started take no CPU.
             prometheus_url: Some("http://127.0.0.1:9".to_owned()),
-            ..Options::default()
+            ..SpawnOptions::default()
         };
         let running = spawn(dir, &options)?;
         let queue = Queue::connect(&running.urls.database_url, 4, Duration::from_secs(20)).await?;

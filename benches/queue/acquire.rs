@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use flyball::throttle::{Ask, LaneAsk, MAX_LANES_PER_ASK, Name};
+use flyball::throttle::{AcquireRequest, LaneRequest, MAX_LANES_PER_ASK, Name};
 
 use crate::Cli;
 use crate::report::{Report, count, median};
@@ -23,12 +23,12 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         ],
     );
     for lanes in [1, 10, MAX_LANES_PER_ASK] {
-        let ask = Ask {
+        let ask = AcquireRequest {
             throttle: Name::new(THROTTLE)?,
             lanes: (0..lanes)
-                .map(|n| LaneAsk {
+                .map(|n| LaneRequest {
                     key: n.to_string(),
-                    ..LaneAsk::default()
+                    ..LaneRequest::default()
                 })
                 .collect(),
             holder: None,

@@ -13,7 +13,7 @@ use std::time::Duration;
 use clap::Args;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{Kinds, Outcome, Queue};
-use flyball::runner::{Config, Metrics, Worker};
+use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::redis::RedisStore;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -66,7 +66,7 @@ async fn runner(args: &ChildArgs, lines: &mut Lines, done: Arc<AtomicU64>) -> an
         counted.fetch_add(1, Ordering::Relaxed);
         std::future::ready(Outcome::Done)
     });
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let config = Config {
         concurrency: 4 * args.batch,
         batch: args.batch,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Kinds, Outcome, Queue};
-use flyball::runner::{Config, Metrics, Worker};
+use flyball::runner::{Config, Worker, WorkerMetrics};
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tokio::sync::mpsc;
@@ -116,7 +116,7 @@ async fn once(world: &World) -> anyhow::Result<(Vec<f64>, Vec<f64>, f64)> {
         }
         std::future::ready(Outcome::Done)
     });
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let config = Config {
         grace: Duration::from_secs(5),
         ..Config::default()

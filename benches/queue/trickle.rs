@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Kinds, Outcome, Queue};
-use flyball::runner::{Config, Metrics, Worker};
+use flyball::runner::{Config, Worker, WorkerMetrics};
 use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tokio::sync::mpsc;
@@ -90,7 +90,7 @@ async fn once(world: &World, jobs: u64) -> anyhow::Result<(Vec<f64>, Vec<f64>)> 
         let _ = sender.send((job.args["n"].as_u64().unwrap_or(u64::MAX), Instant::now()));
         std::future::ready(Outcome::Done)
     });
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let config = Config {
         grace: Duration::from_secs(5),
         ..Config::default()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use flyball::jobs::Queue;
-use flyball::stack::{Options, Part, Running, as_superuser, spawn};
+use flyball::stack::{RunningStack, ServerKind, SpawnOptions, as_superuser, spawn};
 use flyball::throttle::redis::RedisStore;
 use flyball::throttle::{Change, Name, Store};
 use sqlx::PgPool;
@@ -33,20 +33,20 @@ pub struct World {
     pub store: Arc<dyn Store>,
     /// The servers' processes.
     pub servers: Servers,
-    _running: Running,
+    _running: RunningStack,
 }
 
 impl World {
     /// Starts Postgres and Redis in `dir` and migrates; with `statements`, Postgres keeps
     /// statistics of every statement.
     pub async fn start(dir: &Path, statements: bool) -> anyhow::Result<Self> {
-        let options = Options {
+        let options = SpawnOptions {
             program: Some(PathBuf::from(env!("CARGO_BIN_EXE_flyball"))),
             ephemeral: true,
             said: Some(dir.join("services.log")),
             // Servers that are not started take no CPU, and no case needs Prometheus.
             prometheus_url: Some("http://127.0.0.1:9".to_owned()),
-            ..Options::default()
+            ..SpawnOptions::default()
         };
         let mut running = spawn(dir, &options)?;
         let urls = running.urls.clone();
@@ -56,8 +56,8 @@ impl World {
                 .execute(&pool)
                 .await?;
             pool.close().await;
-            running.stop(Part::Postgres)?;
-            running.start(Part::Postgres)?;
+            running.stop(ServerKind::Postgres)?;
+            running.start(ServerKind::Postgres)?;
         }
         // The server's statistics and counts require its superuser.
         let pool = PgPoolOptions::new()

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use flyball::throttle::{Ask, LaneAsk, Name, RedisStore, Store};
+use flyball::throttle::{AcquireRequest, LaneRequest, Name, RedisStore, Store};
 
 use crate::child::What;
 use crate::report::{Report, count};
@@ -122,9 +122,9 @@ async fn in_virtual_time(world: &World, rps: &str, clients: usize) -> anyhow::Re
     let stores = (0..clients)
         .map(store)
         .collect::<anyhow::Result<Vec<_>>>()?;
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: Name::new(format!("virtual-{clients}-{rps}"))?,
-        lanes: vec![LaneAsk::default()],
+        lanes: vec![LaneRequest::default()],
         holder: None,
     };
     let mut due: Vec<i64> = (0..clients as i64).map(|n| START + n).collect();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use flyball::throttle::lease::MAX_HORIZON;
-use flyball::throttle::{Ask, LaneAsk, LeasedStore, Name, RedisStore, Store};
+use flyball::throttle::{AcquireRequest, LaneRequest, LeasedStore, Name, RedisStore, Store};
 use futures_util::future::try_join_all;
 
 use crate::report::median;
@@ -74,13 +74,13 @@ pub async fn run(args: ChildArgs) -> anyhow::Result<()> {
     let redis: Arc<dyn Store> =
         Arc::new(RedisStore::connect(&args.redis_url, "")?.with_bound(Duration::from_secs(10)));
     let throttle = Name::new(args.throttle.as_str())?;
-    let lanes = |lanes: usize, want| Ask {
+    let lanes = |lanes: usize, want| AcquireRequest {
         throttle: throttle.clone(),
         lanes: (0..lanes)
-            .map(|n| LaneAsk {
+            .map(|n| LaneRequest {
                 key: n.to_string(),
                 want,
-                ..LaneAsk::default()
+                ..LaneRequest::default()
             })
             .collect(),
         holder: None,
@@ -125,7 +125,7 @@ async fn bare(url: &str, begun: Instant, time: Duration) -> anyhow::Result<u64> 
 
 async fn asked(
     store: &Arc<dyn Store>,
-    ask: &Ask,
+    ask: &AcquireRequest,
     in_flight: usize,
     begun: Instant,
     time: Duration,
@@ -156,7 +156,7 @@ const SETTLED: Duration = Duration::from_secs(2);
 
 /// Prints the number of decisions, the seconds that they took, the median time of one in
 /// microseconds, and the number including those before the lease had settled.
-async fn leased(redis: Arc<dyn Store>, ask: &Ask, time: Duration) -> anyhow::Result<()> {
+async fn leased(redis: Arc<dyn Store>, ask: &AcquireRequest, time: Duration) -> anyhow::Result<()> {
     let store = LeasedStore::new(redis, MAX_HORIZON);
     let (mut each_us, mut before_that) = (Vec::new(), 0);
     let mut tick = tokio::time::interval(Duration::from_millis(1));
@@ -189,7 +189,12 @@ async fn leased(redis: Arc<dyn Store>, ask: &Ask, time: Duration) -> anyhow::Res
 
 /// Asks again after each advised wait; prints the time of each grant, by Redis' clock, and its
 /// tokens.
-async fn pace(store: &dyn Store, ask: &Ask, begun: Instant, time: Duration) -> anyhow::Result<()> {
+async fn pace(
+    store: &dyn Store,
+    ask: &AcquireRequest,
+    begun: Instant,
+    time: Duration,
+) -> anyhow::Result<()> {
     let mut granted = Vec::new();
     while begun.elapsed() < time {
         let answer = store.acquire(ask).await;

@@ -1,7 +1,7 @@
 //! Decisions per second, and the cost of each for Redis and for the client, beside a bare script in
 //! the same run.
 
-use flyball::throttle::{Ask, LaneAsk, Name};
+use flyball::throttle::{AcquireRequest, LaneRequest, Name};
 
 use crate::Cli;
 use crate::child::{LANES, What};
@@ -90,9 +90,9 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     for (throttle, knobs) in ROWS.iter().flat_map(|row| row.chain) {
         world.knobs(throttle, knobs).await?;
         // A new bucket begins with one token and fills from the first request on.
-        let ask = Ask {
+        let ask = AcquireRequest {
             throttle: Name::new(*throttle)?,
-            lanes: vec![LaneAsk::default()],
+            lanes: vec![LaneRequest::default()],
             holder: None,
         };
         world.store.acquire(&ask).await;

@@ -1,4 +1,4 @@
-//! Tokens for programs in any language: what the runner asks of the throttle store, over HTTP.
+//! Tokens for programs in any language: the runner's requests to the throttle store, over HTTP.
 
 use std::time::Duration;
 
@@ -9,15 +9,18 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::body;
-use super::fields::{Errors, Fields};
+use super::fields::{Errors, ObjectReader};
 use super::jobs_input::{COST_MAX, KEY_BYTES_MAX};
 use super::problem::{Code, Problem};
-use super::state::App;
+use super::state::ApiState;
 use super::throttles::name_of;
 use super::waiting;
-use crate::throttle::{self, Answer, Ask, GUEST, Grant, Holder, LaneAsk, Limit, Name, check_cost};
+use crate::throttle::{
+    self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, LaneRequest, Limit, Name,
+    check_cost,
+};
 
-/// The most units of one ask.
+/// The most units of one request.
 pub(super) const WANT_MAX: i64 = 100_000;
 
 /// The most jobs that one holder may hold.
@@ -26,25 +29,29 @@ pub(super) const HELD_MAX: i64 = 1_000_000;
 /// The longest name of a holder, in bytes.
 pub(super) const HOLDER_BYTES_MAX: usize = 200;
 
-/// The longest that a holder's word may stand, in seconds.
+/// The longest time for which a holder's report is valid, in seconds.
 pub(super) const TTL_S_MAX: f64 = 120.0;
 
-/// How long a holder's word stands if it does not say.
+/// The time for which a holder's report is valid if the request does not set one, in seconds.
 const TTL_S: f64 = 30.0;
 
-/// The longest that a request may wait for its tokens, in milliseconds: below the time-outs of most proxies.
+/// The longest wait of a request for its tokens, in milliseconds: below the timeouts of most
+/// proxies.
 pub(super) const WAIT_MS_MAX: i64 = 30_000;
 
-/// A waiting request asks again after so long at the latest, because a person may turn the knob up.
+/// The longest pause before a waiting request asks again, because a person may raise the knob
+/// meanwhile.
 const NAP_MAX: Duration = Duration::from_secs(1);
 
-/// And so long at the soonest: clocks that differ by a hair must not make a busy loop.
+/// The shortest pause before a waiting request asks again: clocks that differ slightly must not
+/// cause a busy loop.
 const NAP_MIN: Duration = Duration::from_millis(2);
 
-/// What is asked for in order to learn what a bucket holds. A bucket that holds as much as this counts as one without a limit.
-const PROBE: u32 = 1_000_000_000;
+/// The units asked for in order to learn the level of a bucket. A bucket that holds as many counts
+/// as unlimited.
+const PEEK_TOKENS: u32 = 1_000_000_000;
 
-/// What is wanted: `tokens`, all or nothing, or `want` units of `cost` tokens each, as many as there are.
+/// The tokens wanted: `tokens`, all or nothing, or up to `want` units of `cost` tokens each.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
@@ -57,46 +64,52 @@ pub struct Wanted {
     tokens: Option<f64>,
     /// Tokens that one unit costs; 1 if absent.
     cost: Option<f64>,
-    /// Units of work wanted, 0 to 100,000; 1 if absent. 0 with a `holder` only tells what it holds.
+    /// Units of work wanted, 0 to 100,000; 1 if absent. 0 with a `holder` only reports the jobs
+    /// that it holds.
     want: Option<u32>,
-    /// Milliseconds that the server may wait until something is granted, up to 30,000; 0 if absent. Not for peek.
+    /// Milliseconds that the server may wait until it grants something, up to 30,000; 0 if absent.
+    /// Not for peek.
     wait_ms: Option<u32>,
-    /// A name of your own, unique for each start of a process. With it each unit is a job that the limits of concurrency count
-    /// until you say otherwise; without it they do not concern you.
+    /// A name of your own, unique for each start of a process. With it each unit is a job that
+    /// counts towards the limits of concurrency until you report otherwise; without it those limits
+    /// do not apply.
     holder: Option<String>,
-    /// Jobs of this throttle that the holder runs now; 0 if absent. No more count than it was granted.
+    /// Jobs of this throttle that the holder runs now; 0 if absent. At most the number granted to
+    /// it counts.
     held: Option<u32>,
-    /// Jobs of this key that the holder runs now; 0 if absent. No more count than it was granted.
+    /// Jobs of this key that the holder runs now; 0 if absent. At most the number granted to it
+    /// counts.
     key_held: Option<u32>,
-    /// Seconds after which what the holder said no longer counts, up to 120; 30 if absent.
+    /// Seconds after which the holder's report expires, up to 120; 30 if absent.
     ttl_s: Option<f64>,
 }
 
-/// What is granted.
+/// The answer to a request for tokens.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Granted {
-    /// True if everything that was wanted is granted.
+    /// True if everything wanted is granted.
     allowed: bool,
     /// Units of work that may be done now, 0 to `want`; with `tokens` 1 or 0.
     granted: u32,
-    /// Whole tokens that are left: what the level that holds the fewest still holds. `null` where nothing limits, or while Redis
-    /// does not answer.
+    /// Whole tokens that are left in the level that holds the fewest. `null` where nothing limits,
+    /// or while Redis does not answer.
     remaining: Option<u32>,
-    /// Milliseconds until the next unit fits; 0 if all was granted.
+    /// Milliseconds until the next unit fits; 0 if everything was granted.
     retry_after_ms: u64,
-    /// The same in seconds.
+    /// The same wait in seconds.
     wait_s: f64,
-    /// The same as a time by the store's clock, where it is known.
+    /// The end of the wait as a time by the store's clock, where it is known.
     until: Option<Timestamp>,
-    /// The level that limits: `tier`, `throttle`, `key`, `concurrency`, `paused`, `stopped`, `unknown` or `store_lost`, with
-    /// its facts. `null` if all was granted.
+    /// The level that limits: `tier`, `throttle`, `key`, `concurrency`, `paused`, `stopped`,
+    /// `unknown` or `store_lost`, with its facts. `null` if everything was granted.
     #[schema(value_type = Option<Object>)]
     limit: Option<Limit>,
-    /// The same in one sentence.
+    /// The limit in one sentence.
     reason: Option<String>,
-    /// The throttle's rate in force; -1 is unlimited.
+    /// The throttle's rate in force, in tokens per second; -1 is unlimited.
     effective_rps: f64,
-    /// There is a limit of concurrency, so that a holder must say when it holds less.
+    /// True if a limit of concurrency applies, so that a holder must report when it holds fewer
+    /// jobs.
     limits_concurrency: bool,
 }
 
@@ -107,22 +120,22 @@ pub struct Granted {
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct Unused {
-    /// The rate-limit key for which they were taken; empty for none.
+    /// The rate-limit key for which the tokens were taken; empty for none.
     key: Option<String>,
-    /// How many.
+    /// The number of unused tokens.
     tokens: f64,
 }
 
-/// Tokens that are back.
+/// The tokens that are returned.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Returned {
     /// The throttle.
     throttle: String,
     /// The key.
     key: String,
-    /// How many were given back; a bucket that is full stays full.
+    /// The number of tokens returned; a full bucket stays full.
     returned: f64,
-    /// As in the answer of acquire.
+    /// Whole tokens that are left, as in the answer of acquire.
     remaining: Option<u32>,
 }
 
@@ -132,7 +145,7 @@ pub struct Returned {
     request_body = Wanted,
     responses((status = 200, body = Granted)))]
 pub async fn acquire(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Granted>, Problem> {
@@ -145,13 +158,13 @@ pub async fn acquire(
     granted(&app, &ask, answer, false).await.map(Json)
 }
 
-/// Tells what acquire would answer, and takes nothing.
+/// Returns the answer that acquire would give, and takes nothing.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/peek", operation_id = "peek_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
     request_body = Wanted,
     responses((status = 200, body = Granted)))]
 pub async fn peek(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Granted>, Problem> {
@@ -160,13 +173,13 @@ pub async fn peek(
     granted(&app, &ask, answer, true).await.map(Json)
 }
 
-/// Gives back tokens that no work used.
+/// Returns tokens that no work used.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/return", operation_id = "return_tokens", tag = "throttles",
     params(("name" = String, Path, description = "The throttle.")),
     request_body = Unused,
     responses((status = 200, body = Returned)))]
 pub async fn give_back(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Returned>, Problem> {
@@ -174,7 +187,7 @@ pub async fn give_back(
     let mut errors = Errors::default();
     let (mut key, mut tokens) = (String::new(), None);
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
-    if let Some(mut fields) = Fields::open(value, "", &["key", "tokens"], &mut errors) {
+    if let Some(mut fields) = ObjectReader::open(value, "", &["key", "tokens"], &mut errors) {
         key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
         match fields.take("tokens") {
             Some(value) => tokens = fields.positive_of("tokens", &value, COST_MAX, " tokens"),
@@ -189,7 +202,7 @@ pub async fn give_back(
     let Some(returned) = tokens.filter(|_| errors.is_empty()) else {
         return Err(Problem::fields(Code::InvalidFields, errors));
     };
-    // Nobody took more at once.
+    // No single request can have taken more.
     check_cost(&*app.deps.throttles, &throttle, "tokens", returned).await?;
     app.deps
         .throttles
@@ -198,10 +211,10 @@ pub async fn give_back(
     let remaining = remaining(
         &app,
         &throttle,
-        LaneAsk {
+        LaneRequest {
             key: key.clone(),
             want: 0,
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         },
     )
     .await;
@@ -213,17 +226,17 @@ pub async fn give_back(
     }))
 }
 
-/// Reads what is wanted, and how long the server may wait for it.
+/// Reads the tokens wanted and the time for which the server may wait for them.
 async fn read(
-    app: &App,
+    app: &ApiState,
     name: String,
     request: Request,
     may_wait: bool,
-) -> Result<(Ask, Duration), Problem> {
+) -> Result<(AcquireRequest, Duration), Problem> {
     let throttle = name_of(name)?;
     let mut errors = Errors::default();
     let (mut lane, mut holder, mut wait, mut cost_field) =
-        (LaneAsk::default(), None, Duration::ZERO, "cost");
+        (LaneRequest::default(), None, Duration::ZERO, "cost");
     let value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
     let allowed = [
         "key", "tokens", "cost", "want", "holder", "held", "key_held", "ttl_s", "wait_ms",
@@ -233,7 +246,7 @@ async fn read(
     } else {
         &allowed[..allowed.len() - 1]
     };
-    if let Some(mut fields) = Fields::open(value, "", allowed, &mut errors) {
+    if let Some(mut fields) = ObjectReader::open(value, "", allowed, &mut errors) {
         lane.key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
         if fields.has("tokens") && (fields.has("cost") || fields.has("want")) {
             fields.wrong("tokens", "tokens are wanted all or nothing; allowed: tokens alone, or cost and want without tokens");
@@ -274,16 +287,18 @@ async fn read(
     if !errors.is_empty() {
         return Err(Problem::fields(Code::InvalidFields, errors));
     }
-    // One token is what most ask for, and a throttle that takes less charges less.
+    // Most requests ask for one token. For them the check is skipped: a throttle that limits a job
+    // to less charges less.
     if lane.cost > 1.0 {
         match check_cost(&*app.deps.throttles, &throttle, cost_field, lane.cost).await {
-            // What a throttle grants that cannot be asked, its knob says.
+            // While the store cannot be read, the throttle's knob for the loss of Redis decides on
+            // the grant.
             Err(throttle::Error::Lost(_)) => {}
             checked => checked?,
         }
     }
     Ok((
-        Ask {
+        AcquireRequest {
             throttle,
             lanes: vec![lane],
             holder,
@@ -294,9 +309,10 @@ async fn read(
 
 /// Takes tokens, and waits for them up to `wait`.
 ///
-/// Of the requests that wait for one lane only the first asks the store; the others stand in line behind it. So a thousand
-/// that wait cost Redis as much as one, and who wants many tokens is not overtaken for ever by those who want few.
-async fn wait_for(app: &App, ask: &Ask, wait: Duration) -> Answer {
+/// Of the requests that wait for one lane only the first asks the store; the others queue behind
+/// it. So a thousand waiting requests cost Redis as much as one, and a request for many tokens is
+/// not overtaken forever by requests for few.
+async fn wait_for(app: &ApiState, ask: &AcquireRequest, wait: Duration) -> AcquireResponse {
     let began = Instant::now();
     let throttles = &app.deps.throttles;
     let Some(line) = app.lines.join(&ask.throttle, &ask.lanes[0].key) else {
@@ -313,7 +329,7 @@ async fn wait_for(app: &App, ask: &Ask, wait: Duration) -> Answer {
         let Some(told) = answer
             .lanes
             .first()
-            .and_then(|grant| told_to_wait(ask, grant))
+            .and_then(|grant| retry_wait(ask, grant))
             .filter(|_| !is_over)
         else {
             return answer;
@@ -325,14 +341,19 @@ async fn wait_for(app: &App, ask: &Ask, wait: Duration) -> Answer {
     }
 }
 
-/// How long somebody who got nothing shall wait; `None` if there is nothing to wait for.
-fn told_to_wait(ask: &Ask, grant: &Grant) -> Option<Duration> {
+/// Returns the wait of a caller that got nothing; `None` if there is nothing to wait for.
+fn retry_wait(ask: &AcquireRequest, grant: &Grant) -> Option<Duration> {
     let is_unknown = matches!(&grant.limit, Some(Limit::Unknown { name }) if *name == ask.throttle);
     (grant.granted == 0 && ask.lanes[0].want > 0 && !is_unknown).then_some(grant.wait)
 }
 
-/// The answer for one lane. Where it was a peek, what is told as granted is not taken from what remains.
-async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<Granted, Problem> {
+/// Builds the answer for one lane. A peek does not subtract its grant from the remaining tokens.
+async fn granted(
+    app: &ApiState,
+    ask: &AcquireRequest,
+    answer: AcquireResponse,
+    is_peek: bool,
+) -> Result<Granted, Problem> {
     let Some(grant) = answer.lanes.into_iter().next() else {
         return Err(Problem::new(
             Code::Internal,
@@ -341,7 +362,8 @@ async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<
     };
     match &grant.limit {
         Some(Limit::Unknown { name }) if *name == ask.throttle => {
-            // A key that is no hash is no throttle, and still something that somebody has to take away.
+            // A Redis key that is not a hash is not a throttle, but an operator still has to remove
+            // it.
             let wrong = app
                 .deps
                 .throttles
@@ -381,7 +403,7 @@ async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<
             remaining(
                 app,
                 &ask.throttle,
-                LaneAsk {
+                LaneRequest {
                     want: if is_peek { grant.granted } else { 0 },
                     ..lane.clone()
                 },
@@ -415,23 +437,23 @@ async fn granted(app: &App, ask: &Ask, answer: Answer, is_peek: bool) -> Result<
     })
 }
 
-/// Whole tokens of a key that are left after `taken`, which is asked for and not taken; `None` where nothing limits or nobody
-/// can say.
-pub async fn remaining(app: &App, throttle: &Name, taken: LaneAsk) -> Option<u32> {
-    let probe = LaneAsk {
+/// Returns the whole tokens of a key that are left after `taken`, which is asked for and not taken;
+/// `None` where nothing limits or the store does not answer.
+pub async fn remaining(app: &ApiState, throttle: &Name, taken: LaneRequest) -> Option<u32> {
+    let probe = LaneRequest {
         key: taken.key.clone(),
-        want: PROBE,
-        ..LaneAsk::default()
+        want: PEEK_TOKENS,
+        ..LaneRequest::default()
     };
     let answer = app
         .deps
         .throttles
-        .peek(&Ask {
+        .peek(&AcquireRequest {
             throttle: throttle.clone(),
             lanes: vec![taken, probe],
             holder: None,
         })
         .await;
     let left = answer.lanes.last().filter(|_| answer.at_us > 0)?.granted;
-    (left < PROBE).then_some(left)
+    (left < PEEK_TOKENS).then_some(left)
 }

@@ -16,9 +16,10 @@ use rust_embed::RustEmbed;
 use super::fields::clipped;
 use super::problem::{Code, Problem};
 
-/// Pages may load scripts, styles and data from here only, and nobody may frame them.
+/// The content security policy: scripts, styles and data load from this origin only, and no page
+/// may frame ours.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
-/// Kinds of files that are served; tests and notes that lie beside them are not.
+/// The file extensions that are served; tests and notes in the same folder are not.
 const SERVED: [&str; 8] = [
     ".js",
     ".css",
@@ -29,7 +30,7 @@ const SERVED: [&str; 8] = [
     ".webmanifest",
     ".html",
 ];
-/// Shown where the dashboard's own login page is missing.
+/// The login page for a build without the dashboard's own.
 const PLAIN_LOGIN: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Flyball</title><h1>Flyball</h1>\
     <form method=\"post\" action=\"/login\"><label>Token <input type=\"password\" name=\"token\" autocomplete=\"current-password\" required autofocus></label> \
     <!--error--> <button>Log in</button></form></html>";
@@ -39,12 +40,12 @@ const PLAIN_LOGIN: &str = "<!doctype html><html lang=\"en\"><meta charset=\"utf-
 #[allow_missing = true]
 struct Files;
 
-/// `GET /`: the dashboard.
+/// Serves `GET /`: the dashboard.
 pub async fn index(headers: HeaderMap) -> Response {
     file("index.html", &headers)
 }
 
-/// `GET /assets/{path}`: a file of the dashboard.
+/// Serves `GET /assets/{path}`: a file of the dashboard.
 pub async fn asset(Path(path): Path<String>, headers: HeaderMap) -> Response {
     if path.ends_with(".html") {
         return missing(&path);
@@ -52,7 +53,8 @@ pub async fn asset(Path(path): Path<String>, headers: HeaderMap) -> Response {
     file(&path, &headers)
 }
 
-/// The page that asks for the token; `error` is a fixed text of ours, put where the page has `<!--error-->`.
+/// Returns the page that asks for the token; `error` is a fixed text of ours, put in place of
+/// `<!--error-->`.
 pub fn login(status: StatusCode, error: &'static str) -> Response {
     let page = Files::get("login.html").map_or(PLAIN_LOGIN.as_bytes().into(), |file| file.data);
     let page = String::from_utf8_lossy(&page).replace("<!--error-->", error);
@@ -74,10 +76,11 @@ pub fn login(status: StatusCode, error: &'static str) -> Response {
     response
 }
 
-/// True for the files that the login page names: a browser needs them before it has shown the token.
+/// Returns true for the files that the login page names: a browser needs them before it has sent
+/// the token.
 pub fn is_part_of_login(path: &str) -> bool {
-    static NAMED: OnceLock<BTreeSet<String>> = OnceLock::new();
-    let named = NAMED.get_or_init(|| {
+    static LOGIN_ASSETS: OnceLock<BTreeSet<String>> = OnceLock::new();
+    let named = LOGIN_ASSETS.get_or_init(|| {
         let page = Files::get("login.html")
             .map(|file| String::from_utf8_lossy(&file.data).into_owned())
             .unwrap_or_default();
@@ -89,7 +92,7 @@ pub fn is_part_of_login(path: &str) -> bool {
     named.contains(path)
 }
 
-/// Puts the headers on every answer that keep a browser from doing more with it than we meant.
+/// Adds the security headers to every answer.
 pub async fn headers(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
@@ -123,8 +126,8 @@ fn file(path: &str, headers: &HeaderMap) -> Response {
         .map(|byte| format!("{byte:02x}"))
         .collect();
     let tag = format!("\"{tag}\"");
-    // Names do not change with their content, so a browser asks each time and is told that nothing changed. A proxy or
-    // the compression may have made the tag weak.
+    // Names do not change with their content, so a browser asks each time and gets 304 if nothing
+    // changed. A proxy or the compression may have made the tag weak.
     let has_it = headers
         .get(IF_NONE_MATCH)
         .and_then(|tags| tags.to_str().ok())

@@ -1,4 +1,4 @@
-//! The audit log: who changed what, when and why.
+//! The audit log: the author, the time, the content and the reason of each change.
 
 use axum::Json;
 use axum::extract::{Query as Pairs, State};
@@ -13,48 +13,49 @@ use super::auth::Caller;
 use super::postgres;
 use super::problem::{Code, Problem};
 use super::query::{PAGE_MAX, Query};
-use super::state::App;
-use super::within::{ONE, within};
+use super::state::ApiState;
+use super::timeout::{ROW_TIMEOUT, with_timeout};
 
-/// One change.
+/// An entry of the audit log.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = AuditEntry)]
-pub struct Entry {
-    /// Ascending.
+pub struct AuditEntry {
+    /// The number of the entry; later entries have higher numbers.
     pub id: i64,
-    /// When.
+    /// The time of the change.
     pub at: Timestamp,
-    /// Who.
+    /// The author of the change, as the request names it.
     #[schema(example = "alice")]
     pub who: String,
-    /// The token of the API that was shown, by its name in the settings; `null` for other doors. Unlike `who`, nobody can choose it.
+    /// The name in the settings of the API token that was sent; `null` for changes without a token.
+    /// Unlike `who`, a client cannot choose it.
     pub token: Option<String>,
-    /// Whose token that is.
+    /// The tenant of that token.
     pub tenant: Option<String>,
-    /// What was done, e.g. `throttle.set`.
+    /// The action, for example `throttle.set`.
     pub action: String,
-    /// To what, e.g. the throttle's name.
+    /// The subject of the action, for example the name of a throttle.
     pub subject: String,
-    /// The changed fields before.
+    /// The changed fields before the change.
     pub before: Option<Value>,
-    /// The changed fields after.
+    /// The changed fields after the change.
     pub after: Option<Value>,
-    /// Why.
+    /// The reason for the change.
     pub why: String,
 }
 
 /// The last changes.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Audit {
-    /// Newest first.
-    entries: Vec<Entry>,
+    /// The entries, newest first.
+    entries: Vec<AuditEntry>,
 }
 
-/// The longest text of a knob that an entry keeps, in characters.
+/// The longest text of a knob that an entry stores, in characters.
 const TEXT_CHARS_MAX: usize = 1000;
 
-impl Entry {
-    /// A change that happens now; Postgres gives it its number and time.
+impl AuditEntry {
+    /// Creates an entry for a change that happens now; Postgres sets its number and time.
     pub fn now(who: String, action: &str, subject: String, why: String) -> Self {
         let at = Timestamp::UNIX_EPOCH;
         let (token, tenant, before, after) = (None, None, None, None);
@@ -72,7 +73,7 @@ impl Entry {
         }
     }
 
-    /// Names the token that was shown.
+    /// Records the token that was sent.
     pub fn by(self, caller: &Caller) -> Self {
         let Via { token, tenant } = caller.via();
         Self {
@@ -82,10 +83,10 @@ impl Entry {
         }
     }
 
-    /// A change of knobs that has been made: the fields that it turned, as they stood and stand in the hash.
+    /// Creates an entry for a change of knobs: the edited fields as they were and are in the hash.
     pub fn turned(action: &str, change: &Change, before: Option<&Status>, after: &Status) -> Self {
         let fields = |status: &Status| {
-            // Postgres keeps no NUL, and a person may have written megabytes.
+            // Postgres cannot store NUL, and a text that a person wrote may be megabytes long.
             let told = |text: &String| {
                 text.chars()
                     .filter(|c| *c != '\0')
@@ -118,11 +119,15 @@ impl Entry {
     }
 }
 
-/// Writes an entry; a change that was made already is not undone for the lack of its line, so the failure is a warning.
-pub async fn note(app: &App, entry: &Entry) -> Option<String> {
-    let problem = within(ONE, postgres::write_audit(&app.deps.queue.pool, entry))
-        .await
-        .err()?;
+/// Writes an entry. A change that is already made is not undone if its entry cannot be written, so
+/// the failure is returned as a warning.
+pub async fn note(app: &ApiState, entry: &AuditEntry) -> Option<String> {
+    let problem = with_timeout(
+        ROW_TIMEOUT,
+        postgres::write_audit(&app.deps.queue.pool, entry),
+    )
+    .await
+    .err()?;
     tracing::error!(
         reason = problem.detail,
         who = entry.who,
@@ -138,7 +143,7 @@ pub async fn note(app: &App, entry: &Entry) -> Option<String> {
     params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Audit)))]
 pub async fn list(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Audit>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
@@ -146,6 +151,10 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let entries = within(ONE, postgres::read_audit(&app.deps.queue.pool, limit)).await?;
+    let entries = with_timeout(
+        ROW_TIMEOUT,
+        postgres::read_audit(&app.deps.queue.pool, limit),
+    )
+    .await?;
     Ok(Json(Audit { entries }))
 }

@@ -1,4 +1,4 @@
-//! Authentication: tokens, and the sessions of browsers that have shown one.
+//! Authentication: tokens, and the sessions of browsers that have sent one.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,31 +14,33 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::limits::DEFAULT_TENANT;
-use super::scopes::Leave;
+use super::scopes::Permissions;
 use super::sessions::Sessions;
-use super::state::App;
+use super::state::ApiState;
 use super::{assets, clock, gate};
 use crate::jobs::Via;
 
-/// The name of the token that may do everything, in messages and in the audit log.
+/// The name of the unrestricted token, in messages and in the audit log.
 pub const ADMIN: &str = "admin";
 
-/// How long a browser stays logged in, in seconds.
+/// The lifetime of a browser's session, in seconds.
 pub const SESSION_S: i64 = 12 * 3600;
-/// The cookie's name.
+/// The name of the session cookie.
 pub const COOKIE: &str = "flyball_session";
 
 /// A text that is never printed.
 #[derive(Clone)]
-pub struct Secret(String);
+pub struct TokenSecret(String);
 
-impl Secret {
-    /// Keeps `text` secret.
+impl TokenSecret {
+    /// Wraps `text` as a secret.
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
 
-    /// True if `offered` is the secret; nothing is an empty one. Takes the same time wherever they differ, and whatever their lengths.
+    /// Returns true if `offered` equals the secret; an empty secret matches nothing. Compares
+    /// digests in constant time, so that the time reveals neither the length nor the first
+    /// difference.
     pub fn is(&self, offered: &str) -> bool {
         let hash = |text: &str| digest::digest(&digest::SHA256, text.as_bytes());
         constant_time::verify_slices_are_equal(hash(&self.0).as_ref(), hash(offered).as_ref())
@@ -46,41 +48,41 @@ impl Secret {
             && !self.0.is_empty()
     }
 
-    /// The text itself.
+    /// Returns the secret text.
     pub fn expose(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for TokenSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(…)")
     }
 }
 
-/// A token, with whose it is, what it may do, and the sessions of browsers that have shown it.
-pub struct Token {
+/// An API token with its tenant, its scopes, and the sessions of browsers that have sent it.
+pub struct AuthToken {
     name: Arc<str>,
     tenant: Arc<str>,
     owner: Arc<str>,
-    leave: Arc<Leave>,
+    leave: Arc<Permissions>,
     key: Arc<str>,
-    secret: Secret,
+    secret: TokenSecret,
     sessions: Sessions,
 }
 
-impl Token {
-    /// A token that may do everything, for a tenant's rates.
-    pub fn new(tenant: &str, secret: Secret) -> Self {
+impl AuthToken {
+    /// Creates an unrestricted token with the rates of a tenant.
+    pub fn new(tenant: &str, secret: TokenSecret) -> Self {
         Self {
             tenant: tenant.into(),
-            ..Self::of(ADMIN, None, Leave::admin(), secret)
+            ..Self::of(ADMIN, None, Permissions::admin(), secret)
         }
     }
 
-    /// A token by its name in the settings. Its unique keys are its tenant's; its own, where it has none; and those of operators,
-    /// where it may do everything.
-    pub fn of(name: &str, tenant: Option<&str>, leave: Leave, secret: Secret) -> Self {
+    /// Creates a token with a name from the settings. Its unique keys belong to its tenant, if it
+    /// has one; to the operators, if the token is unrestricted; otherwise to the token itself.
+    pub fn of(name: &str, tenant: Option<&str>, leave: Permissions, secret: TokenSecret) -> Self {
         let owner = match tenant {
             Some(tenant) => format!("tenant:{tenant}"),
             None if leave.is_admin() => String::new(),
@@ -97,7 +99,7 @@ impl Token {
         }
     }
 
-    fn caller(&self, proof: Proof) -> Caller {
+    fn caller(&self, proof: AuthMethod) -> Caller {
         Caller {
             proof,
             token: Some(self.name.clone()),
@@ -109,7 +111,7 @@ impl Token {
     }
 }
 
-/// A name for something that must not be told itself.
+/// Returns a digest that names a value which must not be shown itself.
 pub fn digest_of(bytes: &[u8]) -> String {
     let purpose = hmac::sign(
         &hmac::Key::new(hmac::HMAC_SHA256, b"flyball api key 1"),
@@ -123,50 +125,51 @@ pub fn digest_of(bytes: &[u8]) -> String {
         .collect()
 }
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// How it has shown that.
-    pub proof: Proof,
-    /// The name of its token in the settings; `None` where no token is set.
+    /// The proof of the caller's identity.
+    pub proof: AuthMethod,
+    /// The name of the token in the settings; `None` where no token is set.
     pub token: Option<Arc<str>>,
-    /// Whose token it is, as the throttles of the API tell clients apart.
+    /// The tenant of the token, by which the throttles of the API tell clients apart.
     pub tenant: Arc<str>,
-    /// Whose unique keys it takes; empty for those of operators.
+    /// The owner of the unique keys that the caller takes; empty for operators.
     pub owner: Arc<str>,
-    /// What it may do.
-    pub leave: Arc<Leave>,
-    /// A digest of the token; `local` where none is set.
+    /// The scopes of the caller.
+    pub leave: Arc<Permissions>,
+    /// A digest of the token; `local` where no token is set.
     pub key: Arc<str>,
 }
 
-/// How a request has shown who it is.
+/// The proof of a caller's identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
-    /// By the token in its header: a program.
+pub enum AuthMethod {
+    /// The token in the header: a program.
     Token,
-    /// By the cookie of a browser that has logged in.
+    /// The session cookie of a browser that has logged in.
     Session,
-    /// No token is set, and only loopback is served.
+    /// No proof: no token is set, and only loopback is served.
     Loopback,
 }
 
 impl Caller {
-    /// The name that the audit log gets where the request names nobody.
+    /// Returns the name for the audit log where the request does not name its author.
     pub fn who(&self) -> &'static str {
         match self.proof {
-            Proof::Token => "token",
-            Proof::Session => "dashboard",
-            Proof::Loopback => "http",
+            AuthMethod::Token => "token",
+            AuthMethod::Session => "dashboard",
+            AuthMethod::Loopback => "http",
         }
     }
 
-    /// The name of its token, for messages.
+    /// Returns the name of the token, for messages.
     pub fn token_name(&self) -> &str {
         self.token.as_deref().unwrap_or("none")
     }
 
-    /// What the audit log keeps beside the name that the request gave itself.
+    /// Returns the token and the tenant that the audit log stores beside the author's name from the
+    /// request.
     pub fn via(&self) -> Via {
         let tenant = self.token.as_ref().map(|_| self.tenant.to_string());
         Via {
@@ -176,21 +179,21 @@ impl Caller {
     }
 }
 
-/// Finds out who asks; `None` for somebody without a valid token or session.
-pub async fn caller(app: &App, headers: &HeaderMap, now: Timestamp) -> Option<Caller> {
+/// Identifies the caller; `None` without a valid token or session.
+pub async fn caller(app: &ApiState, headers: &HeaderMap, now: Timestamp) -> Option<Caller> {
     let tokens = &app.deps.tokens;
     if tokens.is_empty() {
         return Some(Caller {
-            proof: Proof::Loopback,
+            proof: AuthMethod::Loopback,
             token: None,
             tenant: DEFAULT_TENANT.into(),
             owner: "".into(),
-            leave: Arc::new(Leave::admin()),
+            leave: Arc::new(Permissions::admin()),
             key: "local".into(),
         });
     }
     if let Some(token) = bearer(headers).and_then(|offered| find(tokens, offered)) {
-        return Some(token.caller(Proof::Token));
+        return Some(token.caller(AuthMethod::Token));
     }
     for value in cookies(headers, COOKIE) {
         if let Some(token) = tokens
@@ -198,14 +201,14 @@ pub async fn caller(app: &App, headers: &HeaderMap, now: Timestamp) -> Option<Ca
             .find(|token| token.sessions.holds(value, now.as_second()))
             && !app.signed_out.holds(app, value, now).await
         {
-            return Some(token.caller(Proof::Session));
+            return Some(token.caller(AuthMethod::Session));
         }
     }
     None
 }
 
-/// The token that was offered. Looks at all of them, so that the time it takes tells nothing.
-fn find<'a>(tokens: &'a [Token], offered: &str) -> Option<&'a Token> {
+/// Finds the token that was offered. Compares all of them, so that the time reveals nothing.
+fn find<'a>(tokens: &'a [AuthToken], offered: &str) -> Option<&'a AuthToken> {
     tokens.iter().fold(None, |found, token| {
         if token.secret.is(offered) {
             Some(token)
@@ -215,7 +218,7 @@ fn find<'a>(tokens: &'a [Token], offered: &str) -> Option<&'a Token> {
     })
 }
 
-/// The token of an `Authorization: Bearer` header.
+/// Returns the token of an `Authorization: Bearer` header.
 pub fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get("authorization")?.to_str().ok()?;
     let (scheme, token) = value.split_once(' ')?;
@@ -237,14 +240,14 @@ pub struct Login {
     token: String,
 }
 
-/// `GET /login`: the page that asks for the token.
+/// Serves `GET /login`: the page that asks for the token.
 pub async fn show() -> Response {
     assets::login(StatusCode::OK, "")
 }
 
-/// `POST /login`: a browser shows the token once and gets a session.
+/// Serves `POST /login`: a browser sends the token once and gets a session.
 pub async fn login(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     address: Option<Extension<ConnectInfo<SocketAddr>>>,
     headers: HeaderMap,
     form: Form<Login>,
@@ -262,7 +265,8 @@ pub async fn login(
         {
             return problem.into_response();
         }
-        // Guessing costs time; tokens are long, so this is a courtesy to the log more than a defence.
+        // The delay slows down guessing. Tokens are long, so it protects the log more than the
+        // token.
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         tracing::warn!("a login with a wrong token was refused");
         return assets::login(
@@ -277,8 +281,9 @@ pub async fn login(
     (StatusCode::SEE_OTHER, home, [(SET_COOKIE, cookie)]).into_response()
 }
 
-/// `POST /logout`: the session ends, here and in every other process, and the browser forgets it.
-pub async fn logout(State(app): State<App>, headers: HeaderMap) -> Response {
+/// Serves `POST /logout`: ends the session, here and in every other process, and deletes the
+/// browser's cookie.
+pub async fn logout(State(app): State<ApiState>, headers: HeaderMap) -> Response {
     let now = clock::now();
     for value in cookies(&headers, COOKIE) {
         if app
@@ -290,7 +295,7 @@ pub async fn logout(State(app): State<App>, headers: HeaderMap) -> Response {
             app.signed_out.end(&app, value, now).await;
         }
     }
-    // Where there is no token there is nothing to sign in with.
+    // Without tokens there is no login.
     let next = if app.deps.tokens.is_empty() {
         "/"
     } else {
@@ -308,8 +313,9 @@ pub async fn logout(State(app): State<App>, headers: HeaderMap) -> Response {
         .into_response()
 }
 
-/// Keeps a cookie off plain connections, where the browser came by TLS or the settings say that people do.
-fn secure(app: &App, headers: &HeaderMap) -> &'static str {
+/// Returns the cookie attribute that keeps a cookie off plain connections, if the browser came by
+/// TLS or the settings name an `https` URL.
+fn secure(app: &ApiState, headers: &HeaderMap) -> &'static str {
     if is_https(headers) || app.deps.public_url.starts_with("https://") {
         "; Secure"
     } else {
@@ -317,7 +323,7 @@ fn secure(app: &App, headers: &HeaderMap) -> &'static str {
     }
 }
 
-/// True if a proxy in front of us says that the browser spoke TLS to it.
+/// Returns true if the headers of a proxy or of the browser show that the browser uses TLS.
 fn is_https(headers: &HeaderMap) -> bool {
     let has = |name: &str, text: &str| {
         headers
@@ -336,13 +342,13 @@ mod tests {
 
     #[test]
     fn a_secret_is_never_printed_and_nothing_is_an_empty_one() {
-        assert_eq!(format!("{:?}", Secret::new("hunter2")), "Secret(…)");
-        assert!(!Secret::new("").is(""));
+        assert_eq!(format!("{:?}", TokenSecret::new("hunter2")), "Secret(…)");
+        assert!(!TokenSecret::new("").is(""));
     }
 
     #[test]
     fn only_the_whole_secret_is_the_secret() {
-        let secret = Secret::new("hunter2");
+        let secret = TokenSecret::new("hunter2");
         assert!(secret.is("hunter2"));
         for other in ["", "hunter", "hunter22", "Hunter2"] {
             assert!(!secret.is(other));
@@ -352,7 +358,7 @@ mod tests {
     #[test]
     fn each_token_has_a_key_of_its_own_that_does_not_tell_it() {
         let tokens = ["0123456789abcdef", "0123456789abcdeg"]
-            .map(|secret| Token::new("acme", Secret::new(secret)));
+            .map(|secret| AuthToken::new("acme", TokenSecret::new(secret)));
         assert_ne!(tokens[0].key, tokens[1].key);
         assert_eq!(tokens[0].key.len(), 16);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Reading a request's body: as JSON, up to a limit, within a time.
+//! Reading of request bodies: as JSON, with limits of size, memory and time.
 
 use std::time::Duration;
 
@@ -9,29 +9,30 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, EXPECT}
 use futures_util::StreamExt as _;
 use serde_json::Value;
 
-use super::budget::{self, Held};
-use super::json::{self, Meter, Unread};
+use super::budget::{self, BudgetPermit};
+use super::json::{self, JsonBudget, Unread};
 use super::problem::{Code, Problem};
 
-/// The largest body of one job or one edit, in bytes: arguments of 256 KiB, with room for escapes.
+/// The largest body of a job or an edit, in bytes: arguments of 256 KiB, with room for escapes.
 pub const ONE_BYTES_MAX: usize = 1024 * 1024;
 /// The largest body of a batch, in bytes.
 pub const BATCH_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// The most items of an array.
 const ITEMS_MAX: usize = super::jobs_input::BATCH_MAX;
-/// The most memory that one body may take once it is read: of one job, and of a batch.
+/// The most memory that the parsed body of one job or one edit may take, in bytes.
 const ONE_VALUE_MAX: usize = 16 * 1024 * 1024;
 const BATCH_VALUE_MAX: usize = 128 * 1024 * 1024;
-/// A body above this size is parsed on a thread of its own.
+/// The size above which a body is parsed on a blocking thread, in bytes.
 const APART_BYTES: usize = 256 * 1024;
-/// The most that is read and thrown away so that a client that is still sending hears why it was refused.
+/// The most bytes that are read and discarded so that a client that is still sending receives the
+/// refusal.
 const DRAINED_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// And the longest that takes.
+/// The longest time for which a body is read and discarded.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest that a body may take to arrive.
+/// The longest time in which a body must arrive.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The body as JSON, or why not.
+/// Reads the body as JSON.
 pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> {
     let (parts, body) = request.into_parts();
     media(&parts.headers)?;
@@ -44,7 +45,7 @@ pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> 
     if text.len() <= APART_BYTES {
         return Ok(parse(&text, value_max, &mut budget::take)?);
     }
-    let mut held = Held::default();
+    let mut held = BudgetPermit::default();
     let parsing = tokio::task::spawn_blocking(move || {
         let value = parse(&text, value_max, &mut |bytes| held.take(bytes));
         (value, held)
@@ -52,7 +53,7 @@ pub async fn json(request: Request, bytes_max: usize) -> Result<Value, Problem> 
     let (value, held) = parsing
         .await
         .map_err(|_| Problem::new(Code::Internal, "the body could not be read"))?;
-    budget::keep(held);
+    budget::hold_until_answered(held);
     Ok(value?)
 }
 
@@ -61,16 +62,16 @@ fn parse(
     value_max: usize,
     room: &mut (dyn FnMut(usize) -> bool + Send),
 ) -> Result<Value, Unread> {
-    json::parse(text, Meter::new(ITEMS_MAX, value_max, room))
+    json::parse(text, JsonBudget::new(ITEMS_MAX, value_max, room))
 }
 
-/// The body as it is.
+/// Reads the body as bytes.
 pub async fn raw(request: Request, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
     let (parts, body) = request.into_parts();
     bytes(&parts.headers, body, bytes_max).await
 }
 
-/// As [`json`], with an empty body read as an empty object.
+/// Reads the body as [`json`] does, with an empty body read as an empty object.
 pub async fn json_or_empty(request: Request, bytes_max: usize) -> Result<Value, Problem> {
     if request.body().is_end_stream() {
         return Ok(Value::Object(serde_json::Map::new()));
@@ -78,7 +79,8 @@ pub async fn json_or_empty(request: Request, bytes_max: usize) -> Result<Value, 
     json(request, bytes_max).await
 }
 
-/// As [`json_or_empty`], with `null` read as an empty object as well; for changes that need no field.
+/// Reads the body as [`json_or_empty`] does, with `null` read as an empty object as well; for
+/// changes that need no field.
 pub async fn json_or_nothing(request: Request, bytes_max: usize) -> Result<Value, Problem> {
     let value = json_or_empty(request, bytes_max).await?;
     Ok(if value.is_null() {
@@ -88,7 +90,8 @@ pub async fn json_or_nothing(request: Request, bytes_max: usize) -> Result<Value
     })
 }
 
-/// Only a body that says it is JSON is read: a page of another site cannot send that without the browser asking first.
+/// Accepts only a body whose content type is JSON: a page of another site cannot send that without
+/// a preflight request of the browser.
 fn media(headers: &HeaderMap) -> Result<(), Problem> {
     let named = headers
         .get(CONTENT_TYPE)
@@ -136,8 +139,9 @@ async fn bytes(
         .get(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     if announced.is_some_and(|length| length > bytes_max) {
-        // A client that asked first has sent nothing yet; one that means to send very much is not waited for. The others are
-        // heard out for a moment, or the answer would be lost in a reset connection.
+        // A client that sent `Expect` has sent nothing yet, and a very large body is not waited
+        // for. Other bodies are drained for a moment, because the answer would be lost in a reset
+        // connection.
         if !headers.contains_key(EXPECT)
             && announced.is_some_and(|length| length <= DRAINED_BYTES_MAX)
         {
@@ -157,7 +161,7 @@ async fn bytes(
     }
 }
 
-/// The body, as long as there is room for it.
+/// Collects the body while the memory budget has room for it.
 async fn collect(body: Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
     let (mut stream, mut bytes) = (body.into_data_stream(), Vec::new());
     while let Some(chunk) = stream.next().await {

@@ -1,7 +1,8 @@
-//! The memory that the bodies of all requests together may take.
+//! The memory budget of all request bodies together.
 //!
-//! Each byte that arrives and each value that is made of it is taken from one budget, and what a request has taken is given back
-//! when it has been answered. Where nothing is left the request is refused, and its client told to try again.
+//! Each byte that arrives and each value that is parsed from it is taken from one budget, and the
+//! bytes of a request are released when it has been answered. If the budget is used up, the request
+//! is refused and its client is asked to retry.
 
 use std::cell::RefCell;
 
@@ -10,28 +11,28 @@ use axum::middleware::Next;
 use axum::response::Response;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// All of it, in bytes: two of the largest batches, and room for all else.
+/// The whole budget, in bytes: two of the largest batches, and room for everything else.
 const ALL: usize = 384 * 1024 * 1024;
 
-/// Taken at a time, so that a value is not asked for byte by byte.
+/// The fewest bytes taken from the semaphore at a time, so that it is not asked for each value.
 const PIECE: usize = 64 * 1024;
 
 static LEFT: Semaphore = Semaphore::const_new(ALL);
 
 tokio::task_local! {
-    static HELD: RefCell<Held>;
+    static HELD: RefCell<BudgetPermit>;
 }
 
-/// What somebody has taken; given back when dropped.
+/// The bytes taken from the budget; released when dropped.
 #[derive(Debug, Default)]
-pub struct Held {
+pub struct BudgetPermit {
     permit: Option<SemaphorePermit<'static>>,
-    /// Of what was taken, what nobody has used yet.
+    /// The taken bytes that are not in use yet.
     spare: usize,
 }
 
-impl Held {
-    /// Takes so many bytes; false where they are not there.
+impl BudgetPermit {
+    /// Takes bytes from the budget; false if too few are left.
     pub fn take(&mut self, bytes: usize) -> bool {
         self.take_from(&LEFT, bytes)
     }
@@ -66,19 +67,19 @@ impl Held {
     }
 }
 
-/// Takes bytes on behalf of the request that is being answered; false where they are not there.
+/// Takes bytes for the request that is being answered; false if too few are left.
 pub fn take(bytes: usize) -> bool {
-    // Outside a request, in tests, nothing is counted.
+    // Outside a request (in tests) nothing is counted.
     HELD.try_with(|held| held.borrow_mut().take(bytes))
         .unwrap_or(true)
 }
 
-/// Keeps what was taken elsewhere until the request has been answered.
-pub fn keep(held: Held) {
+/// Keeps bytes that were taken elsewhere until the request has been answered.
+pub fn hold_until_answered(held: BudgetPermit) {
     let _ = HELD.try_with(|all| all.borrow_mut().add(held));
 }
 
-/// Gives back what a request has taken when it has been answered.
+/// Releases the bytes of a request when it has been answered.
 pub async fn measure(request: Request, next: Next) -> Response {
     HELD.scope(RefCell::default(), next.run(request)).await
 }
@@ -91,15 +92,15 @@ mod tests {
 
     #[test]
     fn what_was_taken_is_given_back_and_no_more_is_given_than_there_is() {
-        let mut first = Held::default();
+        let mut first = BudgetPermit::default();
         assert!((0..3 * PIECE / 8).all(|_| first.take_from(&SMALL, 8)));
         assert_eq!(SMALL.available_permits(), PIECE);
-        let mut second = Held::default();
+        let mut second = BudgetPermit::default();
         assert!(second.take_from(&SMALL, PIECE) && !second.take_from(&SMALL, 1));
-        assert!(!Held::default().take_from(&SMALL, usize::MAX));
+        assert!(!BudgetPermit::default().take_from(&SMALL, usize::MAX));
         drop(first);
         assert!(second.take_from(&SMALL, 3 * PIECE));
-        let mut both = Held::default();
+        let mut both = BudgetPermit::default();
         both.add(second);
         assert_eq!(SMALL.available_permits(), 0);
         drop(both);

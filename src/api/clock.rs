@@ -1,9 +1,9 @@
-//! The clock on the wall, for what people read: times in answers, ids of ticks, ends of sessions. No rate and no lease
-//! depends on it; those go by the clocks of Postgres and Redis.
+//! The wall clock, for times that people read: times in answers, ids of ticks, ends of sessions. No
+//! rate and no lease depends on it; those use the clocks of Postgres and Redis.
 
 use jiff::Timestamp;
 
-/// The time now.
+/// Returns the current time.
 #[allow(
     clippy::disallowed_methods,
     reason = "the one place of this room that looks at the clock"

@@ -1,4 +1,4 @@
-//! The connections of a listener: counted, told of in metrics, and closed where there is no room.
+//! The connections of a listener: counted, reported in metrics, and closed where there is no room.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,25 +11,26 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
-use super::crowd::{Crowd, Id, Place};
+use super::connection_slots::{ConnectionClass, ConnectionSlots, Id};
 use super::denied::Origin;
 
-/// The same trouble is logged once in this time, with a count.
-const TELL_EVERY: Duration = Duration::from_secs(60);
+/// The shortest time between two log lines about connections that were not served; each line has
+/// their count.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The open connections of a process. Cheap to clone.
 #[derive(Clone)]
-pub struct Connections(Arc<Shared>);
+pub struct Connections(Arc<ConnectionsShared>);
 
-struct Shared {
-    crowd: Mutex<Crowd<CancellationToken>>,
-    open: Family<State, Gauge>,
+struct ConnectionsShared {
+    crowd: Mutex<ConnectionSlots<CancellationToken>>,
+    open: Family<StateLabels, Gauge>,
     refused: Family<Reason, Counter>,
-    told: Mutex<Told>,
+    told: Mutex<LogLimiter>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct State {
+struct StateLabels {
     state: &'static str,
 }
 
@@ -39,28 +40,28 @@ struct Reason {
 }
 
 #[derive(Default)]
-struct Told {
+struct LogLimiter {
     at: Option<Instant>,
     since: u64,
 }
 
-/// Why a connection was not served.
+/// The reason for which a connection was not served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// It said nothing and left for another.
+pub enum ConnectionRefusal {
+    /// It was idle and made room for another.
     MadeRoom,
-    /// There was no room, and nobody to make some.
+    /// There was no room, and no idle connection could be closed.
     Full,
-    /// It had a place in reserve and asked for more than the health of the process.
+    /// It had a reserved place and asked for something other than the health of the process.
     Reserve,
-    /// The system had no descriptor for it.
+    /// The system had no file descriptor for it.
     Accept,
 }
 
-impl Refusal {
+impl ConnectionRefusal {
     const ALL: [Self; 4] = [Self::MadeRoom, Self::Full, Self::Reserve, Self::Accept];
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::MadeRoom => "made_room",
             Self::Full => "full",
@@ -71,18 +72,18 @@ impl Refusal {
 }
 
 impl Connections {
-    /// At most so many connections, and a few in reserve.
+    /// Creates a table of at most `most` connections and a few reserved ones.
     pub fn new(most: usize) -> Self {
-        let shared = Shared {
-            crowd: Mutex::new(Crowd::new(most)),
+        let shared = ConnectionsShared {
+            crowd: Mutex::new(ConnectionSlots::new(most)),
             open: Family::default(),
             refused: Family::default(),
             told: Mutex::default(),
         };
-        for reason in Refusal::ALL {
-            // A rate over a series that begins with its first event misses that event.
+        for reason in ConnectionRefusal::ALL {
+            // A series that begins with its first event hides that event from `rate`.
             let _ = shared.refused.get_or_create(&Reason {
-                reason: reason.word(),
+                reason: reason.as_str(),
             });
         }
         let connections = Self(Arc::new(shared));
@@ -90,7 +91,7 @@ impl Connections {
         connections
     }
 
-    /// Registers what is counted.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "flyball_connections",
@@ -111,8 +112,8 @@ impl Connections {
         );
     }
 
-    /// Takes a connection in; `None` where there is no room for it.
-    pub fn admit(&self, origin: Origin) -> Option<Seat> {
+    /// Admits a connection; `None` where there is no room for it.
+    pub fn admit(&self, origin: Origin) -> Option<ConnectionPermit> {
         let close = CancellationToken::new();
         let mut crowd = self.crowd();
         let admitted = crowd.admit(origin, close.clone());
@@ -120,33 +121,35 @@ impl Connections {
         drop(crowd);
         if let Some(door) = admitted.sent_away {
             door.cancel();
-            self.refused(Refusal::MadeRoom);
+            self.refused(ConnectionRefusal::MadeRoom);
         }
         match admitted.seat {
-            Some((id, place)) => Some(Seat {
+            Some((id, place)) => Some(ConnectionPermit {
                 connections: self.clone(),
                 id,
                 place,
                 close,
             }),
             None => {
-                self.refused(Refusal::Full);
+                self.refused(ConnectionRefusal::Full);
                 None
             }
         }
     }
 
-    /// Counts a connection that was not served, and tells of it now and then.
-    pub fn refused(&self, why: Refusal) {
+    /// Counts a connection that was not served, and logs it at most once per minute.
+    pub fn refused(&self, why: ConnectionRefusal) {
         self.0
             .refused
-            .get_or_create(&Reason { reason: why.word() })
+            .get_or_create(&Reason {
+                reason: why.as_str(),
+            })
             .inc();
         let mut told = self.0.told.lock().unwrap_or_else(PoisonError::into_inner);
         told.since += 1;
-        if told.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            let (count, reason) = (told.since, why.word());
-            *told = Told {
+        if told.at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
+            let (count, reason) = (told.since, why.as_str());
+            *told = LogLimiter {
                 at: Some(Instant::now()),
                 since: 0,
             };
@@ -158,20 +161,20 @@ impl Connections {
         }
     }
 
-    fn crowd(&self) -> MutexGuard<'_, Crowd<CancellationToken>> {
-        // Nothing that runs under the lock leaves it half done.
+    fn crowd(&self) -> MutexGuard<'_, ConnectionSlots<CancellationToken>> {
+        // Each operation under the lock completes, so a poisoned lock is still consistent.
         self.0.crowd.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn count(&self, crowd: &Crowd<CancellationToken>) {
+    fn count(&self, crowd: &ConnectionSlots<CancellationToken>) {
         let (all, waiting) = crowd.counts();
         self.0
             .open
-            .get_or_create(&State { state: "waiting" })
+            .get_or_create(&StateLabels { state: "waiting" })
             .set(waiting as i64);
         self.0
             .open
-            .get_or_create(&State { state: "busy" })
+            .get_or_create(&StateLabels { state: "busy" })
             .set((all - waiting) as i64);
     }
 }
@@ -184,28 +187,29 @@ impl fmt::Debug for Connections {
     }
 }
 
-/// An open connection's place; given back when dropped.
+/// An open connection's place; released when dropped.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ConnectionPermit {
     connections: Connections,
     id: Id,
-    place: Place,
-    /// Fires when it has to leave.
+    place: ConnectionClass,
+    /// The token that is cancelled when the connection must close.
     pub close: CancellationToken,
 }
 
-impl Seat {
-    /// Only the health of the process is told here.
+impl ConnectionPermit {
+    /// Returns true for a reserved place, on which only the health of the process is served.
     pub fn is_reserve(&self) -> bool {
-        self.place == Place::Reserve
+        self.place == ConnectionClass::Reserve
     }
 
-    /// The listener's connections.
+    /// Returns the listener's connections.
     pub fn connections(&self) -> &Connections {
         &self.connections
     }
 
-    /// A request has come; `None` if the connection had to leave already. It is being answered until the value is dropped.
+    /// Marks the connection as busy until the returned value is dropped; `None` if the connection
+    /// must already close.
     pub fn begin(self: &Arc<Self>) -> Option<Busy> {
         let mut crowd = self.connections.crowd();
         let stays = crowd.begins(self.id);
@@ -214,7 +218,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut crowd = self.connections.crowd();
         crowd.leaves(self.id);
@@ -224,7 +228,7 @@ impl Drop for Seat {
 
 /// A request that is being answered.
 #[derive(Debug)]
-pub struct Busy(Arc<Seat>);
+pub struct Busy(Arc<ConnectionPermit>);
 
 impl Drop for Busy {
     fn drop(&mut self) {

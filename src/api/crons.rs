@@ -1,4 +1,4 @@
-//! Schedules: look, make or replace, delete, pause and resume, run now.
+//! Schedules: read, create or replace, delete, pause and resume, run now.
 
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::StatusCode;
@@ -7,23 +7,23 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::audit::{self, Entry};
+use super::audit::{self, AuditEntry};
 use super::auth::Caller;
-use super::fields::{self, Errors, Fields, Place};
+use super::fields::{self, Errors, FieldLocation, ObjectReader};
 use super::jobs::{kinds_elsewhere, warnings};
-use super::jobs_input::{self, Known};
+use super::jobs_input::{self, KnownKinds};
 use super::moves::Reason;
 use super::operate::{BY_BYTES_MAX, WHY_BYTES_MAX, signed, signed_of_query};
 use super::problem::{Code, Problem};
 use super::query::Query;
-use super::state::App;
-use super::within::{ONE, within};
-use super::{body, leave};
+use super::state::ApiState;
+use super::timeout::{ROW_TIMEOUT, with_timeout};
+use super::{body, permissions};
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS, check_name};
-use crate::cron::{self, NewSchedule, Ran, Schedule, Schedules};
+use crate::cron::{self, NewSchedule, RunNowOutcome, Schedule, Schedules};
 use crate::jobs::NewJob;
 
-/// What a schedule has besides the fields of its job.
+/// The fields of a schedule besides those of its job.
 const OWN_FIELDS: [&str; 7] = [
     "expression",
     "time_zone",
@@ -48,26 +48,29 @@ pub(super) const SET_BY_SCHEDULE: [&str; 7] = [
     "traceparent",
 ];
 
-/// A schedule to be; besides these it has the fields of a job, without those that only make sense for one job.
+/// A new schedule. It has these fields and the fields of a job, without those that make sense for a
+/// single job only.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct ScheduleBody {
-    /// When: `minute hour day-of-month month day-of-week`, with the second in front or not, or `@daily` and the like.
+    /// The cron expression: `minute hour day-of-month month day-of-week`, with or without a leading
+    /// field for the second, or `@daily` and the like.
     expression: String,
-    /// Where; `UTC` if absent.
+    /// The time zone of the expression; `UTC` if absent.
     time_zone: Option<String>,
-    /// What becomes of occurrences that were missed; `one` if absent.
+    /// The treatment of missed occurrences; `one` if absent.
     catch_up: Option<cron::CatchUp>,
-    /// What becomes of one that comes while the last job is unfinished; `skip` if absent.
+    /// The treatment of an occurrence that comes while the last job is unfinished; `skip` if
+    /// absent.
     overlap: Option<cron::Overlap>,
-    /// Pauses it or lets it run; if absent that stays as it is.
+    /// Pauses or resumes the schedule; unchanged if absent.
     paused: Option<bool>,
-    /// Who; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
-    /// Why; for the audit log.
+    /// The reason for the change, for the audit log.
     why: Option<String>,
     /// The job of each occurrence.
     #[serde(flatten)]
@@ -77,38 +80,38 @@ pub struct ScheduleBody {
 /// All schedules.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ScheduleList {
-    /// By name.
+    /// The schedules, by name.
     crons: Vec<Schedule>,
 }
 
-/// A schedule, and what its sender should know.
+/// A schedule with warnings for its sender.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ScheduleView {
     /// The schedule.
     #[serde(flatten)]
     schedule: Schedule,
-    /// For instance that its throttle does not exist yet.
+    /// Warnings, for example that the throttle does not exist yet.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-/// The job of a schedule that was run by hand.
+/// The job of a schedule that was run manually.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct RanNow {
-    /// The new job, or the unfinished one that stood in the way.
+    /// The new job, or the unfinished one that prevented it.
     id: i64,
-    /// True if no new job was made.
+    /// True if no new job was created.
     duplicate: bool,
-    /// What went wrong beside it.
+    /// Warnings about side effects that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
 /// Lists all schedules.
 #[utoipa::path(get, path = "/api/v1/crons", operation_id = "list_schedules", tag = "crons", responses((status = 200, body = ScheduleList)))]
-pub async fn list(State(app): State<App>) -> Result<Json<ScheduleList>, Problem> {
+pub async fn list(State(app): State<ApiState>) -> Result<Json<ScheduleList>, Problem> {
     Ok(Json(ScheduleList {
-        crons: within(ONE, schedules(&app).list()).await?,
+        crons: with_timeout(ROW_TIMEOUT, schedules(&app).list()).await?,
     }))
 }
 
@@ -116,20 +119,20 @@ pub async fn list(State(app): State<App>) -> Result<Json<ScheduleList>, Problem>
 #[utoipa::path(get, path = "/api/v1/crons/{name}", operation_id = "show_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), responses((status = 200, body = Schedule)))]
 pub async fn show(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(name): Path<String>,
 ) -> Result<Json<Schedule>, Problem> {
     Ok(Json(found(&app, &name_of(name)?).await?))
 }
 
-/// Makes a schedule, or replaces the one of this name.
+/// Creates a schedule, or replaces the one with this name.
 #[utoipa::path(put, path = "/api/v1/crons/{name}", operation_id = "set_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), request_body = ScheduleBody,
     responses(
         (status = 201, body = ScheduleView, description = "It is new."),
         (status = 200, body = ScheduleView, description = "It replaced the one of this name.")))]
 pub async fn set(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
@@ -137,23 +140,23 @@ pub async fn set(
     let name = name_of(name)?;
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&app, &value).await?;
-    let known = Known {
+    let known = KnownKinds {
         here: &app.deps.kinds,
         elsewhere: &elsewhere,
     };
     let (schedule, by, why) =
         read(name, value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
-    leave::check(&app, &caller, std::slice::from_ref(&schedule.job), false).await?;
+    permissions::check(&app, &caller, std::slice::from_ref(&schedule.job), false).await?;
     let by = by.unwrap_or_else(|| caller.who().to_owned());
-    let before = within(ONE, schedules(&app).get(&schedule.name)).await?;
+    let before = with_timeout(ROW_TIMEOUT, schedules(&app).get(&schedule.name)).await?;
 
-    let is_new = within(ONE, schedules(&app).set(&schedule)).await?;
+    let is_new = with_timeout(ROW_TIMEOUT, schedules(&app).set(&schedule)).await?;
 
     let after = found(&app, &schedule.name).await?;
     let mut warnings = warnings(&app, std::iter::once(schedule.job.throttle.as_str())).await;
-    let mut entry = Entry::now(by, "cron.set", schedule.name.clone(), why).by(&caller);
-    entry.before = before.as_ref().map(told);
-    entry.after = Some(told(&after));
+    let mut entry = AuditEntry::now(by, "cron.set", schedule.name.clone(), why).by(&caller);
+    entry.before = before.as_ref().map(audited_fields);
+    entry.after = Some(audited_fields(&after));
     warnings.extend(audit::note(&app, &entry).await);
     let status = if is_new {
         StatusCode::CREATED
@@ -169,7 +172,7 @@ pub async fn set(
     ))
 }
 
-/// Takes a schedule away. Jobs that it has made stay.
+/// Deletes a schedule. Its jobs stay.
 #[utoipa::path(delete, path = "/api/v1/crons/{name}", operation_id = "delete_schedule", tag = "crons",
     params(
         ("name" = String, Path, description = "Its name."),
@@ -177,7 +180,7 @@ pub async fn set(
         ("why" = Option<String>, Query, description = "Why; for the audit log.")),
     responses((status = 204, description = "It is gone.")))]
 pub async fn delete(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
@@ -189,17 +192,17 @@ pub async fn delete(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let before = found(&app, &name).await?;
-    if !within(ONE, schedules(&app).delete(&before.name)).await? {
+    if !with_timeout(ROW_TIMEOUT, schedules(&app).delete(&before.name)).await? {
         return Err(not_found(&before.name));
     }
     let mut entry =
-        Entry::now(signed.by, "cron.delete", before.name.clone(), signed.why).by(&caller);
-    entry.before = Some(told(&before));
+        AuditEntry::now(signed.by, "cron.delete", before.name.clone(), signed.why).by(&caller);
+    entry.before = Some(audited_fields(&before));
     audit::note(&app, &entry).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Makes the job of a schedule now, beside its times.
+/// Creates the job of a schedule now, apart from its times.
 #[utoipa::path(post, path = "/api/v1/crons/{name}/run", operation_id = "run_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")),
     request_body = Reason,
@@ -207,17 +210,18 @@ pub async fn delete(
         (status = 201, body = RanNow, description = "A job was made."),
         (status = 200, body = RanNow, description = "None was made: the last job of the schedule is unfinished, and its overlap is skip.")))]
 pub async fn run(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let name = name_of(name)?;
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
-    let Ran::Job(job) = within(ONE, schedules(&app).run_now(&name)).await? else {
+    let RunNowOutcome::Job(job) = with_timeout(ROW_TIMEOUT, schedules(&app).run_now(&name)).await?
+    else {
         return Err(not_found(&name));
     };
-    let mut entry = Entry::now(signed.by, "cron.run", name, signed.why).by(&caller);
+    let mut entry = AuditEntry::now(signed.by, "cron.run", name, signed.why).by(&caller);
     entry.after = Some(json!({"job_id": job.id, "duplicate": job.duplicate}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
     let status = if job.duplicate {
@@ -235,11 +239,11 @@ pub async fn run(
     ))
 }
 
-/// Pauses a schedule. What it misses meanwhile is not caught up.
+/// Pauses a schedule. Occurrences missed meanwhile are not caught up.
 #[utoipa::path(post, path = "/api/v1/crons/{name}/pause", operation_id = "pause_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), request_body = Reason, responses((status = 200, body = ScheduleView)))]
 pub async fn pause(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
@@ -247,11 +251,11 @@ pub async fn pause(
     turn(&app, &caller, name, request, true).await
 }
 
-/// Lets a paused schedule go on, from its next occurrence.
+/// Resumes a paused schedule from its next occurrence.
 #[utoipa::path(post, path = "/api/v1/crons/{name}/resume", operation_id = "resume_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), request_body = Reason, responses((status = 200, body = ScheduleView)))]
 pub async fn resume(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
@@ -260,7 +264,7 @@ pub async fn resume(
 }
 
 async fn turn(
-    app: &App,
+    app: &ApiState,
     caller: &Caller,
     name: String,
     request: Request,
@@ -268,23 +272,23 @@ async fn turn(
 ) -> Result<Json<ScheduleView>, Problem> {
     let name = name_of(name)?;
     let ((), signed) = signed(request, caller, &[], |_| ()).await?;
-    let changed = within(ONE, schedules(app).pause(&name, paused)).await?;
+    let changed = with_timeout(ROW_TIMEOUT, schedules(app).pause(&name, paused)).await?;
     let schedule = found(app, &name).await?;
     let mut warnings = Vec::new();
     if changed {
         let action = if paused { "cron.pause" } else { "cron.resume" };
-        let entry = Entry::now(signed.by, action, name, signed.why).by(caller);
+        let entry = AuditEntry::now(signed.by, action, name, signed.why).by(caller);
         warnings.extend(audit::note(app, &entry).await);
     }
     Ok(Json(ScheduleView { schedule, warnings }))
 }
 
-fn schedules(app: &App) -> Schedules {
+fn schedules(app: &ApiState) -> Schedules {
     Schedules::new(app.deps.queue.pool.clone())
 }
 
-async fn found(app: &App, name: &str) -> Result<Schedule, Problem> {
-    within(ONE, schedules(app).get(name))
+async fn found(app: &ApiState, name: &str) -> Result<Schedule, Problem> {
+    with_timeout(ROW_TIMEOUT, schedules(app).get(name))
         .await?
         .ok_or_else(|| not_found(name))
 }
@@ -299,12 +303,17 @@ fn not_found(name: &str) -> Problem {
 fn name_of(name: String) -> Result<String, Problem> {
     match check_name(&name) {
         Ok(()) => Ok(name),
-        Err(message) => Err(Problem::at(Code::InvalidPath, Place::Path, "name", message)),
+        Err(message) => Err(Problem::at(
+            Code::InvalidPath,
+            FieldLocation::Path,
+            "name",
+            message,
+        )),
     }
 }
 
-/// What the audit log keeps of a schedule: what people set.
-fn told(schedule: &Schedule) -> Value {
+/// Returns the fields of a schedule that the audit log stores: those that people set.
+fn audited_fields(schedule: &Schedule) -> Value {
     let mut value = serde_json::to_value(schedule).unwrap_or_default();
     if let Some(map) = value.as_object_mut() {
         for passing in [
@@ -322,11 +331,11 @@ fn told(schedule: &Schedule) -> Value {
     value
 }
 
-/// The schedule that a request describes, with who and why; or everything that is wrong with it.
+/// Reads the schedule of a request with its author and its reason, or lists every error.
 fn read(
     name: String,
     value: Value,
-    known: &Known<'_>,
+    known: &KnownKinds<'_>,
 ) -> Result<(NewSchedule, Option<String>, String), Errors> {
     let mut errors = Errors::default();
     let Value::Object(map) = value else {
@@ -374,7 +383,7 @@ fn read(
     let mut schedule = NewSchedule::new(name, "", job);
     let (mut by, mut why) = (None, String::new());
     let mut read = Errors::default();
-    if let Some(mut fields) = Fields::open(Value::Object(own), "", &OWN_FIELDS, &mut read) {
+    if let Some(mut fields) = ObjectReader::open(Value::Object(own), "", &OWN_FIELDS, &mut read) {
         match fields.take("expression") {
             Some(value) => {
                 schedule.expression = fields
@@ -390,10 +399,10 @@ fn read(
             schedule.time_zone = zone;
         }
         if let Some(value) = fields.take("catch_up") {
-            schedule.catch_up = word(&mut fields, "catch_up", &value, &CATCH_UPS);
+            schedule.catch_up = read_choice(&mut fields, "catch_up", &value, &CATCH_UPS);
         }
         if let Some(value) = fields.take("overlap") {
-            schedule.overlap = word(&mut fields, "overlap", &value, &OVERLAPS);
+            schedule.overlap = read_choice(&mut fields, "overlap", &value, &OVERLAPS);
         }
         match fields.take_nullable("paused") {
             Some(Value::Bool(paused)) => schedule.paused = Some(paused),
@@ -421,8 +430,8 @@ fn read(
     }
 }
 
-fn word<T: Copy + Default>(
-    fields: &mut Fields<'_>,
+fn read_choice<T: Copy + Default>(
+    fields: &mut ObjectReader<'_>,
     name: &str,
     value: &Value,
     words: &[(&str, T)],
@@ -468,7 +477,7 @@ mod tests {
         match read(
             "nightly".into(),
             body,
-            &Known {
+            &KnownKinds {
                 here: &kinds,
                 elsewhere: &[],
             },

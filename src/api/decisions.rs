@@ -1,4 +1,5 @@
-//! The governor's decisions, and the attempts that failed: what a person reads first when something looks wrong.
+//! The governor's decisions and the failed attempts: the first things to read when something looks
+//! wrong.
 
 use axum::Json;
 use axum::extract::{Query as Pairs, State};
@@ -6,23 +7,23 @@ use serde::Serialize;
 
 use super::problem::{Code, Problem};
 use super::query::{PAGE_MAX, Query};
-use super::state::{App, Decision};
-use super::within::{MANY, within};
-use crate::jobs::Failure;
+use super::state::{ApiState, Decision};
+use super::timeout::{LIST_TIMEOUT, with_timeout};
+use crate::jobs::FailedAttempt;
 use crate::throttle;
 
 /// The last decisions.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Decided {
-    /// Newest first.
+    /// The decisions, newest first.
     decisions: Vec<Decision>,
 }
 
 /// The last failed attempts.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Failures {
-    /// Newest first.
-    failures: Vec<Failure>,
+    /// The failures, newest first.
+    failures: Vec<FailedAttempt>,
 }
 
 /// Lists the last decisions of the governors.
@@ -32,7 +33,7 @@ pub struct Failures {
         ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Decided)))]
 pub async fn list(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Decided>, Problem> {
     let mut query = Query::open(pairs, &["throttle", "limit"]);
@@ -41,7 +42,11 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let decisions = within(MANY, app.deps.decisions.recent(throttle.as_deref(), limit)).await?;
+    let decisions = with_timeout(
+        LIST_TIMEOUT,
+        app.deps.decisions.recent(throttle.as_deref(), limit),
+    )
+    .await?;
     Ok(Json(Decided { decisions }))
 }
 
@@ -50,7 +55,7 @@ pub async fn list(
     params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Failures)))]
 pub async fn failures(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Failures>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
@@ -58,6 +63,6 @@ pub async fn failures(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let failures = within(MANY, app.deps.queue.failures(limit)).await?;
+    let failures = with_timeout(LIST_TIMEOUT, app.deps.queue.failures(limit)).await?;
     Ok(Json(Failures { failures }))
 }

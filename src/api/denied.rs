@@ -1,17 +1,19 @@
-//! Who was refused for the lack of a valid token, and for how long nobody needs to ask Redis about them again.
+//! The clients that were refused because they sent no valid token, and the time until Redis must be
+//! asked about them again.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Addresses that are remembered. Somebody with more than that is limited by what all of them may send together.
+/// The most origins that are remembered. A client with more addresses is limited by the rate of all
+/// of them together.
 const REMEMBERED_MAX: usize = 4096;
 
-/// A client as far as its address tells: in IPv6 whoever has one address has a whole /64 of them.
+/// A client by its address: an IPv6 client usually has a whole /64, so that the network counts.
 pub type Origin = [u8; 8];
 
-/// The origin of an address; without one all share the same.
+/// Returns the origin of an address; requests without an address share one.
 pub fn origin(address: Option<IpAddr>) -> Origin {
     match address.map(|address| address.to_canonical()) {
         None => [0; 8],
@@ -38,14 +40,15 @@ struct Memory {
 }
 
 impl Denied {
-    /// How long an origin is still refused without a question; zero if it is not.
+    /// Returns the time for which an origin is still refused without asking Redis; zero if it is
+    /// not.
     pub fn left(&self, origin: &Origin, now: Instant) -> Duration {
         let memory = self.locked();
         let until = memory.origins.get(origin).copied().max(memory.all);
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 
-    /// Remembers that an origin, or everybody, is refused for a time.
+    /// Refuses an origin, or every origin, for a time of at most an hour.
     pub fn refuse(&self, origin: Option<&Origin>, wait: Duration, now: Instant) {
         let until = now + wait.min(Duration::from_secs(3600));
         let mut memory = self.locked();
@@ -62,7 +65,7 @@ impl Denied {
     }
 
     fn locked(&self) -> MutexGuard<'_, Memory> {
-        // The memory is whole between any two statements, so a poisoned lock is still good.
+        // Each operation under the lock completes, so a poisoned lock is still consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

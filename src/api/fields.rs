@@ -1,4 +1,4 @@
-//! Reading an object of a request field by field, so that every wrong field is listed at once.
+//! Reading of a request's object field by field, so that every wrong field is listed at once.
 
 use std::ops::RangeInclusive;
 
@@ -6,54 +6,55 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-/// The most wrong fields that one answer lists; a batch of 10,000 bad jobs must not answer with megabytes.
+/// The most wrong fields that one answer lists, because a batch of 10,000 bad jobs must not cause
+/// an answer of megabytes.
 pub const MAX_LISTED: usize = 100;
 
-/// One thing that is wrong with a request.
+/// An error in a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub struct FieldError {
-    /// Where the field is: in the body, the query, the path or a header.
+    /// The part of the request that holds the field: body, query, path or header.
     #[serde(rename = "in")]
-    pub place: Place,
-    /// JSON pointer to the field; empty for the whole.
+    pub place: FieldLocation,
+    /// The JSON pointer to the field; empty for the whole.
     #[schema(example = "/3/priority")]
     pub pointer: String,
-    /// What was wrong and what is allowed.
+    /// The error and the allowed values.
     #[schema(example = "7 is out of range; allowed: a whole number from 0 (first) to 3 (last)")]
     pub message: String,
 }
 
-/// Where a wrong field is.
+/// The part of a request that holds a wrong field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
-    /// In the JSON body.
+pub enum FieldLocation {
+    /// The JSON body.
     Body,
-    /// In the query string; the pointer is `/` and the parameter's name.
+    /// The query string; the pointer is `/` and the parameter's name.
     Query,
-    /// In the path; the pointer is `/` and the name in the route.
+    /// The path; the pointer is `/` and the name in the route.
     Path,
-    /// In a header; the pointer is `/` and the header's name.
+    /// A header; the pointer is `/` and the header's name.
     Header,
 }
 
 /// The wrong fields of one request, at most [`MAX_LISTED`] of them kept and all of them counted.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// The first ones, in the order in which they were found.
+    /// The first errors, in the order in which they were found.
     pub listed: Vec<FieldError>,
-    /// How many there are in all.
+    /// The number of all errors.
     pub total: usize,
 }
 
 impl Errors {
     /// Adds a wrong field of the body.
     pub fn body(&mut self, pointer: impl Into<String>, message: impl Into<String>) {
-        self.push(Place::Body, pointer.into(), message.into());
+        self.push(FieldLocation::Body, pointer.into(), message.into());
     }
 
     /// Adds a wrong field anywhere.
-    pub fn push(&mut self, place: Place, pointer: String, message: String) {
+    pub fn push(&mut self, place: FieldLocation, pointer: String, message: String) {
         self.total += 1;
         if self.listed.len() < MAX_LISTED {
             self.listed.push(FieldError {
@@ -64,22 +65,23 @@ impl Errors {
         }
     }
 
-    /// True while nothing is wrong.
+    /// Returns true while there is no error.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }
 }
 
-/// An object of a request, being read.
+/// A reader of an object of a request.
 #[derive(Debug)]
-pub struct Fields<'e> {
+pub struct ObjectReader<'e> {
     map: Map<String, Value>,
     at: String,
     errors: &'e mut Errors,
 }
 
-impl<'e> Fields<'e> {
-    /// Opens `value` as an object that may hold `allowed` fields; unknown ones are listed with what was probably meant.
+impl<'e> ObjectReader<'e> {
+    /// Opens `value` as an object that may hold `allowed` fields; unknown ones are listed with the
+    /// most similar allowed name.
     pub fn open(value: Value, at: &str, allowed: &[&str], errors: &'e mut Errors) -> Option<Self> {
         let Value::Object(map) = value else {
             errors.body(
@@ -102,7 +104,7 @@ impl<'e> Fields<'e> {
         })
     }
 
-    /// Takes a field as it is.
+    /// Takes a field without checking its value.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         self.map.remove(name)
     }
@@ -112,42 +114,43 @@ impl<'e> Fields<'e> {
         self.take(name).filter(|value| !value.is_null())
     }
 
-    /// Notes that `name` is wrong.
+    /// Reports that `name` is wrong.
     pub fn wrong(&mut self, name: &str, message: impl Into<String>) {
         let at = pointer(&self.at, name);
         self.errors.body(at, message);
     }
 
-    /// Whether a field is given and not `null`.
+    /// Returns true if a field is given and not `null`.
     pub fn has(&self, name: &str) -> bool {
         self.map.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// Notes that the object as a whole is wrong.
+    /// Reports that the object as a whole is wrong.
     pub fn wrong_whole(&mut self, message: impl Into<String>) {
         let at = self.at.clone();
         self.errors.body(at, message);
     }
 
-    /// Notes that something below `name` is wrong; `below` is a JSON pointer of its own or empty.
+    /// Reports an error below `name`; `below` is a JSON pointer or empty.
     pub fn wrong_below(&mut self, name: &str, below: &str, message: impl Into<String>) {
         let at = format!("{}{below}", pointer(&self.at, name));
         self.errors.body(at, message);
     }
 
-    /// Notes that something is wrong at a JSON pointer below this object.
+    /// Reports an error at a JSON pointer below this object.
     pub fn wrong_at(&mut self, below: &str, message: impl Into<String>) {
         let at = format!("{}{below}", self.at);
         self.errors.body(at, message);
     }
 
-    /// A text of so many bytes without NUL; `None` if it is absent or was noted as wrong.
+    /// Takes a text without NUL whose length in bytes is in `bytes`; `None` if it is absent or
+    /// wrong.
     pub fn text(&mut self, name: &str, bytes: RangeInclusive<usize>) -> Option<String> {
         let value = self.take(name)?;
         self.text_of(name, value, bytes)
     }
 
-    /// As [`Self::text`], for a value that was taken already.
+    /// Checks a value as [`Self::text`] does that was already taken.
     pub fn text_of(
         &mut self,
         name: &str,
@@ -178,7 +181,7 @@ impl<'e> Fields<'e> {
         }
     }
 
-    /// A whole number in `range`; `meaning` completes "allowed: a whole number from 0 to 3".
+    /// Takes a whole number in `range`; `meaning` completes "allowed: a whole number from 0 to 3".
     pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>, meaning: &str) -> Option<i64> {
         let value = self.take(name)?;
         let allowed = format!(
@@ -211,13 +214,13 @@ impl<'e> Fields<'e> {
         None
     }
 
-    /// A number above 0 and at most `max`; `unit` completes the sentence, e.g. ` seconds`.
+    /// Takes a number above 0 and at most `max`; `unit` completes the sentence, e.g. ` seconds`.
     pub fn positive(&mut self, name: &str, max: f64, unit: &str) -> Option<f64> {
         let value = self.take(name)?;
         self.positive_of(name, &value, max, unit)
     }
 
-    /// As [`Self::positive`], for a value that was taken already.
+    /// Checks a value as [`Self::positive`] does that was already taken.
     pub fn positive_of(&mut self, name: &str, value: &Value, max: f64, unit: &str) -> Option<f64> {
         let allowed = format!("a number above 0, at most {max}{unit}");
         match value.as_f64() {
@@ -239,7 +242,7 @@ impl<'e> Fields<'e> {
         }
     }
 
-    /// True or false; `None` if it is absent or was noted as wrong.
+    /// Takes a truth value; `None` if it is absent or wrong.
     pub fn flag(&mut self, name: &str) -> Option<bool> {
         let value = self.take(name)?;
         if !value.is_boolean() {
@@ -254,7 +257,7 @@ impl<'e> Fields<'e> {
         value.as_bool()
     }
 
-    /// A time; `None` if it is absent, `null` or was noted as wrong.
+    /// Takes a time; `None` if it is absent, `null` or wrong.
     pub fn time(&mut self, name: &str) -> Option<Timestamp> {
         let value = self.take_nullable(name)?;
         let parsed = value.as_str().and_then(time_of);
@@ -267,8 +270,8 @@ impl<'e> Fields<'e> {
         parsed
     }
 
-    /// One of a few words; `None` if it is absent, `null` or was noted as wrong.
-    pub fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
+    /// Takes one of a few words; `None` if it is absent, `null` or wrong.
+    pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
         let value = self.take_nullable(name)?;
         let found = value
             .as_str()
@@ -289,35 +292,36 @@ impl<'e> Fields<'e> {
         found
     }
 
-    /// A text as [`Self::text`], with JSON's `null` read as absent.
+    /// Takes a text as [`Self::text`] does, with JSON's `null` read as absent.
     pub fn text_or_null(&mut self, name: &str, bytes: RangeInclusive<usize>) -> Option<String> {
         let value = self.take_nullable(name)?;
         self.text_of(name, value, bytes)
     }
 
-    /// What is left after the known fields were taken (unknown ones were noted already).
+    /// Returns the fields that are left after the known ones were taken (unknown ones are already
+    /// reported).
     pub fn rest(self) -> Map<String, Value> {
         self.map
     }
 }
 
-/// How times are written.
+/// The format of times, for messages.
 pub const TIME: &str =
     "an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00";
 
-/// The time that a text names, if it is one that Postgres can hold.
+/// Parses a time, if Postgres can store it.
 pub fn time_of(text: &str) -> Option<Timestamp> {
     text.parse::<Timestamp>()
         .ok()
         .filter(|at| at.as_second() > -200_000_000_000)
 }
 
-/// The JSON pointer of `name` below `at`.
+/// Returns the JSON pointer of `name` below `at`.
 pub fn pointer(at: &str, name: &str) -> String {
     format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
-/// A value in a few words, for a message: its text if it is short and plain, otherwise its type.
+/// Describes a value for a message: its text, shortened, or its type.
 pub fn describe(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -328,7 +332,7 @@ pub fn describe(value: &Value) -> String {
     }
 }
 
-/// The first 40 characters of a text.
+/// Returns the first 40 characters of a text.
 pub fn clipped(text: &str) -> String {
     let mut short: String = text.chars().take(40).collect();
     if short.len() < text.len() {
@@ -337,7 +341,8 @@ pub fn clipped(text: &str) -> String {
     short
 }
 
-/// What to say of an unknown `what` named `name`, with the allowed names and the one that was probably meant.
+/// Returns the message about an unknown `what` named `name`, with the allowed names and the most
+/// similar one.
 pub fn unknown(name: &str, what: &str, allowed: &[&str]) -> String {
     let name = clipped(name);
     let meant = allowed
@@ -358,7 +363,8 @@ fn list(names: &[&str]) -> String {
     names.join(", ")
 }
 
-/// Edits (insert, drop, replace a character) between two short names.
+/// Returns the number of edits (insertions, deletions, replacements of a character) between two
+/// short names.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();
@@ -384,7 +390,7 @@ mod tests {
     fn an_unknown_field_is_named_with_what_was_probably_meant() {
         let mut errors = Errors::default();
 
-        Fields::open(
+        ObjectReader::open(
             json!({"priorty": 1, "colour": 2}),
             "/3",
             &["kind", "priority"],
@@ -414,7 +420,8 @@ mod tests {
             (json!("2"), None),
         ] {
             let mut errors = Errors::default();
-            let mut fields = Fields::open(json!({"n": value}), "", &["n"], &mut errors).unwrap();
+            let mut fields =
+                ObjectReader::open(json!({"n": value}), "", &["n"], &mut errors).unwrap();
             assert_eq!(fields.whole("n", 0..=3, ""), expected);
             assert_eq!(errors.is_empty(), expected.is_some());
         }

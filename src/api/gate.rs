@@ -1,4 +1,4 @@
-//! The gate behind the door: our own API asks our own throttles before it works for anybody.
+//! The gate behind the guard: the API asks its own throttles before it serves a request.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,46 +11,47 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::acquire::remaining;
-use super::auth::{Caller, Proof};
+use super::auth::{AuthMethod, Caller};
 use super::denied::{Denied, origin};
-use super::limits::{DEFAULT_TENANT, Group, Promise, is_of_the_api};
+use super::limits::{DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api};
 use super::problem::{Code, Problem};
-use super::state::App;
+use super::state::ApiState;
 use super::{scopes, waiting};
-use crate::throttle::{Ask, LaneAsk, Limit, Name};
+use crate::throttle::{AcquireRequest, LaneRequest, Limit, Name};
 
-/// Knobs are looked at again after so long, for what the headers promise, and a throttle that was not there; what passes is decided
-/// by Redis each time.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The age at which the promise of a throttle and the absence of a throttle are read again. Redis
+/// decides on each request whatever the age.
+const KNOB_CACHE_TTL: Duration = Duration::from_secs(1);
 
-/// No request waits longer than this for its token.
+/// The longest wait of a request for its token.
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// And none asks again sooner than this.
+/// The shortest pause before a request asks again for its token.
 const NAP_MIN: Duration = Duration::from_millis(5);
 
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// What the gate remembers between requests.
+/// The gate's memory between requests.
 #[derive(Debug, Default)]
 pub struct Gate {
     denied: Denied,
-    /// Throttles that Redis has answered for, with what they promise. As many as groups and tenants.
-    known: Mutex<HashMap<Name, Known>>,
-    /// When throttles were looked for that are not there.
+    /// The throttles for which Redis has answered, with their promise; as many as groups and
+    /// tenants.
+    known: Mutex<HashMap<Name, CachedPromise>>,
+    /// The times at which missing throttles were looked up.
     absent: Mutex<HashMap<Name, Instant>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Known {
-    promise: Option<Promise>,
+struct CachedPromise {
+    promise: Option<RateLimitPolicy>,
     read_at: Option<Instant>,
 }
 
 impl Gate {
-    fn locked(&self) -> MutexGuard<'_, HashMap<Name, Known>> {
-        // The map is whole between any two statements, so a poisoned lock is still good.
+    fn locked(&self) -> MutexGuard<'_, HashMap<Name, CachedPromise>> {
+        // Each operation under the lock completes, so a poisoned lock is still consistent.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -59,31 +60,31 @@ impl Gate {
     }
 }
 
-/// What a throttle says of a request.
+/// The answer of a throttle to a request.
 #[derive(Clone, Debug, PartialEq)]
-enum Verdict {
-    /// Nothing limits it.
+enum GateDecision {
+    /// No throttle limits the request.
     Free,
-    /// It has taken its token.
+    /// The request has taken its token.
     Admitted,
-    /// There is none.
-    Refused(Refusal),
+    /// No token is left for the request.
+    Refused(RateLimited),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Refusal {
+struct RateLimited {
     wait: Duration,
     limit: Option<Limit>,
     effective_rps: f64,
 }
 
-impl Refusal {
-    /// Whole seconds until the next request fits, at least one.
+impl RateLimited {
+    /// Returns the whole seconds until the next request fits, at least one.
     fn wait_s(&self) -> u64 {
         (self.wait.as_secs_f64().ceil() as u64).max(1)
     }
 
-    /// A bucket refills; whatever else limits does not end by waiting.
+    /// Returns true for a bucket that refills; no other limit ends by waiting.
     fn is_soon(&self) -> bool {
         matches!(
             self.limit,
@@ -91,7 +92,7 @@ impl Refusal {
         )
     }
 
-    /// What was stopped by hand goes on by hand.
+    /// Returns true unless the throttle is stopped, because only an operator ends that.
     fn ends_by_waiting(&self) -> bool {
         !matches!(self.limit, Some(Limit::Stopped { .. }))
     }
@@ -111,7 +112,8 @@ impl Refusal {
                     client.tenant
                 )
             }
-            // Nobody comes in by waiting, and the way round is not that of other throttles.
+            // Waiting does not help here, and the way to resume differs from that of other
+            // throttles.
             Some(Limit::Stopped { name, why }) => {
                 let why = if why.is_empty() {
                     String::new()
@@ -129,41 +131,43 @@ impl Refusal {
     }
 }
 
-/// Lets a request pass with a token of its group's throttle, or answers that there is none.
-pub async fn gate(State(app): State<App>, request: Request, next: Next) -> Response {
-    // Who has shown nothing has been let in to what is open to everybody.
+/// Admits a request with a token of its group's throttle, or refuses it.
+pub async fn gate(State(app): State<ApiState>, request: Request, next: Next) -> Response {
+    // A request without a caller was admitted to a public route.
     let Some(client) = request.extensions().get::<Caller>().cloned() else {
         return next.run(request).await;
     };
-    // Who may do everything cannot be locked out by the throttles that he turns.
+    // An admin cannot be locked out by the throttles that it edits.
     if client.leave.is_admin() && turns_the_api(&request) {
         return next.run(request).await;
     }
-    let is_dashboard = client.proof == Proof::Session
-        || (client.proof == Proof::Loopback && is_page(request.headers()));
+    let is_dashboard = client.proof == AuthMethod::Session
+        || (client.proof == AuthMethod::Loopback && is_page(request.headers()));
     let group = Group::of(request.method(), request.uri().path(), is_dashboard);
     let Some(name) = group.and_then(|group| group.throttle(&client.tenant).ok()) else {
         return next.run(request).await;
     };
     match ask_patiently(&app, &name, &client.key).await {
-        Verdict::Free => next.run(request).await,
-        Verdict::Admitted => {
-            // What is left is found out while the request is served, so that nobody waits for it.
-            let taken = LaneAsk {
+        GateDecision::Free => next.run(request).await,
+        GateDecision::Admitted => {
+            // The remaining tokens are read while the request is served, so that the request does
+            // not wait for them.
+            let taken = LaneRequest {
                 key: client.key.to_string(),
                 want: 0,
-                ..LaneAsk::default()
+                ..LaneRequest::default()
             };
             let (mut response, left, promise) = tokio::join!(
                 next.run(request),
                 remaining(&app, &name, taken),
                 promise(&app, &name)
             );
-            let standing = left.map(|left| Promise::standing(&name, false, left, 0));
-            tell(&mut response, promise, standing);
+            let standing =
+                left.map(|left| RateLimitPolicy::rate_limit_header(&name, false, left, 0));
+            set_rate_limit_headers(&mut response, promise, standing);
             response
         }
-        Verdict::Refused(refusal) => {
+        GateDecision::Refused(refusal) => {
             let sentence = refusal.sentence(&name, &client);
             let (problem, wait_s) = if refusal.ends_by_waiting() {
                 let wait_s = refusal.wait_s();
@@ -176,16 +180,17 @@ pub async fn gate(State(app): State<App>, request: Request, next: Next) -> Respo
                 (Problem::new(Code::TooManyRequests, sentence), 0)
             };
             let mut response = problem.into_response();
-            let standing = Promise::standing(&name, !refusal.is_of_key(), 0, wait_s);
-            tell(&mut response, promise(&app, &name).await, Some(standing));
+            let standing =
+                RateLimitPolicy::rate_limit_header(&name, !refusal.is_of_key(), 0, wait_s);
+            set_rate_limit_headers(&mut response, promise(&app, &name).await, Some(standing));
             response
         }
     }
 }
 
-/// Whether somebody without a valid token may be told so: `None`, or what to answer in its place. Costs Redis nothing while
-/// the client is known to be refused.
-pub async fn deny(app: &App, address: Option<IpAddr>) -> Option<Problem> {
+/// Returns the refusal that replaces the answer "no valid token", or `None` if that answer may be
+/// sent. Does not ask Redis while the client is known to be refused.
+pub async fn deny(app: &ApiState, address: Option<IpAddr>) -> Option<Problem> {
     let Ok(name) = Group::Denied.throttle(DEFAULT_TENANT) else {
         return None;
     };
@@ -193,7 +198,7 @@ pub async fn deny(app: &App, address: Option<IpAddr>) -> Option<Problem> {
     let mut left = app.gate.denied.left(&origin, now);
     if left.is_zero() {
         let key = super::auth::digest_of(&origin);
-        let Verdict::Refused(refusal) = ask(app, &name, &key).await else {
+        let GateDecision::Refused(refusal) = ask(app, &name, &key).await else {
             return None;
         };
         left = refusal.wait;
@@ -204,8 +209,9 @@ pub async fn deny(app: &App, address: Option<IpAddr>) -> Option<Problem> {
     Some(too_many(left))
 }
 
-/// What to answer somebody who has been refused for the lack of a valid token and is to wait; `None` if nobody said so.
-pub fn denied(app: &App, address: Option<IpAddr>) -> Option<Problem> {
+/// Returns the refusal of a client that must wait because it sent no valid token; `None` if it need
+/// not wait.
+pub fn denied(app: &ApiState, address: Option<IpAddr>) -> Option<Problem> {
     let left = app.gate.denied.left(&origin(address), Instant::now());
     (!left.is_zero()).then(|| too_many(left))
 }
@@ -218,14 +224,14 @@ fn too_many(left: Duration) -> Problem {
     Problem::new(Code::TooManyRequests, detail).retry_after(wait_s)
 }
 
-/// The address from which a request came, where the listener has told it.
+/// Returns the address of a client, if the listener has recorded it.
 pub fn address(extensions: &Extensions) -> Option<IpAddr> {
     extensions
         .get::<ConnectInfo<SocketAddr>>()
         .map(|ConnectInfo(address)| address.ip())
 }
 
-/// Whether a request is about one of the API's own throttles.
+/// Returns true for a request about one of the API's own throttles.
 fn turns_the_api(request: &Request) -> bool {
     let template = request
         .extensions()
@@ -234,22 +240,22 @@ fn turns_the_api(request: &Request) -> bool {
     scopes::throttle_in(template, request.uri().path()).is_some_and(|name| is_of_the_api(&name))
 }
 
-/// A page of ours, where browsers need no session: no program can pretend it by accident, and who does it on purpose gains
-/// one more share.
+/// Returns true for a page of the dashboard, where browsers need no session. A program does not
+/// send this header by accident, and one that forges it gains only one more share.
 fn is_page(headers: &HeaderMap) -> bool {
     headers
         .get("sec-fetch-site")
         .is_some_and(|site| site == "same-origin")
 }
 
-/// Asks again where the next token is due within a moment: a page that loads sends some requests at once, and a bucket that was
-/// lost begins with one token.
-async fn ask_patiently(app: &App, name: &Name, key: &str) -> Verdict {
+/// Asks again where the next token is due within a moment: a page sends several requests when it
+/// loads, and a bucket that was lost begins with one token.
+async fn ask_patiently(app: &ApiState, name: &Name, key: &str) -> GateDecision {
     let began = Instant::now();
     loop {
         let verdict = ask(app, name, key).await;
         match &verdict {
-            Verdict::Refused(refusal)
+            GateDecision::Refused(refusal)
                 if refusal.is_soon() && began.elapsed() + refusal.wait <= MOMENT =>
             {
                 tokio::time::sleep(refusal.wait.max(NAP_MIN)).await;
@@ -259,20 +265,20 @@ async fn ask_patiently(app: &App, name: &Name, key: &str) -> Verdict {
     }
 }
 
-async fn ask(app: &App, name: &Name, key: &str) -> Verdict {
+async fn ask(app: &ApiState, name: &Name, key: &str) -> GateDecision {
     if app
         .gate
         .absent()
         .get(name)
-        .is_some_and(|at| at.elapsed() < LOOK_EVERY)
+        .is_some_and(|at| at.elapsed() < KNOB_CACHE_TTL)
     {
-        return Verdict::Free;
+        return GateDecision::Free;
     }
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: name.clone(),
-        lanes: vec![LaneAsk {
+        lanes: vec![LaneRequest {
             key: key.to_owned(),
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         }],
         holder: None,
     };
@@ -280,24 +286,25 @@ async fn ask(app: &App, name: &Name, key: &str) -> Verdict {
     let was_asked = answer.at_us > 0;
     let effective_rps = answer.effective_rps;
     let Some(grant) = answer.lanes.into_iter().next() else {
-        return Verdict::Free;
+        return GateDecision::Free;
     };
     if grant.granted > 0 {
         if was_asked {
             app.gate.locked().entry(name.clone()).or_default();
-            return Verdict::Admitted;
+            return GateDecision::Admitted;
         }
-        return Verdict::Free;
+        return GateDecision::Free;
     }
     match &grant.limit {
-        // A throttle that somebody took away limits nothing.
+        // A deleted throttle limits nothing.
         Some(Limit::Unknown { name: unknown }) if unknown == name => {
             app.gate.absent().insert(name.clone(), Instant::now());
-            Verdict::Free
+            GateDecision::Free
         }
-        // Nor does one that Redis has not yet told this process of: its word for that case is not known.
-        Some(Limit::StoreLost) if !app.gate.locked().contains_key(name) => Verdict::Free,
-        _ => Verdict::Refused(Refusal {
+        // A throttle that Redis has never reported to this process limits nothing either: its knob
+        // for the loss of Redis is unknown.
+        Some(Limit::StoreLost) if !app.gate.locked().contains_key(name) => GateDecision::Free,
+        _ => GateDecision::Refused(RateLimited {
             wait: grant.wait,
             limit: grant.limit,
             effective_rps,
@@ -305,27 +312,28 @@ async fn ask(app: &App, name: &Name, key: &str) -> Verdict {
     }
 }
 
-async fn promise(app: &App, name: &Name) -> Option<Promise> {
+async fn promise(app: &ApiState, name: &Name) -> Option<RateLimitPolicy> {
     let now = Instant::now();
     {
         let mut known = app.gate.locked();
         let known = known.entry(name.clone()).or_default();
         if known
             .read_at
-            .is_some_and(|at| now.duration_since(at) < LOOK_EVERY)
+            .is_some_and(|at| now.duration_since(at) < KNOB_CACHE_TTL)
         {
             return known.promise.clone();
         }
-        // One request reads; those beside it tell what was known before, but for the first.
+        // One request reads. Parallel ones use the previous promise, except those that have none
+        // yet.
         if known.promise.is_some() {
             known.read_at = Some(now);
         }
     }
     let status = app.deps.throttles.status(name).await.ok()?;
-    let promise = status.map(|status| Promise::of(name, &status.knobs));
+    let promise = status.map(|status| RateLimitPolicy::of(name, &status.knobs));
     app.gate.locked().insert(
         name.clone(),
-        Known {
+        CachedPromise {
             promise: promise.clone(),
             read_at: Some(now),
         },
@@ -333,7 +341,11 @@ async fn promise(app: &App, name: &Name) -> Option<Promise> {
     promise
 }
 
-fn tell(response: &mut Response, promise: Option<Promise>, standing: Option<String>) {
+fn set_rate_limit_headers(
+    response: &mut Response,
+    promise: Option<RateLimitPolicy>,
+    standing: Option<String>,
+) {
     let policy = promise
         .map(|promise| promise.policy())
         .filter(|policy| !policy.is_empty());

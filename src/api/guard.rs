@@ -1,4 +1,4 @@
-//! The guard at the door: host, origin and token of every request, before any route sees it.
+//! The guard: checks host, origin and token of every request before any route sees it.
 
 use std::net::IpAddr;
 
@@ -8,18 +8,18 @@ use axum::http::{HeaderMap, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-use super::auth::{self, Proof};
+use super::auth::{self, AuthMethod};
 use super::problem::{Code, Problem};
-use super::state::App;
+use super::state::ApiState;
 use super::{assets, clock, gate, provider_events, query, scopes};
 
-/// Lets a request pass with its [`auth::Caller`], or answers it.
-pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+/// Passes a request on with its [`auth::Caller`], or refuses it.
+pub async fn guard(State(app): State<ApiState>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     if path == "/healthz" || path == "/readyz" {
         return next.run(request).await;
     }
-    // Providers have no token and come from anywhere: their signature is looked at by the route.
+    // Providers have no token and call from any address; the route checks their signature.
     if path.starts_with(provider_events::PREFIX) {
         return next.run(request).await;
     }
@@ -37,11 +37,12 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
         *request.method(),
         Method::GET | Method::HEAD | Method::OPTIONS
     );
-    // A program that shows the token itself cannot be a page of another site that borrows a browser's session.
+    // A program that sends the token itself cannot be a page of another site that uses a browser's
+    // session.
     if changes
         && caller
             .as_ref()
-            .is_none_or(|caller| caller.proof != Proof::Token)
+            .is_none_or(|caller| caller.proof != AuthMethod::Token)
         && let Err(problem) = origin_is_ours(headers)
     {
         return problem.into_response();
@@ -63,8 +64,13 @@ pub async fn guard(State(app): State<App>, mut request: Request, next: Next) -> 
     next.run(request).await
 }
 
-/// Answers somebody who has shown no valid token.
-async fn refuse(app: &App, address: Option<IpAddr>, wants_page: bool, has_shown: bool) -> Response {
+/// Refuses a client that sent no valid token.
+async fn refuse(
+    app: &ApiState,
+    address: Option<IpAddr>,
+    wants_page: bool,
+    has_shown: bool,
+) -> Response {
     if let Some(problem) = gate::deny(app, address).await {
         return problem.into_response();
     }
@@ -79,7 +85,7 @@ async fn refuse(app: &App, address: Option<IpAddr>, wants_page: bool, has_shown:
     Problem::new(Code::Unauthorized, detail).into_response()
 }
 
-/// What a browser needs in order to show the login page.
+/// Returns true for the paths that a browser needs to show the login page.
 fn is_open(path: &str) -> bool {
     path == "/login" || assets::is_part_of_login(path)
 }
@@ -93,8 +99,8 @@ fn wants_page(request: &Request) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD) && accepts.contains("text/html")
 }
 
-/// Without a token only this machine may ask, and by a name that cannot be another site's: a page whose name was pointed
-/// at 127.0.0.1 (DNS rebinding) still sends its own name here.
+/// Checks that the host of a request without a token is a name of loopback: a page whose name was
+/// pointed at 127.0.0.1 (DNS rebinding) still sends its own name here.
 fn host_is_loopback(headers: &HeaderMap, authority: Option<&Authority>) -> Result<(), Problem> {
     let host = headers
         .get("host")
@@ -126,7 +132,8 @@ fn is_loopback(host: &str) -> bool {
             .is_ok_and(|ip| ip.to_canonical().is_loopback())
 }
 
-/// Browsers say where a request comes from; one that changes something must come from our own pages.
+/// Checks the origin that browsers send: a request that changes something must come from our own
+/// pages.
 fn origin_is_ours(headers: &HeaderMap) -> Result<(), Problem> {
     let text = |name: &str| {
         headers

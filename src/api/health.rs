@@ -1,4 +1,4 @@
-//! Is the process alive, and can it do its work?
+//! The health of the process: liveness and readiness.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,23 +12,23 @@ use tokio::time::timeout;
 
 use super::postgres;
 use super::problem::{Code, Problem};
-use super::state::App;
+use super::state::ApiState;
 use crate::throttle;
 
-/// The longest that a store may take to show that it answers.
+/// The longest time in which a store must answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// The health of a process.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Health {
-    /// `alive`, `ready`.
+    /// The state: `alive` or `ready`.
     status: &'static str,
-    /// What was checked, with `ok` for each.
+    /// The checks made, with `ok` for each.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     checks: BTreeMap<&'static str, &'static str>,
 }
 
-/// Says that the process lives; looks at nothing else.
+/// Reports that the process is alive; checks nothing else.
 #[utoipa::path(get, path = "/healthz", operation_id = "show_liveness", tag = "health", security(()), responses((status = 200, body = Health)))]
 pub async fn alive() -> Json<Health> {
     Json(Health {
@@ -37,9 +37,9 @@ pub async fn alive() -> Json<Health> {
     })
 }
 
-/// Says whether Postgres and Redis answer and the process is not stopping.
+/// Reports whether Postgres and Redis answer and the process is not stopping.
 #[utoipa::path(get, path = "/readyz", operation_id = "show_readiness", tag = "health", security(()), responses((status = 200, body = Health)))]
-pub async fn ready(State(app): State<App>) -> Response {
+pub async fn ready(State(app): State<ApiState>) -> Response {
     if app.deps.cancel.is_cancelled() {
         return Problem::new(Code::NotReady, "the process is stopping").into_response();
     }
@@ -48,7 +48,7 @@ pub async fn ready(State(app): State<App>) -> Response {
         timeout(ANSWER_WITHIN, app.deps.throttles.takes_writes()),
     );
     if let Ok(Err(throttle::Error::Lost(reason))) = &redis
-        && let Some(said) = throttle::said_in(reason)
+        && let Some(said) = throttle::reason_meaning(reason)
     {
         return Problem::new(Code::NotReady, format!("Redis refuses: {said}"))
             .retry_after(1)

@@ -1,22 +1,24 @@
-//! Looks for keys that hold their jobs back, among the deepest lanes of a throttle.
+//! Search for keys that hold their jobs back, among the deepest lanes of a throttle.
 
 use super::state::ReadError;
 use crate::jobs::{LanesAfter, Queue};
-use crate::throttle::{Ask, HeldKeys, LaneAsk, MAX_LANES_PER_ASK, Name, Status, Store};
+use crate::throttle::{
+    AcquireRequest, HeldKeys, LaneRequest, MAX_LANES_PER_ASK, Name, Status, Store,
+};
 
-/// Levels above a throttle that are looked at.
+/// The most levels above a throttle that are read.
 const MAX_LEVELS: usize = 8;
 
-/// Sums up the keys of a throttle that hold jobs back; `None` where none does.
+/// Counts the keys of a throttle that hold jobs back; `None` where none does.
 pub async fn held_keys(
     queue: &Queue,
     throttles: &dyn Store,
     name: &Name,
 ) -> Result<Option<HeldKeys>, ReadError> {
-    // One cheap question tells of most throttles that no key of theirs has anything of its own.
-    let ask = Ask {
+    // For most throttles one cheap request shows that no key has a limit of its own.
+    let ask = AcquireRequest {
         throttle: name.clone(),
-        lanes: vec![LaneAsk::default()],
+        lanes: vec![LaneRequest::default()],
         holder: None,
     };
     if throttles.peek(&ask).await.levels_decide {
@@ -45,7 +47,7 @@ pub async fn held_keys(
     Ok((held.held() > 0).then_some(held))
 }
 
-/// The nearest throttle above `status` that lets nothing through; `None` where all of them do.
+/// Returns the nearest throttle above `status` that grants nothing; `None` if all of them grant.
 pub async fn closed_above(throttles: &dyn Store, status: &Status) -> Option<Status> {
     let mut next = status.knobs.parent.clone();
     for _ in 0..MAX_LEVELS {

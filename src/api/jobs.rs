@@ -1,4 +1,4 @@
-//! Jobs: enqueue, search, look.
+//! Jobs: enqueue, search, show.
 
 use std::collections::BTreeSet;
 
@@ -11,27 +11,27 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::auth::Caller;
-use super::fields::Place;
-use super::jobs_input::{self, KEY_BYTES_MAX, KIND_BYTES_MAX, Known};
+use super::fields::FieldLocation;
+use super::jobs_input::{self, KEY_BYTES_MAX, KIND_BYTES_MAX, KnownKinds};
 use super::metrics::BacklogAnswer;
 use super::postgres;
 use super::problem::{Code, Problem};
 use super::query::{PAGE_MAX, Query};
+use super::redact::mask_args;
 use super::scopes::TokenScope;
-use super::shown::mask_args;
-use super::state::App;
-use super::waiting::{self, Waiting};
-use super::within::{MANY, ONE, within};
-use super::{body, clock, leave};
+use super::state::ApiState;
+use super::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use super::waiting::{self, WaitReason};
+use super::{body, clock, permissions};
 use crate::jobs::{
-    Attempt, Backlog, Detail, Enqueued, Filter, NewJob, Queue, State as JobState, Summary,
+    Attempt, Backlog, Detail, Enqueued, JobFilter, NewJob, Queue, State as JobState, Summary,
 };
-use crate::throttle::{self, Ask, LaneAsk, Name, Store};
+use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 
-/// Throttles of a batch that are looked up for its warnings.
+/// The most throttles of a batch that are read for its warnings.
 const WARNED_THROTTLES_MAX: usize = 100;
 
-/// What `state` may be in a search: a state, or any of those in which a job has ended.
+/// The values of `state` in a search: a state, or all states in which a job has ended.
 pub(super) const SEARCHED: [(&str, Searched); 8] = [
     ("scheduled", Searched::In(JobState::Scheduled)),
     ("ready", Searched::In(JobState::Ready)),
@@ -50,7 +50,7 @@ pub(super) enum Searched {
     Ended,
 }
 
-/// States by their words.
+/// The states with their names.
 const STATES: [(&str, JobState); 7] = [
     ("scheduled", JobState::Scheduled),
     ("ready", JobState::Ready),
@@ -61,14 +61,14 @@ const STATES: [(&str, JobState); 7] = [
     ("dead", JobState::Dead),
 ];
 
-/// A job, and why it waits.
+/// A job with the reason for its wait.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct JobView {
-    /// Everything that the queue knows.
+    /// The facts that the queue stores.
     #[serde(flatten)]
     detail: Detail,
-    /// Why it does not run yet; `null` where it does not wait.
-    waiting: Option<Waiting>,
+    /// The reason for which the job does not run yet; `null` if it does not wait.
+    waiting: Option<WaitReason>,
 }
 
 /// A job that was enqueued, or the one that already holds its unique key.
@@ -77,22 +77,23 @@ pub struct Accepted {
     /// The job.
     #[serde(flatten)]
     job: Detail,
-    /// True if no new job was made.
+    /// True if no new job was created.
     duplicate: bool,
-    /// True if the job that waited was given what was sent.
+    /// True if the waiting job was replaced by this request.
     replaced: bool,
-    /// Where the lane holds more ready jobs than the throttle's `max_backlog`: the sign to send less.
+    /// The ready jobs of the lane, if they are more than the throttle's `max_backlog`: a sign to
+    /// send less.
     backlog: Option<Backlog>,
-    /// What the sender should know, e.g. that the throttle does not exist yet.
+    /// Warnings for the sender, for example that the throttle does not exist yet.
     warnings: Vec<String>,
 }
 
 /// A batch that was enqueued.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct AcceptedBatch {
-    /// In the order of the request.
+    /// The jobs, in the order of the request.
     jobs: Vec<Ticket>,
-    /// What the sender should know.
+    /// Warnings for the sender.
     warnings: Vec<String>,
 }
 
@@ -101,29 +102,30 @@ pub struct AcceptedBatch {
 pub struct Ticket {
     /// The new job, or the one that already holds the unique key.
     id: i64,
-    /// True if no new job was made.
+    /// True if no new job was created.
     duplicate: bool,
-    /// True if the job that waited was given what was sent.
+    /// True if the waiting job was replaced by this request.
     replaced: bool,
-    /// Where the lane holds more ready jobs than the throttle's `max_backlog`: the sign to send less.
+    /// The ready jobs of the lane, if they are more than the throttle's `max_backlog`: a sign to
+    /// send less.
     backlog: Option<Backlog>,
 }
 
 /// A page of jobs.
 #[derive(Serialize, utoipa::ToSchema)]
-pub struct Jobs {
-    /// Newest first. A page may be short, or empty, though more follow.
+pub struct JobList {
+    /// The jobs, newest first. A page may be short or empty although more follow.
     jobs: Vec<Summary>,
-    /// Where the next page is; also in the Link header. Absent when everything was looked at.
+    /// The URL of the next page; also in the Link header. Absent at the end of the search.
     next: Option<String>,
 }
 
 /// Finished attempts of a job.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Attempts {
-    /// Newest first.
+    /// The attempts, newest first.
     attempts: Vec<Attempt>,
-    /// Where the next page is.
+    /// The URL of the next page.
     next: Option<String>,
 }
 
@@ -133,21 +135,21 @@ pub struct Attempts {
         (status = 201, body = Accepted, description = "The job was enqueued.", headers(("Location" = String, description = "The job."))),
         (status = 200, body = Accepted, description = "Its unique key is taken; this is the job that holds it.")))]
 pub async fn enqueue(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&app, &value).await?;
-    let known = Known {
+    let known = KnownKinds {
         here: &app.deps.kinds,
         elsewhere: &elsewhere,
     };
     let mut job = jobs_input::one(value, &known)
         .map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     job.traceparent = job.traceparent.or(trace);
-    leave::check(&app, &caller, std::slice::from_ref(&job), false).await?;
+    permissions::check(&app, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
 
     let asked = async {
@@ -158,7 +160,7 @@ pub async fn enqueue(
             .await;
         enqueued.map_err(|error| refused(&app, error, false))
     };
-    let enqueued = within(ONE, asked).await?;
+    let enqueued = with_timeout(ROW_TIMEOUT, asked).await?;
     note_backlogs(&app, &enqueued);
 
     let Some(ticket) = enqueued.first() else {
@@ -173,15 +175,16 @@ pub async fn enqueue(
         StatusCode::CREATED
     };
     let location = format!("/api/v1/jobs/{}", ticket.id);
-    // The job is there, whatever becomes of this look at it.
-    let found = within(ONE, app.deps.queue.get(ticket.id))
+    // The job is stored, even if this read fails.
+    let found = with_timeout(ROW_TIMEOUT, app.deps.queue.get(ticket.id))
         .await
         .ok()
         .flatten();
     let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
     mask_args(&job.summary.kind, &mut job.args);
     if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
-        // It may be of somebody else: of the same tenant, or of the time before keys had owners.
+        // The existing job may belong to another client: of the same tenant, or from the time
+        // before keys had owners.
         job.args = Value::Null;
     }
     let Enqueued {
@@ -209,14 +212,14 @@ pub async fn enqueue(
         (status = 201, body = AcceptedBatch, description = "The jobs were enqueued."),
         (status = 200, body = AcceptedBatch, description = "No new job was made: every unique key is taken, or the array is empty.")))]
 pub async fn enqueue_batch(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let trace = traceparent(request.headers());
     let value = body::json(request, body::BATCH_BYTES_MAX).await?;
     let elsewhere = kinds_elsewhere(&app, &value).await?;
-    let known = Known {
+    let known = KnownKinds {
         here: &app.deps.kinds,
         elsewhere: &elsewhere,
     };
@@ -225,7 +228,7 @@ pub async fn enqueue_batch(
     for job in jobs.iter_mut().filter(|job| job.traceparent.is_none()) {
         job.traceparent.clone_from(&trace);
     }
-    leave::check(&app, &caller, &jobs, true).await?;
+    permissions::check(&app, &caller, &jobs, true).await?;
     let warnings = warnings(&app, jobs.iter().map(|job| job.throttle.as_str())).await;
 
     let enqueued = if jobs.is_empty() {
@@ -238,7 +241,7 @@ pub async fn enqueue_batch(
                 .await
                 .map_err(|error| refused(&app, error, true))
         };
-        within(MANY, enqueue).await?
+        with_timeout(LIST_TIMEOUT, enqueue).await?
     };
     note_backlogs(&app, &enqueued);
 
@@ -262,8 +265,8 @@ pub async fn enqueue_batch(
     Ok((status, Json(AcceptedBatch { jobs, warnings })))
 }
 
-/// Searches jobs, newest first. A page takes a few tens of milliseconds whatever the filter is, so it may come back short, or
-/// empty, though more follow: go on while there is a `next`.
+/// Searches jobs, newest first. A page takes a few tens of milliseconds whatever the filter is. It
+/// may therefore be short or empty although more follow: continue while there is a `next`.
 #[utoipa::path(get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "jobs",
     params(
         ("state" = Option<String>, Query, description = "Only jobs in this state; `ended` is completed, cancelled or dead."),
@@ -274,9 +277,9 @@ pub async fn enqueue_batch(
         ("created_before" = Option<Timestamp>, Query, description = "Only jobs that were enqueued before this time."),
         ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
         ("before" = Option<i64>, Query, description = "Only jobs with a smaller id: the cursor.")),
-    responses((status = 200, body = Jobs, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
+    responses((status = 200, body = JobList, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
     let allowed = [
@@ -290,8 +293,8 @@ pub async fn list(
         "before",
     ];
     let mut query = Query::open(pairs, &allowed);
-    let searched = query.word("state", &SEARCHED);
-    let filter = Filter {
+    let searched = query.choice("state", &SEARCHED);
+    let filter = JobFilter {
         state: searched.and_then(|searched| match searched {
             Searched::In(state) => Some(state),
             Searched::Ended => None,
@@ -316,7 +319,7 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let page = within(MANY, app.deps.queue.page(&filter)).await?;
+    let page = with_timeout(LIST_TIMEOUT, app.deps.queue.page(&filter)).await?;
     let next = page.next.map(|next| next_page(&filter, next));
     let mut headers = HeaderMap::new();
     if let Some(link) = next
@@ -327,18 +330,18 @@ pub async fn list(
     }
     Ok((
         headers,
-        Json(Jobs {
+        Json(JobList {
             jobs: page.jobs,
             next,
         }),
     ))
 }
 
-/// Shows a job: its state, its attempts and, while it waits, why and until when.
+/// Shows a job: its state, its attempts and, while it waits, the reason and the end of the wait.
 #[utoipa::path(get, path = "/api/v1/jobs/{id}", operation_id = "show_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
     responses((status = 200, body = JobView)))]
 pub async fn show(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(id): Path<String>,
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
@@ -353,7 +356,7 @@ pub async fn show(
         ("before" = Option<Timestamp>, Query, description = "Only attempts that ended before this time: the cursor.")),
     responses((status = 200, body = Attempts)))]
 pub async fn attempts(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(id): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Attempts>, Problem> {
@@ -364,7 +367,7 @@ pub async fn attempts(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let attempts = within(ONE, app.deps.queue.attempts(id, before, limit)).await?;
+    let attempts = with_timeout(ROW_TIMEOUT, app.deps.queue.attempts(id, before, limit)).await?;
     if attempts.is_empty() {
         found(&app, id).await?;
     }
@@ -378,22 +381,23 @@ pub async fn attempts(
     Ok(Json(Attempts { attempts, next }))
 }
 
-/// The sender's trace. A header that is not one is no reason to refuse the job: whoever traces begins a new trace then.
+/// Returns the sender's trace. An invalid header does not refuse the job: a new trace begins
+/// instead.
 pub(super) fn traceparent(headers: &HeaderMap) -> Option<String> {
     let text = headers.get("traceparent")?.to_str().ok()?;
     NewJob::is_traceparent(text).then(|| text.to_owned())
 }
 
-/// What the queue refused, as a problem; full lanes are counted.
-pub(super) fn refused(app: &App, error: crate::jobs::Error, batch: bool) -> Problem {
+/// Converts a refusal of the queue to a problem, and counts full lanes.
+pub(super) fn refused(app: &ApiState, error: crate::jobs::Error, batch: bool) -> Problem {
     if let crate::jobs::Error::Full { .. } = &error {
         app.http.note_backlog(BacklogAnswer::Rejected, 1);
     }
     Problem::from_queue(error, batch)
 }
 
-/// Counts the jobs that were taken although their lane was over its cap.
-pub(super) fn note_backlogs(app: &App, enqueued: &[Enqueued]) {
+/// Counts the jobs that were accepted although their lane was above its limit.
+pub(super) fn note_backlogs(app: &ApiState, enqueued: &[Enqueued]) {
     let over = enqueued
         .iter()
         .filter(|ticket| ticket.backlog.is_some())
@@ -401,19 +405,20 @@ pub(super) fn note_backlogs(app: &App, enqueued: &[Enqueued]) {
     app.http.note_backlog(BacklogAnswer::Signalled, over as u64);
 }
 
-/// Kinds that other processes run; asked only when the request names one that is not known here. Where the store cannot be
-/// asked, nobody can say that the kind is wrong.
-pub(super) async fn kinds_elsewhere(app: &App, body: &Value) -> Result<Vec<String>, Problem> {
+/// Returns the kinds that other processes run, if the request names a kind that this process does
+/// not know. An error of the store is an error of the request, because the kind cannot be called
+/// wrong then.
+pub(super) async fn kinds_elsewhere(app: &ApiState, body: &Value) -> Result<Vec<String>, Problem> {
     if jobs_input::kinds_named(body).all(|kind| app.deps.kinds.get(kind).is_some()) {
         return Ok(Vec::new());
     }
-    within(ONE, postgres::read_kinds(&app.deps.queue.pool)).await
+    with_timeout(ROW_TIMEOUT, postgres::read_kinds(&app.deps.queue.pool)).await
 }
 
-/// What the sender should know about the throttles it names. A store that does not answer warns of nothing: the jobs are
-/// kept in Postgres whatever Redis does.
+/// Returns warnings about the named throttles. A store that does not answer causes no warning: the
+/// jobs are in Postgres whatever Redis does.
 pub(super) async fn warnings<'a>(
-    app: &App,
+    app: &ApiState,
     throttles: impl Iterator<Item = &'a str>,
 ) -> Vec<String> {
     let distinct: BTreeSet<&str> = throttles.collect();
@@ -434,31 +439,32 @@ pub(super) async fn warnings<'a>(
     warnings
 }
 
-/// A job that must exist.
-pub async fn found(app: &App, id: i64) -> Result<Detail, Problem> {
-    let mut detail = within(ONE, app.deps.queue.get(id))
+/// Returns a job, or the problem that it does not exist.
+pub async fn found(app: &ApiState, id: i64) -> Result<Detail, Problem> {
+    let mut detail = with_timeout(ROW_TIMEOUT, app.deps.queue.get(id))
         .await?
         .ok_or_else(|| Problem::job_not_found(id))?;
     mask_args(&detail.summary.kind, &mut detail.args);
     Ok(detail)
 }
 
-/// The job as the API shows it.
-pub async fn view(app: &App, detail: Detail) -> JobView {
+/// Returns the job as the API shows it.
+pub async fn view(app: &ApiState, detail: Detail) -> JobView {
     let waiting = why_job_waits(&app.deps.queue, &*app.deps.throttles, &detail).await;
     JobView { detail, waiting }
 }
 
-/// Why the job does not run now, or does not stop; `None` if it runs or has ended.
+/// Returns the reason for which the job does not run now, or does not stop; `None` if it runs or
+/// has ended.
 pub async fn why_job_waits(
     queue: &Queue,
     throttles: &dyn Store,
     detail: &Detail,
-) -> Option<Waiting> {
+) -> Option<WaitReason> {
     let job = &detail.summary;
     if let Some(need) = waiting::need(detail) {
-        // Where the workers cannot be read, nothing is claimed about them.
-        let serving = within(ONE, queue.serving()).await.ok();
+        // If the workers cannot be read, the job is assumed to be served.
+        let serving = with_timeout(ROW_TIMEOUT, queue.serving()).await.ok();
         let is_served =
             serving.is_none_or(|workers| workers.iter().any(|worker| worker.serves(need)));
         return Some(waiting::for_a_worker(job, need, is_served));
@@ -466,49 +472,50 @@ pub async fn why_job_waits(
     if job.state != JobState::Ready {
         return waiting::for_its_time(job).or_else(|| waiting::for_its_handler(detail));
     }
-    if let Ok(Some(pause)) = within(ONE, queue.paused()).await {
+    if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await {
         return Some(waiting::for_everything(&pause));
     }
     let throttle = Name::new(job.throttle.as_str()).ok()?;
-    let lane = LaneAsk {
+    let lane = LaneRequest {
         key: job.key.clone(),
         cost: job.cost,
-        ..LaneAsk::default()
+        ..LaneRequest::default()
     };
     let answer = throttles
-        .peek(&Ask {
+        .peek(&AcquireRequest {
             throttle,
             lanes: vec![lane],
-            holder: Some(waiting::stranger()),
+            holder: Some(waiting::anonymous_holder()),
         })
         .await;
-    // Where the workers cannot be read, nothing is claimed about them.
-    let is_handled = within(ONE, postgres::read_live_kinds(&queue.pool))
+    // If the workers cannot be read, the kind is assumed to be handled.
+    let is_handled = with_timeout(ROW_TIMEOUT, postgres::read_live_kinds(&queue.pool))
         .await
         .map_or(true, |kinds| kinds.contains(&job.kind));
     Some(waiting::for_tokens(job, &answer, is_handled))
 }
 
-/// The number in a path, checked.
+/// Parses the job number of a path.
 pub fn id_of(text: &str) -> Result<i64, Problem> {
     text.parse().ok().filter(|id| *id > 0).ok_or_else(|| {
         let message = format!(
             "{:?} is not the number of a job; allowed: a whole number above 0",
             super::fields::clipped(text)
         );
-        Problem::at(Code::InvalidPath, Place::Path, "id", message)
+        Problem::at(Code::InvalidPath, FieldLocation::Path, "id", message)
     })
 }
 
-/// The word of a state.
-pub fn word(state: JobState) -> &'static str {
+/// Returns the name of a state.
+pub fn state_name(state: JobState) -> &'static str {
     STATES
         .iter()
         .find(|(_, known)| *known == state)
-        .map_or("unknown", |(word, _)| word)
+        .map_or("unknown", |(name, _)| name)
 }
 
-/// The job as its sender described it, for when it was stored and could not be read back.
+/// Returns the job as its sender described it, for a job that was stored and could not be read
+/// back.
 fn as_sent(job: NewJob, id: i64) -> Detail {
     let now = clock::now();
     let due_at = job.run_at.filter(|at| *at > now);
@@ -545,7 +552,7 @@ fn as_sent(job: NewJob, id: i64) -> Detail {
     }
 }
 
-fn next_page(filter: &Filter, before: i64) -> String {
+fn next_page(filter: &JobFilter, before: i64) -> String {
     let mut page = format!("/api/v1/jobs?limit={}&before={before}", filter.limit);
     let mut add = |name: &str, value: Option<&str>| {
         if let Some(value) = value {
@@ -557,7 +564,7 @@ fn next_page(filter: &Filter, before: i64) -> String {
         if filter.ended {
             Some("ended")
         } else {
-            filter.state.map(word)
+            filter.state.map(state_name)
         },
     );
     add("kind", filter.kind.as_deref());
@@ -574,7 +581,7 @@ fn next_page(filter: &Filter, before: i64) -> String {
     page
 }
 
-/// A text as a part of a URL.
+/// Encodes a text as a part of a URL.
 pub fn encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
@@ -592,11 +599,11 @@ mod tests {
 
     #[test]
     fn the_next_page_keeps_the_filter() {
-        let filter = Filter {
+        let filter = JobFilter {
             state: Some(JobState::Dead),
             key: Some("a&b ü".into()),
             limit: 5,
-            ..Filter::default()
+            ..JobFilter::default()
         };
         assert_eq!(
             next_page(&filter, 42),

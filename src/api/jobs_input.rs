@@ -1,9 +1,9 @@
-//! What a request to enqueue says, checked field by field: a job that can be accepted, or everything that is wrong with it.
+//! Requests to enqueue, checked field by field: a valid job, or every error in it.
 
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde_json::{Value, json};
 
-use super::fields::{Errors, Fields, clipped, describe, pointer, unknown};
+use super::fields::{Errors, ObjectReader, clipped, describe, pointer, unknown};
 use crate::jobs::check::{OF_SCHEDULES, SCHEDULES_ONLY};
 use crate::jobs::{Kinds, NewJob};
 use crate::throttle::Name;
@@ -29,36 +29,39 @@ pub const FIELDS: [&str; 15] = [
 
 /// The longest kind, in bytes.
 pub const KIND_BYTES_MAX: usize = 128;
-/// The longest key and unique key, in bytes.
+/// The longest key or unique key, in bytes.
 pub const KEY_BYTES_MAX: usize = crate::throttle::MAX_KEY_BYTES;
 /// The largest arguments, in bytes of JSON text.
 pub const ARGS_BYTES_MAX: usize = 256 * 1024;
-/// The dearest job, in tokens.
+/// The highest cost of a job, in tokens.
 pub const COST_MAX: f64 = 1e9;
-/// The longest time for which a unique key can stay taken, an attempt may last or a job be held back: 366 days, in seconds.
+/// The longest time of a taken unique key, of an attempt or of a delay of a job: 366 days, in
+/// seconds.
 pub const SPAN_MAX_S: f64 = 366.0 * 86_400.0;
-/// The shortest time-out of an attempt: what Postgres can tell from none.
+/// The shortest timeout of an attempt, in seconds: the smallest interval that Postgres can tell
+/// from zero.
 pub const TIMEOUT_MIN_S: f64 = 1e-6;
-/// The longest that one job can stand for a row of them: 3660 days, in seconds.
+/// The longest time for which further jobs may postpone a debounced job: 3660 days, in seconds.
 pub const DEBOUNCE_MAX_MAX_S: f64 = 10.0 * SPAN_MAX_S;
 /// The priorities: 0 runs first.
 pub const PRIORITIES: std::ops::RangeInclusive<i64> = 0..=3;
-/// Attempts before a job is dead.
+/// The attempts that a job may have before it is dead.
 pub const MAX_ATTEMPTS: std::ops::RangeInclusive<i64> = 1..=1000;
-/// What a trace parent looks like.
+/// An example of a trace parent, for messages.
 const TRACEPARENT_EXAMPLE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 /// The most jobs of one batch.
 pub const BATCH_MAX: usize = 10_000;
 
-/// The kinds that somebody can run: those of this process, and those that live workers elsewhere have announced.
-pub struct Known<'a> {
-    /// The handlers of this process; their `check` looks at the arguments.
+/// The kinds that can run: those of this process, and those that live workers elsewhere have
+/// announced.
+pub struct KnownKinds<'a> {
+    /// The handlers of this process; their `check` validates the arguments.
     pub here: &'a Kinds,
-    /// Kinds that only other processes run.
+    /// The kinds that only other processes run.
     pub elsewhere: &'a [String],
 }
 
-impl Known<'_> {
+impl KnownKinds<'_> {
     fn names(&self) -> Vec<String> {
         let mut names = self.here.names();
         names.extend(self.elsewhere.iter().cloned());
@@ -68,7 +71,8 @@ impl Known<'_> {
     }
 }
 
-/// The kinds that a request names, before anything else is looked at; to ask whether other processes know them.
+/// Returns the kinds that a request names, before any other check, so that other processes can be
+/// asked about them.
 pub fn kinds_named(body: &Value) -> impl Iterator<Item = &str> {
     let jobs = match body {
         Value::Array(jobs) => jobs.as_slice(),
@@ -78,8 +82,8 @@ pub fn kinds_named(body: &Value) -> impl Iterator<Item = &str> {
         .filter_map(|job| job.get("kind").and_then(Value::as_str))
 }
 
-/// One job, or everything that is wrong with it.
-pub fn one(body: Value, known: &Known<'_>) -> Result<NewJob, Errors> {
+/// Reads one job, or lists every error in it.
+pub fn one(body: Value, known: &KnownKinds<'_>) -> Result<NewJob, Errors> {
     let mut errors = Errors::default();
     if body.is_array() {
         errors.body(
@@ -94,8 +98,8 @@ pub fn one(body: Value, known: &Known<'_>) -> Result<NewJob, Errors> {
     }
 }
 
-/// A batch of jobs, or everything that is wrong with any of them.
-pub fn batch(body: Value, known: &Known<'_>) -> Result<Vec<NewJob>, Errors> {
+/// Reads a batch of jobs, or lists every error in them.
+pub fn batch(body: Value, known: &KnownKinds<'_>) -> Result<Vec<NewJob>, Errors> {
     let mut errors = Errors::default();
     let Value::Array(items) = body else {
         errors.body(
@@ -126,9 +130,10 @@ pub fn batch(body: Value, known: &Known<'_>) -> Result<Vec<NewJob>, Errors> {
     }
 }
 
-/// Reads one job; what is wrong goes to `errors`, and only then the answer may be `None` or unusable.
-fn job(value: Value, at: &str, known: &Known<'_>, errors: &mut Errors) -> Option<NewJob> {
-    let mut fields = Fields::open(value, at, &FIELDS, errors)?;
+/// Reads one job and adds its errors to `errors`; only with errors the result may be `None` or
+/// unusable.
+fn job(value: Value, at: &str, known: &KnownKinds<'_>, errors: &mut Errors) -> Option<NewJob> {
+    let mut fields = ObjectReader::open(value, at, &FIELDS, errors)?;
     let kind = kind(&mut fields, known);
     let mut job = NewJob::new(kind.clone().unwrap_or_default(), json!({}));
     if let Some(value) = fields.take("args") {
@@ -188,7 +193,7 @@ fn job(value: Value, at: &str, known: &Known<'_>, errors: &mut Errors) -> Option
     Some(job)
 }
 
-fn kind(fields: &mut Fields<'_>, known: &Known<'_>) -> Option<String> {
+fn kind(fields: &mut ObjectReader<'_>, known: &KnownKinds<'_>) -> Option<String> {
     let names = known.names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let Some(value) = fields.take("kind") else {
@@ -206,7 +211,7 @@ fn kind(fields: &mut Fields<'_>, known: &Known<'_>) -> Option<String> {
     Some(kind)
 }
 
-fn args(fields: &mut Fields<'_>, kind: Option<&str>, args: &Value, known: &Known<'_>) {
+fn args(fields: &mut ObjectReader<'_>, kind: Option<&str>, args: &Value, known: &KnownKinds<'_>) {
     let bytes = serde_json::to_string(args).map_or(usize::MAX, |text| text.len());
     if bytes > ARGS_BYTES_MAX {
         fields.wrong("args", format!("the arguments have {bytes} bytes; allowed: at most {ARGS_BYTES_MAX} (256 KiB); keep large data elsewhere and pass a reference"));
@@ -224,7 +229,7 @@ fn args(fields: &mut Fields<'_>, kind: Option<&str>, args: &Value, known: &Known
     }
 }
 
-/// Pointers to every text and every field name in `value` that holds a NUL.
+/// Collects pointers to every text and every field name in `value` that holds a NUL.
 pub fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
     match value {
         Value::String(text) if text.contains('\0') => found.push(at.to_owned()),
@@ -245,8 +250,8 @@ pub fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A time to run at.
-pub fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
+/// Reads the time of a run.
+pub fn run_at(fields: &mut ObjectReader<'_>, value: &Value) -> Option<Timestamp> {
     const ALLOWED: &str = "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, from 1970 to ten years from now";
     let Some(text) = value.as_str() else {
         fields.wrong(
@@ -268,8 +273,8 @@ pub fn run_at(fields: &mut Fields<'_>, value: &Value) -> Option<Timestamp> {
     parsed
 }
 
-/// A length of time in seconds, given as a number or as a text.
-fn span(fields: &mut Fields<'_>, name: &str, max_s: f64) -> Option<f64> {
+/// Reads a length of time in seconds, given as a number or as a text.
+fn span(fields: &mut ObjectReader<'_>, name: &str, max_s: f64) -> Option<f64> {
     let value = fields.take_nullable(name)?;
     let Some(text) = value.as_str() else {
         return fields.positive_of(
@@ -300,7 +305,7 @@ fn span(fields: &mut Fields<'_>, name: &str, max_s: f64) -> Option<f64> {
     seconds
 }
 
-fn traceparent(fields: &mut Fields<'_>, value: &Value) -> Option<String> {
+fn traceparent(fields: &mut ObjectReader<'_>, value: &Value) -> Option<String> {
     let text = value.as_str().filter(|text| NewJob::is_traceparent(text));
     if text.is_none() {
         fields.wrong(
@@ -314,8 +319,8 @@ fn traceparent(fields: &mut Fields<'_>, value: &Value) -> Option<String> {
     text.map(str::to_owned)
 }
 
-/// Fields that have a meaning only beside others, or none beside them.
-fn together(fields: &mut Fields<'_>, job: &NewJob, is_unique: bool) {
+/// Checks fields that are valid only together with others, or only without them.
+fn together(fields: &mut ObjectReader<'_>, job: &NewJob, is_unique: bool) {
     for (name, given) in [
         ("unique_for", job.unique_for.is_some()),
         ("debounce", job.debounce_s.is_some()),

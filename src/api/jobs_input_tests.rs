@@ -1,4 +1,4 @@
-//! What the door to the queue accepts and refuses.
+//! Tests of the requests to enqueue that are accepted and refused.
 
 use futures_util::future::BoxFuture;
 use proptest::prelude::*;
@@ -42,14 +42,14 @@ fn kinds() -> Kinds {
 fn read(body: Value) -> Result<NewJob, Errors> {
     one(
         body,
-        &Known {
+        &KnownKinds {
             here: &kinds(),
             elsewhere: &["remote".to_owned()],
         },
     )
 }
 
-/// The pointer and the message of the only thing that is wrong.
+/// Returns the pointer and the message of the only error.
 fn refused(body: Value) -> (String, String) {
     let errors = read(body).expect_err("the job should be refused");
     assert_eq!(errors.listed.len(), 1, "{:?}", errors.listed);
@@ -271,7 +271,7 @@ fn pointers_of_a_batch_begin_with_the_index_of_the_job() {
         json!([{"kind": "free"}, {"kind": "free", "priority": 9}, 5, {"kind": "http", "args": {}}]);
     let errors = batch(
         body,
-        &Known {
+        &KnownKinds {
             here: &kinds(),
             elsewhere: &[],
         },
@@ -287,7 +287,7 @@ fn pointers_of_a_batch_begin_with_the_index_of_the_job() {
 
 #[test]
 fn the_two_routes_point_at_each_other() {
-    let known = Known {
+    let known = KnownKinds {
         here: &kinds(),
         elsewhere: &[],
     };

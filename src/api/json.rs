@@ -1,64 +1,68 @@
-//! JSON text to a value, strictly: a broken text is refused with its line and column, and so is a field given twice.
+//! Strict parser of JSON: it refuses a broken text with line and column, and an object that repeats
+//! a field.
 //!
-//! What a value will take of memory is counted while it is read, because a short text can stand for much: two bytes of an array
-//! become thirty-two, and eight of an object seven hundred. Reading ends where a bound is passed.
+//! The memory of a value is counted while it is read, because a short text can stand for much: two
+//! bytes of an array become thirty-two, and eight of an object seven hundred. The parser stops when
+//! a bound is exceeded.
 
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// Why a text is not usable JSON.
+/// An error of syntax or a repeated field.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body is not valid JSON: {what} at line {line}, column {column}{hint}")]
 pub struct Malformed {
-    /// What is wrong, as the parser puts it.
+    /// The message of the parser.
     pub what: String,
-    /// From 1.
+    /// The line, from 1.
     pub line: usize,
-    /// From 1; 0 at the very end of a line.
+    /// The column, from 1; 0 at the very end of a line.
     pub column: usize,
-    /// What may help, with its own leading punctuation; or empty.
+    /// A hint with its own leading punctuation, or an empty text.
     pub hint: &'static str,
 }
 
-/// What the value of a number, a truth or nothing takes, in bytes; the head of every other value takes as much.
+/// The size of a number, a truth value or `null`, in bytes; the head of every other value is as
+/// large.
 const VALUE_BYTES: usize = size_of::<Value>();
 
-/// What an object takes besides its names and values: its map makes room for eleven of them at once.
+/// The memory of an object besides its names and values, in bytes: its map allocates room for
+/// eleven of them at once.
 const OBJECT_BYTES: usize = 640;
 
-/// Why a value was not read to its end.
+/// The reason for which a text could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unread {
-    /// It is not usable JSON.
+    /// The text is not valid JSON.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// The array has more items than are allowed.
+    /// The outermost array has more items than allowed.
     #[error("the array has more than {0} items")]
     Items(usize),
-    /// As a value it would take more memory than is allowed.
+    /// The value would take more memory than allowed.
     #[error("the body would take more than {0} bytes of memory once it is read")]
     Bytes(usize),
-    /// There is no memory for it at present.
+    /// The memory budget of all requests is used up.
     #[error("too many bodies are being read")]
     NoRoom,
 }
 
-/// Counts what is read.
-pub struct Meter<'a> {
-    /// Most items of the outermost array.
+/// A counter of the items and the bytes that are read.
+pub struct JsonBudget<'a> {
+    /// The most items of the outermost array.
     items_max: usize,
-    /// Most memory.
+    /// The most memory, in bytes.
     bytes_max: usize,
     bytes: usize,
-    /// Asked for each further piece of memory; false ends the reading.
+    /// The callback that grants each further piece of memory; `false` ends the reading.
     room: &'a mut (dyn FnMut(usize) -> bool + Send),
     passed: Option<Unread>,
 }
 
-impl<'a> Meter<'a> {
-    /// A meter with these bounds, which asks `room` for memory.
+impl<'a> JsonBudget<'a> {
+    /// Creates a meter with these bounds, which asks `room` for memory.
     pub fn new(
         items_max: usize,
         bytes_max: usize,
@@ -90,9 +94,9 @@ impl<'a> Meter<'a> {
     }
 }
 
-/// Parses a text; unlike `serde_json::from_slice` it refuses an object that names a field twice, because one of the two
-/// would silently be lost. What it takes is told to the meter.
-pub fn parse(text: &[u8], mut meter: Meter<'_>) -> Result<Value, Unread> {
+/// Parses a text. Unlike `serde_json::from_slice` it refuses an object that repeats a field,
+/// because one of the two values would silently be lost. The meter counts the memory.
+pub fn parse(text: &[u8], mut meter: JsonBudget<'_>) -> Result<Value, Unread> {
     let read = strict(text, &mut meter);
     match meter.passed {
         Some(bound) => Err(bound),
@@ -100,7 +104,7 @@ pub fn parse(text: &[u8], mut meter: Meter<'_>) -> Result<Value, Unread> {
     }
 }
 
-fn strict(text: &[u8], meter: &mut Meter<'_>) -> Result<Value, Malformed> {
+fn strict(text: &[u8], meter: &mut JsonBudget<'_>) -> Result<Value, Malformed> {
     let mut parser = serde_json::Deserializer::from_slice(text);
     Strict { meter, depth: 0 }
         .deserialize(&mut parser)
@@ -118,7 +122,8 @@ fn strict(text: &[u8], meter: &mut Meter<'_>) -> Result<Value, Malformed> {
         })
 }
 
-/// JSON has no NaN and no infinity, and people who print floats with other tools find out here.
+/// Returns a hint for an empty body, and for NaN and infinity, which JSON lacks and other tools
+/// print.
 fn hint(text: &[u8], line: usize, column: usize) -> &'static str {
     if text.iter().all(u8::is_ascii_whitespace) {
         return "; the body is empty";
@@ -142,7 +147,7 @@ fn hint(text: &[u8], line: usize, column: usize) -> &'static str {
 }
 
 struct Strict<'m, 'a> {
-    meter: &'m mut Meter<'a>,
+    meter: &'m mut JsonBudget<'a>,
     depth: usize,
 }
 
@@ -206,7 +211,7 @@ impl<'de> Visitor<'de> for Strict<'_, '_> {
             }
             array.push(item);
         }
-        // What the array had made room for and did not need.
+        // Releases the spare capacity of the array.
         array.shrink_to_fit();
         Ok(Value::Array(array))
     }
@@ -242,14 +247,14 @@ mod tests {
     use super::*;
 
     fn parse(text: &[u8]) -> Result<Value, Malformed> {
-        match super::parse(text, Meter::new(usize::MAX, usize::MAX, &mut |_| true)) {
+        match super::parse(text, JsonBudget::new(usize::MAX, usize::MAX, &mut |_| true)) {
             Ok(value) => Ok(value),
             Err(Unread::Malformed(malformed)) => Err(malformed),
             Err(other) => panic!("{other}"),
         }
     }
 
-    /// How a text is read under these bounds, and how much memory it asked for.
+    /// Parses a text under these bounds and returns the result with the memory that was asked for.
     fn bounded(
         text: &str,
         items_max: usize,
@@ -263,7 +268,7 @@ mod tests {
         };
         let read = super::parse(
             text.as_bytes(),
-            Meter::new(items_max, bytes_max, &mut grant),
+            JsonBudget::new(items_max, bytes_max, &mut grant),
         );
         (read, asked)
     }
@@ -292,7 +297,7 @@ mod tests {
         let (read, asked) = bounded(text, 2, 4096, 4096);
         assert_eq!(read.unwrap(), serde_json::from_str::<Value>(text).unwrap());
         assert!(asked > text.len());
-        // Broken JSON is called so, whatever the bounds.
+        // Broken JSON is reported as such, whatever the bounds are.
         assert!(matches!(
             bounded("[1,", 2, 4096, 4096).0,
             Err(Unread::Malformed(_))

@@ -1,4 +1,4 @@
-//! Pausing and resuming one key of a throttle.
+//! Pause and resumption of one key of a throttle.
 
 use std::time::Duration;
 
@@ -8,29 +8,30 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::audit::{self, Entry};
+use super::audit::{self, AuditEntry};
 use super::auth::Caller;
 use super::body;
-use super::fields::{Errors, Fields, Place};
+use super::fields::{Errors, FieldLocation, ObjectReader};
 use super::moves::Reason;
 use super::operate::{BY_BYTES_MAX, WHY_BYTES_MAX};
 use super::problem::{Code, Problem};
-use super::state::App;
+use super::state::ApiState;
 use super::throttles::{name_of, status};
 use crate::throttle::{MAX_PAUSE, check_key};
 
-/// A pause to be.
+/// A new pause.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct KeyPause {
-    /// How long from now, in seconds, above 0 and at most 30 days. A longer pause that is in force already stays.
+    /// The duration of the pause from now, in seconds, above 0 and at most 30 days. A longer pause
+    /// in force stays.
     seconds: f64,
-    /// Why; shown to people.
+    /// The reason, shown to people.
     why: Option<String>,
-    /// Who pauses; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
 }
 
@@ -41,9 +42,9 @@ pub struct KeyPaused {
     throttle: String,
     /// The key.
     key: String,
-    /// When the pause ends.
+    /// The end of the pause.
     until: Option<Timestamp>,
-    /// What went wrong beside the change.
+    /// Warnings about side effects that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -57,7 +58,7 @@ pub struct KeyResumed {
     key: String,
     /// False if the key was not paused.
     resumed: bool,
-    /// What went wrong beside the change.
+    /// Warnings about side effects that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
@@ -68,7 +69,7 @@ pub struct KeyResumed {
     request_body = KeyPause,
     responses((status = 200, body = KeyPaused)))]
 pub async fn pause(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path((name, key)): Path<(String, String)>,
     request: Request,
@@ -78,7 +79,8 @@ pub async fn pause(
     let mut seconds = None;
     let (mut why, mut by) = (String::new(), caller.who().to_owned());
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
-    if let Some(mut fields) = Fields::open(value, "", &["seconds", "why", "by"], &mut errors) {
+    if let Some(mut fields) = ObjectReader::open(value, "", &["seconds", "why", "by"], &mut errors)
+    {
         match fields.take("seconds") {
             Some(value) => {
                 seconds = fields.positive_of(
@@ -115,7 +117,7 @@ pub async fn pause(
         .await?;
 
     let until = Timestamp::from_millisecond(until_ms).ok();
-    let mut entry = Entry::now(by, "key.pause", name.to_string(), why).by(&caller);
+    let mut entry = AuditEntry::now(by, "key.pause", name.to_string(), why).by(&caller);
     entry.after = Some(json!({"key": key, "seconds": seconds, "until": until}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
     Ok(Json(KeyPaused {
@@ -132,7 +134,7 @@ pub async fn pause(
     request_body = Reason,
     responses((status = 200, body = KeyResumed)))]
 pub async fn resume(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path((name, key)): Path<(String, String)>,
     request: Request,
@@ -141,7 +143,7 @@ pub async fn resume(
     let mut errors = Errors::default();
     let (mut why, mut by) = (String::new(), caller.who().to_owned());
     let value: Value = body::json_or_nothing(request, body::ONE_BYTES_MAX).await?;
-    if let Some(mut fields) = Fields::open(value, "", &["why", "by"], &mut errors) {
+    if let Some(mut fields) = ObjectReader::open(value, "", &["why", "by"], &mut errors) {
         why = fields
             .text_or_null("why", 0..=WHY_BYTES_MAX)
             .unwrap_or_default();
@@ -154,7 +156,7 @@ pub async fn resume(
 
     let resumed = app.deps.throttles.resume_key(&name, &key).await?;
 
-    let mut entry = Entry::now(by, "key.resume", name.to_string(), why).by(&caller);
+    let mut entry = AuditEntry::now(by, "key.resume", name.to_string(), why).by(&caller);
     entry.after = Some(json!({"key": key, "resumed": resumed}));
     let warnings = audit::note(&app, &entry).await.into_iter().collect();
     Ok(Json(KeyResumed {
@@ -165,16 +167,16 @@ pub async fn resume(
     }))
 }
 
-/// The key in a path, checked.
+/// Parses the key of a path.
 pub fn key_of(part: String) -> Result<String, Problem> {
     let key = key_of_part(part);
     check_key(&key)
-        .map_err(|message| Problem::at(Code::InvalidPath, Place::Path, "key", message))?;
+        .map_err(|message| Problem::at(Code::InvalidPath, FieldLocation::Path, "key", message))?;
     Ok(key)
 }
 
-/// A path cannot hold an empty part, so the lane of jobs without a key is written as a lone minus, and a key that is nothing but
-/// minuses has one more than it has.
+/// Decodes the key of a path. A path cannot hold an empty part, so the empty key is written as a
+/// single minus, and a key that consists of minuses only is written with one more.
 pub fn key_of_part(mut part: String) -> String {
     if !part.is_empty() && part.bytes().all(|byte| byte == b'-') {
         part.pop();

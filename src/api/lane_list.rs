@@ -1,4 +1,4 @@
-//! The lanes of a throttle: how deep each is, how old its oldest job, and whether it is paused.
+//! The lanes of a throttle: the depth of each, the age of its oldest job, and its pause.
 
 use axum::Json;
 use axum::extract::{Path, Query as Pairs, State};
@@ -14,14 +14,14 @@ use super::jobs_input::KEY_BYTES_MAX;
 use super::keys::key_of_part;
 use super::problem::{Code, Problem};
 use super::query::{PAGE_MAX, Query};
-use super::state::App;
+use super::state::ApiState;
 use super::throttle_view::since_s;
 use super::throttles::name_of;
-use super::within::{MANY, within};
+use super::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::jobs::{LaneDepth, LanesAfter};
 use crate::throttle::{KeyState, Name};
 
-/// The orders in which lanes can be listed.
+/// The orders in which lanes can be listed, with their names.
 pub(super) const ORDERS: [(&str, Order); 2] = [("depth", Order::Depth), ("key", Order::Key)];
 
 /// An order of lanes.
@@ -36,11 +36,11 @@ pub(super) enum Order {
 pub struct Lanes {
     /// The throttle.
     throttle: String,
-    /// When this was said.
+    /// The time of this answer.
     at: Timestamp,
-    /// In the order that was asked for.
+    /// The lanes, in the requested order.
     lanes: Vec<LaneView>,
-    /// Where the next page is; also in the Link header.
+    /// The URL of the next page; also in the Link header.
     next: Option<String>,
 }
 
@@ -48,50 +48,53 @@ pub struct Lanes {
 #[derive(Serialize, utoipa::ToSchema)]
 #[schema(as = Lane)]
 pub struct LaneView {
-    /// Its key; empty for the lane of jobs without one.
+    /// The key of the lane; empty for jobs without one.
     key: String,
-    /// Ready jobs, as last counted.
+    /// Ready jobs at the last count.
     depth: i64,
-    /// The depth is no older than this; `null` before the first count.
+    /// The time of the last count; the depth is at least as recent. `null` before the first count.
     counted_at: Option<Timestamp>,
-    /// Seconds since its oldest ready job was enqueued, as it is now; `null` where none is ready.
+    /// Seconds since the oldest ready job was enqueued, read for this answer; `null` where none is
+    /// ready.
     oldest_ready_s: Option<f64>,
-    /// Its share beside the other lanes of the throttle.
+    /// The share of the lane beside the other lanes of the throttle.
     weight: f64,
-    /// When it was first seen.
+    /// The time at which the lane was first seen.
     first_seen: Timestamp,
     /// The pause in force; `null` if there is none.
     paused: Option<LanePause>,
-    /// What was learned from what its server answered; `null` where nothing was. Resuming the key forgets it.
+    /// The limits learned from the answers of the receiver; `null` if there are none. Resuming the
+    /// key resets them.
     learned: Option<LearnedPace>,
 }
 
 /// A pause of one lane.
 #[derive(Clone, Serialize, utoipa::ToSchema)]
 pub struct LanePause {
-    /// When it ends.
+    /// The end of the pause.
     until: Option<Timestamp>,
-    /// Why.
+    /// The reason for the pause.
     why: String,
 }
 
-/// What was learned of a key from what its server answered.
+/// The limits of a key that were learned from the answers of its receiver.
 #[derive(Clone, Serialize, utoipa::ToSchema)]
 pub struct LearnedPace {
-    /// The rate that holds now, in tokens per second; `null` for none.
+    /// The learned rate in force, in tokens per second; `null` for none.
     rps: Option<f64>,
-    /// Its pause after a refusal is over and no job of it has succeeded since: one at a time goes first.
+    /// True if the pause after a refusal is over and no job has succeeded since; jobs are then
+    /// granted one at a time.
     probing: bool,
-    /// Refusals since anything was known of it.
+    /// Refusals since the learned state of the key began.
     refused: f64,
 }
 
-/// What holds a lane back.
+/// The limits that hold a lane back.
 #[derive(Clone, Default)]
 pub struct LaneHold {
     /// The pause in force.
     pub paused: Option<LanePause>,
-    /// What was learned.
+    /// The limits learned from its receiver.
     pub learned: Option<LearnedPace>,
 }
 
@@ -105,12 +108,12 @@ pub struct LaneHold {
         ("after" = Option<String>, Query, description = "The cursor: what `next` holds.")),
     responses((status = 200, body = Lanes, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
     let mut query = Query::open(pairs, &["order", "key", "limit", "after"]);
-    let order = query.word("order", &ORDERS).unwrap_or(Order::Depth);
+    let order = query.choice("order", &ORDERS).unwrap_or(Order::Depth);
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let key = query
         .text_or_empty("key", KEY_BYTES_MAX + 1)
@@ -125,7 +128,7 @@ pub async fn list(
             );
             LanesAfter::DEEPEST
         }),
-        // The key is written behind a colon, so that an empty key is a cursor as well.
+        // The key follows a colon, so that an empty key is a valid cursor too.
         (Order::Key, after) => {
             LanesAfter::Key(after.map(|text| text.strip_prefix(':').unwrap_or(&text).to_owned()))
         }
@@ -133,18 +136,22 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    // A throttle may have lanes before it exists, so the name need not be known.
+    // A throttle may have lanes before it exists, so an unknown name is no error.
     let name = name_of(name)?;
     let (lanes, next) = match key {
         Some(key) => (
-            within(MANY, app.deps.queue.lane_of(name.as_str(), &key))
+            with_timeout(LIST_TIMEOUT, app.deps.queue.lane_of(name.as_str(), &key))
                 .await?
                 .into_iter()
                 .collect(),
             None,
         ),
         None => {
-            let page = within(MANY, app.deps.queue.lanes_of(name.as_str(), &after, limit)).await?;
+            let page = with_timeout(
+                LIST_TIMEOUT,
+                app.deps.queue.lanes_of(name.as_str(), &after, limit),
+            )
+            .await?;
             (
                 page.lanes,
                 page.next.map(|next| next_page(&name, limit, &next)),
@@ -194,8 +201,8 @@ fn view(lane: LaneDepth, hold: LaneHold, now: Timestamp) -> LaneView {
     }
 }
 
-/// What holds each key back. A store that does not answer tells of nothing.
-pub async fn holds(app: &App, name: &Name, keys: Vec<String>) -> Vec<LaneHold> {
+/// Returns the limits of each key. Returns none if the store does not answer.
+pub async fn holds(app: &ApiState, name: &Name, keys: Vec<String>) -> Vec<LaneHold> {
     let states = app
         .deps
         .throttles

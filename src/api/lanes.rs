@@ -1,4 +1,4 @@
-//! One lane of a throttle: look, weigh, empty.
+//! One lane of a throttle: show, set its weight, empty.
 
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::{Extension, Json};
@@ -7,46 +7,48 @@ use serde::Serialize;
 
 use super::auth::Caller;
 use super::clock;
-use super::fields::Fields;
+use super::fields::ObjectReader;
 use super::keys::key_of;
 use super::lane_list::{self, LanePause, LearnedPace};
 use super::operate::{Changed, signed, signed_of_query, walk_of_query};
 use super::problem::{Code, Problem};
 use super::query::Query;
-use super::state::App;
+use super::state::ApiState;
 use super::throttle_view::since_s;
 use super::throttles::name_of;
-use super::within::{MANY, ONE, within};
+use super::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::jobs::Count;
 use crate::throttle::Name;
 
-/// The heaviest lane.
+/// The highest weight of a lane.
 pub(super) const WEIGHT_MAX: f64 = 1000.0;
-/// The lightest lane.
+/// The lowest weight of a lane.
 pub(super) const WEIGHT_MIN: f64 = 0.001;
 
-/// One lane as it is now.
+/// The current state of a lane.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct LaneNow {
-    /// Its throttle.
+    /// The throttle of the lane.
     throttle: String,
-    /// Its key; empty for the lane of jobs without one.
+    /// The key of the lane; empty for jobs without one.
     key: String,
-    /// Its share beside the other lanes of the throttle.
+    /// The share of the lane beside the other lanes of the throttle.
     weight: f64,
-    /// Jobs that wait in it, ready, scheduled and retryable, counted for this answer up to 10,000.
+    /// Waiting jobs of the lane (ready, scheduled and retryable), counted for this answer up to
+    /// 10,000.
     waiting: Count,
-    /// Seconds since its oldest ready job was enqueued; `null` where none is ready.
+    /// Seconds since the oldest ready job was enqueued; `null` where none is ready.
     oldest_ready_s: Option<f64>,
-    /// When it was first seen; `null` if nobody has seen it yet.
+    /// The time at which the lane was first seen; `null` if no worker has seen it yet.
     first_seen: Option<Timestamp>,
     /// The pause in force; `null` if there is none.
     paused: Option<LanePause>,
-    /// What was learned from what its server answered; `null` where nothing was. Resuming the key forgets it.
+    /// The limits learned from the answers of the receiver; `null` if there are none. Resuming the
+    /// key resets them.
     learned: Option<LearnedPace>,
 }
 
-/// A weight to be.
+/// A new weight.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
@@ -55,9 +57,9 @@ pub struct LaneNow {
 pub struct Weigh {
     /// The lane's share beside the other lanes of its throttle, 0.001 to 1000; 1 by default.
     weight: f64,
-    /// Who asks; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
-    /// Why; for the audit log.
+    /// The reason for the change, for the audit log.
     why: Option<String>,
 }
 
@@ -66,7 +68,7 @@ pub struct Weigh {
     params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
     responses((status = 200, body = LaneNow)))]
 pub async fn show(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path((name, key)): Path<(String, String)>,
 ) -> Result<Json<LaneNow>, Problem> {
     let (name, key) = (name_of(name)?, key_of(key)?);
@@ -79,13 +81,13 @@ pub async fn show(
     request_body = Weigh,
     responses((status = 200, body = LaneNow)))]
 pub async fn weigh(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path((name, key)): Path<(String, String)>,
     request: Request,
 ) -> Result<Json<LaneNow>, Problem> {
     let (name, key) = (name_of(name)?, key_of(key)?);
-    let read = |fields: &mut Fields<'_>| match fields.take("weight") {
+    let read = |fields: &mut ObjectReader<'_>| match fields.take("weight") {
         Some(value) => {
             let weight = fields.positive_of("weight", &value, WEIGHT_MAX, "")?;
             if weight < WEIGHT_MIN {
@@ -113,8 +115,8 @@ pub async fn weigh(
             "a weight was neither read nor refused",
         ));
     };
-    within(
-        ONE,
+    with_timeout(
+        ROW_TIMEOUT,
         app.deps
             .queue
             .set_weight(name.as_str(), &key, weight, &signed),
@@ -123,7 +125,7 @@ pub async fn weigh(
     Ok(Json(lane(&app, &name, &key).await?))
 }
 
-/// Empties a lane: cancels its waiting jobs, a bounded number at a time; running ones go on.
+/// Empties a lane: cancels its waiting jobs, a bounded number at a time; running ones continue.
 #[utoipa::path(delete, path = "/api/v1/throttles/{name}/keys/{key}/jobs", operation_id = "purge_lane", tag = "lanes",
     params(
         ("name" = String, Path, description = "The throttle."),
@@ -135,7 +137,7 @@ pub async fn weigh(
         ("why" = Option<String>, Query, description = "Why; for the audit log.")),
     responses((status = 200, body = Changed)))]
 pub async fn purge(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path((name, key)): Path<(String, String)>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
@@ -149,20 +151,23 @@ pub async fn purge(
     }
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
-        within(MANY, queue.count_lane(name.as_str(), &key))
+        with_timeout(LIST_TIMEOUT, queue.count_lane(name.as_str(), &key))
             .await?
             .into()
     } else {
-        within(MANY, queue.purge_lane(name.as_str(), &key, &walk, &signed))
-            .await?
-            .into()
+        with_timeout(
+            LIST_TIMEOUT,
+            queue.purge_lane(name.as_str(), &key, &walk, &signed),
+        )
+        .await?
+        .into()
     }))
 }
 
-async fn lane(app: &App, name: &Name, key: &str) -> Result<LaneNow, Problem> {
+async fn lane(app: &ApiState, name: &Name, key: &str) -> Result<LaneNow, Problem> {
     let queue = &app.deps.queue;
-    let found = within(ONE, queue.lane_of(name.as_str(), key)).await?;
-    let waiting = within(ONE, queue.count_lane(name.as_str(), key)).await?;
+    let found = with_timeout(ROW_TIMEOUT, queue.lane_of(name.as_str(), key)).await?;
+    let waiting = with_timeout(ROW_TIMEOUT, queue.count_lane(name.as_str(), key)).await?;
     let hold = lane_list::holds(app, name, vec![key.to_owned()])
         .await
         .remove(0);

@@ -1,9 +1,10 @@
-//! The throttles of our own API: which requests pass which, and what they let through unless somebody turns their knobs.
+//! The throttles of our own API: the requests that pass each of them, and their default rates.
 //!
-//! Every group of endpoints has one throttle per tenant. Its keys are tokens, so `key_rps` is what one token may send and `rps`
-//! is what all tokens of the tenant may send together: a tenant that changes tokens gains nothing. Health checks, metrics, pages
-//! and the live stream pass no throttle, or the API could hide its own state; dashboards have a group of their own, so that no
-//! program can starve the people who look at it.
+//! Every group of endpoints has one throttle per tenant. Its keys are tokens, so `key_rps` limits
+//! one token and `rps` limits all tokens of the tenant together: a tenant that changes tokens gains
+//! nothing. Health checks, metrics, pages and the live stream pass no throttle, or the API could
+//! hide its own state. Dashboards have a group of their own, so that no program can starve the
+//! people who use them.
 
 use std::collections::BTreeMap;
 
@@ -14,29 +15,30 @@ use crate::throttle::{Change, Error, Knobs, Name, Store};
 /// The tenant of tokens that name none.
 pub const DEFAULT_TENANT: &str = "default";
 
-/// How the names of these throttles begin.
+/// The prefix of the names of these throttles.
 const PREFIX: &str = "api:";
 
-/// Whether a throttle limits the API itself.
+/// Returns true for a throttle that limits the API itself.
 pub fn is_of_the_api(throttle: &str) -> bool {
     throttle.starts_with(PREFIX)
 }
 
-/// What a tenant may send, in tokens' worth: so that it may use some tokens side by side, and no more.
+/// The rate of a tenant as a multiple of the rate of one token: it may use three tokens at full
+/// rate.
 const TENANT_TOKENS: f64 = 3.0;
 
-/// Endpoints that are limited together.
+/// A group of endpoints that are limited together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Whatever changes nothing.
+    /// Requests that change nothing.
     Read,
-    /// Whatever changes something and is in no other group.
+    /// Requests that change something and are in no other group.
     Write,
-    /// New jobs.
+    /// Requests that enqueue jobs.
     Enqueue,
-    /// Tokens for other programs.
+    /// Requests for tokens by other programs.
     Acquire,
-    /// Everything that dashboards ask.
+    /// All requests of dashboards.
     Dashboard,
     /// Requests without a valid token; its keys are clients' addresses.
     Denied,
@@ -53,7 +55,7 @@ impl Group {
         Self::Denied,
     ];
 
-    /// The group of a request that was let in; `None` for what passes no throttle.
+    /// Returns the group of an admitted request; `None` for requests that pass no throttle.
     pub fn of(method: &Method, path: &str, is_dashboard: bool) -> Option<Self> {
         const TOKENS: [&str; 3] = ["/acquire", "/peek", "/return"];
         let is_api = path.starts_with("/api/") || path == "/openapi.json";
@@ -83,7 +85,7 @@ impl Group {
         })
     }
 
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Write => "write",
@@ -94,7 +96,8 @@ impl Group {
         }
     }
 
-    /// Requests a second of one token, or for [`Group::Denied`] of one address, unless somebody turns the knob.
+    /// Returns the default rate of one token, or of one address for [`Group::Denied`], in requests
+    /// per second.
     fn key_rps(self) -> f64 {
         match self {
             Self::Read => 200.0,
@@ -105,22 +108,22 @@ impl Group {
         }
     }
 
-    /// The throttle of this group for a tenant.
+    /// Returns the throttle of this group for a tenant.
     pub fn throttle(self, tenant: &str) -> Result<Name, String> {
         let name = match tenant {
-            DEFAULT_TENANT => format!("api:{}", self.word()),
-            tenant => format!("api:{}:{tenant}", self.word()),
+            DEFAULT_TENANT => format!("api:{}", self.as_str()),
+            tenant => format!("api:{}:{tenant}", self.as_str()),
         };
         Name::new(name).map_err(|error| error.to_string())
     }
 }
 
-/// Makes the throttles of the API where they are not there; what somebody set stays.
+/// Creates the missing throttles of the API; knobs that are set already stay.
 pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
     let all = tenants
         .iter()
         .flat_map(|tenant| Group::ALL.map(|group| (group, *tenant)));
-    // Who has no valid token has no tenant.
+    // A client without a valid token has no tenant.
     for (group, tenant) in
         all.filter(|(group, tenant)| *group != Group::Denied || *tenant == DEFAULT_TENANT)
     {
@@ -138,7 +141,7 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
             ("burst", "5".to_owned()),
             ("key_burst", "5".to_owned()),
             ("window", "1".to_owned()),
-            // Without Redis the API goes on: it is how people find out.
+            // Without Redis the API stays open, because people need it to find the fault.
             ("on_store_loss", "open".to_owned()),
         ];
         let change = Change {
@@ -154,7 +157,8 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
         };
         match store.set(&name, &change).await {
             Ok(_) => {}
-            // What somebody wrote live stays and is shown where people look; it must not keep the process from starting.
+            // An invalid knob that a person set stays and is shown in the dashboard; it must not
+            // prevent the process from starting.
             Err(error @ Error::Invalid(_)) => {
                 let reason = error.to_string();
                 tracing::warn!(throttle.name = %name, reason, "what the API lets through cannot be added to what stands in the store");
@@ -165,16 +169,16 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a throttle of the API promises, for the headers of RFC draft-ietf-httpapi-ratelimit-headers-10.
+/// The limits of a throttle of the API, for the headers of draft-ietf-httpapi-ratelimit-headers-10.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Promise {
+pub struct RateLimitPolicy {
     name: Name,
     key_rps: f64,
     rps: f64,
 }
 
-impl Promise {
-    /// As its knobs say it.
+impl RateLimitPolicy {
+    /// Reads the limits from the knobs.
     pub fn of(name: &Name, knobs: &Knobs) -> Self {
         Self {
             name: name.clone(),
@@ -183,7 +187,8 @@ impl Promise {
         }
     }
 
-    /// `RateLimit-Policy`: what one token may send, and what all tokens of its tenant may; empty where nothing limits.
+    /// Returns the `RateLimit-Policy` header: the quota of one token, and that of all tokens of its
+    /// tenant; empty where nothing limits.
     pub fn policy(&self) -> String {
         let policies = [
             (String::new(), self.key_rps),
@@ -199,8 +204,9 @@ impl Promise {
         limited.collect::<Vec<_>>().join(", ")
     }
 
-    /// `RateLimit`: what is left, and when there is more where nothing is.
-    pub fn standing(name: &Name, is_total: bool, remaining: u32, wait_s: u64) -> String {
+    /// Returns the `RateLimit` header: the requests that are left and, if none is, the wait until
+    /// the next.
+    pub fn rate_limit_header(name: &Name, is_total: bool, remaining: u32, wait_s: u64) -> String {
         let part = if is_total { "/total" } else { "" };
         let wait = if wait_s > 0 {
             format!(";t={wait_s}")
@@ -211,7 +217,7 @@ impl Promise {
     }
 }
 
-/// A rate as a whole quota in whole seconds.
+/// Converts a rate to a whole quota in whole seconds.
 fn quota(rps: f64) -> (u64, u64) {
     if rps >= 1.0 {
         (rps.floor() as u64, 1)
@@ -287,11 +293,11 @@ mod tests {
             ..Knobs::default()
         };
         assert_eq!(
-            Promise::of(&name, &knobs).policy(),
+            RateLimitPolicy::of(&name, &knobs).policy(),
             r#""api:write:acme";q=40;w=1, "api:write:acme/total";q=120;w=1"#
         );
         assert_eq!(
-            Promise::of(
+            RateLimitPolicy::of(
                 &name,
                 &Knobs {
                     rps: -1.0,
@@ -303,11 +309,11 @@ mod tests {
             ""
         );
         assert_eq!(
-            Promise::standing(&name, false, 7, 0),
+            RateLimitPolicy::rate_limit_header(&name, false, 7, 0),
             r#""api:write:acme";r=7"#
         );
         assert_eq!(
-            Promise::standing(&name, true, 0, 3),
+            RateLimitPolicy::rate_limit_header(&name, true, 0, 3),
             r#""api:write:acme/total";r=0;t=3"#
         );
     }

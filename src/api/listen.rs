@@ -1,43 +1,44 @@
-//! Opening the door: where the server listens, and where it refuses to.
+//! The listener: the addresses on which the server listens, and those that it refuses.
 
 use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, lookup_host};
 
-/// Why the server does not listen.
+/// The reason for which the server does not listen.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// The address is not one.
+    /// The setting is not an address.
     #[error(
         "FLYBALL_LISTEN {listen:?} is not an address ({reason}); allowed: host:port, for instance 127.0.0.1:8080 or [::1]:8080"
     )]
     NotAnAddress {
-        /// As it was set.
+        /// The address as it was set.
         listen: String,
-        /// What the resolver said.
+        /// The message of the resolver.
         reason: String,
     },
-    /// Everybody who can reach the address could turn the knobs.
+    /// The address is not loopback and no token is set, so that every client that can reach it
+    /// could edit the knobs.
     #[error(
         "refusing to listen on {address}, which is not loopback, without a token; set FLYBALL_API_TOKEN, or FLYBALL_LISTEN=127.0.0.1:8080"
     )]
     Open {
-        /// The address beyond loopback.
+        /// The address that is not loopback.
         address: SocketAddr,
     },
-    /// The system did not give us the address.
+    /// The system refused the address.
     #[error(
         "failed to listen on {listen}: {source}; another process may have the port, choose one with FLYBALL_LISTEN"
     )]
     Taken {
-        /// As it was set.
+        /// The address as it was set.
         listen: String,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
 }
 
-/// Listens on `listen`; without a token every address that it stands for must be loopback.
+/// Listens on `listen`; without a token every address to which it resolves must be loopback.
 pub async fn bind(listen: &str, has_token: bool) -> Result<TcpListener, ListenError> {
     let not_an_address = |reason: String| ListenError::NotAnAddress {
         listen: listen.to_owned(),

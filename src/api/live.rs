@@ -1,4 +1,4 @@
-//! What happens now: the last ten minutes of ticks, the latest sample, and a broadcast to whoever listens.
+//! Live state: the last ten minutes of ticks, the latest sample, and a broadcast to all listeners.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,19 +7,20 @@ use arc_swap::ArcSwapOption;
 use serde::Serialize;
 use tokio::sync::broadcast;
 
-use super::sample::Sample;
+use super::sample::LiveSample;
 
-/// Ticks that are kept: ten minutes.
+/// The most ticks that are kept: ten minutes.
 pub const TICKS_MAX: usize = 600;
 /// The largest history that a listener gets at once, in bytes; the newest ticks are kept.
 const HISTORY_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Live streams of one process.
+/// The most live streams of one process.
 pub const STREAMS_MAX: usize = 64;
-/// Live streams of one token that may not do everything,
+/// The most live streams of one token that is not unrestricted.
 const STREAMS_OF_ONE: usize = 16;
-/// and of all such tokens together: the rest is for administrators.
+/// The most live streams of all such tokens together; the rest is for administrators.
 const STREAMS_OF_OTHERS: usize = 48;
-/// Events that a slow listener may lag behind before its stream ends (it comes back and is replayed).
+/// The most events by which a slow listener may lag before its stream ends; it reconnects and gets
+/// the history.
 const LAG_MAX: usize = 256;
 
 /// One second of all throttles.
@@ -27,44 +28,45 @@ const LAG_MAX: usize = 256;
 pub struct Tick {
     /// Unix seconds; also the id of the event.
     pub at: i64,
-    /// By name.
+    /// The throttles, by name.
     pub throttles: BTreeMap<String, TickThrottle>,
     /// Jobs that hold a lease, over all throttles.
     pub running_total: i64,
     /// Live workers.
     pub workers: i64,
-    /// Age of the figures of depth in seconds; `null` before the first count.
+    /// Age of the depths in seconds; `null` before the first count.
     pub depth_age_s: Option<f64>,
 }
 
 /// One second of one throttle.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct TickThrottle {
-    /// The knob; `null` when it could not be read.
+    /// The knob `rps`, in tokens per second; `null` if it could not be read.
     pub rps: Option<f64>,
-    /// The rate in force: 0 stopped, -1 unlimited.
+    /// The rate in force, in tokens per second: 0 stopped, -1 unlimited.
     pub effective_rps: Option<f64>,
-    /// The knob of how many jobs may run at once: -1 unlimited; `null` when it could not be read.
+    /// The knob `concurrency`, the most jobs that may run at once: -1 unlimited; `null` if it could
+    /// not be read.
     pub concurrency: Option<i64>,
-    /// Tokens per second that were really taken; `null` until known.
+    /// Tokens per second that were taken; `null` until known.
     pub achieved_rps: Option<f64>,
-    /// Share of the time in which somebody waited for tokens.
+    /// Share of the time in which a job or a request waited for tokens.
     pub limiting_share: Option<f64>,
-    /// `auto`, `manual`, `shadow` or `off`.
+    /// The mode: `auto`, `manual`, `shadow` or `off`.
     pub mode: Option<String>,
-    /// As in a throttle.
+    /// The state, as in a throttle.
     pub state: String,
-    /// `closed`, `half_open` or `open`; `null` without a governor.
+    /// The state of the breaker: `closed`, `half_open` or `open`; `null` without a governor.
     pub breaker: Option<String>,
     /// Jobs that wait for tokens.
     pub ready: i64,
     /// Jobs that hold a lease.
     pub running: i64,
-    /// Dead letters.
+    /// Dead jobs.
     pub dead: i64,
     /// Seconds since the oldest ready job was enqueued; `null` where no job is ready.
     pub oldest_ready_s: Option<f64>,
-    /// By name.
+    /// The signals, by name.
     pub signals: BTreeMap<String, TickSignal>,
 }
 
@@ -73,46 +75,46 @@ pub struct TickThrottle {
 pub struct TickSignal {
     /// The last reading.
     pub value: Option<f64>,
-    /// Where it shall be.
+    /// The target of the reading.
     pub setpoint: f64,
-    /// Where the breaker trips.
+    /// The threshold of the breaker.
     pub trip: Option<f64>,
     /// Age of the reading in seconds.
     pub age_s: Option<f64>,
-    /// True when the reading is too old or unusable.
+    /// True if the reading is too old or unusable.
     pub stale: bool,
 }
 
-/// An event of the stream, ready to be sent.
+/// An event of the stream in its final form.
 #[derive(Clone, Debug)]
-pub struct Event {
-    /// `tick`, `decision`, `failure` or `audit`.
+pub struct StreamEvent {
+    /// The name: `tick`, `decision`, `failure` or `audit`.
     pub name: &'static str,
-    /// The id, which only ticks have.
+    /// The id; only ticks have one.
     pub id: Option<i64>,
-    /// JSON.
+    /// The event as JSON.
     pub data: Arc<str>,
 }
 
-/// The ring of ticks and the broadcast. A clone is another handle to the same.
+/// The ring of ticks and the broadcast. A clone is another handle to the same state.
 #[derive(Clone)]
-pub struct Live(Arc<Inner>);
+pub struct Live(Arc<LiveInner>);
 
-struct Inner {
+struct LiveInner {
     ring: Mutex<VecDeque<(i64, Arc<str>)>>,
-    sender: broadcast::Sender<Event>,
-    sample: ArcSwapOption<Sample>,
-    /// Open streams by the digest of their token, with whether it may do everything.
+    sender: broadcast::Sender<StreamEvent>,
+    sample: ArcSwapOption<LiveSample>,
+    /// The open streams by the digest of their token, with `true` for an unrestricted one.
     streams: Mutex<BTreeMap<(bool, String), usize>>,
 }
 
-/// A place among the live streams, given back when it is dropped.
-pub struct Seat {
+/// A place among the live streams, released when dropped.
+pub struct StreamPermit {
     live: Live,
     of: (bool, String),
 }
 
-impl Drop for Seat {
+impl Drop for StreamPermit {
     fn drop(&mut self) {
         let mut streams = self.live.streams();
         if let Some(open) = streams.get_mut(&self.of) {
@@ -126,7 +128,7 @@ impl Drop for Seat {
 
 impl Default for Live {
     fn default() -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(LiveInner {
             ring: Mutex::new(VecDeque::with_capacity(TICKS_MAX)),
             sender: broadcast::Sender::new(LAG_MAX),
             sample: ArcSwapOption::empty(),
@@ -136,29 +138,30 @@ impl Default for Live {
 }
 
 impl Live {
-    /// Keeps a tick and sends it to whoever listens.
+    /// Stores a tick and sends it to all listeners.
     pub fn publish_tick(&self, tick: &Tick) {
         let Ok(text) = serde_json::to_string(tick) else {
             return;
         };
         let data: Arc<str> = text.into();
-        let mut ring = self.ring();
+        let mut ring = self.history_buffer();
         if ring.len() == TICKS_MAX {
             ring.pop_front();
         }
         ring.push_back((tick.at, data.clone()));
-        // Sent while the ring is held, so that a listener that joins gets each tick once: in its history or as an event.
-        let _ = self.0.sender.send(Event {
+        // It is sent under the lock of the ring, so that a new listener gets each tick once: in its
+        // history or as an event.
+        let _ = self.0.sender.send(StreamEvent {
             name: "tick",
             id: Some(tick.at),
             data,
         });
     }
 
-    /// Sends an event that is not kept.
+    /// Sends an event that is not stored.
     pub fn publish(&self, name: &'static str, data: &impl Serialize) {
         if let Ok(text) = serde_json::to_string(data) {
-            let _ = self.0.sender.send(Event {
+            let _ = self.0.sender.send(StreamEvent {
                 name,
                 id: None,
                 data: text.into(),
@@ -166,24 +169,25 @@ impl Live {
         }
     }
 
-    /// Keeps the latest sample, for the routes and the metrics.
-    pub fn keep_sample(&self, sample: Sample) {
+    /// Stores the latest sample, for the routes and the metrics.
+    pub fn keep_sample(&self, sample: LiveSample) {
         self.0.sample.store(Some(Arc::new(sample)));
     }
 
-    /// The latest sample.
-    pub fn sample(&self) -> Option<Arc<Sample>> {
+    /// Returns the latest sample.
+    pub fn sample(&self) -> Option<Arc<LiveSample>> {
         self.0.sample.load_full()
     }
 
-    /// Listeners now.
+    /// Returns the number of listeners.
     pub fn listeners(&self) -> usize {
         self.0.sender.receiver_count()
     }
 
-    /// A place among the [`STREAMS_MAX`] streams for a token, held until it is dropped. Tokens that may not do everything have a share
-    /// each, and leave some for those that may.
-    pub fn place(&self, token: &str, is_admin: bool) -> Option<Seat> {
+    /// Takes a place among the [`STREAMS_MAX`] streams for a token; `None` if there is none. Each
+    /// token that is not unrestricted has a share, and all of them together leave some places to
+    /// the others.
+    pub fn place(&self, token: &str, is_admin: bool) -> Option<StreamPermit> {
         let mut streams = self.streams();
         let (all, of_others) = streams
             .iter()
@@ -198,34 +202,35 @@ impl Live {
             return None;
         }
         streams.insert(of.clone(), own + 1);
-        Some(Seat {
+        Some(StreamPermit {
             live: self.clone(),
             of,
         })
     }
 
     fn streams(&self) -> MutexGuard<'_, BTreeMap<(bool, String), usize>> {
-        // The map is whole between any two statements, so a poisoned lock is still good.
+        // Each operation under the lock completes, so a poisoned lock is still consistent.
         self.0
             .streams
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Joins: the history after tick `after` (or all of it), with the id of its last tick, and what comes next.
-    pub fn join(&self, after: Option<i64>) -> (Event, broadcast::Receiver<Event>) {
-        let ring = self.ring();
+    /// Returns the history after tick `after` (or all of it), with the id of its last tick, and a
+    /// receiver of the events that follow.
+    pub fn join(&self, after: Option<i64>) -> (StreamEvent, broadcast::Receiver<StreamEvent>) {
+        let ring = self.history_buffer();
         let receiver = self.0.sender.subscribe();
         (history(&ring, after), receiver)
     }
 
-    fn ring(&self) -> MutexGuard<'_, VecDeque<(i64, Arc<str>)>> {
+    fn history_buffer(&self) -> MutexGuard<'_, VecDeque<(i64, Arc<str>)>> {
         self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn history(ring: &VecDeque<(i64, Arc<str>)>, after: Option<i64>) -> Event {
-    // An id from the future (another machine's clock, or an invention) must not hide everything.
+fn history(ring: &VecDeque<(i64, Arc<str>)>, after: Option<i64>) -> StreamEvent {
+    // An id from the future (from another machine's clock, or invented) must not hide everything.
     let after = after
         .filter(|after| ring.back().is_some_and(|(last, _)| after <= last))
         .unwrap_or(i64::MIN);
@@ -241,7 +246,7 @@ fn history(ring: &VecDeque<(i64, Arc<str>)>, after: Option<i64>) -> Event {
         .collect();
     let ticks: Vec<&str> = newest.into_iter().rev().collect();
     let data = format!("{{\"ticks\":[{}]}}", ticks.join(","));
-    Event {
+    StreamEvent {
         name: "history",
         id: ring.back().map(|(at, _)| *at),
         data: data.into(),
@@ -262,7 +267,7 @@ mod tests {
         }
     }
 
-    fn ticks(event: &Event) -> Vec<i64> {
+    fn ticks(event: &StreamEvent) -> Vec<i64> {
         let value: serde_json::Value = serde_json::from_str(&event.data).unwrap();
         value["ticks"]
             .as_array()

@@ -1,20 +1,20 @@
-//! Changing many jobs at once: cancel what a filter names, requeue or discard dead letters.
+//! Changes of many jobs at once: cancel the jobs of a filter, requeue or discard dead jobs.
 
 use axum::extract::{Request, State};
 use axum::{Extension, Json};
 use jiff::Timestamp;
 
 use super::auth::Caller;
-use super::fields::Fields;
+use super::fields::ObjectReader;
 use super::jobs_input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
 use super::operate::{self, Changed, signed};
 use super::problem::Problem;
-use super::state::App;
-use super::within::{MANY, within};
+use super::state::ApiState;
+use super::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::jobs::{CancelFilter, DeadFilter, State as JobState};
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 
-/// States that can be cancelled, by their words.
+/// The states that can be cancelled, with their names.
 pub(super) const LIVE: [(&str, JobState); 4] = [
     ("ready", JobState::Ready),
     ("scheduled", JobState::Scheduled),
@@ -23,10 +23,10 @@ pub(super) const LIVE: [(&str, JobState); 4] = [
 ];
 /// The longest pattern, in bytes.
 pub(super) const PATTERN_BYTES_MAX: usize = 500;
-/// The most `%` of a pattern: each multiplies the time that a match may take.
+/// The most `%` of a pattern, because each multiplies the time that a match may take.
 pub(super) const PATTERN_WILDCARDS_MAX: usize = 5;
 
-/// Which jobs to cancel; at least one of the filters.
+/// The filters of jobs to cancel; at least one is required.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
@@ -45,19 +45,19 @@ pub struct CancelMany {
     created_after: Option<Timestamp>,
     /// Only jobs that were enqueued before this time.
     created_before: Option<Timestamp>,
-    /// At most so many jobs in this request, 1 to 10,000; 1000 if absent.
+    /// The most jobs of this request, 1 to 10,000; 1000 if absent.
     limit: Option<i64>,
-    /// `true` changes nothing and counts, up to 10,000.
+    /// `true` changes nothing and counts the jobs, up to 10,000.
     dry_run: Option<bool>,
-    /// Where to go on: `next` of the answer before.
+    /// The position to continue from: `next` of the previous answer.
     start: Option<String>,
-    /// Who asks; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
-    /// Why; for the audit log.
+    /// The reason for the change, for the audit log.
     why: Option<String>,
 }
 
-/// Which dead jobs to requeue or discard; at least one of the filters.
+/// The filters of dead jobs to requeue or discard; at least one is required.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
@@ -70,31 +70,32 @@ pub struct DeadMany {
     throttle: Option<String>,
     /// Only jobs with this key; empty for jobs without one.
     key: Option<String>,
-    /// Only jobs whose error is like this pattern: `timeout%` begins with, `%timeout%` contains; `%` is any error.
+    /// Only jobs whose error matches this pattern: `timeout%` begins with, `%timeout%` contains;
+    /// `%` is any error.
     error_like: Option<String>,
     /// Only jobs that died at this time or later.
     died_after: Option<Timestamp>,
     /// Only jobs that died before this time.
     died_before: Option<Timestamp>,
-    /// `true` leaves the jobs the attempts that they have used; for requeueing only.
+    /// `true` keeps the count of used attempts; for requeueing only.
     keep_attempts: Option<bool>,
-    /// At most so many jobs in this request, 1 to 10,000; 1000 if absent.
+    /// The most jobs of this request, 1 to 10,000; 1000 if absent.
     limit: Option<i64>,
-    /// `true` changes nothing and counts, up to 10,000.
+    /// `true` changes nothing and counts the jobs, up to 10,000.
     dry_run: Option<bool>,
-    /// Where to go on: `next` of the answer before.
+    /// The position to continue from: `next` of the previous answer.
     start: Option<String>,
-    /// Who asks; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
-    /// Why; for the audit log.
+    /// The reason for the change, for the audit log.
     why: Option<String>,
 }
 
-/// Cancels the jobs that a filter names, a bounded number at a time.
+/// Cancels the jobs that match a filter, a bounded number at a time.
 #[utoipa::path(post, path = "/api/v1/jobs/cancel", operation_id = "cancel_jobs", tag = "jobs", request_body = CancelMany,
     responses((status = 200, body = Changed)))]
 pub async fn cancel(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Changed>, Problem> {
@@ -106,10 +107,10 @@ pub async fn cancel(
         "created_after",
         "created_before",
     ];
-    let read = |fields: &mut Fields<'_>| {
+    let read = |fields: &mut ObjectReader<'_>| {
         need_one_of(fields, &FILTERS);
         let (kind, throttle, key) = place(fields);
-        let state = fields.word("state", &LIVE);
+        let state = fields.choice("state", &LIVE);
         let created_after = fields.time("created_after");
         let created_before = fields.time("created_before");
         in_order(
@@ -139,23 +140,25 @@ pub async fn cancel(
 
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
-        within(MANY, queue.count_cancel_jobs(&filter)).await?.into()
+        with_timeout(LIST_TIMEOUT, queue.count_cancel_jobs(&filter))
+            .await?
+            .into()
     } else {
-        within(MANY, queue.cancel_jobs(&filter, &walk, &signed))
+        with_timeout(LIST_TIMEOUT, queue.cancel_jobs(&filter, &walk, &signed))
             .await?
             .into()
     }))
 }
 
-/// Makes dead jobs that a filter names ready again, a bounded number at a time.
+/// Makes the dead jobs that match a filter ready again, a bounded number at a time.
 #[utoipa::path(post, path = "/api/v1/dead/requeue", operation_id = "requeue_dead", tag = "jobs", request_body = DeadMany,
     responses((status = 200, body = Changed)))]
 pub async fn requeue(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Changed>, Problem> {
-    let read = |fields: &mut Fields<'_>| {
+    let read = |fields: &mut ObjectReader<'_>| {
         (
             dead(fields),
             fields.flag("keep_attempts").unwrap_or(false),
@@ -167,23 +170,28 @@ pub async fn requeue(
 
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
-        within(MANY, queue.count_dead(&filter)).await?.into()
-    } else {
-        within(MANY, queue.requeue_dead(&filter, keep, &walk, &signed))
+        with_timeout(LIST_TIMEOUT, queue.count_dead(&filter))
             .await?
             .into()
+    } else {
+        with_timeout(
+            LIST_TIMEOUT,
+            queue.requeue_dead(&filter, keep, &walk, &signed),
+        )
+        .await?
+        .into()
     }))
 }
 
-/// Gives dead jobs that a filter names up for good, a bounded number at a time.
+/// Discards the dead jobs that match a filter, a bounded number at a time.
 #[utoipa::path(post, path = "/api/v1/dead/discard", operation_id = "discard_dead", tag = "jobs", request_body = DeadMany,
     responses((status = 200, body = Changed)))]
 pub async fn discard(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<Changed>, Problem> {
-    let read = |fields: &mut Fields<'_>| (dead(fields), operate::walk(fields));
+    let read = |fields: &mut ObjectReader<'_>| (dead(fields), operate::walk(fields));
     let ((filter, walk), signed) = signed(
         request,
         &caller,
@@ -194,9 +202,11 @@ pub async fn discard(
 
     let queue = &app.deps.queue;
     Ok(Json(if walk.dry_run {
-        within(MANY, queue.count_dead(&filter)).await?.into()
+        with_timeout(LIST_TIMEOUT, queue.count_dead(&filter))
+            .await?
+            .into()
     } else {
-        within(MANY, queue.discard_dead(&filter, &walk, &signed))
+        with_timeout(LIST_TIMEOUT, queue.discard_dead(&filter, &walk, &signed))
             .await?
             .into()
     }))
@@ -212,7 +222,7 @@ pub(super) const DEAD_FILTERS: [&str; 6] = [
     "died_before",
 ];
 
-fn dead(fields: &mut Fields<'_>) -> DeadFilter {
+fn dead(fields: &mut ObjectReader<'_>) -> DeadFilter {
     need_one_of(fields, &DEAD_FILTERS);
     let (kind, throttle, key) = place(fields);
     let error_like = fields.text_or_null("error_like", 1..=PATTERN_BYTES_MAX);
@@ -236,7 +246,7 @@ fn dead(fields: &mut Fields<'_>) -> DeadFilter {
     }
 }
 
-/// What Postgres would not match, or not soon.
+/// Returns the error of a pattern that Postgres would refuse, or match too slowly.
 fn wrong_pattern(pattern: &str) -> Option<String> {
     let trailing = pattern.chars().rev().take_while(|c| *c == '\\').count();
     if trailing % 2 == 1 {
@@ -249,7 +259,7 @@ fn wrong_pattern(pattern: &str) -> Option<String> {
         .then(|| format!("the pattern has {wildcards} %; allowed: at most {PATTERN_WILDCARDS_MAX}"))
 }
 
-fn place(fields: &mut Fields<'_>) -> (Option<String>, Option<String>, Option<String>) {
+fn place(fields: &mut ObjectReader<'_>) -> (Option<String>, Option<String>, Option<String>) {
     let kind = fields.text_or_null("kind", 1..=KIND_BYTES_MAX);
     let throttle = fields.text_or_null("throttle", 1..=THROTTLE_BYTES_MAX);
     (
@@ -259,8 +269,8 @@ fn place(fields: &mut Fields<'_>) -> (Option<String>, Option<String>, Option<Str
     )
 }
 
-/// A change that names nothing would change everything.
-fn need_one_of(fields: &mut Fields<'_>, names: &[&str]) {
+/// Requires one of the filters, because a change without any would apply to all jobs.
+fn need_one_of(fields: &mut ObjectReader<'_>, names: &[&str]) {
     if !names.iter().any(|name| fields.has(name)) {
         fields.wrong_whole(format!(
             "nothing is chosen; name at least one of {}",
@@ -270,7 +280,7 @@ fn need_one_of(fields: &mut Fields<'_>, names: &[&str]) {
 }
 
 fn in_order(
-    fields: &mut Fields<'_>,
+    fields: &mut ObjectReader<'_>,
     low: (&str, Option<Timestamp>),
     high: (&str, Option<Timestamp>),
 ) {

@@ -1,4 +1,5 @@
-//! `/metrics`: what the process knows, as text for Prometheus. `docs/reference/metrics.md` explains every family.
+//! `/metrics`: the metrics of the process as text for Prometheus. `docs/reference/metrics.md`
+//! explains every family.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,16 +20,17 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::sample::{Measured, Sample};
-use super::state::{App, GovernorState, ShadowState};
+use super::sample::{LiveSample, Measured};
+use super::state::{ApiState, GovernorState, ShadowState};
 use super::throttle_view::{self, since_s};
 use crate::governor::Finding;
 
-/// Throttles that get a label of their own; the jobs of the others are summed under `other`.
+/// The most throttles that get a label of their own; the jobs of the others are summed under
+/// `other`.
 const THROTTLE_LABELS_MAX: usize = 200;
-/// The label of those others.
-const OTHER: &str = "other";
-/// Upper bounds of the request durations, in seconds.
+/// The label of the other throttles and methods.
+const OTHER_LABEL: &str = "other";
+/// The upper bounds of the request durations, in seconds.
 const DURATIONS_S: [f64; 11] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0,
 ];
@@ -42,27 +44,27 @@ pub struct HttpMetrics {
 }
 
 impl HttpMetrics {
-    /// Counts jobs that came while their lane held more than its throttle's `max_backlog`.
+    /// Counts jobs that were sent to a lane with more ready jobs than its throttle's `max_backlog`.
     pub fn note_backlog(&self, answer: BacklogAnswer, jobs: u64) {
         self.backlogs
             .get_or_create(&BacklogLabels {
-                answer: answer.word(),
+                answer: answer.as_str(),
             })
             .inc_by(jobs);
     }
 }
 
-/// What became of a job that came to a full lane.
+/// The answer to a job that was sent to a full lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BacklogAnswer {
-    /// It was taken, and its sender told.
+    /// The job was accepted with a warning.
     Signalled,
-    /// It was refused.
+    /// The job was refused.
     Rejected,
 }
 
 impl BacklogAnswer {
-    fn word(self) -> &'static str {
+    fn as_str(self) -> &'static str {
         match self {
             Self::Signalled => "signalled",
             Self::Rejected => "rejected",
@@ -96,7 +98,8 @@ impl Default for HttpMetrics {
             durations: Family::new_with_constructor(histogram),
             backlogs: Family::default(),
         };
-        // Both are there from the start: a rate over a series that begins with its first event misses that event.
+        // Both series exist from the start, because one that begins with its first event hides that
+        // event from `rate`.
         for answer in [BacklogAnswer::Signalled, BacklogAnswer::Rejected] {
             metrics.note_backlog(answer, 0);
         }
@@ -105,7 +108,7 @@ impl Default for HttpMetrics {
 }
 
 /// Counts and times every request, by the route's template and never by the path itself.
-pub async fn measure(State(app): State<App>, request: Request, next: Next) -> Response {
+pub async fn measure(State(app): State<ApiState>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let route = request
         .extensions()
@@ -132,7 +135,7 @@ pub async fn measure(State(app): State<App>, request: Request, next: Next) -> Re
     response
 }
 
-/// Anybody can invent methods, so only the usual ones become labels.
+/// Returns the label of a method; unusual ones share a label, because clients can invent methods.
 fn method_word(method: &Method) -> &'static str {
     match *method {
         Method::GET => "GET",
@@ -142,14 +145,14 @@ fn method_word(method: &Method) -> &'static str {
         Method::PUT => "PUT",
         Method::DELETE => "DELETE",
         Method::OPTIONS => "OPTIONS",
-        _ => OTHER,
+        _ => OTHER_LABEL,
     }
 }
 
 /// Exposes the metrics of this process.
 #[utoipa::path(get, path = "/metrics", operation_id = "show_metrics", tag = "metrics",
     responses((status = 200, body = String, content_type = "text/plain", description = "Prometheus' text format.")))]
-pub async fn show(State(app): State<App>) -> Response {
+pub async fn show(State(app): State<ApiState>) -> Response {
     let text = exposition(&app.http, app.deps.live.sample(), &app.deps.registry);
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
@@ -158,8 +161,12 @@ pub async fn show(State(app): State<App>) -> Response {
         .into_response()
 }
 
-/// The text of the exposition.
-pub fn exposition(http: &HttpMetrics, sample: Option<Arc<Sample>>, others: &Registry) -> String {
+/// Returns the text of the exposition.
+pub fn exposition(
+    http: &HttpMetrics,
+    sample: Option<Arc<LiveSample>>,
+    others: &Registry,
+) -> String {
     let mut registry = Registry::default();
     registry.register(
         "flyball_http_requests",
@@ -180,14 +187,15 @@ pub fn exposition(http: &HttpMetrics, sample: Option<Arc<Sample>>, others: &Regi
         registry.register_collector(Box::new(Sampled(sample)));
     }
     let mut text = String::new();
-    // Writing into a String does not fail.
+    // Writing to a `String` does not fail.
     let _ = encode_registry(&mut text, &registry);
     let _ = encode_registry(&mut text, others);
     classic(&text)
 }
 
-/// OpenMetrics text to Prometheus' classic text: tools such as `promtool check metrics` and older agents read only that.
-/// The classic form names a counter's family with `_total` and knows no units and no `info`.
+/// Converts OpenMetrics text to Prometheus' classic text, because tools such as `promtool check
+/// metrics` and older agents read only that. The classic form names a counter's family with
+/// `_total` and has no units and no `info`.
 fn classic(open: &str) -> String {
     let typed = |kind: &str| -> Vec<String> {
         open.lines()
@@ -226,8 +234,9 @@ fn classic(open: &str) -> String {
     text
 }
 
-/// The latest sample, read at each scrape: a throttle that went away leaves no stale series behind.
-struct Sampled(Arc<Sample>);
+/// The latest sample, read at each scrape, so that a deleted throttle leaves no stale series
+/// behind.
+struct Sampled(Arc<LiveSample>);
 
 impl fmt::Debug for Sampled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -281,7 +290,10 @@ impl Sampled {
             if sample.throttles.len() > named.len() {
                 let all: i64 = sample.throttles.values().map(value).sum();
                 let shown: i64 = named.iter().map(|(_, measured)| value(measured)).sum();
-                rows.push((vec![("throttle", OTHER.to_owned())], (all - shown) as f64));
+                rows.push((
+                    vec![("throttle", OTHER_LABEL.to_owned())],
+                    (all - shown) as f64,
+                ));
             }
             rows
         };
@@ -363,9 +375,9 @@ impl Sampled {
                     let found = governor
                         .findings
                         .iter()
-                        .any(|found| found.finding == finding.word());
+                        .any(|found| found.finding == finding.as_str());
                     (
-                        word(name, "finding", finding.word()),
+                        word(name, "finding", finding.as_str()),
                         f64::from(u8::from(found)),
                     )
                 })

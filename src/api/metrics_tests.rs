@@ -1,4 +1,5 @@
-//! The exposition: complete, true to its reference, and accepted by Prometheus' own checker.
+//! Tests of the exposition: complete, consistent with its reference, and accepted by Prometheus'
+//! own checker.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -113,11 +114,11 @@ fn measured(name: &str) -> Measured {
     }
 }
 
-fn sample(throttles: usize) -> Arc<Sample> {
-    let mut sample = Sample {
+fn sample(throttles: usize) -> Arc<LiveSample> {
+    let mut sample = LiveSample {
         counted_at: Some(Timestamp::UNIX_EPOCH),
         workers: 2,
-        ..Sample::default()
+        ..LiveSample::default()
     };
     for i in 0..throttles {
         let name = format!("t{i:04}");
@@ -126,7 +127,8 @@ fn sample(throttles: usize) -> Arc<Sample> {
     Arc::new(sample)
 }
 
-/// What a process exposes after some traffic, with a counter, a unit and an info of another room.
+/// Returns the exposition of a process after some traffic, with a counter, a unit and an info of
+/// another room.
 fn text(throttles: usize) -> String {
     let http = HttpMetrics::default();
     http.requests

@@ -1,4 +1,4 @@
-//! Moving one job by hand: cancel, retry, reschedule, discard.
+//! Manual changes of one job: cancel, retry, reschedule, discard.
 
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::StatusCode;
@@ -7,54 +7,55 @@ use axum::{Extension, Json};
 use jiff::Timestamp;
 
 use super::auth::Caller;
-use super::jobs::{JobView, found, id_of, view, word};
+use super::jobs::{JobView, found, id_of, state_name, view};
 use super::operate::{signed, signed_of_query};
 use super::problem::{Code, Problem};
 use super::query::Query;
-use super::state::App;
-use super::within::{ONE, within};
+use super::state::ApiState;
+use super::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::jobs::{CancelAnswer, MoveAnswer, RetryAnswer, State as JobState};
 
-/// A retry to be.
+/// The body of a retry.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct Retry {
-    /// `true` leaves a dead job the attempts that it has used: it gets those that are left, and one if none is.
+    /// `true` keeps the count of used attempts of a dead job: it gets the attempts that are left,
+    /// and one if none is.
     keep_attempts: Option<bool>,
-    /// Who asks; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
-    /// Why; for the audit log.
+    /// The reason for the change, for the audit log.
     why: Option<String>,
 }
 
-/// A new time to be.
+/// The body of a change of a job's time.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct Reschedule {
-    /// Not before this time.
+    /// The earliest time at which the job may run.
     run_at: Timestamp,
-    /// Who asks; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
-    /// Why; for the audit log.
+    /// The reason for the change, for the audit log.
     why: Option<String>,
 }
 
-/// Who asks and why.
+/// The author and the reason of a change.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct Reason {
-    /// Who asks; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
-    /// Why; for the audit log.
+    /// The reason for the change, for the audit log.
     why: Option<String>,
 }
 
@@ -68,7 +69,7 @@ pub struct Reason {
         (status = 200, body = JobView, description = "It is cancelled."),
         (status = 202, body = JobView, description = "It runs; its handler has been asked to stop.")))]
 pub async fn cancel(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
@@ -79,7 +80,7 @@ pub async fn cancel(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let status = match within(ONE, app.deps.queue.cancel_signed(id, &signed)).await? {
+    let status = match with_timeout(ROW_TIMEOUT, app.deps.queue.cancel_signed(id, &signed)).await? {
         CancelAnswer::Cancelled | CancelAnswer::Ended(JobState::Cancelled) => StatusCode::OK,
         CancelAnswer::Requested => StatusCode::ACCEPTED,
         CancelAnswer::Ended(state) => {
@@ -87,7 +88,7 @@ pub async fn cancel(
                 Code::WrongState,
                 format!(
                     "job {id} is {} already, so it cannot be cancelled",
-                    word(state)
+                    state_name(state)
                 ),
             ));
         }
@@ -102,21 +103,22 @@ pub async fn cancel(
     request_body = Retry,
     responses((status = 200, body = JobView)))]
 pub async fn retry(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
-    let read =
-        |fields: &mut super::fields::Fields<'_>| fields.flag("keep_attempts").unwrap_or(false);
+    let read = |fields: &mut super::fields::ObjectReader<'_>| {
+        fields.flag("keep_attempts").unwrap_or(false)
+    };
     let (keep, signed) = signed(request, &caller, &["keep_attempts"], read).await?;
-    match within(ONE, app.deps.queue.retry_signed(id, keep, &signed)).await? {
+    match with_timeout(ROW_TIMEOUT, app.deps.queue.retry_signed(id, keep, &signed)).await? {
         RetryAnswer::Ready => Ok(Json(view(&app, found(&app, id).await?).await)),
         RetryAnswer::Refused(state) => {
             let detail = format!(
                 "job {id} is {}; only dead, retryable and scheduled jobs can be retried",
-                word(state)
+                state_name(state)
             );
             Err(Problem::new(Code::WrongState, detail))
         }
@@ -124,19 +126,19 @@ pub async fn retry(
     }
 }
 
-/// Lets a waiting job wait until a time, whatever it waited for before.
+/// Postpones a waiting job to a time, whatever it waited for before.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/reschedule", operation_id = "reschedule_job", tag = "jobs",
     params(("id" = i64, Path, description = "Its number.")),
     request_body = Reschedule,
     responses((status = 200, body = JobView)))]
 pub async fn reschedule(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
-    let read = |fields: &mut super::fields::Fields<'_>| {
+    let read = |fields: &mut super::fields::ObjectReader<'_>| {
         let run_at = fields.take("run_at");
         match run_at {
             None => {
@@ -156,12 +158,12 @@ pub async fn reschedule(
             "a time was neither read nor refused",
         ));
     };
-    match within(ONE, app.deps.queue.reschedule(id, run_at, &signed)).await? {
+    match with_timeout(ROW_TIMEOUT, app.deps.queue.reschedule(id, run_at, &signed)).await? {
         MoveAnswer::Moved => Ok(Json(view(&app, found(&app, id).await?).await)),
         MoveAnswer::Refused(state) => {
             let detail = format!(
                 "job {id} is {}; only scheduled, ready and retryable jobs can be rescheduled",
-                word(state)
+                state_name(state)
             );
             Err(Problem::new(Code::WrongState, detail))
         }
@@ -169,25 +171,25 @@ pub async fn reschedule(
     }
 }
 
-/// Gives a dead job up for good: it ends as cancelled.
+/// Discards a dead job: it ends as cancelled.
 #[utoipa::path(post, path = "/api/v1/jobs/{id}/discard", operation_id = "discard_job", tag = "jobs",
     params(("id" = i64, Path, description = "Its number.")),
     request_body = Reason,
     responses((status = 200, body = JobView)))]
 pub async fn discard(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
     request: Request,
 ) -> Result<Json<JobView>, Problem> {
     let id = id_of(&id)?;
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
-    match within(ONE, app.deps.queue.discard(id, &signed)).await? {
+    match with_timeout(ROW_TIMEOUT, app.deps.queue.discard(id, &signed)).await? {
         MoveAnswer::Moved => Ok(Json(view(&app, found(&app, id).await?).await)),
         MoveAnswer::Refused(state) => {
             let detail = format!(
                 "job {id} is {}; only dead jobs can be discarded",
-                word(state)
+                state_name(state)
             );
             Err(Problem::new(Code::WrongState, detail))
         }

@@ -1,4 +1,4 @@
-//! Notifications: send one, look, search.
+//! Notifications: send, show, search.
 
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::header::{LINK, LOCATION};
@@ -14,75 +14,75 @@ use super::jobs::{encoded, id_of, note_backlogs, refused, traceparent, warnings}
 use super::notifications_input;
 use super::problem::{Code, Problem};
 use super::query::{PAGE_MAX, Query};
-use super::state::App;
-use super::within::{MANY, ONE, within};
-use super::{body, jobs_input, leave};
+use super::state::ApiState;
+use super::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use super::{body, jobs_input, permissions};
 use crate::notify::{DeliveryState, Notification, NotificationFilter};
 use crate::providers::Channel;
 
-/// A message to be.
+/// A new message.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
     reason = "it describes the body; the fields are checked one by one"
 )]
 pub struct NewNotification {
-    /// `sms`, `email`, `push`, `chat` or `webhook`.
+    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
     #[schema(value_type = String)]
     channel: Channel,
-    /// Whom it is for: a number, an address, a device token, a chat, a URL.
+    /// The recipient: a number, an address, a device token, a chat, a URL.
     to: String,
-    /// Who sends it, where not the account's own.
+    /// The sender, if it is not the account's own.
     from: Option<String>,
     /// Subject of a mail, or title of a push notification.
     subject: Option<String>,
     /// The text.
     body: Option<String>,
-    /// The same as HTML, for mails.
+    /// The body as HTML, for mails.
     html: Option<String>,
     /// A template in place of the body.
     template: Option<Value>,
-    /// What the template is filled in with.
+    /// The values of the template's variables.
     data: Option<Map<String, Value>>,
-    /// `critical`, `high`, `normal` or `low`; `normal` if absent.
+    /// The priority: `critical`, `high`, `normal` or `low`; `normal` if absent.
     priority: Option<String>,
-    /// What sort of message it is, such as `marketing`.
+    /// The category of the message, such as `marketing`.
     category: Option<String>,
-    /// The pool or the provider that shall carry it.
+    /// The pool or the provider that sends the message.
     provider: Option<String>,
-    /// What only one provider understands.
+    /// Fields that only one provider knows.
     extra: Option<Map<String, Value>>,
-    /// Seconds for which it may wait for an account.
+    /// Seconds for which the message may wait for an account.
     valid_for_s: Option<f64>,
-    /// What becomes of it where no answer came after it was written: `retry` or `dead`.
+    /// The treatment of a message that was sent without an answer: `retry` or `dead`.
     on_ambiguous: Option<String>,
     /// The rate-limit key: a lane of its own in the pool's throttle.
     key: Option<String>,
-    /// Not before this time.
+    /// The earliest time at which the message may be sent.
     run_at: Option<Timestamp>,
-    /// While an unfinished message holds it, no second one is made.
+    /// A key that prevents a second message while an unfinished one holds it.
     unique_key: Option<String>,
 }
 
 /// A message that was accepted.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct AcceptedNotification {
-    /// The number of its job.
+    /// The number of the message's job.
     id: i64,
-    /// The pool that will carry it.
+    /// The pool that sends the message.
     pool: String,
-    /// True if its unique key is taken; then this is the message that holds it.
+    /// True if the unique key is taken; then this is the message that holds it.
     duplicate: bool,
-    /// What the sender should know, e.g. that the pool's throttle does not exist yet.
+    /// Warnings for the sender, for example that the pool's throttle does not exist yet.
     warnings: Vec<String>,
 }
 
 /// A page of messages.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Notifications {
-    /// Newest first. A page may be short, or empty, though more follow.
+    /// The messages, newest first. A page may be short or empty although more follow.
     notifications: Vec<Notification>,
-    /// Where the next page is; also in the Link header. Absent when everything was looked at.
+    /// The URL of the next page; also in the Link header. Absent at the end of the search.
     next: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub struct Notifications {
         (status = 202, body = AcceptedNotification, description = "It is queued.", headers(("Location" = String, description = "What becomes of it."))),
         (status = 200, body = AcceptedNotification, description = "Its unique key is taken; this is the message that holds it.")))]
 pub async fn send(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
@@ -101,7 +101,7 @@ pub async fn send(
     let read = notifications_input::message(value, &app.deps.kinds, &app.deps.pools);
     let mut job = read.map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
     job.traceparent = trace;
-    leave::check(&app, &caller, std::slice::from_ref(&job), false).await?;
+    permissions::check(&app, &caller, std::slice::from_ref(&job), false).await?;
     let warnings = warnings(&app, std::iter::once(job.throttle.as_str())).await;
     let asked = async {
         let enqueued = app
@@ -111,7 +111,7 @@ pub async fn send(
             .await;
         enqueued.map_err(|error| refused(&app, error, false))
     };
-    let enqueued = within(ONE, asked).await?;
+    let enqueued = with_timeout(ROW_TIMEOUT, asked).await?;
     note_backlogs(&app, &enqueued);
     let Some(ticket) = enqueued.first() else {
         return Err(Problem::new(
@@ -134,8 +134,8 @@ pub async fn send(
     Ok((status, [(LOCATION, location)], Json(accepted)))
 }
 
-/// Searches messages, newest first. A page takes a few tens of milliseconds whatever the filter is, so it may come back short, or
-/// empty, though more follow: go on while there is a `next`.
+/// Searches messages, newest first. A page takes a few tens of milliseconds whatever the filter is.
+/// It may therefore be short or empty although more follow: continue while there is a `next`.
 #[utoipa::path(get, path = "/api/v1/notifications", operation_id = "list_notifications", tag = "notifications",
     params(
         ("state" = Option<String>, Query, description = "Only messages in this state."),
@@ -146,7 +146,7 @@ pub async fn send(
         ("cursor" = Option<i64>, Query, description = "Only messages with a smaller id.")),
     responses((status = 200, body = Notifications, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<impl IntoResponse, Problem> {
     let mut query = Query::open(
@@ -154,8 +154,8 @@ pub async fn list(
         &["state", "channel", "pool", "account", "limit", "cursor"],
     );
     let filter = NotificationFilter {
-        state: query.word("state", &DeliveryState::WORDS),
-        channel: query.word("channel", &Channel::WORDS),
+        state: query.choice("state", &DeliveryState::WORDS),
+        channel: query.choice("channel", &Channel::WORDS),
         pool: query.text("pool", crate::throttle::name::MAX_BYTES),
         account: query.text("account", jobs_input::KEY_BYTES_MAX),
         before: query.whole("cursor", 1..=i64::MAX),
@@ -164,7 +164,7 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let page = within(MANY, app.deps.deliveries.page(&filter)).await?;
+    let page = with_timeout(LIST_TIMEOUT, app.deps.deliveries.page(&filter)).await?;
     let next = page.next.map(|next| next_page(&filter, next));
     let mut headers = HeaderMap::new();
     if let Some(link) = next
@@ -182,16 +182,16 @@ pub async fn list(
     ))
 }
 
-/// Shows what became of a message: its state, and every attempt with account, status and reason.
+/// Shows the fate of a message: its state, and every attempt with account, status and reason.
 #[utoipa::path(get, path = "/api/v1/notifications/{id}", operation_id = "show_notification", tag = "notifications",
     params(("id" = i64, Path, description = "The number of its job.")),
     responses((status = 200, body = Notification)))]
 pub async fn show(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(id): Path<String>,
 ) -> Result<Json<Notification>, Problem> {
     let id = id_of(&id)?;
-    let found = within(ONE, app.deps.deliveries.find(id)).await?;
+    let found = with_timeout(ROW_TIMEOUT, app.deps.deliveries.find(id)).await?;
     found.map(Json).ok_or_else(|| {
         Problem::new(
             Code::NotificationNotFound,
@@ -206,8 +206,8 @@ fn next_page(filter: &NotificationFilter, cursor: i64) -> String {
         filter.limit
     );
     let words = [
-        ("state", filter.state.map(DeliveryState::word)),
-        ("channel", filter.channel.map(Channel::word)),
+        ("state", filter.state.map(DeliveryState::as_str)),
+        ("channel", filter.channel.map(Channel::as_str)),
         ("pool", filter.pool.as_deref()),
         ("account", filter.account.as_deref()),
     ];

@@ -1,8 +1,8 @@
-//! What a request to notify says, checked field by field: the job of a message, or everything that is wrong with it.
+//! Requests to notify, checked field by field: the job of a message, or every error in it.
 
 use serde_json::{Map, Value};
 
-use super::fields::{Errors, Fields, clipped};
+use super::fields::{Errors, ObjectReader, clipped};
 use super::jobs_input::{ARGS_BYTES_MAX, KEY_BYTES_MAX, find_nul, run_at};
 use crate::jobs::{Kinds, NewJob};
 use crate::notify::args::{FIELDS, PRIORITIES, USUAL_PRIORITY};
@@ -12,11 +12,12 @@ use crate::providers::{Channel, Pool, Pools};
 /// The fields of the job itself.
 const OF_JOB: [&str; 3] = ["key", "run_at", "unique_key"];
 
-/// The job of a message, or everything that is wrong with it. What arguments may be is told by the kind's own check.
+/// Reads the job of a message, or lists every error in it. The check of the job's kind validates
+/// the arguments.
 pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Errors> {
     let mut errors = Errors::default();
     let allowed: Vec<&str> = FIELDS.iter().chain(&OF_JOB).copied().collect();
-    let Some(mut fields) = Fields::open(body, "", &allowed, &mut errors) else {
+    let Some(mut fields) = ObjectReader::open(body, "", &allowed, &mut errors) else {
         return Err(errors);
     };
     let mut job = NewJob::new(KIND, Value::Null);
@@ -35,7 +36,7 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
             args.insert(name.to_owned(), value);
         }
     }
-    // A word that is none is told by the kind's own check.
+    // The check of the kind reports an invalid priority.
     let word = args.get("priority").and_then(Value::as_str);
     job.priority = PRIORITIES
         .iter()
@@ -67,7 +68,7 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
     }
     match routed {
         Ok(pool) => job.throttle.clone_from(&pool.name),
-        // The check of the kind may have said so in its own words.
+        // The check of the kind may have reported the same field.
         Err((name, message)) => {
             if !issues
                 .iter()
@@ -84,7 +85,7 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
     }
 }
 
-/// The pool that carries a message, or the field that names none.
+/// Returns the pool that sends a message, or the field that is wrong if there is none.
 fn route<'a>(
     args: &Map<String, Value>,
     pools: &'a Pools,
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
     use crate::jobs::{Context, Handler, Issue, Job, Outcome};
 
-    /// Wants a recipient.
+    /// A handler whose check requires a recipient.
     struct Wants;
 
     impl Handler for Wants {

@@ -1,4 +1,5 @@
-//! What holds jobs back beside the rate of their throttle: a pause after a refusal, a debt, a throttle above, keys, failures.
+//! The obstacles of a throttle besides its rate: a pause after a refusal, a debt, a throttle above,
+//! keys, failures.
 
 use crate::governor::decision::unix_s;
 use crate::governor::explain::{number, seconds};
@@ -8,23 +9,23 @@ use crate::throttle::{HeldKeys, Status};
 /// The longest error that is quoted, in characters.
 const QUOTED: usize = 200;
 
-/// What is known of a throttle beside its rate.
+/// The facts about a throttle besides its rate.
 #[derive(Clone, Copy, Debug)]
 pub struct Obstacles<'a> {
-    /// The throttle.
     pub status: &'a Status,
-    /// The nearest throttle above it that lets nothing through.
+    /// The nearest throttle above that grants nothing.
     pub above: Option<&'a Status>,
-    /// Its keys that hold jobs back; `None` where none does.
+    /// The keys that hold jobs back; `None` where none does.
     pub held: Option<&'a HeldKeys>,
-    /// Its failures, where all its jobs fail.
+    /// The failures, if all jobs of the throttle fail.
     pub failing: Option<&'a Failing>,
-    /// Unix seconds.
+    /// The current time, in unix seconds.
     pub now: f64,
 }
 
 impl Obstacles<'_> {
-    /// Puts `sentence`, why the throttle runs at its rate, behind what explains more than the rate does and before the rest.
+    /// Places `sentence`, the reason for the rate, after the obstacles that explain more than the
+    /// rate does and before the others.
     pub fn around(&self, sentence: &str) -> String {
         let closed = if self.status.knobs.paused {
             Vec::new()
@@ -51,7 +52,8 @@ impl Obstacles<'_> {
     }
 }
 
-/// Why no token is granted at all: by a refusal, a debt, or a throttle above.
+/// Returns the reasons for which no token is granted at all: a refusal, a debt, or a throttle
+/// above.
 fn closed(asked: &Obstacles) -> Vec<String> {
     let mut all: Vec<String> = own(asked, asked.status).into_iter().collect();
     if let Some(above) = asked.above {
@@ -103,7 +105,7 @@ fn failures(asked: &Obstacles, failing: &Failing) -> String {
     )
 }
 
-/// The keys that hold jobs back, how many by what, and the slowest of them.
+/// Describes the keys that hold jobs back: their number by cause, and the slowest of them.
 fn keys(asked: &Obstacles, held: &HeldKeys) -> Option<String> {
     let slowest = held.slowest.as_ref()?;
     let key = if slowest.key.is_empty() {
@@ -155,7 +157,7 @@ fn left(asked: &Obstacles, until_ms: i64) -> String {
     seconds((until_ms as f64 / 1e3 - asked.now).max(0.0))
 }
 
-/// The first line of a text, in quotes and not too long.
+/// Quotes the first line of a text, shortened.
 fn quoted(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     let short: String = line.chars().take(QUOTED).collect();
@@ -170,7 +172,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::throttle::bucket::Meter;
+    use crate::throttle::bucket::UsageCounters;
     use crate::throttle::{KeyState, Name, RefusalPause};
 
     const NOW: f64 = 1_700_000_000.0;
@@ -181,7 +183,7 @@ mod tests {
         Status::read(
             Name::new(name).unwrap(),
             raw,
-            &Meter::default(),
+            &UsageCounters::default(),
             (NOW * 1e6) as i64,
         )
     }
@@ -190,7 +192,7 @@ mod tests {
         ((NOW + seconds) * 1e3) as i64
     }
 
-    fn told(status: &Status) -> Obstacles<'_> {
+    fn obstacles_of(status: &Status) -> Obstacles<'_> {
         Obstacles {
             status,
             above: None,
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn a_throttle_without_obstacles_is_told_by_its_rate_alone() {
-        assert_eq!(told(&status("hooks")).around(RATE), RATE);
+        assert_eq!(obstacles_of(&status("hooks")).around(RATE), RATE);
     }
 
     #[test]
@@ -226,7 +228,7 @@ mod tests {
 
         let sentence = Obstacles {
             held: Some(&held),
-            ..told(&hooks)
+            ..obstacles_of(&hooks)
         }
         .around(RATE);
 
@@ -252,7 +254,7 @@ mod tests {
 
         let sentence = Obstacles {
             held: Some(&held),
-            ..told(&hooks)
+            ..obstacles_of(&hooks)
         }
         .around(RATE);
 
@@ -273,7 +275,7 @@ mod tests {
             ..status("hooks")
         };
         assert_eq!(
-            told(&refused).around(RATE),
+            obstacles_of(&refused).around(RATE),
             "Nothing goes for 90 s more, because a server refused hooks: \"answered 503\"; end the pause with: flyball throttle \
              resume hooks. 12 rps, set by ann."
         );
@@ -283,7 +285,7 @@ mod tests {
             ..status("hooks")
         };
         assert_eq!(
-            told(&indebted).around(RATE),
+            obstacles_of(&indebted).around(RATE),
             "Nothing goes for 4 min more, because hooks is in debt: jobs cost more than it held; clear the debt with: flyball \
              throttle resume hooks. 12 rps, set by ann."
         );
@@ -295,7 +297,7 @@ mod tests {
         above.knobs.paused = true;
         let sentence = Obstacles {
             above: Some(&above),
-            ..told(&below)
+            ..obstacles_of(&below)
         }
         .around(RATE);
         assert_eq!(
@@ -316,7 +318,7 @@ mod tests {
         let sentence = |failing: &Failing| {
             Obstacles {
                 failing: Some(failing),
-                ..told(&hooks)
+                ..obstacles_of(&hooks)
             }
             .around(RATE)
         };

@@ -1,7 +1,8 @@
-//! `/openapi.json`: OpenAPI 3.1, generated from the declarations that make the routes.
+//! `/openapi.json`: OpenAPI 3.1, generated from the declarations of the routes.
 //!
-//! The declarations know shapes and words. What a value may be comes from the constants with which requests are read
-//! ([`super::openapi_bounds`]), and what can go wrong from the codes of problems ([`super::openapi_problems`]).
+//! The declarations hold types and descriptions. The limits of values come from the constants with
+//! which requests are read ([`super::openapi_bounds`]), and the errors from the codes of problems
+//! ([`super::openapi_problems`]).
 
 use std::collections::BTreeSet;
 
@@ -14,16 +15,17 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, Secur
 use utoipa::openapi::{Info, License, OpenApi};
 
 use super::problem::ProblemBody;
-use super::state::App;
+use super::state::ApiState;
 use super::{openapi_bounds, openapi_examples, openapi_problems};
 
 /// The methods of an item of the document.
 pub(super) const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 
-/// Schemas that no operation names: what the events of the stream hold.
+/// The schemas that no operation names: the events of the stream.
 const OF_THE_STREAM: [&str; 4] = ["Tick", "Decision", "Failure", "AuditEntry"];
 
-/// Bodies that are as another one without a field: the new name, the other, the field, and the operation that takes it.
+/// The bodies that equal another one without a field: the new name, the other, the field, and the
+/// operation that takes it.
 const WITHOUT: [(&str, &str, &str, &str); 2] = [
     ("Peek", "Wanted", "wait_ms", "peek_tokens"),
     ("DeadDiscard", "DeadMany", "keep_attempts", "discard_dead"),
@@ -32,11 +34,11 @@ const WITHOUT: [(&str, &str, &str, &str); 2] = [
 /// Shows this document.
 #[utoipa::path(get, path = "/openapi.json", operation_id = "show_openapi", tag = "meta",
     responses((status = 200, body = Object, description = "OpenAPI 3.1.")))]
-pub async fn show(State(app): State<App>) -> Response {
+pub async fn show(State(app): State<ApiState>) -> Response {
     ([(CONTENT_TYPE, "application/json")], app.openapi.clone()).into_response()
 }
 
-/// Completes what the routes have declared; `has_tokens` tells whether this server asks for a token.
+/// Completes the declarations of the routes; `has_tokens` is true if this server requires a token.
 pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
     let mut info = Info::new("Flyball", env!("CARGO_PKG_VERSION"));
     info.description = Some(
@@ -51,7 +53,7 @@ pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
     for (name, schema) in [
         ("Problem", ProblemBody::schema()),
         ("FieldError", super::fields::FieldError::schema()),
-        ("Place", super::fields::Place::schema()),
+        ("Place", super::fields::FieldLocation::schema()),
         ("Tick", super::live::Tick::schema()),
         ("TickThrottle", super::live::TickThrottle::schema()),
         ("TickSignal", super::live::TickSignal::schema()),
@@ -86,7 +88,7 @@ pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
     document
 }
 
-/// Every operation with its path and method.
+/// Returns every operation with its path and method.
 pub(super) fn operations(document: &mut Value) -> Vec<(String, String, &mut Map<String, Value>)> {
     let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else {
         return Vec::new();
@@ -103,7 +105,7 @@ pub(super) fn operations(document: &mut Value) -> Vec<(String, String, &mut Map<
         .collect()
 }
 
-/// The identifier of an operation.
+/// Returns the identifier of an operation.
 pub(super) fn id_of(operation: &Map<String, Value>) -> &str {
     operation
         .get("operationId")
@@ -111,8 +113,8 @@ pub(super) fn id_of(operation: &Map<String, Value>) -> &str {
         .unwrap_or_default()
 }
 
-/// Makes one flat object of each that is put together of others: an object that allows no field but its own cannot be a part of one
-/// that has more.
+/// Flattens each schema that is composed of others, because an object that allows no field but its
+/// own cannot be a part of one that has more.
 fn flatten(document: &mut Value) {
     let Some(schemas) = document
         .pointer_mut("/components/schemas")
@@ -166,7 +168,7 @@ fn flat(schema: &Value, all: &Map<String, Value>) -> Value {
     Value::Object(whole)
 }
 
-/// Gives operations that take less than others a body of their own.
+/// Gives operations that take fewer fields than others a body of their own.
 fn part(document: &mut Value) {
     for (name, other, field, operation) in WITHOUT {
         let Some(schemas) = document
@@ -196,7 +198,8 @@ fn part(document: &mut Value) {
     }
 }
 
-/// Every answer must be described; where a route says nothing more, what it does says enough.
+/// Describes every answer, as OpenAPI requires; an answer without a description gets the summary of
+/// its operation.
 fn describe_answers(operation: &mut Map<String, Value>) {
     let summary = operation.get("summary").cloned().unwrap_or_default();
     let answers = operation
@@ -209,7 +212,7 @@ fn describe_answers(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Takes away the schemas that nothing leads to.
+/// Removes the schemas that are not referenced.
 fn prune(document: &mut Value) {
     let mut known: BTreeSet<String> = OF_THE_STREAM.map(str::to_owned).into();
     references(&document["paths"], &mut known);

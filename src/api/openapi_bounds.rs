@@ -1,7 +1,7 @@
-//! Bounds of values, for `/openapi.json`: the limits with which requests are read, and those of what is answered.
+//! Limits of values, for `/openapi.json`: those with which requests are read, and those of answers.
 //!
-//! A body takes no field but its own. Lengths are in bytes; the document says them as lengths, which they are for ASCII, and as
-//! `x-max-bytes`.
+//! A body accepts no field but its own. Lengths are in bytes; the document gives them as lengths,
+//! which they are for ASCII, and as `x-max-bytes`.
 
 use std::ops::{Not as _, RangeInclusive};
 
@@ -33,10 +33,10 @@ use crate::throttle::MAX_PAUSE;
 use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 use crate::throttle::rules::{knob, settable};
 
-/// The statuses of errors.
+/// The HTTP statuses of errors.
 const ERRORS: RangeInclusive<i64> = 400..=599;
 
-/// Figures that may be anything: readings of what somebody else measures, in units of their own.
+/// The figures without limits: readings of external sources, in their own units.
 #[cfg(test)]
 pub(super) const ANYTHING: [(&str, &str); 9] = [
     ("SignalState", "value"),
@@ -50,7 +50,7 @@ pub(super) const ANYTHING: [(&str, &str); 9] = [
     ("Trip", "height"),
 ];
 
-/// A body as it is read: its fields, and what else is to be said of it.
+/// A body as it is read: its fields and further constraints.
 struct Body {
     name: &'static str,
     fields: Vec<(&'static str, Value)>,
@@ -58,7 +58,7 @@ struct Body {
     more: Value,
 }
 
-/// Completes the schemas.
+/// Adds the limits to the schemas.
 pub(super) fn apply(document: &mut Value) {
     let Some(schemas) = document
         .pointer_mut("/components/schemas")
@@ -110,7 +110,7 @@ pub(super) fn apply(document: &mut Value) {
     }
 }
 
-/// Gives the parameters and the body of an operation their limits.
+/// Adds the limits of an operation's parameters and body.
 pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
     let id = id_of(operation).to_owned();
     let parameters = operation
@@ -130,7 +130,8 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
     };
     let may_be_empty = MAY_BE_EMPTY.contains(&id.as_str());
     body["required"] = json!(may_be_empty.not());
-    // What says nothing may say so by `null`, but for tokens, where a word that went lost would cost somebody a token.
+    // An empty body may be `null`, except for requests of tokens: a body that was lost on the way
+    // would cost its sender a token.
     if may_be_empty
         && !["acquire_tokens", "peek_tokens"].contains(&id.as_str())
         && let Some(schema) = body.pointer_mut("/content/application~1json/schema")
@@ -145,7 +146,7 @@ pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
     }
 }
 
-/// Operations that take a request without a body for one with an empty object.
+/// The operations that read a missing body as an empty object.
 const MAY_BE_EMPTY: [&str; 13] = [
     "acquire_tokens",
     "peek_tokens",
@@ -169,7 +170,7 @@ fn close(schema: &mut Value, body: Body) {
         .cloned()
         .unwrap_or_default();
     let described = |(name, mut limits): (&str, Value)| {
-        // A field that may be of another type, or nothing, is described where the other type is named.
+        // The description of a field with several types, or with `null`, is at the other type.
         let words = |field: &Value| {
             field
                 .get("description")
@@ -196,7 +197,7 @@ fn close(schema: &mut Value, body: Body) {
     }
 }
 
-// === what a value may be ===
+// === values ===
 
 fn text(bytes: RangeInclusive<usize>) -> Value {
     json!({
@@ -204,7 +205,7 @@ fn text(bytes: RangeInclusive<usize>) -> Value {
     })
 }
 
-/// A text of which the limit is that of the whole.
+/// Returns the schema of a text that only the limit of the whole body bounds.
 fn any_text() -> Value {
     json!({ "type": "string", "pattern": "^[^\\u0000]*$" })
 }
@@ -237,7 +238,8 @@ fn time() -> Value {
     json!({ "type": "string", "format": "date-time" })
 }
 
-/// A time to run at: those years for which a job can wait whatever the offset is, counted from the start of this process.
+/// Returns the schema of a time to run at: the years for which a job can wait, whatever the offset
+/// is, counted from the start of this process.
 fn run_at() -> Value {
     let last = clock::now().to_zoned(jiff::tz::TimeZone::UTC).year() + 9;
     let of_decade = |decade: i16| {
@@ -255,7 +257,7 @@ fn one_of<T>(words: &[(&str, T)]) -> Value {
     json!({ "type": "string", "enum": words.iter().map(|(word, _)| *word).collect::<Vec<_>>() })
 }
 
-/// The same, or `null` for none.
+/// Adds `null` to a schema.
 fn or_null(mut schema: Value) -> Value {
     let kinds = match schema["type"].take() {
         Value::Array(kinds) => [kinds, vec![json!("null")]].concat(),
@@ -268,7 +270,8 @@ fn or_null(mut schema: Value) -> Value {
     schema
 }
 
-/// A length of time: seconds, or a text. The pattern holds the plain spellings; others that mean the same are taken as well.
+/// Returns the schema of a length of time: seconds, or a text. The pattern holds the plain
+/// spellings; others with the same meaning are accepted as well.
 fn span(least: Option<f64>, most: f64) -> Value {
     const DAYS: &str = "([1-9]|[1-9][0-9]|[12][0-9]{2}|3[0-5][0-9]|36[0-6])";
     let text = format!(
@@ -294,7 +297,7 @@ fn why() -> Value {
 
 // === bodies ===
 
-/// All bodies, each as its reader reads it.
+/// Returns all bodies, each as its reader reads it.
 fn bodies() -> Vec<Body> {
     let body = |name, fields, required| Body {
         name,
@@ -423,8 +426,8 @@ fn with_default(mut schema: Value, default: Value) -> Value {
     schema
 }
 
-/// Fields of a job that have a meaning only beside others, or none beside them. That `debounce_max` is not below `debounce` no
-/// schema can say.
+/// Returns the constraints of job fields that are valid only together with others, or only without
+/// them. A schema cannot express that `debounce_max` is not below `debounce`.
 fn together() -> Value {
     let unique =
         json!({ "required": ["unique_key"], "properties": { "unique_key": { "type": "string" } } });
@@ -472,7 +475,8 @@ fn of_schedule() -> Vec<(&'static str, Value)> {
         .collect()
 }
 
-/// All that was missed runs side by side, which has to be allowed.
+/// Requires `overlap: allow` with `catch_up: all`, because all missed occurrences then run in
+/// parallel.
 fn overlap() -> Value {
     json!({
         "if": { "required": ["catch_up"], "properties": { "catch_up": { "const": "all" } } },
@@ -519,7 +523,7 @@ fn dead_many(requeues: bool) -> Vec<(&'static str, Value)> {
     like["pattern"] = json!(format!(
         "^[^%\\u0000]*(%[^%\\u0000]*){{0,{PATTERN_WILDCARDS_MAX}}}$"
     ));
-    // A lone backslash at the end escapes nothing.
+    // A lone backslash at the end escapes nothing, so it is refused.
     like["not"] = json!({ "type": "string", "pattern": "(^|[^\\\\])(\\\\\\\\)*\\\\$" });
     let mut own = vec![
         ("error_like", like),
@@ -532,7 +536,7 @@ fn dead_many(requeues: bool) -> Vec<(&'static str, Value)> {
     [place(), own, walk()].concat()
 }
 
-/// An edit that turns no knob is a mistake.
+/// Requires one of the fields, because an edit of no knob is a mistake.
 fn any_of(fields: &[&str]) -> Value {
     fields
         .iter()
@@ -540,7 +544,7 @@ fn any_of(fields: &[&str]) -> Value {
         .collect()
 }
 
-/// A change that names nothing would change everything.
+/// Requires one of the filters, because a change without any would apply to all jobs.
 fn at_least_one(filters: &[&str]) -> Value {
     let given = |field: &&str| json!({ "required": [field], "properties": { *field: { "type": "string" } } });
     json!({ "anyOf": filters.iter().map(given).collect::<Vec<_>>() })
@@ -605,8 +609,8 @@ fn message() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// A message says something: by texts of its own, by a template, or by what only its provider understands. Only a webhook takes a body
-/// that is no text.
+/// Requires the contents of a message: its own texts, a template, or fields that only its provider
+/// knows. Only a webhook accepts a body that is not text.
 fn contents() -> Value {
     let has_template = json!({ "required": ["template"], "properties": { "template": { "type": ["string", "object"] } } });
     json!({
@@ -636,7 +640,7 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
     let limit = || whole(1..=PAGE_MAX);
     Some(match (operation, place, name) {
         (_, "path", "id") => whole(1..=i64::MAX),
-        // Only a key of minuses is written with one more, and that one the document need not tell.
+        // The document omits that a key of minuses only is written with one more.
         (_, "path", "key") => text(1..=KEY_BYTES_MAX),
         (
             "show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule"
@@ -691,7 +695,8 @@ fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
 
 // === answers ===
 
-/// Names and keys in answers. A throttle is told as a job names it; one that was never made may be told as well.
+/// Returns the limits of names and keys in answers. A throttle in an answer has the name that its
+/// jobs use, even if the throttle was never created.
 fn named(field: &str) -> Option<Value> {
     Some(match field {
         "throttle" | "pool" => json!({ "maxLength": THROTTLE_BYTES_MAX }),
@@ -701,12 +706,13 @@ fn named(field: &str) -> Option<Value> {
     })
 }
 
-/// Bounds of a figure of an answer; everything else that is said of it stays.
+/// Returns the limits of a figure in an answer; the rest of its schema stays.
 fn answered(schema: &str, field: &str) -> Option<Value> {
     if schema == "Knobs"
         && let Some(knob) = knob(field)
     {
-        // The type of the answer is its own: a knob in use has a value where the knob itself may be absent.
+        // An answer keeps its own type: a knob in use has a value even if the knob itself may be
+        // absent.
         let mut limits = knob.schema();
         let kept = ["minimum", "maximum", "anyOf"];
         limits
@@ -738,7 +744,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             .as_object()
             .map(|all| json!({ "minimum": all["minimum"], "maximum": all["maximum"] }))?,
         (_, "timeout" | "timeout_s") => json!({ "minimum": TIMEOUT_MIN_S, "maximum": SPAN_MAX_S }),
-        // Counts, ages, rates and moments of our own: none is below zero.
+        // Our own counts, ages, rates and times are never below zero.
         (
             _,
             "depth" | "max" | "max_backlog" | "ready" | "held_ready" | "scheduled" | "running"

@@ -1,10 +1,11 @@
-//! Examples for `/openapi.json`: a body for each operation that takes one, and the main answers. A test holds each against its schema.
+//! Examples for `/openapi.json`: a body for each operation that takes one, and the main answers. A
+//! test validates each against its schema.
 
 use serde_json::{Map, Value, json};
 
 use super::openapi::id_of;
 
-/// Puts the examples of an operation to its body and to its first good answer.
+/// Adds the examples of an operation to its body and to its first successful answer.
 pub(super) fn apply(operation: &mut Map<String, Value>) {
     let id = id_of(operation).to_owned();
     if let (Some(example), Some(content)) = (
@@ -28,7 +29,7 @@ pub(super) fn apply(operation: &mut Map<String, Value>) {
     }
 }
 
-/// The same answer where it comes with another status.
+/// Returns the example of an operation for another status of the same answer.
 fn of_status(operation: &str, status: &str, mut example: Value) -> Value {
     if status == "200" && ["enqueue_job", "notify", "run_schedule"].contains(&operation) {
         example["duplicate"] = json!(true);
@@ -173,10 +174,10 @@ fn answer(operation: &str) -> Option<Value> {
     })
 }
 
-/// The job of the examples.
+/// The number of the job in the examples.
 const ID: i64 = 450_359_962_737_050;
 
-/// When they happened.
+/// The time of the examples.
 const AT: &str = "2026-11-20T15:04:05.2Z";
 
 fn new_job() -> Value {

@@ -1,4 +1,5 @@
-//! Problems of each operation, for `/openapi.json`: by status, with the codes of `docs/reference/errors.md`.
+//! The problems of each operation, for `/openapi.json`: by status, with the codes of
+//! `docs/reference/errors.md`.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +15,8 @@ use Code::{
     ThrottlesLost, TooManyStreams, WrongState,
 };
 
-/// Codes that only some operations answer: something is not there, forbidden, or in a store that is away. The rest follows from what
-/// an operation takes.
+/// The codes that only some operations answer: something does not exist, is forbidden, or is in a
+/// store that does not answer. The other codes follow from the input of an operation.
 const OWN: &[(&str, &[Code])] = &[
     ("list_jobs", &[QueueLost]),
     ("enqueue_job", &[NotAllowed, QueueLost, LaneFull]),
@@ -106,7 +107,7 @@ const OWN: &[(&str, &[Code])] = &[
     ("show_openapi", &[]),
 ];
 
-/// Operations for which a row of [`OWN`] is missing, and rows without an operation.
+/// Returns the operations for which a row of [`OWN`] is missing, and the rows without an operation.
 #[cfg(test)]
 pub(super) fn unmatched(operations: &[String]) -> Vec<String> {
     let missing = operations
@@ -120,7 +121,7 @@ pub(super) fn unmatched(operations: &[String]) -> Vec<String> {
     missing.chain(left).collect()
 }
 
-/// Declares what can go wrong in an operation; what no row foresees is a problem all the same.
+/// Declares the problems of an operation by status, and `default` for those that no row lists.
 pub(super) fn apply(
     path: &str,
     method: &str,
@@ -205,7 +206,7 @@ fn codes(path: &str, method: &str, operation: &Map<String, Value>, has_tokens: b
         }
     }
     if !has_tokens {
-        // Without tokens nobody's leave is narrow.
+        // Without tokens every caller is unrestricted.
         codes.retain(|code| !matches!(code, NotAllowed));
     }
     let checked = |parameter: &Value| {

@@ -8,7 +8,7 @@ fn documents() -> [Value; 2] {
     [false, true].map(|has_tokens| document(api().into_openapi(), has_tokens))
 }
 
-/// The names that the sources give to schemas, each with the types that have it.
+/// Collects the names that the sources give to schemas, each with the types that have it.
 fn schema_names(folder: &Path, found: &mut BTreeMap<String, Vec<String>>) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -82,7 +82,7 @@ fn no_two_types_have_one_name_in_the_document() {
     }
 }
 
-/// Every schema below a value, with a pointer to it.
+/// Collects every schema below a value, with a pointer to it.
 fn schemas<'a>(value: &'a Value, at: &str, found: &mut Vec<(String, &'a Value)>) {
     match value {
         Value::Object(map) => {
@@ -213,7 +213,8 @@ fn whatever_is_sent_has_its_bounds_at_both_ends_and_is_closed() {
     }
 }
 
-/// A closed object cannot be a part of one that has more fields.
+/// Checks that no schema has parts, because a closed object cannot be a part of one that has more
+/// fields.
 #[test]
 fn nothing_is_put_together_of_parts_that_forbid_each_other() {
     for document in documents() {

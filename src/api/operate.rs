@@ -1,4 +1,4 @@
-//! What every change of many jobs shares: how far it goes, who signs, and what it answers.
+//! The common part of all changes of many jobs: their extent, their author, and their answer.
 
 use axum::extract::Request;
 use serde::Serialize;
@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use super::auth::Caller;
 use super::body;
-use super::fields::{Errors, Fields};
+use super::fields::{Errors, ObjectReader};
 use super::problem::{Code, Problem};
 use super::query::Query;
-use crate::jobs::{BATCH_JOBS_MAX, Count, Signed, Walk, Walked};
+use crate::jobs::{Attribution, BATCH_JOBS_MAX, BulkCursor, BulkResult, Count};
 
-/// Jobs that one request changes where it does not say how many.
+/// The number of jobs that one request changes if it does not set one.
 const JOBS_DEFAULT: i64 = 1000;
-/// The longest place to go on from, in bytes.
+/// The longest position to continue from, in bytes.
 pub(super) const START_BYTES_MAX: usize = 100;
 
-/// The longest name of who asks, in bytes.
+/// The longest name of an author, in bytes.
 pub const BY_BYTES_MAX: usize = 100;
 /// The longest reason, in bytes.
 pub const WHY_BYTES_MAX: usize = 1000;
@@ -24,24 +24,25 @@ pub const WHY_BYTES_MAX: usize = 1000;
 /// The fields of every change of many jobs.
 pub const FIELDS: [&str; 5] = ["limit", "dry_run", "start", "by", "why"];
 
-/// What a change of many jobs did, or would do.
+/// The result of a change of many jobs, or of its dry run.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Changed {
     /// Jobs that were changed; with `dry_run` those that would be, at most 10,000.
     jobs: i64,
-    /// Running jobs that were asked to stop; their handlers stop soon. With `dry_run` they are among `jobs`.
+    /// Running jobs whose cancellation was requested; their handlers stop soon. With `dry_run` they
+    /// are among `jobs`.
     requested: i64,
     /// True if nothing was changed.
     dry_run: bool,
     /// True if there may be more.
     more: bool,
-    /// `start` of the next request, where there may be more.
+    /// The `start` of the next request, if there may be more.
     next: Option<String>,
 }
 
-impl From<Walked> for Changed {
-    fn from(walked: Walked) -> Self {
-        let Walked {
+impl From<BulkResult> for Changed {
+    fn from(walked: BulkResult) -> Self {
+        let BulkResult {
             jobs,
             requested,
             next,
@@ -68,31 +69,31 @@ impl From<Count> for Changed {
     }
 }
 
-/// Reads a body of optional fields: `read` takes its own, then come who and why.
+/// Reads a body of optional fields: first those of `read`, then the author and the reason.
 pub async fn signed<T>(
     request: Request,
     caller: &Caller,
     allowed: &[&str],
-    read: impl FnOnce(&mut Fields<'_>) -> T,
-) -> Result<(T, Signed), Problem> {
+    read: impl FnOnce(&mut ObjectReader<'_>) -> T,
+) -> Result<(T, Attribution), Problem> {
     let value = body::json_or_nothing(request, body::ONE_BYTES_MAX).await?;
     from_body(value, caller, allowed, read)
 }
 
-/// As [`signed`], for a body that was read already.
+/// Reads a value as [`signed`] does, for a body that was already read.
 pub fn from_body<T>(
     value: Value,
     caller: &Caller,
     allowed: &[&str],
-    read: impl FnOnce(&mut Fields<'_>) -> T,
-) -> Result<(T, Signed), Problem> {
+    read: impl FnOnce(&mut ObjectReader<'_>) -> T,
+) -> Result<(T, Attribution), Problem> {
     let allowed: Vec<&str> = allowed
         .iter()
         .copied()
         .chain(["by", "why"].into_iter().filter(|f| !allowed.contains(f)))
         .collect();
     let mut errors = Errors::default();
-    let found = Fields::open(value, "", &allowed, &mut errors).map(|mut fields| {
+    let found = ObjectReader::open(value, "", &allowed, &mut errors).map(|mut fields| {
         let found = read(&mut fields);
         let why = fields
             .text_or_null("why", 0..=WHY_BYTES_MAX)
@@ -102,7 +103,7 @@ pub fn from_body<T>(
             .unwrap_or_else(|| caller.who().to_owned());
         (
             found,
-            Signed {
+            Attribution {
                 by,
                 why,
                 via: caller.via(),
@@ -114,9 +115,9 @@ pub fn from_body<T>(
         .ok_or_else(|| Problem::fields(Code::InvalidFields, errors))
 }
 
-/// How far a change goes, from the fields of a body.
-pub fn walk(fields: &mut Fields<'_>) -> Walk {
-    Walk {
+/// Reads the extent of a change from the fields of a body.
+pub fn walk(fields: &mut ObjectReader<'_>) -> BulkCursor {
+    BulkCursor {
         max_jobs: fields
             .whole("limit", 1..=BATCH_JOBS_MAX, "")
             .unwrap_or(JOBS_DEFAULT),
@@ -125,9 +126,9 @@ pub fn walk(fields: &mut Fields<'_>) -> Walk {
     }
 }
 
-/// The same from a query, for routes without a body.
-pub fn walk_of_query(query: &mut Query) -> Walk {
-    Walk {
+/// Reads the extent of a change from a query, for routes without a body.
+pub fn walk_of_query(query: &mut Query) -> BulkCursor {
+    BulkCursor {
         max_jobs: query
             .whole("limit", 1..=BATCH_JOBS_MAX)
             .unwrap_or(JOBS_DEFAULT),
@@ -136,9 +137,9 @@ pub fn walk_of_query(query: &mut Query) -> Walk {
     }
 }
 
-/// Who signs, from a query.
-pub fn signed_of_query(query: &mut Query, caller: &Caller) -> Signed {
-    Signed {
+/// Reads the author and the reason from a query.
+pub fn signed_of_query(query: &mut Query, caller: &Caller) -> Attribution {
+    Attribution {
         by: query
             .text("by", BY_BYTES_MAX)
             .unwrap_or_else(|| caller.who().to_owned()),

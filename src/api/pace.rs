@@ -1,16 +1,16 @@
-//! How fast a throttle really goes: the slope of its own counters over the last seconds.
+//! The actual rate of a throttle: the slope of its own counters over the last seconds.
 
 use std::collections::VecDeque;
 
 use crate::throttle::Status;
 
-/// The slope is taken over about so long, in microseconds: long enough to be smooth at one token a second, short enough
-/// that an edit of the knob shows within two seconds.
+/// The approximate time over which the slope is taken, in microseconds: long enough to be smooth at
+/// one token per second, short enough that an edit of the knob shows within two seconds.
 const WINDOW_US: i64 = 3_000_000;
 
 /// The counters of one throttle over the last window.
 #[derive(Clone, Debug, Default)]
-pub struct Pace(VecDeque<Point>);
+pub struct RateWindow(VecDeque<Point>);
 
 #[derive(Clone, Copy, Debug)]
 struct Point {
@@ -19,17 +19,17 @@ struct Point {
     limited_us: f64,
 }
 
-/// What the counters say of the last window.
+/// The slope of the counters over the last window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slope {
-    /// Tokens per second that were taken, net of those given back.
+    /// Tokens taken per second, net of those returned.
     pub achieved_rps: f64,
-    /// The share of the time in which somebody waited for tokens, 0 to 1.
+    /// The share of the time in which a job or a request waited for tokens, 0 to 1.
     pub limiting_share: f64,
 }
 
-impl Pace {
-    /// Takes in a reading of the counters.
+impl RateWindow {
+    /// Adds a reading of the counters.
     pub fn observe(&mut self, status: &Status) {
         self.push(Point {
             at_us: status.at_us,
@@ -43,13 +43,14 @@ impl Pace {
             self.0.clear();
         }
         self.0.push_back(point);
-        // One point at or before the window's start is kept, so that the slope spans the whole window.
+        // One point at or before the start of the window is kept, so that the slope spans the whole
+        // window.
         while self.0.len() > 2 && self.0[1].at_us <= point.at_us - WINDOW_US {
             self.0.pop_front();
         }
     }
 
-    /// The slope over the window; `None` until two readings are known.
+    /// Returns the slope over the window; `None` until two readings are known.
     pub fn slope(&self) -> Option<Slope> {
         let (first, last) = (self.0.front()?, self.0.back()?);
         let span_us = (last.at_us - first.at_us) as f64;
@@ -63,8 +64,8 @@ impl Pace {
     }
 }
 
-/// Counters restart from zero when the store is emptied, and its clock may step back with it; tokens that are given back
-/// lower `used` a little, which is no restart.
+/// Returns true if the counters restarted: they do so from zero when the store is emptied, and its
+/// clock may step back with it. Returned tokens lower `used` slightly, which is no restart.
 fn began_anew(last: &Point, now: &Point) -> bool {
     now.at_us <= last.at_us || now.limited_us < last.limited_us || now.used < last.used / 2.0 - 1.0
 }
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     fn pace(points: &[(i64, f64, f64)]) -> Option<Slope> {
-        let mut pace = Pace::default();
+        let mut pace = RateWindow::default();
         for (at_s, used, limited_s) in points {
             pace.push(Point {
                 at_us: at_s * 1_000_000,

@@ -1,4 +1,4 @@
-//! Pausing and resuming everything, or one throttle.
+//! Pause and resumption of everything, or of one throttle.
 
 use std::collections::BTreeMap;
 
@@ -7,48 +7,48 @@ use axum::response::IntoResponse;
 use axum::{Extension, Json};
 use serde::Serialize;
 
-use super::audit::{self, Entry};
+use super::audit::{self, AuditEntry};
 use super::auth::Caller;
 use super::moves::Reason;
 use super::operate::signed;
 use super::problem::Problem;
-use super::state::App;
+use super::state::ApiState;
 use super::throttle_view::View;
 use super::throttles::{answer, name_of, view};
-use super::within::{ONE, within};
+use super::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::jobs::Pause;
 use crate::throttle::Change;
 
-/// Whether everything is paused.
+/// The state of the pause of everything.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct PauseState {
     /// The pause in force; `null` if there is none.
     paused: Option<Pause>,
-    /// Whether this request has changed that.
+    /// True if this request changed the state.
     changed: bool,
 }
 
 /// Shows whether everything is paused.
 #[utoipa::path(get, path = "/api/v1/pause", operation_id = "show_pause", tag = "pause", responses((status = 200, body = PauseState)))]
-pub async fn show(State(app): State<App>) -> Result<Json<PauseState>, Problem> {
-    let paused = within(ONE, app.deps.queue.paused()).await?;
+pub async fn show(State(app): State<ApiState>) -> Result<Json<PauseState>, Problem> {
+    let paused = with_timeout(ROW_TIMEOUT, app.deps.queue.paused()).await?;
     Ok(Json(PauseState {
         paused,
         changed: false,
     }))
 }
 
-/// Pauses everything: no worker claims a job until it is resumed; what runs goes on.
+/// Pauses everything: no worker claims a job until it is resumed; running jobs continue.
 #[utoipa::path(post, path = "/api/v1/pause", operation_id = "pause_all", tag = "pause", request_body = Reason,
     responses((status = 200, body = PauseState)))]
 pub async fn pause(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<PauseState>, Problem> {
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
-    let changed = within(ONE, app.deps.queue.pause_all(&signed)).await?;
-    let paused = within(ONE, app.deps.queue.paused()).await?;
+    let changed = with_timeout(ROW_TIMEOUT, app.deps.queue.pause_all(&signed)).await?;
+    let paused = with_timeout(ROW_TIMEOUT, app.deps.queue.paused()).await?;
     Ok(Json(PauseState { paused, changed }))
 }
 
@@ -56,25 +56,25 @@ pub async fn pause(
 #[utoipa::path(post, path = "/api/v1/resume", operation_id = "resume_all", tag = "pause", request_body = Reason,
     responses((status = 200, body = PauseState)))]
 pub async fn resume(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<Json<PauseState>, Problem> {
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
-    let changed = within(ONE, app.deps.queue.resume_all(&signed)).await?;
+    let changed = with_timeout(ROW_TIMEOUT, app.deps.queue.resume_all(&signed)).await?;
     Ok(Json(PauseState {
         paused: None,
         changed,
     }))
 }
 
-/// Pauses a throttle: nothing flows through it until it is resumed; its knobs are kept.
+/// Pauses a throttle: it grants nothing until it is resumed; its knobs are kept.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/pause", operation_id = "pause_throttle", tag = "throttles",
     params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
     request_body = Reason,
     responses((status = 200, body = View)))]
 pub async fn pause_throttle(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
@@ -82,13 +82,13 @@ pub async fn pause_throttle(
     turn(&app, &caller, name, request, "1", "throttle.pause").await
 }
 
-/// Lets a paused throttle flow again, from an empty bucket.
+/// Resumes a paused throttle, from an empty bucket.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/resume", operation_id = "resume_throttle", tag = "throttles",
     params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
     request_body = Reason,
     responses((status = 200, body = View)))]
 pub async fn resume_throttle(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
@@ -97,7 +97,7 @@ pub async fn resume_throttle(
 }
 
 async fn turn(
-    app: &App,
+    app: &ApiState,
     caller: &Caller,
     name: String,
     request: Request,
@@ -116,7 +116,7 @@ async fn turn(
 
     let (before, after) = app.deps.throttles.set(&name, &change).await?;
 
-    let entry = Entry::turned(action, &change, before.as_ref(), &after).by(caller);
+    let entry = AuditEntry::turned(action, &change, before.as_ref(), &after).by(caller);
     let mut view = view(&after, app.deps.live.sample().as_deref());
     view.warnings.extend(audit::note(app, &entry).await);
     Ok(answer(view))

@@ -1,4 +1,4 @@
-//! Pools of accounts at providers: how each account stands, and what the pool can bear.
+//! Pools of accounts at providers: the state of each account, and the capacity of the pool.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use super::auth::Caller;
 use super::moves::Reason;
 use super::operate::signed;
 use super::problem::{Code, Problem};
-use super::state::App;
-use super::within::{ONE, within};
+use super::state::ApiState;
+use super::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::notify::{AccountEvent, Alarms};
-use crate::providers::pool::{Desk, PoolView};
+use crate::providers::pool::{AccountPool, PoolView};
 
-/// Changes of breakers that are shown with a pool.
+/// The most breaker events that are shown with a pool.
 const EVENTS: i64 = 50;
 
 /// All pools.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct PoolList {
-    /// In the order of their names.
+    /// The pools, by name.
     #[schema(value_type = Vec<PoolView>)]
     pools: Vec<Arc<PoolView>>,
 }
@@ -29,26 +29,26 @@ pub struct PoolList {
 /// One pool.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct PoolShown {
-    /// How it stands.
+    /// The state of the pool.
     #[serde(flatten)]
     #[schema(value_type = PoolView)]
     pool: Arc<PoolView>,
-    /// The newest changes of its accounts' breakers, newest first.
+    /// The newest changes of the breakers of its accounts, newest first.
     events: Vec<AccountEvent>,
 }
 
-/// Whether an account was resumed.
+/// The result of the resumption of an account.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct AccountResumed {
-    /// Whether it was blocked, or its breaker open.
+    /// True if the account was blocked or its breaker was open.
     changed: bool,
 }
 
 /// Lists the pools with their accounts.
 #[utoipa::path(get, path = "/api/v1/pools", operation_id = "list_pools", tag = "pools", responses((status = 200, body = PoolList)))]
-pub async fn list(State(app): State<App>) -> Json<PoolList> {
+pub async fn list(State(app): State<ApiState>) -> Json<PoolList> {
     Json(PoolList {
-        pools: app.deps.desks.iter().map(Desk::view).collect(),
+        pools: app.deps.desks.iter().map(AccountPool::view).collect(),
     })
 }
 
@@ -57,12 +57,12 @@ pub async fn list(State(app): State<App>) -> Json<PoolList> {
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = PoolShown)))]
 pub async fn show(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(name): Path<String>,
 ) -> Result<Json<PoolShown>, Problem> {
     let pool = desk(&app, &name)?.view();
     let alarms = Alarms::new(app.deps.queue.clone());
-    let events = within(ONE, alarms.newest(&name, EVENTS)).await?;
+    let events = with_timeout(ROW_TIMEOUT, alarms.newest(&name, EVENTS)).await?;
     Ok(Json(PoolShown { pool, events }))
 }
 
@@ -72,7 +72,7 @@ pub async fn show(
     request_body = Reason,
     responses((status = 200, body = AccountResumed)))]
 pub async fn resume(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path((name, account)): Path<(String, String)>,
     request: Request,
@@ -91,7 +91,7 @@ pub async fn resume(
     Ok(Json(AccountResumed { changed }))
 }
 
-fn desk<'a>(app: &'a App, name: &str) -> Result<&'a Desk, Problem> {
+fn desk<'a>(app: &'a ApiState, name: &str) -> Result<&'a AccountPool, Problem> {
     let found = app.deps.desks.iter().find(|desk| desk.pool().name == name);
     found.ok_or_else(|| {
         Problem::new(

@@ -1,4 +1,4 @@
-//! What the API itself reads and writes in Postgres: the audit log, the workers, and whether it answers.
+//! The API's own statements in Postgres: the audit log, the workers, and a ping.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use super::audit::Entry;
+use super::audit::AuditEntry;
 use super::state::ReadError;
 use super::workers::Worker;
 use crate::postgres::Db;
 
-/// Every statement of this room, for the test that prepares them all on the migrated schema.
+/// All statements of this room, for the test that prepares them on the migrated schema.
 pub const STATEMENTS: [(&str, &str); 9] = [
     ("write audit", WRITE_AUDIT),
     ("read audit", READ_AUDIT),
@@ -25,20 +25,20 @@ pub const STATEMENTS: [(&str, &str); 9] = [
     ("write signed out", WRITE_SIGNED_OUT),
 ];
 
-/// One line of the audit log.
+/// Adds an entry to the audit log.
 const WRITE_AUDIT: &str = "
     insert into flyball.audit (who, action, subject, before, after, why, token, tenant)
     values ($1, $2, $3, $4, $5, $6, $7, $8)";
 
-/// Newest first by the primary key.
+/// Reads the audit log, newest first by the primary key.
 const READ_AUDIT: &str = "
     select id, at, who, token, tenant, action, subject, before, after, why
     from flyball.audit
     order by id desc
     limit $1";
 
-/// Live workers and how many jobs each of them runs. Leases are narrow and as many as the slots of all workers, so they
-/// are counted.
+/// Reads the live workers with the number of jobs that each runs. Leases are narrow and at most as
+/// many as the slots of all workers, so counting them is cheap.
 const READ_WORKERS: &str = "
     with running as (
         select worker_id, count(*) as jobs
@@ -53,21 +53,21 @@ const READ_WORKERS: &str = "
     order by w.id
     limit 1000";
 
-/// Live workers.
+/// Counts the live workers.
 const COUNT_WORKERS: &str = "
     select count(*)
     from flyball.worker
     where stopped_at is null
       and heartbeat_at + ttl >= clock_timestamp()";
 
-/// The kinds that some worker has announced or that were registered by hand.
+/// Reads the kinds that a worker has announced or that were registered manually.
 const READ_KINDS: &str = "
     select name
     from flyball.kind
     order by name
     limit 1000";
 
-/// The kinds that live workers run.
+/// Reads the kinds that live workers run.
 const READ_LIVE_KINDS: &str = "
     select distinct kind
     from flyball.worker, unnest(kinds) as kind
@@ -76,7 +76,7 @@ const READ_LIVE_KINDS: &str = "
     order by kind
     limit 1000";
 
-/// The kinds that everybody may enqueue who may enqueue.
+/// Reads the public kinds, which every token with the scope to enqueue may enqueue.
 const READ_PUBLIC_KINDS: &str = "
     select name
     from flyball.kind
@@ -84,14 +84,14 @@ const READ_PUBLIC_KINDS: &str = "
     order by name
     limit 1000";
 
-/// Sessions that were ended before their time.
+/// Reads the sessions that were ended before their expiry.
 const READ_SIGNED_OUT: &str = "
     select digest, until_s
     from flyball.signed_out
     order by until_s desc
     limit 10000";
 
-/// One more of them; those whose time is over go.
+/// Adds an ended session, and deletes those that have expired.
 const WRITE_SIGNED_OUT: &str = "
     with over as (
         delete from flyball.signed_out where until_s <= $3
@@ -99,8 +99,8 @@ const WRITE_SIGNED_OUT: &str = "
     insert into flyball.signed_out (digest, until_s) values ($1, $2)
     on conflict do nothing";
 
-/// Adds a line to the audit log.
-pub async fn write_audit(pool: &Db, entry: &Entry) -> Result<(), ReadError> {
+/// Adds an entry to the audit log.
+pub async fn write_audit(pool: &Db, entry: &AuditEntry) -> Result<(), ReadError> {
     sqlx::query(WRITE_AUDIT)
         .bind(&entry.who)
         .bind(&entry.action)
@@ -116,8 +116,8 @@ pub async fn write_audit(pool: &Db, entry: &Entry) -> Result<(), ReadError> {
         .map_err(read_error)
 }
 
-/// The last lines of the audit log, newest first.
-pub async fn read_audit(pool: &Db, limit: i64) -> Result<Vec<Entry>, ReadError> {
+/// Returns the last entries of the audit log, newest first.
+pub async fn read_audit(pool: &Db, limit: i64) -> Result<Vec<AuditEntry>, ReadError> {
     let rows = sqlx::query(READ_AUDIT)
         .bind(limit)
         .fetch_all(pool)
@@ -129,7 +129,7 @@ pub async fn read_audit(pool: &Db, limit: i64) -> Result<Vec<Entry>, ReadError> 
         .map_err(read_error)
 }
 
-/// The live workers.
+/// Returns the live workers.
 pub async fn read_workers(pool: &Db) -> Result<Vec<Worker>, ReadError> {
     let rows = sqlx::query(READ_WORKERS)
         .fetch_all(pool)
@@ -141,7 +141,7 @@ pub async fn read_workers(pool: &Db) -> Result<Vec<Worker>, ReadError> {
         .map_err(read_error)
 }
 
-/// How many workers live.
+/// Returns the number of live workers.
 pub async fn count_workers(pool: &Db) -> Result<i64, ReadError> {
     sqlx::query_scalar(COUNT_WORKERS)
         .fetch_one(pool)
@@ -149,7 +149,7 @@ pub async fn count_workers(pool: &Db) -> Result<i64, ReadError> {
         .map_err(read_error)
 }
 
-/// The kinds that can be enqueued.
+/// Returns the kinds that can be enqueued.
 pub async fn read_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_KINDS)
         .fetch_all(pool)
@@ -157,7 +157,7 @@ pub async fn read_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
         .map_err(read_error)
 }
 
-/// The kinds that everybody may enqueue who may enqueue.
+/// Returns the public kinds, which every token with the scope to enqueue may enqueue.
 pub async fn read_public_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_PUBLIC_KINDS)
         .fetch_all(pool)
@@ -165,7 +165,7 @@ pub async fn read_public_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
         .map_err(read_error)
 }
 
-/// Digests of ended sessions, with the unix second until which they would have been good.
+/// Returns the digests of ended sessions, each with the unix second of its expiry.
 pub async fn read_signed_out(pool: &Db) -> Result<Vec<(String, i64)>, ReadError> {
     sqlx::query_as(READ_SIGNED_OUT)
         .fetch_all(pool)
@@ -173,7 +173,7 @@ pub async fn read_signed_out(pool: &Db) -> Result<Vec<(String, i64)>, ReadError>
         .map_err(read_error)
 }
 
-/// Keeps the end of a session.
+/// Stores the end of a session.
 pub async fn write_signed_out(
     pool: &Db,
     digest: &str,
@@ -190,7 +190,7 @@ pub async fn write_signed_out(
         .map_err(read_error)
 }
 
-/// The kinds that live workers run.
+/// Returns the kinds that live workers run.
 pub async fn read_live_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
     sqlx::query_scalar(READ_LIVE_KINDS)
         .fetch_all(pool)
@@ -198,7 +198,7 @@ pub async fn read_live_kinds(pool: &Db) -> Result<Vec<String>, ReadError> {
         .map_err(read_error)
 }
 
-/// Answers if Postgres does.
+/// Returns once Postgres answers.
 pub async fn ping(pool: &Db) -> Result<(), ReadError> {
     sqlx::query("select 1")
         .execute(pool)
@@ -207,8 +207,8 @@ pub async fn ping(pool: &Db) -> Result<(), ReadError> {
         .map_err(read_error)
 }
 
-fn entry(row: &PgRow) -> Result<Entry, sqlx::Error> {
-    Ok(Entry {
+fn entry(row: &PgRow) -> Result<AuditEntry, sqlx::Error> {
+    Ok(AuditEntry {
         id: row.try_get("id")?,
         at: time(row, "at")?,
         who: row.try_get::<Option<String>, _>("who")?.unwrap_or_default(),

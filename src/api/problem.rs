@@ -1,4 +1,4 @@
-//! Errors as RFC 9457 problems: one shape for everything that can go wrong, on every route.
+//! Errors as RFC 9457 problems: one shape for every error on every route.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -16,10 +16,10 @@ use crate::{jobs, throttle};
 /// The media type of a problem.
 pub const MEDIA_TYPE: &str = "application/problem+json";
 
-/// When a sender should try a full lane again, in seconds.
+/// The time after which a sender should retry a full lane, in seconds.
 const LANE_FULL_RETRY_S: u64 = 5;
 
-/// What went wrong, as a word that programs can match. `docs/reference/errors.md` lists all of them.
+/// The code of an error, which programs can match. `docs/reference/errors.md` lists all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     /// The body is not JSON.
@@ -34,9 +34,9 @@ pub enum Code {
     InvalidHeader,
     /// The request as a whole cannot be understood.
     BadRequest,
-    /// No token, or a wrong one.
+    /// The token is missing or wrong.
     Unauthorized,
-    /// The Host header is not the one of this machine's loopback.
+    /// The Host header is not a name of this machine's loopback.
     ForeignHost,
     /// A page of another origin sent the request.
     ForeignOrigin,
@@ -44,49 +44,49 @@ pub enum Code {
     ScopeMissing,
     /// The token may not enqueue this kind, or not use this throttle.
     NotAllowed,
-    /// There is no such route.
+    /// The route does not exist.
     RouteNotFound,
-    /// There is no such job.
+    /// The job does not exist.
     JobNotFound,
-    /// There is no such message.
+    /// The message does not exist.
     NotificationNotFound,
-    /// There is no such account of a pool.
+    /// The pool has no such account.
     AccountNotFound,
-    /// There is no such throttle.
+    /// The throttle does not exist.
     ThrottleNotFound,
-    /// There is no such schedule.
+    /// The schedule does not exist.
     ScheduleNotFound,
-    /// There is no such pool.
+    /// The pool does not exist.
     PoolNotFound,
-    /// The route does not know the method.
+    /// The route does not support the method.
     MethodNotAllowed,
     /// The body took too long to arrive.
     RequestTimeout,
-    /// The job's state forbids it.
+    /// The state of the job forbids the change.
     WrongState,
-    /// Somebody else changed the knobs meanwhile.
+    /// Another client changed the knobs meanwhile.
     Conflict,
-    /// Something else needs what shall be taken away.
+    /// The object cannot be deleted because something else needs it.
     InUse,
     /// The body is too large.
     TooLarge,
     /// The body is not sent as JSON.
     UnsupportedMediaType,
-    /// The throttles of the API let no more requests of this client pass.
+    /// The throttles of the API admit no more requests of this client now.
     TooManyRequests,
-    /// A defect of Flyball.
+    /// A bug in Flyball.
     Internal,
     /// Postgres does not answer.
     QueueLost,
     /// Redis does not answer, or refuses.
     ThrottlesLost,
-    /// A part of the system is not there yet, or no longer.
+    /// A part of the system is not ready yet, or has stopped.
     NotReady,
     /// Too many live streams are open.
     TooManyStreams,
-    /// Too much is at hand to take this in as well.
+    /// The memory budget of all requests is used up.
     Overloaded,
-    /// More jobs of a lane wait than its throttle allows.
+    /// The lane has more waiting jobs than its throttle allows.
     LaneFull,
 }
 
@@ -128,7 +128,7 @@ impl Code {
         Self::LaneFull,
     ];
 
-    /// The word, the status and the title.
+    /// Returns the code as text, the status and the title.
     fn facts(self) -> (&'static str, u16, &'static str) {
         match self {
             Self::MalformedJson => ("malformed_json", 400, "The body is not valid JSON"),
@@ -183,22 +183,22 @@ impl Code {
         }
     }
 
-    /// The word that programs match.
+    /// Returns the code as text, which programs match.
     pub fn slug(self) -> &'static str {
         self.facts().0
     }
 
-    /// The HTTP status it goes with.
+    /// Returns the HTTP status of the code.
     pub fn status(self) -> StatusCode {
         StatusCode::from_u16(self.facts().1).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// One line for people, always the same for one code.
+    /// Returns the title: one line for people, always the same for one code.
     pub fn title(self) -> &'static str {
         self.facts().2
     }
 
-    /// The code of a bare status that a library answered.
+    /// Returns the code for a bare status that a library answered.
     fn of(status: StatusCode) -> Self {
         match status.as_u16() {
             401 => Self::Unauthorized,
@@ -218,15 +218,14 @@ impl Code {
 /// An error answer.
 #[derive(Debug)]
 pub struct Problem {
-    /// What went wrong.
     pub code: Code,
-    /// What happened this time, and what to do.
+    /// The cause of this occurrence, and the remedy.
     pub detail: String,
     /// Every wrong field.
     pub errors: Errors,
-    /// When to try again, in seconds.
+    /// The time after which the client may retry, in seconds.
     pub retry_after_s: Option<u64>,
-    /// How full the lane is that took no more.
+    /// The ready jobs and the limit of the full lane.
     pub backlog: Option<jobs::Backlog>,
 }
 
@@ -234,26 +233,26 @@ pub struct Problem {
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Problem)]
 pub struct ProblemBody {
-    /// A name for this kind of problem: `urn:flyball:problem:` and the code.
+    /// The name of this kind of problem: `urn:flyball:problem:` and the code.
     #[serde(rename = "type")]
     kind: String,
     /// One line, the same for every problem of this kind.
     title: &'static str,
     /// The HTTP status.
     status: u16,
-    /// What happened this time, and what to do.
+    /// The cause of this occurrence, and the remedy.
     detail: String,
-    /// The word that programs match.
+    /// The code, which programs match.
     code: &'static str,
     /// Every wrong field; at most 100 are listed.
     errors: Vec<FieldError>,
-    /// How many more are wrong than are listed.
+    /// The number of wrong fields that are not listed.
     #[serde(skip_serializing_if = "is_zero")]
     errors_omitted: usize,
     /// With `lane_full`: the ready jobs of the lane.
     #[serde(skip_serializing_if = "Option::is_none")]
     depth: Option<i64>,
-    /// With `lane_full`: the throttle's knob.
+    /// With `lane_full`: the throttle's knob `max_backlog`.
     #[serde(skip_serializing_if = "Option::is_none")]
     max_backlog: Option<i64>,
 }
@@ -267,7 +266,7 @@ fn is_zero(number: &usize) -> bool {
 }
 
 impl Problem {
-    /// A problem with a sentence of its own.
+    /// Creates a problem with its own sentence.
     pub fn new(code: Code, detail: impl Into<String>) -> Self {
         Self {
             code,
@@ -278,7 +277,7 @@ impl Problem {
         }
     }
 
-    /// A problem that lists wrong fields.
+    /// Creates a problem that lists wrong fields.
     pub fn fields(code: Code, errors: Errors) -> Self {
         let detail = match (errors.total, errors.listed.first()) {
             (1, Some(only)) => format!(
@@ -298,10 +297,10 @@ impl Problem {
         }
     }
 
-    /// One wrong place outside the body.
+    /// Creates a problem with one wrong place outside the body.
     pub fn at(
         code: Code,
-        place: super::fields::Place,
+        place: super::fields::FieldLocation,
         name: &str,
         message: impl Into<String>,
     ) -> Self {
@@ -310,13 +309,13 @@ impl Problem {
         Self::fields(code, errors)
     }
 
-    /// Tells the client when to try again.
+    /// Sets the time after which the client may retry.
     pub fn retry_after(mut self, seconds: u64) -> Self {
         self.retry_after_s = Some(seconds);
         self
     }
 
-    /// No such throttle, and how to make one.
+    /// Creates the problem of a missing throttle, with the way to create it.
     pub fn throttle_not_found(name: &throttle::Name) -> Self {
         let how = format!(
             "there is no throttle {name}; create it with: flyball throttle set {name} rps=10, or PATCH it with ?create=true"
@@ -324,7 +323,7 @@ impl Problem {
         Self::new(Code::ThrottleNotFound, how)
     }
 
-    /// No such job.
+    /// Creates the problem of a missing job.
     pub fn job_not_found(id: i64) -> Self {
         Self::new(
             Code::JobNotFound,
@@ -332,7 +331,8 @@ impl Problem {
         )
     }
 
-    /// The queue store refused a field that our own checks let pass; `batch` puts the job's index into the pointer.
+    /// Converts a refusal of the queue, for example of a field that our own checks accepted;
+    /// `batch` puts the job's index into the pointer.
     pub fn from_queue(error: jobs::Error, batch: bool) -> Self {
         match error {
             jobs::Error::Refused {
@@ -368,7 +368,8 @@ impl Problem {
                 Self::new(Code::QueueLost, detail).retry_after(1)
             }
             jobs::Error::Store(error) => {
-                // What Postgres says may quote the data of a job, so it goes to the log of the server only.
+                // Postgres' message may quote the data of a job, so it goes to the log of the
+                // server only.
                 tracing::error!(error = %error, "the queue store failed");
                 Self::new(
                     Code::Internal,
@@ -449,7 +450,7 @@ impl From<throttle::Error> for Problem {
         match error {
             throttle::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the throttle store did not answer a request");
-                let detail = match throttle::said_in(&reason) {
+                let detail = match throttle::reason_meaning(&reason) {
                     Some(said) => format!("Redis refuses: {said}"),
                     None => "Redis does not answer; a change may or may not have been made: look, and try again soon".to_owned(),
                 };
@@ -485,7 +486,8 @@ impl From<ReadError> for Problem {
     }
 }
 
-/// Turns every error answer that is not a problem yet into one: those of the router, the extractors and the layers.
+/// Turns every error answer that is not a problem yet into one: those of the router, the extractors
+/// and the layers.
 pub async fn dress(request: Request, next: Next) -> Response {
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = next.run(request).await;
@@ -511,7 +513,7 @@ pub async fn dress(request: Request, next: Next) -> Response {
         _ => plain(body).await.unwrap_or_else(|| code.title().to_owned()),
     };
     let mut dressed = Problem::new(code, detail).response(status);
-    keep(parts.headers, dressed.headers_mut());
+    copy_headers(parts.headers, dressed.headers_mut());
     dressed
 }
 
@@ -522,7 +524,7 @@ fn has_media(response: &Response, media: &str) -> bool {
         .is_some_and(|kind| kind.as_bytes().starts_with(media.as_bytes()))
 }
 
-/// What the library said, where it is short text.
+/// Returns the message of the library, if it is short text.
 async fn plain(body: Body) -> Option<String> {
     let bytes = axum::body::to_bytes(body, 4096).await.ok()?;
     String::from_utf8(bytes.to_vec())
@@ -530,7 +532,7 @@ async fn plain(body: Body) -> Option<String> {
         .filter(|text| !text.is_empty())
 }
 
-fn keep(from: HeaderMap, to: &mut HeaderMap) {
+fn copy_headers(from: HeaderMap, to: &mut HeaderMap) {
     for (name, value) in from {
         if let Some(name) = name.filter(|name| *name != CONTENT_TYPE && *name != CONTENT_LENGTH) {
             to.entry(name).or_insert(value);
@@ -538,7 +540,7 @@ fn keep(from: HeaderMap, to: &mut HeaderMap) {
     }
 }
 
-/// The answer when a handler panicked; the panic hook has written the reason to the log.
+/// Returns the answer after a panic of a handler; the panic hook has written the reason to the log.
 pub fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
     Problem::new(
         Code::Internal,

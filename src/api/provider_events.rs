@@ -1,4 +1,5 @@
-//! Events that providers tell. Who posts them has no token of ours: the signature of the provider is the credential.
+//! Events from providers. Their senders have no token of ours: the signature of the provider is the
+//! credential.
 
 use std::collections::BTreeMap;
 
@@ -6,23 +7,23 @@ use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 
 use super::problem::{Code, Problem};
-use super::state::App;
-use super::within::{ONE, within};
+use super::state::ApiState;
+use super::timeout::{ROW_TIMEOUT, with_timeout};
 use super::{body, clock, gate};
 use crate::notify::Notice;
-use crate::providers::{Disbelieved, Posted, events};
+use crate::providers::{Posted, RejectedWebhook, events};
 
-/// Where events come in; what is behind it needs no token.
+/// The path prefix of the events; routes below it need no token.
 pub const PREFIX: &str = "/api/v1/provider-events/";
 
-/// What whoever is not believed is told.
+/// The message for a request whose signature is invalid.
 const UNSIGNED: &str = "the request is not signed as this account's are";
 
 /// The largest request, in bytes.
 const BYTES_MAX: usize = 1024 * 1024;
 
-/// Takes note of what a provider tells of an account's messages. It is believed by its signature alone, and counts once however
-/// often it comes.
+/// Records a provider's events about an account's messages. Each is accepted by its signature
+/// alone, and counts once however often it arrives.
 #[utoipa::path(post, path = "/api/v1/provider-events/{pool}/{account}", operation_id = "tell_provider_events", tag = "notifications",
     params(
         ("pool" = String, Path, description = "The pool."),
@@ -30,8 +31,8 @@ const BYTES_MAX: usize = 1024 * 1024;
     request_body(content = String, content_type = "*/*", description = "As the provider sends it."),
     security(()),
     responses((status = 204, description = "It is noted.")))]
-pub async fn tell(
-    State(app): State<App>,
+pub async fn receive_events(
+    State(app): State<ApiState>,
     Path((pool, account)): Path<(String, String)>,
     request: Request,
 ) -> Result<StatusCode, Problem> {
@@ -50,7 +51,7 @@ pub async fn tell(
         )
         .await);
     };
-    // Who was told to wait gets no work done, neither here nor elsewhere.
+    // A client that must wait after earlier refusals is not served here either.
     if let Some(problem) = gate::denied(&app, address) {
         return Err(problem);
     }
@@ -67,7 +68,7 @@ pub async fn tell(
         Ok(events) if events.is_empty() => {}
         Ok(events) => {
             if let Some(once) = events::once(pool.provider, account, &posted)
-                && !within(ONE, app.deps.deliveries.is_of_this_body(&once)).await?
+                && !with_timeout(ROW_TIMEOUT, app.deps.deliveries.is_of_this_body(&once)).await?
             {
                 let (pool, account) = (&pool.name, &account.name);
                 tracing::warn!(
@@ -83,15 +84,17 @@ pub async fn tell(
                 channel: pool.channel(),
                 events,
             };
-            // An error here makes the provider send it again, and what was noted already counts once.
-            within(ONE, app.deps.deliveries.tell(notice)).await?;
+            // After an error the provider sends the event again, and an event that is already
+            // recorded counts once.
+            with_timeout(ROW_TIMEOUT, app.deps.deliveries.record_events(notice)).await?;
         }
-        // Who forges one shall not learn by what it was known; who set the account up finds the reason in the log.
-        Err(error @ (Disbelieved::Signature(_) | Disbelieved::NoSecret { .. })) => {
+        // A forger must not learn the reason of the refusal; the operator of the account finds it
+        // in the log.
+        Err(error @ (RejectedWebhook::Signature(_) | RejectedWebhook::NoSecret { .. })) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider were not believed");
             return Err(refuse(&app, address, Code::Unauthorized, UNSIGNED).await);
         }
-        Err(error @ Disbelieved::Later(_)) => {
+        Err(error @ RejectedWebhook::Later(_)) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be checked yet");
             return Err(Problem::new(
                 Code::Overloaded,
@@ -99,7 +102,7 @@ pub async fn tell(
             )
             .retry_after(5));
         }
-        Err(error @ Disbelieved::Unreadable(_)) => {
+        Err(error @ RejectedWebhook::Unreadable(_)) => {
             tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be read");
             return Err(Problem::new(
                 Code::BadRequest,
@@ -110,14 +113,21 @@ pub async fn tell(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Who guesses is slowed down like whoever guesses tokens.
-async fn refuse(app: &App, address: Option<std::net::IpAddr>, code: Code, detail: &str) -> Problem {
+/// Returns the refusal; a client that guesses signatures is slowed down like one that guesses
+/// tokens.
+async fn refuse(
+    app: &ApiState,
+    address: Option<std::net::IpAddr>,
+    code: Code,
+    detail: &str,
+) -> Problem {
     gate::deny(app, address)
         .await
         .unwrap_or_else(|| Problem::new(code, detail))
 }
 
-/// The address as the provider knows it: what the settings say or else the request, with the path and the query as they came.
+/// Returns the URL as the provider knows it: the base from the settings, or else from the request,
+/// with the path and the query as received.
 fn public_url(public: &str, headers: &HeaderMap, uri: &Uri) -> String {
     let path = uri
         .path_and_query()
@@ -132,7 +142,8 @@ fn public_url(public: &str, headers: &HeaderMap, uri: &Uri) -> String {
     format!("{scheme}://{}{path}", text("host").unwrap_or_default())
 }
 
-/// Names in lower case, as HTTP has them here anyway. What is no text signs nothing.
+/// Returns the headers with names in lower case, as the HTTP library stores them. Values that are
+/// not text are omitted, because no signature covers them.
 fn headers(all: &HeaderMap) -> BTreeMap<String, String> {
     all.iter()
         .filter_map(|(name, value)| {
@@ -141,7 +152,7 @@ fn headers(all: &HeaderMap) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// A pool of two accounts at Mailgun, for tests of this room.
+/// Returns a pool of two accounts at Mailgun, for tests of this room.
 #[cfg(test)]
 pub fn example_pools() -> crate::providers::Pools {
     use std::time::Duration;

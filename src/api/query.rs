@@ -1,4 +1,4 @@
-//! Reading a query string parameter by parameter, so that every wrong one is listed at once.
+//! Reading of a query string parameter by parameter, so that every wrong one is listed at once.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -6,10 +6,11 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 
-use super::fields::{Errors, Place, TIME, clipped, pointer, time_of, unknown};
+use super::fields::{Errors, FieldLocation, TIME, clipped, pointer, time_of, unknown};
 use super::problem::{Code, Problem};
 
-/// What is wrong with a query that is not UTF-8 where it is decoded: nobody could say which text was meant.
+/// Returns the problem of a query that is not UTF-8 after percent-decoding, because the intended
+/// text is unknown.
 pub fn unreadable(query: &str) -> Option<Problem> {
     let is_text = |part: &str| {
         percent_encoding::percent_decode_str(part)
@@ -24,7 +25,7 @@ pub fn unreadable(query: &str) -> Option<Problem> {
         .unwrap_or("?");
     Some(Problem::at(
         Code::InvalidQuery,
-        Place::Query,
+        FieldLocation::Query,
         &clipped(name),
         "is not UTF-8; allowed: percent-encoded UTF-8",
     ))
@@ -33,12 +34,12 @@ pub fn unreadable(query: &str) -> Option<Problem> {
 /// The longest page of a list.
 pub const PAGE_MAX: i64 = 1000;
 
-/// The parameters of one request, being read. An empty text counts as absent, where it has no meaning of its own; an empty number, time or
-/// word is wrong as any other that is none.
+/// A reader of the parameters of one request. An empty text counts as absent, unless it has a
+/// meaning of its own; an empty number, time or name is an error like any other invalid value.
 #[derive(Debug)]
 pub struct Query {
     values: BTreeMap<String, String>,
-    /// What was wrong so far.
+    /// The errors found so far.
     pub errors: Errors,
 }
 
@@ -67,19 +68,22 @@ impl Query {
         query
     }
 
-    /// Notes that `name` is wrong.
+    /// Reports that `name` is wrong.
     pub fn wrong(&mut self, name: &str, message: impl Into<String>) {
-        self.errors
-            .push(Place::Query, pointer("", &clipped(name)), message.into());
+        self.errors.push(
+            FieldLocation::Query,
+            pointer("", &clipped(name)),
+            message.into(),
+        );
     }
 
-    /// A text of at most so many bytes without NUL.
+    /// Takes a text without NUL of at most `bytes_max` bytes.
     pub fn text(&mut self, name: &str, bytes_max: usize) -> Option<String> {
         self.text_or_empty(name, bytes_max)
             .filter(|text| !text.is_empty())
     }
 
-    /// A text as [`Self::text`], where an empty one is one.
+    /// Takes a text as [`Self::text`] does, but returns an empty one as well.
     pub fn text_or_empty(&mut self, name: &str, bytes_max: usize) -> Option<String> {
         let text = self.values.remove(name)?;
         if text.len() <= bytes_max && !text.contains('\0') {
@@ -96,7 +100,7 @@ impl Query {
         self.values.remove(name)
     }
 
-    /// A whole number in `range`.
+    /// Takes a whole number in `range`.
     pub fn whole(&mut self, name: &str, range: RangeInclusive<i64>) -> Option<i64> {
         let text = self.take(name)?;
         match i64::from_str(&text) {
@@ -112,10 +116,10 @@ impl Query {
         }
     }
 
-    /// A time.
+    /// Takes a time.
     pub fn time(&mut self, name: &str) -> Option<Timestamp> {
         let text = self.take(name)?;
-        // A plus of an offset that was not encoded arrives as a space.
+        // The plus sign of an offset arrives as a space if it was not encoded.
         let found = time_of(&text).or_else(|| time_of(&text.replace(' ', "+")));
         if found.is_none() {
             self.wrong(
@@ -126,16 +130,16 @@ impl Query {
         found
     }
 
-    /// `true` or `false`.
+    /// Takes a truth value: `true`, `1`, `false` or `0`.
     pub fn flag(&mut self, name: &str) -> Option<bool> {
-        self.word(
+        self.choice(
             name,
             &[("true", true), ("false", false), ("1", true), ("0", false)],
         )
     }
 
-    /// One of a few words.
-    pub fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
+    /// Takes one of a few words.
+    pub fn choice<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
         let text = self.take(name)?;
         let found = words
             .iter()
@@ -186,7 +190,7 @@ mod tests {
         );
 
         assert_eq!(query.whole("limit", 1..=1000), None);
-        assert_eq!(query.word("state", &[("ready", 1), ("dead", 2)]), None);
+        assert_eq!(query.choice("state", &[("ready", 1), ("dead", 2)]), None);
 
         let pointers: Vec<&str> = query
             .errors
@@ -224,7 +228,7 @@ mod tests {
         );
         assert_eq!(
             (
-                query.word("state", &[("ready", 1)]),
+                query.choice("state", &[("ready", 1)]),
                 query.time("before"),
                 query.flag("dry_run")
             ),

@@ -10,15 +10,16 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::problem::{self, Code, Problem};
-use super::state::{App, Deps};
+use super::state::{ApiState, Deps};
 use super::{
     acquire, assets, audit, auth, budget, crons, decisions, fields, gate, guard, health, jobs,
     keys, lane_list, lanes, many, metrics, moves, notifications, openapi, pause, pools,
     provider_events, stream, suppressions, throttle_delete, throttles, workers,
 };
 
-/// The API: every route here is in `/openapi.json`, because the document is made from this.
-pub fn api() -> OpenApiRouter<App> {
+/// Returns the routes of the API. All of them are in `/openapi.json`, because the document is made
+/// from this list.
+pub fn api() -> OpenApiRouter<ApiState> {
     OpenApiRouter::default()
         .routes(routes!(jobs::list, jobs::enqueue))
         .routes(routes!(jobs::enqueue_batch))
@@ -64,7 +65,7 @@ pub fn api() -> OpenApiRouter<App> {
             suppressions::add,
             suppressions::remove
         ))
-        .routes(routes!(provider_events::tell))
+        .routes(routes!(provider_events::receive_events))
         .routes(routes!(decisions::list))
         .routes(routes!(decisions::failures))
         .routes(routes!(audit::list))
@@ -76,8 +77,8 @@ pub fn api() -> OpenApiRouter<App> {
         .routes(routes!(openapi::show))
 }
 
-/// The pages: what a browser loads.
-fn pages() -> Router<App> {
+/// Returns the routes of the pages that a browser loads.
+fn pages() -> Router<ApiState> {
     Router::new()
         .route("/", get(assets::index))
         .route("/assets/{*path}", get(assets::asset))
@@ -85,11 +86,12 @@ fn pages() -> Router<App> {
         .route("/logout", post(auth::logout))
 }
 
-/// Everything, with what every request passes on its way in and out (the last layer is the outermost).
+/// Returns the whole router with the layers that every request passes (the last one is the
+/// outermost).
 pub fn router(deps: Deps) -> Router {
     let (routes, declared) = api().split_for_parts();
     let document = openapi::document(declared, !deps.tokens.is_empty()).to_string();
-    let app = App::new(deps, document);
+    let app = ApiState::new(deps, document);
     routes
         .merge(pages())
         .fallback(no_route)

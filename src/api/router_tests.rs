@@ -1,4 +1,5 @@
-//! The door as clients find it: a real listener, a store of throttles in a map, and a Postgres that does not answer.
+//! Tests of the HTTP interface through a real listener, with throttles in a map and a Postgres that
+//! does not answer.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +15,12 @@ use tokio_util::sync::CancellationToken;
 use super::*;
 use crate::api::live::{STREAMS_MAX, Tick};
 use crate::api::state::NoDecisions;
-use crate::api::{Live, Secret, Token};
+use crate::api::{AuthToken, Live, TokenSecret};
 use crate::jobs::{self, Context, Handler, Job, Outcome};
-use crate::throttle::store::Problem as KnobProblem;
+use crate::throttle::store::KnobProblem;
 use crate::throttle::{
-    self, Answer, Ask, Change, Ended, Grant, Holder, Knobs, Limit, Name, Paused, Refund, Refused,
-    Status, Store,
+    self, AcquireRequest, AcquireResponse, Change, Grant, Holder, KeyOutcomes, Knobs, Limit, Name,
+    Refund, RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
 // === a store of throttles in a map ===
@@ -72,7 +73,7 @@ impl Shelf {
         self.throttles.lock().unwrap().get(name).cloned()
     }
 
-    fn grant(&self, ask: &Ask) -> Answer {
+    fn grant(&self, ask: &AcquireRequest) -> AcquireResponse {
         let unknown = self.find(&ask.throttle).is_none().then(|| Limit::Unknown {
             name: ask.throttle.clone(),
         });
@@ -88,18 +89,18 @@ impl Shelf {
                 .or((lane.want > 2).then_some(Limit::Throttle)),
             ..Grant::default()
         });
-        Answer {
+        AcquireResponse {
             lanes: lanes.collect(),
             effective_rps: 5.0,
             at_us: 1_000_000,
             seq: 1,
-            ..Answer::default()
+            ..AcquireResponse::default()
         }
     }
 }
 
 impl Store for Shelf {
-    fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         Box::pin(async { self.grant(ask) })
     }
 
@@ -120,7 +121,7 @@ impl Store for Shelf {
         unreachable!("no test here keeps or runs anything")
     }
 
-    fn keep<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), throttle::Error>> {
+    fn persist<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), throttle::Error>> {
         unreachable!("no test here keeps or runs anything")
     }
 
@@ -167,20 +168,20 @@ impl Store for Shelf {
     fn refused<'a>(
         &'a self,
         _: &'a Name,
-        _: &'a Refused<'a>,
-    ) -> BoxFuture<'a, Result<Paused, throttle::Error>> {
+        _: &'a UpstreamRefusal<'a>,
+    ) -> BoxFuture<'a, Result<RefusalEffect, throttle::Error>> {
         unreachable!("no test runs jobs here")
     }
 
     fn ended<'a>(
         &'a self,
         _: &'a Name,
-        _: &'a [Ended<'a>],
+        _: &'a [KeyOutcomes<'a>],
     ) -> BoxFuture<'a, Result<(), throttle::Error>> {
         unreachable!("no test runs jobs here")
     }
 
-    fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         self.acquire(ask)
     }
 
@@ -252,7 +253,7 @@ impl Store for Shelf {
     }
 }
 
-/// Only `rps` is checked here; the rules of all knobs have tests of their own.
+/// Checks `rps` only; the rules of all knobs have their own tests.
 fn check_knobs(
     knobs: &BTreeMap<String, Value>,
 ) -> Result<BTreeMap<String, Option<String>>, Vec<KnobProblem>> {
@@ -321,7 +322,7 @@ async fn door(token: Option<&str>) -> Door {
         decisions: Arc::new(NoDecisions),
         live: live.clone(),
         tokens: token
-            .map(|token| Token::new("default", Secret::new(token)))
+            .map(|token| AuthToken::new("default", TokenSecret::new(token)))
             .into_iter()
             .collect(),
         registry: Arc::default(),
@@ -366,7 +367,7 @@ impl Door {
     }
 }
 
-/// The body of a problem, after its shape was checked.
+/// Checks the shape of a problem and returns its body.
 async fn problem(response: Response, status: u16, code: &str) -> Value {
     assert_eq!(response.status().as_u16(), status);
     assert_eq!(
@@ -613,7 +614,7 @@ async fn a_batch_is_counted_while_it_is_read_and_a_length_beyond_the_limit_is_re
         "{refused}"
     );
 
-    // A client that announces more than it will ever send is not waited for.
+    // The server does not wait for a body that is announced as this large.
     let mut stream = tokio::net::TcpStream::connect(door.base.trim_start_matches("http://"))
         .await
         .unwrap();
@@ -1055,7 +1056,7 @@ async fn keys_are_paused_and_resumed_and_a_minus_is_the_lane_without_a_key() {
     .await;
 }
 
-// === who may ask ===
+// === authentication ===
 
 #[tokio::test]
 async fn with_a_token_every_route_but_health_asks_for_it() {
@@ -1256,7 +1257,7 @@ fn tick(at: i64) -> Tick {
     }
 }
 
-/// Reads events until `count` came.
+/// Reads `count` events.
 async fn events(response: &mut Response, count: usize) -> String {
     let mut text = String::new();
     while text.matches("\n\n").count() < count {

@@ -1,7 +1,8 @@
-//! Sampling: one loop looks at every throttle each second and feeds the routes, the stream and the metrics.
+//! Sampling: a loop reads every throttle each second for the routes, the stream and the metrics.
 //!
-//! Three loops run side by side, so that a slow Postgres never stops the clock of the ticks: the ticks themselves, the
-//! counting of jobs, and the following of the journals for whoever listens.
+//! Independent loops run in parallel, so that a slow Postgres never delays the ticks: the ticks
+//! themselves, the counting of jobs, the search for keys that hold jobs back, and the following of
+//! the journals for listeners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -15,74 +16,75 @@ use tokio::time::{sleep, timeout};
 use super::clock;
 use super::held::held_keys;
 use super::live::{Tick, TickSignal, TickThrottle};
-use super::pace::{Pace, Slope};
+use super::pace::{RateWindow, Slope};
 use super::postgres;
 use super::state::{Deps, GovernorState};
 use super::throttle_view;
 use crate::jobs::{Depth, Failing};
 use crate::throttle::{HeldKeys, Name, Status};
 
-/// Throttles that are sampled each second; further ones are served by the API without a measured pace.
+/// The most throttles that are sampled each second; the API serves further ones without a measured
+/// rate.
 const SAMPLED_MAX: usize = 1000;
-/// Throttles in one tick: governed and busy ones first.
+/// The most throttles in one tick: governed and busy ones first.
 const TICK_THROTTLES_MAX: usize = 200;
-/// Questions to the throttle store at a time.
-const ASKED_AT_ONCE: usize = 32;
-/// The figures of depth are read so often; whoever walks the queue writes them no more often.
+/// The most concurrent requests to the throttle store.
+const STATUS_CONCURRENCY: usize = 32;
+/// The interval at which the depths are read; they are not written more often.
 const COUNT_REST: Duration = Duration::from_secs(1);
-/// Keys that hold jobs back are looked for so often …
+/// The interval at which keys that hold jobs back are searched for.
 const KEYS_REST: Duration = Duration::from_secs(3);
-/// … in so many throttles …
+/// The most throttles in which keys are searched for each time.
 const KEYS_THROTTLES_MAX: usize = 100;
-/// … of which so many are looked at side by side.
-const KEYS_ASKED_AT_ONCE: usize = 2;
-/// Throttles above one that are looked at.
+/// The most throttles in which keys are searched for concurrently.
+const KEY_CONCURRENCY: usize = 2;
+/// The most levels above a throttle that are read.
 const MAX_LEVELS: usize = 8;
-/// The longest that a tick waits for the journal; it keeps what it knew.
+/// The longest wait of a tick for the journal; after it the previous state is used.
 const JOURNAL_TIMEOUT: Duration = Duration::from_millis(600);
-/// The first look for a new listener tells what happened in this time; who has it already knows it by its number.
+/// The age up to which the first read for a new listener reports events; a listener that has one
+/// already recognizes its number.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
-/// Events of one kind that are read at a time.
+/// The most events of one kind that are read at a time.
 const FOLLOWED_MAX: i64 = 50;
 
-/// Everything that was measured in one second.
+/// The measurements of one second.
 #[derive(Clone, Debug, Default)]
-pub struct Sample {
-    /// When.
+pub struct LiveSample {
+    /// The time of the sample.
     pub at: Timestamp,
-    /// By name: throttles that exist, and names that only jobs know.
+    /// The throttles by name: those that exist, and names that only jobs use.
     pub throttles: BTreeMap<String, Measured>,
-    /// When the jobs were counted; `None` before the first count.
+    /// The time of the last count of jobs; `None` before the first count.
     pub counted_at: Option<Timestamp>,
     /// Jobs that hold a lease.
     pub running_total: i64,
-    /// Live workers.
+    /// The number of live workers.
     pub workers: i64,
     /// True while the throttle store does not answer.
     pub is_store_lost: bool,
 }
 
-/// One throttle in one second.
+/// The measurements of one throttle in one second.
 #[derive(Clone, Debug, Default)]
 pub struct Measured {
-    /// As the store says; absent for a name that only jobs know and while the store is lost.
+    /// The status in the store; absent for a name that only jobs use and while the store is lost.
     pub status: Option<Status>,
-    /// How fast it really goes.
+    /// The actual rate.
     pub slope: Option<Slope>,
-    /// Its jobs.
+    /// The jobs of the throttle.
     pub depth: Depth,
-    /// Its governor.
     pub governor: Option<GovernorState>,
-    /// Its keys that hold jobs back.
+    /// The keys that hold jobs back.
     pub held: Option<HeldKeys>,
-    /// Its failures, where all its jobs fail.
+    /// The failures, if all jobs of the throttle fail.
     pub failing: Option<Failing>,
-    /// The state that a throttle above it, which lets nothing through, gives it.
+    /// The state that the throttle inherits from one above that grants nothing.
     pub above: Option<&'static str>,
 }
 
-/// Keys that hold jobs back, by throttle.
-type Held = BTreeMap<String, HeldKeys>;
+/// The keys that hold jobs back, by throttle.
+type HeldByThrottle = BTreeMap<String, HeldKeys>;
 
 #[derive(Clone, Default)]
 struct Counts {
@@ -92,10 +94,10 @@ struct Counts {
     workers: i64,
 }
 
-/// Samples until the token fires.
+/// Samples until the cancel token fires.
 pub async fn run(deps: Deps) {
     let counts = Arc::new(ArcSwap::from_pointee(Counts::default()));
-    let held = Arc::new(ArcSwap::from_pointee(Held::default()));
+    let held = Arc::new(ArcSwap::from_pointee(HeldByThrottle::default()));
     let cancelled = deps.cancel.clone();
     let loops = async {
         tokio::join!(
@@ -111,11 +113,12 @@ pub async fn run(deps: Deps) {
     }
 }
 
-async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held>) {
+async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<HeldByThrottle>) {
     let mut sampler = Sampler::default();
     let mut last_at = 0;
     loop {
-        // Just after the whole second of the wall clock, so that ids neither repeat nor leave holes.
+        // The tick starts just after the whole second of the wall clock, so that ids neither repeat
+        // nor leave gaps.
         let into_second_ms = u64::from(clock::now().subsec_nanosecond().unsigned_abs() / 1_000_000);
         sleep(Duration::from_millis(
             1010_u64.saturating_sub(into_second_ms).max(10),
@@ -132,11 +135,11 @@ async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<
     }
 }
 
-/// What one tick needs to remember for the next.
+/// The state that one tick keeps for the next.
 #[derive(Default)]
 struct Sampler {
     names: Vec<Name>,
-    paces: BTreeMap<Name, Pace>,
+    paces: BTreeMap<Name, RateWindow>,
     governors: BTreeMap<String, GovernorState>,
 }
 
@@ -145,9 +148,9 @@ impl Sampler {
         &mut self,
         deps: &Deps,
         counts: &Counts,
-        held: &Held,
+        held: &HeldByThrottle,
         now: Timestamp,
-    ) -> Sample {
+    ) -> LiveSample {
         let (names, governors) = tokio::join!(
             deps.throttles.names(),
             timeout(JOURNAL_TIMEOUT, deps.decisions.governors())
@@ -171,16 +174,16 @@ impl Sampler {
                         deps.throttles.status(&name).await.ok().flatten(),
                     )
                 })
-                .buffer_unordered(ASKED_AT_ONCE)
+                .buffer_unordered(STATUS_CONCURRENCY)
                 .collect()
                 .await
         };
-        let mut sample = Sample {
+        let mut sample = LiveSample {
             at: now,
             counted_at: counts.at,
             workers: counts.workers,
             is_store_lost,
-            ..Sample::default()
+            ..LiveSample::default()
         };
         for (name, status) in statuses {
             let slope = status.as_ref().and_then(|status| {
@@ -228,8 +231,8 @@ impl Sampler {
     }
 }
 
-impl Sample {
-    /// Gives each throttle below one that lets nothing through the state of that.
+impl LiveSample {
+    /// Sets the inherited state of each throttle below one that grants nothing.
     fn look_above(&mut self) {
         let state_above = |measured: &Measured| {
             let mut next = measured.status.as_ref()?.knobs.parent.clone();
@@ -248,7 +251,7 @@ impl Sample {
         }
     }
 
-    /// At most `max` throttles: governed ones first, then busy ones, then by name.
+    /// Returns at most `max` throttles: governed ones first, then busy ones, then by name.
     pub fn chosen(&self, max: usize) -> impl Iterator<Item = (&str, &Measured)> {
         let mut all: Vec<(&str, &Measured)> = self
             .throttles
@@ -264,8 +267,8 @@ impl Sample {
     }
 }
 
-/// The sample as listeners get it.
-fn tick(sample: &Sample) -> Tick {
+/// Converts a sample to the tick that listeners get.
+fn tick(sample: &LiveSample) -> Tick {
     let chosen = sample.chosen(TICK_THROTTLES_MAX);
     Tick {
         at: sample.at.as_second(),
@@ -361,8 +364,9 @@ async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
     }
 }
 
-/// Looks every few seconds for keys that hold jobs back, in the throttles of which most jobs wait.
-async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held>) {
+/// Searches every few seconds for keys that hold jobs back, in the throttles with the most ready
+/// jobs.
+async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<HeldByThrottle>) {
     loop {
         sleep(KEYS_REST).await;
         let mut waiting: Vec<(i64, Name)> = {
@@ -375,7 +379,8 @@ async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held
         waiting.sort_by_key(|(ready, _)| std::cmp::Reverse(*ready));
         waiting.truncate(KEYS_THROTTLES_MAX);
         let looks = waiting.into_iter().map(|(_, name)| async move {
-            // A look that fails tells of nothing; the next one is some seconds away.
+            // A failed search is treated as one without a result, because the next one is only
+            // seconds away.
             let found = held_keys(&deps.queue, &*deps.throttles, &name)
                 .await
                 .ok()
@@ -383,21 +388,21 @@ async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<Held
             Some((name.to_string(), found))
         });
         let found: Vec<_> = stream::iter(looks)
-            .buffer_unordered(KEYS_ASKED_AT_ONCE)
+            .buffer_unordered(KEY_CONCURRENCY)
             .collect()
             .await;
         held.store(Arc::new(found.into_iter().flatten().collect()));
     }
 }
 
-/// Reads the journals and sends what is new in them; while nobody listens it reads nothing. Reading, and not being told,
-/// shows what other processes do as well.
+/// Reads the journals and sends their new entries; without listeners it reads nothing. Reading,
+/// unlike notifications, also shows the changes of other processes.
 async fn follow_for_listeners(deps: &Deps) {
-    let mut seen = Seen::default();
+    let mut seen = SeenIds::default();
     loop {
         sleep(Duration::from_secs(1)).await;
         if deps.live.listeners() == 0 {
-            seen = Seen::default();
+            seen = SeenIds::default();
             continue;
         }
         let (decisions, failures, audit) = tokio::join!(
@@ -405,9 +410,11 @@ async fn follow_for_listeners(deps: &Deps) {
             deps.queue.failures(FOLLOWED_MAX),
             postgres::read_audit(&deps.queue.pool, FOLLOWED_MAX),
         );
-        // Somebody who came a moment ago has read the journals himself and missed what happened between that and this first look.
+        // A client that joined a moment ago has read the journals itself and missed the events
+        // between its read and this one.
         let lately = clock::now() - FIRST_LOOK;
-        // A journal that cannot be read now is read again in a second; what is new in it is still new then.
+        // A journal that cannot be read now is read again in a second; its new entries are still
+        // new then.
         for decision in decisions
             .map(|items| fresh(&mut seen.decisions, items, |it| it.id, |it| it.at >= lately))
             .unwrap_or_default()
@@ -437,13 +444,14 @@ async fn follow_for_listeners(deps: &Deps) {
 }
 
 #[derive(Default)]
-struct Seen {
+struct SeenIds {
     decisions: Option<BTreeSet<i64>>,
     failures: Option<BTreeSet<(i64, i32, Timestamp)>>,
     audit: Option<BTreeSet<i64>>,
 }
 
-/// The items (newest first) that were not there at the last look, oldest first; at the first look, those that are recent.
+/// Returns the items (given newest first) that the last read did not have, oldest first; at the
+/// first read, the recent ones.
 fn fresh<T, K: Ord + Copy>(
     seen: &mut Option<BTreeSet<K>>,
     items: Vec<T>,
@@ -485,7 +493,7 @@ mod tests {
 
     #[test]
     fn a_tick_holds_a_bounded_number_of_throttles_governed_and_busy_ones_first() {
-        let mut sample = Sample::default();
+        let mut sample = LiveSample::default();
         for i in 0..500 {
             sample
                 .throttles

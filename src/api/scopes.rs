@@ -1,4 +1,5 @@
-//! What a token may do: its scopes, and which of them each route needs. A route that stands nowhere here is for administrators.
+//! The permissions of a token: its scopes, and the scope that each route needs. A route that is not
+//! listed here is for administrators.
 
 use std::collections::BTreeSet;
 
@@ -9,27 +10,28 @@ use super::limits;
 use super::problem::{Code, Problem};
 use TokenScope::{JobsEnqueue, JobsRead, MetricsRead, OpsRead, OpsWrite, ThrottlesAcquire};
 
-/// One thing that a token may be allowed.
+/// A permission of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TokenScope {
-    /// New jobs and messages.
+    /// Permission to enqueue jobs and messages.
     JobsEnqueue,
-    /// Jobs and messages of everybody, with their arguments.
+    /// Permission to read the jobs and messages of all clients, with their arguments.
     JobsRead,
-    /// Tokens of throttles.
+    /// Permission to take tokens of throttles.
     ThrottlesAcquire,
-    /// `/metrics`.
+    /// Permission to read `/metrics`.
     MetricsRead,
-    /// Throttles, lanes, pools, schedules, workers, journals, the live stream.
+    /// Permission to read throttles, lanes, pools, schedules, workers, journals and the live
+    /// stream.
     OpsRead,
-    /// Whatever operators change, but for the throttles of the API itself.
+    /// Permission to make the changes of operators, except to the throttles of the API itself.
     OpsWrite,
-    /// Everything.
+    /// Permission to do everything.
     Admin,
 }
 
 impl TokenScope {
-    /// All of them with their words.
+    /// All scopes with their names.
     pub const WORDS: [(&str, Self); 7] = [
         ("jobs:enqueue", JobsEnqueue),
         ("jobs:read", JobsRead),
@@ -40,7 +42,7 @@ impl TokenScope {
         ("admin", Self::Admin),
     ];
 
-    /// The scope of a word.
+    /// Returns the scope of a name.
     pub fn of(word: &str) -> Option<Self> {
         Self::WORDS
             .iter()
@@ -48,8 +50,8 @@ impl TokenScope {
             .map(|(_, scope)| *scope)
     }
 
-    /// Its word.
-    pub fn word(self) -> &'static str {
+    /// Returns the name of the scope.
+    pub fn as_str(self) -> &'static str {
         Self::WORDS
             .iter()
             .find(|(_, other)| *other == self)
@@ -57,20 +59,19 @@ impl TokenScope {
     }
 }
 
-/// What one token may do.
+/// The permissions of one token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Leave {
-    /// Its scopes.
+pub struct Permissions {
     pub scopes: BTreeSet<TokenScope>,
-    /// The kinds that it may enqueue; those that are public where nothing is said.
+    /// The kinds that the token may enqueue; the public ones if `None`.
     pub kinds: Option<BTreeSet<String>>,
-    /// The throttles that it may give work to and take tokens from, by name or as a beginning with `*` behind; all of them where
-    /// nothing is said.
+    /// The throttles that the token may give work to and take tokens from, by name or by a prefix
+    /// followed by `*`; all of them if `None`.
     pub throttles: Option<Vec<String>>,
 }
 
-impl Leave {
-    /// Leave for everything.
+impl Permissions {
+    /// Returns unrestricted permissions.
     pub fn admin() -> Self {
         Self {
             scopes: BTreeSet::from([TokenScope::Admin]),
@@ -78,17 +79,17 @@ impl Leave {
         }
     }
 
-    /// Whether everything is allowed.
+    /// Returns true if everything is allowed.
     pub fn is_admin(&self) -> bool {
         self.scopes.contains(&TokenScope::Admin)
     }
 
-    /// Whether a scope is among them.
+    /// Returns true if the token has a scope.
     pub fn has(&self, scope: TokenScope) -> bool {
         self.is_admin() || self.scopes.contains(&scope)
     }
 
-    /// Whether a throttle may be used. Those of the API itself are for administrators.
+    /// Returns true if a throttle may be used. Those of the API itself are for administrators.
     pub fn may_use(&self, throttle: &str) -> bool {
         let fits = |pattern: &String| match pattern.strip_suffix('*') {
             Some(beginning) => throttle.starts_with(beginning),
@@ -102,7 +103,7 @@ impl Leave {
                     .is_none_or(|patterns| patterns.iter().any(fits))
     }
 
-    /// The throttles that may be used, in words.
+    /// Returns the throttles that may be used, for messages.
     pub fn throttles_told(&self) -> String {
         match &self.throttles {
             Some(patterns) if !patterns.is_empty() => patterns.join(", "),
@@ -112,7 +113,7 @@ impl Leave {
     }
 
     fn scopes_told(&self) -> String {
-        let words: Vec<&str> = self.scopes.iter().map(|scope| scope.word()).collect();
+        let words: Vec<&str> = self.scopes.iter().map(|scope| scope.as_str()).collect();
         if words.is_empty() {
             "no scope".to_owned()
         } else {
@@ -121,10 +122,11 @@ impl Leave {
     }
 }
 
-/// What a route needs.
+/// The permission that a route needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: whoever runs the process asks, or a provider with a signature of its own.
+    /// No token: the request comes from the operator of the process, or from a provider with its
+    /// own signature.
     Open,
     /// A valid token of any kind.
     Token,
@@ -132,7 +134,7 @@ pub enum Need {
     Scope(TokenScope),
 }
 
-/// Every route that a token can be let in to. The rest is for administrators.
+/// The routes that need less than an administrator's token.
 const NEEDS: [(&str, &str, Need); 58] = [
     ("GET", "/healthz", Need::Open),
     ("GET", "/readyz", Need::Open),
@@ -250,7 +252,8 @@ const NEEDS: [(&str, &str, Need); 58] = [
     ("POST", "/logout", Need::Open),
 ];
 
-/// What a route needs, by its template. Pages and files of the dashboard show nothing by themselves.
+/// Returns the permission that a route needs, by its template. Pages and files of the dashboard
+/// show no data by themselves.
 pub fn need(method: &Method, template: &str) -> Need {
     let method = if *method == Method::HEAD {
         "GET"
@@ -269,14 +272,14 @@ pub fn need(method: &Method, template: &str) -> Need {
     }
 }
 
-/// Whether a route stands in the table, so that somebody has thought about it.
+/// Returns true if the table lists a route, so that its permission was chosen deliberately.
 pub fn is_known(method: &Method, template: &str) -> bool {
     NEEDS
         .iter()
         .any(|(of, path, _)| (*of, *path) == (method.as_str(), template))
 }
 
-/// Lets a caller in to a route, or says what is missing.
+/// Admits a caller to a route, or returns the missing permission.
 pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Result<(), Problem> {
     let leave = &caller.leave;
     let Need::Scope(scope) = need(method, template) else {
@@ -286,12 +289,12 @@ pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Re
         return Ok(());
     }
     if !leave.has(scope) {
-        let (scope, token, scopes) = (scope.word(), caller.token_name(), leave.scopes_told());
+        let (scope, token, scopes) = (scope.as_str(), caller.token_name(), leave.scopes_told());
         let detail =
             format!("{method} {template} needs the scope {scope}; token {token} has {scopes}");
         return Err(Problem::new(Code::ScopeMissing, detail));
     }
-    // Looking at the API's own throttles is for operators as well; turning, stopping or draining them is not.
+    // Operators may read the API's own throttles, but not edit, stop or drain them.
     let Some(throttle) =
         throttle_in(template, path).filter(|_| *method != Method::GET && *method != Method::HEAD)
     else {
@@ -316,7 +319,7 @@ pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Re
     Ok(())
 }
 
-/// The throttle that a path names, where its route has one.
+/// Returns the throttle that a path names, if its route has one.
 pub fn throttle_in(template: &str, path: &str) -> Option<String> {
     let rest = template.strip_prefix("/api/v1/throttles/{name}")?;
     if !rest.is_empty() && !rest.starts_with('/') {
@@ -361,9 +364,9 @@ mod tests {
 
     #[test]
     fn patterns_name_throttles_and_never_those_of_the_api() {
-        let leave = |patterns: Option<&[&str]>| Leave {
+        let leave = |patterns: Option<&[&str]>| Permissions {
             throttles: patterns.map(|all| all.iter().map(|one| (*one).to_owned()).collect()),
-            ..Leave::default()
+            ..Permissions::default()
         };
         assert!(leave(None).may_use("mail") && !leave(None).may_use("api:write"));
         let some = leave(Some(&["mail", "shop:*"]));
@@ -374,7 +377,7 @@ mod tests {
                 && !some.may_use("shop")
         );
         assert!(!leave(Some(&["*"])).may_use("api:read:acme") && !leave(Some(&[])).may_use("mail"));
-        assert!(Leave::admin().may_use("api:write"));
+        assert!(Permissions::admin().may_use("api:write"));
     }
 
     #[test]

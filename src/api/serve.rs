@@ -1,8 +1,8 @@
-//! Serving: the listener, its connections, the sampler, and their orderly end.
+//! The server: the listener, its connections, the sampler, and their orderly end.
 //!
-//! A connection has ten seconds for the head of a request, the first and each further one, and thirty in which at least something
-//! of an answer must be taken. How many there may be is bounded ([`super::crowd`]), so that descriptors are left for the rest of
-//! the process.
+//! A connection has ten seconds for the head of each request, and thirty in which the client must
+//! read at least a part of an answer. The number of connections is bounded ([`super::crowd`]), so
+//! that file descriptors are left for the rest of the process.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -28,39 +28,41 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
 
-use super::connections::{Busy, Connections, Refusal, Seat};
+use super::connections::{Busy, ConnectionPermit, ConnectionRefusal, Connections};
 use super::denied::origin;
 use super::problem::{Code, Problem};
 use super::state::Deps;
 use super::{router, sample};
 
-/// Requests that are under way when the process stops get so long to end.
+/// The time that running requests get to end when the process stops.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// The head of a request must come within this, and so must the next request on a connection that is kept.
+/// The longest time for the head of a request, and for the next request on a connection that is
+/// kept open.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The same on a place in reserve.
+/// The longest time for the head of a request on a reserved place.
 const RESERVE_HEAD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A client that takes nothing of its answer for so long has gone.
+/// The time after which a client that reads nothing of its answer counts as gone.
 const STALLED: Duration = Duration::from_secs(30);
 
-/// Pause before another try where a connection could not be accepted.
+/// The pause before the next attempt after a connection could not be accepted.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Connections where nobody says how many.
+/// The default number of connections.
 const USUAL: usize = 1024;
 
-/// What is answered on a place in reserve.
+/// The paths that are served on a reserved place.
 const ON_RESERVE: [&str; 3] = ["/healthz", "/readyz", "/metrics"];
 
-/// As [`serve_within`], with as many connections as are usual.
+/// Serves as [`serve_within`] does, with the default number of connections.
 pub async fn serve(deps: Deps, listener: TcpListener) -> io::Result<()> {
     serve_within(deps, listener, Connections::new(USUAL)).await
 }
 
-/// Serves, and samples, until the deps' cancel token fires and the requests under way have ended, or the grace time is over.
+/// Serves, and samples, until the cancel token fires and the running requests have ended or the
+/// grace time is over.
 pub async fn serve_within(
     deps: Deps,
     listener: TcpListener,
@@ -93,7 +95,7 @@ pub async fn serve_within(
     Ok(())
 }
 
-/// The next connection; `None` when the process stops.
+/// Returns the next connection; `None` when the process stops.
 async fn accept(
     listener: &TcpListener,
     connections: &Connections,
@@ -107,11 +109,11 @@ async fn accept(
         };
         match accepted {
             Ok(accepted) => return Some(accepted),
-            // The client has gone between knocking and being let in.
+            // The client closed the connection before it was accepted.
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
                 tracing::debug!(%error, "a connection could not be accepted");
-                connections.refused(Refusal::Accept);
+                connections.refused(ConnectionRefusal::Accept);
                 tokio::time::sleep(ACCEPT_AGAIN).await;
             }
         }
@@ -126,15 +128,15 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// Answers what one connection asks until it ends, has to leave, or the process stops.
+/// Serves the requests of one connection until it ends, must close, or the process stops.
 async fn attend(
     app: Router,
     stream: TcpStream,
     address: SocketAddr,
-    seat: Arc<Seat>,
+    seat: Arc<ConnectionPermit>,
     cancel: CancellationToken,
 ) {
-    // Answers are small and somebody waits for them.
+    // Answers are small and clients wait for them, so they are not delayed.
     let _ = stream.set_nodelay(true);
     let mut http = http1::Builder::new();
     let head = if seat.is_reserve() {
@@ -155,7 +157,7 @@ async fn attend(
         tokio::select! {
             biased;
             () = seat.close.cancelled() => return,
-            // A client that breaks off is no event.
+            // A client that disconnects is not an error.
             _ = served.as_mut() => return,
             () = cancel.cancelled(), if !is_stopping => {
                 is_stopping = true;
@@ -169,15 +171,15 @@ async fn answer(
     mut app: Router,
     mut request: Request,
     address: SocketAddr,
-    seat: &Arc<Seat>,
+    seat: &Arc<ConnectionPermit>,
 ) -> Response {
-    // Who had to leave just now gets no answer, so nothing may be done for it.
+    // A connection that must close gets no answer, so its request must have no effect.
     let Some(busy) = seat.begin() else {
         return pending().await;
     };
     let response = match seat.is_reserve() && !ON_RESERVE.contains(&request.uri().path()) {
         true => {
-            seat.connections().refused(Refusal::Reserve);
+            seat.connections().refused(ConnectionRefusal::Reserve);
             Problem::new(
                 Code::Overloaded,
                 "too many connections are open; try again soon",
@@ -194,7 +196,7 @@ async fn answer(
     response.map(|body| Body::new(Answering { body, _busy: busy }))
 }
 
-/// A body whose connection is being answered until it has been handed over.
+/// A body that keeps its connection busy until it has been sent.
 struct Answering {
     body: Body,
     _busy: Busy,
@@ -220,7 +222,7 @@ impl HttpBody for Answering {
     }
 }
 
-/// A stream that breaks where nothing can be written for too long.
+/// A stream that fails if nothing can be written for too long.
 struct Watched {
     stream: TcpStream,
     stalled: Option<Pin<Box<Sleep>>>,
@@ -234,7 +236,7 @@ impl Watched {
         }
     }
 
-    /// Lets go of the clock where something was written, and winds it where nothing could be.
+    /// Stops the timer after a write, and starts it if nothing could be written.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,

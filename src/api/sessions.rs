@@ -1,4 +1,4 @@
-//! Sessions of browsers that have shown a token, and those that people have ended.
+//! Sessions of browsers that have sent a token, and those that were ended by a logout.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 use aws_lc_rs::{constant_time, digest, hmac};
 use jiff::Timestamp;
 
-use super::auth::Secret;
+use super::auth::TokenSecret;
 use super::postgres;
-use super::state::App;
-use super::within::{ONE, within};
+use super::state::ApiState;
+use super::timeout::{ROW_TIMEOUT, with_timeout};
 
-/// What other processes have ended is looked at this often, where a session is shown.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// The age at which the sessions ended by other processes are read again, when a session is used.
+const REVOCATION_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Sessions without a store: a cookie is an expiry, a number that tells it from others, and a signature over both with a key made
-/// from the token. A new token ends all of them.
+/// Sessions without a store: a cookie is an expiry, a random number, and a signature over both with
+/// a key derived from the token. A new token ends all of them.
 pub struct Sessions {
     key: hmac::Key,
 }
 
 impl Sessions {
     /// Derives the key from the token.
-    pub fn new(token: &Secret) -> Self {
+    pub fn new(token: &TokenSecret) -> Self {
         let purpose = hmac::sign(
             &hmac::Key::new(hmac::HMAC_SHA256, token.expose().as_bytes()),
             b"flyball browser session 2",
@@ -33,7 +33,7 @@ impl Sessions {
         }
     }
 
-    /// A cookie's value that is good until `until_s`, unix seconds.
+    /// Returns the value of a cookie that is valid until `until_s`, in unix seconds.
     pub fn issue(&self, until_s: i64) -> String {
         self.signed(until_s, rand::random())
     }
@@ -46,36 +46,40 @@ impl Sessions {
         )
     }
 
-    /// True if the value was issued by us and is still good at `now_s`.
+    /// Returns true if the value was issued here and is still valid at `now_s`.
     pub fn holds(&self, value: &str, now_s: i64) -> bool {
         let Some((until_s, number)) = parts(value) else {
             return false;
         };
-        // Issuing again and comparing whole texts spares the parsing of hex.
+        // Signing again and comparing whole texts avoids the parsing of hex.
         let expected = self.signed(until_s, number);
         constant_time::verify_slices_are_equal(expected.as_bytes(), value.as_bytes()).is_ok()
             && until_s > now_s
     }
 }
 
-/// Sessions that people have ended before their time. They are kept in Postgres, so that every process knows of them.
+/// The sessions that were ended before their expiry. They are stored in Postgres, so that every
+/// process knows them.
 #[derive(Debug, Default)]
-pub struct SignedOut(Mutex<Known>);
+pub struct SignedOut(Mutex<EndedSessions>);
 
 #[derive(Debug, Default)]
-struct Known {
-    /// Digests, with the unix second until which they would have been good.
+struct EndedSessions {
+    /// The digests of ended sessions, each with the unix second of its expiry.
     ended: HashMap<String, i64>,
     read_at: Option<Instant>,
 }
 
 impl SignedOut {
-    /// Whether a session has been ended. Where Postgres does not answer, what was known before holds.
-    pub async fn holds(&self, app: &App, value: &str, now: Timestamp) -> bool {
+    /// Returns true if a session has been ended. While Postgres does not answer, the last known
+    /// state is used.
+    pub async fn holds(&self, app: &ApiState, value: &str, now: Timestamp) -> bool {
         let is_due = {
             let mut known = self.known();
-            let is_due = known.read_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
-            // One request reads for those beside it.
+            let is_due = known
+                .read_at
+                .is_none_or(|at| at.elapsed() >= REVOCATION_CHECK_INTERVAL);
+            // One request reads for the parallel ones.
             known.read_at = if is_due {
                 Some(Instant::now())
             } else {
@@ -84,7 +88,8 @@ impl SignedOut {
             is_due
         };
         if is_due
-            && let Ok(ended) = within(ONE, postgres::read_signed_out(&app.deps.queue.pool)).await
+            && let Ok(ended) =
+                with_timeout(ROW_TIMEOUT, postgres::read_signed_out(&app.deps.queue.pool)).await
         {
             let mut known = self.known();
             known.ended.retain(|_, until_s| *until_s > now.as_second());
@@ -94,14 +99,14 @@ impl SignedOut {
     }
 
     /// Ends a session: in this process at once, in the others within seconds.
-    pub async fn end(&self, app: &App, value: &str, now: Timestamp) {
+    pub async fn end(&self, app: &ApiState, value: &str, now: Timestamp) {
         let Some((until_s, _)) = parts(value) else {
             return;
         };
         let digest = digest_of_session(value);
         self.known().ended.insert(digest.clone(), until_s);
-        if within(
-            ONE,
+        if with_timeout(
+            ROW_TIMEOUT,
             postgres::write_signed_out(&app.deps.queue.pool, &digest, until_s, now.as_second()),
         )
         .await
@@ -113,13 +118,13 @@ impl SignedOut {
         }
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        // The map is whole between any two statements, so a poisoned lock is still good.
+    fn known(&self) -> MutexGuard<'_, EndedSessions> {
+        // Each operation under the lock completes, so a poisoned lock is still consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Until when a cookie is good, and its number.
+/// Splits the expiry and the number from a cookie's value.
 fn parts(value: &str) -> Option<(i64, u64)> {
     let mut parts = value.split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -139,12 +144,12 @@ mod tests {
 
     #[test]
     fn a_session_ends_at_its_time_and_with_its_token_and_cannot_be_prolonged() {
-        let sessions = Sessions::new(&Secret::new("a"));
+        let sessions = Sessions::new(&TokenSecret::new("a"));
         let cookie = sessions.issue(1000);
 
         assert!(sessions.holds(&cookie, 999));
         assert!(!sessions.holds(&cookie, 1000));
-        assert!(!Sessions::new(&Secret::new("b")).holds(&cookie, 999));
+        assert!(!Sessions::new(&TokenSecret::new("b")).holds(&cookie, 999));
         assert!(!sessions.holds(&cookie.replace("1000.", "2000."), 999));
         for broken in [
             "",

@@ -1,4 +1,4 @@
-//! What the routes share, and what the composition root hands over.
+//! The state that the routes share, and the dependencies from the composition root.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -10,82 +10,82 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::Token;
+use super::auth::AuthToken;
 use super::gate::Gate;
-use super::line::Lines;
 use super::live::Live;
 use super::metrics::HttpMetrics;
 use super::sessions::SignedOut;
+use super::wait_queue::WaitQueues;
 use crate::notify::Deliveries;
 use crate::providers::{Pools, Tools};
 use crate::{jobs, throttle};
 
-/// Checks knobs that a person wrote: field and JSON value in, field and the text for the hash out. This is
-/// `throttle::Knobs::check`, handed over as a function.
-pub type CheckKnobs = fn(
-    &BTreeMap<String, Value>,
-)
-    -> Result<BTreeMap<String, Option<String>>, Vec<throttle::store::Problem>>;
+/// The check of knobs that a person wrote: fields with JSON values in, fields with the texts for
+/// the hash out. The composition root passes `throttle::Knobs::check`.
+pub type CheckKnobs =
+    fn(
+        &BTreeMap<String, Value>,
+    ) -> Result<BTreeMap<String, Option<String>>, Vec<throttle::store::KnobProblem>>;
 
-/// Everything that the API needs; the composition root fills it.
+/// The dependencies of the API, set by the composition root.
 #[derive(Clone)]
 pub struct Deps {
-    /// The queue.
     pub queue: jobs::Queue,
-    /// The throttles.
     pub throttles: Arc<dyn throttle::Store>,
-    /// Checks an edit of knobs.
+    /// The check of an edit of knobs.
     pub check_knobs: CheckKnobs,
     /// The handlers of this process, for their checks of arguments.
     pub kinds: jobs::Kinds,
-    /// The pools of accounts that this process looks at.
-    pub desks: Vec<crate::providers::pool::Desk>,
-    /// The pools of accounts that carry messages.
+    /// The desks of the pools of accounts, for the state of the accounts.
+    pub desks: Vec<crate::providers::pool::AccountPool>,
+    /// The pools of accounts that send messages.
     pub pools: Arc<Pools>,
-    /// What became of messages.
+    /// The store of the fates of messages.
     pub deliveries: Deliveries,
-    /// What reading providers' events may need.
+    /// The tools for reading events of providers.
     pub tools: Tools,
-    /// How the outside reaches us; empty where nobody said.
+    /// The base URL by which clients outside reach us; empty if it is not set.
     pub public_url: String,
     /// The governor's journal.
     pub decisions: Arc<dyn Decisions>,
-    /// The last ten minutes and whoever listens; filled by [`super::sample::run`].
+    /// The last ten minutes and the listeners; filled by [`super::sample::run`].
     pub live: Live,
-    /// The tokens of which requests must carry one; without any only loopback is served.
-    pub tokens: Arc<[Token]>,
-    /// Metrics of other rooms, e.g. the runner's; the API adds its own.
+    /// The tokens, of which requests must carry one; without any only loopback is served.
+    pub tokens: Arc<[AuthToken]>,
+    /// The metrics of other rooms, e.g. the runner's; the API adds its own.
     pub registry: Arc<prometheus_client::registry::Registry>,
-    /// Fires when the process stops: streams end and the listener closes.
+    /// The token that is cancelled when the process stops: streams end and the listener closes.
     pub cancel: CancellationToken,
 }
 
-/// What the governor has decided, read from its journal.
+/// The governor's decisions, read from its journal.
 pub trait Decisions: Send + Sync + 'static {
-    /// The last decisions, newest first; of all throttles where none is named.
+    /// Returns the last decisions, newest first; those of all throttles if none is named.
     fn recent<'a>(
         &'a self,
         throttle: Option<&'a str>,
         limit: i64,
     ) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>>;
 
-    /// How every governor stands, by throttle, in one read: it is asked each second.
+    /// Returns the state of every governor, by throttle, in one read, because it is called each
+    /// second.
     fn governors(&self) -> BoxFuture<'_, Result<BTreeMap<String, GovernorState>, ReadError>>;
 
-    /// One sentence on why the throttle runs at the rate it runs at; `None` leaves it to the knobs to explain themselves.
+    /// Returns the reason for the throttle's rate, in one sentence; `None` leaves the explanation
+    /// to the knobs.
     fn why<'a>(
         &'a self,
         status: &'a throttle::Status,
     ) -> BoxFuture<'a, Result<Option<String>, ReadError>>;
 }
 
-/// Why something could not be read from Postgres.
+/// The reason for which something could not be read from Postgres.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Postgres does not answer.
     #[error("postgres did not answer: {0}")]
     Lost(String),
-    /// Anything else that Postgres said.
+    /// Any other error of Postgres.
     #[error("postgres failed: {0}")]
     Failed(String),
 }
@@ -93,172 +93,177 @@ pub enum ReadError {
 /// One decision of a governor.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Decision {
-    /// Ascending.
+    /// The number of the decision; later decisions have higher numbers.
     pub id: i64,
-    /// Whose knob.
+    /// The throttle of the decision.
     pub throttle: String,
-    /// When.
+    /// The time of the decision.
     pub at: Timestamp,
-    /// The rate it set, in tokens per second.
+    /// The rate that the governor set, in tokens per second.
     pub rps: Option<f64>,
-    /// The rate before.
+    /// The rate before the decision, in tokens per second.
     pub previous_rps: Option<f64>,
-    /// `closed`, `half_open` or `open`.
+    /// The state of the breaker: `closed`, `half_open` or `open`.
     pub breaker: Option<String>,
     /// The throttle's mode at that time.
     pub mode: Option<String>,
-    /// The signal that limits, where one does.
+    /// The signal that limits, if there is one.
     pub limiting: Option<String>,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub reason: Option<String>,
-    /// Readings, terms and clamps, as the governor wrote them.
+    /// Readings, terms and clamps, as recorded by the governor.
     pub terms: Value,
 }
 
-/// How a governor stands.
+/// The state of a governor.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct GovernorState {
-    /// The knob that it turns: `rps` or `concurrency`.
+    /// The knob that the governor sets: `rps` or `concurrency`.
     #[schema(example = "rps")]
     pub actuator: String,
-    /// What that knob is in: `rps` (tokens per second) or `slots` (jobs at once). All that is called a rate here is in it.
+    /// The unit of that knob: `rps` (tokens per second) or `slots` (jobs at once). Every rate here
+    /// is in this unit.
     #[schema(example = "rps")]
     pub unit: String,
-    /// The knob that it decided on; in shadow mode the one that it would set.
+    /// The value that the governor chose; in shadow mode the value that it would set.
     pub rps: f64,
-    /// `closed`, `half_open` or `open`.
+    /// The state of the breaker: `closed`, `half_open` or `open`.
     pub breaker: String,
-    /// The signal that limits, where one does.
+    /// The signal that limits, if there is one.
     pub limiting: Option<String>,
-    /// Why the rate is what it is, in one sentence.
+    /// The reason for the rate, in one sentence.
     pub reason: String,
-    /// When it last decided.
+    /// The time of the last decision.
     pub at: Timestamp,
-    /// The last trip of its breaker; in shadow mode the last one on paper.
+    /// The last trip of the breaker; in shadow mode the last simulated one.
     pub last_trip: Option<Trip>,
-    /// Who turned the mode or the rate last, past the governor.
-    pub hand: Option<HandState>,
-    /// In shadow mode: what it would have done, beside what was done.
+    /// The last edit of the mode or the rate outside the governor.
+    pub hand: Option<ManualOverrideState>,
+    /// The comparison of the governor's own rate with the actual one, in shadow mode.
     pub shadow: Option<ShadowState>,
-    /// What its watchdogs have found and still holds.
+    /// The findings of the watchdogs that still hold.
     pub findings: Vec<FindingState>,
-    /// What the watchdogs leave of its gain: 1, 0.5 or 0.25.
+    /// The factor that the watchdogs apply to the gain: 1, 0.5 or 0.25.
     pub gain_factor: f64,
-    /// What it looks at.
+    /// The signals that the governor reads.
     pub signals: Vec<SignalState>,
 }
 
 /// A trip of a breaker.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct Trip {
-    /// When.
+    /// The time of the trip.
     pub at: Timestamp,
     /// The signal that tripped it.
     pub by: String,
-    /// How high it was, in setpoints.
+    /// The reading, in multiples of the setpoint.
     pub height: f64,
 }
 
-/// A hand on the mode or the rate.
+/// An edit of the mode or the rate outside the governor.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = Hand)]
-pub struct HandState {
-    /// What was turned.
+pub struct ManualOverrideState {
+    /// The knob that was edited.
     #[schema(example = "mode manual, rps 30")]
     pub what: String,
-    /// Who, where it was told.
+    /// The author of the edit, if known.
     pub by: Option<String>,
-    /// When.
+    /// The time of the edit.
     pub at: Timestamp,
-    /// Why; empty where it was not told.
+    /// The reason for the edit; empty if none was given.
     pub why: String,
 }
 
-/// What shadow mode would have done, beside what was done, since it began. What is `own` is what its model says.
+/// The comparison of the governor's own rate with the actual one since shadow mode began. The `own`
+/// figures come from the governor's model.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = Shadow)]
 pub struct ShadowState {
-    /// When shadow mode began.
+    /// The time at which shadow mode began.
     pub since: Timestamp,
-    /// The time that was looked at, in seconds.
+    /// The time that was compared, in seconds.
     pub seconds: f64,
-    /// Jobs that were let through.
+    /// Jobs that were granted.
     pub jobs: f64,
-    /// Jobs that its own rate would have let through.
+    /// Jobs that its own rate would have granted.
     pub own_jobs: f64,
-    /// The load above its setpoint over time, in setpoint seconds.
+    /// The load above its setpoint over time, in setpoints times seconds.
     pub overload_s: f64,
-    /// The same at its own rate.
+    /// The overload at its own rate, in setpoints times seconds.
     pub own_overload_s: f64,
-    /// The highest load, in setpoints.
+    /// The highest load, in multiples of the setpoint.
     pub peak: f64,
-    /// The same at its own rate.
+    /// The highest load at its own rate, in multiples of the setpoint.
     pub own_peak: f64,
-    /// The load now, in setpoints; `null` while nothing is read.
+    /// The load now, in multiples of the setpoint; `null` while nothing is read.
     pub load: Option<f64>,
-    /// What the load would be at its own rate.
+    /// The load now at its own rate, in multiples of the setpoint.
     pub own_load: Option<f64>,
-    /// Seconds in which it would have let fewer jobs through.
+    /// Seconds in which it would have granted fewer jobs.
     pub lower_s: f64,
-    /// Seconds in which it would have let more jobs through.
+    /// Seconds in which it would have granted more jobs.
     pub higher_s: f64,
     /// Seconds in which its breaker would have been open.
     pub stopped_s: f64,
-    /// Share of the time above the setpoint in which it would have braked; `null` without such a time.
+    /// Share of the time above the setpoint in which it would have reduced the rate; `null` without
+    /// such a time.
     pub braked_share: Option<f64>,
-    /// All of it in words.
+    /// The comparison in one sentence.
     pub sentence: String,
 }
 
-/// What a watchdog of a governor has found.
+/// A finding of a watchdog of a governor.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct FindingState {
-    /// `oscillating`, `shared`, `deaf`, `unreachable` or `idle`.
+    /// The kind of the finding: `oscillating`, `shared`, `deaf`, `unreachable` or `idle`.
     pub finding: String,
-    /// Since when.
+    /// The time since which the finding holds.
     pub since: Timestamp,
-    /// What is the matter, by what evidence, and what to do, in one sentence.
+    /// The finding, its evidence and its remedy, in one sentence.
     pub sentence: String,
 }
 
 /// One signal of a governor.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct SignalState {
-    /// Its name.
+    /// The name of the signal.
     pub name: String,
-    /// `load`, `latency` or `ratio`.
+    /// The kind of the signal: `load`, `latency` or `ratio`.
     pub kind: String,
     /// The last reading; `null` if there was none.
     pub value: Option<f64>,
-    /// Where it shall be.
+    /// The target of the reading.
     pub setpoint: f64,
-    /// Where the breaker trips.
+    /// The threshold of the breaker.
     pub trip: Option<f64>,
-    /// The reading's own time.
+    /// The time of the reading itself.
     pub at: Option<Timestamp>,
-    /// Age of the reading when this was said, in seconds.
+    /// Age of the reading at the time of this answer, in seconds.
     pub age_s: Option<f64>,
-    /// True when the reading is too old or unusable.
+    /// True if the reading is too old or unusable.
     pub stale: bool,
-    /// The rate that it asks for; `null` before its first reading.
+    /// The rate for which the signal asks; `null` before its first reading.
     pub ask_rps: Option<f64>,
-    /// What refusals have taught of a quota that nobody told; `null` for other signals and before the first refusal.
+    /// The unpublished quota that refusals have revealed; `null` for other signals and before the
+    /// first refusal.
     pub learned_quota: Option<QuotaState>,
 }
 
-/// A quota as refusals have taught it.
+/// A quota learned from refusals.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = LearnedQuota)]
 pub struct QuotaState {
-    /// What was let through of it, in tokens per second (or slots, where these are turned).
+    /// The throughput within the quota, in tokens per second (or slots, if the governor sets
+    /// `concurrency`).
     pub rps: f64,
-    /// When it was learned: the newest refusal.
+    /// The time of the newest refusal, from which the quota was learned.
     pub at: Timestamp,
-    /// The share that was refused then, 0 to 1.
+    /// The share of requests that was refused then, 0 to 1.
     pub refused_share: f64,
 }
 
-/// A journal with nothing in it, for processes that have no governor and for tests.
+/// An empty journal, for processes without a governor and for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoDecisions;
 
@@ -283,31 +288,35 @@ impl Decisions for NoDecisions {
     }
 }
 
-/// What every route gets.
+/// The state that every route gets.
 #[derive(Clone)]
-pub struct App(Arc<Parts>);
+pub struct ApiState(Arc<AppParts>);
 
 /// The parts of [`App`].
-pub struct Parts {
-    /// What the composition root handed over.
+pub struct AppParts {
+    /// The dependencies from the composition root.
     pub deps: Deps,
     /// Counters of the requests.
     pub http: HttpMetrics,
-    /// What our own throttles have said of requests.
+    /// The gate with its memory of the answers of our own throttles.
     pub gate: Gate,
-    /// Requests that wait for tokens.
-    pub lines: Lines,
-    /// Sessions that people have ended.
+    /// The requests that wait for tokens.
+    pub lines: WaitQueues,
+    /// The sessions that were ended before their expiry.
     pub signed_out: SignedOut,
-    /// `/openapi.json`.
+    /// The text of `/openapi.json`.
     pub openapi: String,
 }
 
-impl App {
-    /// Puts the parts together.
+impl ApiState {
+    /// Combines the parts.
     pub fn new(deps: Deps, openapi: String) -> Self {
-        let (http, gate, lines) = (HttpMetrics::default(), Gate::default(), Lines::default());
-        Self(Arc::new(Parts {
+        let (http, gate, lines) = (
+            HttpMetrics::default(),
+            Gate::default(),
+            WaitQueues::default(),
+        );
+        Self(Arc::new(AppParts {
             deps,
             http,
             gate,
@@ -318,10 +327,10 @@ impl App {
     }
 }
 
-impl Deref for App {
-    type Target = Parts;
+impl Deref for ApiState {
+    type Target = AppParts;
 
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &AppParts {
         &self.0
     }
 }

@@ -11,25 +11,26 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::sync::broadcast;
 
 use super::auth::Caller;
-use super::live::{Event, STREAMS_MAX};
+use super::live::{STREAMS_MAX, StreamEvent};
 use super::problem::{Code, Problem};
-use super::state::App;
+use super::state::ApiState;
 
-/// A comment is sent after so long without an event, so that proxies keep the connection.
+/// The time without an event after which a comment is sent, so that proxies keep the connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Browsers come back after so long.
+/// The time after which browsers reconnect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Streams what happens: `history` once, then `tick` each second, `decision`, `failure` and `audit`.
+/// Streams live events: `history` once, then `tick` each second, `decision`, `failure` and `audit`.
 ///
-/// With `Last-Event-ID` the history holds only the ticks after it. The stream ends when the server stops and when a
-/// listener is too slow; clients come back with the id of the last tick that they saw.
+/// With `Last-Event-ID` the history holds only the ticks after it. The stream ends when the server
+/// stops and when a listener is too slow; clients reconnect with the id of the last tick that they
+/// received.
 #[utoipa::path(get, path = "/api/v1/stream", operation_id = "stream_events", tag = "stream",
     params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last tick that was seen.")),
     responses((status = 200, body = String, content_type = "text/event-stream",
         description = "Events `history` ({ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
 pub async fn stream(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
@@ -46,7 +47,8 @@ pub async fn stream(
     let events = stream::unfold((receiver, place), |(mut receiver, place)| async move {
         match receiver.recv().await {
             Ok(event) => Some((event, (receiver, place))),
-            // A listener that lags is sent away; it comes back with its last id and is replayed what it missed.
+            // A listener that lags is disconnected; it reconnects with its last id and gets the
+            // missed events as history.
             Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => {
                 None
             }
@@ -61,7 +63,7 @@ pub async fn stream(
     Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
 }
 
-fn sent(event: &Event) -> sse::Event {
+fn sent(event: &StreamEvent) -> sse::Event {
     let sent = sse::Event::default().event(event.name).data(&*event.data);
     let sent = if event.name == "history" {
         sent.retry(RETRY)

@@ -1,4 +1,5 @@
-//! Suppressions: recipients to whom nothing goes on a channel any more. They are known by digests; no list shows an address.
+//! Suppressions: recipients that get no messages on a channel any more. They are stored as digests;
+//! no list shows an address.
 
 use axum::extract::{Query as Pairs, Request, State};
 use axum::http::StatusCode;
@@ -11,8 +12,8 @@ use super::jobs::encoded;
 use super::operate::{WHY_BYTES_MAX, signed, signed_of_query};
 use super::problem::{Code, Problem};
 use super::query::{PAGE_MAX, Query};
-use super::state::App;
-use super::within::{MANY, ONE, within};
+use super::state::ApiState;
+use super::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
 use crate::notify::Suppression;
 use crate::providers::{Channel, Recipient};
 
@@ -22,10 +23,10 @@ pub(super) const RECIPIENT_BYTES_MAX: usize = 4096;
 /// The longest cursor, in bytes.
 pub(super) const CURSOR_BYTES_MAX: usize = 100;
 
-/// The digits of a digest.
+/// The number of hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 64;
 
-/// A recipient to whom nothing shall go.
+/// A recipient that must not get messages.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
@@ -37,33 +38,33 @@ pub struct NewSuppression {
     channel: Channel,
     /// The number, address, device token, chat or URL, in any spelling.
     recipient: String,
-    /// Why; it is shown with messages that are not sent.
+    /// The reason, shown with messages that are not sent.
     reason: Option<String>,
-    /// Who asks; for the audit log.
+    /// The author of the change, for the audit log.
     by: Option<String>,
-    /// Why, for the audit log, where that is another reason.
+    /// The reason for the audit log, if it differs from `reason`.
     why: Option<String>,
 }
 
-/// What was changed.
+/// The result of a change.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Suppressed {
-    /// True if nothing goes to the recipient now.
+    /// True if the recipient gets no messages now.
     suppressed: bool,
-    /// False if it was so already.
+    /// False if the state was the same before.
     changed: bool,
 }
 
-/// Recipients to whom nothing goes.
+/// A page of recipients that get no messages.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Suppressions {
-    /// In the order of channel and digest; with `recipient` the one that was asked for, or none.
+    /// The recipients, by channel and digest; with `recipient` the requested one, or none.
     suppressions: Vec<Suppression>,
-    /// Where the next page is.
+    /// The URL of the next page.
     next: Option<String>,
 }
 
-/// Looks one recipient up, or lists all by their digests.
+/// Returns one recipient, or lists all by their digests.
 #[utoipa::path(get, path = "/api/v1/suppressions", operation_id = "list_suppressions", tag = "notifications",
     params(
         ("channel" = Option<String>, Query, description = "Only this channel; needed with `recipient`."),
@@ -72,11 +73,11 @@ pub struct Suppressions {
         ("cursor" = Option<String>, Query, description = "Where to go on, from `next`.")),
     responses((status = 200, body = Suppressions)))]
 pub async fn list(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Suppressions>, Problem> {
     let mut query = Query::open(pairs, &["channel", "recipient", "limit", "cursor"]);
-    let channel = query.word("channel", &Channel::WORDS);
+    let channel = query.choice("channel", &Channel::WORDS);
     let recipient = query.text("recipient", RECIPIENT_BYTES_MAX);
     let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
     let cursor = query.text("cursor", CURSOR_BYTES_MAX);
@@ -101,14 +102,14 @@ pub async fn list(
     }
     if let (Some(channel), Some(recipient)) = (channel, recipient) {
         let recipient = read(&mut query, channel, &recipient)?;
-        let found = within(ONE, app.deps.deliveries.suppression(&recipient)).await?;
+        let found = with_timeout(ROW_TIMEOUT, app.deps.deliveries.suppression(&recipient)).await?;
         return Ok(Json(Suppressions {
             suppressions: found.into_iter().collect(),
             next: None,
         }));
     }
-    let suppressions = within(
-        MANY,
+    let suppressions = with_timeout(
+        LIST_TIMEOUT,
         app.deps
             .deliveries
             .suppressions(channel, after.flatten(), limit),
@@ -117,7 +118,7 @@ pub async fn list(
     let is_full = i64::try_from(suppressions.len()).is_ok_and(|found| found >= limit);
     let next = suppressions.last().filter(|_| is_full).map(|last| {
         let of = channel
-            .map(|channel| format!("&channel={}", channel.word()))
+            .map(|channel| format!("&channel={}", channel.as_str()))
             .unwrap_or_default();
         let cursor = format!("{}:{}", last.channel, last.recipient_digest);
         format!(
@@ -128,22 +129,22 @@ pub async fn list(
     Ok(Json(Suppressions { suppressions, next }))
 }
 
-/// Lets nothing go to a recipient any more.
+/// Stops messages to a recipient.
 #[utoipa::path(post, path = "/api/v1/suppressions", operation_id = "suppress", tag = "notifications", request_body = NewSuppression,
     responses(
         (status = 201, body = Suppressed, description = "Nothing goes to the recipient from now on."),
         (status = 200, body = Suppressed, description = "It was so already.")))]
 pub async fn add(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
-    let read = |fields: &mut super::fields::Fields<'_>| {
+    let read = |fields: &mut super::fields::ObjectReader<'_>| {
         let missing: Vec<&str> = ["channel", "recipient"]
             .into_iter()
             .filter(|name| !fields.has(name))
             .collect();
-        let channel = fields.word("channel", &Channel::WORDS);
+        let channel = fields.choice("channel", &Channel::WORDS);
         let recipient = fields.text_or_null("recipient", 1..=RECIPIENT_BYTES_MAX);
         let reason = fields
             .text_or_null("reason", 0..=WHY_BYTES_MAX)
@@ -175,7 +176,11 @@ pub async fn add(
     if signed.why.is_empty() {
         signed.why = reason;
     }
-    let changed = within(ONE, app.deps.deliveries.suppress(&recipient, &signed)).await?;
+    let changed = with_timeout(
+        ROW_TIMEOUT,
+        app.deps.deliveries.suppress(&recipient, &signed),
+    )
+    .await?;
     let status = if changed {
         StatusCode::CREATED
     } else {
@@ -190,7 +195,7 @@ pub async fn add(
     ))
 }
 
-/// Lets messages go to a recipient again.
+/// Allows messages to a recipient again.
 #[utoipa::path(delete, path = "/api/v1/suppressions", operation_id = "unsuppress", tag = "notifications",
     params(
         ("channel" = String, Query, description = "The channel."),
@@ -199,12 +204,12 @@ pub async fn add(
         ("why" = Option<String>, Query, description = "Why; for the audit log.")),
     responses((status = 200, body = Suppressed)))]
 pub async fn remove(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Suppressed>, Problem> {
     let mut query = Query::open(pairs, &["channel", "recipient", "by", "why"]);
-    let channel = query.word("channel", &Channel::WORDS);
+    let channel = query.choice("channel", &Channel::WORDS);
     let recipient = query.text("recipient", RECIPIENT_BYTES_MAX);
     let signed = signed_of_query(&mut query, &caller);
     if query.errors.is_empty() {
@@ -222,14 +227,18 @@ pub async fn remove(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     };
     let recipient = read(&mut query, channel, &recipient)?;
-    let changed = within(ONE, app.deps.deliveries.unsuppress(&recipient, &signed)).await?;
+    let changed = with_timeout(
+        ROW_TIMEOUT,
+        app.deps.deliveries.unsuppress(&recipient, &signed),
+    )
+    .await?;
     Ok(Json(Suppressed {
         suppressed: false,
         changed,
     }))
 }
 
-/// The recipient that a query names.
+/// Parses the recipient of a query.
 fn read(query: &mut Query, channel: Channel, text: &str) -> Result<Recipient, Problem> {
     Recipient::parse(channel, text).map_err(|message| {
         query.wrong("recipient", message);
@@ -237,7 +246,7 @@ fn read(query: &mut Query, channel: Channel, text: &str) -> Result<Recipient, Pr
     })
 }
 
-/// The channel and the digest of a cursor.
+/// Splits a cursor into the channel and the digest.
 fn place(cursor: &str) -> Option<(&str, &str)> {
     let is_digest = |text: &str| {
         text.len() == DIGEST_DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,67 +1,67 @@
-//! Taking a throttle away.
+//! Deletion of a throttle.
 
 use axum::extract::{Path, Query as Pairs, State};
 use axum::{Extension, Json};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 
-use super::audit::{self, Entry};
+use super::audit::{self, AuditEntry};
 use super::auth::Caller;
 use super::limits;
 use super::operate::signed_of_query;
 use super::problem::{Code, Problem};
 use super::query::Query;
-use super::state::App;
+use super::state::ApiState;
 use super::throttles::name_of;
-use super::within::{MANY, within};
+use super::timeout::{LIST_TIMEOUT, with_timeout};
 use crate::jobs::{self, CancelFilter, Count, Queue, State as JobState};
-use crate::throttle::postgres::Record;
+use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, Name, Status, Store};
 
-/// States in which a job waits.
+/// The states in which a job waits.
 const WAITING: [JobState; 3] = [JobState::Ready, JobState::Scheduled, JobState::Retryable];
 
-/// Questions to the throttle store at a time.
+/// The most concurrent requests to the throttle store.
 const ASKED_AT_ONCE: usize = 32;
 
-/// A throttle that was taken away.
+/// A throttle that was deleted.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ThrottleDeleted {
-    /// Its name.
+    /// The name of the throttle.
     throttle: String,
-    /// Jobs of it that wait, counted up to 10,000 of each state: they are kept, and run when the throttle is made again.
+    /// Waiting jobs of the throttle, counted up to 10,000 of each state: they are kept, and run
+    /// when the throttle is created again.
     waiting: Count,
-    /// Troubles beside the change.
+    /// Warnings about side effects that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
 }
 
-/// Why a throttle was not taken away.
+/// The reason for which a throttle was not deleted.
 #[derive(Debug, thiserror::Error)]
 pub enum Kept {
-    /// There is none of that name.
+    /// The throttle does not exist.
     #[error("there is no throttle {0}; nothing was deleted")]
     Unknown(Name),
-    /// Others draw from it, and would stop.
+    /// Other throttles have it as their parent, and would stop.
     #[error(
         "{name} is the parent of {children}, which would stop without it; take the knob parent from them first; nothing was deleted"
     )]
     Parent {
-        /// Its name.
         name: Name,
-        /// Those that draw from it, the first of them by name.
+        /// The first of its children, by name.
         children: String,
     },
-    /// Redis said no.
+    /// Redis refused, or did not answer.
     #[error(transparent)]
     Throttles(#[from] throttle::Error),
-    /// Postgres said no.
+    /// Postgres refused, or did not answer.
     #[error(transparent)]
     Queue(#[from] jobs::Error),
 }
 
-/// Takes a throttle away with its record, and answers how it stood. The record goes first, or the keeper of knobs would restore what is
-/// taken away.
+/// Deletes a throttle with its record, and returns its last status. The record is deleted first, or
+/// the keeper of knobs would restore the throttle.
 pub async fn take_away(store: &dyn Store, queue: &Queue, name: &Name) -> Result<Status, Kept> {
     let before = store
         .status(name)
@@ -74,7 +74,7 @@ pub async fn take_away(store: &dyn Store, queue: &Queue, name: &Name) -> Result<
             children,
         });
     }
-    Record::new(queue.pool.clone())
+    KnobRecord::new(queue.pool.clone())
         .forget(name)
         .await
         .map_err(jobs::Error::from)?;
@@ -82,7 +82,7 @@ pub async fn take_away(store: &dyn Store, queue: &Queue, name: &Name) -> Result<
     Ok(before)
 }
 
-/// The throttles that draw from one, in words; empty for none.
+/// Lists the throttles whose parent is `parent`, for a message; empty for none.
 async fn children(store: &dyn Store, parent: &Name) -> Result<String, throttle::Error> {
     const TOLD: usize = 5;
     let names = store.names().await?;
@@ -103,7 +103,7 @@ async fn children(store: &dyn Store, parent: &Name) -> Result<String, throttle::
     Ok(found.join(", "))
 }
 
-/// Takes a throttle away. Its jobs are kept and wait until it is made again.
+/// Deletes a throttle. Its jobs are kept and wait until it is created again.
 #[utoipa::path(delete, path = "/api/v1/throttles/{name}", operation_id = "delete_throttle", tag = "throttles",
     params(
         ("name" = String, Path, description = "Its name, percent-encoded where it holds a slash."),
@@ -111,7 +111,7 @@ async fn children(store: &dyn Store, parent: &Name) -> Result<String, throttle::
         ("why" = Option<String>, Query, description = "Why; for the audit log.")),
     responses((status = 200, body = ThrottleDeleted)))]
 pub async fn delete(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
@@ -134,7 +134,7 @@ pub async fn delete(
     }
     let (queue, throttles) = (&app.deps.queue, &*app.deps.throttles);
 
-    let before = within(MANY, async {
+    let before = with_timeout(LIST_TIMEOUT, async {
         take_away(throttles, queue, &name)
             .await
             .map_err(Problem::from)
@@ -142,10 +142,10 @@ pub async fn delete(
     .await?;
 
     let mut entry =
-        Entry::now(signed.by, "throttle.delete", name.to_string(), signed.why).by(&caller);
+        AuditEntry::now(signed.by, "throttle.delete", name.to_string(), signed.why).by(&caller);
     entry.before = serde_json::to_value(&before.raw).ok();
     let mut warnings: Vec<String> = audit::note(&app, &entry).await.into_iter().collect();
-    let waiting = within(MANY, waiting(queue, &name)).await.unwrap_or_else(|_| {
+    let waiting = with_timeout(LIST_TIMEOUT, waiting(queue, &name)).await.unwrap_or_else(|_| {
         warnings.push("the throttle is deleted, but its jobs could not be counted: Postgres does not answer".to_owned());
         Count { jobs: 0, more: true }
     });

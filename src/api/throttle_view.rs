@@ -1,4 +1,4 @@
-//! A throttle as the API shows it: the store's status, joined with what was measured of it.
+//! A throttle as the API shows it: the store's status, joined with its measurements.
 
 use jiff::Timestamp;
 use serde::Serialize;
@@ -9,117 +9,122 @@ use crate::jobs::{Depth, Failing};
 use crate::throttle::store::EXPIRES;
 use crate::throttle::{HeldKeys, Knobs, RefusalPause, Status};
 
-/// A throttle, its knobs, its pace, its queue and its governor.
+/// A throttle with its knobs, its rate, its queue and its governor.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
 #[schema(as = Throttle)]
 pub struct View {
-    /// Its name.
+    /// The name of the throttle.
     #[schema(example = "reindex")]
     pub name: String,
-    /// Who turns `rps`: `auto`, `manual`, `shadow` or `off`.
+    /// The mode, which decides who sets `rps`: `auto`, `manual`, `shadow` or `off`.
     pub mode: Option<&'static str>,
-    /// The throttle that this one draws from as well.
+    /// The throttle from which this one takes tokens as well.
     pub parent: Option<String>,
     /// True while a person has paused it.
     pub paused: bool,
-    /// Counts writes through Flyball; the value for `If-Match`.
+    /// The count of writes through Flyball; the value for `If-Match`.
     pub seq: u64,
-    /// The knobs; `null` for a name that only jobs know.
+    /// The knobs; `null` for a name that only jobs use.
     pub knobs: Option<KnobsView>,
-    /// The rate in force: 0 stopped, -1 unlimited.
+    /// The rate in force, in tokens per second: 0 stopped, -1 unlimited.
     pub effective_rps: Option<f64>,
-    /// Tokens per second really taken over the last seconds; `null` until known.
+    /// Tokens per second taken over the last seconds; `null` until known.
     pub achieved_rps: Option<f64>,
-    /// Share of that time in which somebody waited for tokens, 0 to 1.
+    /// Share of that time in which a job or a request waited for tokens, 0 to 1.
     pub limiting_share: Option<f64>,
-    /// `flowing`, `paused`, `stopped`, `refused`, `debt`, `failing`, `held`, `safe_rps`, `unlimited` or `unknown`.
+    /// The state: `flowing`, `paused`, `stopped`, `refused`, `debt`, `failing`, `held`, `safe_rps`,
+    /// `unlimited` or `unknown`.
     pub state: &'static str,
     /// The pause of the whole throttle after a refusal; `null` while there is none.
     pub refusal: Option<RefusalView>,
-    /// The end of its debt: nothing is granted before; `null` where it has none.
+    /// The end of the debt, before which nothing is granted; `null` without a debt.
     pub debt_until: Option<Timestamp>,
-    /// Its keys that hold their jobs back; `null` where none does, and before it was looked at.
+    /// The keys that hold their jobs back; `null` if none does, and before the first search.
     pub held_keys: Option<HeldKeysView>,
-    /// Its failures, where all its jobs fail; `null` elsewhere.
+    /// The failures, if all jobs of the throttle fail; `null` otherwise.
     pub failing: Option<FailingView>,
-    /// Knobs that cannot be used as they stand.
+    /// The knobs whose values cannot be used.
     pub problems: Vec<ProblemView>,
-    /// Its jobs, as last counted; `null` until then.
+    /// The jobs at the last count; `null` before it.
     pub depth: Option<DepthView>,
-    /// Its governor; `null` if it has none.
+    /// The governor; `null` if the throttle has none.
     pub governor: Option<GovernorState>,
-    /// What went wrong beside a change that was made.
+    /// Warnings about side effects of a change that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// The knobs as they are used.
+/// The knobs in use.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = Knobs)]
 pub struct KnobsView {
     /// Tokens per second; 0 stops, -1 is unlimited.
     pub rps: f64,
-    /// Unix milliseconds at which the mode manual ends; `null` for no end.
+    /// Unix milliseconds at which manual mode ends; `null` for no end.
     pub manual_until_ms: Option<i64>,
-    /// Windows' worth of tokens that may be spent at once after a quiet time.
+    /// Tokens that may be spent at once after an idle time, in windows' worth.
     pub burst: f64,
-    /// Seconds.
+    /// The window, in seconds.
     pub window: f64,
     /// Lowest rate that the governor may set.
     pub min: f64,
     /// Highest rate that the governor may set.
     pub max: f64,
-    /// Rate when `rps` cannot be read or its lease has lapsed.
+    /// Rate in force when `rps` cannot be read or its lease has expired.
     pub safe_rps: f64,
-    /// What stands behind the throttle can bear now; no rate in force is above it. -1 is no limit.
+    /// The rate that the resource behind the throttle can serve now; no rate in force is above it.
+    /// -1 is no limit.
     pub capacity: f64,
-    /// Why `capacity` is what it is; empty where nobody said so.
+    /// The reason for `capacity`; empty if none was given.
     pub capacity_why: String,
     /// Rate of each key; -1 is unlimited.
     pub key_rps: f64,
-    /// As `burst`, for each key.
+    /// Tokens of each key that may be spent at once, as `burst`.
     pub key_burst: f64,
-    /// `closed`, `open` or `local`.
+    /// The answer to requests for tokens while Redis does not answer: `closed`, `open` or `local`.
     pub on_store_loss: &'static str,
-    /// It takes what its parent has to spare beyond its own rate.
+    /// True if the throttle takes the spare tokens of its parent beyond its own rate.
     pub borrow: bool,
-    /// `active-informed`, `active-naive`, `passive-informed` or `passive-naive`.
+    /// The effect of another server's refusal: `active-informed`, `active-naive`,
+    /// `passive-informed` or `passive-naive`.
     pub on_429: &'static str,
-    /// The most that a receiver's answer may slow down: `key`, `throttle` or `account`.
+    /// The highest level that an answer of a receiver may slow down: `key`, `throttle` or
+    /// `account`.
     pub trust_scope: &'static str,
-    /// The longest pause that a refusal may lead to, in seconds; `null` for what is usual.
+    /// The longest pause after a refusal, in seconds; `null` for the default.
     pub max_pause: Option<f64>,
-    /// Jobs that may run at once over all processes; -1 is no limit.
+    /// The most jobs that may run at once over all processes; -1 is no limit.
     pub concurrency: i64,
-    /// Jobs of one key that may run at once over all processes; -1 is no limit.
+    /// The most jobs of one key that may run at once over all processes; -1 is no limit.
     pub key_concurrency: i64,
     /// Share of a worker's slots beside other throttles.
     pub weight: f64,
-    /// `wait`, `drop` or `merge`.
+    /// The fate of jobs that cannot run at once: `wait`, `drop` or `merge`.
     pub over_limit: &'static str,
-    /// The highest cost of one job that is taken, in tokens: the knob, or what follows from the others where it is absent.
+    /// The highest cost of one job that is accepted, in tokens: the knob or, if it is absent, the
+    /// cost that follows from the others.
     pub max_cost: f64,
-    /// Jobs of one lane that may wait before `on_backlog` acts; `null` where there is no limit.
+    /// The most jobs of one lane that may wait before `on_backlog` acts; `null` for no limit.
     pub max_backlog: Option<u64>,
-    /// `signal` or `reject`.
+    /// The effect of a backlog above `max_backlog`: `signal` or `reject`.
     pub on_backlog: &'static str,
     /// Unix milliseconds after which `safe_rps` is in force.
     pub valid_until_ms: Option<i64>,
-    /// Who wrote last.
+    /// The author of the last write.
     pub by: String,
-    /// When, in unix milliseconds.
+    /// The time of the last write, in unix milliseconds.
     pub at_ms: i64,
-    /// Why.
+    /// The reason for the last write.
     pub why: String,
 }
 
-/// The pause of a whole throttle after a server refused one of its jobs.
+/// The pause of a whole throttle after a receiver refused one of its jobs.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = ThrottleRefusal)]
 pub struct RefusalView {
-    /// Its end.
+    /// The end of the pause.
     pub until: Timestamp,
-    /// What was answered.
+    /// The answer of the receiver.
     pub why: String,
 }
 
@@ -127,21 +132,21 @@ pub struct RefusalView {
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = HeldKeys)]
 pub struct HeldKeysView {
-    /// Keys with ready jobs that were looked at.
+    /// Keys with ready jobs that were examined.
     pub keys: u64,
     /// Ready jobs of these keys.
     pub ready: i64,
     /// Keys that are paused.
     pub paused: u64,
-    /// Keys that wait for a quota to be full again.
+    /// Keys that wait until a quota is full again.
     pub resting: u64,
-    /// Keys at a rate that was learned from what their servers answered.
+    /// Keys at a rate that was learned from the answers of their receivers.
     pub learned: u64,
-    /// Keys whose pause is over and of which one job at a time goes first.
+    /// Keys whose pause is over and which are granted one job at a time.
     pub probing: u64,
     /// Ready jobs of the paused, resting, learned and probing keys.
     pub held_ready: i64,
-    /// The slowest of them.
+    /// The slowest of these keys.
     pub slowest: Option<SlowestKeyView>,
 }
 
@@ -151,11 +156,11 @@ pub struct HeldKeysView {
 pub struct SlowestKeyView {
     /// The key; empty for jobs without one.
     pub key: String,
-    /// The end of its pause.
+    /// The end of the pause.
     pub paused_until: Option<Timestamp>,
-    /// Why it is paused.
+    /// The reason for the pause.
     pub why: String,
-    /// Its learned rate, in tokens per second.
+    /// The learned rate, in tokens per second.
     pub learned_rps: Option<f64>,
 }
 
@@ -165,17 +170,17 @@ pub struct SlowestKeyView {
 pub struct FailingView {
     /// Attempts that failed since the last success.
     pub failures: i64,
-    /// When an attempt last succeeded; `null` if none did since its workers started.
+    /// The time of the last success; `null` if there was none since the workers started.
     pub succeeded_at: Option<Timestamp>,
 }
 
-/// A knob that cannot be used as it stands.
+/// A knob whose value cannot be used.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = KnobProblem)]
 pub struct ProblemView {
     /// The field of the hash.
     pub field: String,
-    /// What is wrong and what is allowed.
+    /// The error and the allowed values.
     pub message: String,
 }
 
@@ -183,22 +188,22 @@ pub struct ProblemView {
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 #[schema(as = ThrottleDepth)]
 pub struct DepthView {
-    /// Wait for tokens.
+    /// Jobs that wait for tokens.
     pub ready: i64,
-    /// Wait for a time.
+    /// Jobs that wait for a time.
     pub scheduled: i64,
-    /// Hold a lease.
+    /// Jobs that hold a lease.
     pub running: i64,
-    /// Dead letters.
+    /// Dead jobs.
     pub dead: i64,
     /// Seconds since the oldest ready job was enqueued; `null` where no job is ready.
     pub oldest_ready_s: Option<f64>,
-    /// When they were counted: no figure is older.
+    /// The time of the count; no figure is older.
     pub at: Timestamp,
 }
 
 impl View {
-    /// Joins a status with what the sampler knows.
+    /// Joins a status with the measurements of the sampler.
     pub fn of(
         status: &Status,
         measured: Option<&Measured>,
@@ -246,7 +251,7 @@ impl View {
         }
     }
 
-    /// A name that jobs carry and no throttle has: its jobs are parked.
+    /// Returns the view of a name that jobs use and no throttle has: its jobs are parked.
     pub fn parked(name: &str, depth: &Depth, counted_at: Timestamp, now: Timestamp) -> Self {
         let message = format!(
             "there is no throttle {name}; its jobs wait until it exists: flyball throttle set {name} rps=10"
@@ -376,12 +381,12 @@ impl DepthView {
     }
 }
 
-/// Seconds from `then` to `now`; two clocks may differ, but nothing is younger than now.
+/// Returns the seconds from `then` to `now`, at least 0, because the two clocks may differ.
 pub fn since_s(then: Timestamp, now: Timestamp) -> f64 {
     (now.duration_since(then).as_secs_f64()).max(0.0)
 }
 
-/// The mode as a word.
+/// Returns the name of the mode.
 pub fn mode_word(knobs: &Knobs) -> &'static str {
     match knobs.mode {
         crate::throttle::Mode::Auto => "auto",
@@ -391,10 +396,11 @@ pub fn mode_word(knobs: &Knobs) -> &'static str {
     }
 }
 
-/// A share of waiting for the throttle's own tokens above which it is not its keys that hold the jobs back.
+/// The share of waiting for the throttle's own tokens above which its keys do not count as the
+/// cause of the wait.
 const LIMITING: f64 = 0.5;
 
-/// The state of a throttle, as a word, with what was measured of it.
+/// Returns the state of a throttle, as a word, with its measurements.
 pub fn state_word(status: &Status, measured: Option<&Measured>) -> &'static str {
     let own = own_state(status);
     if matches!(own, "paused" | "stopped" | "refused" | "debt") {
@@ -414,7 +420,7 @@ pub fn state_word(status: &Status, measured: Option<&Measured>) -> &'static str 
     }
 }
 
-/// The state of a throttle below `status`, where that lets nothing through.
+/// Returns the state of a throttle below `status`, if `status` grants nothing.
 pub fn state_below(status: &Status) -> Option<&'static str> {
     match own_state(status) {
         "paused" | "stopped" => Some("stopped"),
@@ -423,9 +429,9 @@ pub fn state_below(status: &Status) -> Option<&'static str> {
     }
 }
 
-/// The state of a throttle as its own hash and bucket tell it.
+/// Returns the state of a throttle by its own hash and bucket.
 fn own_state(status: &Status) -> &'static str {
-    // Each of these makes the throttle run at safe_rps, or at rps if that is slower.
+    // An error in one of these makes the throttle run at `safe_rps`, or at `rps` if that is slower.
     const CAREFUL: [&str; 7] = [
         "rps",
         "burst",
@@ -451,7 +457,7 @@ fn own_state(status: &Status) -> &'static str {
     }
 }
 
-/// Why the throttle runs at the rate it runs at, as its knobs tell it, and that they will vanish where they do.
+/// Explains the throttle's rate by its knobs, and reports their expiry if they have one.
 pub fn explain(status: &Status) -> String {
     let expiry = status
         .problems

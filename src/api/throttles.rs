@@ -1,4 +1,4 @@
-//! Throttles: how they stand, and turning their knobs.
+//! Throttles: their state, and edits of their knobs.
 
 use std::collections::BTreeMap;
 
@@ -12,38 +12,38 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::audit::{self, Entry};
+use super::audit::{self, AuditEntry};
 use super::auth::Caller;
-use super::fields::{Errors, Fields, Place};
+use super::fields::{Errors, FieldLocation, ObjectReader};
 use super::operate::{BY_BYTES_MAX, WHY_BYTES_MAX};
 use super::problem::{Code, Problem};
 use super::query::{PAGE_MAX, Query};
-use super::sample::Sample;
-use super::state::{App, Decision};
+use super::sample::LiveSample;
+use super::state::{ApiState, Decision};
 use super::throttle_view::{View, explain};
-use super::within::{ONE, within};
+use super::timeout::{ROW_TIMEOUT, with_timeout};
 use super::{body, clock, limits};
 use crate::throttle::rules::{Knob, knob, settable};
 use crate::throttle::{Change, Name, Status};
 
-/// Questions to the throttle store at a time.
-const ASKED_AT_ONCE: usize = 32;
+/// The most concurrent requests to the throttle store.
+const STATUS_CONCURRENCY: usize = 32;
 
 /// All throttles.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Throttles {
-    /// When this was said.
+    /// The time of this answer.
     at: Timestamp,
-    /// In the order of their names.
+    /// The throttles, by name.
     throttles: Vec<View>,
 }
 
-/// Why a throttle runs at its rate.
+/// The reason for the rate of a throttle.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Why {
-    /// Its name.
+    /// The name of the throttle.
     throttle: String,
-    /// One sentence.
+    /// The reason, in one sentence.
     #[schema(
         example = "34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51 by mongo-load; grew 3 %/min."
     )]
@@ -52,7 +52,7 @@ pub struct Why {
     decisions: Vec<Decision>,
 }
 
-/// An edit of knobs; a field that is left out keeps its value, `null` gives it its default back.
+/// An edit of knobs; an absent field keeps its value, `null` resets it to its default.
 #[derive(utoipa::ToSchema)]
 #[expect(
     dead_code,
@@ -61,76 +61,79 @@ pub struct Why {
 pub struct Edit {
     /// Tokens per second; 0 stops, -1 is unlimited.
     rps: Option<f64>,
-    /// Windows' worth of tokens that may be spent at once after a quiet time.
+    /// Tokens that may be spent at once after an idle time, in windows' worth.
     burst: Option<f64>,
-    /// Seconds.
+    /// The window, in seconds.
     window: Option<f64>,
-    /// `auto`, `manual`, `shadow` or `off`.
+    /// The mode: `auto`, `manual`, `shadow` or `off`.
     mode: Option<String>,
-    /// Unix milliseconds at which the mode manual ends; the throttle then goes back to the mode before.
+    /// Unix milliseconds at which manual mode ends; the throttle then returns to the previous mode.
     manual_until_ms: Option<i64>,
     /// Lowest rate that the governor may set.
     min: Option<f64>,
     /// Highest rate that the governor may set.
     max: Option<f64>,
-    /// Rate when `rps` cannot be read or its lease has lapsed.
+    /// Rate in force when `rps` cannot be read or its lease has expired.
     safe_rps: Option<f64>,
-    /// What stands behind the throttle can bear now; no rate in force is above it. -1 is no limit.
+    /// The rate that the resource behind the throttle can serve now; no rate in force is above it.
+    /// -1 is no limit.
     capacity: Option<f64>,
     /// Rate of each key; -1 is unlimited.
     key_rps: Option<f64>,
-    /// As `burst`, for each key.
+    /// Tokens of each key that may be spent at once, as `burst`.
     key_burst: Option<f64>,
-    /// The throttle that this one draws from as well.
+    /// The throttle from which this one takes tokens as well.
     parent: Option<String>,
     /// `true` stops the throttle and keeps its knobs.
     paused: Option<bool>,
-    /// `closed`, `open` or `local`.
+    /// The answer to requests for tokens while Redis does not answer: `closed`, `open` or `local`.
     on_store_loss: Option<String>,
-    /// `true` lets it take what its parent has to spare beyond its own rate.
+    /// `true` lets it take the spare tokens of its parent beyond its own rate.
     borrow: Option<bool>,
-    /// `active-informed`, `active-naive`, `passive-informed` or `passive-naive`.
+    /// The effect of another server's refusal: `active-informed`, `active-naive`,
+    /// `passive-informed` or `passive-naive`.
     on_429: Option<String>,
-    /// The most that a receiver's answer may slow down: `key`, `throttle` or `account`.
+    /// The highest level that an answer of a receiver may slow down: `key`, `throttle` or
+    /// `account`.
     trust_scope: Option<String>,
-    /// The longest pause that a refusal may lead to, in seconds; `null` for what is usual.
+    /// The longest pause after a refusal, in seconds; `null` for the default.
     max_pause: Option<f64>,
-    /// Jobs that may run at once over all processes; 0 lets none run, -1 is no limit.
+    /// The most jobs that may run at once over all processes; 0 lets none run, -1 is no limit.
     concurrency: Option<i64>,
-    /// Jobs of one key that may run at once over all processes; -1 is no limit.
+    /// The most jobs of one key that may run at once over all processes; -1 is no limit.
     key_concurrency: Option<i64>,
     /// Share of a worker's slots beside other throttles.
     weight: Option<f64>,
-    /// `wait`, `drop` or `merge`.
+    /// The fate of jobs that cannot run at once: `wait`, `drop` or `merge`.
     over_limit: Option<String>,
     /// The highest cost of one job, in tokens.
     max_cost: Option<f64>,
-    /// Jobs of one lane that may wait before `on_backlog` acts.
+    /// The most jobs of one lane that may wait before `on_backlog` acts.
     max_backlog: Option<u64>,
-    /// `signal` or `reject`.
+    /// The effect of a backlog above `max_backlog`: `signal` or `reject`.
     on_backlog: Option<String>,
-    /// Who turns the knob; for the audit log.
+    /// The author of the edit, for the audit log.
     by: Option<String>,
-    /// Why; for the audit log.
+    /// The reason for the edit, for the audit log.
     why: Option<String>,
 }
 
-/// Lists all throttles, and the names that only jobs know.
+/// Lists all throttles, and the names that only jobs use.
 #[utoipa::path(get, path = "/api/v1/throttles", operation_id = "list_throttles", tag = "throttles", responses((status = 200, body = Throttles)))]
-pub async fn list(State(app): State<App>) -> Result<Json<Throttles>, Problem> {
+pub async fn list(State(app): State<ApiState>) -> Result<Json<Throttles>, Problem> {
     let names = app.deps.throttles.names().await?;
     let statuses: Vec<_> = stream::iter(names)
         .map(|name| {
             let app = app.clone();
             async move { app.deps.throttles.status(&name).await }
         })
-        .buffered(ASKED_AT_ONCE)
+        .buffered(STATUS_CONCURRENCY)
         .collect()
         .await;
     let sample = app.deps.live.sample();
     let mut views = BTreeMap::new();
     for status in statuses {
-        // One that went away since its name was read is not there any more.
+        // A throttle that was deleted after its name was read is omitted.
         if let Some(status) = status? {
             views.insert(status.name.to_string(), view(&status, sample.as_deref()));
         }
@@ -160,21 +163,21 @@ pub async fn list(State(app): State<App>) -> Result<Json<Throttles>, Problem> {
     params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
     responses((status = 200, body = View, headers(("ETag" = String, description = "The knobs' `seq`, for `If-Match`.")))))]
 pub async fn show(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(name): Path<String>,
 ) -> Result<impl IntoResponse, Problem> {
     let status = status(&app, &name_of(name)?).await?;
     Ok(answer(view(&status, app.deps.live.sample().as_deref())))
 }
 
-/// Explains why a throttle runs at its rate.
+/// Explains the rate of a throttle.
 #[utoipa::path(get, path = "/api/v1/throttles/{name}/why", operation_id = "explain_throttle", tag = "throttles",
     params(
         ("name" = String, Path, description = "Its name."),
         ("limit" = Option<i64>, Query, description = "At most so many decisions, 1 to 1000; 20 if absent.")),
     responses((status = 200, body = Why)))]
 pub async fn why(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Why>, Problem> {
@@ -184,11 +187,11 @@ pub async fn why(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     let status = status(&app, &name_of(name)?).await?;
-    let sentence = within(ONE, app.deps.decisions.why(&status))
+    let sentence = with_timeout(ROW_TIMEOUT, app.deps.decisions.why(&status))
         .await?
         .unwrap_or_else(|| explain(&status));
-    let decisions = within(
-        ONE,
+    let decisions = with_timeout(
+        ROW_TIMEOUT,
         app.deps.decisions.recent(Some(status.name.as_str()), limit),
     )
     .await?;
@@ -199,7 +202,7 @@ pub async fn why(
     }))
 }
 
-/// Turns knobs.
+/// Edits the knobs of a throttle.
 #[utoipa::path(patch, path = "/api/v1/throttles/{name}", operation_id = "edit_throttle", tag = "throttles",
     params(
         ("name" = String, Path, description = "Its name."),
@@ -208,7 +211,7 @@ pub async fn why(
     request_body = Edit,
     responses((status = 200, body = View)))]
 pub async fn edit(
-    State(app): State<App>,
+    State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
@@ -217,7 +220,7 @@ pub async fn edit(
     let name = name_of(name)?;
     let mut query = Query::open(pairs, &["create"]);
     let create = query
-        .word(
+        .choice(
             "create",
             &[("true", true), ("false", false), ("1", true), ("0", false)],
         )
@@ -249,19 +252,19 @@ pub async fn edit(
 
     let (before, after) = app.deps.throttles.set(&name, &change).await?;
 
-    let entry = Entry::turned("throttle.set", &change, before.as_ref(), &after).by(&caller);
+    let entry = AuditEntry::turned("throttle.set", &change, before.as_ref(), &after).by(&caller);
     let mut view = view(&after, app.deps.live.sample().as_deref());
     view.warnings.extend(audit::note(&app, &entry).await);
     Ok(answer(view))
 }
 
-/// Reads an edit, or lists everything that is wrong with it.
-fn change(app: &App, name: &Name, value: Value) -> Result<Change, Errors> {
+/// Reads an edit, or lists every error in it.
+fn change(app: &ApiState, name: &Name, value: Value) -> Result<Change, Errors> {
     let mut errors = Errors::default();
     let mut change = Change::default();
     let knobs: BTreeMap<String, Value> = {
         let allowed = [settable(), vec!["by", "why"]].concat();
-        let Some(mut fields) = Fields::open(value, "", &allowed, &mut errors) else {
+        let Some(mut fields) = ObjectReader::open(value, "", &allowed, &mut errors) else {
             return Err(errors);
         };
         change.by = fields.text("by", 1..=BY_BYTES_MAX).unwrap_or_default();
@@ -326,18 +329,29 @@ fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
                 "{:?} is not allowed; allowed: the seq of the knobs in quotes, such as \"17\"",
                 super::fields::clipped(text)
             );
-            Problem::at(Code::InvalidHeader, Place::Header, "If-Match", message)
+            Problem::at(
+                Code::InvalidHeader,
+                FieldLocation::Header,
+                "If-Match",
+                message,
+            )
         })
 }
 
-/// The name in a path, checked.
+/// Parses the throttle's name of a path.
 pub fn name_of(text: String) -> Result<Name, Problem> {
-    Name::new(text)
-        .map_err(|error| Problem::at(Code::InvalidPath, Place::Path, "name", error.to_string()))
+    Name::new(text).map_err(|error| {
+        Problem::at(
+            Code::InvalidPath,
+            FieldLocation::Path,
+            "name",
+            error.to_string(),
+        )
+    })
 }
 
-/// The status of a throttle that must exist.
-pub async fn status(app: &App, name: &Name) -> Result<Status, Problem> {
+/// Returns the status of a throttle, or the problem that it does not exist.
+pub async fn status(app: &ApiState, name: &Name) -> Result<Status, Problem> {
     app.deps
         .throttles
         .status(name)
@@ -345,8 +359,8 @@ pub async fn status(app: &App, name: &Name) -> Result<Status, Problem> {
         .ok_or_else(|| Problem::throttle_not_found(name))
 }
 
-/// The throttle as the API shows it.
-pub fn view(status: &Status, sample: Option<&Sample>) -> View {
+/// Returns the throttle as the API shows it.
+pub fn view(status: &Status, sample: Option<&LiveSample>) -> View {
     let measured = sample.and_then(|sample| sample.throttles.get(status.name.as_str()));
     View::of(
         status,
@@ -356,7 +370,7 @@ pub fn view(status: &Status, sample: Option<&Sample>) -> View {
     )
 }
 
-/// The answer that shows a throttle.
+/// Returns the answer that shows a throttle.
 pub fn answer(view: View) -> impl IntoResponse {
     (
         AppendHeaders([(ETAG, format!("\"{}\"", view.seq))]),

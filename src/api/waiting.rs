@@ -1,24 +1,24 @@
-//! Why a job waits, in one sentence, and until when.
+//! The reason for the wait of a job, in one sentence, and its end.
 
 use jiff::Timestamp;
 use serde::Serialize;
 
 use crate::jobs::serving::need_of;
 use crate::jobs::{Detail, Pause, State, Summary};
-use crate::throttle::{Answer, Holder, Limit, MAX_HOLDERS};
+use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS};
 
-/// Why a job does not run yet.
+/// The reason for which a job does not run yet.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct Waiting {
-    /// One sentence.
+pub struct WaitReason {
+    /// The reason, in one sentence.
     #[schema(example = "throttle reindex lets 5 a second through and others go first")]
     pub reason: String,
-    /// When that may end, where it is known.
+    /// The earliest end of the wait, if it is known.
     pub until: Option<Timestamp>,
 }
 
-/// Why a job with a due time waits; `None` for jobs in other states.
-pub fn for_its_time(job: &Summary) -> Option<Waiting> {
+/// Explains the wait of a job with a due time; `None` for jobs in other states.
+pub fn for_its_time(job: &Summary) -> Option<WaitReason> {
     let reason = match job.state {
         State::Scheduled => "it is scheduled for a later time".to_owned(),
         State::Retryable => {
@@ -33,13 +33,13 @@ pub fn for_its_time(job: &Summary) -> Option<Waiting> {
         }
         _ => return None,
     };
-    Some(Waiting {
+    Some(WaitReason {
         reason,
         until: job.due_at,
     })
 }
 
-/// What the worker lacked that met a waiting job last.
+/// Returns the capability that the last worker which claimed a waiting job lacked.
 pub fn need(job: &Detail) -> Option<&str> {
     let waits = matches!(
         job.summary.state,
@@ -49,8 +49,9 @@ pub fn need(job: &Detail) -> Option<&str> {
     need_of(last.error.as_deref()?)
 }
 
-/// Why a job waits that came to a worker which could not run it; `is_served` tells whether a live worker can.
-pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> Waiting {
+/// Explains the wait of a job after a worker that could not run it; `is_served` is true if a live
+/// worker can.
+pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> WaitReason {
     let reason = if is_served {
         format!("it came to a worker that does not serve {need}; another one does")
     } else {
@@ -62,29 +63,29 @@ pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> Waiting {
         };
         format!("no live worker serves {need}{add}")
     };
-    Waiting {
+    WaitReason {
         reason,
         until: job.due_at,
     }
 }
 
-/// Why a running job whose cancellation was asked for still runs.
-pub fn for_its_handler(job: &Detail) -> Option<Waiting> {
+/// Explains a running job whose cancellation was requested.
+pub fn for_its_handler(job: &Detail) -> Option<WaitReason> {
     let cancelling = job.summary.state == State::Running && job.cancelling;
-    cancelling.then(|| Waiting {
+    cancelling.then(|| WaitReason {
         reason: "its cancellation was asked for and its handler has not stopped yet".to_owned(),
         until: None,
     })
 }
 
-/// Why a ready job waits while everything is paused.
-pub fn for_everything(pause: &Pause) -> Waiting {
+/// Explains the wait of a ready job while everything is paused.
+pub fn for_everything(pause: &Pause) -> WaitReason {
     let why = if pause.why.is_empty() {
         String::new()
     } else {
         format!(": {}", first_line(&pause.why))
     };
-    Waiting {
+    WaitReason {
         reason: format!(
             "everything has been paused since {:.0} by {}{why}",
             pause.since, pause.by
@@ -93,8 +94,9 @@ pub fn for_everything(pause: &Pause) -> Waiting {
     }
 }
 
-/// Why a ready job waits, by what its throttle would answer now; `is_handled` tells whether a live worker runs its kind.
-pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
+/// Explains the wait of a ready job by the answer that its throttle would give now; `is_handled` is
+/// true if a live worker runs its kind.
+pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_handled: bool) -> WaitReason {
     let grant = answer.lanes.first();
     if let Some(limit) = grant
         .filter(|grant| grant.granted == 0)
@@ -114,7 +116,7 @@ pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
                 .and_then(|wait_us| answer.at_us.checked_add(wait_us))
                 .and_then(|at_us| Timestamp::from_microsecond(at_us).ok()),
         };
-        return Waiting {
+        return WaitReason {
             reason: sentence(&job.throttle, &job.key, answer.effective_rps, limit),
             until,
         };
@@ -124,14 +126,14 @@ pub fn for_tokens(job: &Summary, answer: &Answer, is_handled: bool) -> Waiting {
     } else {
         format!("no live worker runs jobs of kind {}", job.kind)
     };
-    Waiting {
+    WaitReason {
         reason,
         until: None,
     }
 }
 
-/// Somebody who runs nothing yet, to peek at what the limits of concurrency leave.
-pub fn stranger() -> Holder {
+/// Returns a holder without jobs, to peek at the remaining slots of the limits of concurrency.
+pub fn anonymous_holder() -> Holder {
     Holder {
         id: String::new(),
         ttl: std::time::Duration::from_secs(1),
@@ -139,7 +141,7 @@ pub fn stranger() -> Holder {
     }
 }
 
-/// What limits a lane, in one sentence.
+/// Describes the limit of a lane in one sentence.
 pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) -> String {
     match limit {
         Limit::Tier { name } => format!(
@@ -209,7 +211,7 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
     }
 }
 
-/// A rate without needless digits.
+/// Formats a rate without needless digits.
 pub fn rate(rps: f64) -> String {
     if rps < 0.0 {
         return "any number".to_owned();
@@ -262,7 +264,7 @@ mod tests {
         }
     }
 
-    fn answer(granted: u32, wait_ms: u64, limit: Option<Limit>) -> Answer {
+    fn answer(granted: u32, wait_ms: u64, limit: Option<Limit>) -> AcquireResponse {
         let wait = Duration::from_millis(wait_ms);
         let grant = Grant {
             granted,
@@ -270,12 +272,12 @@ mod tests {
             limit,
             ..Grant::default()
         };
-        Answer {
+        AcquireResponse {
             lanes: vec![grant],
             effective_rps: 5.0,
             at_us: 1_000_000,
             seq: 1,
-            ..Answer::default()
+            ..AcquireResponse::default()
         }
     }
 

@@ -7,28 +7,28 @@ use futures_util::future::BoxFuture;
 
 use super::clock;
 use crate::api::{
-    Decision, Decisions, FindingState, GovernorState, HandState, Obstacles, QuotaState, ReadError,
-    ShadowState, SignalState, Trip, closed_above, held_keys,
+    Decision, Decisions, FindingState, GovernorState, ManualOverrideState, Obstacles, QuotaState,
+    ReadError, ShadowState, SignalState, Trip, closed_above, held_keys,
 };
 use crate::governor::decision::timestamp;
 use crate::governor::postgres::Error;
-use crate::governor::why::{self, Asked};
+use crate::governor::why::{self, WhyInput};
 use crate::governor::{self, Journal, Policy, View};
 use crate::jobs::Queue;
 use crate::throttle::{Name, Status, Store};
 
 /// Decisions that explain the rate's recent changes: one every five seconds for five minutes.
-const RECENT: i64 = 60;
+const TREND_DECISIONS: i64 = 60;
 
 /// The journal, read with the policies of this process.
-pub struct Journalled {
+pub struct JournalReader {
     journal: Journal,
     queue: Queue,
     throttles: Arc<dyn Store>,
     policies: Arc<BTreeMap<Name, Policy>>,
 }
 
-impl Journalled {
+impl JournalReader {
     /// Creates a reader of the journal in the queue's database.
     pub fn new(queue: &Queue, throttles: &Arc<dyn Store>, policies: &[(Name, Policy)]) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Journalled {
         let Some(policy) = self.policies.get(name) else {
             return Ok(None);
         };
-        let stored = self.journal.load(name.as_str()).await.map_err(unread)?;
+        let stored = self.journal.load(name.as_str()).await.map_err(read_error)?;
         Ok(stored.and_then(|(_, state)| View::of_stored(state, policy, now)))
     }
 
@@ -60,9 +60,9 @@ impl Journalled {
         let view = self.view(name, now).await?;
         let decisions = self
             .journal
-            .recent(Some(name.as_str()), RECENT)
+            .recent(Some(name.as_str()), TREND_DECISIONS)
             .await
-            .map_err(unread)?;
+            .map_err(read_error)?;
         let depths = self
             .queue
             .depths()
@@ -73,7 +73,7 @@ impl Journalled {
             .iter()
             .find(|depth| depth.throttle == name.as_str())
             .map(|depth| depth.ready as u64);
-        let asked = Asked {
+        let asked = WhyInput {
             name: name.as_str(),
             status,
             view: view.as_ref(),
@@ -132,25 +132,29 @@ impl Journalled {
     }
 }
 
-impl Decisions for Journalled {
+impl Decisions for JournalReader {
     fn recent<'a>(
         &'a self,
         throttle: Option<&'a str>,
         limit: i64,
     ) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>> {
         Box::pin(async move {
-            let decisions = self.journal.recent(throttle, limit).await.map_err(unread)?;
-            Ok(decisions.into_iter().map(shown).collect())
+            let decisions = self
+                .journal
+                .recent(throttle, limit)
+                .await
+                .map_err(read_error)?;
+            Ok(decisions.into_iter().map(decision_view).collect())
         })
     }
 
     fn governors(&self) -> BoxFuture<'_, Result<BTreeMap<String, GovernorState>, ReadError>> {
         Box::pin(async move {
             let now = clock::unix_s();
-            let stored = self.journal.load_all().await.map_err(unread)?;
+            let stored = self.journal.load_all().await.map_err(read_error)?;
             let view = |(name, state): (String, serde_json::Value)| {
                 let policy = self.policies.get(&Name::new(name.clone()).ok()?)?;
-                Some((name, standing(View::of_stored(state, policy, now)?)))
+                Some((name, governor_state(View::of_stored(state, policy, now)?)))
             };
             Ok(stored.into_iter().filter_map(view).collect())
         })
@@ -161,29 +165,29 @@ impl Decisions for Journalled {
     }
 }
 
-fn unread(error: Error) -> ReadError {
+fn read_error(error: Error) -> ReadError {
     ReadError::Failed(error.to_string())
 }
 
-fn shown(decision: governor::Decision) -> Decision {
+fn decision_view(decision: governor::Decision) -> Decision {
     Decision {
         id: decision.id,
         throttle: decision.throttle,
         at: decision.at,
         rps: Some(decision.rps),
         previous_rps: Some(decision.previous_rps),
-        breaker: word(&decision.breaker),
-        mode: word(&decision.mode),
+        breaker: variant_name(&decision.breaker),
+        mode: variant_name(&decision.mode),
         limiting: Some(decision.limiting),
         reason: Some(decision.reason),
         terms: decision.terms,
     }
 }
 
-fn standing(view: View) -> GovernorState {
+fn governor_state(view: View) -> GovernorState {
     let signals = view.signals.into_iter().map(|signal| SignalState {
         name: signal.name,
-        kind: word(&signal.kind).unwrap_or_default(),
+        kind: variant_name(&signal.kind).unwrap_or_default(),
         value: signal.value,
         setpoint: signal.setpoint,
         trip: Some(signal.trip),
@@ -219,14 +223,14 @@ fn standing(view: View) -> GovernorState {
         by: trip.by,
         height: trip.height,
     });
-    let hand = view.hand.map(|hand| HandState {
+    let hand = view.hand.map(|hand| ManualOverrideState {
         what: hand.what,
         by: hand.by,
         at: timestamp(hand.at),
         why: hand.why,
     });
     let findings = view.findings.into_iter().map(|found| FindingState {
-        finding: found.finding.word().to_owned(),
+        finding: found.finding.as_str().to_owned(),
         since: found.since,
         sentence: found.sentence,
     });
@@ -234,7 +238,7 @@ fn standing(view: View) -> GovernorState {
         actuator: view.actuator.field().to_owned(),
         unit: view.actuator.unit().to_owned(),
         rps: view.rps,
-        breaker: word(&view.breaker).unwrap_or_default(),
+        breaker: variant_name(&view.breaker).unwrap_or_default(),
         limiting: Some(view.limiting),
         last_trip,
         hand,
@@ -248,7 +252,7 @@ fn standing(view: View) -> GovernorState {
 }
 
 /// Returns the name of a unit variant in JSON.
-fn word(value: &impl serde::Serialize) -> Option<String> {
+fn variant_name(value: &impl serde::Serialize) -> Option<String> {
     serde_json::to_value(value)
         .ok()?
         .as_str()

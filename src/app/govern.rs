@@ -12,14 +12,14 @@ use crate::jobs::postgres::Feedbacks;
 use crate::jobs::{self, Queue};
 use crate::service::Leader;
 use crate::signals::complaints_postgres;
-use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, Prometheus, Told};
+use crate::signals::{Depth, DepthSource, Feedback, FeedbackSource, Prometheus, WorkerFeedback};
 use crate::throttle::Store;
 
 /// Time without a renewal after which another process may lead.
 const LEASE: Duration = Duration::from_secs(10);
 
 /// Interval between checks of the lease.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LEADER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval between renewals of the lease.
 const RENEW_EVERY: Duration = Duration::from_secs(3);
@@ -29,7 +29,7 @@ const OUT_OF_REACH: Duration = Duration::from_secs(5);
 
 /// Longest wait of the governor for Postgres, or for a signal from it; the knob is turned in any
 /// case.
-const PATIENCE: Duration = Duration::from_secs(2);
+const JOURNAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Interval of the slow path, which runs the policies that are due.
 const TICK_EVERY: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ pub(super) fn governor(
 ) -> anyhow::Result<Governor> {
     // Separate connections with a short timeout, so that neither a crowd of requests nor an
     // unreachable Postgres holds the knob up.
-    let apart = queue.apart(2, PATIENCE);
+    let apart = queue.apart(2, JOURNAL_TIMEOUT);
     let usual = Prometheus::new(&settings.prometheus_url)?;
     let timed = policies
         .iter()
@@ -67,7 +67,7 @@ pub(super) fn governor(
     let sources = servers::named(settings, sources)?;
     Ok(Governor::with(
         throttles.clone(),
-        Journal::new(apart).with_patience(PATIENCE),
+        Journal::new(apart).with_patience(JOURNAL_TIMEOUT),
         sources,
         policies,
     )?)
@@ -81,7 +81,7 @@ fn depth(queue: Queue) -> DepthSource {
     Arc::new(move |throttle| {
         let (queue, throttle) = (queue.clone(), throttle.to_owned());
         Box::pin(async move {
-            let depths = tokio::time::timeout(PATIENCE, queue.depths())
+            let depths = tokio::time::timeout(JOURNAL_TIMEOUT, queue.depths())
                 .await
                 .ok()?
                 .ok()?;
@@ -113,7 +113,7 @@ fn feedback(told: Feedbacks) -> FeedbackSource {
     Arc::new(move |throttle| {
         let (told, throttle) = (told.clone(), throttle.to_owned());
         Box::pin(async move {
-            let of = |one: jobs::postgres::Told| Told {
+            let of = |one: jobs::postgres::WorkerReport| WorkerFeedback {
                 worker: one.worker_id.into(),
                 counted: Feedback {
                     completed: one.tally.completed as f64,
@@ -198,7 +198,7 @@ async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &Cancel
             let asked = Instant::now();
             match leader.hold_above(governor.seen_term()).await {
                 Ok(now) => {
-                    tell(now, before.map(|(term, _)| term));
+                    log_leadership(now, before.map(|(term, _)| term));
                     term.set(now.map(|now| (now, asked)));
                 }
                 Err(error) => tracing::debug!(%error, "the governor's lease could not be renewed"),
@@ -209,14 +209,14 @@ async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &Cancel
         {
             // The lease has expired, and Postgres could not renew it.
             if term.get().is_some() {
-                tell(None, Some(before));
+                log_leadership(None, Some(before));
             }
             term.set(None);
             governor.rest().await;
         }
         tokio::select! {
             () = cancel.cancelled() => return,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = tokio::time::sleep(LEADER_CHECK_INTERVAL) => {}
         }
     }
 }
@@ -262,7 +262,7 @@ async fn rounds(governor: &Governor, round: Round, term: &Term, cancel: &Cancell
     }
 }
 
-fn tell(now: Option<u64>, before: Option<u64>) {
+fn log_leadership(now: Option<u64>, before: Option<u64>) {
     match (now, before) {
         (now, before) if now == before => {}
         (Some(term), _) => tracing::info!(term, "this process leads the governor"),

@@ -10,18 +10,18 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Settings;
 use crate::jobs::Queue;
-use crate::notify::deliver::{Carrier, Means};
-use crate::notify::{self, Alarms, Deliveries, tell_changes, watch};
+use crate::notify::deliver::{DeliveryServices, PoolHandle};
+use crate::notify::{self, Alarms, Deliveries, publish_changes, watch};
 use crate::outbound::Guard;
-use crate::providers::pool::{Change, Desk, keep};
-use crate::providers::{Driver, Http, Metrics, Pools, Tools, build};
-use crate::service::Vital;
+use crate::providers::pool::{AccountPool, Change, maintain};
+use crate::providers::{Driver, Http, PoolMetrics, Pools, Tools, build};
+use crate::service::TaskSupervisor;
 use crate::throttle::{Notes, Store};
 
 /// All running pools of a process.
-pub(super) struct Open {
+pub(super) struct RunningPools {
     pub(super) pools: Arc<Pools>,
-    pub(super) means: Means,
+    pub(super) means: DeliveryServices,
     pub(super) tools: Tools,
     pub(super) alarms: Alarms,
     changes: mpsc::UnboundedReceiver<(String, Change)>,
@@ -70,27 +70,27 @@ pub(super) fn open(
     store: &Arc<dyn Store>,
     notes: &Arc<dyn Notes>,
     registry: &mut Registry,
-) -> anyhow::Result<Open> {
+) -> anyhow::Result<RunningPools> {
     let Built {
         pools,
         tools,
         drivers,
     } = built;
-    let metrics = Metrics::register(registry);
+    let metrics = PoolMetrics::register(registry);
     let (tell, changes) = mpsc::unbounded_channel();
     let mut carriers = BTreeMap::new();
     for (name, drivers) in drivers {
         let Some(pool) = pools.get(&name) else {
             continue;
         };
-        let desk = Desk::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
-        carriers.insert(name, Carrier { desk, drivers });
+        let desk = AccountPool::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
+        carriers.insert(name, PoolHandle { desk, drivers });
     }
     let deliveries = Deliveries::new(&queue.pool);
     deliveries.metrics.register(registry);
-    Ok(Open {
+    Ok(RunningPools {
         pools,
-        means: Means {
+        means: DeliveryServices {
             carriers,
             deliveries,
             metrics,
@@ -101,25 +101,25 @@ pub(super) fn open(
     })
 }
 
-impl Open {
+impl RunningPools {
     /// Starts the loops that maintain the pools: in every process those for its own desks, and
     /// where jobs run those for messages.
     pub(super) fn start(
         self,
         runs_jobs: bool,
         (days, dead_days): (u32, u32),
-        vital: &Vital,
+        vital: &TaskSupervisor,
         cancel: &CancellationToken,
     ) -> Vec<JoinHandle<()>> {
-        let Means {
+        let DeliveryServices {
             carriers,
             deliveries,
             metrics,
         } = self.means;
         let mut tasks = Vec::new();
         for carrier in carriers.values() {
-            let Carrier { desk, drivers } = carrier.clone();
-            let kept = keep(desk, drivers, metrics.clone(), cancel.child_token());
+            let PoolHandle { desk, drivers } = carrier.clone();
+            let kept = maintain(desk, drivers, metrics.clone(), cancel.child_token());
             tasks.push(vital.spawn("keep pool", cancel.child_token(), kept));
             if runs_jobs {
                 let watched = watch(carrier.clone(), deliveries.clone(), cancel.child_token());
@@ -127,14 +127,14 @@ impl Open {
             }
         }
         if runs_jobs {
-            let kept = notify::keep(deliveries.clone(), days, dead_days, cancel.child_token());
+            let kept = notify::maintain(deliveries.clone(), days, dead_days, cancel.child_token());
             tasks.push(vital.spawn("keep deliveries", cancel.child_token(), kept));
         }
         // Without a desk no change can occur.
         if carriers.is_empty() {
             return tasks;
         }
-        let told = tell_changes(
+        let told = publish_changes(
             carriers,
             self.alarms,
             metrics,

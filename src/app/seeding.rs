@@ -11,27 +11,27 @@ use anyhow::Context as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{PATIENCE, keep_knobs};
+use super::{STARTUP_TIMEOUT, knob_backup};
 use crate::api;
 use crate::notify::ALERTS;
-use crate::providers::pool::{self, Desk};
-use crate::throttle::postgres::Record;
+use crate::providers::pool::{self, AccountPool};
+use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, Change, KnobsFile, Name, Store, seed};
 
 /// Longest wait for a Redis that may be starting too.
-const REDIS_PATIENCE: Duration = Duration::from_secs(3);
+const REDIS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Delay before a retry during the start.
-const AGAIN_AFTER: Duration = Duration::from_millis(200);
+const SEED_RETRY_DELAY: Duration = Duration::from_millis(200);
 const AWAY_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// The data to put into Redis.
 pub(super) struct Seeding {
     pub(super) store: Arc<dyn Store>,
-    pub(super) record: Record,
+    pub(super) record: KnobRecord,
     pub(super) files: Vec<KnobsFile>,
     pub(super) tenants: Vec<String>,
-    pub(super) desks: Vec<Desk>,
+    pub(super) desks: Vec<AccountPool>,
     /// True if a pool sends its alarms to a URL.
     pub(super) has_alerts: bool,
 }
@@ -52,16 +52,16 @@ impl Seeding {
                 return Err(error.context("the recorded knobs cannot be restored"));
             }
             let is_away = matches!(cause(&error), Some(throttle::Error::Lost(_)));
-            if is_away && begun.elapsed() >= REDIS_PATIENCE {
+            if is_away && begun.elapsed() >= REDIS_TIMEOUT {
                 tracing::warn!(
                     "Redis does not answer: this process starts without it, jobs are taken and wait, and knobs are seeded when it is back"
                 );
                 return Ok(Some(tokio::spawn(self.later(cancel))));
             }
-            if begun.elapsed() >= PATIENCE {
+            if begun.elapsed() >= STARTUP_TIMEOUT {
                 return Err(error.context("the knobs could not be seeded"));
             }
-            tokio::time::sleep(AGAIN_AFTER).await;
+            tokio::time::sleep(SEED_RETRY_DELAY).await;
         }
     }
 
@@ -91,8 +91,8 @@ impl Seeding {
 
     async fn once(&self) -> anyhow::Result<()> {
         let store = &*self.store;
-        let odd = keep_knobs::tick(store, &self.record, &mut BTreeMap::new()).await?;
-        odd.iter().for_each(keep_knobs::tell);
+        let odd = knob_backup::tick(store, &self.record, &mut BTreeMap::new()).await?;
+        odd.iter().for_each(knob_backup::log_failure);
         let seeded = seed(store, &self.files).await?;
         let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();
         api::seed_limits(store, &tenants).await?;

@@ -6,8 +6,8 @@ use anyhow::Context as _;
 
 use crate::config::{DatabaseServer, PrometheusServer, Settings};
 use crate::governor::Sources;
-use crate::signals::server::{Access, Credentials, Secret};
-use crate::signals::{Database, Prometheus};
+use crate::signals::server::{Access, Credentials, SecretSource};
+use crate::signals::{Prometheus, SignalDatabase};
 
 /// Builds sources with the Prometheus servers of the settings, for commands that read signals
 /// without a governor.
@@ -29,7 +29,7 @@ pub(super) fn named(settings: &Settings, mut sources: Sources) -> anyhow::Result
     for (name, server) in &settings.postgres {
         let of = || format!("settings of [postgres.{name}]");
         let url = url(server).with_context(of)?;
-        sources = sources.with_database(name, Database::new(name, &url).with_context(of)?);
+        sources = sources.with_database(name, SignalDatabase::new(name, &url).with_context(of)?);
     }
     Ok(sources)
 }
@@ -69,13 +69,13 @@ fn access(server: &PrometheusServer) -> anyhow::Result<Access> {
 fn secret(
     (env, variable): (&str, &Option<String>),
     (file, path): (&str, &Option<String>),
-) -> anyhow::Result<Option<Secret>> {
+) -> anyhow::Result<Option<SecretSource>> {
     if let Some(variable) = variable {
-        return Ok(Some(Secret::Text(variable_of(env, variable)?)));
+        return Ok(Some(SecretSource::Text(variable_of(env, variable)?)));
     }
     let Some(path) = path else { return Ok(None) };
     read(file, path)?;
-    Ok(Some(Secret::File(PathBuf::from(path))))
+    Ok(Some(SecretSource::File(PathBuf::from(path))))
 }
 
 fn url(server: &DatabaseServer) -> anyhow::Result<String> {

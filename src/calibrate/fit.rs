@@ -27,7 +27,7 @@ const RESEMBLANCE_MAX: f64 = 0.95;
 
 /// A sample of the load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
+pub struct LoadSample {
     /// Time, in unix seconds.
     pub at: f64,
     /// Value, in setpoints.
@@ -70,7 +70,7 @@ pub struct Fit {
 
 /// Fits the response of the load to the rate; returns `None` if the samples do not determine it.
 /// `rate` is in the order of time; before its first stretch the first rate is taken to have held.
-pub fn fit(samples: &[Sample], rate: &[Stretch]) -> Option<Fit> {
+pub fn fit(samples: &[LoadSample], rate: &[Stretch]) -> Option<Fit> {
     let (first, last) = (rate.first()?, samples.last()?);
     if samples.len() < SAMPLES_MIN {
         return None;
@@ -132,7 +132,7 @@ fn lagged(rate: &[Stretch], begin: f64, end: f64, lag_s: f64) -> Vec<f64> {
 
 /// Solves the least squares for one lag and dead time; returns the sum of squared residuals, and
 /// the fit with lag and dead time unset.
-fn solve(samples: &[Sample], rows: &[[f64; 3]]) -> Option<(f64, Fit)> {
+fn solve(samples: &[LoadSample], rows: &[[f64; 3]]) -> Option<(f64, Fit)> {
     let y: Vec<f64> = samples.iter().map(|s| s.x).collect();
     let plain = least_squares(rows, &y)?.0;
     let left: Vec<f64> = rows

@@ -12,7 +12,7 @@ impl Noise {
     }
 }
 
-struct Found {
+struct FittedPeak {
     fit: Fit,
     peak: f64,
 }
@@ -22,7 +22,7 @@ const BACKGROUND: f64 = 0.25;
 /// Plays the whole test on a plant of this lag, dead time and cost: a background that swings by 12
 /// % within two minutes, a noisy run queue seen through the exporter's average, scrapes every 15 s,
 /// visible after 22 s. Returns `None` if the test ended early or has no fit.
-fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
+fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<FittedPeak> {
     let mut noise = Noise(seed);
     let start = 0.15 / cost;
     let mut pulse =
@@ -30,7 +30,7 @@ fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
     let mut rates = vec![start; dead_s as usize + 1];
     let (mut rate, mut swing, mut average, mut peak) =
         (start, 0.0, BACKGROUND + cost * start, 0.0f64);
-    let (mut taken, mut samples, mut stretches): (Vec<Sample>, Vec<Sample>, Vec<Stretch>) =
+    let (mut taken, mut samples, mut stretches): (Vec<LoadSample>, Vec<LoadSample>, Vec<Stretch>) =
         Default::default();
     for second in 1..8000u32 {
         let now = f64::from(second);
@@ -45,7 +45,7 @@ fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
         );
         if second % 15 == 7 {
             peak = peak.max(average);
-            taken.push(Sample {
+            taken.push(LoadSample {
                 at: now,
                 x: average,
             });
@@ -58,14 +58,14 @@ fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
             .iter()
             .take_while(|sample| sample.at + 22.0 <= now)
             .count();
-        let fresh: Vec<Sample> = taken.drain(..visible).collect();
+        let fresh: Vec<LoadSample> = taken.drain(..visible).collect();
         samples.extend(&fresh);
         match pulse.next(now, &fresh) {
             Move::Stay => {}
             Move::Set(wanted) => rate = wanted,
             Move::Abort(_) => return None,
             Move::Done => {
-                return Some(Found {
+                return Some(FittedPeak {
                     fit: fit(&samples, &stretches)?,
                     peak,
                 });
@@ -78,7 +78,7 @@ fn play(lag_s: f64, dead_s: u32, cost: f64, seed: u32) -> Option<Found> {
 /// Plays the test with some seeds; returns the number that finished, their sorted lags and rates
 /// (as shares of the true one), and the highest peak.
 fn many(seeds: u32, lag_s: f64, dead_s: u32, cost: f64) -> (usize, Vec<f64>, Vec<f64>, f64) {
-    let found: Vec<Found> = (1..=seeds)
+    let found: Vec<FittedPeak> = (1..=seeds)
         .filter_map(|seed| play(lag_s, dead_s, cost, seed * 7919))
         .collect();
     let sorted = |of: &dyn Fn(&Fit) -> f64| {
@@ -160,11 +160,11 @@ fn without_noise_the_plant_is_found_as_it_is() {
         })
         .collect();
     let mut average = b + c * 20.0;
-    let samples: Vec<Sample> = stretches
+    let samples: Vec<LoadSample> = stretches
         .iter()
         .map(|stretch| {
             average = smooth(average, b + c * stretch.rps, 1.0, lag_s);
-            Sample {
+            LoadSample {
                 at: stretch.until,
                 x: average,
             }
@@ -187,8 +187,8 @@ fn without_noise_the_plant_is_found_as_it_is() {
 
 #[test]
 fn what_cannot_tell_says_nothing() {
-    let samples: Vec<Sample> = (0..100)
-        .map(|n| Sample {
+    let samples: Vec<LoadSample> = (0..100)
+        .map(|n| LoadSample {
             at: f64::from(n) * 15.0,
             x: 0.5,
         })

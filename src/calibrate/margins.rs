@@ -10,7 +10,7 @@
 //! plus half the spacing of the samples, the time until they are seen, and half a tick.
 
 use super::fit::Fit;
-use crate::governor::policy::Law;
+use crate::governor::policy::ControllerTuning;
 use crate::governor::signal::{LAG_MAX_MIN, SHARE_OVER};
 
 /// A loop's margins.
@@ -25,7 +25,13 @@ pub struct Margins {
 
 /// Returns the margins of the law on a fitted loop if the policy sets `lag_s`. Samples are
 /// `spacing_s` apart and seen `late_s` after their time, both in seconds.
-pub fn margins(fit: &Fit, law: &Law, lag_s: f64, spacing_s: f64, late_s: f64) -> Margins {
+pub fn margins(
+    fit: &Fit,
+    law: &ControllerTuning,
+    lag_s: f64,
+    spacing_s: f64,
+    late_s: f64,
+) -> Margins {
     let told = lag_s.max(law.integral_min_s);
     let share = (1.0 - fit.background).clamp(0.0, 1.0);
     let gain = law.gain * (told / 60.0).min(LAG_MAX_MIN) * share / share.clamp(SHARE_OVER, 1.0);
@@ -77,10 +83,10 @@ mod tests {
     fn a_loop_that_is_all_integral_has_the_margins_of_the_textbook() {
         // Ti equal to the lag cancels it: L = kc/(Ti*s) * exp(-D*s), whose gain margin is pi/2 *
         // Ti/(kc*D).
-        let law = Law {
+        let law = ControllerTuning {
             tick_s: 5.0,
             gain: 1.2,
-            ..Law::default()
+            ..ControllerTuning::default()
         };
         let margins = margins(&found(60.0, 0.0, 0.0), &law, 60.0, 15.0, 10.0);
         let expected = std::f64::consts::FRAC_PI_2 * 60.0 / (1.2 * 20.0);
@@ -96,7 +102,7 @@ mod tests {
 
     #[test]
     fn what_is_later_or_told_to_be_slower_than_it_is_is_nearer_to_swinging() {
-        let law = Law::default();
+        let law = ControllerTuning::default();
         let of = |fit: Fit, told: f64| margins(&fit, &law, told, 15.0, 5.0);
         let plain = of(found(60.0, 0.0, 0.2), 60.0);
         let late = of(found(60.0, 60.0, 0.2), 60.0);

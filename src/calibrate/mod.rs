@@ -16,4 +16,4 @@ pub mod run;
 
 pub use fit::Fit;
 pub use pulse::{Pulse, Shape};
-pub use run::{Ended, Refusal, Session};
+pub use run::{CalibrationError, CalibrationResult, CalibrationSession};

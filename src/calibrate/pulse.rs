@@ -1,7 +1,7 @@
 //! The schedule of the rate: up until the load is at a part of its setpoint, then up and down
 //! around that.
 
-use super::fit::Sample;
+use super::fit::LoadSample;
 
 /// Range of loads that ends the search, as multiples of the target; wider than one step.
 const FOUND: (f64, f64) = (0.9, 1.25);
@@ -9,7 +9,7 @@ const FOUND: (f64, f64) = (0.9, 1.25);
 const SPAN: f64 = 10.0;
 /// Longest duration of a search step without a sample in its second half, as a multiple of its
 /// usual length.
-const PATIENCE: f64 = 4.0;
+const MAX_STEP_STRETCH: f64 = 4.0;
 
 /// Parameters of the test.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,7 +88,7 @@ pub struct Pulse {
     base: f64,
     phase: Phase,
     since: f64,
-    samples: Vec<Sample>,
+    samples: Vec<LoadSample>,
 }
 
 impl Pulse {
@@ -136,7 +136,7 @@ impl Pulse {
     }
 
     /// Returns the action at `now`, with the `fresh` samples of the load since the last call.
-    pub fn next(&mut self, now: f64, fresh: &[Sample]) -> Move {
+    pub fn next(&mut self, now: f64, fresh: &[LoadSample]) -> Move {
         if let Some(high) = fresh.iter().find(|sample| sample.x > self.shape.abort) {
             self.phase = Phase::Over;
             return Move::Abort(format!(
@@ -163,7 +163,7 @@ impl Pulse {
             .map(|s| s.x)
             .collect();
         if late.is_empty() {
-            let lost = now - self.since > PATIENCE * self.shape.climb_s;
+            let lost = now - self.since > MAX_STEP_STRETCH * self.shape.climb_s;
             return if lost {
                 self.abort("the load has no new samples".to_owned())
             } else {
@@ -229,9 +229,9 @@ mod tests {
         let (mut rate, mut rates) = (start, Vec::new());
         for second in 1..20_000 {
             let now = f64::from(second);
-            let fresh: Vec<Sample> = load(rate)
+            let fresh: Vec<LoadSample> = load(rate)
                 .filter(|_| second % 15 == 0)
-                .map(|x| Sample { at: now, x })
+                .map(|x| LoadSample { at: now, x })
                 .into_iter()
                 .collect();
             match pulse.next(now, &fresh) {

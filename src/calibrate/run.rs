@@ -16,14 +16,16 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::fit::{Fit, Sample as Point, Stretch, fit};
+use super::fit::{Fit, LoadSample as Point, Stretch, fit};
 use super::pulse::{Move, Pulse, Shape};
 use crate::governor::counters::Counters;
-use crate::governor::policy::{Kind, Signal, Source};
+use crate::governor::policy::{SignalKind, SignalPolicy, SignalSource};
 use crate::governor::reconcile::spell;
 use crate::governor::sources::probe;
-use crate::governor::{Actuator, Bounds, Observation, Policy, Sample, Sources, State, calibration};
-use crate::signals::{self, Probe};
+use crate::governor::{
+    Actuator, Bounds, ControlState, Observation, Policy, SignalSample, Sources, calibration,
+};
+use crate::signals::{self, HttpProbe};
 use crate::throttle::{self, Change, Mode, Name, Status, Store};
 
 /// Lifetime of a written rate that this process does not renew, in milliseconds.
@@ -31,7 +33,7 @@ const LEASE_MS: i64 = 15_000;
 /// Remaining lifetime below which the rate is written again, in milliseconds.
 const RENEW_MS: i64 = 11_000;
 /// Interval between looks.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for which the throttle is observed before a test.
 const SURVEY: Duration = Duration::from_secs(3);
 /// Longest silence of the store during a test, in seconds.
@@ -46,13 +48,13 @@ const IDLE_S: f64 = 20.0;
 const BEGIN_MAX: f64 = 1.2;
 /// First rate of a test, as a share of the rate in force. A governor that read the knob before it
 /// carried the mark cannot overwrite it, because the text of the rate has changed.
-const BEGIN: f64 = 0.99;
+const BEGIN_SHARE: f64 = 0.99;
 /// Attempts to put the knob back, one per look interval.
 const RESTORE_TRIES: u32 = 8;
 
 /// The reason for which a test is refused.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum CalibrationError {
     /// The throttle is in no state for a test.
     #[error("{0}")]
     State(String),
@@ -81,7 +83,7 @@ pub struct Survey {
 
 /// The result of a test.
 #[derive(Clone, Debug)]
-pub struct Ended {
+pub struct CalibrationResult {
     /// Reason for an early end; `None` for a complete test.
     pub early: Option<String>,
     /// The final state of the knob, as a sentence.
@@ -95,10 +97,10 @@ pub struct Ended {
 }
 
 /// A test of one signal of one throttle.
-pub struct Session {
+pub struct CalibrationSession {
     store: Arc<dyn Store>,
     sources: Sources,
-    probes: Vec<(String, Probe)>,
+    probes: Vec<(String, HttpProbe)>,
     name: Name,
     policy: Policy,
     signal: String,
@@ -106,7 +108,7 @@ pub struct Session {
 }
 
 /// The reason for which the loop ended.
-enum Stop {
+enum CalibrationEnd {
     Whole,
     Interrupted,
     /// The test was hindered, but not by its own rates.
@@ -118,8 +120,8 @@ enum Stop {
 }
 
 /// State carried from look to look.
-struct Watch {
-    state: State,
+struct CalibrationProgress {
+    state: ControlState,
     pulse: Pulse,
     /// The text that the knob is expected to have.
     text: String,
@@ -135,7 +137,7 @@ struct Watch {
 
 // === impl Session ===
 
-impl Session {
+impl CalibrationSession {
     /// Returns a test of `signal`, or of the first load from Prometheus if none is named.
     pub fn new(
         store: Arc<dyn Store>,
@@ -144,8 +146,10 @@ impl Session {
         policy: Policy,
         signal: Option<&str>,
         shape: Shape,
-    ) -> Result<Self, Refusal> {
-        let can = |about: &&Signal| about.kind == Kind::Load && about.source == Source::Prometheus;
+    ) -> Result<Self, CalibrationError> {
+        let can = |about: &&SignalPolicy| {
+            about.kind == SignalKind::Load && about.source == SignalSource::Prometheus
+        };
         let names: Vec<&str> = policy
             .signals
             .iter()
@@ -164,13 +168,13 @@ impl Session {
             } else {
                 names.join(", ")
             };
-            return Err(Refusal::State(format!(
+            return Err(CalibrationError::State(format!(
                 "{wanted} has no load from Prometheus to calibrate; there are: {list}"
             )));
         };
         if policy.law.actuator != Actuator::Rps {
             let what = "its governor turns concurrency, and a calibration turns rps; leave actuator out of [governor] to calibrate";
-            return Err(Refusal::State(format!("{name}: {what}")));
+            return Err(CalibrationError::State(format!("{name}: {what}")));
         }
         let signal = chosen.to_owned();
         let looks = policy
@@ -192,45 +196,48 @@ impl Session {
     }
 
     /// Returns the signal under test.
-    pub fn signal(&self) -> &Signal {
+    pub fn signal(&self) -> &SignalPolicy {
         self.policy
             .signal(&self.signal)
             .unwrap_or(&self.policy.signals[0])
     }
 
     /// Observes the throttle for a few seconds, without changing anything.
-    pub async fn survey(&self) -> Result<Survey, Refusal> {
+    pub async fn survey(&self) -> Result<Survey, CalibrationError> {
         let before = self.status().await?;
-        judge(&before).map_err(Refusal::State)?;
+        judge(&before).map_err(CalibrationError::State)?;
         let about = self.signal();
         let readings = self
             .sources
             .history(about, now_s(&before))
             .await
             .map_err(|error| {
-                Refusal::State(format!("the signal {} cannot be read: {error}", about.name))
+                CalibrationError::State(format!(
+                    "the signal {} cannot be read: {error}",
+                    about.name
+                ))
             })?;
         let load = readings.last().map_or(0.0, |r| r.value * about.scale) / about.setpoint;
         if load > BEGIN_MAX {
-            return Err(Refusal::State(format!(
+            return Err(CalibrationError::State(format!(
                 "the load {} is at {load:.2} of its setpoint; a test begins at {BEGIN_MAX} at most",
                 about.name
             )));
         }
         tokio::time::sleep(SURVEY).await;
         let after = self.status().await?;
-        judge(&after).map_err(Refusal::State)?;
+        judge(&after).map_err(CalibrationError::State)?;
         let flow = Counters::of(&after).since(&Counters::of(&before));
         if flow.is_none_or(|flow| flow.limited_by(after.effective_rps) < BOTTLENECK) {
-            return Err(Refusal::State(format!(
+            return Err(CalibrationError::State(format!(
                 "{} is not the bottleneck: nobody waits for its tokens, so that turning its rate would change nothing; \
                  give it work first",
                 self.name
             )));
         }
         let bounds = (after.knobs.min, after.knobs.max);
-        let pulse =
-            Pulse::new(self.shape, after.effective_rps, bounds, 0.0).map_err(Refusal::State)?;
+        let pulse = Pulse::new(self.shape, after.effective_rps, bounds, 0.0)
+            .map_err(CalibrationError::State)?;
         Ok(Survey {
             rps: after.effective_rps,
             load,
@@ -246,16 +253,16 @@ impl Session {
         &self,
         cancel: &CancellationToken,
         tell: &mut (dyn FnMut(&str) + Send),
-    ) -> Result<Ended, Refusal> {
+    ) -> Result<CalibrationResult, CalibrationError> {
         let first = self.status().await?;
-        judge(&first).map_err(Refusal::State)?;
+        judge(&first).map_err(CalibrationError::State)?;
         let now = now_s(&first);
         let knobs = &first.knobs;
         let pulse = Pulse::new(self.shape, first.effective_rps, (knobs.min, knobs.max), now)
-            .map_err(Refusal::State)?;
+            .map_err(CalibrationError::State)?;
         let text = first.raw.get("rps").cloned().unwrap_or_default();
-        let mut watch = Watch {
-            state: State::new(&self.policy, bounds(&first), first.effective_rps, now),
+        let mut watch = CalibrationProgress {
+            state: ControlState::new(&self.policy, bounds(&first), first.effective_rps, now),
             pulse,
             text,
             until_ms: 0,
@@ -272,7 +279,7 @@ impl Session {
         };
         // From here on the test owns the knob, and must put it back however it ends.
         let stop = match self
-            .write(&mut watch, &first, BEGIN * first.effective_rps)
+            .write(&mut watch, &first, BEGIN_SHARE * first.effective_rps)
             .await
         {
             Err(error) => return Err(error.into()),
@@ -286,14 +293,16 @@ impl Session {
             .iter()
             .position(|about| about.name == self.signal)
             .unwrap_or(0);
-        Ok(Ended {
-            fit: matches!(stop, Stop::Whole)
+        Ok(CalibrationResult {
+            fit: matches!(stop, CalibrationEnd::Whole)
                 .then(|| fit(&watch.points, &watch.stretches))
                 .flatten(),
             early: match stop {
-                Stop::Whole => None,
-                Stop::Interrupted => Some("interrupted".to_owned()),
-                Stop::Hindered(why) | Stop::Overload(why) | Stop::Lost(why) => Some(why),
+                CalibrationEnd::Whole => None,
+                CalibrationEnd::Interrupted => Some("interrupted".to_owned()),
+                CalibrationEnd::Hindered(why)
+                | CalibrationEnd::Overload(why)
+                | CalibrationEnd::Lost(why) => Some(why),
             },
             knob,
             spacing_s: watch.state.signals[index].front.gap_s,
@@ -303,25 +312,25 @@ impl Session {
 
     async fn turn(
         &self,
-        watch: &mut Watch,
+        watch: &mut CalibrationProgress,
         cancel: &CancellationToken,
         tell: &mut (dyn FnMut(&str) + Send),
-    ) -> Stop {
-        let mut pace = tokio::time::interval(LOOK_EVERY);
+    ) -> CalibrationEnd {
+        let mut pace = tokio::time::interval(SAMPLE_INTERVAL);
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut silent_s = 0.0;
         loop {
             tokio::select! {
                 biased;
-                () = cancel.cancelled() => return Stop::Interrupted,
+                () = cancel.cancelled() => return CalibrationEnd::Interrupted,
                 _ = pace.tick() => {}
             }
             let status = match self.status().await {
                 Ok(status) => status,
                 Err(error) => {
-                    silent_s += LOOK_EVERY.as_secs_f64();
+                    silent_s += SAMPLE_INTERVAL.as_secs_f64();
                     if silent_s > STORE_LOST_S {
-                        return Stop::Hindered(error.to_string());
+                        return CalibrationEnd::Hindered(error.to_string());
                     }
                     continue;
                 }
@@ -346,14 +355,18 @@ impl Session {
                 Ok(()) | Err(throttle::Error::Lost(_)) => {}
                 // The next look finds the other writer.
                 Err(throttle::Error::Conflict { .. }) => {}
-                Err(error) => return Stop::Hindered(error.to_string()),
+                Err(error) => return CalibrationEnd::Hindered(error.to_string()),
             }
         }
     }
 
     /// Makes one look; returns another rate if one is due, or the reason for which the test must
     /// end.
-    async fn look(&self, watch: &mut Watch, status: &Status) -> Result<Option<f64>, Stop> {
+    async fn look(
+        &self,
+        watch: &mut CalibrationProgress,
+        status: &Status,
+    ) -> Result<Option<f64>, CalibrationEnd> {
         let now = now_s(status);
         let counters = Counters::of(status);
         let flow = counters.since(&watch.counters);
@@ -368,7 +381,7 @@ impl Session {
                 (span_s / IDLE_S).min(1.0) * (flow.limited_by(status.knobs.rps) - watch.limited);
         }
         if watch.limited < BOTTLENECK && now - watch.began > IDLE_S {
-            return Err(Stop::Hindered(format!(
+            return Err(CalibrationEnd::Hindered(format!(
                 "there is not enough work: {} is no longer the bottleneck",
                 self.name
             )));
@@ -391,7 +404,7 @@ impl Session {
             "a calibration turns it",
         );
         if let Some((name, height)) = watch.state.alarm(&self.policy, now) {
-            return Err(Stop::Overload(format!(
+            return Err(CalibrationEnd::Overload(format!(
                 "the load {name} is at {height:.2} of its setpoint, above its trip level"
             )));
         }
@@ -400,7 +413,7 @@ impl Session {
                 .state
                 .fast(&self.policy, bounds(status), now, achieved_rps, &looks)
         {
-            return Err(Stop::Overload(format!(
+            return Err(CalibrationEnd::Overload(format!(
                 "a probe would trip the breaker: {}",
                 plan.reason
             )));
@@ -413,7 +426,7 @@ impl Session {
                 .fold(0.0, |most, s| s.front.gap_s.max(most)),
         );
         if now - watch.newest > patience_s {
-            return Err(Stop::Hindered(format!(
+            return Err(CalibrationEnd::Hindered(format!(
                 "the signal {} has had no new sample for {patience_s:.0} s",
                 self.signal
             )));
@@ -421,18 +434,18 @@ impl Session {
         match watch.pulse.next(now, &fresh) {
             Move::Stay => Ok(None),
             Move::Set(rps) => Ok(Some(rps)),
-            Move::Done => Err(Stop::Whole),
-            Move::Abort(why) if newest_x(watch) > 1.0 => Err(Stop::Overload(why)),
-            Move::Abort(why) => Err(Stop::Hindered(why)),
+            Move::Done => Err(CalibrationEnd::Whole),
+            Move::Abort(why) if newest_x(watch) > 1.0 => Err(CalibrationEnd::Overload(why)),
+            Move::Abort(why) => Err(CalibrationEnd::Hindered(why)),
         }
     }
 
     /// Returns the samples of the probes; a probe that does not answer has none.
-    async fn probe(&self, now: f64) -> Vec<Sample> {
-        let read = |(name, probe): &(String, Probe)| {
+    async fn probe(&self, now: f64) -> Vec<SignalSample> {
+        let read = |(name, probe): &(String, HttpProbe)| {
             let (name, probe) = (name.clone(), probe.clone());
             async move {
-                Some(Sample {
+                Some(SignalSample {
                     signal: name,
                     value: Some(probe.read(now).await.ok()?.value),
                     at: now,
@@ -448,13 +461,15 @@ impl Session {
 
     /// Returns the samples of every load from Prometheus, and the new ones of the signal under
     /// test, in setpoints.
-    async fn read(&self, watch: &mut Watch, now: f64) -> (Vec<Sample>, Vec<Point>) {
-        let loads = self
-            .policy
-            .signals
-            .iter()
-            .filter(|about| about.kind == Kind::Load && about.source == Source::Prometheus);
-        let read = async |about: &Signal| {
+    async fn read(
+        &self,
+        watch: &mut CalibrationProgress,
+        now: f64,
+    ) -> (Vec<SignalSample>, Vec<Point>) {
+        let loads = self.policy.signals.iter().filter(|about| {
+            about.kind == SignalKind::Load && about.source == SignalSource::Prometheus
+        });
+        let read = async |about: &SignalPolicy| {
             (
                 about.name.clone(),
                 about.scale,
@@ -475,7 +490,7 @@ impl Session {
                         x: value / self.signal().setpoint,
                     });
                 }
-                samples.push(Sample {
+                samples.push(SignalSample {
                     signal: name.clone(),
                     value: Some(value),
                     at: reading.at,
@@ -490,7 +505,7 @@ impl Session {
     /// meanwhile.
     async fn write(
         &self,
-        watch: &mut Watch,
+        watch: &mut CalibrationProgress,
         status: &Status,
         rps: f64,
     ) -> Result<(), throttle::Error> {
@@ -501,7 +516,7 @@ impl Session {
             ("valid_until", Some(until_ms.to_string())),
         ];
         let why = format!("pulse test of {}; flyball calibrate", self.signal);
-        self.set(&fields, &watch.text, calibration::TURNS, why)
+        self.set(&fields, &watch.text, calibration::CALIBRATION_ACTOR, why)
             .await?;
         (watch.text, watch.until_ms) = (text, until_ms);
         Ok(())
@@ -529,14 +544,19 @@ impl Session {
     }
 
     /// Puts the knob back as it was if the test still owns it; returns the outcome as a sentence.
-    async fn put_back(&self, watch: &Watch, first: &Status, stop: &Stop) -> String {
+    async fn put_back(
+        &self,
+        watch: &CalibrationProgress,
+        first: &Status,
+        stop: &CalibrationEnd,
+    ) -> String {
         let mut told = String::new();
         for _ in 0..RESTORE_TRIES {
             match self.try_put_back(watch, first, stop).await {
                 Ok(sentence) => return sentence,
                 Err(error) => told = error.to_string(),
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(SAMPLE_INTERVAL).await;
         }
         format!(
             "The knob could not be put back ({told}); its lease lapses within {} s, to safe_rps.",
@@ -546,9 +566,9 @@ impl Session {
 
     async fn try_put_back(
         &self,
-        watch: &Watch,
+        watch: &CalibrationProgress,
         first: &Status,
-        stop: &Stop,
+        stop: &CalibrationEnd,
     ) -> Result<String, throttle::Error> {
         let Some(status) = self.store.status(&self.name).await? else {
             return Ok("The throttle is gone.".to_owned());
@@ -559,7 +579,7 @@ impl Session {
             ("valid_until", kept.then(|| until_ms.to_string()))
         };
         if text != watch.text {
-            if status.knobs.by == calibration::TURNS {
+            if status.knobs.by == calibration::CALIBRATION_ACTOR {
                 // The rate was written directly into the store: it stays, but without the test's
                 // mark and lease.
                 self.set(
@@ -578,14 +598,14 @@ impl Session {
         let low = watch.pulse.base() / self.shape.pulse;
         let (back, why) = match stop {
             // The rate before the test is no longer known to be safe.
-            Stop::Overload(why) if low < first.effective_rps => (
+            CalibrationEnd::Overload(why) if low < first.effective_rps => (
                 spell(low.max(status.knobs.min)),
                 format!("ended early: {why}"),
             ),
-            Stop::Overload(why) | Stop::Hindered(why) | Stop::Lost(why) => {
-                (original, format!("ended early: {why}"))
-            }
-            Stop::Whole | Stop::Interrupted => {
+            CalibrationEnd::Overload(why)
+            | CalibrationEnd::Hindered(why)
+            | CalibrationEnd::Lost(why) => (original, format!("ended early: {why}")),
+            CalibrationEnd::Whole | CalibrationEnd::Interrupted => {
                 (original, "the rate is as it was before the test".to_owned())
             }
         };
@@ -631,7 +651,7 @@ fn judge(status: &Status) -> Result<(), String> {
             "{name} is only watched (mode shadow), and a person turns it"
         )),
         Mode::Off => fixed(&format!("nothing governs {name} (mode off)")),
-        Mode::Auto if knobs.by == calibration::TURNS && !status.lease_lapsed => {
+        Mode::Auto if knobs.by == calibration::CALIBRATION_ACTOR && !status.lease_lapsed => {
             Err(format!("another calibration of {name} is under way"))
         }
         Mode::Auto if status.effective_rps < 0.0 => Err(format!(
@@ -645,7 +665,7 @@ fn judge(status: &Status) -> Result<(), String> {
 }
 
 /// Returns [`Stop::Lost`] if another writer has changed the knob, its mode or its pause.
-fn lost(watch: &Watch, status: &Status) -> Option<Stop> {
+fn lost(watch: &CalibrationProgress, status: &Status) -> Option<CalibrationEnd> {
     let knobs = &status.knobs;
     let text = status
         .raw
@@ -655,7 +675,7 @@ fn lost(watch: &Watch, status: &Status) -> Option<Stop> {
     let why = if text != watch.text {
         format!(
             "the knob was turned to {text} by {}",
-            if knobs.by == calibration::TURNS {
+            if knobs.by == calibration::CALIBRATION_ACTOR {
                 "somebody"
             } else {
                 &knobs.by
@@ -668,10 +688,10 @@ fn lost(watch: &Watch, status: &Status) -> Option<Stop> {
     } else {
         return None;
     };
-    Some(Stop::Lost(why))
+    Some(CalibrationEnd::Lost(why))
 }
 
-fn newest_x(watch: &Watch) -> f64 {
+fn newest_x(watch: &CalibrationProgress) -> f64 {
     watch.points.last().map_or(0.0, |point| point.x)
 }
 
@@ -692,7 +712,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::throttle::bucket::Meter;
+    use crate::throttle::bucket::UsageCounters;
 
     fn judged(knobs: &[(&str, &str)]) -> String {
         let plain = [
@@ -709,7 +729,7 @@ mod tests {
         judge(&Status::read(
             Name::new("reindex").unwrap(),
             raw,
-            &Meter::default(),
+            &UsageCounters::default(),
             5_000_000,
         ))
         .err()
@@ -744,7 +764,10 @@ mod tests {
                 "the knob min of reindex 200 is above max 100",
             ),
             (
-                &[("by", calibration::TURNS), ("valid_until", "9000")],
+                &[
+                    ("by", calibration::CALIBRATION_ACTOR),
+                    ("valid_until", "9000"),
+                ],
                 "another calibration of reindex is under way",
             ),
         ];
@@ -753,7 +776,10 @@ mod tests {
             assert!(said.starts_with(expected), "{knobs:?} gave {said:?}");
         }
         assert_eq!(
-            judged(&[("by", calibration::TURNS), ("valid_until", "4000")]),
+            judged(&[
+                ("by", calibration::CALIBRATION_ACTOR),
+                ("valid_until", "4000")
+            ]),
             "",
             "one that died"
         );

@@ -5,11 +5,11 @@ use std::io::{IsTerminal as _, Write as _};
 use anyhow::bail;
 use futures_util::future::BoxFuture;
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output;
 use super::output::say;
-use super::signed::Signed;
-use crate::jobs::{Count, Error, Walk, Walked};
+use super::signed::AuditArgs;
+use crate::jobs::{BulkCursor, BulkResult, Count, Error};
 
 /// Most jobs in one batch: few enough that no other work waits for it.
 const BATCH_JOBS: i64 = 2_000;
@@ -26,7 +26,7 @@ pub(super) struct Bulk {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
     limit: Option<i64>,
     #[command(flatten)]
-    pub(super) signed: Signed,
+    pub(super) signed: AuditArgs,
 }
 
 impl Bulk {
@@ -36,12 +36,12 @@ impl Bulk {
         &self,
         done: &str,
         count: impl Future<Output = Result<Count, Error>>,
-        mut step: impl FnMut(Walk) -> BoxFuture<'a, Result<Walked, Error>>,
+        mut step: impl FnMut(BulkCursor) -> BoxFuture<'a, Result<BulkResult, Error>>,
     ) -> anyhow::Result<()> {
         if !self.yes {
             let count = count.await?;
             if !self.dry_run {
-                bail!(Failure::Refused(format!(
+                bail!(CliError::Refused(format!(
                     "{count} jobs would be {done}; add --yes to do it"
                 )));
             } else if self.signed.json {
@@ -53,7 +53,7 @@ impl Bulk {
             return Ok(());
         }
         let (mut jobs, mut requested) = (0, 0);
-        let mut walk = Walk::of(BATCH_JOBS);
+        let mut walk = BulkCursor::of(BATCH_JOBS);
         let mut shown = false;
         loop {
             let left = self

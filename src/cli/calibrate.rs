@@ -9,15 +9,15 @@ use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output::say;
 use super::{connect, output};
 use crate::app;
 use crate::calibrate::margins::{Margins, margins};
 use crate::calibrate::run::Survey;
-use crate::calibrate::{Ended, Fit, Refusal, Session, Shape, edit};
+use crate::calibrate::{CalibrationError, CalibrationResult, CalibrationSession, Fit, Shape, edit};
 use crate::config::Settings;
-use crate::governor::policy::Law;
+use crate::governor::policy::ControllerTuning;
 use crate::throttle::Name;
 
 /// Largest factor between a fitted lag and the policy's at which they agree, because noise hides
@@ -67,7 +67,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let store = connect::throttles(&settings).await?;
     let shape = Shape::of(f64::from(args.pulse_s), args.halves);
     let law = policy.law.clone();
-    let session = Session::new(
+    let session = CalibrationSession::new(
         store,
         app::prometheus_sources(&settings)?,
         name,
@@ -79,14 +79,14 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     // Without a terminal the consent must be given before the throttle is observed.
     let can_ask = std::io::stdin().is_terminal();
     if !args.yes && !can_ask {
-        bail!(Failure::Refused(
+        bail!(CliError::Refused(
             "nobody can be asked without a terminal; add --yes to start the test".to_owned()
         ));
     }
     let survey = session.survey().await.map_err(refused)?;
-    tell_before(&args, &survey, &session);
+    print_plan(&args, &survey, &session);
     if !args.yes && !agreed().await? {
-        bail!(Failure::Refused(
+        bail!(CliError::Refused(
             "not started; nothing was changed".to_owned()
         ));
     }
@@ -109,13 +109,13 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         (fit.lag_s.max(about.lag_s) > AGREES * fit.lag_s.min(about.lag_s)).then_some(fit.lag_s);
     let written = match wanted {
         Some(lag_s) if args.write => {
-            let text = edit::set_lag(&file.text, &about.name, lag_s).map_err(Failure::Refused)?;
+            let text = edit::set_lag(&file.text, &about.name, lag_s).map_err(CliError::Refused)?;
             replace(&path, &text)?;
             true
         }
         _ => false,
     };
-    let told = Told {
+    let told = CalibrationSummary {
         fit,
         ended: &ended,
         law: &law,
@@ -127,12 +127,12 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     if args.json {
         told.json(&about.name)
     } else {
-        told.say(&about.name)
+        told.print(&about.name)
     }?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn tell_before(args: &Args, survey: &Survey, session: &Session) {
+fn print_plan(args: &Args, survey: &Survey, session: &CalibrationSession) {
     let minutes = |s: f64| format!("{:.0}", (s / 60.0).ceil());
     eprintln!(
         "Test of {} by the signal {}: the rate is {:.3} jobs per second now, the load {:.2} of its setpoint.",
@@ -195,19 +195,19 @@ fn replace(path: &Path, text: &str) -> anyhow::Result<()> {
     std::fs::rename(&beside, &real).with_context(context)
 }
 
-fn refused(refusal: Refusal) -> anyhow::Error {
+fn refused(refusal: CalibrationError) -> anyhow::Error {
     match refusal {
-        Refusal::State(why) => Failure::Refused(why).into(),
-        Refusal::Store(error) => error.into(),
-        Refusal::Signal(error) => error.into(),
+        CalibrationError::State(why) => CliError::Refused(why).into(),
+        CalibrationError::Store(error) => error.into(),
+        CalibrationError::Signal(error) => error.into(),
     }
 }
 
 /// The output at the end of a test.
-struct Told<'a> {
+struct CalibrationSummary<'a> {
     fit: Fit,
-    ended: &'a Ended,
-    law: &'a Law,
+    ended: &'a CalibrationResult,
+    law: &'a ControllerTuning,
     /// The lag in the policy, in seconds.
     lag_s: f64,
     /// The lag that the policy should have if its own is wrong, in seconds.
@@ -216,7 +216,7 @@ struct Told<'a> {
     path: &'a Path,
 }
 
-impl Told<'_> {
+impl CalibrationSummary<'_> {
     fn margins(&self, lag_s: f64) -> Margins {
         margins(
             &self.fit,
@@ -244,7 +244,7 @@ impl Told<'_> {
         }))
     }
 
-    fn say(&self, signal: &str) -> anyhow::Result<()> {
+    fn print(&self, signal: &str) -> anyhow::Result<()> {
         let fit = &self.fit;
         let row =
             |name: &str, value: String, what: &str| vec![name.to_owned(), value, what.to_owned()];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::exit::Failure;
+use super::exit::CliError;
 use crate::app;
 use crate::config::Settings;
 use crate::jobs::postgres::Schema;
@@ -15,20 +15,20 @@ use crate::throttle::Store;
 use crate::throttle::redis::RedisStore;
 
 /// Longest wait of a command for a server that is just starting.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SERVER_START_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connects to the queue. A missing or older schema is an error, a newer one a warning.
 pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
     let queue = database(settings).await?;
     match queue.schema().await.map_err(Error::from)? {
         Some(Schema::Missing) => {
-            Err(Failure::NoSchema("there is no schema yet: run flyball migrate".to_owned()).into())
+            Err(CliError::NoSchema("there is no schema yet: run flyball migrate".to_owned()).into())
         }
         Some(Schema::Older(missing)) => {
             let text = format!(
                 "the schema is older than this program, which has {missing} more migrations: run flyball migrate"
             );
-            Err(Failure::NoSchema(text).into())
+            Err(CliError::NoSchema(text).into())
         }
         Some(Schema::Newer(version)) => {
             eprintln!(
@@ -42,10 +42,10 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
 
 /// Connects to the database, whatever its content is.
 pub(super) async fn database(settings: &Settings) -> anyhow::Result<Queue> {
-    reach(&settings.database(), PATIENCE, false)
+    reach(&settings.database(), SERVER_START_TIMEOUT, false)
         .await
         .map_err(|why| app::unreachable(why, settings))?;
-    Queue::connect(settings.database(), 2, PATIENCE)
+    Queue::connect(settings.database(), 2, SERVER_START_TIMEOUT)
         .await
         .context(app::NO_POSTGRES)
 }

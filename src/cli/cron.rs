@@ -7,12 +7,14 @@ use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output::say;
 use super::{connect, output, when};
-use crate::api::Entry;
+use crate::api::AuditEntry;
 use crate::config::Settings;
-use crate::cron::{self, CatchUp, NewSchedule, Overlap, Ran, Schedule, Schedules, Timing};
+use crate::cron::{
+    self, CatchUp, NewSchedule, Overlap, RunNowOutcome, Schedule, Schedules, Timing,
+};
 use crate::jobs::{NewJob, Queue};
 
 #[derive(clap::Subcommand)]
@@ -43,7 +45,7 @@ pub(super) enum Command {
     /// Make the job of a schedule now, beside its times
     Run(One),
     /// Show when a schedule, or an expression that is none yet, comes next
-    Next(Next),
+    Next(NextArgs),
 }
 
 #[derive(clap::Args)]
@@ -89,7 +91,7 @@ pub(super) struct Set {
     #[arg(long, default_value = "skip", value_parser = parse::<Overlap>)]
     overlap: Overlap,
     #[command(flatten)]
-    signed: Signed,
+    signed: CronAuditArgs,
 }
 
 #[derive(clap::Args)]
@@ -97,11 +99,11 @@ pub(super) struct One {
     /// Its name
     name: String,
     #[command(flatten)]
-    signed: Signed,
+    signed: CronAuditArgs,
 }
 
 #[derive(clap::Args)]
-pub(super) struct Next {
+pub(super) struct NextArgs {
     /// Its name
     #[arg(required_unless_present = "expression")]
     name: Option<String>,
@@ -117,7 +119,7 @@ pub(super) struct Next {
 }
 
 #[derive(clap::Args)]
-pub(super) struct Signed {
+pub(super) struct CronAuditArgs {
     /// Who does it
     #[arg(long, env = "USER", default_value = "cli")]
     by: String,
@@ -131,7 +133,7 @@ pub(super) struct Signed {
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     // A wrong expression can be refused without a database.
-    if let Command::Next(Next {
+    if let Command::Next(NextArgs {
         expression: Some(expression),
         time_zone,
         ..
@@ -151,7 +153,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             if json {
                 output::json(&stands)?
             } else {
-                tell(&stands)?
+                print_schedule(&stands)?
             }
         }
         Command::Set(set) => make(&queue, &schedules, &settings, *set).await?,
@@ -165,8 +167,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Pause(one) => turn(&queue, &schedules, one, true).await?,
         Command::Resume(one) => turn(&queue, &schedules, one, false).await?,
         Command::Run(one) => match schedules.run_now(&one.name).await? {
-            Ran::NotFound => bail!(unknown(&one.name)),
-            Ran::Job(job) => {
+            RunNowOutcome::NotFound => bail!(unknown(&one.name)),
+            RunNowOutcome::Job(job) => {
                 note(
                     &queue,
                     "cron.run",
@@ -210,7 +212,7 @@ async fn list(schedules: &Schedules, json: bool) -> anyhow::Result<()> {
     output::table(&header, all.iter().map(row))
 }
 
-fn tell(one: &Schedule) -> anyhow::Result<()> {
+fn print_schedule(one: &Schedule) -> anyhow::Result<()> {
     let timing = Timing::new(&one.expression, &one.time_zone).ok();
     say!("schedule   {}", one.name);
     say!("expression {}", one.expression);
@@ -276,7 +278,7 @@ async fn make(
     let signed = set.signed;
     for (name, number) in [("cost", Some(set.cost)), ("timeout", set.timeout)] {
         if let Some(number) = number.filter(|number| !(*number > 0.0 && *number <= 1e9)) {
-            bail!(Failure::Refused(format!(
+            bail!(CliError::Refused(format!(
                 "{name}: is {number}; allowed is a number above 0; no schedule was changed"
             )));
         }
@@ -298,7 +300,7 @@ async fn make(
                 .iter()
                 .map(|issue| format!("args{}: {}", issue.pointer, issue.message))
                 .collect();
-            bail!(Failure::Refused(format!(
+            bail!(CliError::Refused(format!(
                 "{}; no schedule was changed",
                 each.join("; ")
             )));
@@ -346,7 +348,7 @@ async fn turn(queue: &Queue, schedules: &Schedules, one: One, paused: bool) -> a
     answer(&one, if paused { "paused" } else { "running" })
 }
 
-async fn preview(schedules: &Schedules, next: Next) -> anyhow::Result<()> {
+async fn preview(schedules: &Schedules, next: NextArgs) -> anyhow::Result<()> {
     let (expression, time_zone, upcoming, problem) = match (next.expression, next.name) {
         (Some(expression), _) => {
             let timing = Timing::new(&expression, &next.time_zone)
@@ -410,8 +412,8 @@ fn answer(one: &One, said: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn unknown(name: &str) -> Failure {
-    Failure::NotFound(format!("there is no schedule {name}"))
+fn unknown(name: &str) -> CliError {
+    CliError::NotFound(format!("there is no schedule {name}"))
 }
 
 fn args_of(text: &str) -> anyhow::Result<Value> {
@@ -426,7 +428,7 @@ fn args_of(text: &str) -> anyhow::Result<Value> {
         literal => literal.to_owned(),
     };
     let refused = |error| {
-        Failure::Refused(format!(
+        CliError::Refused(format!(
             "args: is not JSON: {error}; no schedule was changed"
         ))
     };
@@ -435,8 +437,14 @@ fn args_of(text: &str) -> anyhow::Result<Value> {
 
 /// Writes a line of the audit log. A failure is only a warning, because the change itself is not
 /// undone for it.
-async fn note(queue: &Queue, action: &str, name: &str, signed: &Signed, after: Option<Value>) {
-    let mut entry = Entry::now(
+async fn note(
+    queue: &Queue,
+    action: &str,
+    name: &str,
+    signed: &CronAuditArgs,
+    after: Option<Value>,
+) {
+    let mut entry = AuditEntry::now(
         signed.by.clone(),
         action,
         name.to_owned(),

@@ -15,7 +15,7 @@ pub(super) enum Command {
     /// Run dead jobs again: those that the filters name; at least one filter
     Requeue {
         #[command(flatten)]
-        filter: Filter,
+        filter: DeadFilterArgs,
         /// Leave the jobs the attempts that they have used; they get those that are left, and one
         /// if none is
         #[arg(long)]
@@ -26,14 +26,14 @@ pub(super) enum Command {
     /// Give dead jobs up for good: those that the filters name; at least one filter
     Discard {
         #[command(flatten)]
-        filter: Filter,
+        filter: DeadFilterArgs,
         #[command(flatten)]
         bulk: Bulk,
     },
 }
 
 #[derive(clap::Args)]
-pub(super) struct Filter {
+pub(super) struct DeadFilterArgs {
     /// Only jobs of this kind
     #[arg(long)]
     kind: Option<String>,
@@ -84,7 +84,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-impl Filter {
+impl DeadFilterArgs {
     fn read(self) -> DeadFilter {
         let Self {
             kind,

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use crate::app::{App, Roles};
 use crate::config::Settings;
-use crate::demo::{self, AppHandle, AppSettings, Options, PlotOptions};
+use crate::demo::{self, AppHandle, AppSettings, DemoOptions, PlotOptions};
 use crate::jobs::Kinds;
 
 /// Show Flyball: a real reindex of real documents under a governor, then a campaign of messages, on
@@ -24,7 +24,7 @@ pub(super) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    options: Options,
+    options: DemoOptions,
 }
 
 #[derive(clap::Subcommand)]

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output::say;
 use super::{connect, output, when};
 use crate::app;
@@ -132,7 +132,7 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
     ];
     for (name, number) in numbers {
         if let Some(number) = number.filter(|number| !number.is_finite()) {
-            bail!(Failure::Refused(format!(
+            bail!(CliError::Refused(format!(
                 "{name}: is {number}; allowed is a number above 0; nothing was enqueued"
             )));
         }
@@ -148,7 +148,7 @@ fn one_job(args: &Args) -> anyhow::Result<NewJob> {
         literal => literal.to_owned(),
     };
     let value: Value = serde_json::from_str(&text).map_err(|error| {
-        Failure::Refused(format!("args: is not JSON: {error}; nothing was enqueued"))
+        CliError::Refused(format!("args: is not JSON: {error}; nothing was enqueued"))
     })?;
     Ok(NewJob {
         throttle: args.throttle.clone(),
@@ -184,7 +184,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
     };
     for (at, line) in reader.lines().enumerate() {
         let refused = |reason: &str| {
-            Failure::Refused(format!(
+            CliError::Refused(format!(
                 "{name}, line {}: {reason}; nothing was enqueued",
                 at + 1
             ))
@@ -216,7 +216,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
         jobs.push(job);
     }
     if jobs.is_empty() {
-        bail!(Failure::Refused(format!("{name} holds no jobs")));
+        bail!(CliError::Refused(format!("{name} holds no jobs")));
     }
     Ok(jobs)
 }
@@ -250,7 +250,7 @@ fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
     if more > 0 {
         wrong.push(format!("and {more} more"));
     }
-    bail!(Failure::Refused(format!(
+    bail!(CliError::Refused(format!(
         "{}; nothing was enqueued",
         wrong.join("; ")
     )))

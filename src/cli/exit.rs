@@ -11,7 +11,7 @@ nothing was changed; 69 a service that is needed cannot be reached, is not insta
 
 /// Failures that are not errors of a room.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum CliError {
     /// The named thing does not exist.
     #[error("{0}")]
     NotFound(String),
@@ -62,14 +62,14 @@ pub(super) fn number_of(error: &anyhow::Error) -> u8 {
 }
 
 fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
-    if let Some(failure) = cause.downcast_ref::<Failure>() {
+    if let Some(failure) = cause.downcast_ref::<CliError>() {
         return Some(match failure {
-            Failure::NotFound(_) => 3,
-            Failure::Refused(_) => 4,
-            Failure::NoSchema(_) => 69,
+            CliError::NotFound(_) => 3,
+            CliError::Refused(_) => 4,
+            CliError::NoSchema(_) => 69,
         });
     }
-    if cause.is::<crate::simulate::scenario::Refused>() {
+    if cause.is::<crate::simulate::scenario::InvalidScenario>() {
         return Some(4);
     }
     if let Some(error) = cause.downcast_ref::<jobs::Error>() {
@@ -102,7 +102,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if cause.is::<throttle::name::InvalidName>() {
         return Some(4);
     }
-    if cause.is::<crate::postgres::Unusable>() {
+    if cause.is::<crate::postgres::UnusablePostgres>() {
         return Some(69);
     }
     if let Some(crate::api::ListenError::Taken { .. }) = cause.downcast_ref() {
@@ -120,6 +120,6 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     }
     let setting = cause.is::<config::Error>()
         || cause.is::<throttle::file::FileError>()
-        || cause.is::<crate::governor::policy::Refused>();
+        || cause.is::<crate::governor::policy::InvalidPolicy>();
     (setting || cause.is::<crate::api::ListenError>()).then_some(78)
 }

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output;
-use crate::governor::filter::{Filter, Mistake};
+use crate::governor::filter::{LineGovernor, Mistake};
 use crate::governor::{Actuator, Bounds, Policy};
 use crate::throttle::file::{FileError, FileProblem, KnobsFile};
 use crate::throttle::{Knobs, rules};
@@ -78,17 +78,17 @@ pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
             Some(rps) => rps,
             None => {
                 let allowed = rules::allowed(actuator.field());
-                bail!(Failure::Refused(format!(
+                bail!(CliError::Refused(format!(
                     "--rps {text:?} is not allowed: it must be {allowed}"
                 )))
             }
         },
     };
     let mut filter = match args.state.as_deref().map(kept).transpose()?.flatten() {
-        None => Filter::new(policy, bounds, rps),
-        Some((path, stored)) => match Filter::resume(policy, bounds, stored) {
+        None => LineGovernor::new(policy, bounds, rps),
+        Some((path, stored)) => match LineGovernor::resume(policy, bounds, stored) {
             Some(filter) => filter,
-            None => bail!(Failure::Refused(format!(
+            None => bail!(CliError::Refused(format!(
                 "{}: is not a governor's state of this release",
                 path.display()
             ))),
@@ -96,13 +96,14 @@ pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
     };
     pass(&mut filter, &mut std::io::stdin().lock())?;
     if let Some((path, state)) = args.state.zip(filter.state()) {
-        keep(&path, &state).with_context(|| format!("cannot write {}", path.display()))?;
+        write_atomically(&path, &state)
+            .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Answers line by line until the input ends.
-fn pass(filter: &mut Filter, input: &mut impl BufRead) -> anyhow::Result<()> {
+fn pass(filter: &mut LineGovernor, input: &mut impl BufRead) -> anyhow::Result<()> {
     let mut line = Vec::new();
     while next(input, &mut line).context("cannot read standard input")? {
         let taken = match std::str::from_utf8(&line) {
@@ -115,13 +116,13 @@ fn pass(filter: &mut Filter, input: &mut impl BufRead) -> anyhow::Result<()> {
         match taken {
             None => {}
             Some(Ok(plan)) => output::text(&(serde_json::to_string(&plan)? + "\n"))?,
-            Some(Err(mistake)) => output::text(&(told(&mistake) + "\n"))?,
+            Some(Err(mistake)) => output::text(&(error_line(&mistake) + "\n"))?,
         }
     }
     Ok(())
 }
 
-fn told(mistake: &Mistake) -> String {
+fn error_line(mistake: &Mistake) -> String {
     serde_json::json!({ "error": mistake }).to_string()
 }
 
@@ -209,7 +210,7 @@ fn kept(path: &Path) -> anyhow::Result<Option<(&Path, serde_json::Value)>> {
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
         Ok(text) => match serde_json::from_str(&text) {
             Ok(stored) => Ok(Some((path, stored))),
-            Err(error) => bail!(Failure::Refused(format!(
+            Err(error) => bail!(CliError::Refused(format!(
                 "{}: is not a governor's state: {error}",
                 path.display()
             ))),
@@ -218,7 +219,7 @@ fn kept(path: &Path) -> anyhow::Result<Option<(&Path, serde_json::Value)>> {
 }
 
 /// Writes the state beside its place and moves it there, so that a partial state is never read.
-fn keep(path: &Path, state: &serde_json::Value) -> std::io::Result<()> {
+fn write_atomically(path: &Path, state: &serde_json::Value) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     std::fs::write(&beside, state.to_string())?;

@@ -8,23 +8,23 @@ use futures_util::future::BoxFuture;
 use jiff::Timestamp;
 
 use super::bulk::Bulk;
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output::say;
-use super::signed::Signed;
+use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::config::Settings;
 use crate::jobs::{
-    CancelAnswer, CancelFilter, Detail, Filter, MoveAnswer, Queue, RetryAnswer, State, Summary,
+    CancelAnswer, CancelFilter, Detail, JobFilter, MoveAnswer, Queue, RetryAnswer, State, Summary,
 };
 use crate::throttle::Name;
 
 /// Longest time for which a search walks back before it returns its results.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
     /// List jobs, newest first
-    List(List),
+    List(ListArgs),
     /// Show one job: its state, its attempts, its errors
     Show(One),
     /// Cancel one job, or all that the filters name: at once if it waits; a running one is asked to
@@ -39,7 +39,7 @@ pub(super) enum Command {
         #[arg(long)]
         keep_attempts: bool,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
     /// Let a waiting job wait until a time
     Reschedule {
@@ -49,19 +49,19 @@ pub(super) enum Command {
         #[arg(long, value_name = "TIME", value_parser = when::ahead)]
         run_at: Timestamp,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
     /// Give a dead job up for good
     Discard {
         /// The job's number
         id: i64,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
 }
 
 #[derive(clap::Args)]
-pub(super) struct List {
+pub(super) struct ListArgs {
     /// Only jobs in this state: scheduled, ready, running, retryable, completed, cancelled, dead,
     /// or ended
     #[arg(long, value_parser = parse_search)]
@@ -156,7 +156,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let Some(mut job) = queue.get(one.id).await? else {
                 bail!(unknown(one.id))
             };
-            crate::api::shown::mask_args(&job.summary.kind, &mut job.args);
+            crate::api::redact::mask_args(&job.summary.kind, &mut job.args);
             if one.json {
                 output::json(&job)?
             } else {
@@ -170,9 +170,9 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 // A second cancellation of the same job has the wanted result.
                 CancelAnswer::Cancelled | CancelAnswer::Ended(State::Cancelled) => "cancelled",
                 CancelAnswer::Requested => "asked to stop",
-                CancelAnswer::Ended(state) => bail!(Failure::Refused(format!(
+                CancelAnswer::Ended(state) => bail!(CliError::Refused(format!(
                     "job {id} is {} already",
-                    word(state)
+                    state_name(state)
                 ))),
                 CancelAnswer::NotFound => bail!(unknown(id)),
             };
@@ -200,7 +200,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 let filters = FILTERS
                     .map(|name| format!("--{}", name.replace('_', "-")))
                     .join(", ");
-                bail!(Failure::Refused(format!(
+                bail!(CliError::Refused(format!(
                     "name a job by its number, or many by one or more of {filters}; nothing was cancelled"
                 )));
             }
@@ -251,11 +251,11 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
 }
 
 /// Walks back page by page until there are enough jobs, there are no more, or the time is over.
-async fn search(queue: &Queue, list: List) -> anyhow::Result<()> {
+async fn search(queue: &Queue, list: ListArgs) -> anyhow::Result<()> {
     if let Some(throttle) = &list.throttle {
         Name::new(throttle.as_str())?;
     }
-    let mut filter = Filter {
+    let mut filter = JobFilter {
         state: list.state.and_then(|search| match search {
             Search::In(state) => Some(state),
             Search::Ended => None,
@@ -276,7 +276,7 @@ async fn search(queue: &Queue, list: List) -> anyhow::Result<()> {
         jobs.extend(page.jobs);
         filter.limit = list.limit - jobs.len() as i64;
         filter.before = page.next;
-        if page.next.is_none() || filter.limit <= 0 || begun.elapsed() > PATIENCE {
+        if page.next.is_none() || filter.limit <= 0 || begun.elapsed() > SEARCH_TIMEOUT {
             break page.next;
         }
     };
@@ -294,9 +294,9 @@ async fn search(queue: &Queue, list: List) -> anyhow::Result<()> {
 }
 
 fn refused(id: i64, state: State, allowed: &str) -> anyhow::Result<()> {
-    bail!(Failure::Refused(format!(
+    bail!(CliError::Refused(format!(
         "job {id} is {}; {allowed}",
-        word(state)
+        state_name(state)
     )))
 }
 
@@ -308,14 +308,14 @@ fn answer(id: i64, json: bool, said: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn unknown(id: i64) -> Failure {
-    Failure::NotFound(format!("there is no job {id}"))
+fn unknown(id: i64) -> CliError {
+    CliError::NotFound(format!("there is no job {id}"))
 }
 
 fn row(job: &Summary) -> Vec<String> {
     vec![
         job.id.to_string(),
-        word(job.state),
+        state_name(job.state),
         job.kind.clone(),
         job.throttle.clone(),
         job.key.clone(),
@@ -335,7 +335,7 @@ fn show(job: &Detail) -> anyhow::Result<()> {
     say!("job        {}", head.id);
     say!(
         "state      {}{}",
-        word(head.state),
+        state_name(head.state),
         if job.cancelling {
             ", asked to stop"
         } else {
@@ -406,7 +406,7 @@ fn parse_search(text: &str) -> Result<Search, String> {
         .map_err(|allowed| format!("{allowed}, ended"))
 }
 
-pub(super) fn word(state: State) -> String {
+pub(super) fn state_name(state: State) -> String {
     serde_json::to_value(state)
         .ok()
         .and_then(|value| value.as_str().map(str::to_owned))

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::bulk::Bulk;
 use super::output::say;
-use super::signed::Signed;
+use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::config::Settings;
 use crate::jobs::{LaneDepth, LanesAfter};
@@ -52,7 +52,7 @@ pub(super) enum Command {
         /// From 0.001 to 1000; 1 unless somebody set another
         weight: f64,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
     /// Empty a lane: cancel its waiting jobs; running ones go on
     Purge {
@@ -97,7 +97,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 let lanes = lanes
                     .iter()
                     .enumerate()
-                    .map(|(at, lane)| told(lane, state(at)));
+                    .map(|(at, lane)| lane_json(lane, state(at)));
                 output::json(&json!({ "lanes": lanes.collect::<Vec<_>>() }))?;
             } else {
                 if lanes.is_empty() {
@@ -245,7 +245,7 @@ fn learned(state: Option<&KeyState>) -> Option<Value> {
     Some(json!({ "rps": state.learned_rps, "probing": state.probing, "refused": state.refused }))
 }
 
-fn told(lane: &LaneDepth, state: Option<&KeyState>) -> Value {
+fn lane_json(lane: &LaneDepth, state: Option<&KeyState>) -> Value {
     json!({
         "key": lane.key,
         "weight": lane.weight,

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::output::say;
-use super::signed::Signed;
+use super::signed::AuditArgs;
 use super::{connect, output};
 use crate::config::Settings;
 use crate::jobs::Pause;
@@ -13,7 +13,7 @@ use crate::jobs::Pause;
 #[derive(clap::Args)]
 pub(super) struct Args {
     #[command(flatten)]
-    signed: Signed,
+    signed: AuditArgs,
 }
 
 pub(super) async fn pause(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output::say;
 use super::{output, when};
 use crate::app;
@@ -13,7 +13,7 @@ use crate::config::Settings;
 use crate::governor::{Actuator, Bounds, Policy};
 use crate::replay::report::replayed;
 use crate::replay::run::Figures;
-use crate::replay::{self, Record, Report};
+use crate::replay::{self, Recording, ReplayReport};
 use crate::throttle::Knobs;
 use crate::throttle::file::KnobsFile;
 
@@ -59,7 +59,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let (file, policy) = policy(&args.policy)?;
     if policy.law.actuator != Actuator::Rps {
         let what = "its governor turns concurrency, and a replay is about rates; leave actuator out of [governor] to replay";
-        bail!(Failure::Refused(format!(
+        bail!(CliError::Refused(format!(
             "{}: {what}",
             args.policy.display()
         )));
@@ -75,7 +75,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         max: knobs.max,
         safe_rps: knobs.safe_rps,
     };
-    let setting = replay::Settings {
+    let setting = replay::ReplaySettings {
         bounds,
         delay_s: f64::from(args.delay),
     };
@@ -89,7 +89,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     if args.json {
         output::json(&report)?
     } else {
-        tell(&report)?
+        print_report(&report)?
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -97,29 +97,29 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
 /// Reads the knobs file at `path`, and the policy in it.
 pub(super) fn policy(path: &Path) -> anyhow::Result<(KnobsFile, Policy)> {
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::NotFound(format!("{} cannot be read: {error}", path.display()))
+        CliError::NotFound(format!("{} cannot be read: {error}", path.display()))
     })?;
     let policy = Policy::parse(&text, &path.display().to_string())?;
     let file = KnobsFile::parse(path, text)?;
     match policy {
         Some(policy) => Ok((file, policy)),
-        None => bail!(Failure::Refused(format!(
+        None => bail!(CliError::Refused(format!(
             "{} has no [[signal]], so that nothing governs by it",
             path.display()
         ))),
     }
 }
 
-fn from_file(path: &Path, policy: &Policy) -> anyhow::Result<Record> {
+fn from_file(path: &Path, policy: &Policy) -> anyhow::Result<Recording> {
     let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::NotFound(format!("{} cannot be read: {error}", path.display()))
+        CliError::NotFound(format!("{} cannot be read: {error}", path.display()))
     })?;
     let known: Vec<&str> = replayed(policy)
         .iter()
         .map(|signal| signal.name.as_str())
         .collect();
-    Record::parse(&text, &known)
-        .map_err(|problem| Failure::Refused(format!("{}: {problem}", path.display())).into())
+    Recording::parse(&text, &known)
+        .map_err(|problem| CliError::Refused(format!("{}: {problem}", path.display())).into())
 }
 
 async fn from_prometheus(
@@ -127,11 +127,11 @@ async fn from_prometheus(
     settings: &Settings,
     throttle: &str,
     policy: &Policy,
-) -> anyhow::Result<Record> {
+) -> anyhow::Result<Recording> {
     let seconds = |at: jiff::Timestamp| at.as_microsecond() as f64 / 1e6;
     let to = args.to.unwrap_or_else(when::now);
     if args.from >= to {
-        bail!(Failure::Refused(format!(
+        bail!(CliError::Refused(format!(
             "--from {} is not before --to {to}; the range is empty",
             args.from
         )));
@@ -146,15 +146,15 @@ async fn from_prometheus(
     Ok(replay::prometheus::record(&sources, policy, &query, range, f64::from(args.step)).await?)
 }
 
-fn refused(args: &Args, problem: &replay::Problem) -> Failure {
+fn refused(args: &Args, problem: &replay::RecordingProblem) -> CliError {
     let place = args
         .file
         .as_ref()
         .map_or_else(String::new, |path| format!("{}: ", path.display()));
-    Failure::Refused(format!("{place}{problem}"))
+    CliError::Refused(format!("{place}{problem}"))
 }
 
-fn tell(report: &Report) -> anyhow::Result<()> {
+fn print_report(report: &ReplayReport) -> anyhow::Result<()> {
     let at = |t: f64| {
         jiff::Timestamp::from_second(t as i64).map_or_else(|_| t.to_string(), |t| t.to_string())
     };

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use crate::stack::Error;
 use crate::stack::layout::parse_interval_ms;
-use crate::stack::supervise::{self, Settings};
+use crate::stack::supervise::{self, SupervisorSettings};
 
 /// EX_UNAVAILABLE of sysexits.h: a required program is not installed.
 const EXIT_NOT_FOUND: u8 = 69;
@@ -86,7 +86,7 @@ pub fn run(args: ServicesArgs) -> anyhow::Result<ExitCode> {
     }
     // A variable that is set but empty counts as unset.
     let given = |url: Option<String>| url.filter(|url| !url.trim().is_empty());
-    let settings = Settings {
+    let settings = SupervisorSettings {
         dir: args.dir,
         database_url: given(args.database_url),
         redis_url: given(args.redis_url),

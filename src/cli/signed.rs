@@ -3,7 +3,7 @@
 use crate::jobs;
 
 #[derive(clap::Args)]
-pub(super) struct Signed {
+pub(super) struct AuditArgs {
     /// Who asks for it
     #[arg(long, env = "USER", default_value = "cli")]
     pub(super) by: String,
@@ -15,10 +15,10 @@ pub(super) struct Signed {
     pub(super) json: bool,
 }
 
-impl Signed {
+impl AuditArgs {
     /// Returns the signature as the queue takes it.
-    pub(super) fn signature(&self) -> jobs::Signed {
-        jobs::Signed {
+    pub(super) fn signature(&self) -> jobs::Attribution {
+        jobs::Attribution {
             by: self.by.clone(),
             why: self.why.clone(),
             via: jobs::Via::default(),

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output;
 use super::output::say;
 use crate::governor::Policy;
-use crate::simulate::compare::{self, Row, Sum};
-use crate::simulate::weather::Weather;
+use crate::simulate::compare::{self, ComparisonRow, Sum};
+use crate::simulate::disturbance::Disturbance;
 use crate::simulate::{Contender, Scenario, library, plot};
 
 #[derive(clap::Args)]
@@ -141,7 +141,7 @@ fn find(name: &str, known: &[Scenario]) -> anyhow::Result<(String, String)> {
             .iter()
             .map(|scenario| scenario.name.as_str())
             .collect();
-        bail!(Failure::NotFound(format!(
+        bail!(CliError::NotFound(format!(
             "there is no scenario and no file {name:?}; use a file or one of {}",
             names.join(", ")
         )));
@@ -151,7 +151,7 @@ fn find(name: &str, known: &[Scenario]) -> anyhow::Result<(String, String)> {
 }
 
 /// Returns the law that replaces the scenarios' own, if one is given.
-fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
+fn law(args: &Args) -> anyhow::Result<Option<crate::governor::ControllerTuning>> {
     if args.policy.is_none() && args.set.is_empty() {
         return Ok(None);
     }
@@ -170,7 +170,7 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
     for set in &args.set {
         let one: toml::Table = match set.parse() {
             Ok(one) => one,
-            Err(_) => bail!(Failure::Refused(format!(
+            Err(_) => bail!(CliError::Refused(format!(
                 "--set {set:?} is not KEY=VALUE, such as gain=1.2"
             ))),
         };
@@ -191,7 +191,7 @@ fn law(args: &Args) -> anyhow::Result<Option<crate::governor::Law>> {
                 .iter()
                 .map(|fault| format!("{name}: {}: {}", fault.key, fault.reason))
                 .collect();
-            bail!(Failure::Refused(faults.join("\n")))
+            bail!(CliError::Refused(faults.join("\n")))
         }
     }
 }
@@ -200,7 +200,7 @@ fn draw_all(directory: &Path, scenarios: &[Scenario], seed: u64) -> anyhow::Resu
     std::fs::create_dir_all(directory)
         .with_context(|| format!("making {}", directory.display()))?;
     for scenario in scenarios {
-        let weather = Weather::draw(scenario, seed);
+        let weather = Disturbance::draw(scenario, seed);
         let governed = crate::simulate::run(scenario, &weather, Contender::Flyball);
         let other = crate::simulate::run(scenario, &weather, Contender::Pid);
         let svg = plot::draw(scenario, &governed, (Contender::Pid.name(), &other))
@@ -217,7 +217,12 @@ fn draw_all(directory: &Path, scenarios: &[Scenario], seed: u64) -> anyhow::Resu
     Ok(())
 }
 
-fn tables(scenarios: &[Scenario], rows: &[Row], sums: &[Sum], args: &Args) -> anyhow::Result<()> {
+fn tables(
+    scenarios: &[Scenario],
+    rows: &[ComparisonRow],
+    sums: &[Sum],
+    args: &Args,
+) -> anyhow::Result<()> {
     let header = [
         "scenario",
         "controller",

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use anyhow::bail;
 use serde_json::{Value, json};
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output::say;
-use super::signed::Signed;
+use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::api::throttle_delete::{Kept, take_away};
 use crate::config::Settings;
 use crate::throttle::{
-    Change, Error, Knobs, LAW, MAX_PAUSE, Name, Status, Store, check_key, foreign,
+    Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Status, Store, check_key, foreign,
 };
 
 #[derive(clap::Subcommand)]
@@ -49,7 +49,7 @@ pub(super) enum Command {
         #[arg(long, value_name = "TIME", value_parser = when::ahead)]
         until: Option<jiff::Timestamp>,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
     /// Print the Lua text with which any program takes tokens straight from Redis
     Script,
@@ -60,14 +60,14 @@ pub(super) enum Command {
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
     /// Take a throttle away; its jobs wait until it is made again
     Delete {
         /// Its name
         name: String,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
     /// Stop a throttle, or one key of it, until it is resumed
     Pause {
@@ -80,7 +80,7 @@ pub(super) enum Command {
         #[arg(long, requires = "key")]
         seconds: Option<f64>,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
     /// Let a throttle, or one key of it, flow again; a throttle starts from an empty bucket
     Resume {
@@ -90,13 +90,13 @@ pub(super) enum Command {
         #[arg(long)]
         key: Option<String>,
         #[command(flatten)]
-        signed: Signed,
+        signed: AuditArgs,
     },
 }
 
 pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<ExitCode> {
     if matches!(command, Command::Script) {
-        output::text(LAW)?;
+        output::text(LUA_TEXT)?;
         return Ok(ExitCode::SUCCESS);
     }
     let store = connect::throttles(&settings).await?;
@@ -149,11 +149,11 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let seconds = seconds.unwrap_or_default();
             if !(seconds > 0.0 && seconds <= MAX_PAUSE.as_secs_f64()) {
                 let most = MAX_PAUSE.as_secs();
-                bail!(Failure::Refused(format!(
+                bail!(CliError::Refused(format!(
                     "--seconds is {seconds}; allowed is more than 0 and at most {most} (30 days)"
                 )));
             }
-            check_key(&key).map_err(|message| Failure::Refused(format!("--key: {message}")))?;
+            check_key(&key).map_err(|message| CliError::Refused(format!("--key: {message}")))?;
             let name = known(&store, &name).await?;
             let until = store
                 .pause_key(
@@ -183,7 +183,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             key: Some(key),
             signed,
         } => {
-            check_key(&key).map_err(|message| Failure::Refused(format!("--key: {message}")))?;
+            check_key(&key).map_err(|message| CliError::Refused(format!("--key: {message}")))?;
             let name = known(&store, &name).await?;
             let known = store.look(&name, std::slice::from_ref(&key)).await?;
             let forgot = known.first().and_then(|state| state.learned_rps);
@@ -340,13 +340,13 @@ fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
     let mut fields = BTreeMap::new();
     for knob in knobs {
         let Some((name, text)) = knob.split_once('=') else {
-            bail!(Failure::Refused(format!(
+            bail!(CliError::Refused(format!(
                 "{knob:?} is not KNOB=VALUE; for instance rps=50"
             )));
         };
         let value = Knobs::value_of(name, text);
         if fields.insert(name.to_owned(), value).is_some() {
-            bail!(Failure::Refused(format!(
+            bail!(CliError::Refused(format!(
                 "{name:?} is given twice; give each knob once"
             )));
         }
@@ -360,7 +360,7 @@ fn by_hand_until(
     until: jiff::Timestamp,
 ) -> anyhow::Result<()> {
     if until <= when::now() {
-        bail!(Failure::Refused(format!(
+        bail!(CliError::Refused(format!(
             "--until {until:.0} is in the past; allowed is a time that is still to come"
         )));
     }
@@ -368,7 +368,7 @@ fn by_hand_until(
         .entry("mode".to_owned())
         .or_insert_with(|| json!("manual"));
     if *mode != json!("manual") {
-        bail!(Failure::Refused(format!(
+        bail!(CliError::Refused(format!(
             "--until ends the mode manual, and mode is {mode}; leave one of them out"
         )));
     }
@@ -376,7 +376,7 @@ fn by_hand_until(
         .insert("manual_until_ms".to_owned(), json!(until.as_millisecond()))
         .is_some()
     {
-        bail!(Failure::Refused(
+        bail!(CliError::Refused(
             "--until and manual_until_ms say the same; leave one of them out".to_owned()
         ));
     }
@@ -388,13 +388,13 @@ async fn import(
     store: &Arc<dyn Store>,
     settings: &Settings,
     yes: bool,
-    signed: &Signed,
+    signed: &AuditArgs,
 ) -> anyhow::Result<()> {
     let mut found = Vec::new();
     for name in store.search().await? {
         match Name::new(name.as_str()) {
             Ok(known) => found.extend(import_one(store, settings, &known, yes, signed).await?),
-            Err(error) => found.push(Found::refused(name, &error)),
+            Err(error) => found.push(ForeignHash::refused(name, &error)),
         }
     }
     if signed.json {
@@ -423,7 +423,7 @@ async fn import(
 
 /// A hash that another program has written.
 #[derive(serde::Serialize)]
-struct Found {
+struct ForeignHash {
     name: String,
     knobs: BTreeMap<String, String>,
     expires_in_s: Option<f64>,
@@ -431,7 +431,7 @@ struct Found {
     note: String,
 }
 
-impl Found {
+impl ForeignHash {
     fn refused(name: String, why: &dyn std::fmt::Display) -> Self {
         let note = format!("it cannot be taken over: {why}");
         Self {
@@ -449,8 +449,8 @@ async fn import_one(
     settings: &Settings,
     name: &Name,
     yes: bool,
-    signed: &Signed,
-) -> anyhow::Result<Option<Found>> {
+    signed: &AuditArgs,
+) -> anyhow::Result<Option<ForeignHash>> {
     // A hash may have expired since it was found.
     let Some(status) = store.status(name).await?.filter(foreign::is_foreign) else {
         return Ok(None);
@@ -458,7 +458,7 @@ async fn import_one(
     if !yes || status.raw.is_empty() {
         let note = note(&status);
         let (name, expires_in_s) = (name.to_string(), status.expires_in_s);
-        return Ok(Some(Found {
+        return Ok(Some(ForeignHash {
             name,
             knobs: status.raw,
             expires_in_s,
@@ -470,11 +470,11 @@ async fn import_one(
         Ok((change, after)) => {
             note_audit(
                 settings,
-                &crate::api::Entry::turned("throttle.import", &change, Some(&status), &after),
+                &crate::api::AuditEntry::turned("throttle.import", &change, Some(&status), &after),
             )
             .await;
             let note = "taken over".to_owned();
-            Ok(Some(Found {
+            Ok(Some(ForeignHash {
                 name: name.to_string(),
                 knobs: after.raw,
                 expires_in_s: None,
@@ -483,7 +483,7 @@ async fn import_one(
             }))
         }
         Err(lost @ Error::Lost(_)) => Err(lost.into()),
-        Err(error) => Ok(Some(Found::refused(name.to_string(), &error))),
+        Err(error) => Ok(Some(ForeignHash::refused(name.to_string(), &error))),
     }
 }
 
@@ -492,21 +492,21 @@ async fn delete(
     store: &Arc<dyn Store>,
     settings: &Settings,
     name: &Name,
-    signed: &Signed,
+    signed: &AuditArgs,
 ) -> anyhow::Result<()> {
     // A name that is not there is told even where Postgres is away.
     if store.status(name).await?.is_none() {
-        bail!(Failure::NotFound(Kept::Unknown(name.clone()).to_string()));
+        bail!(CliError::NotFound(Kept::Unknown(name.clone()).to_string()));
     }
     let queue = connect::queue(settings).await?;
     let before = match take_away(&**store, &queue, name).await {
         Ok(before) => before,
-        Err(unknown @ Kept::Unknown(_)) => bail!(Failure::NotFound(unknown.to_string())),
-        Err(parent @ Kept::Parent { .. }) => bail!(Failure::Refused(parent.to_string())),
+        Err(unknown @ Kept::Unknown(_)) => bail!(CliError::NotFound(unknown.to_string())),
+        Err(parent @ Kept::Parent { .. }) => bail!(CliError::Refused(parent.to_string())),
         Err(Kept::Throttles(error)) => return Err(error.into()),
         Err(Kept::Queue(error)) => return Err(error.into()),
     };
-    let mut entry = crate::api::Entry::now(
+    let mut entry = crate::api::AuditEntry::now(
         signed.by.clone(),
         "throttle.delete",
         name.to_string(),
@@ -526,7 +526,7 @@ async fn change(
     settings: &Settings,
     name: &str,
     fields: BTreeMap<String, Option<String>>,
-    signed: Signed,
+    signed: AuditArgs,
     create: bool,
     action: &str,
 ) -> anyhow::Result<()> {
@@ -542,7 +542,7 @@ async fn change(
     let (before, after) = store.set(&name, &change).await?;
     note_audit(
         settings,
-        &crate::api::Entry::turned(action, &change, before.as_ref(), &after),
+        &crate::api::AuditEntry::turned(action, &change, before.as_ref(), &after),
     )
     .await;
     if json {
@@ -565,10 +565,10 @@ async fn note_key(
     settings: &Settings,
     action: &str,
     throttle: &Name,
-    signed: &Signed,
+    signed: &AuditArgs,
     after: Value,
 ) {
-    let mut entry = crate::api::Entry::now(
+    let mut entry = crate::api::AuditEntry::now(
         signed.by.clone(),
         action,
         throttle.to_string(),
@@ -580,7 +580,7 @@ async fn note_key(
 
 /// Writes an entry of the audit log, which is in Postgres; a failure is only a warning, because a
 /// knob must stay turnable while Postgres is away.
-async fn note_audit(settings: &Settings, entry: &crate::api::Entry) {
+async fn note_audit(settings: &Settings, entry: &crate::api::AuditEntry) {
     let written = async {
         let queue = connect::queue(settings).await?;
         anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, entry).await?)

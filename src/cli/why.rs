@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use serde_json::json;
 
-use super::exit::Failure;
+use super::exit::CliError;
 use super::output::say;
 use super::{connect, output};
 use crate::app;
@@ -45,7 +45,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         (None, throttle) => {
             let name = Name::new(throttle.unwrap_or_default())?;
             let status = throttles.status(&name).await?;
-            let journal = app::Journalled::new(
+            let journal = app::JournalReader::new(
                 &queue,
                 &throttles,
                 &app::read_knobs(settings.knobs_folder()?)?.1,
@@ -78,7 +78,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
 
 async fn job(queue: &Queue, throttles: &dyn Store, id: i64, json: bool) -> anyhow::Result<()> {
     let Some(detail) = queue.get(id).await? else {
-        bail!(Failure::NotFound(format!("there is no job {id}")));
+        bail!(CliError::NotFound(format!("there is no job {id}")));
     };
     let waiting = crate::api::why_job_waits(queue, throttles, &detail).await;
     if json {
@@ -95,7 +95,7 @@ async fn job(queue: &Queue, throttles: &dyn Store, id: i64, json: bool) -> anyho
         }
         None => say!(
             "job {id} does not wait: it is {}",
-            super::job::word(detail.summary.state)
+            super::job::state_name(detail.summary.state)
         ),
     }
     Ok(())

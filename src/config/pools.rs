@@ -10,7 +10,7 @@ use std::time::Duration;
 use toml::de::DeTable;
 use toml::{Table, Value};
 
-use crate::providers::{Account, Field, Limited, Pool, Pools, Provider, Secret, build};
+use crate::providers::{Account, AccountSecret, Field, Limited, Pool, Pools, Provider, build};
 use crate::throttle::Name;
 
 /// Most accounts of one pool.
@@ -185,13 +185,13 @@ fn provider(at: &At, table: &Table) -> Result<Provider, PoolProblem> {
     let word = at.text(table, "provider")?;
     let found = Provider::ALL
         .into_iter()
-        .find(|provider| Some(provider.word()) == word.as_deref());
+        .find(|provider| Some(provider.as_str()) == word.as_deref());
     found.ok_or_else(|| {
         at.problem(
             "provider",
             format!(
                 "must be one of {}",
-                Provider::ALL.map(Provider::word).join(", ")
+                Provider::ALL.map(Provider::as_str).join(", ")
             ),
         )
     })
@@ -329,7 +329,7 @@ fn read_field(
         Some(text) if field.is_secret => drop(
             account
                 .secrets
-                .insert(field.name.to_owned(), Secret::new(text)),
+                .insert(field.name.to_owned(), AccountSecret::new(text)),
         ),
         Some(text) => drop(
             account
@@ -382,7 +382,7 @@ fn headers<'a>(
     at: &At,
     key: &impl Fn(&str) -> Option<&'a Value>,
     vault: Option<&dyn Vault>,
-) -> Result<Vec<(String, Secret)>, PoolProblem> {
+) -> Result<Vec<(String, AccountSecret)>, PoolProblem> {
     let mut headers = Vec::new();
     for (name, is_variable) in [("headers", false), ("headers_env", true)] {
         let Some(value) = key(name) else { continue };
@@ -420,7 +420,7 @@ fn headers<'a>(
                     ),
                 ));
             }
-            headers.push((header.clone(), Secret::new(value)));
+            headers.push((header.clone(), AccountSecret::new(value)));
         }
     }
     Ok(headers)

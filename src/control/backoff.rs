@@ -20,7 +20,7 @@ use std::time::Duration;
 /// ```
 pub fn delay(attempt: u32, base: Duration, max: Duration, unit_random: f64) -> Duration {
     bound(attempt, base, max)
-        .mul_f64(0.5 + 0.5 * super::within(unit_random, 0.0, 1.0))
+        .mul_f64(0.5 + 0.5 * super::clamp_finite(unit_random, 0.0, 1.0))
         .min(max)
 }
 

@@ -4,19 +4,19 @@
 ///
 /// Unlike [`f64::clamp`] it never panics: a NaN value returns `low`, and `high < low` returns
 /// `high`.
-pub fn within(value: f64, low: f64, high: f64) -> f64 {
+pub fn clamp_finite(value: f64, low: f64, high: f64) -> f64 {
     // `f64::max` and `f64::min` return the other operand when one is NaN.
     value.max(low).min(high)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::within;
+    use super::clamp_finite;
 
     #[test]
     fn within_never_answers_nan() {
-        assert_eq!(within(f64::NAN, 1.0, 2.0), 1.0);
-        assert_eq!(within(f64::INFINITY, 1.0, 2.0), 2.0);
-        assert_eq!(within(1.5, 1.0, 2.0), 1.5);
+        assert_eq!(clamp_finite(f64::NAN, 1.0, 2.0), 1.0);
+        assert_eq!(clamp_finite(f64::INFINITY, 1.0, 2.0), 2.0);
+        assert_eq!(clamp_finite(1.5, 1.0, 2.0), 1.5);
     }
 }

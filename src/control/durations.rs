@@ -10,13 +10,13 @@ use std::time::Duration;
 pub const BUCKETS: usize = 64;
 
 /// The upper bound of the first bucket, in seconds.
-const FIRST_S: f64 = 0.001;
+const FIRST_BUCKET_S: f64 = 0.001;
 
 /// The ratio of each upper bound to the one before.
 const RATIO: f64 = 1.2;
 
 /// The fewest durations from which a quantile is computed.
-const LEAST: u64 = 20;
+const MIN_DURATIONS: u64 = 20;
 
 /// Counts of durations by bucket; buckets above the highest used one take no memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Durations {
             .0
             .iter()
             .enumerate()
-            .filter(|(_, count)| all >= LEAST && **count > 0)
+            .filter(|(_, count)| all >= MIN_DURATIONS && **count > 0)
         {
             let within = (rank - below) / *count as f64;
             if within <= 1.0 {
@@ -101,7 +101,7 @@ impl Durations {
         self.0
             .iter()
             .rposition(|count| *count > 0)
-            .filter(|_| all >= LEAST)
+            .filter(|_| all >= MIN_DURATIONS)
             .map(|at| bounds_s(at).1)
     }
 
@@ -113,17 +113,17 @@ impl Durations {
 }
 
 fn bucket(seconds: f64) -> usize {
-    if seconds < FIRST_S {
+    if seconds < FIRST_BUCKET_S {
         return 0;
     }
-    (((seconds / FIRST_S).ln() / RATIO.ln()).floor() as usize + 1).min(BUCKETS - 1)
+    (((seconds / FIRST_BUCKET_S).ln() / RATIO.ln()).floor() as usize + 1).min(BUCKETS - 1)
 }
 
 /// Returns the lower and the upper bound of a bucket, in seconds.
 fn bounds_s(at: usize) -> (f64, f64) {
-    let upper = |at: usize| FIRST_S * RATIO.powi(at as i32);
+    let upper = |at: usize| FIRST_BUCKET_S * RATIO.powi(at as i32);
     match at {
-        0 => (0.0, FIRST_S),
+        0 => (0.0, FIRST_BUCKET_S),
         at if at + 1 >= BUCKETS => (upper(BUCKETS - 2), upper(BUCKETS - 2)),
         at => (upper(at - 1), upper(at)),
     }

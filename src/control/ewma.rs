@@ -5,7 +5,7 @@
 ///
 /// This is the cheap form for a fixed tick; the tracking of the PID's integral is defined by it.
 pub fn toward(value: f64, target: f64, dt_s: f64, tau_s: f64) -> f64 {
-    value + (target - value) * super::within(dt_s / tau_s, 0.0, 1.0)
+    value + (target - value) * super::clamp_finite(dt_s / tau_s, 0.0, 1.0)
 }
 
 /// Returns the exact first-order lag over `dt_s`, for samples at uneven intervals.

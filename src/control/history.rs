@@ -11,13 +11,13 @@ const KEEP_MAX: usize = 1200;
 
 /// A stretch of constant work rate: `(end, length in seconds, rate)`; it covers `(end - length,
 /// end]`.
-type Record = (f64, f64, f64);
+type RateSegment = (f64, f64, f64);
 
 /// The work rate let through, oldest record first.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct History {
-    records: VecDeque<Record>,
+    records: VecDeque<RateSegment>,
 }
 
 impl History {

@@ -8,15 +8,15 @@ pub mod backoff;
 pub mod clamp;
 pub mod durations;
 pub mod ewma;
-pub mod front;
 pub mod history;
+pub mod lag_filter;
 pub mod observer;
 pub mod pid;
 pub mod slew;
 pub mod trip;
 
-pub use clamp::within;
-pub use front::Front;
+pub use clamp::clamp_finite;
 pub use history::History;
+pub use lag_filter::LagFilter;
 pub use observer::Observer;
 pub use pid::LogPid;

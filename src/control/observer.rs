@@ -8,7 +8,7 @@
 //! The model may limit the rate or scale a gain. It never raises the rate, except at the restart
 //! after a trip, which is bounded by the rate that tripped.
 
-use super::within;
+use super::clamp_finite;
 
 /// The random walk of the background per 15 s, in setpoints.
 const BACKGROUND_WALK: f64 = 0.05;
@@ -93,7 +93,7 @@ impl Observer {
         let mut total = model + noise;
 
         // Handle a surprise, or learn the noise from one more sample.
-        self.nu += 0.5 * (within(innovation / total.sqrt(), -3.0, 3.0) - self.nu);
+        self.nu += 0.5 * (clamp_finite(innovation / total.sqrt(), -3.0, 3.0) - self.nu);
         if innovation * innovation > JUMP.powi(2) * total || self.nu.abs() > DRIFT {
             bb += (0.5 * innovation).powi(2);
             if c * phi > 0.02 {
@@ -102,7 +102,7 @@ impl Observer {
             total = bb + 2.0 * phi * bc + phi * phi * cc + noise;
         } else {
             let seen = (innovation * innovation - model) / load.max(0.2);
-            self.noise = within(self.noise + 0.03 * (seen - self.noise), 0.003, 3.0);
+            self.noise = clamp_finite(self.noise + 0.03 * (seen - self.noise), 0.003, 3.0);
         }
 
         // Correct. The cost may at most halve in one step.
@@ -175,7 +175,7 @@ impl Observer {
 /// Returns `bc` limited to the range that the two variances allow.
 fn covariance(bc: f64, bb: f64, cc: f64) -> f64 {
     let limit = 0.999 * (bb * cc).max(0.0).sqrt();
-    within(bc, -limit, limit)
+    clamp_finite(bc, -limit, limit)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The arithmetic of the breaker: trip level, open time and restart rate.
 
-use super::within;
+use super::clamp_finite;
 
 /// The re-trip count at which back-off stops growing: the open time is then 16 times the first.
 pub const TRIPS_MAX: u32 = 4;
@@ -10,7 +10,7 @@ pub const TRIPS_MAX: u32 = 4;
 ///
 /// A noisy signal has a higher level, so that noise alone never stops the work.
 pub fn level(var: f64, sigmas: f64, least: f64, most: f64) -> f64 {
-    within(1.0 + sigmas * var.max(0.0).sqrt(), least, most)
+    clamp_finite(1.0 + sigmas * var.max(0.0).sqrt(), least, most)
 }
 
 /// Returns the shortest open time in seconds, doubled by every re-trip.

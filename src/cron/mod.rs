@@ -9,9 +9,9 @@ pub mod occurrence;
 pub mod postgres;
 pub mod schedule;
 
-mod keep;
+mod scheduler;
 
 pub use expression::{BadExpression, Expression};
-pub use keep::keep;
-pub use postgres::{Error, Ran, Schedules};
-pub use schedule::{CatchUp, NewSchedule, Overlap, Problem, Schedule, Timing};
+pub use postgres::{Error, RunNowOutcome, Schedules};
+pub use schedule::{CatchUp, NewSchedule, Overlap, Schedule, ScheduleProblem, Timing};
+pub use scheduler::run_schedules;

@@ -28,7 +28,7 @@ const ZONES: [&str; 18] = [
     "Asia/Kathmandu",
 ];
 
-fn shown(text: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
+fn upcoming_times(text: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
     let zone = TimeZone::get(zone).unwrap();
     let found = Expression::parse(text)
         .unwrap()
@@ -47,22 +47,25 @@ fn shown(text: &str, zone: &str, after: &str, count: usize) -> Vec<String> {
 fn a_time_that_the_clock_leaps_over_comes_once_at_the_end_of_the_leap() {
     let before = "2026-03-28T12:00:00Z";
     let nightly = ["03-29 03:00+02:00", "03-30 02:30+02:00"];
-    assert_eq!(shown("30 2 * * *", "Europe/Berlin", before, 2), nightly);
     assert_eq!(
-        shown("0,15,30,45 2 * * *", "Europe/Berlin", before, 2),
+        upcoming_times("30 2 * * *", "Europe/Berlin", before, 2),
+        nightly
+    );
+    assert_eq!(
+        upcoming_times("0,15,30,45 2 * * *", "Europe/Berlin", before, 2),
         ["03-29 03:00+02:00", "03-30 02:00+02:00"]
     );
     assert_eq!(
-        shown("0 2,3 * * *", "Europe/Berlin", before, 2),
+        upcoming_times("0 2,3 * * *", "Europe/Berlin", before, 2),
         ["03-29 03:00+02:00", "03-30 02:00+02:00"]
     );
     // A zone whose clock skips midnight, and an island that skipped a whole day.
     assert_eq!(
-        shown("@daily", "America/Sao_Paulo", "2018-11-03T12:00:00Z", 2),
+        upcoming_times("@daily", "America/Sao_Paulo", "2018-11-03T12:00:00Z", 2),
         ["11-04 01:00-02:00", "11-05 00:00-02:00"]
     );
     assert_eq!(
-        shown("0 9 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", 3),
+        upcoming_times("0 9 * * *", "Pacific/Apia", "2011-12-29T12:00:00Z", 3),
         [
             "12-29 09:00-10:00",
             "12-31 00:00+14:00",
@@ -74,13 +77,13 @@ fn a_time_that_the_clock_leaps_over_comes_once_at_the_end_of_the_leap() {
 #[test]
 fn a_time_that_the_clock_shows_twice_comes_the_first_time_only() {
     assert_eq!(
-        shown("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2),
+        upcoming_times("30 2 * * *", "Europe/Berlin", "2026-10-24T12:00:00Z", 2),
         ["10-25 02:30+02:00", "10-26 02:30+01:00"]
     );
     // After the first of the two, and on the second of them.
     for after in ["2026-10-25T00:45:00Z", "2026-10-25T01:30:00Z"] {
         assert_eq!(
-            shown("30 2 * * *", "Europe/Berlin", after, 1),
+            upcoming_times("30 2 * * *", "Europe/Berlin", after, 1),
             ["10-26 02:30+01:00"]
         );
     }
@@ -89,7 +92,7 @@ fn a_time_that_the_clock_shows_twice_comes_the_first_time_only() {
 #[test]
 fn a_rhythm_goes_with_real_time() {
     assert_eq!(
-        shown("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:00:00Z", 3),
+        upcoming_times("*/30 * * * *", "Europe/Berlin", "2026-03-29T00:00:00Z", 3),
         [
             "03-29 01:30+01:00",
             "03-29 03:00+02:00",
@@ -97,7 +100,7 @@ fn a_rhythm_goes_with_real_time() {
         ]
     );
     assert_eq!(
-        shown("*/30 * * * *", "Europe/Berlin", "2026-10-24T23:30:00Z", 5),
+        upcoming_times("*/30 * * * *", "Europe/Berlin", "2026-10-24T23:30:00Z", 5),
         [
             "10-25 02:00+02:00",
             "10-25 02:30+02:00",
@@ -108,7 +111,7 @@ fn a_rhythm_goes_with_real_time() {
     );
     // A skipped time does not run.
     assert_eq!(
-        shown("*/30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 1),
+        upcoming_times("*/30 2 * * *", "Europe/Berlin", "2026-03-28T12:00:00Z", 1),
         ["03-30 02:00+02:00"]
     );
 }
@@ -153,7 +156,7 @@ fn the_last_occurrence_before_a_time_is_found_however_long_ago_it_was() {
 
 /// The content of an expression, apart from its notation.
 #[derive(Debug)]
-struct Said {
+struct ExpressionCase {
     text: String,
     minutes: BTreeSet<i8>,
     hours: BTreeSet<i8>,
@@ -169,7 +172,7 @@ fn list(of: &BTreeSet<i8>) -> String {
     of.iter().map(i8::to_string).collect::<Vec<_>>().join(",")
 }
 
-fn said() -> impl Strategy<Value = Said> {
+fn expression_cases() -> impl Strategy<Value = ExpressionCase> {
     let minutes = prop_oneof![
         some_of(0..60, 4).prop_map(|set| (list(&set), set)),
         (1i8..=59).prop_map(|step| {
@@ -189,7 +192,7 @@ fn said() -> impl Strategy<Value = Said> {
         )),
     ];
     (minutes, hours, proptest::option::of(some_of(0..7, 6))).prop_map(
-        |((minute, minutes), (hour, hours), weekdays)| Said {
+        |((minute, minutes), (hour, hours), weekdays)| ExpressionCase {
             text: format!(
                 "{minute} {hour} * * {}",
                 weekdays.as_ref().map_or("*".to_owned(), list)
@@ -202,7 +205,7 @@ fn said() -> impl Strategy<Value = Said> {
     )
 }
 
-impl Said {
+impl ExpressionCase {
     fn names(&self, civil: DateTime) -> bool {
         let weekday = civil.weekday().to_sunday_zero_offset();
         self.minutes.contains(&civil.minute())
@@ -247,7 +250,7 @@ proptest! {
 
     #[test]
     fn occurrences_are_those_that_somebody_with_a_watch_would_see(
-        said in said(), zone in 0..ZONES.len(), year in 1990i16..2045, change in 0usize..3, hours_before in 0i64..60,
+        said in expression_cases(), zone in 0..ZONES.len(), year in 1990i16..2045, change in 0usize..3, hours_before in 0i64..60,
     ) {
         let zone = TimeZone::get(ZONES[zone]).unwrap();
         let start = zone.to_zoned(date(year, 1, 1).at(0, 0, 0, 0)).unwrap().timestamp();
@@ -272,7 +275,7 @@ proptest! {
 
     #[test]
     fn from_any_second_the_next_occurrence_is_later_and_none_lies_between(
-        said in said(), zone in 0..ZONES.len(), at in 631_152_000i64..2_524_608_000,
+        said in expression_cases(), zone in 0..ZONES.len(), at in 631_152_000i64..2_524_608_000,
     ) {
         let zone = TimeZone::get(ZONES[zone]).unwrap();
         let expression = Expression::parse(&said.text).unwrap();

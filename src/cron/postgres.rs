@@ -6,7 +6,7 @@ use sqlx::postgres::PgRow;
 use sqlx::types::Json;
 
 use super::schedule::{CATCH_UPS, OVERLAPS};
-use super::{NewSchedule, Problem, Schedule, Timing};
+use super::{NewSchedule, Schedule, ScheduleProblem, Timing};
 use crate::jobs::{self, Enqueued};
 use crate::postgres::{Columns, Db};
 
@@ -73,14 +73,14 @@ pub const STATEMENTS: &[(&str, &str)] = &[
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The schedule is not acceptable; nothing was changed.
-    #[error("{}", told(.0))]
-    Invalid(Vec<Problem>),
+    #[error("{}", join_problems(.0))]
+    Invalid(Vec<ScheduleProblem>),
     /// The queue refused the schedule or did not answer.
     #[error(transparent)]
     Queue(#[from] jobs::Error),
 }
 
-fn told(problems: &[Problem]) -> String {
+fn join_problems(problems: &[ScheduleProblem]) -> String {
     let each: Vec<String> = problems
         .iter()
         .map(|problem| format!("{}: {}", problem.field, problem.message))
@@ -90,7 +90,7 @@ fn told(problems: &[Problem]) -> String {
 
 /// The result of a request to run a schedule now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ran {
+pub enum RunNowOutcome {
     /// The job: a new one or (`duplicate`) the unfinished one that prevented it.
     Job(Enqueued),
     /// The schedule does not exist.
@@ -153,7 +153,7 @@ impl Schedules {
             .bind(job.max_attempts)
             .bind(job.cost)
             .bind(job.timeout_s)
-            .bind(schedule.catch_up.word())
+            .bind(schedule.catch_up.as_str())
             .bind(schedule.overlap.word())
             .bind(schedule.paused);
         Ok(statement
@@ -205,14 +205,14 @@ impl Schedules {
     }
 
     /// Creates the job of the schedule now, besides its times.
-    pub async fn run_now(&self, name: &str) -> Result<Ran, Error> {
+    pub async fn run_now(&self, name: &str) -> Result<RunNowOutcome, Error> {
         let row = sqlx::query(RUN)
             .bind(name)
             .fetch_optional(&self.pool)
             .await
             .map_err(jobs::Error::from)?;
-        Ok(row.map_or(Ran::NotFound, |row| {
-            Ran::Job(Enqueued {
+        Ok(row.map_or(RunNowOutcome::NotFound, |row| {
+            RunNowOutcome::Job(Enqueued {
                 id: row.get(0),
                 duplicate: row.get(1),
                 replaced: false,
@@ -306,8 +306,8 @@ fn read(row: &PgRow) -> Due {
         max_attempts: columns.get("max_attempts"),
         cost: columns.get("cost"),
         timeout_s: columns.get("timeout_s"),
-        catch_up: word(&CATCH_UPS, &columns.get::<String>("catch_up")),
-        overlap: word(&OVERLAPS, &columns.get::<String>("overlap")),
+        catch_up: variant_of(&CATCH_UPS, &columns.get::<String>("catch_up")),
+        overlap: variant_of(&OVERLAPS, &columns.get::<String>("overlap")),
         paused: columns.get("paused"),
         next_at: moment(&mut columns, "next_at"),
         upcoming,
@@ -332,7 +332,7 @@ fn moment(columns: &mut Columns<'_>, column: &str) -> Option<Timestamp> {
 }
 
 /// Returns the value of a name; the check of the column allows only these names.
-fn word<T: Copy + Default>(words: &[(&str, T)], word: &str) -> T {
+fn variant_of<T: Copy + Default>(words: &[(&str, T)], word: &str) -> T {
     words
         .iter()
         .find(|(known, _)| *known == word)

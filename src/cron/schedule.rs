@@ -18,7 +18,7 @@ pub const CAUGHT_UP_MAX: usize = 100;
 pub const PREVIEW: usize = 5;
 
 /// The longest delay of an occurrence that is only a little late; any later one was missed.
-const LATE: SignedDuration = SignedDuration::from_secs(60);
+const MISSED_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// The policy for occurrences that were missed while nothing ran.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -55,7 +55,7 @@ pub const OVERLAPS: [(&str, Overlap); 2] = [("skip", Overlap::Skip), ("allow", O
 
 impl CatchUp {
     /// Returns the name of the policy.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         CATCH_UPS
             .iter()
             .find(|(_, one)| *one == self)
@@ -138,10 +138,11 @@ impl NewSchedule {
     }
 
     /// Returns every problem that can be found without the database.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<ScheduleProblem> {
         let mut problems = Vec::new();
-        let mut wrong =
-            |field: &'static str, message: String| problems.push(Problem { field, message });
+        let mut wrong = |field: &'static str, message: String| {
+            problems.push(ScheduleProblem { field, message })
+        };
         if let Err(message) = check_name(&self.name) {
             wrong("name", message);
         }
@@ -175,7 +176,7 @@ impl NewSchedule {
 
 /// A problem with a schedule.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Problem {
+pub struct ScheduleProblem {
     /// The name of the field.
     pub field: &'static str,
     /// The problem, and the allowed values.
@@ -203,18 +204,20 @@ pub struct Timing {
 
 impl Timing {
     /// Parses an expression and looks up a time zone.
-    pub fn new(expression: &str, time_zone: &str) -> Result<Self, Problem> {
+    pub fn new(expression: &str, time_zone: &str) -> Result<Self, ScheduleProblem> {
         let expression =
-            Expression::parse(expression).map_err(|BadExpression { field, message }| Problem {
-                field: "expression",
-                message: if field == "expression" {
-                    message
-                } else {
-                    format!("{field}: {message}")
-                },
+            Expression::parse(expression).map_err(|BadExpression { field, message }| {
+                ScheduleProblem {
+                    field: "expression",
+                    message: if field == "expression" {
+                        message
+                    } else {
+                        format!("{field}: {message}")
+                    },
+                }
             })?;
         // Names only: a zone must mean the same in Postgres, here and on the next machine.
-        let zone = TimeZone::get(time_zone).map_err(|_| Problem {
+        let zone = TimeZone::get(time_zone).map_err(|_| ScheduleProblem {
             field: "time_zone",
             message: format!(
                 "{time_zone:?} is not a time zone; allowed: names of the IANA list such as UTC, Europe/Berlin or America/New_York"
@@ -223,7 +226,7 @@ impl Timing {
         let timing = Self { expression, zone };
         // Any day shows that 30 February never comes.
         if timing.next_after(Timestamp::UNIX_EPOCH).is_none() {
-            return Err(Problem {
+            return Err(ScheduleProblem {
                 field: "expression",
                 message: "never comes: no day matches all fields".to_owned(),
             });
@@ -251,7 +254,7 @@ impl Timing {
         let before = next_at
             .saturating_sub(SignedDuration::from_secs(1))
             .unwrap_or(Timestamp::MIN);
-        let on_time = now.saturating_sub(LATE).unwrap_or(Timestamp::MIN);
+        let on_time = now.saturating_sub(MISSED_AFTER).unwrap_or(Timestamp::MIN);
         let mut due = Vec::new();
         // From the newest back, so that a long downtime of a fast rhythm costs no more than a short
         // one.

@@ -137,7 +137,7 @@ fn everything_that_is_wrong_with_a_schedule_is_told_at_once() {
 fn the_words_of_the_policies_are_those_that_are_stored() {
     for (word, policy) in CATCH_UPS {
         assert_eq!(
-            (policy.word(), serde_json::to_value(policy).unwrap()),
+            (policy.as_str(), serde_json::to_value(policy).unwrap()),
             (word, json!(word))
         );
     }

@@ -13,10 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::pool::{self, ACCOUNTS, HALVED, MESSAGES, POOL, QUOTA};
 use super::run::AppHandle;
-use super::story::{clock, say, turn};
-use super::tally::{Campaign, Look};
-use crate::fakes::{Fake, Fault, Options, Quota, Speaks, Whom};
-use crate::jobs::operate::{CancelFilter, Signed, Walk};
+use super::story::{clock, print_line, turn};
+use super::tally::{Campaign, CampaignSnapshot};
+use crate::fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
+use crate::jobs::operate::{Attribution, BulkCursor, CancelFilter};
 use crate::jobs::{NewJob, Queue};
 use crate::throttle::Name;
 
@@ -38,13 +38,13 @@ const BLOCKED: usize = 7;
 /// The number of the suspended account.
 const SUSPENDED: usize = 13;
 /// The interval between two observations.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const CAMPAIGN_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// The least interval between two lines of progress, in seconds.
-const SAY_EVERY_S: f64 = 5.0;
+const PROGRESS_INTERVAL_S: f64 = 5.0;
 /// The time limit for running messages at the end of the campaign.
 const DRAINED_WITHIN: Duration = Duration::from_secs(20);
 /// The most jobs in one call that enqueues or cancels.
-const AT_ONCE: usize = 1_000;
+const ENQUEUE_BATCH: usize = 1_000;
 
 const ENDS: &str = "
     select count(*) filter (where state = 'queued'), count(*) filter (where state not in ('queued', 'sent')),
@@ -64,13 +64,14 @@ impl Provider {
     pub(super) async fn start(dir: &Path) -> anyhow::Result<Self> {
         let fake = Fake::start(
             Speaks::Twilio,
-            Options {
+            FakeOptions {
                 tells_delay: false,
-                ..Options::default()
+                ..FakeOptions::default()
             },
         )
         .await?;
-        (1..=ACCOUNTS).for_each(|n| fake.set_quota(&pool::sid(n), Some(Quota::per_second(QUOTA))));
+        (1..=ACCOUNTS)
+            .for_each(|n| fake.set_quota(&pool::sid(n), Some(WindowQuota::per_second(QUOTA))));
         let file = std::path::absolute(dir.join("sms-token"))?;
         // Any token is valid, because this provider identifies its accounts by their numbers.
         std::fs::write(&file, "the demo has no secrets\n")
@@ -96,7 +97,7 @@ pub(super) async fn run(
     });
     clear(app).await?;
     let began = Instant::now();
-    say(&format!(
+    print_line(&format!(
         "second act: {messages} messages through the pool {POOL}, {ACCOUNTS} accounts at {QUOTA:.0} a second each; watch {url}/#throttle-{POOL} and {url}/#pools",
         url = app.url
     ));
@@ -149,7 +150,7 @@ pub(super) async fn run(
     campaign.most_in_a_second = act.most_in_a_second(campaign.found_in_s);
     println!("{}", campaign.summary());
     if failed > 0 {
-        say(&format!("{failed} messages failed, which none should"));
+        print_line(&format!("{failed} messages failed, which none should"));
     }
     Ok(Some(campaign))
 }
@@ -161,11 +162,11 @@ async fn clear(app: &AppHandle) -> anyhow::Result<()> {
         throttle: Some(POOL.to_owned()),
         ..CancelFilter::default()
     };
-    let mut walk = Walk::of(AT_ONCE as i64);
+    let mut walk = BulkCursor::of(ENQUEUE_BATCH as i64);
     loop {
         let walked = app
             .queue
-            .cancel_jobs(&filter, &walk, &Signed::default())
+            .cancel_jobs(&filter, &walk, &Attribution::default())
             .await?;
         match walked.next {
             Some(next) => walk.start = Some(next),
@@ -196,8 +197,10 @@ async fn enqueue(queue: &Queue, messages: usize) -> anyhow::Result<(i64, i64)> {
         NewJob::new("notification", args).throttle(POOL)
     };
     let mut ends: Option<(i64, i64)> = None;
-    for from in (0..messages).step_by(AT_ONCE) {
-        let jobs: Vec<NewJob> = (from..(from + AT_ONCE).min(messages)).map(job).collect();
+    for from in (0..messages).step_by(ENQUEUE_BATCH) {
+        let jobs: Vec<NewJob> = (from..(from + ENQUEUE_BATCH).min(messages))
+            .map(job)
+            .collect();
         for made in queue.enqueue(&jobs).await? {
             ends = Some(ends.map_or((made.id, made.id), |(first, last)| {
                 (first.min(made.id), last.max(made.id))
@@ -226,7 +229,7 @@ async fn drained(
         if is_settled || asked.elapsed() > DRAINED_WITHIN {
             return Ok((waiting, failed));
         }
-        sleep(LOOK_EVERY).await;
+        sleep(CAMPAIGN_POLL_INTERVAL).await;
     }
 }
 
@@ -235,7 +238,7 @@ struct Act<'a> {
     app: &'a AppHandle,
     client: reqwest::Client,
     began: Instant,
-    looks: Vec<Look>,
+    looks: Vec<CampaignSnapshot>,
     halved_unix_s: Option<u64>,
     halved_s: Option<f64>,
 }
@@ -249,7 +252,7 @@ impl Act<'_> {
         bound: Option<Duration>,
         stop: &CancellationToken,
     ) -> anyhow::Result<()> {
-        let mut look = interval(LOOK_EVERY);
+        let mut look = interval(CAMPAIGN_POLL_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let (mut next, mut said_s, mut known) = (0, 0.0, None);
         loop {
@@ -259,21 +262,21 @@ impl Act<'_> {
             }
             let t_s = self.began.elapsed().as_secs_f64();
             while let Some((_, happens)) = STORY.get(next).filter(|(at_s, _)| t_s >= at_s * scale) {
-                say(&format!("{}  {}", clock(t_s), self.happens(*happens)));
+                print_line(&format!("{}  {}", clock(t_s), self.happens(*happens)));
                 next += 1;
             }
             // A failed request is repeated in half a second.
             if let Ok((now, why)) = self.look().await {
                 if self.halved_s.is_some() && is_news(known, now.learned_rps) {
-                    say(&format!("{}  {}", clock(t_s), learned(&now)));
+                    print_line(&format!("{}  {}", clock(t_s), learned(&now)));
                 }
                 known = if is_news(known, now.learned_rps) {
                     now.learned_rps
                 } else {
                     known
                 };
-                if t_s - said_s >= SAY_EVERY_S {
-                    say(&self.line(&now, self.looks.last(), &why));
+                if t_s - said_s >= PROGRESS_INTERVAL_S {
+                    print_line(&self.line(&now, self.looks.last(), &why));
                     said_s = t_s;
                 }
                 self.looks.push(now);
@@ -285,14 +288,14 @@ impl Act<'_> {
         }
     }
 
-    fn happens(&mut self, what: Happens) -> String {
+    fn happens(&mut self, what: AccountIncident) -> String {
         let (blocked, suspended) = (pool::sid(BLOCKED), pool::sid(SUSPENDED));
         match what {
-            Happens::Blocked => {
+            AccountIncident::Blocked => {
                 self.fake.fail(
                     &blocked,
                     Fault::Throttle {
-                        whom: Whom::Account,
+                        whom: ThrottleScope::Account,
                         delay: Some(BLOCKED_FOR),
                     },
                 );
@@ -302,7 +305,7 @@ impl Act<'_> {
                     BLOCKED_FOR.as_secs()
                 )
             }
-            Happens::Suspended => {
+            AccountIncident::Suspended => {
                 self.fake.heal(&blocked);
                 self.fake.fail(&suspended, Fault::BadCredentials);
                 format!(
@@ -311,17 +314,17 @@ impl Act<'_> {
                     pool::COOLDOWN_S
                 )
             }
-            Happens::Healed => {
+            AccountIncident::Healed => {
                 self.fake.heal(&suspended);
                 format!(
                     "{} is back: the next message that tries it closes its breaker",
                     pool::name(SUSPENDED)
                 )
             }
-            Happens::Halved => {
+            AccountIncident::Halved => {
                 (1..=ACCOUNTS).for_each(|n| {
                     self.fake
-                        .set_quota(&pool::sid(n), Some(Quota::per_second(HALVED)))
+                        .set_quota(&pool::sid(n), Some(WindowQuota::per_second(HALVED)))
                 });
                 self.halved_s = Some(self.began.elapsed().as_secs_f64());
                 #[expect(
@@ -338,7 +341,7 @@ impl Act<'_> {
     }
 
     /// Reads the throttle and the pool from the API, and the totals from the provider.
-    async fn look(&self) -> anyhow::Result<(Look, String)> {
+    async fn look(&self) -> anyhow::Result<(CampaignSnapshot, String)> {
         let get = async |path: String| -> anyhow::Result<Value> {
             Ok(self
                 .client
@@ -355,7 +358,7 @@ impl Act<'_> {
         )?;
         let totals = self.fake.totals_of_all();
         let governor = &throttle["governor"];
-        let look = Look {
+        let look = CampaignSnapshot {
             t_s: self.began.elapsed().as_secs_f64(),
             sent: totals.accepted,
             refused: totals.refused,
@@ -371,7 +374,12 @@ impl Act<'_> {
     }
 
     /// Returns one line about the progress of the campaign.
-    fn line(&self, now: &Look, before: Option<&Look>, reason: &str) -> String {
+    fn line(
+        &self,
+        now: &CampaignSnapshot,
+        before: Option<&CampaignSnapshot>,
+        reason: &str,
+    ) -> String {
         let before = before
             .filter(|before| before.t_s < now.t_s)
             .cloned()
@@ -394,9 +402,9 @@ impl Act<'_> {
             sent / span_s,
             100.0 * refused / (sent + refused).max(1.0),
             now.there,
-            told(now.capacity_rps),
-            told(now.rps),
-            told(now.learned_rps),
+            format_number(now.capacity_rps),
+            format_number(now.rps),
+            format_number(now.learned_rps),
         )
     }
 
@@ -421,18 +429,18 @@ impl Act<'_> {
 
 /// An event of the campaign's story.
 #[derive(Clone, Copy)]
-enum Happens {
+enum AccountIncident {
     Blocked,
     Suspended,
     Healed,
     Halved,
 }
 
-const STORY: [(f64, Happens); 4] = [
-    (BLOCKED_S, Happens::Blocked),
-    (SUSPENDED_S, Happens::Suspended),
-    (HEALED_S, Happens::Healed),
-    (HALVED_S, Happens::Halved),
+const STORY: [(f64, AccountIncident); 4] = [
+    (BLOCKED_S, AccountIncident::Blocked),
+    (SUSPENDED_S, AccountIncident::Suspended),
+    (HEALED_S, AccountIncident::Healed),
+    (HALVED_S, AccountIncident::Halved),
 ];
 
 /// Returns true if a learned quota moved by a twentieth or more.
@@ -442,14 +450,14 @@ fn is_news(known: Option<f64>, learned: Option<f64>) -> bool {
     learned.is_some_and(|learned| known.is_none_or(|known| (learned - known).abs() >= 0.05 * known))
 }
 
-fn learned(now: &Look) -> String {
+fn learned(now: &CampaignSnapshot) -> String {
     format!(
         "refusals have taught that all accounts together may send {} a second; the knob is {}",
-        told(now.learned_rps),
-        told(now.rps)
+        format_number(now.learned_rps),
+        format_number(now.rps)
     )
 }
 
-fn told(number: Option<f64>) -> String {
+fn format_number(number: Option<f64>) -> String {
     number.map_or_else(|| "unknown".to_owned(), |number| format!("{number:.0}"))
 }

@@ -9,10 +9,10 @@ use std::path::Path;
 use anyhow::Context;
 use plotters::prelude::*;
 
-use super::plot::{Drawn, INK, legend, rates};
-use super::tally::{Campaign, Moment};
+use super::plot::{DemoPlotResult, INK_COLOR, legend, rates};
+use super::tally::{Campaign, CampaignPoint};
 
-const SIZE: (u32, u32) = (960, 400);
+const PLOT_SIZE: (u32, u32) = (960, 400);
 const SENT: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
 const REFUSED: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
 const KNOB: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
@@ -26,8 +26,8 @@ pub fn draw(campaign: &Campaign, out: &Path) -> anyhow::Result<()> {
     std::fs::write(out, svg).with_context(|| format!("writing {}", out.display()))
 }
 
-fn panel(campaign: &Campaign, svg: &mut String) -> Drawn {
-    let area = SVGBackend::with_string(svg, SIZE).into_drawing_area();
+fn panel(campaign: &Campaign, svg: &mut String) -> DemoPlotResult {
+    let area = SVGBackend::with_string(svg, PLOT_SIZE).into_drawing_area();
     let end_s = campaign.course.last().map_or(1.0, |last| last.t_s).max(1.0);
     let top = 1.25 * campaign.quota_rps.max(1.0);
     let mut chart = rates(&area, end_s, 0.0..top)?;
@@ -40,7 +40,7 @@ fn panel(campaign: &Campaign, svg: &mut String) -> Drawn {
         (end_s, half),
     ];
     chart.draw_series(DashedLineSeries::new(quota, 6, 5, QUOTA.stroke_width(2)))?;
-    let line = |of: fn(&Moment) -> Option<f64>| {
+    let line = |of: fn(&CampaignPoint) -> Option<f64>| {
         campaign
             .course
             .iter()
@@ -63,7 +63,7 @@ fn panel(campaign: &Campaign, svg: &mut String) -> Drawn {
         line(|moment| Some(moment.sent_rps)),
         SENT.stroke_width(2),
     ))?;
-    let label = ("sans-serif", 13).into_font().color(&INK);
+    let label = ("sans-serif", 13).into_font().color(&INK_COLOR);
     let beside = (halved_s + 0.006 * end_s, top);
     chart.draw_series(std::iter::once(Text::new(
         "every quota is halved, nobody is told",

@@ -3,7 +3,7 @@
 /// The file in the repository, with its comments.
 const TEMPLATE: &str = include_str!("../../knobs/reindex.toml");
 /// The address of the store's metrics in the template.
-const PROBE: &str = "http://127.0.0.1:9201/metrics";
+const PROBE_URL: &str = "http://127.0.0.1:9201/metrics";
 
 /// The knobs file of `default`, the throttle of jobs that name none.
 pub(super) const DEFAULT: &str = include_str!("../../knobs/default.toml");
@@ -14,14 +14,14 @@ pub(super) const THROTTLE: &str = "reindex";
 /// The part of the throttle's file that the story uses.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
 pub(super) struct File {
-    pub(super) knobs: Knobs,
+    pub(super) knobs: StoryKnobs,
     /// The signals; the first is the store's load.
-    pub(super) signal: Vec<Signal>,
+    pub(super) signal: Vec<StorySignal>,
 }
 
 /// The knobs that the story sets at its beginning.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
-pub(super) struct Knobs {
+pub(super) struct StoryKnobs {
     /// The initial rate, in documents per second.
     pub(super) rps: f64,
     /// The rate without a governor, in documents per second.
@@ -30,14 +30,14 @@ pub(super) struct Knobs {
 
 /// The part of a signal that the report uses.
 #[derive(Clone, Debug, PartialEq, serde::Deserialize)]
-pub(super) struct Signal {
+pub(super) struct StorySignal {
     /// The load to hold.
     pub(super) setpoint: f64,
 }
 
 /// Returns the text of the demo's copy.
 pub(super) fn render(store_url: &str) -> String {
-    TEMPLATE.replace(PROBE, &format!("{store_url}/metrics"))
+    TEMPLATE.replace(PROBE_URL, &format!("{store_url}/metrics"))
 }
 
 /// Parses the file in the repository.
@@ -54,7 +54,7 @@ mod tests {
         let copy = render("http://127.0.0.1:4321");
 
         assert!(
-            copy.contains("probe = \"http://127.0.0.1:4321/metrics\"") && !copy.contains(PROBE)
+            copy.contains("probe = \"http://127.0.0.1:4321/metrics\"") && !copy.contains(PROBE_URL)
         );
     }
 

@@ -34,6 +34,6 @@ mod postgres;
 mod store_process;
 mod watch;
 
-pub use options::{Act, GovernorSwitch, Options, PlotOptions, StoreOptions};
+pub use options::{Act, DemoOptions, GovernorSwitch, PlotOptions, StoreOptions};
 pub use run::{AppHandle, AppSettings, Unavailable};
 pub use story::run;

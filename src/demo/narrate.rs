@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::report::Sample;
+use super::report::StoreSample;
 use crate::stack::Urls;
 
 /// Returns the text with the dashboard's address, the events to watch and the commands to try.
@@ -50,7 +50,7 @@ Watch the throttle {pool}: its knob, its capacity, the learned quota and the rea
 }
 
 /// Returns one line about the progress of the reindex.
-pub(super) fn line(t_s: f64, now: &Sample, rate: f64, in_all: u64, setpoint: f64) -> String {
+pub(super) fn line(t_s: f64, now: &StoreSample, rate: f64, in_all: u64, setpoint: f64) -> String {
     let mut line = format!(
         "{:02}:{:02}  load {:.2} of {setpoint}",
         t_s as u64 / 60,

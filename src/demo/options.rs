@@ -13,7 +13,7 @@ use std::path::PathBuf;
 /// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1
 /// anything else.
 #[derive(Clone, Debug, clap::Args)]
-pub struct Options {
+pub struct DemoOptions {
     /// Directory for everything that the demo makes.
     #[arg(long, value_name = "DIR", default_value = ".flyball/demo")]
     pub dir: PathBuf,
@@ -83,7 +83,7 @@ pub struct Options {
     pub prometheus_url: Option<String>,
 }
 
-impl Options {
+impl DemoOptions {
     /// Returns the seconds from the first document to the harder ones.
     pub fn harder_after_s(&self) -> f64 {
         self.harder_after.unwrap_or(if self.headless {

@@ -14,16 +14,16 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::PlotOptions;
-use super::report::{OVERLOAD, Point, Report};
+use super::report::{DemoReport, OVERLOAD, Point};
 
-const SIZE: (u32, u32) = (960, 600);
-pub(super) const INK: RGBColor = RGBColor(0x7d, 0x85, 0x90);
-const GOVERNED: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
-const AGAINST: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
-const OVER: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
-const SETPOINT: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
+const PLOT_SIZE: (u32, u32) = (960, 600);
+pub(super) const INK_COLOR: RGBColor = RGBColor(0x7d, 0x85, 0x90);
+const GOVERNED_COLOR: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
+const BASELINE_COLOR: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
+const OVERLOAD_COLOR: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
+const SETPOINT_COLOR: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
 
-pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub(super) type DemoArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Draws the reports that the options name.
 pub fn plot(options: &PlotOptions) -> anyhow::Result<()> {
@@ -32,7 +32,7 @@ pub fn plot(options: &PlotOptions) -> anyhow::Result<()> {
     draw(&report, against.as_ref(), &options.out)
 }
 
-fn read(path: &Path) -> anyhow::Result<Report> {
+fn read(path: &Path) -> anyhow::Result<DemoReport> {
     let text =
         std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     serde_json::from_str(&text)
@@ -40,17 +40,21 @@ fn read(path: &Path) -> anyhow::Result<Report> {
 }
 
 /// Draws one report, or two to compare.
-pub fn draw(report: &Report, against: Option<&Report>, out: &Path) -> anyhow::Result<()> {
+pub fn draw(report: &DemoReport, against: Option<&DemoReport>, out: &Path) -> anyhow::Result<()> {
     let mut svg = String::new();
     {
-        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
-        let (upper, lower) = root.split_vertically(SIZE.1 / 2);
+        let root = SVGBackend::with_string(&mut svg, PLOT_SIZE).into_drawing_area();
+        let (upper, lower) = root.split_vertically(PLOT_SIZE.1 / 2);
         let first = if report.settings.governor == "on" {
-            GOVERNED
+            GOVERNED_COLOR
         } else {
-            AGAINST
+            BASELINE_COLOR
         };
-        let second = if first == GOVERNED { AGAINST } else { GOVERNED };
+        let second = if first == GOVERNED_COLOR {
+            BASELINE_COLOR
+        } else {
+            GOVERNED_COLOR
+        };
         let runs: Vec<_> = std::iter::once((report, first))
             .chain(against.map(|a| (a, second)))
             .collect();
@@ -68,9 +72,9 @@ type Rates<'a, 'b, Y> = ChartContext<
     SVGBackend<'b>,
     Cartesian2d<RangedCoordf64, <Y as AsRangedCoord>::CoordDescType>,
 >;
-pub(super) type Drawn = Result<(), Box<dyn std::error::Error>>;
+pub(super) type DemoPlotResult = Result<(), Box<dyn std::error::Error>>;
 
-fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
+fn load_panel(area: &DemoArea, runs: &[(&DemoReport, RGBColor)]) -> DemoPlotResult {
     let settings = &runs[0].0.settings;
     let (end_s, highest) = bounds(runs, |p| p.load);
     let top = (1.08 * highest).max(2.5 * settings.setpoint);
@@ -84,9 +88,9 @@ fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
-        .bold_line_style(INK.mix(0.2))
-        .axis_style(INK)
-        .label_style(("sans-serif", 13).into_font().color(&INK))
+        .bold_line_style(INK_COLOR.mix(0.2))
+        .axis_style(INK_COLOR)
+        .label_style(("sans-serif", 13).into_font().color(&INK_COLOR))
         .x_labels(0)
         .y_labels(5)
         .draw()?;
@@ -99,7 +103,7 @@ fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
                 .chain([(part[part.len() - 1].0, limit), (part[0].0, limit)]);
             chart.draw_series(std::iter::once(Polygon::new(
                 outline.collect::<Vec<_>>(),
-                OVER.mix(0.28),
+                OVERLOAD_COLOR.mix(0.28),
             )))?;
         }
     }
@@ -108,7 +112,7 @@ fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
         setpoint,
         6,
         5,
-        SETPOINT.stroke_width(2),
+        SETPOINT_COLOR.stroke_width(2),
     ))?;
     for (run, colour) in runs.iter().rev() {
         chart.draw_series(LineSeries::new(
@@ -121,11 +125,11 @@ fn load_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
         area,
         "load of the search store",
         runs,
-        &[("setpoint", SETPOINT), ("overload", OVER)],
+        &[("setpoint", SETPOINT_COLOR), ("overload", OVERLOAD_COLOR)],
     )
 }
 
-fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
+fn rate_panel(area: &DemoArea, runs: &[(&DemoReport, RGBColor)]) -> DemoPlotResult {
     let (end_s, highest) = bounds(runs, |p| p.rate.max(p.rps.unwrap_or(0.0)));
     let (bottom, top) = (1.0, (1.5 * highest).max(100.0));
     let mut chart = rates(area, end_s, (bottom..top).log_scale())?;
@@ -154,7 +158,7 @@ fn rate_panel(area: &Area, runs: &[(&Report, RGBColor)]) -> Drawn {
 
 /// Builds a chart of rates over seconds.
 pub(super) fn rates<'a, 'b, Y>(
-    area: &Area<'b>,
+    area: &DemoArea<'b>,
     end_s: f64,
     values: Y,
 ) -> Result<Rates<'a, 'b, Y>, Box<dyn std::error::Error>>
@@ -168,13 +172,13 @@ where
         .x_label_area_size(44)
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..end_s, values)?;
-    let label = ("sans-serif", 13).into_font().color(&INK);
+    let label = ("sans-serif", 13).into_font().color(&INK_COLOR);
     chart
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
-        .bold_line_style(INK.mix(0.2))
-        .axis_style(INK)
+        .bold_line_style(INK_COLOR.mix(0.2))
+        .axis_style(INK_COLOR)
         .label_style(label.clone())
         .axis_desc_style(label)
         .x_desc("seconds")
@@ -190,7 +194,7 @@ fn harder<Y>(
     at_s: f64,
     end_s: f64,
     (bottom, top): (f64, f64),
-) -> Drawn
+) -> DemoPlotResult
 where
     Y: Ranged<ValueType = f64>,
 {
@@ -198,9 +202,9 @@ where
         [(at_s, bottom), (at_s, top)],
         3,
         4,
-        INK.stroke_width(1),
+        INK_COLOR.stroke_width(1),
     ))?;
-    let style = ("sans-serif", 13).into_font().color(&INK);
+    let style = ("sans-serif", 13).into_font().color(&INK_COLOR);
     let beside_s = at_s + 0.006 * end_s;
     chart.draw_series(std::iter::once(Text::new(
         "documents ten times harder",
@@ -211,11 +215,11 @@ where
 }
 
 fn heading(
-    area: &Area,
+    area: &DemoArea,
     title: &str,
-    runs: &[(&Report, RGBColor)],
+    runs: &[(&DemoReport, RGBColor)],
     more: &[(&str, RGBColor)],
-) -> Drawn {
+) -> DemoPlotResult {
     let runs = runs.iter().map(|(run, colour)| {
         let name = if run.settings.governor == "on" {
             "governed".to_owned()
@@ -234,30 +238,30 @@ fn heading(
 ///
 /// Each name takes `wider` pixels in addition to its text.
 pub(super) fn legend(
-    area: &Area,
+    area: &DemoArea,
     title: &str,
     (mut x, wider): (i32, i32),
     names: impl Iterator<Item = (String, RGBColor)>,
-) -> Drawn {
+) -> DemoPlotResult {
     let left = Pos::new(HPos::Left, VPos::Center);
     area.draw(&Text::new(
         title.to_owned(),
         (56, 17),
-        ("sans-serif", 15).into_font().color(&INK).pos(left),
+        ("sans-serif", 15).into_font().color(&INK_COLOR).pos(left),
     ))?;
     for (name, colour) in names {
         area.draw(&Rectangle::new([(x, 13), (x + 16, 21)], colour.filled()))?;
         area.draw(&Text::new(
             name.clone(),
             (x + 22, 17),
-            ("sans-serif", 13).into_font().color(&INK).pos(left),
+            ("sans-serif", 13).into_font().color(&INK_COLOR).pos(left),
         ))?;
         x += wider + 8 * i32::try_from(name.len()).unwrap_or(0);
     }
     Ok(())
 }
 
-fn bounds(runs: &[(&Report, RGBColor)], of: impl Fn(&Point) -> f64) -> (f64, f64) {
+fn bounds(runs: &[(&DemoReport, RGBColor)], of: impl Fn(&Point) -> f64) -> (f64, f64) {
     let end_s = runs
         .iter()
         .map(|(run, _)| run.settings.seconds)

@@ -32,7 +32,7 @@ const TABLES: &str = "
     from demo.documents d;";
 
 const COUNT: &str = "select count(*) from demo.documents";
-const SAME: &str =
+const SAME_DOCUMENT: &str =
     "select exists (select from demo.documents where id = $1 and body = $2 and related = $3)";
 const EMPTY: &str = "truncate demo.documents";
 const COPY: &str = "copy demo.documents (id, title, body, related) from stdin";
@@ -67,7 +67,7 @@ pub(super) async fn is_loaded(pool: &Db, corpus: &Corpus) -> Result<bool, sqlx::
         return Ok(false);
     }
     for document in [corpus.document(0), corpus.document(corpus.len() - 1)] {
-        let query = sqlx::query_scalar(SAME)
+        let query = sqlx::query_scalar(SAME_DOCUMENT)
             .bind(document.id)
             .bind(document.body)
             .bind(document.related);

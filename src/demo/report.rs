@@ -9,7 +9,7 @@ const RATE_OVER_S: f64 = 2.0;
 
 /// One observation of the store and the throttle.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sample {
+pub struct StoreSample {
     /// Seconds since the watch began.
     pub t_s: f64,
     pub load: f64,
@@ -21,11 +21,11 @@ pub struct Sample {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct DemoReport {
     pub version: String,
     /// The time of the first document, RFC 3339.
     pub began_at: String,
-    pub settings: Settings,
+    pub settings: RunSettings,
     /// The machine and the build of the run.
     pub machine: Machine,
     pub documents: Documents,
@@ -38,7 +38,7 @@ pub struct Report {
 
 /// The settings of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Settings {
+pub struct RunSettings {
     /// The governor's switch, `on` or `off`.
     pub governor: String,
     /// The measured time, in seconds.
@@ -121,7 +121,7 @@ pub struct Point {
 ///
 /// Documents are harder from `harder_s` on. All times are those of the samples, in seconds.
 pub fn measure(
-    samples: &[Sample],
+    samples: &[StoreSample],
     from_s: f64,
     harder_s: f64,
     to_s: f64,
@@ -175,7 +175,7 @@ pub fn measure(
         hard: between(harder_s.min(to_s), to_s),
         in_index: 0,
     };
-    let point = |s: &Sample| {
+    let point = |s: &StoreSample| {
         // The divisor is the real time between the two samples, a little more than `RATE_OVER_S`.
         let earlier = look_at((s.t_s - RATE_OVER_S).max(from_s)).unwrap_or(s);
         let rate = (s.documents - earlier.documents).max(0.0) / (s.t_s - earlier.t_s).max(0.25);
@@ -197,7 +197,7 @@ fn round(number: f64) -> f64 {
     (number * 1000.0).round() / 1000.0
 }
 
-impl Report {
+impl DemoReport {
     /// Formats the figures as a few lines of text.
     pub fn summary(&self) -> String {
         let (d, l, s) = (&self.documents, &self.load, &self.settings);
@@ -247,7 +247,7 @@ impl Machine {
 mod tests {
     use super::*;
 
-    fn run() -> Vec<Sample> {
+    fn run() -> Vec<StoreSample> {
         // 100 documents a second at load 1 for 10 s, then 10 a second at load 3.
         (0..=80)
             .map(|n| {
@@ -257,7 +257,7 @@ mod tests {
                 } else {
                     1000.0 + 10.0 * (t_s - 10.0)
                 };
-                Sample {
+                StoreSample {
                     t_s,
                     load: if t_s <= 10.0 { 1.0 } else { 3.0 },
                     documents,
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_rate_is_right_however_the_looks_fall() {
-        let look = |n: u32| Sample {
+        let look = |n: u32| StoreSample {
             t_s: f64::from(n) * 0.27,
             load: 1.0,
             documents: f64::from(n) * 27.0,

@@ -15,7 +15,7 @@ use super::run::Unavailable;
 ///
 /// The first start creates a database, and recovery after a crash may take as long.
 const READY_WITHIN: Duration = Duration::from_secs(150);
-const STOPPED_WITHIN: Duration = Duration::from_secs(20);
+const STORE_STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) struct StoreProcess {
     /// The base URL of the store.
@@ -67,7 +67,7 @@ impl StoreProcess {
                 stdin,
             }),
             Err(_) => {
-                let status = timeout(STOPPED_WITHIN, child.wait())
+                let status = timeout(STORE_STOP_TIMEOUT, child.wait())
                     .await
                     .ok()
                     .and_then(Result::ok);
@@ -83,7 +83,10 @@ impl StoreProcess {
     /// Stops the store gracefully, and kills it if it does not end in time.
     pub(super) async fn stop(mut self) {
         drop(self.stdin.take());
-        if timeout(STOPPED_WITHIN, self.child.wait()).await.is_err() {
+        if timeout(STORE_STOP_TIMEOUT, self.child.wait())
+            .await
+            .is_err()
+        {
             let _ = self.child.kill().await;
         }
     }

@@ -15,14 +15,16 @@ use tokio_util::sync::CancellationToken;
 use super::campaign::{self, Provider};
 use super::corpus::{self, Corpus};
 use super::knobs::{self, THROTTLE};
-use super::report::{Machine, Report, Settings, measure};
+use super::report::{DemoReport, Machine, RunSettings, measure};
 use super::run::{AppHandle, AppSettings, from_stack};
 use super::store_process::StoreProcess;
 use super::tally::Campaign;
-use super::watch::{Store, Watch};
-use super::{Act, GovernorSwitch, Options, campaign_plot, narrate, plot, pool, postgres, store};
+use super::watch::{StoreClient, StoreWatch};
+use super::{
+    Act, DemoOptions, GovernorSwitch, campaign_plot, narrate, plot, pool, postgres, store,
+};
 use crate::config::{ReindexSettings, SinkSettings, SourceSettings};
-use crate::jobs::{Filter, NewJob, Queue, State};
+use crate::jobs::{JobFilter, NewJob, Queue, State};
 use crate::postgres::Db;
 use crate::throttle::{Change, Name};
 use crate::{reindex, stack};
@@ -49,18 +51,18 @@ const CANCELLED_WITHIN: Duration = Duration::from_secs(90);
 /// The time for which documents flow before the governor takes over the knob.
 const FLOWING_FOR: Duration = Duration::from_secs(3);
 /// The interval at which the story checks its job.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const STORY_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// The least interval between two lines of progress, in seconds.
-const SAY_EVERY_S: f64 = 10.0;
+const PROGRESS_INTERVAL_S: f64 = 10.0;
 /// The time at which the second act begins in a run that is not headless, in seconds since the
 /// first document.
 const SECOND_ACT_AFTER_S: f64 = 180.0;
 /// The time limit for stopping the application.
-const STOPPED_WITHIN: Duration = Duration::from_secs(40);
+const APP_STOP_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Runs the demo; `start_app` starts the application on the given settings, with all its roles.
 pub async fn run(
-    options: Options,
+    options: DemoOptions,
     start_app: impl AsyncFnOnce(AppSettings) -> anyhow::Result<AppHandle>,
 ) -> anyhow::Result<()> {
     let stop = stop_when_told()?;
@@ -74,7 +76,7 @@ pub async fn run(
     }
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("creating {}", options.dir.display()))?;
-    say("starting Postgres, Redis, Prometheus and what the demo sends to");
+    print_line("starting Postgres, Redis, Prometheus and what the demo sends to");
     let store_dir = options.dir.join("store");
     let start_store = async {
         match words {
@@ -113,7 +115,7 @@ pub async fn run(
     .await?;
     let told = match words.as_deref().zip(store.as_ref()) {
         Some((words, store)) => {
-            tell(
+            run_acts(
                 &options,
                 words,
                 &services.urls,
@@ -124,16 +126,16 @@ pub async fn run(
             )
             .await
         }
-        None => tell_campaign(&options, provider.as_ref(), &services.urls, &app, &stop).await,
+        None => run_campaign_alone(&options, provider.as_ref(), &services.urls, &app, &stop).await,
     };
-    let stopped = timeout(STOPPED_WITHIN, app.stop).await;
+    let stopped = timeout(APP_STOP_TIMEOUT, app.stop).await;
     if let Some(store) = store {
         store.stop().await;
     }
     // Dropping the services waits until the servers have ended, which blocks.
     tokio::task::spawn_blocking(move || drop(services)).await?;
     told?;
-    stopped.with_context(|| format!("the application did not stop within {STOPPED_WITHIN:?}"))
+    stopped.with_context(|| format!("the application did not stop within {APP_STOP_TIMEOUT:?}"))
 }
 
 /// Returns the table that the reindex may read and the indexes that it may write.
@@ -178,8 +180,8 @@ fn stop_when_told() -> anyhow::Result<CancellationToken> {
 }
 
 /// Runs the first act, and the second one if there is a provider for it.
-async fn tell(
-    options: &Options,
+async fn run_acts(
+    options: &DemoOptions,
     words: &Path,
     urls: &stack::Urls,
     store_url: &str,
@@ -187,7 +189,7 @@ async fn tell(
     app: &AppHandle,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let store = Store::new(store_url)?;
+    let store = StoreClient::new(store_url)?;
     let file = knobs::read()?;
     let (mut pass, watch) = tokio::select! {
         begun = begin(options, words, urls, &store, store_url, app, file.knobs.rps) => begun?,
@@ -228,7 +230,7 @@ async fn tell(
     turn(app, THROTTLE, &[("paused", Some("1"))], why).await?;
     let lost = second_act(options, provider, app, stop).await?;
     if !options.headless && !stop.is_cancelled() {
-        say("the reindex goes on; Ctrl-C ends the demo");
+        print_line("the reindex goes on; Ctrl-C ends the demo");
         turn(app, THROTTLE, &[("paused", Some("0"))], why).await?;
         let times = (began_s, harder_s, f64::INFINITY);
         course(
@@ -240,8 +242,8 @@ async fn tell(
 }
 
 /// Runs the second act alone.
-async fn tell_campaign(
-    options: &Options,
+async fn run_campaign_alone(
+    options: &DemoOptions,
     provider: Option<&Provider>,
     urls: &stack::Urls,
     app: &AppHandle,
@@ -256,7 +258,7 @@ async fn tell_campaign(
     }
     let lost = second_act(options, provider, app, stop).await?;
     if !options.headless && !stop.is_cancelled() {
-        say("the dashboard stays up; Ctrl-C ends the demo");
+        print_line("the dashboard stays up; Ctrl-C ends the demo");
         stop.cancelled().await;
     }
     none_is(lost)
@@ -264,7 +266,7 @@ async fn tell_campaign(
 
 /// Runs the campaign and returns the number of lost messages.
 async fn second_act(
-    options: &Options,
+    options: &DemoOptions,
     provider: &Provider,
     app: &AppHandle,
     stop: &CancellationToken,
@@ -292,11 +294,11 @@ fn none_is(lost: u64) -> anyhow::Result<()> {
     reason = "everything that a run consists of, used once"
 )]
 async fn report_reindex(
-    options: &Options,
+    options: &DemoOptions,
     path: &Path,
     app: &AppHandle,
-    watch: &Watch,
-    store: &Store,
+    watch: &StoreWatch,
+    store: &StoreClient,
     pass: &Pass,
     file: &knobs::File,
     (began_s, harder_s, end_s): (f64, f64, f64),
@@ -309,10 +311,10 @@ async fn report_reindex(
     let (mut documents, load, course) = measure(&samples, began_s, harder_s, until_s, setpoint);
     documents.corpus = postgres::count(pool).await? as u64;
     documents.in_index = store.count(&pass.index).await?;
-    let report = Report {
+    let report = DemoReport {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         began_at: began_at.to_string(),
-        settings: Settings {
+        settings: RunSettings {
             governor: if options.governor == GovernorSwitch::On {
                 "on"
             } else {
@@ -340,14 +342,14 @@ async fn report_reindex(
 
 /// Loads the documents, enqueues the reindex and waits for the first document.
 async fn begin(
-    options: &Options,
+    options: &DemoOptions,
     words: &Path,
     urls: &stack::Urls,
-    store: &Store,
+    store: &StoreClient,
     store_url: &str,
     app: &AppHandle,
     first_rps: f64,
-) -> anyhow::Result<(Pass, Watch)> {
+) -> anyhow::Result<(Pass, StoreWatch)> {
     scrape(urls, &[("search-store", store_url), ("flyball", &app.url)])?;
     postgres::prepare(&app.queue.pool).await?;
     load(&app.queue.pool, words).await?;
@@ -364,7 +366,7 @@ async fn begin(
             )
         );
     }
-    let watch = Watch::start(store.clone(), app.throttles.clone(), Name::new(THROTTLE)?);
+    let watch = StoreWatch::start(store.clone(), app.throttles.clone(), Name::new(THROTTLE)?);
     first_document(&watch).await?;
     Ok((pass, watch))
 }
@@ -376,16 +378,16 @@ async fn begin(
     reason = "everything that a run consists of, used once"
 )]
 async fn course(
-    options: &Options,
+    options: &DemoOptions,
     app: &AppHandle,
-    watch: &Watch,
+    watch: &StoreWatch,
     pass: &mut Pass,
-    store: &Store,
+    store: &StoreClient,
     (began_s, harder_s, end_s): (f64, f64, f64),
     setpoint: f64,
     stop: &CancellationToken,
 ) -> anyhow::Result<()> {
-    let mut look = interval(LOOK_EVERY);
+    let mut look = interval(STORY_POLL_INTERVAL);
     look.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let began =
         Instant::now() - Duration::from_secs_f64(watch.last().map_or(0.0, |s| s.t_s - began_s));
@@ -404,19 +406,19 @@ async fn course(
         if !hard && t_s >= harder_s - began_s {
             hard = true;
             postgres::set_hard(&app.queue.pool, true).await?;
-            say(&format!(
+            print_line(&format!(
                 "{}  the documents are ten times harder to index from now on",
                 clock(t_s)
             ));
         }
         pass.look(app, store).await?;
-        if t_s - said_s >= SAY_EVERY_S
+        if t_s - said_s >= PROGRESS_INTERVAL_S
             && let Some(now) = watch.last()
         {
             let rate = before.as_ref().map_or(0.0, |(at, documents)| {
                 (now.documents - documents) / (now.t_s - at).max(0.25)
             });
-            say(&narrate::line(
+            print_line(&narrate::line(
                 t_s,
                 &now,
                 rate,
@@ -444,9 +446,9 @@ impl Pass {
     ///
     /// A headless run measures, so it always begins a new one.
     async fn begin(
-        options: &Options,
+        options: &DemoOptions,
         app: &AppHandle,
-        store: &Store,
+        store: &StoreClient,
         first_rps: f64,
     ) -> anyhow::Result<Self> {
         postgres::set_hard(&app.queue.pool, false).await?;
@@ -457,7 +459,7 @@ impl Pass {
         };
         let same_store = |args: &serde_json::Value| args["sink"]["name"] == SINK;
         if let Some(detail) = detail.filter(|d| same_store(&d.args)) {
-            say(&format!(
+            print_line(&format!(
                 "going on with job {} where the last demo stopped",
                 detail.summary.id
             ));
@@ -502,7 +504,7 @@ impl Pass {
 
     /// Begins the next pass when this one is completed; after a cancelled or dead job no further
     /// pass begins.
-    async fn look(&mut self, app: &AppHandle, store: &Store) -> anyhow::Result<()> {
+    async fn look(&mut self, app: &AppHandle, store: &StoreClient) -> anyhow::Result<()> {
         let Some(job) = self.job else { return Ok(()) };
         // A failed query is repeated in a second.
         let Ok(Some(detail)) = app.queue.get(job).await else {
@@ -511,20 +513,20 @@ impl Pass {
         match detail.summary.state {
             State::Completed => {
                 let stored = store.count(&self.index).await?;
-                say(&format!(
+                print_line(&format!(
                     "all {stored} documents are in the index {}; beginning again with a new index",
                     self.index
                 ));
                 self.next(app, store).await
             }
             State::Cancelled => {
-                say(&format!("job {job} was cancelled; the demo stays up"));
+                print_line(&format!("job {job} was cancelled; the demo stays up"));
                 self.job = None;
                 Ok(())
             }
             State::Dead => {
                 let why = detail.summary.last_error.unwrap_or_default();
-                say(&format!(
+                print_line(&format!(
                     "job {job} is dead ({why}); `flyball job retry {job}` runs it again"
                 ));
                 self.job = None;
@@ -536,7 +538,7 @@ impl Pass {
 
     /// Enqueues a pass into a new index, because updates of unchanged documents would cost the
     /// store far less than inserts.
-    async fn next(&mut self, app: &AppHandle, store: &Store) -> anyhow::Result<()> {
+    async fn next(&mut self, app: &AppHandle, store: &StoreClient) -> anyhow::Result<()> {
         self.number = postgres::next_pass(&app.queue.pool).await?;
         self.index = format!("documents-{}", self.number);
         // A run that kept its store but not its database may have left an index of this name.
@@ -570,12 +572,12 @@ async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
         State::Retryable,
         State::Running,
     ] {
-        let filter = Filter {
+        let filter = JobFilter {
             state: Some(state),
             kind: Some(reindex::KIND.to_owned()),
             throttle: Some(THROTTLE.to_owned()),
             limit: 100,
-            ..Filter::default()
+            ..JobFilter::default()
         };
         ids.extend(queue.list(&filter).await?.iter().map(|job| job.id));
     }
@@ -585,7 +587,7 @@ async fn unfinished(queue: &Queue) -> anyhow::Result<Vec<i64>> {
 
 /// Sets the throttle's knobs to their initial values, which discards a person's changes of an
 /// earlier demo.
-async fn set_knobs(options: &Options, app: &AppHandle, first_rps: f64) -> anyhow::Result<()> {
+async fn set_knobs(options: &DemoOptions, app: &AppHandle, first_rps: f64) -> anyhow::Result<()> {
     let rps = options.rps.unwrap_or(first_rps).to_string();
     let knobs = [
         ("rps", Some(rps.as_str())),
@@ -626,16 +628,16 @@ pub(super) async fn turn(
 
 // === Setting up ===
 
-async fn start_services(options: &Options) -> anyhow::Result<stack::Running> {
+async fn start_services(options: &DemoOptions) -> anyhow::Result<stack::RunningStack> {
     let given = |url: &Option<String>| url.clone().filter(|url| !url.trim().is_empty());
     let dir = options.dir.join("services");
-    let wanted = stack::Options {
+    let wanted = stack::SpawnOptions {
         database_url: given(&options.database_url),
         redis_url: given(&options.redis_url),
         prometheus_url: given(&options.prometheus_url),
         scrape_interval_ms: SCRAPE_EVERY_MS,
         said: Some(options.dir.join("services.log")),
-        ..stack::Options::default()
+        ..stack::SpawnOptions::default()
     };
     tokio::task::spawn_blocking(move || stack::spawn(&dir, &wanted))
         .await?
@@ -680,7 +682,7 @@ fn write_knobs(dir: &Path, store_url: Option<&str>, has_pool: bool) -> anyhow::R
 fn scrape(urls: &stack::Urls, pages: &[(&str, &str)]) -> anyhow::Result<()> {
     let Some(dir) = &urls.targets_dir else {
         if let [(_, needed), ..] = pages {
-            say(&format!(
+            print_line(&format!(
                 "your Prometheus must scrape {needed}/metrics every 2 s"
             ));
         }
@@ -726,7 +728,7 @@ async fn load(pool: &Db, words: &Path) -> anyhow::Result<()> {
     )?);
     postgres::load(pool, &corpus, |loaded| bar.set_position(loaded as u64)).await?;
     bar.finish_and_clear();
-    say(&format!(
+    print_line(&format!(
         "{} documents are loaded (WordNet 3.0, copyright 2006 by Princeton University)",
         corpus.len()
     ));
@@ -734,7 +736,7 @@ async fn load(pool: &Db, words: &Path) -> anyhow::Result<()> {
 }
 
 /// Returns the time at which the first document was indexed, in seconds of the watch's time.
-async fn first_document(watch: &Watch) -> anyhow::Result<f64> {
+async fn first_document(watch: &StoreWatch) -> anyhow::Result<f64> {
     let began = Instant::now();
     loop {
         let samples = watch.samples();
@@ -752,12 +754,12 @@ async fn first_document(watch: &Watch) -> anyhow::Result<f64> {
 
 // === Ending ===
 
-fn write_report(path: &Path, report: &Report) -> anyhow::Result<()> {
+fn write_report(path: &Path, report: &DemoReport) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(report)?;
     std::fs::write(path, text + "\n").with_context(|| format!("writing {}", path.display()))?;
     let picture = path.with_extension("svg");
     plot::draw(report, None, &picture)?;
-    say(&format!(
+    print_line(&format!(
         "the report is in {}, its picture in {}",
         path.display(),
         picture.display()
@@ -773,7 +775,7 @@ fn write_campaign(path: &Path, campaign: &Campaign) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(campaign)?;
     std::fs::write(&file, text + "\n").with_context(|| format!("writing {}", file.display()))?;
     campaign_plot::draw(campaign, &picture)?;
-    say(&format!(
+    print_line(&format!(
         "the campaign's figures are in {}, their picture in {}",
         file.display(),
         picture.display()
@@ -793,6 +795,6 @@ pub(super) fn clock(t_s: f64) -> String {
 }
 
 /// Prints a line to standard output.
-pub(super) fn say(line: &str) {
+pub(super) fn print_line(line: &str) {
     println!("{line}");
 }

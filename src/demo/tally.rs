@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// The range of learned quota ÷ new quota within which the new quota counts as found.
-const NEAR: std::ops::RangeInclusive<f64> = 0.85..=1.1;
+const LEARNED_TOLERANCE: std::ops::RangeInclusive<f64> = 0.85..=1.1;
 /// The time from the halving to the measurement of use, in seconds, if the campaign lasts long
 /// enough.
 const SETTLED_S: f64 = 60.0;
@@ -16,7 +16,7 @@ const RATE_OVER_S: f64 = 2.0;
 
 /// One observation of the campaign.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Look {
+pub(super) struct CampaignSnapshot {
     /// Seconds since the first message.
     pub(super) t_s: f64,
     /// Messages accepted by the provider so far.
@@ -35,7 +35,7 @@ pub(super) struct Look {
 
 /// One point of the campaign's course, for the plot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Moment {
+pub struct CampaignPoint {
     /// Seconds since the first message.
     pub t_s: f64,
     /// Messages accepted by the provider per second, over the last 2 s.
@@ -81,18 +81,18 @@ pub struct Campaign {
     /// The most requests of any account in one second, before the halving and after it was found.
     pub most_in_a_second: (u32, u32),
     /// The course of the campaign, one point per observation.
-    pub course: Vec<Moment>,
+    pub course: Vec<CampaignPoint>,
 }
 
 impl Campaign {
     /// Computes the time at which the halving was found, the use of the new quota, and the course.
-    pub(super) fn measure(&mut self, looks: &[Look]) {
+    pub(super) fn measure(&mut self, looks: &[CampaignSnapshot]) {
         let quota = self.quota_rps / 2.0;
-        let is_found = |look: &&Look| {
+        let is_found = |look: &&CampaignSnapshot| {
             look.t_s > self.halved_after_s
                 && look
                     .learned_rps
-                    .is_some_and(|rps| NEAR.contains(&(rps / quota)))
+                    .is_some_and(|rps| LEARNED_TOLERANCE.contains(&(rps / quota)))
         };
         let found = looks.iter().find(is_found).map(|look| look.t_s);
         // The last two seconds of messages do not count, because the queue no longer fills the
@@ -125,12 +125,12 @@ impl Campaign {
             self.used = Some((to.sent - from.sent) as f64 / ((to.t_s - from.t_s) * quota));
             self.used_between_s = Some((from.t_s, to.t_s));
         }
-        let moment = |look: &Look| {
+        let moment = |look: &CampaignSnapshot| {
             let before = sent(look.t_s - RATE_OVER_S).unwrap_or(look);
             let per_second = |now: u64, then: u64| {
                 now.saturating_sub(then) as f64 / (look.t_s - before.t_s).max(0.25)
             };
-            Moment {
+            CampaignPoint {
                 t_s: look.t_s,
                 sent_rps: per_second(look.sent, before.sent),
                 refused_rps: per_second(look.refused, before.refused),
@@ -185,17 +185,17 @@ mod tests {
 
     /// Returns observations of 400 messages per second until the halving after 20 s, of 160 for
     /// half a minute, then of 198.
-    fn looks(until_s: u32) -> Vec<Look> {
+    fn looks(until_s: u32) -> Vec<CampaignSnapshot> {
         let look = |n: u32| {
             let t_s = f64::from(n) / 2.0;
             let sent = 400.0 * t_s.min(20.0)
                 + 160.0 * (t_s - 20.0).clamp(0.0, 30.0)
                 + 198.0 * (t_s - 50.0).max(0.0);
-            Look {
+            CampaignSnapshot {
                 t_s,
                 sent: sent as u64,
                 learned_rps: Some(if t_s < 50.0 { 390.0 } else { 199.0 }),
-                ..Look::default()
+                ..CampaignSnapshot::default()
             }
         };
         (0..=2 * until_s).map(look).collect()

@@ -6,27 +6,31 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::report::Sample;
+use super::report::StoreSample;
 use crate::throttle::{self, Name};
 
 /// The interval between two samples; the report needs at least two per second.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const STORE_POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The samples so far, and the task that takes further ones until this is dropped.
-pub(super) struct Watch {
-    seen: Arc<Mutex<Vec<Sample>>>,
+pub(super) struct StoreWatch {
+    seen: Arc<Mutex<Vec<StoreSample>>>,
     _looking: JoinSet<()>,
 }
 
-impl Watch {
+impl StoreWatch {
     /// Starts sampling; times are in seconds from now.
-    pub(super) fn start(store: Store, throttles: Arc<dyn throttle::Store>, throttle: Name) -> Self {
+    pub(super) fn start(
+        store: StoreClient,
+        throttles: Arc<dyn throttle::Store>,
+        throttle: Name,
+    ) -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let mut looking = JoinSet::new();
         let samples = seen.clone();
         looking.spawn(async move {
             let began = Instant::now();
-            let mut look = interval(LOOK_EVERY);
+            let mut look = interval(STORE_POLL_INTERVAL);
             look.set_missed_tick_behavior(MissedTickBehavior::Skip);
             loop {
                 look.tick().await;
@@ -37,7 +41,7 @@ impl Watch {
                     .ok()
                     .flatten()
                     .map(|status| status.effective_rps);
-                let sample = Sample {
+                let sample = StoreSample {
                     t_s: began.elapsed().as_secs_f64(),
                     load: now.load,
                     documents: now.documents,
@@ -55,14 +59,14 @@ impl Watch {
         }
     }
 
-    pub(super) fn samples(&self) -> Vec<Sample> {
+    pub(super) fn samples(&self) -> Vec<StoreSample> {
         self.seen
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
     }
 
-    pub(super) fn last(&self) -> Option<Sample> {
+    pub(super) fn last(&self) -> Option<StoreSample> {
         self.seen
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -73,18 +77,18 @@ impl Watch {
 
 /// A client of the store.
 #[derive(Clone)]
-pub(super) struct Store {
+pub(super) struct StoreClient {
     client: reqwest::Client,
     url: String,
 }
 
 /// The current metrics of the store.
-pub(super) struct Now {
+pub(super) struct StoreStatus {
     pub(super) load: f64,
     pub(super) documents: f64,
 }
 
-impl Store {
+impl StoreClient {
     /// Creates a client of the store at a URL.
     pub(super) fn new(url: &str) -> anyhow::Result<Self> {
         let client = reqwest::Client::builder()
@@ -98,7 +102,7 @@ impl Store {
     }
 
     /// Reads the store's load and the number of documents indexed since it started.
-    pub(super) async fn now(&self) -> anyhow::Result<Now> {
+    pub(super) async fn now(&self) -> anyhow::Result<StoreStatus> {
         let page = self
             .client
             .get(format!("{}/metrics", self.url))
@@ -116,7 +120,7 @@ impl Store {
                 .trim()
                 .parse()?)
         };
-        Ok(Now {
+        Ok(StoreStatus {
             load: read("search_store_load")?,
             documents: read("search_store_documents_total")?,
         })

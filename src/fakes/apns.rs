@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Whom;
+use super::ThrottleScope;
 use super::crypt::token_parts;
-use super::wire::{Asked, Came, House, Read, Reply, Wire};
+use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Apple Push Notification service.
 pub struct Apns;
@@ -22,7 +22,7 @@ fn error(status: u16, reason: &str) -> Reply {
 }
 
 /// Returns the team of a provider token, or the reason why the token is invalid.
-fn team(came: &Came) -> Result<String, &'static str> {
+fn team(came: &IncomingRequest) -> Result<String, &'static str> {
     let header = came.header("authorization");
     let Some(token) = header
         .strip_prefix("bearer ")
@@ -46,8 +46,8 @@ fn team(came: &Came) -> Result<String, &'static str> {
     Ok(team.to_owned())
 }
 
-impl Wire for Apns {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Apns {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         let ["3", "device", device] = came.path()[..] else {
             return Read::Other(error(404, "BadPath"));
         };
@@ -81,7 +81,7 @@ impl Wire for Apns {
             return refused(413, "PayloadTooLarge");
         }
         let id = came.header("apns-id").to_owned();
-        Read::Message(Asked {
+        Read::Message(FakeRequest {
             to: device.to_owned(),
             sender: String::new(),
             door: id,
@@ -90,7 +90,7 @@ impl Wire for Apns {
         })
     }
 
-    fn accepted(&self, asked: &Asked, number: u64, _: u64) -> (String, Reply) {
+    fn accepted(&self, asked: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
         let id = match asked.door.as_str() {
             "" => format!("FA4E0000-0000-4000-8000-{number:012X}"),
             own => own.to_owned(),
@@ -105,8 +105,14 @@ impl Wire for Apns {
         )
     }
 
-    fn throttled(&self, _: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
-        let reason = if whom == Whom::Connection {
+    fn throttled(
+        &self,
+        _: &FakeRequest,
+        whom: ThrottleScope,
+        delay: Option<Duration>,
+        _: u64,
+    ) -> Reply {
+        let reason = if whom == ThrottleScope::Connection {
             "TooManyProviderTokenUpdates"
         } else {
             "TooManyRequests"
@@ -114,7 +120,7 @@ impl Wire for Apns {
         error(429, reason).after(delay)
     }
 
-    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, _: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         let usual = if status == 503 {
             "ServiceUnavailable"
         } else {
@@ -123,15 +129,15 @@ impl Wire for Apns {
         error(status, code.unwrap_or(usual))
     }
 
-    fn suspended(&self, _: &Asked) -> Reply {
+    fn suspended(&self, _: &FakeRequest) -> Reply {
         error(403, "Forbidden")
     }
 
-    fn unauthorized(&self, _: &Asked) -> Reply {
+    fn unauthorized(&self, _: &FakeRequest) -> Reply {
         error(403, "InvalidProviderToken")
     }
 
-    fn gone(&self, _: &Asked, now_ms: u64) -> Reply {
+    fn gone(&self, _: &FakeRequest, now_ms: u64) -> Reply {
         Reply::json(
             410,
             &json!({ "reason": "Unregistered", "timestamp": now_ms }),

@@ -10,9 +10,9 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::http::{Open, answer};
-use super::server::Server;
-use super::wire::Wire;
+use super::http::{OpenConnection, answer};
+use super::server::FakeServer;
+use super::wire::WireFormat;
 
 /// The first bytes of a client that speaks HTTP/2 with prior knowledge.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
@@ -21,13 +21,13 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 const STREAMS: u32 = 1_000;
 
 /// The state of one connection.
-pub(super) struct Link {
+pub(super) struct FakeConnection {
     /// The time until which the connection serves one request at a time, in unix milliseconds.
     narrow_until_ms: AtomicU64,
     one: Semaphore,
 }
 
-impl Link {
+impl FakeConnection {
     fn new() -> Self {
         Self {
             narrow_until_ms: AtomicU64::new(0),
@@ -36,7 +36,7 @@ impl Link {
     }
 
     /// Waits for this request's turn while the connection serves one request at a time.
-    pub(super) async fn turn(&self, server: &Server) -> Option<SemaphorePermit<'_>> {
+    pub(super) async fn turn(&self, server: &FakeServer) -> Option<SemaphorePermit<'_>> {
         if self.narrow_until_ms.load(Ordering::Relaxed) <= server.clock.now_ms() {
             return None;
         }
@@ -44,7 +44,7 @@ impl Link {
     }
 
     /// Limits the connection to one request at a time for a while, if the fake is set to do so.
-    pub(super) fn rejected(&self, server: &Server) {
+    pub(super) fn rejected(&self, server: &FakeServer) {
         let narrow_ms = server.narrow_ms.load(Ordering::Relaxed);
         if narrow_ms > 0 {
             self.narrow_until_ms
@@ -54,7 +54,11 @@ impl Link {
 }
 
 /// Accepts connections until the fake is stopped.
-pub(super) async fn serve(server: Arc<Server>, wire: Arc<dyn Wire>, listener: TcpListener) {
+pub(super) async fn serve(
+    server: Arc<FakeServer>,
+    wire: Arc<dyn WireFormat>,
+    listener: TcpListener,
+) {
     loop {
         let taken = tokio::select! {
             () = server.stop.cancelled() => return,
@@ -67,7 +71,7 @@ pub(super) async fn serve(server: Arc<Server>, wire: Arc<dyn Wire>, listener: Tc
         let _ = stream.set_nodelay(true);
         let (server, wire) = (server.clone(), wire.clone());
         tokio::spawn(async move {
-            let _open = Open::new(&server);
+            let _open = OpenConnection::new(&server);
             let stop = server.stop.clone();
             tokio::select! {
                 () = stop.cancelled() => {}
@@ -77,9 +81,9 @@ pub(super) async fn serve(server: Arc<Server>, wire: Arc<dyn Wire>, listener: Tc
     }
 }
 
-async fn converse(server: &Arc<Server>, wire: Arc<dyn Wire>, stream: TcpStream) {
+async fn converse(server: &Arc<FakeServer>, wire: Arc<dyn WireFormat>, stream: TcpStream) {
     let is_http2 = begins_http2(&stream).await;
-    let link = Arc::new(Link::new());
+    let link = Arc::new(FakeConnection::new());
     let service = service_fn({
         let server = server.clone();
         move |request| answer(server.clone(), wire.clone(), link.clone(), request)

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::crypt::{Keys, base64, hex, hmac_sha1, hmac_sha256};
-use super::events::Told;
+use super::events::PendingEvent;
 use super::wire::House;
 use super::{Fate, Speaks, sns};
 
@@ -22,7 +22,7 @@ pub(super) fn at_once(speaks: Speaks) -> usize {
 /// Builds the request for events that go to one address; `None` for providers that post none.
 pub(super) fn post(
     speaks: Speaks,
-    told: &[Told],
+    told: &[PendingEvent],
     house: &House,
     keys: &Keys,
     secret: &str,
@@ -129,7 +129,7 @@ pub(super) fn stamp(at_ms: u64) -> String {
 }
 
 /// Returns the fields of the form, sorted by name because they are signed in that order.
-fn twilio(told: &Told) -> Vec<(&'static str, String)> {
+fn twilio(told: &PendingEvent) -> Vec<(&'static str, String)> {
     let (status, code) = match told.fate {
         Fate::Delivered => ("delivered", None),
         Fate::Bounced => ("undelivered", Some("30005")),
@@ -154,7 +154,7 @@ fn twilio(told: &Told) -> Vec<(&'static str, String)> {
     form
 }
 
-fn sendgrid(told: &Told) -> Value {
+fn sendgrid(told: &PendingEvent) -> Value {
     let mut event = json!({
         "email": told.to, "timestamp": told.at_ms / 1_000, "sg_event_id": told.event_id,
         "sg_message_id": format!("{}.recvd-fake-1.0", told.id), "smtp-id": format!("<{}@fake.invalid>", told.id),
@@ -174,7 +174,7 @@ fn sendgrid(told: &Told) -> Value {
     event
 }
 
-fn ses(told: &Told) -> Value {
+fn ses(told: &PendingEvent) -> Value {
     let at = stamp(told.at_ms);
     let mail = json!({ "timestamp": at, "messageId": told.id, "source": "fake@example.com", "destination": [told.to] });
     let bounce = |kind: &str, sub: &str, status: &str| {
@@ -210,7 +210,7 @@ fn ses(told: &Told) -> Value {
     }
 }
 
-fn mailgun(told: &Told) -> Value {
+fn mailgun(told: &PendingEvent) -> Value {
     // A final failure that is not a bounce comes after hours of retries: `old`.
     let (event, reason) = match told.fate {
         Fate::Delivered => ("delivered", None),

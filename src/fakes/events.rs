@@ -48,7 +48,7 @@ pub struct Events {
 
 /// A scheduled event.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct PendingEvent {
     /// The unique id of the event.
     pub event_id: String,
     /// The account that sent the message.

@@ -17,16 +17,17 @@ use super::event_forms::{Post, sns_headers, stamp};
 use super::ledger::Ledger;
 use super::plan::Plan;
 use super::poster::{Counts, Poster, send};
-use super::server::{Pace, Server};
-use super::wire::{Came, House, Wire};
+use super::server::{FakeServer, LatencyModel};
+use super::wire::{House, IncomingRequest, WireFormat};
 use super::{
-    Fault, Latency, Options, Quota, Received, Rule, Second, Speaks, Totals, connection, sns,
+    FakeOptions, Fault, Latency, Received, Rule, SecondTotals, Speaks, Totals, WindowQuota,
+    connection, sns,
 };
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
 /// A provider's server on the loopback address, which stops when dropped.
 pub struct Fake {
-    server: Arc<Server>,
+    server: Arc<FakeServer>,
     port: u16,
     keys: Arc<Keys>,
     client: reqwest::Client,
@@ -35,7 +36,7 @@ pub struct Fake {
 }
 
 /// Returns the HTTP format of a provider; `None` for SMTP.
-fn wire(speaks: Speaks) -> Option<Arc<dyn Wire>> {
+fn wire(speaks: Speaks) -> Option<Arc<dyn WireFormat>> {
     Some(match speaks {
         Speaks::Twilio => Arc::new(twilio::Twilio),
         Speaks::Sendgrid => Arc::new(sendgrid::Sendgrid),
@@ -52,7 +53,7 @@ fn wire(speaks: Speaks) -> Option<Arc<dyn Wire>> {
 
 impl Fake {
     /// Starts a fake that serves in tasks of the current runtime.
-    pub async fn start(speaks: Speaks, options: Options) -> std::io::Result<Self> {
+    pub async fn start(speaks: Speaks, options: FakeOptions) -> std::io::Result<Self> {
         let listener =
             TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, options.port))).await?;
         let port = listener.local_addr()?.port();
@@ -91,7 +92,7 @@ impl Fake {
             serving.push(tokio::spawn(poster.run(receiver)));
             (events, sender)
         });
-        let server = Arc::new(Server {
+        let server = Arc::new(FakeServer {
             speaks,
             house,
             ledger: Mutex::new(Ledger::new(plan, options.per_recipient, options.per_sender)),
@@ -99,7 +100,11 @@ impl Fake {
             seed: options.seed,
             tells_delay: options.tells_delay,
             tells_quota: options.tells_quota,
-            pace: Mutex::new(options.latency.map(|latency| Arc::new(Pace::new(latency)))),
+            pace: Mutex::new(
+                options
+                    .latency
+                    .map(|latency| Arc::new(LatencyModel::new(latency))),
+            ),
             stop,
             goodbye: Notify::new(),
             is_closed: false.into(),
@@ -148,7 +153,7 @@ impl Fake {
     }
 
     /// Sets an account's quota from now on, without notice to the sender; `None` removes it.
-    pub fn set_quota(&self, account: &str, quota: Option<Quota>) {
+    pub fn set_quota(&self, account: &str, quota: Option<WindowQuota>) {
         self.server.ledger().set_quota(account, quota);
     }
 
@@ -182,7 +187,7 @@ impl Fake {
 
     /// Sets the latency of answers from now on; `None` means none.
     pub fn set_latency(&self, latency: Option<Latency>) {
-        let pace = latency.map(|latency| Arc::new(Pace::new(latency)));
+        let pace = latency.map(|latency| Arc::new(LatencyModel::new(latency)));
         *self
             .server
             .pace
@@ -234,7 +239,7 @@ impl Fake {
 
     /// Returns the counts of an account by second of arrival, without the seconds in which nothing
     /// came.
-    pub fn per_second(&self, account: &str) -> Vec<Second> {
+    pub fn per_second(&self, account: &str) -> Vec<SecondTotals> {
         self.server.ledger().seconds(account)
     }
 
@@ -266,7 +271,7 @@ impl Fake {
             .last
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let text = |came: &Came| String::from_utf8_lossy(&came.body).into_owned();
+        let text = |came: &IncomingRequest| String::from_utf8_lossy(&came.body).into_owned();
         last.as_ref()
             .map(|came| (came.uri.to_string(), came.headers.clone(), text(came)))
     }

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Whom;
+use super::ThrottleScope;
 use super::crypt::token_parts;
-use super::wire::{Asked, Came, House, Read, Reply, Wire};
+use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Firebase Cloud Messaging.
 pub struct Fcm;
@@ -43,7 +43,7 @@ fn canonical(status: u16) -> &'static str {
 }
 
 /// Issues an access token for a signed assertion of a service account.
-fn token(came: &Came, house: &House) -> Reply {
+fn token(came: &IncomingRequest, house: &House) -> Reply {
     let form = came.form();
     let refuse = |word: &str, about: &str| {
         Reply::json(400, &json!({ "error": word, "error_description": about }))
@@ -92,8 +92,8 @@ fn token(came: &Came, house: &House) -> Reply {
     )
 }
 
-impl Wire for Fcm {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Fcm {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         if came.method == "POST" && came.uri.path() == "/token" {
             return Read::Other(token(came, house));
         }
@@ -138,14 +138,14 @@ impl Wire for Fcm {
             );
             return refused(reply);
         };
-        Read::Message(Asked {
+        Read::Message(FakeRequest {
             account: project.to_owned(),
             to: target.to_owned(),
-            ..Asked::default()
+            ..FakeRequest::default()
         })
     }
 
-    fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply) {
+    fn accepted(&self, asked: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
         let name = format!(
             "projects/{}/messages/0:{now_ms}%{number:016x}",
             asked.account
@@ -156,9 +156,15 @@ impl Wire for Fcm {
 
     /// Builds the answer to an exceeded quota: only its details distinguish a project's from a
     /// device's.
-    fn throttled(&self, asked: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
+    fn throttled(
+        &self,
+        asked: &FakeRequest,
+        whom: ThrottleScope,
+        delay: Option<Duration>,
+        _: u64,
+    ) -> Reply {
         let details = match whom {
-            Whom::Recipient => json!([
+            ThrottleScope::Recipient => json!([
                 { "@type": "type.googleapis.com/google.firebase.fcm.v1.FcmError", "errorCode": "QUOTA_EXCEEDED" },
                 {
                     "@type": "type.googleapis.com/google.rpc.QuotaFailure",
@@ -179,7 +185,7 @@ impl Wire for Fcm {
         Reply::json(429, &json!({ "error": error })).after(delay)
     }
 
-    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, _: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         let code = code.or(match status {
             503 => Some("UNAVAILABLE"),
             500 => Some("INTERNAL"),
@@ -188,7 +194,7 @@ impl Wire for Fcm {
         error(status, canonical(status), "It was not possible.", code)
     }
 
-    fn suspended(&self, _: &Asked) -> Reply {
+    fn suspended(&self, _: &FakeRequest) -> Reply {
         let mut body = json!({ "error": {
             "code": 403, "status": "PERMISSION_DENIED",
             "message": "Permission denied: Consumer has been suspended.",
@@ -197,11 +203,11 @@ impl Wire for Fcm {
         Reply::json(403, &body)
     }
 
-    fn unauthorized(&self, _: &Asked) -> Reply {
+    fn unauthorized(&self, _: &FakeRequest) -> Reply {
         unauthenticated()
     }
 
-    fn gone(&self, _: &Asked, _: u64) -> Reply {
+    fn gone(&self, _: &FakeRequest, _: u64) -> Reply {
         error(
             404,
             "NOT_FOUND",
@@ -224,11 +230,11 @@ mod tests {
                 .unwrap()
                 .to_owned()
         };
-        let asked = Asked::default();
+        let asked = FakeRequest::default();
         assert_eq!(code(Fcm.gone(&asked, 0)), "UNREGISTERED");
         assert_eq!(code(Fcm.failed(&asked, 503, None)), "UNAVAILABLE");
         assert_eq!(
-            code(Fcm.throttled(&asked, Whom::Recipient, None, 0)),
+            code(Fcm.throttled(&asked, ThrottleScope::Recipient, None, 0)),
             "QUOTA_EXCEEDED"
         );
     }

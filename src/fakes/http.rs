@@ -10,10 +10,10 @@ use hyper::body::Incoming;
 use tokio::time::sleep;
 
 use super::Fault;
-use super::connection::Link;
-use super::ledger::Verdict;
-use super::server::{Server, mark};
-use super::wire::{Asked, Came, Read, Reply, Wire};
+use super::connection::FakeConnection;
+use super::ledger::RequestDecision;
+use super::server::{FakeServer, mark};
+use super::wire::{FakeRequest, IncomingRequest, Read, Reply, WireFormat};
 
 /// The absence of an answer: the connection is closed, or the stream reset.
 #[derive(Debug, thiserror::Error)]
@@ -21,16 +21,16 @@ use super::wire::{Asked, Came, Read, Reply, Wire};
 pub(super) struct Silent;
 
 pub(super) async fn answer(
-    server: Arc<Server>,
-    wire: Arc<dyn Wire>,
-    link: Arc<Link>,
+    server: Arc<FakeServer>,
+    wire: Arc<dyn WireFormat>,
+    link: Arc<FakeConnection>,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Silent> {
     let _under_way = UnderWay::new(&server.under_way);
     let (parts, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Silent)?.to_bytes();
     let now_ms = server.clock.now_ms();
-    let came = Came {
+    let came = IncomingRequest {
         method: parts.method,
         uri: parts.uri,
         headers: parts.headers,
@@ -46,7 +46,7 @@ pub(super) async fn answer(
     let reply = match read {
         Read::Message(asked) => message(&server, &*wire, &asked, mark).await?,
         Read::Quota(account) => {
-            let standing = server.ledger().standing(&account);
+            let standing = server.ledger().quota_status(&account);
             wire.quota(standing)
         }
         Read::Other(reply) => reply,
@@ -64,14 +64,14 @@ pub(super) async fn answer(
 
 /// Decides on a message and returns its answer after the time that the answer takes.
 async fn message(
-    server: &Server,
-    wire: &dyn Wire,
-    asked: &Asked,
+    server: &FakeServer,
+    wire: &dyn WireFormat,
+    asked: &FakeRequest,
     mark: u64,
 ) -> Result<Reply, Silent> {
     let (verdict, now_ms) = server.judge(asked, mark);
     match verdict {
-        Verdict::Accepted {
+        RequestDecision::Accepted {
             number,
             standing,
             fault,
@@ -89,15 +89,15 @@ async fn message(
                 reply
             })
         }
-        Verdict::Over(whom, wait) => {
+        RequestDecision::Over(whom, wait) => {
             server.work().await;
             Ok(wire.throttled(asked, whom, server.tells_delay.then_some(wait), now_ms))
         }
-        Verdict::Faulty(Fault::Hang) => {
+        RequestDecision::Faulty(Fault::Hang) => {
             server.stop.cancelled().await;
             Err(Silent)
         }
-        Verdict::Faulty(fault) => {
+        RequestDecision::Faulty(fault) => {
             let reply = wire.faulty(asked, &fault, now_ms).ok_or(Silent)?;
             server.work().await;
             Ok(reply)
@@ -136,17 +136,17 @@ impl Drop for UnderWay<'_> {
 }
 
 /// Counts a connection while it is open.
-pub(super) struct Open<'a>(pub &'a Server);
+pub(super) struct OpenConnection<'a>(pub &'a FakeServer);
 
-impl<'a> Open<'a> {
-    pub(super) fn new(server: &'a Server) -> Self {
+impl<'a> OpenConnection<'a> {
+    pub(super) fn new(server: &'a FakeServer) -> Self {
         server.opened.fetch_add(1, Ordering::Relaxed);
         server.open.fetch_add(1, Ordering::Relaxed);
         Self(server)
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         self.0.open.fetch_sub(1, Ordering::Relaxed);
     }

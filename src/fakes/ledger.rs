@@ -3,15 +3,15 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use super::quota::{Counter, Taken};
-use super::wire::{Asked, Standing};
-use super::{Fault, Quota, Whom, plan::Plan};
+use super::quota::{Counter, QuotaDecision};
+use super::wire::{FakeRequest, QuotaStatus};
+use super::{Fault, ThrottleScope, WindowQuota, plan::Plan};
 
 /// The most accepted messages that are kept per account; the counts go on.
-const KEPT: usize = 200_000;
+const MAX_MESSAGES_KEPT: usize = 200_000;
 
 /// The most counters of recipients and senders that are kept.
-const NARROW: usize = 100_000;
+const MAX_LIMITS_REMEMBERED: usize = 100_000;
 
 /// An accepted message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Received {
 
 /// The counts of one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Second {
+pub struct SecondTotals {
     /// The second, in unix time.
     pub at_s: u64,
     /// Requests that were accepted.
@@ -51,24 +51,24 @@ pub struct Totals {
 }
 
 #[derive(Default)]
-struct Book {
-    quota: Option<Quota>,
+struct AccountLedger {
+    quota: Option<WindowQuota>,
     counter: Counter,
     is_suspended: bool,
     fault: Option<Fault>,
     totals: Totals,
-    seconds: Vec<Second>,
+    seconds: Vec<SecondTotals>,
     received: Vec<Received>,
     seen: HashSet<u64>,
 }
 
-impl Book {
-    fn second(&mut self, now_ms: u64) -> &mut Second {
+impl AccountLedger {
+    fn second(&mut self, now_ms: u64) -> &mut SecondTotals {
         let at_s = now_ms / 1_000;
         if self.seconds.last().is_none_or(|last| last.at_s < at_s) {
-            self.seconds.push(Second {
+            self.seconds.push(SecondTotals {
                 at_s,
-                ..Second::default()
+                ..SecondTotals::default()
             });
         }
         let last = self.seconds.len() - 1;
@@ -76,32 +76,36 @@ impl Book {
     }
 }
 
-pub(super) enum Verdict {
+pub(super) enum RequestDecision {
     /// Accepted as the message of this number; the fault may delay or suppress the answer.
     Accepted {
         number: u64,
-        standing: Standing,
+        standing: QuotaStatus,
         fault: Option<Fault>,
     },
     /// Failed by this fault.
     Faulty(Fault),
     /// Refused because the quota of this party is used up for this time.
-    Over(Whom, Duration),
+    Over(ThrottleScope, Duration),
 }
 
 /// The ledger of a fake; its times are unix milliseconds that never go back.
 pub(super) struct Ledger {
     plan: Plan,
-    per_recipient: Option<Quota>,
-    per_sender: Option<Quota>,
+    per_recipient: Option<WindowQuota>,
+    per_sender: Option<WindowQuota>,
     numbers: u64,
-    books: HashMap<String, Book>,
-    narrow: HashMap<(Whom, String, String), Counter>,
+    books: HashMap<String, AccountLedger>,
+    narrow: HashMap<(ThrottleScope, String, String), Counter>,
     gone: HashSet<String>,
 }
 
 impl Ledger {
-    pub(super) fn new(plan: Plan, per_recipient: Option<Quota>, per_sender: Option<Quota>) -> Self {
+    pub(super) fn new(
+        plan: Plan,
+        per_recipient: Option<WindowQuota>,
+        per_sender: Option<WindowQuota>,
+    ) -> Self {
         let numbers = super::plan::scrambled(plan.seed) % 1_000_000;
         let (books, narrow, gone) = (HashMap::new(), HashMap::new(), HashSet::new());
         Self {
@@ -115,15 +119,16 @@ impl Ledger {
         }
     }
 
-    fn book(&mut self, account: &str) -> &mut Book {
+    fn book(&mut self, account: &str) -> &mut AccountLedger {
         if !self.books.contains_key(account) {
-            self.books.insert(account.to_owned(), Book::default());
+            self.books
+                .insert(account.to_owned(), AccountLedger::default());
         }
         self.books.entry(account.to_owned()).or_default()
     }
 
     /// Counts a request and decides on it; `mark` identifies its content.
-    pub(super) fn judge(&mut self, asked: &Asked, mark: u64, now_ms: u64) -> Verdict {
+    pub(super) fn judge(&mut self, asked: &FakeRequest, mark: u64, now_ms: u64) -> RequestDecision {
         let book = self.book(&asked.account);
         book.totals.requests += 1;
         let (nth, suspended, own) = (book.totals.requests, book.is_suspended, book.fault.clone());
@@ -141,7 +146,7 @@ impl Ledger {
             Some(fault) => {
                 let book = self.book(&asked.account);
                 book.totals.failed += 1;
-                return Verdict::Faulty(fault);
+                return RequestDecision::Faulty(fault);
             }
         }
         let narrow = self.take_narrow(asked, now_ms);
@@ -151,8 +156,8 @@ impl Ledger {
             None => match book.quota {
                 None => Ok(0),
                 Some(quota) => match book.counter.take(&quota, now_ms) {
-                    Taken::Passes { left } => Ok(left),
-                    Taken::Over { wait } => Err((Whom::Account, wait)),
+                    QuotaDecision::Passes { left } => Ok(left),
+                    QuotaDecision::Over { wait } => Err((ThrottleScope::Account, wait)),
                 },
             },
         };
@@ -160,7 +165,7 @@ impl Ledger {
             Err((whom, wait)) => {
                 book.totals.refused += 1;
                 book.second(now_ms).refused += 1;
-                Verdict::Over(whom, wait)
+                RequestDecision::Over(whom, wait)
             }
             Ok(left) => {
                 book.totals.accepted += 1;
@@ -168,9 +173,9 @@ impl Ledger {
                 book.totals.duplicates += u64::from(!book.seen.insert(mark));
                 let (limit, accepted) = (book.quota.map(|quota| quota.limit), book.totals.accepted);
                 self.numbers += 1;
-                Verdict::Accepted {
+                RequestDecision::Accepted {
                     number: self.numbers,
-                    standing: Standing {
+                    standing: QuotaStatus {
                         limit,
                         left,
                         accepted,
@@ -183,13 +188,17 @@ impl Ledger {
 
     /// Counts the request against the limits of its sender and its recipient; returns the first one
     /// that it exceeds.
-    fn take_narrow(&mut self, asked: &Asked, now_ms: u64) -> Option<(Whom, Duration)> {
-        if self.narrow.len() > NARROW {
+    fn take_narrow(
+        &mut self,
+        asked: &FakeRequest,
+        now_ms: u64,
+    ) -> Option<(ThrottleScope, Duration)> {
+        if self.narrow.len() > MAX_LIMITS_REMEMBERED {
             self.narrow.clear();
         }
         let limits = [
-            (Whom::Sender, self.per_sender, &asked.sender),
-            (Whom::Recipient, self.per_recipient, &asked.to),
+            (ThrottleScope::Sender, self.per_sender, &asked.sender),
+            (ThrottleScope::Recipient, self.per_recipient, &asked.to),
         ];
         limits.into_iter().find_map(|(whom, quota, whose)| {
             let quota = quota.filter(|_| !whose.is_empty())?;
@@ -197,8 +206,8 @@ impl Ledger {
                 .narrow
                 .entry((whom, asked.account.clone(), whose.clone()));
             match counter.or_default().take(&quota, now_ms) {
-                Taken::Passes { .. } => None,
-                Taken::Over { wait } => Some((whom, wait)),
+                QuotaDecision::Passes { .. } => None,
+                QuotaDecision::Over { wait } => Some((whom, wait)),
             }
         })
     }
@@ -211,9 +220,9 @@ impl Ledger {
     }
 
     /// Stores an accepted message under its id.
-    pub(super) fn remember(&mut self, asked: &Asked, id: &str, now_ms: u64) {
+    pub(super) fn remember(&mut self, asked: &FakeRequest, id: &str, now_ms: u64) {
         let received = &mut self.book(&asked.account).received;
-        if received.len() < KEPT {
+        if received.len() < MAX_MESSAGES_KEPT {
             received.push(Received {
                 at_ms: now_ms,
                 id: id.to_owned(),
@@ -222,7 +231,7 @@ impl Ledger {
         }
     }
 
-    pub(super) fn set_quota(&mut self, account: &str, quota: Option<Quota>) {
+    pub(super) fn set_quota(&mut self, account: &str, quota: Option<WindowQuota>) {
         self.book(account).quota = quota;
     }
 
@@ -250,9 +259,9 @@ impl Ledger {
         self.gone.insert(to.to_owned());
     }
 
-    pub(super) fn standing(&mut self, account: &str) -> Standing {
+    pub(super) fn quota_status(&mut self, account: &str) -> QuotaStatus {
         let book = self.book(account);
-        Standing {
+        QuotaStatus {
             limit: book.quota.map(|quota| quota.limit),
             left: 0,
             accepted: book.totals.accepted,
@@ -266,7 +275,7 @@ impl Ledger {
             .unwrap_or_default()
     }
 
-    pub(super) fn seconds(&self, account: &str) -> Vec<Second> {
+    pub(super) fn seconds(&self, account: &str) -> Vec<SecondTotals> {
         self.books
             .get(account)
             .map(|book| book.seconds.clone())
@@ -291,23 +300,23 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    fn asked(account: &str, to: &str) -> Asked {
-        Asked {
+    fn asked(account: &str, to: &str) -> FakeRequest {
+        FakeRequest {
             account: account.to_owned(),
             to: to.to_owned(),
-            ..Asked::default()
+            ..FakeRequest::default()
         }
     }
 
     #[test]
     fn each_account_has_its_own_quota_and_each_second_its_own_counts() {
         let mut ledger = Ledger::new(Plan::default(), None, None);
-        ledger.set_quota("a", Some(Quota::per_second(3.0)));
+        ledger.set_quota("a", Some(WindowQuota::per_second(3.0)));
         for (mark, now_ms) in (0..20).map(|n| (n, 1_000 + 100 * n)) {
             ledger.judge(&asked("a", "x"), mark, now_ms);
             ledger.judge(&asked("b", "x"), mark / 2, now_ms);
         }
-        let second = |at_s| Second {
+        let second = |at_s| SecondTotals {
             at_s,
             accepted: 3,
             refused: 7,
@@ -337,18 +346,18 @@ mod tests {
 
     #[test]
     fn a_recipients_limit_is_not_the_accounts() {
-        let mut ledger = Ledger::new(Plan::default(), Some(Quota::per_second(1.0)), None);
+        let mut ledger = Ledger::new(Plan::default(), Some(WindowQuota::per_second(1.0)), None);
         assert!(matches!(
             ledger.judge(&asked("a", "x"), 1, 0),
-            Verdict::Accepted { .. }
+            RequestDecision::Accepted { .. }
         ));
         assert!(matches!(
             ledger.judge(&asked("a", "x"), 2, 0),
-            Verdict::Over(Whom::Recipient, _)
+            RequestDecision::Over(ThrottleScope::Recipient, _)
         ));
         assert!(matches!(
             ledger.judge(&asked("a", "y"), 3, 0),
-            Verdict::Accepted { .. }
+            RequestDecision::Accepted { .. }
         ));
     }
 
@@ -359,16 +368,16 @@ mod tests {
         ledger.bury("z");
         assert!(matches!(
             ledger.judge(&asked("a", "x"), 1, 0),
-            Verdict::Faulty(Fault::Suspend)
+            RequestDecision::Faulty(Fault::Suspend)
         ));
         ledger.suspend("a", false);
         assert!(matches!(
             ledger.judge(&asked("a", "x"), 1, 0),
-            Verdict::Accepted { .. }
+            RequestDecision::Accepted { .. }
         ));
         assert!(matches!(
             ledger.judge(&asked("a", "z"), 1, 0),
-            Verdict::Faulty(Fault::PermanentRecipient)
+            RequestDecision::Faulty(Fault::PermanentRecipient)
         ));
         assert_eq!(
             ledger.totals("a"),

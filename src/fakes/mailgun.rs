@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Whom;
+use super::ThrottleScope;
 use super::crypt::basic;
-use super::wire::{Asked, Came, House, Read, Reply, Wire};
+use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Mailgun's messages API.
 pub struct Mailgun;
@@ -15,8 +15,8 @@ fn message(status: u16, text: &str) -> Reply {
     Reply::json(status, &json!({ "message": text }))
 }
 
-impl Wire for Mailgun {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Mailgun {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         let ["v3", domain, "messages"] = came.path()[..] else {
             return Read::Other(message(404, "Not Found"));
         };
@@ -53,29 +53,35 @@ impl Wire for Mailgun {
                 "Need at least one of 'text' or 'html' parameters specified",
             ));
         }
-        Read::Message(Asked {
+        Read::Message(FakeRequest {
             account: domain.to_owned(),
             to: field("to"),
             sender: field("from"),
-            ..Asked::default()
+            ..FakeRequest::default()
         })
     }
 
-    fn accepted(&self, asked: &Asked, number: u64, _: u64) -> (String, Reply) {
+    fn accepted(&self, asked: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
         let id = format!("<20260101000000.{number:016x}@{}>", asked.account);
         let reply = Reply::json(200, &json!({ "id": id, "message": "Queued. Thank you." }));
         (id, reply)
     }
 
-    fn throttled(&self, _: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {
+    fn throttled(
+        &self,
+        _: &FakeRequest,
+        _: ThrottleScope,
+        delay: Option<Duration>,
+        _: u64,
+    ) -> Reply {
         message(429, "Too Many Requests").after(delay)
     }
 
-    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, _: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         message(status, code.unwrap_or("Internal Server Error"))
     }
 
-    fn suspended(&self, asked: &Asked) -> Reply {
+    fn suspended(&self, asked: &FakeRequest) -> Reply {
         message(
             403,
             &format!(
@@ -85,11 +91,11 @@ impl Wire for Mailgun {
         )
     }
 
-    fn unauthorized(&self, _: &Asked) -> Reply {
+    fn unauthorized(&self, _: &FakeRequest) -> Reply {
         Reply::text(401, "Forbidden")
     }
 
-    fn gone(&self, _: &Asked, _: u64) -> Reply {
+    fn gone(&self, _: &FakeRequest, _: u64) -> Reply {
         message(
             400,
             "to parameter is not a valid address. please check documentation",

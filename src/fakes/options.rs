@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Events, Latency, Quota, Rule};
+use super::{Events, Latency, Rule, WindowQuota};
 
 /// The provider that a fake imitates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ pub enum Speaks {
 
 /// The options of a fake; the default accepts every well-formed request.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct FakeOptions {
     /// The port on the loopback address; 0 for any free port.
     pub port: u16,
     /// The seed of all random choices of the plan and the events.
@@ -43,9 +43,9 @@ pub struct Options {
     /// For SendGrid, Telegram and Slack the account is its secret, so the value does not count.
     pub secrets: BTreeMap<String, String>,
     /// A limit for each recipient of each account.
-    pub per_recipient: Option<Quota>,
+    pub per_recipient: Option<WindowQuota>,
     /// A limit for each sender of each account.
-    pub per_sender: Option<Quota>,
+    pub per_sender: Option<WindowQuota>,
     /// Answers beyond a quota report how long to wait, if the provider has a place for it.
     pub tells_delay: bool,
     /// Answers to accepted requests report the rest of the quota, if the provider has a place for

@@ -7,7 +7,7 @@ use std::time::Duration;
 ///
 /// A provider without a form for it answers in the form for its account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Whom {
+pub enum ThrottleScope {
     Account,
     Connection,
     /// The sender, by its number or address.
@@ -22,7 +22,7 @@ pub enum Fault {
     /// The provider's own "slow down".
     Throttle {
         /// The party that it concerns.
-        whom: Whom,
+        whom: ThrottleScope,
         /// The delay that it announces, in the provider's own place; `None` for no delay.
         delay: Option<Duration>,
     },
@@ -56,7 +56,7 @@ pub enum Fault {
 
 /// The requests of an account that a rule is for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum When {
+pub enum RuleMatch {
     /// All requests of the account.
     Always,
     /// The requests from one number to another, both included; an account's first request is number
@@ -72,7 +72,7 @@ pub struct Rule {
     /// The account that it is for; `None` for all.
     pub account: Option<String>,
     /// The requests of the account that it is for.
-    pub when: When,
+    pub when: RuleMatch,
     /// The fault of these requests.
     pub fault: Fault,
 }
@@ -92,9 +92,9 @@ impl Plan {
         let fits = |(index, rule): &(usize, &Rule)| {
             rule.account.as_ref().is_none_or(|named| named == account)
                 && match rule.when {
-                    When::Always => true,
-                    When::Nth(from, until) => (from..=until).contains(&nth),
-                    When::Share(share) => dice(self.seed, &(account, nth, index)) < share,
+                    RuleMatch::Always => true,
+                    RuleMatch::Nth(from, until) => (from..=until).contains(&nth),
+                    RuleMatch::Share(share) => dice(self.seed, &(account, nth, index)) < share,
                 }
         };
         self.rules
@@ -124,7 +124,7 @@ pub(super) fn scrambled(number: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn rule(account: Option<&str>, when: When, fault: Fault) -> Rule {
+    fn rule(account: Option<&str>, when: RuleMatch, fault: Fault) -> Rule {
         Rule {
             account: account.map(str::to_owned),
             when,
@@ -135,9 +135,9 @@ mod tests {
     #[test]
     fn the_first_rule_that_fits_decides() {
         let rules = vec![
-            rule(Some("a"), When::Nth(2, 3), Fault::Hang),
-            rule(None, When::Nth(3, 4), Fault::Garbage),
-            rule(Some("b"), When::Always, Fault::Suspend),
+            rule(Some("a"), RuleMatch::Nth(2, 3), Fault::Hang),
+            rule(None, RuleMatch::Nth(3, 4), Fault::Garbage),
+            rule(Some("b"), RuleMatch::Always, Fault::Suspend),
         ];
         let plan = Plan { seed: 1, rules };
         let of = |account: &str| {
@@ -170,7 +170,7 @@ mod tests {
     fn a_share_is_kept_and_the_same_seed_chooses_the_same() {
         let plan = |seed| Plan {
             seed,
-            rules: vec![rule(None, When::Share(0.1), Fault::Hang)],
+            rules: vec![rule(None, RuleMatch::Share(0.1), Fault::Hang)],
         };
         let chosen = |seed| {
             (0..10_000)

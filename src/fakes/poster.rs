@@ -14,14 +14,14 @@ use super::Speaks;
 use super::clock::Clock;
 use super::crypt::Keys;
 use super::event_forms::{Post, at_once, post};
-use super::events::Told;
+use super::events::PendingEvent;
 use super::wire::House;
 
 /// The most concurrent requests.
-const AT_ONCE: usize = 16;
+const MAX_CONCURRENT_POSTS: usize = 16;
 
 /// The most attempts to post an event.
-const TRIES: u32 = 5;
+const MAX_POST_TRIES: u32 = 5;
 
 /// Counters of the posted events.
 #[derive(Debug, Default)]
@@ -47,9 +47,9 @@ type Queue = BinaryHeap<Reverse<(Instant, u64)>>;
 
 impl Poster {
     /// Posts incoming events when they are due, until the fake is stopped.
-    pub(super) async fn run(self, mut coming: mpsc::UnboundedReceiver<(Duration, Told)>) {
+    pub(super) async fn run(self, mut coming: mpsc::UnboundedReceiver<(Duration, PendingEvent)>) {
         let me = Arc::new(self);
-        let permits = Arc::new(Semaphore::new(AT_ONCE));
+        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT_POSTS));
         let (mut queue, mut waiting, mut number) = (Queue::new(), BTreeMap::new(), 0u64);
         loop {
             let next = queue.peek().map_or_else(
@@ -65,7 +65,7 @@ impl Poster {
                     waiting.insert(number, told);
                 }
                 () = sleep_until(next) => {
-                    let mut due: BTreeMap<String, Vec<Told>> = BTreeMap::new();
+                    let mut due: BTreeMap<String, Vec<PendingEvent>> = BTreeMap::new();
                     while let Some(Reverse((at, number))) = queue.peek().copied().filter(|Reverse((at, _))| *at <= Instant::now()) {
                         let _ = at;
                         queue.pop();
@@ -80,7 +80,7 @@ impl Poster {
                             let stop = me.stop.clone();
                             tokio::select! {
                                 () = stop.cancelled() => {}
-                                () = me.tell(&told) => {}
+                                () = me.deliver(&told) => {}
                             }
                             drop(permit);
                         });
@@ -90,8 +90,8 @@ impl Poster {
         }
     }
 
-    async fn tell(&self, told: &[Told]) {
-        for nth in 1..=TRIES {
+    async fn deliver(&self, told: &[PendingEvent]) {
+        for nth in 1..=MAX_POST_TRIES {
             let now_ms = self.clock.now_ms();
             let Some(post) = post(
                 self.speaks,

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Whom;
-use super::wire::{Asked, Came, House, Read, Reply, Standing, Wire, whole_seconds};
+use super::ThrottleScope;
+use super::wire::{
+    FakeRequest, House, IncomingRequest, QuotaStatus, Read, Reply, WireFormat, whole_seconds,
+};
 
 /// The format of SendGrid's v3 mail/send API.
 pub struct Sendgrid;
@@ -17,8 +19,8 @@ fn error(status: u16, field: Option<&str>, message: &str) -> Reply {
     )
 }
 
-impl Wire for Sendgrid {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Sendgrid {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         if came.path() != ["v3", "mail", "send"] {
             return Read::Other(error(404, None, "Not Found"));
         }
@@ -31,7 +33,7 @@ impl Wire for Sendgrid {
             return Read::Refused(key, error(405, None, "method not allowed"));
         }
         if key.is_empty() || !house.knows(&key) {
-            let asked = Asked::default();
+            let asked = FakeRequest::default();
             return Read::Refused(key, self.unauthorized(&asked));
         }
         let body = came.json();
@@ -62,15 +64,15 @@ impl Wire for Sendgrid {
                 error(400, Some("content"), "The content parameter is required."),
             );
         }
-        Read::Message(Asked {
+        Read::Message(FakeRequest {
             account: key,
             to: to.to_owned(),
             sender: from.to_owned(),
-            ..Asked::default()
+            ..FakeRequest::default()
         })
     }
 
-    fn accepted(&self, _: &Asked, number: u64, _: u64) -> (String, Reply) {
+    fn accepted(&self, _: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
         let id = format!("f4k3{number:018}");
         (
             id.clone(),
@@ -83,7 +85,13 @@ impl Wire for Sendgrid {
         )
     }
 
-    fn throttled(&self, _: &Asked, _: Whom, delay: Option<Duration>, now_ms: u64) -> Reply {
+    fn throttled(
+        &self,
+        _: &FakeRequest,
+        _: ThrottleScope,
+        delay: Option<Duration>,
+        now_ms: u64,
+    ) -> Reply {
         let body = json!({ "errors": [{ "field": null, "message": "too many requests" }] });
         let reply = Reply::json(429, &body);
         match delay {
@@ -95,15 +103,15 @@ impl Wire for Sendgrid {
         }
     }
 
-    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, _: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         error(status, None, code.unwrap_or("Internal Server Error"))
     }
 
-    fn suspended(&self, _: &Asked) -> Reply {
+    fn suspended(&self, _: &FakeRequest) -> Reply {
         error(403, None, "access forbidden")
     }
 
-    fn unauthorized(&self, _: &Asked) -> Reply {
+    fn unauthorized(&self, _: &FakeRequest) -> Reply {
         error(
             401,
             None,
@@ -111,7 +119,7 @@ impl Wire for Sendgrid {
         )
     }
 
-    fn gone(&self, _: &Asked, _: u64) -> Reply {
+    fn gone(&self, _: &FakeRequest, _: u64) -> Reply {
         error(
             400,
             Some("personalizations.0.to.0.email"),
@@ -119,7 +127,7 @@ impl Wire for Sendgrid {
         )
     }
 
-    fn with_quota(&self, reply: Reply, standing: Standing, now_ms: u64) -> Reply {
+    fn with_quota(&self, reply: Reply, standing: QuotaStatus, now_ms: u64) -> Reply {
         match standing.limit {
             Some(limit) => reply
                 .with("x-ratelimit-limit", limit)

@@ -10,18 +10,18 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::clock::Clock;
-use super::events::Told;
-use super::ledger::{Ledger, Verdict};
-use super::wire::{Asked, Came, House};
+use super::events::PendingEvent;
+use super::ledger::{Ledger, RequestDecision};
+use super::wire::{FakeRequest, House, IncomingRequest};
 use super::{Events, Latency, Speaks};
 
 /// The latency of answers, with a permit for each request that is worked on.
-pub(super) struct Pace {
+pub(super) struct LatencyModel {
     latency: Latency,
     room: Semaphore,
 }
 
-impl Pace {
+impl LatencyModel {
     pub(super) fn new(latency: Latency) -> Self {
         Self {
             latency,
@@ -38,7 +38,7 @@ pub(super) fn mark(content: &[&[u8]]) -> u64 {
 }
 
 /// The state that all connections of a fake share.
-pub(super) struct Server {
+pub(super) struct FakeServer {
     pub speaks: Speaks,
     pub house: Arc<House>,
     pub ledger: Mutex<Ledger>,
@@ -46,7 +46,7 @@ pub(super) struct Server {
     pub seed: u64,
     pub tells_delay: bool,
     pub tells_quota: bool,
-    pub pace: Mutex<Option<Arc<Pace>>>,
+    pub pace: Mutex<Option<Arc<LatencyModel>>>,
     pub stop: CancellationToken,
     /// Notifies every HTTP/2 connection to send GOAWAY.
     pub goodbye: Notify,
@@ -61,11 +61,11 @@ pub(super) struct Server {
     /// milliseconds; 0 for never.
     pub narrow_ms: AtomicU64,
     /// The last HTTP request.
-    pub last: Mutex<Option<Came>>,
-    pub events: Option<(Events, mpsc::UnboundedSender<(Duration, Told)>)>,
+    pub last: Mutex<Option<IncomingRequest>>,
+    pub events: Option<(Events, mpsc::UnboundedSender<(Duration, PendingEvent)>)>,
 }
 
-impl Server {
+impl FakeServer {
     /// Locks the ledger; no task waits for anything else while it holds the lock.
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,14 +74,14 @@ impl Server {
     /// Decides on a message and returns the time of the decision, in unix milliseconds.
     ///
     /// The time is read under the lock, so that it never goes back in the ledger.
-    pub(super) fn judge(&self, asked: &Asked, mark: u64) -> (Verdict, u64) {
+    pub(super) fn judge(&self, asked: &FakeRequest, mark: u64) -> (RequestDecision, u64) {
         let mut ledger = self.ledger();
         let now_ms = self.clock.now_ms();
         (ledger.judge(asked, mark, now_ms), now_ms)
     }
 
     /// Stores an accepted message and schedules its events.
-    pub(super) fn remember(&self, asked: &Asked, id: &str, number: u64, now_ms: u64) {
+    pub(super) fn remember(&self, asked: &FakeRequest, id: &str, number: u64, now_ms: u64) {
         self.ledger().remember(asked, id, now_ms);
         let Some((events, poster)) = &self.events else {
             return;
@@ -89,7 +89,7 @@ impl Server {
         let Some((fate, times)) = events.fate(self.seed, number) else {
             return;
         };
-        let told = Told {
+        let told = PendingEvent {
             event_id: format!("event-{number:016x}"),
             account: asked.account.clone(),
             id: id.to_owned(),

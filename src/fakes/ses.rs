@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Whom;
-use super::wire::{Asked, Came, House, Read, Reply, Standing, Wire};
+use super::ThrottleScope;
+use super::wire::{FakeRequest, House, IncomingRequest, QuotaStatus, Read, Reply, WireFormat};
 use super::{sigv4, sns};
 
 /// The format of Amazon SES v2.
@@ -15,8 +15,8 @@ fn error(status: u16, kind: &str, message: &str) -> Reply {
     Reply::json(status, &json!({ "message": message })).with("x-amzn-errortype", kind)
 }
 
-impl Wire for Ses {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Ses {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         if let Some(reply) = sns::answer(came, house) {
             return Read::Other(reply);
         }
@@ -34,7 +34,7 @@ impl Wire for Ses {
                 return Read::Refused(account, error(403, "UnrecognizedClientException", message));
             };
             if !signed.is_by(secret, came) {
-                return Read::Refused(account, self.unauthorized(&Asked::default()));
+                return Read::Refused(account, self.unauthorized(&FakeRequest::default()));
             }
         }
         match (came.method.as_str(), &came.path()[..]) {
@@ -57,11 +57,11 @@ impl Wire for Ses {
                         error(400, "BadRequestException", "Content is required."),
                     );
                 }
-                Read::Message(Asked {
+                Read::Message(FakeRequest {
                     account,
                     to: to.to_owned(),
                     sender: from.to_owned(),
-                    ..Asked::default()
+                    ..FakeRequest::default()
                 })
             }
             _ => Read::Refused(
@@ -71,7 +71,7 @@ impl Wire for Ses {
         }
     }
 
-    fn accepted(&self, _: &Asked, number: u64, _: u64) -> (String, Reply) {
+    fn accepted(&self, _: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
         let id = format!(
             "0100018f{:08x}-{number:08x}-0000-4000-8000-{number:012x}-000000",
             number >> 32
@@ -81,7 +81,7 @@ impl Wire for Ses {
     }
 
     /// Builds the answer to an exceeded quota, without the delay because SES has no place for it.
-    fn throttled(&self, _: &Asked, _: Whom, _: Option<Duration>, _: u64) -> Reply {
+    fn throttled(&self, _: &FakeRequest, _: ThrottleScope, _: Option<Duration>, _: u64) -> Reply {
         error(
             429,
             "TooManyRequestsException",
@@ -89,7 +89,7 @@ impl Wire for Ses {
         )
     }
 
-    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, _: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         match (code, status) {
             (Some("Daily"), _) => error(
                 status,
@@ -102,7 +102,7 @@ impl Wire for Ses {
         }
     }
 
-    fn suspended(&self, _: &Asked) -> Reply {
+    fn suspended(&self, _: &FakeRequest) -> Reply {
         error(
             400,
             "AccountSuspendedException",
@@ -110,17 +110,17 @@ impl Wire for Ses {
         )
     }
 
-    fn unauthorized(&self, _: &Asked) -> Reply {
+    fn unauthorized(&self, _: &FakeRequest) -> Reply {
         let message = "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key \
                        and signing method. Consult the service documentation for details.";
         error(403, "InvalidSignatureException", message)
     }
 
-    fn gone(&self, _: &Asked, _: u64) -> Reply {
+    fn gone(&self, _: &FakeRequest, _: u64) -> Reply {
         error(400, "MessageRejected", "Address blacklisted.")
     }
 
-    fn quota(&self, standing: Standing) -> Reply {
+    fn quota(&self, standing: QuotaStatus) -> Reply {
         let rate = standing.limit.unwrap_or(1_000.0);
         Reply::json(
             200,

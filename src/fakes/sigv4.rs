@@ -1,10 +1,10 @@
 //! AWS Signature Version 4, verified as AWS does.
 
 use super::crypt::{hex, hmac_sha256, sha256_hex};
-use super::wire::Came;
+use super::wire::IncomingRequest;
 
 /// The parts of an `authorization` header in this form.
-pub struct Signed {
+pub struct SigV4Header {
     /// The id of the access key that signed.
     pub key_id: String,
     scope: String,
@@ -13,7 +13,7 @@ pub struct Signed {
 }
 
 /// Parses the header; `None` if a part is missing or the scope is not one for SES.
-pub fn read(header: &str) -> Option<Signed> {
+pub fn read(header: &str) -> Option<SigV4Header> {
     let rest = header.strip_prefix("AWS4-HMAC-SHA256 ")?;
     let part = |name: &str| {
         rest.split(',')
@@ -25,7 +25,7 @@ pub fn read(header: &str) -> Option<Signed> {
     };
     let owned = |name| part(name).map(str::to_owned);
     let (signed_headers, signature) = (owned("SignedHeaders")?, owned("Signature")?);
-    Some(Signed {
+    Some(SigV4Header {
         key_id: key_id.to_owned(),
         scope: scope.to_owned(),
         signed_headers,
@@ -33,9 +33,9 @@ pub fn read(header: &str) -> Option<Signed> {
     })
 }
 
-impl Signed {
+impl SigV4Header {
     /// Returns true if this secret signed this request.
-    pub fn is_by(&self, secret: &str, came: &Came) -> bool {
+    pub fn is_by(&self, secret: &str, came: &IncomingRequest) -> bool {
         let names: Vec<&str> = self.signed_headers.split(';').collect();
         if !names.contains(&"host") {
             return false;

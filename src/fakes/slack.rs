@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Whom;
-use super::wire::{Asked, Came, House, Read, Reply, Wire};
+use super::ThrottleScope;
+use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Slack's webhooks and Web API.
 pub struct Slack;
@@ -18,12 +18,12 @@ fn not_ok(word: &str) -> Reply {
     Reply::json(200, &json!({ "ok": false, "error": word }))
 }
 
-fn is_web(asked: &Asked) -> bool {
+fn is_web(asked: &FakeRequest) -> bool {
     asked.door == WEB
 }
 
-impl Wire for Slack {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Slack {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         let path = came.path();
         let body = came.json();
         let has_text = ["text", "blocks", "attachments"]
@@ -41,10 +41,10 @@ impl Wire for Slack {
                 if !has_text {
                     return Read::Refused(account, Reply::text(400, "no_text"));
                 }
-                Read::Message(Asked {
+                Read::Message(FakeRequest {
                     to: account.clone(),
                     account,
-                    ..Asked::default()
+                    ..FakeRequest::default()
                 })
             }
             ["api", "chat.postMessage"] => {
@@ -66,18 +66,18 @@ impl Wire for Slack {
                 if !has_text {
                     return Read::Refused(token, not_ok("no_text"));
                 }
-                Read::Message(Asked {
+                Read::Message(FakeRequest {
                     account: token,
                     to: channel,
                     door: WEB.to_owned(),
-                    ..Asked::default()
+                    ..FakeRequest::default()
                 })
             }
             _ => Read::Other(Reply::text(404, "no_service")),
         }
     }
 
-    fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply) {
+    fn accepted(&self, asked: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
         let ts = format!("{}.{:06}", now_ms / 1_000, number % 1_000_000);
         let reply = if is_web(asked) {
             Reply::json(
@@ -90,7 +90,13 @@ impl Wire for Slack {
         (ts, reply)
     }
 
-    fn throttled(&self, asked: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {
+    fn throttled(
+        &self,
+        asked: &FakeRequest,
+        _: ThrottleScope,
+        delay: Option<Duration>,
+        _: u64,
+    ) -> Reply {
         let body = json!({ "ok": false, "error": "ratelimited" });
         let reply = if is_web(asked) {
             Reply::json(429, &body)
@@ -100,7 +106,7 @@ impl Wire for Slack {
         reply.after(delay)
     }
 
-    fn failed(&self, asked: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, asked: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         match (is_web(asked), code) {
             (true, Some(code)) => not_ok(code),
             (true, None) => {
@@ -115,7 +121,7 @@ impl Wire for Slack {
         }
     }
 
-    fn suspended(&self, asked: &Asked) -> Reply {
+    fn suspended(&self, asked: &FakeRequest) -> Reply {
         if is_web(asked) {
             not_ok("account_inactive")
         } else {
@@ -123,7 +129,7 @@ impl Wire for Slack {
         }
     }
 
-    fn unauthorized(&self, asked: &Asked) -> Reply {
+    fn unauthorized(&self, asked: &FakeRequest) -> Reply {
         if is_web(asked) {
             not_ok("invalid_auth")
         } else {
@@ -131,7 +137,7 @@ impl Wire for Slack {
         }
     }
 
-    fn gone(&self, asked: &Asked, _: u64) -> Reply {
+    fn gone(&self, asked: &FakeRequest, _: u64) -> Reply {
         if is_web(asked) {
             not_ok("channel_not_found")
         } else {

@@ -8,17 +8,17 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::crypt::unbase64;
-use super::http::Open;
-use super::ledger::Verdict;
-use super::server::{Server, mark};
-use super::wire::{Asked, whole_seconds};
-use super::{Fault, Whom};
+use super::http::OpenConnection;
+use super::ledger::RequestDecision;
+use super::server::{FakeServer, mark};
+use super::wire::{FakeRequest, whole_seconds};
+use super::{Fault, ThrottleScope};
 
 /// The maximum size of a message, in bytes.
-const SIZE: usize = 1024 * 1024;
+const MAX_MESSAGE_BYTES: usize = 1024 * 1024;
 
 /// Accepts connections until the fake is stopped.
-pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
+pub(super) async fn serve(server: Arc<FakeServer>, listener: TcpListener) {
     loop {
         let taken = tokio::select! {
             () = server.stop.cancelled() => return,
@@ -31,19 +31,19 @@ pub(super) async fn serve(server: Arc<Server>, listener: TcpListener) {
         let _ = stream.set_nodelay(true);
         let server = server.clone();
         tokio::spawn(async move {
-            let _open = Open::new(&server);
+            let _open = OpenConnection::new(&server);
             let stop = server.stop.clone();
             tokio::select! {
                 () = stop.cancelled() => {}
-                _ = Session::new(&server, stream).run() => {}
+                _ = SmtpSession::new(&server, stream).run() => {}
             }
         });
     }
 }
 
 /// The state of one connection.
-struct Session<'a> {
-    server: &'a Server,
+struct SmtpSession<'a> {
+    server: &'a FakeServer,
     stream: BufReader<TcpStream>,
     account: String,
     from: String,
@@ -51,13 +51,13 @@ struct Session<'a> {
 }
 
 /// The step after an answered line.
-enum Next {
+enum AfterLine {
     Line,
     Close,
 }
 
-impl<'a> Session<'a> {
-    fn new(server: &'a Server, stream: TcpStream) -> Self {
+impl<'a> SmtpSession<'a> {
+    fn new(server: &'a FakeServer, stream: TcpStream) -> Self {
         Self {
             server,
             stream: BufReader::new(stream),
@@ -67,15 +67,15 @@ impl<'a> Session<'a> {
         }
     }
 
-    async fn say(&mut self, text: &str) -> std::io::Result<Next> {
+    async fn write_line(&mut self, text: &str) -> std::io::Result<AfterLine> {
         self.stream
             .get_mut()
             .write_all(format!("{text}\r\n").as_bytes())
             .await?;
         Ok(if text.starts_with("421") {
-            Next::Close
+            AfterLine::Close
         } else {
-            Next::Line
+            AfterLine::Line
         })
     }
 
@@ -89,31 +89,31 @@ impl<'a> Session<'a> {
     }
 
     async fn run(mut self) -> std::io::Result<()> {
-        self.say("220 fake.invalid ESMTP").await?;
+        self.write_line("220 fake.invalid ESMTP").await?;
         loop {
             let line = self.line().await?;
             let (verb, rest) = line.split_once(' ').unwrap_or((&line, ""));
             let next = match verb.to_ascii_uppercase().as_str() {
                 "EHLO" => {
-                    self.say("250-fake.invalid\r\n250-AUTH PLAIN LOGIN\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-ENHANCEDSTATUSCODES\r\n250 SIZE 1048576").await
+                    self.write_line("250-fake.invalid\r\n250-AUTH PLAIN LOGIN\r\n250-8BITMIME\r\n250-SMTPUTF8\r\n250-ENHANCEDSTATUSCODES\r\n250 SIZE 1048576").await
                 }
-                "HELO" => self.say("250 fake.invalid").await,
+                "HELO" => self.write_line("250 fake.invalid").await,
                 "AUTH" => self.auth(rest).await,
                 "MAIL" => self.mail(rest).await,
                 "RCPT" => self.rcpt(rest).await,
                 "DATA" => self.data().await,
                 "RSET" => {
                     self.reset();
-                    self.say("250 2.0.0 OK").await
+                    self.write_line("250 2.0.0 OK").await
                 }
-                "NOOP" => self.say("250 2.0.0 OK").await,
+                "NOOP" => self.write_line("250 2.0.0 OK").await,
                 "QUIT" => {
-                    self.say("221 2.0.0 Bye").await?;
+                    self.write_line("221 2.0.0 Bye").await?;
                     return Ok(());
                 }
-                _ => self.say("502 5.5.1 Command not implemented").await,
+                _ => self.write_line("502 5.5.1 Command not implemented").await,
             }?;
-            if matches!(next, Next::Close) {
+            if matches!(next, AfterLine::Close) {
                 return Ok(());
             }
         }
@@ -124,7 +124,7 @@ impl<'a> Session<'a> {
         self.to.clear();
     }
 
-    async fn auth(&mut self, rest: &str) -> std::io::Result<Next> {
+    async fn auth(&mut self, rest: &str) -> std::io::Result<AfterLine> {
         let (mechanism, first) = rest.split_once(' ').unwrap_or((rest, ""));
         let decoded = |text: &str| {
             unbase64(text)
@@ -135,7 +135,7 @@ impl<'a> Session<'a> {
             "PLAIN" => {
                 let mut answer = first.to_owned();
                 if answer.is_empty() {
-                    self.say("334 ").await?;
+                    self.write_line("334 ").await?;
                     answer = self.line().await?;
                 }
                 let text = decoded(&answer);
@@ -148,14 +148,18 @@ impl<'a> Session<'a> {
             "LOGIN" => {
                 let mut user = first.to_owned();
                 if user.is_empty() {
-                    self.say("334 VXNlcm5hbWU6").await?;
+                    self.write_line("334 VXNlcm5hbWU6").await?;
                     user = self.line().await?;
                 }
-                self.say("334 UGFzc3dvcmQ6").await?;
+                self.write_line("334 UGFzc3dvcmQ6").await?;
                 let password = self.line().await?;
                 (decoded(&user), decoded(&password))
             }
-            _ => return self.say("504 5.5.4 Unrecognized authentication type").await,
+            _ => {
+                return self
+                    .write_line("504 5.5.4 Unrecognized authentication type")
+                    .await;
+            }
         };
         let fault = self.server.ledger().account_fault(&user);
         if user.is_empty()
@@ -164,44 +168,47 @@ impl<'a> Session<'a> {
         {
             self.server.ledger().refused(&user);
             return self
-                .say("535 5.7.8 Authentication credentials invalid")
+                .write_line("535 5.7.8 Authentication credentials invalid")
                 .await;
         }
         if fault == Some(Fault::Suspend) {
             self.server.ledger().refused(&user);
-            return self.say("535 5.7.13 User account disabled").await;
+            return self.write_line("535 5.7.13 User account disabled").await;
         }
         self.account = user;
-        self.say("235 2.7.0 Authentication successful").await
+        self.write_line("235 2.7.0 Authentication successful").await
     }
 
-    async fn mail(&mut self, rest: &str) -> std::io::Result<Next> {
+    async fn mail(&mut self, rest: &str) -> std::io::Result<AfterLine> {
         if self.account.is_empty() && !self.server.house.secrets.is_empty() {
-            return self.say("530 5.7.0 Authentication required").await;
+            return self.write_line("530 5.7.0 Authentication required").await;
         }
         self.reset();
         self.from = address(rest);
-        self.say("250 2.1.0 OK").await
+        self.write_line("250 2.1.0 OK").await
     }
 
-    async fn rcpt(&mut self, rest: &str) -> std::io::Result<Next> {
+    async fn rcpt(&mut self, rest: &str) -> std::io::Result<AfterLine> {
         let to = address(rest);
         if self.from.is_empty() {
-            return self.say("503 5.5.1 MAIL first").await;
+            return self.write_line("503 5.5.1 MAIL first").await;
         }
         if !to.contains('@') {
-            return self.say("501 5.1.3 Bad recipient address syntax").await;
+            return self
+                .write_line("501 5.1.3 Bad recipient address syntax")
+                .await;
         }
         self.to.push(to);
-        self.say("250 2.1.5 OK").await
+        self.write_line("250 2.1.5 OK").await
     }
 
     /// Reads the whole message and replies after the dot, even for a recipient that is gone.
-    async fn data(&mut self) -> std::io::Result<Next> {
+    async fn data(&mut self) -> std::io::Result<AfterLine> {
         let Some(to) = self.to.first().cloned() else {
-            return self.say("503 5.5.1 RCPT first").await;
+            return self.write_line("503 5.5.1 RCPT first").await;
         };
-        self.say("354 End data with <CR><LF>.<CR><LF>").await?;
+        self.write_line("354 End data with <CR><LF>.<CR><LF>")
+            .await?;
         let mut body = Vec::new();
         loop {
             let begin = body.len();
@@ -212,19 +219,19 @@ impl<'a> Session<'a> {
                 body.truncate(begin);
                 break;
             }
-            if body.len() > SIZE {
-                self.say("552 5.3.4 Message size exceeds fixed limit")
+            if body.len() > MAX_MESSAGE_BYTES {
+                self.write_line("552 5.3.4 Message size exceeds fixed limit")
                     .await?;
-                return Ok(Next::Close);
+                return Ok(AfterLine::Close);
             }
         }
         let (account, sender) = (self.account.clone(), std::mem::take(&mut self.from));
         self.to.clear();
-        let asked = Asked {
+        let asked = FakeRequest {
             account,
             to,
             sender,
-            ..Asked::default()
+            ..FakeRequest::default()
         };
         let (verdict, now_ms) = self
             .server
@@ -232,36 +239,42 @@ impl<'a> Session<'a> {
         self.end(verdict, &asked, now_ms).await
     }
 
-    async fn end(&mut self, verdict: Verdict, asked: &Asked, now_ms: u64) -> std::io::Result<Next> {
+    async fn end(
+        &mut self,
+        verdict: RequestDecision,
+        asked: &FakeRequest,
+        now_ms: u64,
+    ) -> std::io::Result<AfterLine> {
         match verdict {
-            Verdict::Accepted { number, fault, .. } => {
+            RequestDecision::Accepted { number, fault, .. } => {
                 let id = format!("FAKE{number:012X}");
                 self.server.remember(asked, &id, number, now_ms);
                 match fault {
-                    Some(Fault::ResetAfterWrite) => return Ok(Next::Close),
+                    Some(Fault::ResetAfterWrite) => return Ok(AfterLine::Close),
                     Some(Fault::Slow(time)) => sleep(time).await,
                     _ => self.server.work().await,
                 }
-                self.say(&format!("250 2.0.0 OK queued as {id}")).await
+                self.write_line(&format!("250 2.0.0 OK queued as {id}"))
+                    .await
             }
-            Verdict::Over(whom, wait) => {
+            RequestDecision::Over(whom, wait) => {
                 self.server.work().await;
-                self.say(&throttled(
+                self.write_line(&throttled(
                     whom,
                     self.server.tells_delay.then(|| whole_seconds(wait)),
                 ))
                 .await
             }
-            Verdict::Faulty(Fault::Hang) => {
+            RequestDecision::Faulty(Fault::Hang) => {
                 self.server.stop.cancelled().await;
-                Ok(Next::Close)
+                Ok(AfterLine::Close)
             }
-            Verdict::Faulty(Fault::CloseBeforeRead | Fault::ResetAfterWrite | Fault::Slow(_)) => {
-                Ok(Next::Close)
-            }
-            Verdict::Faulty(fault) => {
+            RequestDecision::Faulty(
+                Fault::CloseBeforeRead | Fault::ResetAfterWrite | Fault::Slow(_),
+            ) => Ok(AfterLine::Close),
+            RequestDecision::Faulty(fault) => {
                 self.server.work().await;
-                self.say(&failed(&fault)).await
+                self.write_line(&failed(&fault)).await
             }
         }
     }
@@ -282,15 +295,15 @@ fn text_of(body: &[u8]) -> &[u8] {
     end.map_or(body, |at| &body[at + 4..])
 }
 
-fn throttled(whom: Whom, seconds: Option<u64>) -> String {
+fn throttled(whom: ThrottleScope, seconds: Option<u64>) -> String {
     let (code, about) = match whom {
-        Whom::Account => (
+        ThrottleScope::Account => (
             "451 4.7.0",
             "Throttling failure: Maximum sending rate exceeded",
         ),
-        Whom::Connection => ("421 4.7.0", "Too many messages on this connection, closing"),
-        Whom::Sender => ("450 4.7.1", "The sender is sending too quickly"),
-        Whom::Recipient => ("450 4.2.1", "The recipient is receiving mail too quickly"),
+        ThrottleScope::Connection => ("421 4.7.0", "Too many messages on this connection, closing"),
+        ThrottleScope::Sender => ("450 4.7.1", "The sender is sending too quickly"),
+        ThrottleScope::Recipient => ("450 4.2.1", "The recipient is receiving mail too quickly"),
     };
     match seconds {
         Some(seconds) => format!("{code} {about}. Try again in {seconds} seconds"),
@@ -336,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_limit_says_in_its_code_whom_it_concerns() {
-        assert!(throttled(Whom::Recipient, None).starts_with("450 4.2.1 "));
-        assert!(throttled(Whom::Account, Some(92)).ends_with("Try again in 92 seconds"));
+        assert!(throttled(ThrottleScope::Recipient, None).starts_with("450 4.2.1 "));
+        assert!(throttled(ThrottleScope::Account, Some(92)).ends_with("Try again in 92 seconds"));
     }
 }

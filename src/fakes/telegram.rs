@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Whom;
-use super::wire::{Asked, Came, House, Read, Reply, Wire, whole_seconds};
+use super::ThrottleScope;
+use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat, whole_seconds};
 
 /// The format of Telegram's bot API.
 pub struct Telegram;
@@ -17,8 +17,8 @@ fn error(status: u16, description: &str) -> Reply {
     )
 }
 
-impl Wire for Telegram {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Telegram {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         let path = came.path();
         let [bot, method] = path[..] else {
             return Read::Other(error(404, "Not Found"));
@@ -50,14 +50,14 @@ impl Wire for Telegram {
         if field("text").is_empty() {
             return Read::Refused(token, error(400, "Bad Request: message text is empty"));
         }
-        Read::Message(Asked {
+        Read::Message(FakeRequest {
             account: token,
             to: field("chat_id"),
-            ..Asked::default()
+            ..FakeRequest::default()
         })
     }
 
-    fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply) {
+    fn accepted(&self, asked: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
         let chat: i64 = asked.to.parse().unwrap_or(1);
         let kind = if chat < 0 { "group" } else { "private" };
         let result = json!({ "message_id": number, "date": now_ms / 1_000, "chat": { "id": chat, "type": kind }, "text": "" });
@@ -67,7 +67,13 @@ impl Wire for Telegram {
         )
     }
 
-    fn throttled(&self, _: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {
+    fn throttled(
+        &self,
+        _: &FakeRequest,
+        _: ThrottleScope,
+        delay: Option<Duration>,
+        _: u64,
+    ) -> Reply {
         let Some(delay) = delay.map(whole_seconds) else {
             return error(429, "Too Many Requests");
         };
@@ -80,19 +86,19 @@ impl Wire for Telegram {
         )
     }
 
-    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, _: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         error(status, code.unwrap_or("Internal Server Error"))
     }
 
-    fn suspended(&self, _: &Asked) -> Reply {
+    fn suspended(&self, _: &FakeRequest) -> Reply {
         error(401, "Unauthorized")
     }
 
-    fn unauthorized(&self, _: &Asked) -> Reply {
+    fn unauthorized(&self, _: &FakeRequest) -> Reply {
         error(401, "Unauthorized")
     }
 
-    fn gone(&self, _: &Asked, _: u64) -> Reply {
+    fn gone(&self, _: &FakeRequest, _: u64) -> Reply {
         error(403, "Forbidden: bot was blocked by the user")
     }
 }

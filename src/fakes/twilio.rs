@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::Whom;
+use super::ThrottleScope;
 use super::crypt::basic;
-use super::wire::{Asked, Came, House, Read, Reply, Wire};
+use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Twilio's Messages API.
 pub struct Twilio;
@@ -29,8 +29,8 @@ fn is_number(to: &str) -> bool {
     (7..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-impl Wire for Twilio {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Twilio {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         let ["2010-04-01", "Accounts", sid, "Messages.json"] = came.path()[..] else {
             return Read::Other(error(404, 20404, "The requested resource was not found"));
         };
@@ -67,7 +67,7 @@ impl Wire for Twilio {
         if !field("To").starts_with("whatsapp:") && !is_number(&field("To")) {
             return refused(error(400, 21211, "Invalid 'To' Phone Number"));
         }
-        Read::Message(Asked {
+        Read::Message(FakeRequest {
             account,
             to: field("To"),
             sender,
@@ -76,7 +76,7 @@ impl Wire for Twilio {
         })
     }
 
-    fn accepted(&self, asked: &Asked, number: u64, _: u64) -> (String, Reply) {
+    fn accepted(&self, asked: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
         let sid = format!("SM{number:032x}");
         let uri = format!("/2010-04-01/Accounts/{}/Messages/{sid}.json", asked.account);
         let body = json!({
@@ -89,9 +89,15 @@ impl Wire for Twilio {
         )
     }
 
-    fn throttled(&self, asked: &Asked, whom: Whom, delay: Option<Duration>, _: u64) -> Reply {
+    fn throttled(
+        &self,
+        asked: &FakeRequest,
+        whom: ThrottleScope,
+        delay: Option<Duration>,
+        _: u64,
+    ) -> Reply {
         match whom {
-            Whom::Sender => {
+            ThrottleScope::Sender => {
                 let message = format!(
                     "The 'From' number {} has exceeded the maximum number of queued messages",
                     asked.sender
@@ -104,7 +110,7 @@ impl Wire for Twilio {
         }
     }
 
-    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, _: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         match (code.and_then(|code| code.parse().ok()), status) {
             (Some(code), _) => error(status, code, "It was not possible."),
             (None, 503) => error(503, 20503, "Service Unavailable"),
@@ -113,15 +119,15 @@ impl Wire for Twilio {
         }
     }
 
-    fn suspended(&self, _: &Asked) -> Reply {
+    fn suspended(&self, _: &FakeRequest) -> Reply {
         error(403, 20005, "Account not active")
     }
 
-    fn unauthorized(&self, _: &Asked) -> Reply {
+    fn unauthorized(&self, _: &FakeRequest) -> Reply {
         error(401, 20003, "Authenticate")
     }
 
-    fn gone(&self, asked: &Asked, _: u64) -> Reply {
+    fn gone(&self, asked: &FakeRequest, _: u64) -> Reply {
         error(
             400,
             21610,

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use super::Whom;
+use super::ThrottleScope;
 use super::crypt::{base64, hmac_sha256, unbase64};
-use super::wire::{Asked, Came, House, Read, Reply, Wire};
+use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Standard Webhooks.
 pub struct Webhook;
 
 /// Returns true if one of the signatures is that of the secret and at most five minutes old or
 /// early.
-fn is_signed(came: &Came, secret: &str) -> bool {
+fn is_signed(came: &IncomingRequest, secret: &str) -> bool {
     let Some(key) = unbase64(secret.strip_prefix("whsec_").unwrap_or(secret)) else {
         return false;
     };
@@ -29,8 +29,8 @@ fn is_signed(came: &Came, secret: &str) -> bool {
             .any(|one| one == expected)
 }
 
-impl Wire for Webhook {
-    fn read(&self, came: &Came, house: &House) -> Read {
+impl WireFormat for Webhook {
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
         let path = came.uri.path().to_owned();
         let account = match came.header("x-account") {
             "" => path.clone(),
@@ -44,14 +44,14 @@ impl Wire for Webhook {
         {
             return Read::Refused(account, Reply::text(401, "the signature is not valid"));
         }
-        Read::Message(Asked {
+        Read::Message(FakeRequest {
             account,
             to: path,
-            ..Asked::default()
+            ..FakeRequest::default()
         })
     }
 
-    fn accepted(&self, _: &Asked, number: u64, _: u64) -> (String, Reply) {
+    fn accepted(&self, _: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
         (
             number.to_string(),
             Reply {
@@ -61,23 +61,29 @@ impl Wire for Webhook {
         )
     }
 
-    fn throttled(&self, _: &Asked, _: Whom, delay: Option<Duration>, _: u64) -> Reply {
+    fn throttled(
+        &self,
+        _: &FakeRequest,
+        _: ThrottleScope,
+        delay: Option<Duration>,
+        _: u64,
+    ) -> Reply {
         Reply::text(429, "slow down").after(delay)
     }
 
-    fn failed(&self, _: &Asked, status: u16, code: Option<&str>) -> Reply {
+    fn failed(&self, _: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
         Reply::text(status, code.unwrap_or("it failed"))
     }
 
-    fn suspended(&self, _: &Asked) -> Reply {
+    fn suspended(&self, _: &FakeRequest) -> Reply {
         Reply::text(403, "forbidden")
     }
 
-    fn unauthorized(&self, _: &Asked) -> Reply {
+    fn unauthorized(&self, _: &FakeRequest) -> Reply {
         Reply::text(401, "unauthorized")
     }
 
-    fn gone(&self, _: &Asked, _: u64) -> Reply {
+    fn gone(&self, _: &FakeRequest, _: u64) -> Reply {
         Reply::text(410, "gone")
     }
 }

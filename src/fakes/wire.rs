@@ -7,10 +7,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Uri};
 
-use super::{Fault, Whom};
+use super::{Fault, ThrottleScope};
 
 /// A request as received.
-pub struct Came {
+pub struct IncomingRequest {
     pub method: Method,
     /// Path and query.
     pub uri: Uri,
@@ -20,7 +20,7 @@ pub struct Came {
     pub now_ms: u64,
 }
 
-impl Came {
+impl IncomingRequest {
     /// Returns a header as text; empty if it is absent or not text.
     pub fn header(&self, name: &str) -> &str {
         self.headers
@@ -73,7 +73,7 @@ impl Came {
 
 /// A message that a request asks to send.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct FakeRequest {
     /// The account that sends the request.
     pub account: String,
     /// The recipient of the message.
@@ -89,7 +89,7 @@ pub struct Asked {
 /// The kind of a request.
 pub enum Read {
     /// A message to send.
-    Message(Asked),
+    Message(FakeRequest),
     /// A query of this account's quota.
     Quota(String),
     /// Any other request, with its answer.
@@ -145,7 +145,7 @@ pub(super) fn whole_seconds(delay: Duration) -> u64 {
 
 /// The state of an account's quota.
 #[derive(Clone, Copy, Debug)]
-pub struct Standing {
+pub struct QuotaStatus {
     /// The limit per window; `None` for no limit.
     pub limit: Option<f64>,
     /// The requests left in this window, if there is a limit.
@@ -184,44 +184,50 @@ impl House {
 }
 
 /// The format of a provider.
-pub trait Wire: Send + Sync + 'static {
+pub trait WireFormat: Send + Sync + 'static {
     /// Reads a request and determines its kind.
-    fn read(&self, came: &Came, house: &House) -> Read;
+    fn read(&self, came: &IncomingRequest, house: &House) -> Read;
 
     /// Returns the id of accepted message `number` and the answer that reports it.
-    fn accepted(&self, asked: &Asked, number: u64, now_ms: u64) -> (String, Reply);
+    fn accepted(&self, asked: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply);
 
     /// Builds the provider's "slow down", with the delay in its own place.
-    fn throttled(&self, asked: &Asked, whom: Whom, delay: Option<Duration>, now_ms: u64) -> Reply;
+    fn throttled(
+        &self,
+        asked: &FakeRequest,
+        whom: ThrottleScope,
+        delay: Option<Duration>,
+        now_ms: u64,
+    ) -> Reply;
 
     /// Builds an error with this status and the provider's own code, if one is given.
-    fn failed(&self, asked: &Asked, status: u16, code: Option<&str>) -> Reply;
+    fn failed(&self, asked: &FakeRequest, status: u16, code: Option<&str>) -> Reply;
 
     /// Builds the answer for a suspended account.
-    fn suspended(&self, asked: &Asked) -> Reply;
+    fn suspended(&self, asked: &FakeRequest) -> Reply;
 
     /// Builds the answer to invalid credentials.
-    fn unauthorized(&self, asked: &Asked) -> Reply;
+    fn unauthorized(&self, asked: &FakeRequest) -> Reply;
 
     /// Builds the answer for a recipient that is gone or accepts no messages.
-    fn gone(&self, asked: &Asked, now_ms: u64) -> Reply;
+    fn gone(&self, asked: &FakeRequest, now_ms: u64) -> Reply;
 
     /// Builds the answer to a query of an account's quota; a 404 for providers without such a
     /// query.
-    fn quota(&self, standing: Standing) -> Reply {
+    fn quota(&self, standing: QuotaStatus) -> Reply {
         let _ = standing;
         Reply::text(404, "not found")
     }
 
     /// Adds the state of the quota to the answer to an accepted request, for providers that report
     /// it.
-    fn with_quota(&self, reply: Reply, standing: Standing, now_ms: u64) -> Reply {
+    fn with_quota(&self, reply: Reply, standing: QuotaStatus, now_ms: u64) -> Reply {
         let _ = (standing, now_ms);
         reply
     }
 
     /// Builds the answer to a fault; `None` for a fault that is no answer.
-    fn faulty(&self, asked: &Asked, fault: &Fault, now_ms: u64) -> Option<Reply> {
+    fn faulty(&self, asked: &FakeRequest, fault: &Fault, now_ms: u64) -> Option<Reply> {
         match fault {
             Fault::Throttle { whom, delay } => Some(self.throttled(asked, *whom, *delay, now_ms)),
             Fault::Status(status) => Some(self.failed(asked, *status, None)),

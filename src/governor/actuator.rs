@@ -19,9 +19,9 @@ pub const BREAKERS_ZERO: &str = "0.000";
 const SLOTS_MAX: f64 = 1e6;
 /// The distance within which a whole knob keeps its value: with 0.5 it would alternate between two
 /// values.
-const KEPT: f64 = 0.6;
+const SLOT_DEADBAND: f64 = 0.6;
 /// The share of slots in use from which the slots count as the limit.
-const USED_UP: f64 = 0.9;
+const SLOT_LIMITED_SHARE: f64 = 0.9;
 /// The share of slots in use from which the slots count as the limit while jobs wait; lower,
 /// because short jobs free their slots between two looks.
 const USED_WHILE_WAITING: f64 = 0.5;
@@ -141,7 +141,8 @@ impl Actuator {
         if self == Self::Rps || !wanted.is_finite() {
             return wanted;
         }
-        let is_kept = before >= 1.0 && before.fract() == 0.0 && (wanted - before).abs() <= KEPT;
+        let is_kept =
+            before >= 1.0 && before.fract() == 0.0 && (wanted - before).abs() <= SLOT_DEADBAND;
         let whole = if is_kept { before } else { wanted.round() };
         whole
             .min(most.floor())
@@ -169,9 +170,13 @@ pub fn limited_by_slots(in_use: f64, knob: f64, waiting: Option<f64>) -> f64 {
         return 0.0;
     }
     let used = (in_use / knob).clamp(0.0, 1.0);
-    let is_limit =
-        used >= USED_UP || (used >= USED_WHILE_WAITING && waiting.is_some_and(|jobs| jobs >= 1.0));
-    if is_limit { used.max(USED_UP) } else { 0.0 }
+    let is_limit = used >= SLOT_LIMITED_SHARE
+        || (used >= USED_WHILE_WAITING && waiting.is_some_and(|jobs| jobs >= 1.0));
+    if is_limit {
+        used.max(SLOT_LIMITED_SHARE)
+    } else {
+        0.0
+    }
 }
 
 #[cfg(test)]

@@ -19,9 +19,9 @@
 
 use super::explain::Cause;
 use super::limits::Bounds;
-use super::plan::{Plan, Sample, State, is_time};
-use super::policy::{Kind, Policy, Source};
-use crate::control::{trip, within};
+use super::plan::{ControlState, Plan, SignalSample, is_time};
+use super::policy::{Policy, SignalKind, SignalSource};
+use crate::control::{clamp_finite, trip};
 
 /// The raw value that must also be exceeded for a de-lagged value to trip, in setpoints.
 const CONFIRM: f64 = 1.1;
@@ -118,7 +118,7 @@ impl Breaker {
     }
 }
 
-impl State {
+impl ControlState {
     /// Runs the fast path, twice a second, on one raw look per signal that can trip the breaker.
     ///
     /// It trips on two consecutive looks above the trip level, or on one far above it.
@@ -129,7 +129,7 @@ impl State {
         bounds: Bounds,
         now: f64,
         achieved_rps: Option<f64>,
-        looks: &[Sample],
+        looks: &[SignalSample],
     ) -> Option<Plan> {
         if !policy.law.breaker || !is_time(now) {
             return None;
@@ -223,7 +223,7 @@ impl State {
             }
             let x = signal.height(about);
             // A share is no average of a load, so there is no averaging to undo.
-            let rises = about.kind != Kind::Ratio && signal.front.z > signal.trip_z;
+            let rises = about.kind != SignalKind::Ratio && signal.front.z > signal.trip_z;
             let high = x > signal.trip_x || (rises && x > CONFIRM);
             high.then(|| (n, x, self.history.mean(at - signal.front.span_s, at)))
         })
@@ -259,8 +259,8 @@ impl State {
         }
         let still_high = |n: usize| {
             let (signal, about) = (&self.signals[n], &policy.signals[n]);
-            about.kind != Kind::Load
-                && about.source != Source::Feedback
+            about.kind != SignalKind::Load
+                && about.source != SignalSource::Feedback
                 && signal.front.at.is_some_and(|at| at > since)
                 && signal.height(about) > signal.trip_x
         };
@@ -342,7 +342,7 @@ impl State {
             };
             signal.forget(law, now, &self.history, level);
         }
-        self.u = within(
+        self.u = clamp_finite(
             v.max(1e-12).ln(),
             self.lowest(bounds),
             (bounds.max * self.work.w).ln(),
@@ -389,7 +389,7 @@ impl State {
             .signals
             .iter()
             .enumerate()
-            .filter(|(_, about)| about.kind == Kind::Load)
+            .filter(|(_, about)| about.kind == SignalKind::Load)
             .map(|(n, _)| n)
     }
 }

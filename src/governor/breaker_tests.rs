@@ -106,7 +106,7 @@ fn a_trip_by_a_clock_that_was_wrong_for_a_moment_does_not_last_until_then() {
     let mut plant = Plant::quick();
     plant.run(600);
     for ahead in [f64::MAX, 1e9] {
-        let looks = [Sample {
+        let looks = [SignalSample {
             signal: "load".to_owned(),
             value: Some(9.0),
             at: plant.now + ahead,
@@ -131,7 +131,7 @@ fn noise_alone_never_trips_the_fast_path_however_often_it_looks() {
     let mut state = plant.state.clone();
     for n in 1..20_000 {
         let (now, noise) = (600.0 + 0.25 * f64::from(n), (f64::from(n) * 12.9898).sin());
-        let looks = [Sample {
+        let looks = [SignalSample {
             signal: "load".to_owned(),
             value: Some(1.0 + 0.3 * noise),
             at: now,

@@ -9,13 +9,13 @@ use super::actuator::Actuator;
 use crate::throttle::Status;
 
 /// The value of the knob `by` while a calibration sets the rate.
-pub const TURNS: &str = "calibrate";
+pub const CALIBRATION_ACTOR: &str = "calibrate";
 /// The value of the knob `by` after a calibration has restored the rate.
 pub const ENDED: &str = "calibrate, ended";
 
 /// Returns true if a calibration controls the knob, or died while it did.
 pub(super) fn wrote(status: &Status) -> bool {
-    status.knobs.by == TURNS
+    status.knobs.by == CALIBRATION_ACTOR
 }
 
 /// Returns the reason why the governor must leave the knob alone, if any; `followed` is the rate
@@ -27,7 +27,9 @@ pub(super) fn holds(status: &Status, actuator: Actuator, followed: f64) -> Optio
         return None;
     }
     match status.knobs.by.as_str() {
-        TURNS if !status.lease_lapsed => Some("a calibration turns this throttle".to_owned()),
+        CALIBRATION_ACTOR if !status.lease_lapsed => {
+            Some("a calibration turns this throttle".to_owned())
+        }
         ENDED if status.knobs.rps != followed => {
             Some("a calibration has ended; the governor goes on from here".to_owned())
         }

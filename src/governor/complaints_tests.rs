@@ -1,8 +1,8 @@
 //! Complaints brake slowly and release slowly: a day's share does not react within minutes.
 
 use super::limits::Bounds;
-use super::plan::{Observation, Sample, State};
-use super::policy::{Kind, Policy, Source};
+use super::plan::{ControlState, Observation, SignalSample};
+use super::policy::{Policy, SignalKind, SignalSource};
 
 const POLICY: &str =
     "[[signal]]\nname = \"complaints\"\nsource = \"complaints\"\nquery = \"marketing\"\n";
@@ -15,12 +15,12 @@ const BOUNDS: Bounds = Bounds {
 /// Returns the knobs, one per tick of 5 s, for the share of complaints `share` at each second.
 fn knobs(hours: f64, share: impl Fn(f64) -> f64) -> Vec<f64> {
     let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
-    let mut state = State::new(&policy, BOUNDS, 50.0, 0.0);
+    let mut state = ControlState::new(&policy, BOUNDS, 50.0, 0.0);
     let mut knob = 50.0;
     (1..=(hours * 720.0) as u32)
         .map(|n| {
             let now = 5.0 * f64::from(n);
-            let sample = Sample {
+            let sample = SignalSample {
                 signal: "complaints".to_owned(),
                 value: Some(share(now)),
                 at: now,
@@ -44,7 +44,7 @@ fn the_defaults_of_complaints_are_a_latency_at_a_thousandth() {
     let signal = &policy.signals[0];
     assert_eq!(
         (signal.kind, signal.source, signal.setpoint, signal.lag_s),
-        (Kind::Latency, Source::Complaints, 0.001, 900.0)
+        (SignalKind::Latency, SignalSource::Complaints, 0.001, 900.0)
     );
     assert!(!signal.trips);
     let told = |text: &str| Policy::parse(text, "f").unwrap_err().to_string();

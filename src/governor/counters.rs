@@ -16,7 +16,7 @@ pub struct Counters {
 /// The share of a knob in use from which it counts as the limit, whatever the waiting time: a
 /// worker that asks for many tokens at a time waits only for the next one and is served again much
 /// later.
-const USED_UP: f64 = 0.9;
+const KNOB_LIMITED_SHARE: f64 = 0.9;
 
 /// The counters' increase as rates.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -35,7 +35,7 @@ impl Flow {
         } else {
             0.0
         };
-        if used >= USED_UP {
+        if used >= KNOB_LIMITED_SHARE {
             used.min(1.0).max(self.limiting_share)
         } else {
             self.limiting_share

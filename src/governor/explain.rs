@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use super::actuator::Actuator;
 use super::breaker::Phase;
-use super::hand::Hand;
 use super::limits::Clamp;
-use super::plan::{Plan, State};
-use super::policy::{Kind, Policy};
+use super::manual_override::ManualOverride;
+use super::plan::{ControlState, Plan};
+use super::policy::{Policy, SignalKind};
 use super::view::QuotaView;
 
 /// The cause of a decision.
@@ -43,7 +43,13 @@ pub(super) enum Cause {
 }
 
 /// Returns the plan for the current state; `before` is the rate in force until now.
-pub(super) fn plan(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) -> Plan {
+pub(super) fn plan(
+    state: &ControlState,
+    policy: &Policy,
+    now: f64,
+    before: f64,
+    cause: &Cause,
+) -> Plan {
     Plan {
         rps: state.knob,
         breaker: state.breaker.phase,
@@ -53,7 +59,7 @@ pub(super) fn plan(state: &State, policy: &Policy, now: f64, before: f64, cause:
     }
 }
 
-fn limiting(state: &State, cause: &Cause) -> String {
+fn limiting(state: &ControlState, cause: &Cause) -> String {
     match cause {
         Cause::NoReading => "start".to_owned(),
         Cause::StoppedByHand | Cause::Followed { .. } | Cause::HandedBack { .. } => {
@@ -63,12 +69,12 @@ fn limiting(state: &State, cause: &Cause) -> String {
         Cause::Open => "breaker".to_owned(),
         Cause::Signal { index, clamps } => clamps.last().map_or_else(
             || state.signals[*index].name.clone(),
-            |clamp| clamp.word().to_owned(),
+            |clamp| clamp.as_str().to_owned(),
         ),
     }
 }
 
-fn reason(state: &State, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
+fn reason(state: &ControlState, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
     let unit = state.actuator.unit();
     let rate = number(state.knob);
     match cause {
@@ -183,7 +189,7 @@ fn motion(before: f64, after: f64, unit: &str) -> String {
     }
 }
 
-fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
+fn bound(state: &ControlState, policy: &Policy, now: f64, clamp: Clamp) -> String {
     let (unit, waited_for) = (state.actuator.unit(), state.actuator.waited_for());
     match clamp {
         Clamp::Slew => ", as fast as is allowed".to_owned(),
@@ -210,7 +216,7 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
                 .watch
                 .hand
                 .as_ref()
-                .map_or_else(|| "a person".to_owned(), Hand::who_and_why);
+                .map_or_else(|| "a person".to_owned(), ManualOverride::who_and_why);
             format!(
                 "; {who} set {} {unit} {set} ago, it is not raised for {left} more",
                 number(hold.rps)
@@ -221,7 +227,12 @@ fn bound(state: &State, policy: &Policy, now: f64, clamp: Clamp) -> String {
     }
 }
 
-fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<String, Value> {
+fn terms(
+    state: &ControlState,
+    policy: &Policy,
+    now: f64,
+    cause: &Cause,
+) -> BTreeMap<String, Value> {
     let mut terms = BTreeMap::new();
     if state.actuator != Actuator::Rps {
         terms.insert("actuator".to_owned(), json!(state.actuator));
@@ -269,7 +280,7 @@ fn terms(state: &State, policy: &Policy, now: f64, cause: &Cause) -> BTreeMap<St
         if let Some(c) = signal
             .observer
             .c
-            .filter(|_| policy.signals[*index].kind == Kind::Load)
+            .filter(|_| policy.signals[*index].kind == SignalKind::Load)
         {
             put("background", signal.observer.b);
             put("cost", c * state.work.w);

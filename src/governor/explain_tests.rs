@@ -1,21 +1,21 @@
 use std::collections::BTreeSet;
 
 use super::super::limits::{Bounds, Hold};
-use super::super::plan::{Observation, Sample};
+use super::super::plan::{Observation, SignalSample};
 use super::*;
 
 const POLICY: &str = "[[signal]]\nname = \"load\"\nquery = \"q\"\nsetpoint = 2.0\n";
 const NOW: f64 = 1000.0;
 
-fn state(phase: Phase) -> (State, Policy) {
+fn state(phase: Phase) -> (ControlState, Policy) {
     let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
     let bounds = Bounds {
         min: 1.0,
         max: 2000.0,
         safe_rps: 5.0,
     };
-    let mut state = State::new(&policy, bounds, 30.0, NOW - 10.0);
-    let sample = Sample {
+    let mut state = ControlState::new(&policy, bounds, 30.0, NOW - 10.0);
+    let sample = SignalSample {
         signal: "load".to_owned(),
         value: Some(1.9),
         at: NOW - 12.0,
@@ -160,7 +160,7 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
             },
         );
         let (word, words) = place(clamp);
-        assert_eq!((plan.limiting.as_str(), clamp.word()), (word, word));
+        assert_eq!((plan.limiting.as_str(), clamp.as_str()), (word, word));
         assert!(plan.reason.ends_with(words), "{}", plan.reason);
         assert_eq!(plan.terms["clamps"], json!([word]));
     }
@@ -173,7 +173,7 @@ fn every_word_of_who_decided_is_in_the_guide() {
         .into_iter()
         .map(|(_, word, _)| word)
         .filter(|word| *word != "load");
-    for word in causes.chain(Clamp::ALL.map(Clamp::word)) {
+    for word in causes.chain(Clamp::ALL.map(Clamp::as_str)) {
         assert!(
             guide
                 .lines()

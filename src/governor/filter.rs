@@ -7,7 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::limits::Bounds;
-use super::plan::{Observation, Plan, Sample, State};
+use super::plan::{ControlState, Observation, Plan, SignalSample};
 use super::policy::Policy;
 
 /// The allowed keys of a line.
@@ -29,7 +29,7 @@ const READING: [&str; 3] = ["signal", "value", "at"];
 const LATEST: f64 = 1e11;
 /// The longest time by which a sample may be ahead of `now`, in seconds, because clocks differ; the
 /// law reads none further ahead.
-const AHEAD_S: f64 = 60.0;
+const MAX_SAMPLE_AHEAD_S: f64 = 60.0;
 /// The maximum number of readings in one line.
 const READINGS_MAX: usize = 10_000;
 /// The maximum value of a signal.
@@ -39,11 +39,11 @@ const COUNT_MAX: f64 = 1e15;
 
 /// A governor driven by lines.
 #[derive(Clone, Debug)]
-pub struct Filter {
+pub struct LineGovernor {
     policy: Policy,
     bounds: Bounds,
     rps: f64,
-    state: Option<State>,
+    state: Option<ControlState>,
     line: usize,
 }
 
@@ -61,7 +61,7 @@ pub struct Mistake {
 /// The field and the message of an error.
 type Wrong = (String, String);
 
-impl Filter {
+impl LineGovernor {
     /// Creates a governor that begins at `rps` jobs per second without samples.
     pub fn new(policy: Policy, bounds: Bounds, rps: f64) -> Self {
         Self {
@@ -76,7 +76,7 @@ impl Filter {
     /// Creates a governor that continues from a state of [`Filter::state`]; `None` if the state
     /// cannot be read.
     pub fn resume(policy: Policy, bounds: Bounds, stored: Value) -> Option<Self> {
-        let state = State::stored(stored, &policy)?;
+        let state = ControlState::stored(stored, &policy)?;
         Some(Self {
             rps: state.knob,
             state: Some(state),
@@ -102,7 +102,7 @@ impl Filter {
         let before = self.state.as_ref().and_then(|state| state.at);
         Some(match read(text, &self.policy, before) {
             Ok(seen) => {
-                let begun = || State::new(&self.policy, self.bounds, self.rps, seen.now);
+                let begun = || ControlState::new(&self.policy, self.bounds, self.rps, seen.now);
                 Ok(self
                     .state
                     .get_or_insert_with(begun)
@@ -144,7 +144,7 @@ fn read(text: &str, policy: &Policy, before: Option<f64>) -> Result<Observation,
     Ok(Observation {
         now,
         readings: readings(line, policy, now)?,
-        achieved_rps: number(line, "", "achieved_rps", 0.0, Bounds::MOST)?,
+        achieved_rps: number(line, "", "achieved_rps", 0.0, Bounds::MAX_RATE)?,
         limiting_share: number(line, "", "limiting_share", 0.0, 1.0)?,
         mean_duration_s: number(line, "", "mean_duration_s", 0.0, COUNT_MAX)?,
         completed: amount("completed")?,
@@ -158,14 +158,21 @@ fn read(text: &str, policy: &Policy, before: Option<f64>) -> Result<Observation,
     })
 }
 
-fn readings(line: &Map<String, Value>, policy: &Policy, now: f64) -> Result<Vec<Sample>, Wrong> {
+fn readings(
+    line: &Map<String, Value>,
+    policy: &Policy,
+    now: f64,
+) -> Result<Vec<SignalSample>, Wrong> {
     let list = match line.get("readings") {
         None | Some(Value::Null) => return Ok(Vec::new()),
         Some(Value::Array(list)) => list,
         Some(other) => {
             return Err((
                 "readings".to_owned(),
-                format!("{} is not allowed; use a list of objects", shown(other)),
+                format!(
+                    "{} is not allowed; use a list of objects",
+                    abbreviated(other)
+                ),
             ));
         }
     };
@@ -184,7 +191,7 @@ fn readings(line: &Map<String, Value>, policy: &Policy, now: f64) -> Result<Vec<
         .collect()
 }
 
-fn sample(reading: &Value, place: &str, policy: &Policy, now: f64) -> Result<Sample, Wrong> {
+fn sample(reading: &Value, place: &str, policy: &Policy, now: f64) -> Result<SignalSample, Wrong> {
     let reading = object(reading, place, &READING)?;
     let signal = match reading.get("signal") {
         Some(Value::String(name)) if policy.signal(name).is_some() => name.clone(),
@@ -196,7 +203,7 @@ fn sample(reading: &Value, place: &str, policy: &Policy, now: f64) -> Result<Sam
                 .collect();
             let said = other.map_or_else(
                 || "is missing".to_owned(),
-                |other| format!("{} is not allowed", shown(other)),
+                |other| format!("{} is not allowed", abbreviated(other)),
             );
             return Err((
                 join(place, "signal"),
@@ -215,21 +222,21 @@ fn sample(reading: &Value, place: &str, policy: &Policy, now: f64) -> Result<Sam
     }
     let value = number(reading, place, "value", 0.0, VALUE_MAX)?;
     let at = needed(reading, place, "at", -LATEST, LATEST)?;
-    if at > now + AHEAD_S {
+    if at > now + MAX_SAMPLE_AHEAD_S {
         let message = format!(
-            "{at} is {:.0} s after now; at most {AHEAD_S} s are allowed",
+            "{at} is {:.0} s after now; at most {MAX_SAMPLE_AHEAD_S} s are allowed",
             at - now
         );
         return Err((join(place, "at"), message));
     }
-    Ok(Sample { signal, value, at })
+    Ok(SignalSample { signal, value, at })
 }
 
 fn knob(line: &Map<String, Value>) -> Result<Option<f64>, Wrong> {
     match line.get("knob_rps") {
         Some(Value::Number(n)) if n.as_f64() == Some(-1.0) => Ok(Some(-1.0)),
-        Some(Value::Number(n)) if n.as_f64().is_some_and(|n| n != 0.0 && n < Bounds::LEAST) => {
-            let (least, most) = (Bounds::LEAST, Bounds::MOST);
+        Some(Value::Number(n)) if n.as_f64().is_some_and(|n| n != 0.0 && n < Bounds::MIN_RATE) => {
+            let (least, most) = (Bounds::MIN_RATE, Bounds::MAX_RATE);
             let allowed = format!(
                 "use a number from {least} to {most}, 0 (stopped), -1 (unlimited), or null where nobody turned it"
             );
@@ -238,7 +245,7 @@ fn knob(line: &Map<String, Value>) -> Result<Option<f64>, Wrong> {
                 format!("{n} is not allowed; {allowed}"),
             ))
         }
-        _ => number(line, "", "knob_rps", 0.0, Bounds::MOST),
+        _ => number(line, "", "knob_rps", 0.0, Bounds::MAX_RATE),
     }
 }
 
@@ -253,7 +260,7 @@ fn object<'a>(
             place.to_owned(),
             format!(
                 "{} is not allowed; use an object with {}",
-                shown(value),
+                abbreviated(value),
                 keys.join(", ")
             ),
         ));
@@ -283,7 +290,7 @@ fn number(
             join(place, key),
             format!(
                 "{} is not allowed; use {}, or null where it is not known",
-                shown(value),
+                abbreviated(value),
                 range(low, high)
             ),
         ))
@@ -315,7 +322,7 @@ fn needed(
         None => Err(wrong("is missing".to_owned())),
         Some(value) => {
             let number = value.as_f64().filter(|x| (low..=high).contains(x));
-            number.ok_or_else(|| wrong(format!("{} is not allowed", shown(value))))
+            number.ok_or_else(|| wrong(format!("{} is not allowed", abbreviated(value))))
         }
     }
 }
@@ -339,7 +346,7 @@ fn join(place: &str, key: &str) -> String {
     }
 }
 
-fn shown(value: &Value) -> String {
+fn abbreviated(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() > 64 {
         text.chars().take(64).collect::<String>() + "…"
@@ -361,17 +368,17 @@ mod tests {
         safe_rps: 1.0,
     };
 
-    fn filter() -> Filter {
-        Filter::new(Policy::parse(POLICY, "f").unwrap().unwrap(), BOUNDS, 10.0)
+    fn filter() -> LineGovernor {
+        LineGovernor::new(Policy::parse(POLICY, "f").unwrap().unwrap(), BOUNDS, 10.0)
     }
 
     #[test]
     fn a_line_is_a_tick_of_the_governor_and_a_blank_line_is_nothing() {
         let mut filter = filter();
-        let mut state = State::new(&filter.policy, BOUNDS, 10.0, 5.0);
+        let mut state = ControlState::new(&filter.policy, BOUNDS, 10.0, 5.0);
         for n in 1..40 {
             let now = 5.0 * f64::from(n);
-            let sample = Sample {
+            let sample = SignalSample {
                 signal: "load".to_owned(),
                 value: Some(1.0),
                 at: now - 2.0,
@@ -559,10 +566,11 @@ mod tests {
         for n in 1..30 {
             let expected = whole.take(&line(n)).unwrap().unwrap();
             assert_eq!(parts.take(&line(n)).unwrap().unwrap(), expected);
-            parts = Filter::resume(parts.policy.clone(), BOUNDS, parts.state().unwrap()).unwrap();
+            parts =
+                LineGovernor::resume(parts.policy.clone(), BOUNDS, parts.state().unwrap()).unwrap();
         }
         assert!(
-            Filter::resume(
+            LineGovernor::resume(
                 whole.policy.clone(),
                 BOUNDS,
                 serde_json::json!({ "form": 99 })

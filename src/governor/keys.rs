@@ -3,7 +3,7 @@
 
 /// The table of a knobs file to which a key belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum PolicyTable {
     /// `[[signal]]`
     Signal,
     /// `[governor]`
@@ -44,7 +44,7 @@ pub enum Allowed {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
     /// The table to which it belongs.
-    pub part: Part,
+    pub part: PolicyTable,
     /// The name of the key.
     pub name: &'static str,
     /// The unit; empty without one.
@@ -63,7 +63,7 @@ const fn signal(
     what: &'static str,
 ) -> Key {
     Key {
-        part: Part::Signal,
+        part: PolicyTable::Signal,
         name,
         unit,
         default,
@@ -81,7 +81,7 @@ const fn number(
     what: &'static str,
 ) -> Key {
     Key {
-        part: Part::Governor,
+        part: PolicyTable::Governor,
         name,
         unit,
         default: Default::Number(default),
@@ -92,7 +92,7 @@ const fn number(
 
 const fn flag(name: &'static str, default: bool, what: &'static str) -> Key {
     Key {
-        part: Part::Governor,
+        part: PolicyTable::Governor,
         name,
         unit: "",
         default: Default::Flag(default),
@@ -176,7 +176,7 @@ pub const KEYS: &[Key] = &[
         "For `http`: the number's place on a JSON page, such as `/queue/0/length` (RFC 6901).",
     ),
     Key {
-        part: Part::Signal,
+        part: PolicyTable::Signal,
         name: "scale",
         unit: "factor",
         default: Default::Number(1.0),
@@ -253,7 +253,7 @@ pub const KEYS: &[Key] = &[
         "The number's place on that page, if it is JSON.",
     ),
     Key {
-        part: Part::Governor,
+        part: PolicyTable::Governor,
         name: "actuator",
         unit: "",
         default: Default::Word("rps"),
@@ -441,12 +441,12 @@ pub const KEYS: &[Key] = &[
 ];
 
 /// Returns the key of that name.
-pub fn find(part: Part, name: &str) -> Option<&'static Key> {
+pub fn find(part: PolicyTable, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.part == part && key.name == name)
 }
 
 /// Returns the names of a table's keys, as a list for people.
-pub fn names(part: Part) -> String {
+pub fn names(part: PolicyTable) -> String {
     KEYS.iter()
         .filter(|k| k.part == part)
         .map(|k| k.name)
@@ -456,7 +456,7 @@ pub fn names(part: Part) -> String {
 
 impl Allowed {
     /// Returns the allowed values, in words that complete "use …".
-    pub fn words(&self) -> String {
+    pub fn description(&self) -> String {
         match self {
             Self::Number(from, to) => format!("a number from {from} to {to}"),
             Self::Above(from, to) => format!("a number above {from}, at most {to:e}"),
@@ -494,12 +494,12 @@ pub fn reference() -> String {
     );
     for (part, title, about) in [
         (
-            Part::Signal,
+            PolicyTable::Signal,
             "[[signal]]",
             "What is measured, and the value to hold. Any number up to 16; the one that asks for the lowest rate decides.",
         ),
         (
-            Part::Governor,
+            PolicyTable::Governor,
             "[governor]",
             "Overrides of the law's defaults. None is needed: the defaults fit every plant that was tried.",
         ),
@@ -508,7 +508,7 @@ pub fn reference() -> String {
             "\n## `{title}`\n\n{about}\n\n| key | default | unit | allowed | what it does |\n|---|---|---|---|---|\n"
         );
         for key in KEYS.iter().filter(|k| k.part == part) {
-            let (default, allowed) = (key.default.words(), key.allowed.words());
+            let (default, allowed) = (key.default.words(), key.allowed.description());
             text += &format!(
                 "| `{}` | {default} | {} | {allowed} | {} |\n",
                 key.name, key.unit, key.what

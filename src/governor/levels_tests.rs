@@ -2,7 +2,7 @@
 
 use super::explain::number;
 use super::limits::Bounds;
-use super::plan::{Observation, Plan, Sample, State};
+use super::plan::{ControlState, Observation, Plan, SignalSample};
 use super::policy::Policy;
 use super::{Phase, View};
 
@@ -15,7 +15,7 @@ const BOUNDS: Bounds = Bounds {
 /// A governor of one signal, running at 100 rps, and its clock.
 struct Rig {
     policy: Policy,
-    state: State,
+    state: ControlState,
     now: f64,
 }
 
@@ -30,7 +30,7 @@ impl Rig {
         let policy = Policy::parse(&text, "f")
             .unwrap_or_else(|refused| panic!("{refused}"))
             .unwrap();
-        let state = State::new(&policy, BOUNDS, 100.0, 1000.0);
+        let state = ControlState::new(&policy, BOUNDS, 100.0, 1000.0);
         Self {
             policy,
             state,
@@ -40,7 +40,7 @@ impl Rig {
 
     fn seen(&mut self, value: Option<f64>) -> Observation {
         self.now += 5.0;
-        let readings = vec![Sample {
+        let readings = vec![SignalSample {
             signal: "a".to_owned(),
             value,
             at: self.now,
@@ -140,7 +140,7 @@ fn a_latency_and_a_ratio_trip_only_where_a_hard_level_is_written() {
 #[test]
 fn the_fast_path_trips_on_looks_at_a_latency_with_a_hard_level() {
     let look = |at: f64, value: f64| {
-        [Sample {
+        [SignalSample {
             signal: "a".to_owned(),
             value: Some(value),
             at,
@@ -185,7 +185,7 @@ fn a_signal_with_a_patience_of_its_own_counts_as_silent_after_exactly_that() {
     // A successor allows it half of its own patience, not of the default one.
     rig.tick(Some(1.0));
     let stored = serde_json::to_value(&rig.state).unwrap();
-    let next = State::resume(stored, &rig.policy, rig.now + 100.0).unwrap();
+    let next = ControlState::resume(stored, &rig.policy, rig.now + 100.0).unwrap();
     assert_eq!(next.signals[0].front.seen, Some(rig.now + 96.0));
 }
 

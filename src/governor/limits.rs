@@ -1,10 +1,10 @@
 //! The bounds of the rate, applied to the rate that the signals ask for.
 
 use super::breaker::Phase;
-use super::plan::{Observation, State};
-use super::policy::{self, Kind, Policy};
+use super::plan::{ControlState, Observation};
+use super::policy::{self, Policy, SignalKind};
 use super::signal::Signal;
-use crate::control::{slew, within};
+use crate::control::{clamp_finite, slew};
 
 /// The share of the time with waiters above which the throttle counts as the bottleneck.
 pub(super) const BOTTLENECK: f64 = 0.5;
@@ -26,22 +26,22 @@ pub struct Bounds {
 
 impl Bounds {
     /// The highest rate ever set.
-    pub const MOST: f64 = 1e9;
+    pub const MAX_RATE: f64 = 1e9;
     /// The lowest rate ever set, except 0.
-    pub const LEAST: f64 = 1e-6;
+    pub const MIN_RATE: f64 = 1e-6;
 
     /// Returns valid bounds: positive, finite and in order.
     pub fn sound(self) -> Self {
         let max = if self.max > 0.0 {
-            within(self.max, Self::LEAST, Self::MOST)
+            clamp_finite(self.max, Self::MIN_RATE, Self::MAX_RATE)
         } else {
-            Self::MOST
+            Self::MAX_RATE
         };
-        let min = within(self.min, Self::LEAST, max);
+        let min = clamp_finite(self.min, Self::MIN_RATE, max);
         Self {
             min,
             max,
-            safe_rps: within(self.safe_rps, 0.0, max),
+            safe_rps: clamp_finite(self.safe_rps, 0.0, max),
         }
     }
 }
@@ -99,7 +99,7 @@ impl Clamp {
     ];
 
     /// Returns its name in [`super::plan::Plan::limiting`].
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Slew => "slew",
             Self::Late => "late",
@@ -115,7 +115,7 @@ impl Clamp {
     }
 }
 
-impl State {
+impl ControlState {
     /// Sets `u` to `asked` within the limits, and returns the limits that acted, in order.
     pub(super) fn limit(
         &mut self,
@@ -147,7 +147,7 @@ impl State {
                 None => lower(&mut u, self.u, Clamp::Idle),
             }
             for (signal, about) in self.signals.iter().zip(&policy.signals) {
-                if let (Kind::Load, true, Some(room)) = (
+                if let (SignalKind::Load, true, Some(room)) = (
                     about.kind,
                     policy.law.observer,
                     signal.observer.room(IDLE_SIGMAS),
@@ -196,8 +196,8 @@ impl State {
     }
 
     /// Returns the first signal whose newest value is above its soft level.
-    pub(super) fn above_soft<'a>(&self, policy: &'a Policy) -> Option<&'a policy::Signal> {
-        let above = |signal: &Signal, about: &policy::Signal| {
+    pub(super) fn above_soft<'a>(&self, policy: &'a Policy) -> Option<&'a policy::SignalPolicy> {
+        let above = |signal: &Signal, about: &policy::SignalPolicy| {
             signal
                 .value
                 .zip(about.soft)
@@ -213,7 +213,7 @@ impl State {
     /// Returns the lowest log work rate: the knob `min`, or a lower manual rate while that is held.
     pub(super) fn lowest(&self, bounds: Bounds) -> f64 {
         let least = self.hold.map_or(bounds.min, |hold| {
-            hold.rps.min(bounds.min).max(Bounds::LEAST)
+            hold.rps.min(bounds.min).max(Bounds::MIN_RATE)
         });
         (least * self.work.w).ln()
     }
@@ -227,10 +227,10 @@ impl State {
             .hold
             .filter(|hold| now < hold.until)
             .map_or(f64::INFINITY, |hold| hold.rps);
-        let least = bounds.min.min(held).max(Bounds::LEAST);
+        let least = bounds.min.min(held).max(Bounds::MIN_RATE);
         let most = bounds.max.min(held);
         self.actuator.rounded(
-            within(self.u.exp() / self.work.w, least, most),
+            clamp_finite(self.u.exp() / self.work.w, least, most),
             self.knob,
             least,
             most,
@@ -241,7 +241,7 @@ impl State {
     /// highest.
     pub(super) fn set_rate(&mut self, bounds: Bounds, rps: f64) {
         let rps = match rps {
-            r if r > 0.0 => r.clamp(Bounds::LEAST, bounds.max),
+            r if r > 0.0 => r.clamp(Bounds::MIN_RATE, bounds.max),
             r if r < 0.0 => bounds.max,
             _ => bounds.min,
         };

@@ -7,17 +7,18 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::actuator::Actuator;
-use super::keys::{self, Allowed, Default, Part};
+use super::keys::{self, Allowed, Default, PolicyTable};
 use super::policy::{
-    Heard, Kind, Law, Look, Place, Policy, Problem, Refused, SIGNALS_MAX, Signal, Source,
+    ControllerTuning, Extractor, Heard, InvalidPolicy, Policy, PolicyProblem, ProbeTarget,
+    SIGNALS_MAX, SignalKind, SignalPolicy, SignalSource,
 };
 use crate::signals::exposition::Series;
 use crate::signals::probe::check_pointer;
 use crate::signals::promql;
 
 /// Returns the policy in `text`; `None` if it contains no signal.
-pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> {
-    let mut report = Report {
+pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, InvalidPolicy> {
+    let mut report = ProblemCollector {
         text,
         file,
         problems: Vec::new(),
@@ -27,7 +28,7 @@ pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, Refused> 
     if report.problems.is_empty() {
         Ok(policy)
     } else {
-        Err(Refused(report.problems))
+        Err(InvalidPolicy(report.problems))
     }
 }
 
@@ -37,16 +38,16 @@ const COMPLAINTS: f64 = 0.001;
 const COMPLAINTS_LAG_S: f64 = 900.0;
 
 /// Returns the law without any override.
-pub(super) fn default_law() -> Law {
+pub(super) fn default_law() -> ControllerTuning {
     law(&Values {
-        part: Part::Governor,
+        part: PolicyTable::Governor,
         place: 0..0,
         given: BTreeMap::new(),
         tried: Vec::new(),
     })
 }
 
-fn read(report: &mut Report) -> Option<Policy> {
+fn read(report: &mut ProblemCollector) -> Option<Policy> {
     let root = match DeTable::parse(report.text) {
         Ok(root) => root,
         Err(error) => {
@@ -65,7 +66,7 @@ fn read(report: &mut Report) -> Option<Policy> {
     let law = match entry("governor").map(|value| (value.span(), value.get_ref())) {
         None => default_law(),
         Some((place, DeValue::Table(table))) => {
-            let values = values(report, Part::Governor, place, table);
+            let values = values(report, PolicyTable::Governor, place, table);
             let law = law(&values);
             check_law(report, &values, &law);
             law
@@ -95,7 +96,7 @@ fn read(report: &mut Report) -> Option<Policy> {
     (!policy.signals.is_empty()).then_some(policy)
 }
 
-fn check_names(report: &mut Report, policy: &Policy, place: &Spanned<DeValue>) {
+fn check_names(report: &mut ProblemCollector, policy: &Policy, place: &Spanned<DeValue>) {
     if policy.signals.len() > SIGNALS_MAX {
         report.refuse(
             &place.span(),
@@ -140,13 +141,13 @@ fn check_names(report: &mut Report, policy: &Policy, place: &Spanned<DeValue>) {
     }
 }
 
-fn law(values: &Values) -> Law {
+fn law(values: &Values) -> ControllerTuning {
     let actuator = if values.text("actuator") == "concurrency" {
         Actuator::Concurrency
     } else {
         Actuator::Rps
     };
-    Law {
+    ControllerTuning {
         actuator,
         tick_s: values.number("tick_s"),
         gain: values.number("gain"),
@@ -178,7 +179,7 @@ fn law(values: &Values) -> Law {
 }
 
 /// Checks the rules of the law that involve several keys.
-fn check_law(report: &mut Report, values: &Values, law: &Law) {
+fn check_law(report: &mut ProblemCollector, values: &Values, law: &ControllerTuning) {
     if law.actuator == Actuator::Concurrency
         && values.given("durations")
         && values.flag("durations")
@@ -190,7 +191,7 @@ fn check_law(report: &mut Report, values: &Values, law: &Law) {
 }
 
 /// Reads one `[[signal]]`; returns `None` if it is not a table.
-fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
+fn signal(report: &mut ProblemCollector, table: &Spanned<DeValue>) -> Option<SignalPolicy> {
     let DeValue::Table(entries) = table.get_ref() else {
         report.refuse(
             &table.span(),
@@ -199,62 +200,64 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         );
         return None;
     };
-    let values = values(report, Part::Signal, table.span(), entries);
+    let values = values(report, PolicyTable::Signal, table.span(), entries);
     let source = match values.text("source") {
-        "depth" => Source::Depth,
-        "age" => Source::Age,
-        "feedback" => Source::Feedback,
-        "http" => Source::Http,
-        "postgres" => Source::Postgres,
-        "complaints" => Source::Complaints,
-        _ => Source::Prometheus,
+        "depth" => SignalSource::Depth,
+        "age" => SignalSource::Age,
+        "feedback" => SignalSource::Feedback,
+        "http" => SignalSource::Http,
+        "postgres" => SignalSource::Postgres,
+        "complaints" => SignalSource::Complaints,
+        _ => SignalSource::Prometheus,
     };
     let written = match values.text("kind") {
-        "latency" => Some(Kind::Latency),
-        "ratio" => Some(Kind::Ratio),
-        "load" => Some(Kind::Load),
+        "latency" => Some(SignalKind::Latency),
+        "ratio" => Some(SignalKind::Ratio),
+        "load" => Some(SignalKind::Load),
         _ => None,
     };
     let query = values.text("query").trim();
     let heard = match source {
-        Source::Feedback if values.given("query") => Heard::WORDS
+        SignalSource::Feedback if values.given("query") => Heard::WORDS
             .iter()
             .find(|(word, _)| *word == query)
             .map(|(_, heard)| *heard),
-        Source::Feedback if written == Some(Kind::Ratio) => Some(Heard::Refused),
-        Source::Feedback if written == Some(Kind::Latency) => Some(Heard::Latency),
+        SignalSource::Feedback if written == Some(SignalKind::Ratio) => Some(Heard::Refused),
+        SignalSource::Feedback if written == Some(SignalKind::Latency) => Some(Heard::Latency),
         _ => None,
     };
     // A whole day's share does not follow the rate within minutes, and is no quota: its control is
     // slow.
-    let slow = (source == Source::Complaints).then_some(Kind::Latency);
+    let slow = (source == SignalSource::Complaints).then_some(SignalKind::Latency);
     let kind = written
         .or(slow)
         .or(heard.map(Heard::kind))
-        .unwrap_or(Kind::Load);
+        .unwrap_or(SignalKind::Load);
     let usual_lag_s = match (source, heard) {
-        (Source::Prometheus, _) => 60.0,
-        (Source::Complaints, _) => COMPLAINTS_LAG_S,
+        (SignalSource::Prometheus, _) => 60.0,
+        (SignalSource::Complaints, _) => COMPLAINTS_LAG_S,
         (_, Some(Heard::Errors | Heard::LatencyP99)) => 15.0,
         _ => 0.0,
     };
-    let setpoint = values
-        .given_number("setpoint")
-        .unwrap_or(if source == Source::Complaints {
-            COMPLAINTS
-        } else {
-            1.0
-        });
-    if source != Source::Complaints && !values.given("setpoint") && !values.tried("setpoint") {
-        let allowed = keys::find(Part::Signal, "setpoint")
-            .map_or_else(String::new, |key| key.allowed.words());
+    let setpoint =
+        values
+            .given_number("setpoint")
+            .unwrap_or(if source == SignalSource::Complaints {
+                COMPLAINTS
+            } else {
+                1.0
+            });
+    if source != SignalSource::Complaints && !values.given("setpoint") && !values.tried("setpoint")
+    {
+        let allowed = keys::find(PolicyTable::Signal, "setpoint")
+            .map_or_else(String::new, |key| key.allowed.description());
         report.refuse(
             &table.span(),
             "signal.setpoint",
             format!("is missing; use {allowed}"),
         );
     }
-    let signal = Signal {
+    let signal = SignalPolicy {
         name: values.text("name").to_owned(),
         kind,
         source,
@@ -267,18 +270,18 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
         setpoint,
         soft: values.given_number("soft"),
         trip: values.given_number("trip").unwrap_or(2.0 * setpoint),
-        trips: kind == Kind::Load || values.given("trip"),
+        trips: kind == SignalKind::Load || values.given("trip"),
         stale_s: values.given_number("stale_s"),
         series_min: values
             .given_number("series_min")
             .map(|least| least as usize),
-        lag_s: if kind == Kind::Ratio {
+        lag_s: if kind == SignalKind::Ratio {
             0.0
         } else {
             values.given_number("lag_s").unwrap_or(usual_lag_s)
         },
         probe: match source {
-            Source::Http => look(&values, ["url", "metric", "pointer"]),
+            SignalSource::Http => look(&values, ["url", "metric", "pointer"]),
             _ => look(&values, ["probe", "probe_metric", "probe_pointer"]),
         },
     };
@@ -287,21 +290,21 @@ fn signal(report: &mut Report, table: &Spanned<DeValue>) -> Option<Signal> {
 }
 
 /// Returns the page and the place on it, if these keys name them.
-fn look(values: &Values, [url, metric, pointer]: [&str; 3]) -> Option<Look> {
+fn look(values: &Values, [url, metric, pointer]: [&str; 3]) -> Option<ProbeTarget> {
     let text = |key: &str| values.text(key).trim().to_owned();
     let place = if values.given(pointer) {
-        Place::Pointer(text(pointer))
+        Extractor::Pointer(text(pointer))
     } else {
-        Place::Metric(text(metric))
+        Extractor::Metric(text(metric))
     };
-    values.given(url).then(|| Look {
+    values.given(url).then(|| ProbeTarget {
         url: text(url),
         place,
     })
 }
 
 /// Checks the rules of a signal that involve several keys.
-fn check(report: &mut Report, values: &Values, signal: &Signal) {
+fn check(report: &mut ProblemCollector, values: &Values, signal: &SignalPolicy) {
     let mut refuse = |key: &str, reason: String| {
         report.refuse(&values.place(key), format!("signal.{key}"), reason)
     };
@@ -321,7 +324,7 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
                 "series_min",
                 format!("{least} is not allowed; use a whole number"),
             );
-        } else if signal.source != Source::Prometheus || !promql::is_selector(&signal.query) {
+        } else if signal.source != SignalSource::Prometheus || !promql::is_selector(&signal.query) {
             refuse(
                 "series_min",
                 "is for a plain selector of source \"prometheus\" only; leave it out".to_owned(),
@@ -330,7 +333,7 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
     }
     check_levels(values, signal, &mut refuse);
     check_source(values, signal, &mut refuse);
-    let keys = if signal.source == Source::Http {
+    let keys = if signal.source == SignalSource::Http {
         ["url", "metric", "pointer"]
     } else {
         ["probe", "probe_metric", "probe_pointer"]
@@ -339,10 +342,10 @@ fn check(report: &mut Report, values: &Values, signal: &Signal) {
 }
 
 /// Checks that the setpoint, the soft and the hard level are in this order.
-fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
-    let is_share = signal.kind == Kind::Ratio
+fn check_levels(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(&str, String)) {
+    let is_share = signal.kind == SignalKind::Ratio
         || signal.heard == Some(Heard::Errors)
-        || signal.source == Source::Complaints;
+        || signal.source == SignalSource::Complaints;
     if is_share && signal.setpoint > 0.5 {
         refuse(
             "setpoint",
@@ -388,50 +391,50 @@ fn check_levels(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
 }
 
 /// Checks the keys that each source needs, and those of other sources.
-fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, String)) {
+fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(&str, String)) {
     let source = signal.source;
     match source {
-        Source::Prometheus if signal.query.is_empty() => {
+        SignalSource::Prometheus if signal.query.is_empty() => {
             refuse("query", "is missing; use a PromQL query".to_owned())
         }
-        Source::Postgres if signal.query.is_empty() => refuse(
+        SignalSource::Postgres if signal.query.is_empty() => refuse(
             "query",
             "is missing; use a statement that answers one number".to_owned(),
         ),
-        Source::Depth if signal.query.is_empty() => {
+        SignalSource::Depth if signal.query.is_empty() => {
             refuse(
                 "query",
                 "is missing; use the name of the throttle whose ready jobs count".to_owned(),
             );
         }
-        Source::Age if signal.query.is_empty() => {
+        SignalSource::Age if signal.query.is_empty() => {
             refuse(
                 "query",
                 "is missing; use the name of the throttle whose oldest ready job counts".to_owned(),
             );
         }
-        Source::Complaints if signal.query.is_empty() => {
+        SignalSource::Complaints if signal.query.is_empty() => {
             refuse(
                 "query",
                 "is missing; use the name of the pool whose accounts count".to_owned(),
             );
         }
-        Source::Http if values.given("query") => {
+        SignalSource::Http if values.given("query") => {
             refuse("query", "is not for source \"http\"; use url".to_owned())
         }
         _ => {}
     }
     match (source, signal.heard) {
-        (Source::Depth | Source::Age, _) if signal.kind != Kind::Load => {
+        (SignalSource::Depth | SignalSource::Age, _) if signal.kind != SignalKind::Load => {
             refuse(
                 "kind",
                 format!("must be \"load\" for source {:?}", values.text("source")),
             );
         }
-        (Source::Complaints, _) if signal.kind != Kind::Latency => {
+        (SignalSource::Complaints, _) if signal.kind != SignalKind::Latency => {
             refuse("kind", "must be \"latency\" for source \"complaints\": a day's share is no load and no quota".to_owned());
         }
-        (Source::Feedback, None) if values.given("query") => {
+        (SignalSource::Feedback, None) if values.given("query") => {
             let words = Heard::WORDS
                 .map(|(word, _)| format!("{word:?}"))
                 .join(" or ");
@@ -440,20 +443,20 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
                 format!("{:?} is not heard of feedback; use {words}", signal.query),
             );
         }
-        (Source::Feedback, None) => {
+        (SignalSource::Feedback, None) => {
             refuse(
                 "kind",
                 "must be \"ratio\" (refused share) or \"latency\" (mean duration) for source \"feedback\"; or use query"
                     .to_owned(),
             );
         }
-        (Source::Feedback, Some(Heard::Refused)) if signal.kind != Kind::Ratio => {
+        (SignalSource::Feedback, Some(Heard::Refused)) if signal.kind != SignalKind::Ratio => {
             refuse(
                 "kind",
                 "must be \"ratio\" for what was refused, which measures a quota".to_owned(),
             );
         }
-        (Source::Feedback, Some(heard)) if signal.kind != heard.kind() => {
+        (SignalSource::Feedback, Some(heard)) if signal.kind != heard.kind() => {
             let word = if heard == Heard::Errors {
                 "errors: a share of them is no quota"
             } else {
@@ -464,14 +467,14 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
         _ => {}
     }
     match source {
-        Source::Prometheus => {}
-        Source::Postgres if signal.server.is_none() => {
+        SignalSource::Prometheus => {}
+        SignalSource::Postgres if signal.server.is_none() => {
             refuse(
                 "server",
                 "is missing; use the name of a [postgres.<name>] of the settings".to_owned(),
             );
         }
-        Source::Postgres => {}
+        SignalSource::Postgres => {}
         _ if signal.server.is_some() => {
             refuse(
                 "server",
@@ -481,12 +484,12 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
         _ => {}
     }
     for key in ["url", "metric", "pointer"] {
-        if source != Source::Http && values.given(key) {
+        if source != SignalSource::Http && values.given(key) {
             refuse(key, "is for source \"http\" only; leave it out".to_owned());
         }
     }
     for key in ["probe", "probe_metric", "probe_pointer"] {
-        if source != Source::Prometheus && values.given(key) {
+        if source != SignalSource::Prometheus && values.given(key) {
             refuse(key, "is for source \"prometheus\" only: the breaker looks at this source itself; leave it out".to_owned());
         }
     }
@@ -501,7 +504,7 @@ fn check_source(values: &Values, signal: &Signal, refuse: &mut impl FnMut(&str, 
 /// Checks that a page has an address and exactly one place on it.
 fn check_look(
     values: &Values,
-    look: Option<&Look>,
+    look: Option<&ProbeTarget>,
     [url, metric, pointer]: [&str; 3],
     refuse: &mut impl FnMut(&str, String),
 ) {
@@ -552,12 +555,12 @@ fn check_look(
         _ => {}
     }
     match &look.place {
-        Place::Metric(name) if values.given(metric) => Series::parse(name)
+        Extractor::Metric(name) if values.given(metric) => Series::parse(name)
             .err()
             .into_iter()
             .for_each(|reason| refuse(metric, reason)),
-        Place::Metric(_) => {}
-        Place::Pointer(place) => check_pointer(place)
+        Extractor::Metric(_) => {}
+        Extractor::Pointer(place) => check_pointer(place)
             .err()
             .into_iter()
             .for_each(|reason| refuse(pointer, reason)),
@@ -578,7 +581,7 @@ enum Value {
 
 /// The values of one table, by key, with the place of each.
 struct Values {
-    part: Part,
+    part: PolicyTable,
     place: Range<usize>,
     given: BTreeMap<&'static str, (Value, Range<usize>)>,
     tried: Vec<&'static str>,
@@ -643,8 +646,13 @@ impl Values {
 }
 
 /// Checks every entry of a table against the table of keys.
-fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable) -> Values {
-    let title = if part == Part::Signal {
+fn values(
+    report: &mut ProblemCollector,
+    part: PolicyTable,
+    place: Range<usize>,
+    table: &DeTable,
+) -> Values {
+    let title = if part == PolicyTable::Signal {
         "signal"
     } else {
         "governor"
@@ -677,7 +685,10 @@ fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable)
                 report.refuse(
                     &value.span(),
                     full,
-                    format!("{written} is not allowed; use {}", key.allowed.words()),
+                    format!(
+                        "{written} is not allowed; use {}",
+                        key.allowed.description()
+                    ),
                 );
             }
         }
@@ -689,7 +700,7 @@ fn values(report: &mut Report, part: Part, place: Range<usize>, table: &DeTable)
         report.refuse(
             &place,
             format!("{title}.{}", key.name),
-            format!("is missing; use {}", key.allowed.words()),
+            format!("is missing; use {}", key.allowed.description()),
         );
     }
     Values {
@@ -730,17 +741,17 @@ fn accept(value: &DeValue, allowed: Allowed) -> Option<Value> {
 }
 
 /// The collected errors.
-struct Report<'a> {
+struct ProblemCollector<'a> {
     text: &'a str,
     file: &'a str,
-    problems: Vec<Problem>,
+    problems: Vec<PolicyProblem>,
 }
 
-impl Report<'_> {
+impl ProblemCollector<'_> {
     fn refuse(&mut self, place: &Range<usize>, key: impl Into<String>, reason: impl Into<String>) {
         let before = &self.text.as_bytes()[..place.start.min(self.text.len())];
         let line = 1 + before.iter().filter(|b| **b == b'\n').count();
-        self.problems.push(Problem {
+        self.problems.push(PolicyProblem {
             file: self.file.to_owned(),
             line,
             key: key.into(),

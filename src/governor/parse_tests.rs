@@ -8,7 +8,7 @@ fn refused(text: &str) -> Vec<String> {
         .unwrap_err()
         .0
         .iter()
-        .map(Problem::to_string)
+        .map(PolicyProblem::to_string)
         .collect()
 }
 
@@ -28,11 +28,11 @@ fn a_policy_takes_what_is_written_and_the_defaults_for_the_rest() {
             signal.trip,
             signal.lag_s
         ),
-        (Kind::Load, Source::Prometheus, 2.0, 4.0, 5.0)
+        (SignalKind::Load, SignalSource::Prometheus, 2.0, 4.0, 5.0)
     );
     assert_eq!(
         signal.probe.as_ref().unwrap().place,
-        Place::Metric("search_store_load".into())
+        Extractor::Metric("search_store_load".into())
     );
     assert_eq!(
         (
@@ -46,9 +46,9 @@ fn a_policy_takes_what_is_written_and_the_defaults_for_the_rest() {
     );
     assert_eq!(
         policy.law,
-        Law {
+        ControllerTuning {
             tick_s: 2.0,
-            ..Law::default()
+            ..ControllerTuning::default()
         }
     );
     assert_eq!(policy.law.gain, 1.6);
@@ -190,7 +190,7 @@ fn bare(lines: &str) -> String {
     format!("[[signal]]\nname = \"a\"\nsetpoint = 0.2\n{lines}\n")
 }
 
-fn accepted(text: &str) -> Signal {
+fn accepted(text: &str) -> SignalPolicy {
     Policy::parse(text, "f")
         .unwrap_or_else(|refused| panic!("{text}{refused}"))
         .unwrap()
@@ -211,27 +211,27 @@ fn feedback_is_heard_by_its_word_and_has_the_kind_that_fits_it() {
     };
     assert_eq!(
         of("query = \"refused\""),
-        (Heard::Refused, Kind::Ratio, 0.0, false)
+        (Heard::Refused, SignalKind::Ratio, 0.0, false)
     );
     assert_eq!(
         of("kind = \"ratio\""),
-        (Heard::Refused, Kind::Ratio, 0.0, false)
+        (Heard::Refused, SignalKind::Ratio, 0.0, false)
     );
     assert_eq!(
         of("kind = \"latency\"\ntrip = 1"),
-        (Heard::Latency, Kind::Latency, 0.0, true)
+        (Heard::Latency, SignalKind::Latency, 0.0, true)
     );
     assert_eq!(
         of("query = \"errors\""),
-        (Heard::Errors, Kind::Latency, 15.0, false)
+        (Heard::Errors, SignalKind::Latency, 15.0, false)
     );
     assert_eq!(
         of("query = \"latency_p99\""),
-        (Heard::LatencyP99, Kind::Latency, 15.0, false)
+        (Heard::LatencyP99, SignalKind::Latency, 15.0, false)
     );
     assert_eq!(
         of("query = \"errors\"\nlag_s = 60\ntrip = 0.9"),
-        (Heard::Errors, Kind::Latency, 60.0, true)
+        (Heard::Errors, SignalKind::Latency, 60.0, true)
     );
     let deaf = Policy::parse(
         &format!("{}[governor]\ndurations = false\n", signal_with("")),
@@ -254,13 +254,13 @@ fn pages_and_statements_are_sources_and_levels_scale_and_patience_are_taken() {
     let page = accepted(&bare(
         "source = \"http\"\nurl = \"http://x/stats\"\npointer = \"/queue/0\"\nscale = 0.001\nsoft = 0.3\ntrip = 0.9\nstale_s = 9",
     ));
-    let look = Look {
+    let look = ProbeTarget {
         url: "http://x/stats".into(),
-        place: Place::Pointer("/queue/0".into()),
+        place: Extractor::Pointer("/queue/0".into()),
     };
     assert_eq!(
         (page.source, page.probe, page.lag_s, page.scale),
-        (Source::Http, Some(look), 0.0, 0.001)
+        (SignalSource::Http, Some(look), 0.0, 0.001)
     );
     assert_eq!(
         (page.soft, page.trip, page.trips, page.stale_s),
@@ -271,14 +271,14 @@ fn pages_and_statements_are_sources_and_levels_scale_and_patience_are_taken() {
     ));
     assert_eq!(
         (row.source, row.server.as_deref(), row.trips),
-        (Source::Postgres, Some("main"), false)
+        (SignalSource::Postgres, Some("main"), false)
     );
     let probed = accepted(&signal_with(
         "server = \"east\"\nprobe = \"https://x\"\nprobe_pointer = \"/a\"",
     ));
     assert_eq!(
         (probed.server.as_deref(), probed.probe.unwrap().place),
-        (Some("east"), Place::Pointer("/a".into()))
+        (Some("east"), Extractor::Pointer("/a".into()))
     );
 }
 

@@ -24,15 +24,15 @@ use serde_json::Value;
 use super::actuator::Actuator;
 use super::breaker::{Breaker, Phase};
 use super::explain::{self, Cause};
-use super::hand::Watch;
 use super::limits::{BOTTLENECK, Bounds, Hold};
-use super::policy::{Heard, Policy, Source};
+use super::manual_override::OverrideWatch;
+use super::policy::{Heard, Policy, SignalSource};
 use super::shadow::Shadow;
 use super::signal::Signal;
 use super::tripped::Tripped;
-use super::watchdogs::{Role, Watchdogs, sharing::Link};
+use super::watchdogs::{SharingRole, Watchdogs, sharing::FollowerRatio};
 use super::week::Week;
-use super::work::Work;
+use super::work::WorkEstimate;
 use crate::control::{History, ewma, slew};
 
 /// The version of the stored state's format; other versions are not read.
@@ -50,7 +50,7 @@ pub struct Observation {
     pub now: f64,
     /// The new samples; earlier ones may be repeated, as a sample of the same time is ignored.
     #[serde(default)]
-    pub readings: Vec<Sample>,
+    pub readings: Vec<SignalSample>,
     /// The jobs let through per second since the last tick, or the slots in use; `None` if the
     /// counter restarted.
     #[serde(default)]
@@ -84,7 +84,7 @@ pub struct Observation {
     pub waiting: Option<f64>,
     /// The role of this governor among those that control the same signals.
     #[serde(skip)]
-    pub shared: Option<Role>,
+    pub shared: Option<SharingRole>,
     /// The current capacity of a pool of accounts behind the throttle, in jobs per second; such a
     /// pool routes around refusals by itself.
     #[serde(skip)]
@@ -93,7 +93,7 @@ pub struct Observation {
 
 /// A sample of a signal; without a value it is no sample.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Sample {
+pub struct SignalSample {
     /// The name of the signal in the policy.
     pub signal: String,
     /// The value, in the signal's own unit.
@@ -119,7 +119,7 @@ pub struct Plan {
 
 /// The state between ticks; all of it is stored, so that a successor continues without a jump.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct State {
+pub struct ControlState {
     form: u32,
     /// The kind of knob that is set.
     #[serde(default)]
@@ -133,7 +133,7 @@ pub struct State {
     /// The time of the newest tick.
     pub at: Option<f64>,
     /// The unit of work, from the durations of jobs.
-    pub work: Work,
+    pub work: WorkEstimate,
     /// The work rate that was let through.
     pub history: History,
     pub breaker: Breaker,
@@ -156,13 +156,13 @@ pub struct State {
     pub tripped: Option<Tripped>,
     /// The last manual change of mode or rate.
     #[serde(default)]
-    pub watch: Watch,
+    pub watch: OverrideWatch,
     /// The simulated governor, in shadow mode.
     #[serde(default)]
     pub shadow: Option<Box<Shadow>>,
     /// The ratio to each leader's rate that this governor keeps, by signal.
     #[serde(default)]
-    pub links: BTreeMap<String, Link>,
+    pub links: BTreeMap<String, FollowerRatio>,
     /// The watchdogs and their findings.
     #[serde(default)]
     pub watchdogs: Watchdogs,
@@ -171,7 +171,7 @@ pub struct State {
     pub week: Week,
 }
 
-impl State {
+impl ControlState {
     /// Creates a governor that takes over at `rps` jobs per second or slots, without samples.
     pub fn new(policy: &Policy, bounds: Bounds, rps: f64, now: f64) -> Self {
         let bounds = bounds.sound();
@@ -190,7 +190,7 @@ impl State {
                 .rounded(u.exp(), 0.0, bounds.min, bounds.max),
             began_at: now,
             at: None,
-            work: Work::default(),
+            work: WorkEstimate::default(),
             history: History::default(),
             breaker: Breaker::default(),
             usual: 0.0,
@@ -204,7 +204,7 @@ impl State {
             plan: None,
             wrote: Vec::new(),
             tripped: None,
-            watch: Watch::default(),
+            watch: OverrideWatch::default(),
             shadow: None,
             links: BTreeMap::new(),
             watchdogs: Watchdogs::default(),
@@ -333,7 +333,7 @@ impl State {
         self.knob = match rps {
             r if !r.is_finite() => 0.0,
             r if r < 0.0 => -1.0,
-            r => r.min(Bounds::MOST),
+            r => r.min(Bounds::MAX_RATE),
         };
         let plan = explain::plan(self, policy, self.at.unwrap_or(seen.now), self.knob, &cause);
         self.plan = Some(plan.clone());
@@ -394,7 +394,7 @@ impl State {
         let achieved = seen
             .achieved_rps
             .filter(|a| a.is_finite())
-            .map(|a| a.clamp(0.0, Bounds::MOST));
+            .map(|a| a.clamp(0.0, Bounds::MAX_RATE));
         if policy.law.durations
             && let (Some(factor), _) = self.work.learn(
                 ended(seen, achieved, dt),
@@ -417,7 +417,8 @@ impl State {
     }
 
     fn ingest(&mut self, policy: &Policy, seen: &Observation, now: f64) {
-        let mut samples: Vec<&Sample> = seen.readings.iter().filter(|r| r.at.is_finite()).collect();
+        let mut samples: Vec<&SignalSample> =
+            seen.readings.iter().filter(|r| r.at.is_finite()).collect();
         samples.sort_by(|a, b| a.at.total_cmp(&b.at));
         for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
             let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
@@ -438,7 +439,7 @@ impl State {
                     signal.discounted = true;
                 }
             }
-            if about.source == Source::Feedback {
+            if about.source == SignalSource::Feedback {
                 let is_read = samples.iter().any(|r| r.signal == about.name);
                 if let Some(value) = feedback(about.heard, seen).filter(|_| !is_read) {
                     signal.ingest(
@@ -658,7 +659,7 @@ impl State {
             } else {
                 0.0
             };
-            self.work = Work::default();
+            self.work = WorkEstimate::default();
             self.set_rate(bounds.sound(), knob.max(0.0));
         }
         if !self.usual.is_finite() {

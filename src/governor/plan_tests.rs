@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::super::plant_tests::Plant;
-use super::super::policy::{Heard, Kind, Signal as About};
+use super::super::policy::{Heard, SignalKind, SignalPolicy as About};
 use super::*;
 
 fn settled(mut plant: Plant, seconds: u64) -> Plant {
@@ -39,7 +39,7 @@ fn one_tuning_fits_costs_over_four_decades() {
             safe_rps: 1.0,
         };
         (plant.cost, plant.knob) = (cost, 0.1 / cost);
-        plant.state = State::new(&plant.policy, plant.bounds, plant.knob, 0.0);
+        plant.state = ControlState::new(&plant.policy, plant.bounds, plant.knob, 0.0);
         plant.run(3600);
         assert!(
             (plant.mean_load(1800.0) - 1.0).abs() < 0.1,
@@ -329,7 +329,7 @@ fn a_successor_with_the_stored_state_goes_on_without_a_jump() {
     let before = plant.knob;
     let stored = serde_json::to_value(&plant.state).unwrap();
     plant.now += 20.0;
-    plant.state = State::resume(stored, &plant.policy, plant.now).unwrap();
+    plant.state = ControlState::resume(stored, &plant.policy, plant.now).unwrap();
     plant.run(10);
     assert!(
         (plant.knob / before - 1.0).abs() < 0.01,
@@ -342,7 +342,7 @@ fn a_successor_with_the_stored_state_goes_on_without_a_jump() {
 fn a_successor_without_state_starts_from_the_knob_in_force() {
     let mut plant = settled(Plant::usual(), 1800);
     let before = plant.knob;
-    plant.state = State::new(&plant.policy, plant.bounds, before, plant.now);
+    plant.state = ControlState::new(&plant.policy, plant.bounds, before, plant.now);
     plant.run(60);
     assert!((plant.knob / before - 1.0).abs() < 0.05);
     plant.run(600);
@@ -353,11 +353,11 @@ fn a_successor_without_state_starts_from_the_knob_in_force() {
 fn a_state_of_another_form_is_not_taken_up() {
     let plant = Plant::quick();
     let mut stored = serde_json::to_value(&plant.state).unwrap();
-    assert!(State::resume(stored.clone(), &plant.policy, 0.0).is_some());
+    assert!(ControlState::resume(stored.clone(), &plant.policy, 0.0).is_some());
     stored["form"] = 99.into();
-    assert_eq!(State::resume(stored, &plant.policy, 0.0), None);
+    assert_eq!(ControlState::resume(stored, &plant.policy, 0.0), None);
     assert_eq!(
-        State::resume(serde_json::json!({"u": 1}), &plant.policy, 0.0),
+        ControlState::resume(serde_json::json!({"u": 1}), &plant.policy, 0.0),
         None
     );
 }
@@ -418,9 +418,9 @@ fn the_lower_of_two_signals_decides_and_the_other_does_not_wind_up() {
         ..plant.policy.signals[0].clone()
     };
     plant.policy.signals.push(second);
-    let mut state = State::new(&plant.policy, plant.bounds, 20.0, 0.0);
-    let feed = |state: &mut State, now: f64, load: f64, other: f64| {
-        let sample = |name: &str, value| Sample {
+    let mut state = ControlState::new(&plant.policy, plant.bounds, 20.0, 0.0);
+    let feed = |state: &mut ControlState, now: f64, load: f64, other: f64| {
+        let sample = |name: &str, value| SignalSample {
             signal: name.to_owned(),
             value: Some(value),
             at: now - 1.0,
@@ -479,16 +479,16 @@ proptest! {
         let mut plant = Plant::quick();
         plant.policy.law.durations = durations;
         if ratio {
-            let about = About { name: "refused".to_owned(), kind: Kind::Ratio, source: Source::Feedback, heard: Some(Heard::Refused), trips: true, soft: Some(0.1), setpoint: 0.01, lag_s: 0.0, probe: None, ..plant.policy.signals[0].clone() };
+            let about = About { name: "refused".to_owned(), kind: SignalKind::Ratio, source: SignalSource::Feedback, heard: Some(Heard::Refused), trips: true, soft: Some(0.1), setpoint: 0.01, lag_s: 0.0, probe: None, ..plant.policy.signals[0].clone() };
             plant.policy.signals.push(about);
         }
         let bounds = Bounds { min, max, safe_rps: safe };
         let sound = bounds.sound();
-        let mut state = State::new(&plant.policy, bounds, 20.0, 0.0);
+        let mut state = ControlState::new(&plant.policy, bounds, 20.0, 0.0);
         let mut now = 0.0;
         for ((jump, step, absurd), value, at, achieved, limiting, duration, (completed, rejected, knob)) in steps {
             now = if absurd && jump.is_finite() { jump } else { now + step };
-            let sample = Sample { signal: "load".to_owned(), value, at: if absurd { at } else { now - 1.0 } };
+            let sample = SignalSample { signal: "load".to_owned(), value, at: if absurd { at } else { now - 1.0 } };
             let seen = Observation {
                 now, readings: vec![sample.clone()], achieved_rps: achieved, limiting_share: limiting, mean_duration_s: duration,
                 completed, rejected, idle: absurd && completed > 1.0, knob_rps: if absurd { knob } else { None },
@@ -501,7 +501,7 @@ proptest! {
             }
             let stored = serde_json::to_value(&state).unwrap();
             let text = stored.to_string();
-            prop_assert!(State::resume(stored, &plant.policy, now).is_some(), "{text}");
+            prop_assert!(ControlState::resume(stored, &plant.policy, now).is_some(), "{text}");
         }
     }
 
@@ -513,7 +513,7 @@ proptest! {
             plant.policy.law.breaker = false;
             let seen = Observation {
                 now: plant.now + 5.0,
-                readings: vec![Sample { signal: "load".to_owned(), value: Some(load), at: plant.now }],
+                readings: vec![SignalSample { signal: "load".to_owned(), value: Some(load), at: plant.now }],
                 achieved_rps: Some(plant.knob), limiting_share: Some(1.0), ..Observation::default()
             };
             plant.state.tick(&plant.policy, plant.bounds, &seen).rps

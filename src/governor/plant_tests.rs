@@ -4,8 +4,8 @@
 
 use super::breaker::Phase;
 use super::limits::Bounds;
-use super::plan::{Observation, Plan, Sample, State};
-use super::policy::{Kind, Law, Look, Place, Policy, Signal};
+use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::policy::{ControllerTuning, Extractor, Policy, ProbeTarget, SignalKind, SignalPolicy};
 use crate::control::ewma::smooth;
 
 /// The plant and its governor.
@@ -14,7 +14,7 @@ use crate::control::ewma::smooth;
 pub struct Plant {
     pub policy: Policy,
     pub bounds: Bounds,
-    pub state: State,
+    pub state: ControlState,
     pub now: f64,
     /// The load that is not ours, in setpoints (the setpoint is 1).
     pub background: f64,
@@ -44,14 +44,14 @@ pub struct Plant {
     pub average: f64,
     pub knob: f64,
     pub plan: Plan,
-    pub record: Vec<Second>,
+    pub record: Vec<PlantSecond>,
     scraped: Vec<(f64, f64)>,
     seed: u32,
 }
 
 /// The record of one second.
 #[derive(Clone, Copy, Debug)]
-pub struct Second {
+pub struct PlantSecond {
     pub t: f64,
     pub knob: f64,
     /// The throughput, in jobs per second.
@@ -65,7 +65,7 @@ impl Plant {
     /// Creates the plant of the demo: an average of 5 s, scrapes every 2 s, visible after 1 s, and
     /// a probe.
     pub fn quick() -> Self {
-        let law = Law {
+        let law = ControllerTuning {
             tick_s: 2.0,
             gain: 4.0,
             integral_min_s: 6.0,
@@ -76,7 +76,7 @@ impl Plant {
             retrip_s: 60.0,
             stale_hold_s: 20.0,
             stale_half_s: 20.0,
-            ..Law::default()
+            ..ControllerTuning::default()
         };
         Self::new(law, 5.0, 2, 1.0, true)
     }
@@ -84,17 +84,23 @@ impl Plant {
     /// Creates the plant of a usual installation: an average of 60 s, scrapes every 15 s, visible
     /// after 20 s, no probe; defaults.
     pub fn usual() -> Self {
-        Self::new(Law::default(), 60.0, 15, 20.0, false)
+        Self::new(ControllerTuning::default(), 60.0, 15, 20.0, false)
     }
 
-    pub fn new(law: Law, lag_s: f64, scrape_s: u64, visible_s: f64, probed: bool) -> Self {
-        let probe = probed.then(|| Look {
+    pub fn new(
+        law: ControllerTuning,
+        lag_s: f64,
+        scrape_s: u64,
+        visible_s: f64,
+        probed: bool,
+    ) -> Self {
+        let probe = probed.then(|| ProbeTarget {
             url: "http://x".to_owned(),
-            place: Place::Metric("load".to_owned()),
+            place: Extractor::Metric("load".to_owned()),
         });
-        let signal = Signal {
+        let signal = SignalPolicy {
             probe,
-            ..Signal::of_prometheus("load", Kind::Load, "load", 1.0, lag_s)
+            ..SignalPolicy::of_prometheus("load", SignalKind::Load, "load", 1.0, lag_s)
         };
         let policy = Policy {
             signals: vec![signal],
@@ -105,7 +111,7 @@ impl Plant {
             max: 2000.0,
             safe_rps: 5.0,
         };
-        let state = State::new(&policy, bounds, 20.0, 0.0);
+        let state = ControlState::new(&policy, bounds, 20.0, 0.0);
         Self {
             policy,
             bounds,
@@ -146,7 +152,7 @@ impl Plant {
     }
 
     /// Returns the seconds from `t` on.
-    pub fn since(&self, t: f64) -> impl Iterator<Item = &Second> {
+    pub fn since(&self, t: f64) -> impl Iterator<Item = &PlantSecond> {
         self.record.iter().filter(move |s| s.t > t)
     }
 
@@ -160,7 +166,7 @@ impl Plant {
         let rate = self.knob.min(self.demand);
         let measured = self.measure(rate);
         if self.probed {
-            let look = Sample {
+            let look = SignalSample {
                 signal: "load".to_owned(),
                 value: Some(measured),
                 at: self.now,
@@ -175,7 +181,7 @@ impl Plant {
         if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
             self.tick(rate);
         }
-        self.keep(rate);
+        self.record_second(rate);
     }
 
     /// Updates the load for this rate, and returns it as the exporter shows it now and the scraper
@@ -195,9 +201,9 @@ impl Plant {
         measured
     }
 
-    fn keep(&mut self, rate: f64) {
+    fn record_second(&mut self, rate: f64) {
         let (t, knob, load, average) = (self.now, self.knob, self.load, self.average);
-        self.record.push(Second {
+        self.record.push(PlantSecond {
             t,
             knob,
             rate,
@@ -214,7 +220,7 @@ impl Plant {
         let rate = rps.min(self.demand);
         let measured = self.measure(rate);
         if self.probed {
-            let look = Sample {
+            let look = SignalSample {
                 signal: "load".to_owned(),
                 value: Some(measured),
                 at: self.now,
@@ -226,7 +232,7 @@ impl Plant {
             let seen = self.seen(rate);
             self.state.shadow(&self.policy, self.bounds, &seen, rps);
         }
-        self.keep(rate);
+        self.record_second(rate);
     }
 
     fn tick(&mut self, rate: f64) {
@@ -240,7 +246,7 @@ impl Plant {
             .scraped
             .iter()
             .filter(|(at, _)| self.sighted && at + self.visible_s <= self.now);
-        let readings = visible.rev().take(12).map(|&(at, value)| Sample {
+        let readings = visible.rev().take(12).map(|&(at, value)| SignalSample {
             signal: "load".to_owned(),
             value: Some(value),
             at,

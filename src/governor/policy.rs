@@ -13,20 +13,20 @@ pub const SIGNALS_MAX: usize = 16;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
     /// The signals; at least one.
-    pub signals: Vec<Signal>,
+    pub signals: Vec<SignalPolicy>,
     /// The parameters of the law.
-    pub law: Law,
+    pub law: ControllerTuning,
 }
 
 /// One signal of a policy.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
-pub struct Signal {
+pub struct SignalPolicy {
     /// The name, for people.
     pub name: String,
     /// The way in which it responds to the rate.
-    pub kind: Kind,
+    pub kind: SignalKind,
     /// The source of its values.
-    pub source: Source,
+    pub source: SignalSource,
     /// The query, or the name of the throttle or pool for `depth`, `age` and `complaints`.
     pub query: String,
     /// The server in the settings, by name; the default one if `None`.
@@ -51,16 +51,22 @@ pub struct Signal {
     pub lag_s: f64,
     /// The page that the breaker reads twice a second; for a signal from a page, the signal's own
     /// page.
-    pub probe: Option<Look>,
+    pub probe: Option<ProbeTarget>,
 }
 
-impl Signal {
+impl SignalPolicy {
     /// Creates a Prometheus signal with the table's defaults for all other fields.
-    pub fn of_prometheus(name: &str, kind: Kind, query: &str, setpoint: f64, lag_s: f64) -> Self {
+    pub fn of_prometheus(
+        name: &str,
+        kind: SignalKind,
+        query: &str,
+        setpoint: f64,
+        lag_s: f64,
+    ) -> Self {
         Self {
             name: name.to_owned(),
             kind,
-            source: Source::Prometheus,
+            source: SignalSource::Prometheus,
             query: query.to_owned(),
             server: None,
             heard: None,
@@ -68,7 +74,7 @@ impl Signal {
             setpoint,
             soft: None,
             trip: 2.0 * setpoint,
-            trips: kind == Kind::Load,
+            trips: kind == SignalKind::Load,
             stale_s: None,
             series_min: None,
             lag_s,
@@ -79,17 +85,17 @@ impl Signal {
 
 /// The target of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Look {
+pub struct ProbeTarget {
     /// The address of the page.
     pub url: String,
     /// The place of the value on the page.
-    pub place: Place,
+    pub place: Extractor,
 }
 
 /// A place on a page.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum Extractor {
     /// A metric in Prometheus' text form.
     Metric(String),
     /// A JSON pointer (RFC 6901).
@@ -123,10 +129,10 @@ impl Heard {
     /// Returns its kind of signal.
     ///
     /// Only refusals measure a quota; failures and durations grow near saturation.
-    pub fn kind(self) -> Kind {
+    pub fn kind(self) -> SignalKind {
         match self {
-            Self::Refused => Kind::Ratio,
-            Self::Errors | Self::Latency | Self::LatencyP99 => Kind::Latency,
+            Self::Refused => SignalKind::Ratio,
+            Self::Errors | Self::Latency | Self::LatencyP99 => SignalKind::Latency,
         }
     }
 }
@@ -134,7 +140,7 @@ impl Heard {
 /// The way in which a signal responds to the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum SignalKind {
     /// Grows in proportion to our work, on top of a background.
     Load,
     /// Grows steeply near saturation.
@@ -146,7 +152,7 @@ pub enum Kind {
 /// The source of a signal's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum SignalSource {
     /// A Prometheus query.
     Prometheus,
     /// The number of a throttle's ready jobs.
@@ -169,7 +175,7 @@ pub enum Source {
     missing_docs,
     reason = "every field is a key of the table, which is the one place that describes it"
 )]
-pub struct Law {
+pub struct ControllerTuning {
     pub actuator: Actuator,
     pub tick_s: f64,
     pub gain: f64,
@@ -200,7 +206,7 @@ pub struct Law {
 /// One error in a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}: {key}: {reason}")]
-pub struct Problem {
+pub struct PolicyProblem {
     /// The name of the file.
     pub file: String,
     /// The line, from 1.
@@ -213,15 +219,15 @@ pub struct Problem {
 
 /// All errors in a policy, in the order of the lines.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct Refused(pub Vec<Problem>);
+#[error("{}", .0.iter().map(PolicyProblem::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct InvalidPolicy(pub Vec<PolicyProblem>);
 
 impl Policy {
     /// Reads the policy in the knobs file `file` with the content `text`; `None` if it names no
     /// signal.
     ///
     /// Other tables (`[knobs]` and any more) are validated by other rooms.
-    pub fn parse(text: &str, file: &str) -> Result<Option<Self>, Refused> {
+    pub fn parse(text: &str, file: &str) -> Result<Option<Self>, InvalidPolicy> {
         parse::policy(text, file)
     }
 
@@ -240,7 +246,7 @@ impl Policy {
     }
 
     /// Returns the signal of that name.
-    pub fn signal(&self, name: &str) -> Option<&Signal> {
+    pub fn signal(&self, name: &str) -> Option<&SignalPolicy> {
         self.signals.iter().find(|signal| signal.name == name)
     }
 }
@@ -252,14 +258,14 @@ const LEASE_TICKS: f64 = 3.0;
 /// The shortest lease of a knob, in seconds.
 const LEASE_MIN_S: f64 = 30.0;
 
-impl Law {
+impl ControllerTuning {
     /// Returns the lease of a written knob, in seconds.
     pub fn lease_s(&self) -> f64 {
         (LEASE_TICKS * self.tick_s).max(LEASE_MIN_S)
     }
 }
 
-impl Default for Law {
+impl Default for ControllerTuning {
     fn default() -> Self {
         parse::default_law()
     }

@@ -90,14 +90,14 @@ pub struct Journal {
 }
 
 /// The default timeout of a call.
-const PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Journal {
     /// Creates a journal in the database of `pool`.
     pub fn new(pool: impl Into<Db>) -> Self {
         Self {
             pool: pool.into(),
-            patience: PATIENCE,
+            patience: READ_TIMEOUT,
         }
     }
 
@@ -161,8 +161,8 @@ impl Journal {
             .bind(decision.at.to_sqlx())
             .bind(decision.rps)
             .bind(decision.previous_rps)
-            .bind(word(&decision.breaker))
-            .bind(word(&decision.mode))
+            .bind(variant_name(&decision.breaker))
+            .bind(variant_name(&decision.mode))
             .bind(&decision.limiting)
             .bind(&decision.reason)
             .bind(&decision.terms)
@@ -219,7 +219,7 @@ fn decision(row: &PgRow) -> Result<Decision, sqlx::Error> {
 }
 
 /// Returns the serialized name of a unit variant.
-fn word<T: serde::Serialize>(value: &T) -> String {
+fn variant_name<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_value(value)
         .ok()
         .and_then(|v| v.as_str().map(str::to_owned))

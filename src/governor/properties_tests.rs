@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::breaker::Phase;
 use super::limits::Bounds;
-use super::plan::{Observation, Plan, Sample, State};
+use super::plan::{ControlState, Observation, Plan, SignalSample};
 use super::plant_tests::Plant;
-use super::policy::{Kind, Policy, Signal as About, Source};
+use super::policy::{Policy, SignalKind, SignalPolicy as About, SignalSource};
 
 /// Returns a configuration with the same cases in every run.
 fn cases(cases: u32) -> ProptestConfig {
@@ -36,11 +36,11 @@ fn maybe_wild() -> impl Strategy<Value = Option<f64>> {
 
 /// An event in the life of a governor.
 #[derive(Clone, Debug)]
-enum Event {
+enum GovernorEvent {
     Tick(Box<Observation>),
     Look {
         achieved: Option<f64>,
-        looks: Vec<Sample>,
+        looks: Vec<SignalSample>,
     },
     Follow(f64),
     Lapsed(f64),
@@ -59,7 +59,7 @@ fn time() -> impl Strategy<Value = (f64, Option<f64>)> {
     ]
 }
 
-fn samples() -> impl Strategy<Value = Vec<Sample>> {
+fn samples() -> impl Strategy<Value = Vec<SignalSample>> {
     let name = prop::sample::select(vec![
         "load", "load", "load", "other", "refused", "nobody", "",
     ]);
@@ -68,7 +68,7 @@ fn samples() -> impl Strategy<Value = Vec<Sample>> {
         maybe_wild(),
         prop_oneof![3 => -10.0..5.0f64, 1 => wild()],
     )
-        .prop_map(|(name, value, at)| Sample {
+        .prop_map(|(name, value, at)| SignalSample {
             signal: name.to_owned(),
             value,
             at,
@@ -77,7 +77,7 @@ fn samples() -> impl Strategy<Value = Vec<Sample>> {
 }
 
 /// Returns events whose times are still relative.
-fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
+fn event() -> impl Strategy<Value = ((f64, Option<f64>), GovernorEvent)> {
     let tick = (
         samples(),
         maybe_wild(),
@@ -97,7 +97,7 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
             rejected,
             knob_rps,
         )| {
-            Event::Tick(Box::new(Observation {
+            GovernorEvent::Tick(Box::new(Observation {
                 now: 0.0,
                 readings,
                 achieved_rps,
@@ -115,19 +115,19 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), Event)> {
         },
     );
     let bounds = (wild(), wild(), wild())
-        .prop_map(|(min, max, safe_rps)| Event::Knobs(Bounds { min, max, safe_rps }));
+        .prop_map(|(min, max, safe_rps)| GovernorEvent::Knobs(Bounds { min, max, safe_rps }));
     let what = prop_oneof![
         8 => tick,
-        4 => (maybe_wild(), samples()).prop_map(|(achieved, looks)| Event::Look { achieved, looks }),
-        1 => wild().prop_map(Event::Follow),
-        1 => wild().prop_map(Event::Lapsed),
+        4 => (maybe_wild(), samples()).prop_map(|(achieved, looks)| GovernorEvent::Look { achieved, looks }),
+        1 => wild().prop_map(GovernorEvent::Follow),
+        1 => wild().prop_map(GovernorEvent::Lapsed),
         1 => bounds,
-        1 => Just(Event::Successor),
+        1 => Just(GovernorEvent::Successor),
     ];
     (time(), what)
 }
 
-fn events() -> impl Strategy<Value = Vec<((f64, Option<f64>), Event)>> {
+fn events() -> impl Strategy<Value = Vec<((f64, Option<f64>), GovernorEvent)>> {
     prop::collection::vec(event(), 1..100)
 }
 
@@ -140,13 +140,13 @@ fn policy(durations: bool, signals: usize) -> Policy {
         name: "other".to_owned(),
         lag_s: 60.0,
         probe: None,
-        kind: Kind::Latency,
+        kind: SignalKind::Latency,
         ..load.clone()
     });
     let refused = About {
         name: "refused".to_owned(),
-        kind: Kind::Ratio,
-        source: Source::Feedback,
+        kind: SignalKind::Ratio,
+        source: SignalSource::Feedback,
         setpoint: 0.01,
         lag_s: 0.0,
         probe: None,
@@ -167,13 +167,13 @@ const BOUNDS: Bounds = Bounds {
 struct Subject {
     policy: Policy,
     bounds: Bounds,
-    state: State,
+    state: ControlState,
     now: f64,
 }
 
 impl Subject {
     fn new(policy: Policy) -> Self {
-        let state = State::new(&policy, BOUNDS, 20.0, 0.0);
+        let state = ControlState::new(&policy, BOUNDS, 20.0, 0.0);
         Self {
             policy,
             bounds: BOUNDS,
@@ -185,22 +185,22 @@ impl Subject {
     fn meets(
         &mut self,
         (step, absolute): (f64, Option<f64>),
-        event: &Event,
+        event: &GovernorEvent,
     ) -> Result<(), TestCaseError> {
         let now = absolute.unwrap_or(self.now + step);
         // A time that is not finite is tried once, and the clock continues from before.
         self.now = if now.is_finite() { now } else { self.now };
-        let at = |samples: &[Sample]| -> Vec<Sample> {
+        let at = |samples: &[SignalSample]| -> Vec<SignalSample> {
             samples
                 .iter()
-                .map(|s| Sample {
+                .map(|s| SignalSample {
                     at: now + s.at,
                     ..s.clone()
                 })
                 .collect()
         };
         match event {
-            Event::Tick(seen) => {
+            GovernorEvent::Tick(seen) => {
                 let seen = Observation {
                     now,
                     readings: at(&seen.readings),
@@ -210,7 +210,7 @@ impl Subject {
                 self.allows(&plan)?;
                 sound(&plan)?;
             }
-            Event::Look { achieved, looks } => {
+            GovernorEvent::Look { achieved, looks } => {
                 if let Some(plan) =
                     self.state
                         .fast(&self.policy, self.bounds, now, *achieved, &at(looks))
@@ -223,7 +223,7 @@ impl Subject {
                     );
                 }
             }
-            Event::Follow(rps) => {
+            GovernorEvent::Follow(rps) => {
                 let seen = Observation {
                     now,
                     ..Observation::default()
@@ -233,15 +233,15 @@ impl Subject {
                         .follow(&self.policy, self.bounds, &seen, *rps, "a person has it");
                 prop_assert!(plan.rps.is_finite() && plan.rps >= -1.0, "{plan:?}");
             }
-            Event::Lapsed(rps) => {
+            GovernorEvent::Lapsed(rps) => {
                 self.state
                     .restart_from(&self.policy, self.bounds, *rps, self.now)
             }
-            Event::Knobs(bounds) => self.bounds = *bounds,
-            Event::Successor => {
+            GovernorEvent::Knobs(bounds) => self.bounds = *bounds,
+            GovernorEvent::Successor => {
                 let stored = serde_json::to_value(&self.state).expect("a state is JSON");
                 let text = stored.to_string();
-                let resumed = State::resume(stored, &self.policy, self.now);
+                let resumed = ControlState::resume(stored, &self.policy, self.now);
                 prop_assert!(resumed.is_some(), "{text}");
                 self.state = resumed.expect("looked at above");
             }
@@ -285,7 +285,7 @@ fn close(a: f64, b: f64) -> bool {
 
 /// Returns an observation of these loads at `now`, with tokens in demand.
 fn reading(now: f64, rate: f64, loads: &[(&str, f64)]) -> Observation {
-    let readings = loads.iter().map(|(name, value)| Sample {
+    let readings = loads.iter().map(|(name, value)| SignalSample {
         signal: (*name).to_owned(),
         value: Some(*value),
         at: now - 0.5,
@@ -300,8 +300,8 @@ fn reading(now: f64, rate: f64, loads: &[(&str, f64)]) -> Observation {
 }
 
 /// Returns a governor that has seen these loads, one per tick.
-fn lived(policy: &Policy, loads: &[(f64, f64)]) -> State {
-    let mut state = State::new(policy, BOUNDS, 20.0, 0.0);
+fn lived(policy: &Policy, loads: &[(f64, f64)]) -> ControlState {
+    let mut state = ControlState::new(policy, BOUNDS, 20.0, 0.0);
     for (n, (load, other)) in loads.iter().enumerate() {
         let rate = state.knob;
         state.tick(
@@ -318,7 +318,7 @@ fn lived(policy: &Policy, loads: &[(f64, f64)]) -> State {
 }
 
 /// Returns the knob that one more tick would set.
-fn next(state: &State, policy: &Policy, bounds: Bounds, loads: &[(&str, f64)]) -> f64 {
+fn next(state: &ControlState, policy: &Policy, bounds: Bounds, loads: &[(&str, f64)]) -> f64 {
     let mut state = state.clone();
     let (now, rate) = (state.at.expect("it has lived") + 2.0, state.knob);
     state.tick(policy, bounds, &reading(now, rate, loads)).rps
@@ -380,7 +380,7 @@ proptest! {
         }
         let stored = serde_json::to_value(&subject.state).expect("a state is JSON");
         let text = stored.to_string();
-        prop_assert!(State::stored(stored, &subject.policy).is_some(), "{text}");
+        prop_assert!(ControlState::stored(stored, &subject.policy).is_some(), "{text}");
     }
 
     #[test]
@@ -392,7 +392,7 @@ proptest! {
             subject.meets(*time, event)?;
         }
         let stored = serde_json::to_string(&subject.state).expect("a state is JSON");
-        let mut restored = State::stored(serde_json::from_str(&stored).expect("JSON"), &subject.policy).expect("a state");
+        let mut restored = ControlState::stored(serde_json::from_str(&stored).expect("JSON"), &subject.policy).expect("a state");
         let now = subject.state.at.unwrap_or(0.0) + 2.0;
         let seen = reading(now, subject.state.knob.max(0.0), &[("load", load), ("other", load)]);
         let (a, b) = (subject.state.tick(&subject.policy, BOUNDS, &seen), restored.tick(&subject.policy, BOUNDS, &seen));
@@ -412,15 +412,15 @@ proptest! {
             let mut place = place.index(leaves(&stored));
             spoil(&mut stored, &mut place, garbage);
         }
-        let Some(state) = State::resume(stored, &policy, state.at.unwrap_or(0.0)) else { return Ok(()) };
+        let Some(state) = ControlState::resume(stored, &policy, state.at.unwrap_or(0.0)) else { return Ok(()) };
         let mut subject = Subject { now: state.at.unwrap_or(0.0), policy, bounds: BOUNDS, state };
         for n in 0..20 {
             let load = 0.8 + 0.02 * f64::from(n);
-            let readings = vec![Sample { signal: "load".to_owned(), value: Some(load), at: -0.5 }];
+            let readings = vec![SignalSample { signal: "load".to_owned(), value: Some(load), at: -0.5 }];
             let seen = Observation { readings, achieved_rps: Some(20.0), limiting_share: Some(1.0), ..Observation::default() };
-            subject.meets((2.0, None), &Event::Tick(Box::new(seen)))?;
+            subject.meets((2.0, None), &GovernorEvent::Tick(Box::new(seen)))?;
             let stored = serde_json::to_value(&subject.state).expect("a state is JSON");
-            prop_assert!(State::stored(stored, &subject.policy).is_some(), "what it keeps can be read again");
+            prop_assert!(ControlState::stored(stored, &subject.policy).is_some(), "what it keeps can be read again");
         }
     }
 

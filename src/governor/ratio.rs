@@ -10,23 +10,23 @@
 //! therefore the highest throughput during such a recovery, and a refused share up to the setpoint
 //! is left to the single accounts.
 
-use super::policy::{self, Law};
+use super::policy::{self, ControllerTuning};
 use super::signal::{Learned, Signal};
-use crate::control::{History, ewma, within};
+use crate::control::{History, clamp_finite, ewma};
 
 /// The largest refused share that counts as none.
-const NONE: f64 = 1e-4;
+const NEGLIGIBLE_SHARE: f64 = 1e-4;
 /// The time without refusals after which throughput counts as quota, in seconds: counters of work
 /// and of tokens are not sampled at the same moment.
 const SURE_S: f64 = 30.0;
 /// The time in which a refused account of a pool returns to its former rate, in seconds: the
 /// learning period of a key.
-const BACK_S: f64 = 20.0;
+const ACCOUNT_RECOVERY_S: f64 = 20.0;
 /// The averaging time of a pool's throughput, in seconds: providers count over seconds of their
 /// own.
 const MEAN_S: f64 = 6.0;
 /// The initial error of upward probing.
-const PROBE: f64 = 0.02;
+const INITIAL_PROBE_ERROR: f64 = 0.02;
 /// The doubling time of the error of upward probing, in seconds.
 const PROBE_DOUBLES_S: f64 = 90.0;
 /// The largest error of upward probing.
@@ -40,14 +40,14 @@ impl Signal {
     /// Ingests the refused share `y` of the last `dt` seconds.
     pub(super) fn ingest_ratio(
         &mut self,
-        policy: &policy::Signal,
+        policy: &policy::SignalPolicy,
         now: f64,
         at: f64,
         dt: f64,
         y: f64,
         history: &History,
     ) {
-        self.share = within(y, 0.0, 0.98);
+        self.share = clamp_finite(y, 0.0, 0.98);
         let x = (1.0 - policy.setpoint) / (1.0 - self.share);
         (self.front.x, self.front.z, self.front.xf) = (x, x, x);
         let through = match self.capacity {
@@ -56,8 +56,10 @@ impl Signal {
         };
         // Throughput while the work has only begun, or does not use the whole rate, is no quota.
         let is_used = self.used_from.is_some_and(|from| now - from >= MEAN_S);
-        let is_back = self.last_bad.is_some_and(|bad| at - bad > BACK_S);
-        if self.share > NONE {
+        let is_back = self
+            .last_bad
+            .is_some_and(|bad| at - bad > ACCOUNT_RECOVERY_S);
+        if self.share > NEGLIGIBLE_SHARE {
             // In a pool the first refusal after a quiet time measures the quota, and so do many at
             // once; the few that follow come from accounts that find their own rates.
             if self.capacity.is_none() || (is_used && (is_back || self.share > policy.setpoint)) {
@@ -92,7 +94,7 @@ impl Signal {
     /// Returns true if the accounts of the pool limit the rate, not this signal.
     fn is_limited_by_its_pool(&self) -> bool {
         self.capacity
-            .is_some_and(|capacity| capacity * (1.0 + NONE) < self.pid.integral.exp())
+            .is_some_and(|capacity| capacity * (1.0 + NEGLIGIBLE_SHARE) < self.pid.integral.exp())
     }
 
     /// Returns true if the newest sample measured the quota.
@@ -103,17 +105,23 @@ impl Signal {
     }
 
     /// Returns the log work rate that the signal asks for.
-    pub(super) fn ask_ratio(&mut self, law: &Law, now: f64, dt: f64, applied: f64) -> f64 {
+    pub(super) fn ask_ratio(
+        &mut self,
+        law: &ControllerTuning,
+        now: f64,
+        dt: f64,
+        applied: f64,
+    ) -> f64 {
         self.ti_s = PROBE_TI_S;
-        let is_few = self.capacity.is_some() && self.share > NONE && !self.is_news();
-        if is_few || (self.share <= NONE && self.is_limited_by_its_pool()) {
+        let is_few = self.capacity.is_some() && self.share > NEGLIGIBLE_SHARE && !self.is_news();
+        if is_few || (self.share <= NEGLIGIBLE_SHARE && self.is_limited_by_its_pool()) {
             // Single accounts adapt by themselves, and while they limit, nothing can be learned
             // about a higher rate.
             (self.e, self.u) = (0.0, self.pid.integral);
             return self.u;
         }
         self.pid.integral = ewma::toward(self.pid.integral, applied, dt, PROBE_TI_S);
-        if self.share > NONE {
+        if self.share > NEGLIGIBLE_SHARE {
             // The capacity is measured, not modelled: go just below it.
             self.e = (1.0 - self.front.x).min(0.0);
             let below = (self.quota.unwrap_or(0.0) * (1.0 - law.quota_margin))
@@ -123,8 +131,9 @@ impl Signal {
             self.u = self.pid.integral;
             return self.u;
         }
-        let quiet_s = within(now - self.last_bad.unwrap_or(now), 0.0, 1e6);
-        self.e = (PROBE * (quiet_s / PROBE_DOUBLES_S).min(60.0).exp2()).min(PROBE_MAX);
+        let quiet_s = clamp_finite(now - self.last_bad.unwrap_or(now), 0.0, 1e6);
+        self.e =
+            (INITIAL_PROBE_ERROR * (quiet_s / PROBE_DOUBLES_S).min(60.0).exp2()).min(PROBE_MAX);
         self.u = self.pid.integral + PROBE_GAIN * self.e * (1.0 + dt / PROBE_TI_S);
         self.u
     }
@@ -132,8 +141,8 @@ impl Signal {
 
 /// Returns the highest mean throughput over any [`MEAN_S`] of the last [`BACK_S`].
 fn most(history: &History, at: f64, dt: f64) -> f64 {
-    let dt = within(dt, 0.5, BACK_S);
-    let steps = (BACK_S / dt).floor() as u32;
+    let dt = clamp_finite(dt, 0.5, ACCOUNT_RECOVERY_S);
+    let steps = (ACCOUNT_RECOVERY_S / dt).floor() as u32;
     let ending = |n: u32| at - f64::from(n) * dt;
     (0..steps.max(1))
         .map(|n| history.mean(ending(n) - MEAN_S.max(dt), ending(n)))
@@ -143,7 +152,7 @@ fn most(history: &History, at: f64, dt: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::limits::Bounds;
-    use super::super::plan::{Observation, State};
+    use super::super::plan::{ControlState, Observation};
     use super::super::policy::Policy;
 
     const POLICY: &str = "[[signal]]\nname = \"refused\"\nkind = \"ratio\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\n\
@@ -155,7 +164,7 @@ mod tests {
     };
 
     struct Rig {
-        state: State,
+        state: ControlState,
         policy: Policy,
         now: f64,
         /// True if there is nothing to send.
@@ -166,7 +175,7 @@ mod tests {
         fn new(rps: f64) -> Self {
             let policy = Policy::parse(POLICY, "sms.toml").unwrap().unwrap();
             Self {
-                state: State::new(&policy, BOUNDS, rps, 1000.0),
+                state: ControlState::new(&policy, BOUNDS, rps, 1000.0),
                 policy,
                 now: 1000.0,
                 idle: false,

@@ -20,15 +20,15 @@ use super::actuator::{Actuator, BREAKERS_ZERO, limited_by_slots};
 use super::calibration;
 use super::counters::Counters;
 use super::decision::{Decision, timestamp};
-use super::hand::GOVERNOR;
 use super::limits::Bounds;
-use super::plan::{Observation, Plan, Sample, State};
-use super::policy::{Kind, Policy};
+use super::manual_override::GOVERNOR;
+use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::policy::{Policy, SignalKind};
 use super::postgres::{Error as JournalError, Journal};
-use super::sources::{self, Eyes, Sources};
+use super::sources::{self, DirectSources, Sources};
 use super::view::View;
-use super::watchdogs::{Found, Sharing};
-use crate::signals::{self, DepthSource, FeedbackSource, Meter, Prometheus};
+use super::watchdogs::{ActiveFinding, Sharing};
+use crate::signals::{self, DepthSource, FeedbackMeter, FeedbackSource, Prometheus};
 use crate::throttle::bucket::slower;
 use crate::throttle::{self, Change, Knobs, Mode, Name, Status, Store};
 
@@ -38,7 +38,7 @@ const RENEW_AT: f64 = 0.7;
 /// A copy of the `rps` or `concurrency` that a governor last wrote, stored atomically with it.
 ///
 /// If the two differ, a person has edited the knob, even if the state could not be saved.
-const GOVERNED: &str = "governed";
+const GOVERNED_KNOB: &str = "governed";
 
 /// The number of decisions by which a slow listener may lag.
 const LISTENER_BEHIND: usize = 256;
@@ -48,7 +48,7 @@ pub struct Governor {
     store: Arc<dyn Store>,
     journal: Journal,
     sources: Sources,
-    throttles: Vec<Governed>,
+    throttles: Vec<GovernedThrottle>,
     sharing: Mutex<Sharing>,
     decisions: broadcast::Sender<Decision>,
     /// The latest term found in a knob without a valid lease.
@@ -57,7 +57,7 @@ pub struct Governor {
 
 /// The result of a round.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct RoundReport {
     /// The number of throttles decided on.
     pub decided: usize,
     /// The number of knobs written.
@@ -74,33 +74,33 @@ pub struct Report {
 
 /// The reason why a throttle could not be governed this time.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum ReconcileError {
     #[error(transparent)]
     Store(#[from] throttle::Error),
     #[error("{0}: {source}", source = std::error::Error::source(.0).map_or_else(String::new, ToString::to_string))]
     Journal(#[from] JournalError),
 }
 
-struct Governed {
+struct GovernedThrottle {
     name: Name,
     policy: Policy,
-    eyes: Eyes,
-    desk: AsyncMutex<Desk>,
+    eyes: DirectSources,
+    desk: AsyncMutex<ThrottleRuntime>,
     view: Mutex<Option<View>>,
     problems: Mutex<BTreeMap<String, String>>,
 }
 
 /// The memory between rounds; everything of lasting value is in the state.
 #[derive(Default)]
-struct Desk {
+struct ThrottleRuntime {
     term: Option<u64>,
-    state: Option<State>,
+    state: Option<ControlState>,
     /// The time of the next tick, by the store's clock.
     due: Option<f64>,
     counters: Option<Counters>,
     looked: Option<Counters>,
     /// The feedback of the work itself.
-    meter: Meter,
+    meter: FeedbackMeter,
     /// The time up to which the ticks have read the feedback.
     heard_to: Option<f64>,
     /// The times of the fast path's newest looks, by signal.
@@ -108,7 +108,7 @@ struct Desk {
     kept: Option<Decision>,
 }
 
-impl Desk {
+impl ThrottleRuntime {
     /// Returns the time at which the breaker last stopped or restarted the work.
     fn acted_at(&self) -> f64 {
         self.state
@@ -163,8 +163,8 @@ impl Governor {
     ) -> Result<Self, signals::Error> {
         let governed = |(name, policy): (Name, Policy)| {
             let eyes = sources.eyes(&policy)?;
-            let desk = AsyncMutex::new(Desk::default());
-            Ok(Governed {
+            let desk = AsyncMutex::new(ThrottleRuntime::default());
+            Ok(GovernedThrottle {
                 name,
                 policy,
                 eyes,
@@ -178,7 +178,7 @@ impl Governor {
                 .iter()
                 .map(|(name, policy)| (name.as_str(), policy)),
         );
-        for (throttle, signal, with) in sharing.told() {
+        for (throttle, signal, with) in sharing.shared_signals() {
             let with = with.join(", ");
             tracing::warn!(
                 throttle.name = throttle,
@@ -216,7 +216,7 @@ impl Governor {
     /// Returns a view of every governor as of `now` (unix seconds); empty in a process that does
     /// not lead.
     pub fn snapshot(&self, now: f64) -> BTreeMap<Name, View> {
-        let view = |t: &Governed| {
+        let view = |t: &GovernedThrottle| {
             let mut view = lock(&t.view).clone()?;
             view.age(now);
             Some((t.name.clone(), view))
@@ -241,7 +241,7 @@ impl Governor {
     /// leader's.
     pub async fn rest(&self) {
         for throttle in &self.throttles {
-            *throttle.desk.lock().await = Desk::default();
+            *throttle.desk.lock().await = ThrottleRuntime::default();
             *lock(&throttle.view) = None;
         }
     }
@@ -249,7 +249,7 @@ impl Governor {
     /// Decides for every throttle whose tick is due.
     ///
     /// Call it every second.
-    pub async fn tick(&self, term: u64) -> Report {
+    pub async fn tick(&self, term: u64) -> RoundReport {
         self.round(
             self.throttles.iter().map(|t| self.tick_one(t, term)),
             "tick",
@@ -261,7 +261,7 @@ impl Governor {
     /// Prometheus.
     ///
     /// Call it every half second, and sooner after an alarm.
-    pub async fn fast(&self, term: u64) -> Report {
+    pub async fn fast(&self, term: u64) -> RoundReport {
         let seen = self
             .throttles
             .iter()
@@ -270,12 +270,12 @@ impl Governor {
             .await
     }
 
-    async fn round<F: Future<Output = (Name, Result<Report, Trouble>)>>(
+    async fn round<F: Future<Output = (Name, Result<RoundReport, ReconcileError>)>>(
         &self,
         work: impl Iterator<Item = F>,
         what: &str,
-    ) -> Report {
-        let mut total = Report::default();
+    ) -> RoundReport {
+        let mut total = RoundReport::default();
         for (name, outcome) in join_all(work).await {
             match outcome {
                 Ok(one) => {
@@ -285,8 +285,10 @@ impl Governor {
                     total.alarmed |= one.alarmed;
                 }
                 Err(trouble) => {
-                    total.fenced |=
-                        matches!(&trouble, Trouble::Journal(JournalError::Fenced { .. }));
+                    total.fenced |= matches!(
+                        &trouble,
+                        ReconcileError::Journal(JournalError::Fenced { .. })
+                    );
                     tracing::warn!(throttle.name = %name, error = %trouble, "the governor's {what} failed");
                     total.problems.push((name, trouble.to_string()));
                 }
@@ -295,15 +297,27 @@ impl Governor {
         total
     }
 
-    async fn tick_one(&self, throttle: &Governed, term: u64) -> (Name, Result<Report, Trouble>) {
+    async fn tick_one(
+        &self,
+        throttle: &GovernedThrottle,
+        term: u64,
+    ) -> (Name, Result<RoundReport, ReconcileError>) {
         (throttle.name.clone(), self.try_tick(throttle, term).await)
     }
 
-    async fn fast_one(&self, throttle: &Governed, term: u64) -> (Name, Result<Report, Trouble>) {
+    async fn fast_one(
+        &self,
+        throttle: &GovernedThrottle,
+        term: u64,
+    ) -> (Name, Result<RoundReport, ReconcileError>) {
         (throttle.name.clone(), self.try_fast(throttle, term).await)
     }
 
-    async fn try_tick(&self, throttle: &Governed, term: u64) -> Result<Report, Trouble> {
+    async fn try_tick(
+        &self,
+        throttle: &GovernedThrottle,
+        term: u64,
+    ) -> Result<RoundReport, ReconcileError> {
         let Some(status) = self.store.status(&throttle.name).await? else {
             return Ok(self.unknown(throttle));
         };
@@ -315,13 +329,13 @@ impl Governor {
             .await
             .is_due(now, throttle.policy.law.tick_s)
         {
-            return Ok(Report::default());
+            return Ok(RoundReport::default());
         }
         // Signals are read without locking the desk, so that a slow Prometheus never delays the
         // fast path.
         let told = self
             .sources
-            .told(&throttle.policy, throttle.name.as_str())
+            .worker_feedback(&throttle.policy, throttle.name.as_str())
             .await;
         let name = throttle.name.as_str();
         let (readings, ready) = tokio::join!(
@@ -346,18 +360,21 @@ impl Governor {
             ready,
         );
         let Some(mut state) = desk.state.take() else {
-            return Ok(Report::default());
+            return Ok(RoundReport::default());
         };
         let found = state.watchdogs.found.clone();
         let outcome = self
             .decide(throttle, &mut desk, term, &status, &mut state, seen)
             .await;
-        tell(throttle, &state, &found);
+        log_findings(throttle, &state, &found);
         *lock(&throttle.view) = self.view(throttle, &state, &status);
-        if !matches!(outcome, Err(Trouble::Journal(JournalError::Fenced { .. }))) {
+        if !matches!(
+            outcome,
+            Err(ReconcileError::Journal(JournalError::Fenced { .. }))
+        ) {
             desk.state = Some(state);
         } else {
-            *desk = Desk::default();
+            *desk = ThrottleRuntime::default();
         }
         outcome
     }
@@ -365,17 +382,17 @@ impl Governor {
     /// Plans according to the throttle's mode and carries the plan out.
     async fn decide(
         &self,
-        throttle: &Governed,
-        desk: &mut Desk,
+        throttle: &GovernedThrottle,
+        desk: &mut ThrottleRuntime,
         term: u64,
         status: &Status,
-        state: &mut State,
+        state: &mut ControlState,
         mut seen: Observation,
-    ) -> Result<Report, Trouble> {
+    ) -> Result<RoundReport, ReconcileError> {
         let (policy, knobs, bounds) = (&throttle.policy, &status.knobs, bounds(throttle, status));
         let actuator = policy.law.actuator;
         let raw = actuator.text(&status.raw);
-        let governed = status.raw.get(GOVERNED).map(String::as_str);
+        let governed = status.raw.get(GOVERNED_KNOB).map(String::as_str);
         let mine = raw
             .is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw))
             || calibration::wrote(status);
@@ -431,7 +448,7 @@ impl Governor {
                 actuator.setting(status),
                 &format!("{why}{}", told.unwrap_or_default()),
             );
-            self.keep(throttle, term, state).await?;
+            self.save_state(throttle, term, state).await?;
             if turned {
                 self.journal(
                     throttle,
@@ -443,10 +460,10 @@ impl Governor {
             }
             self.end_lease(throttle, term, status).await?;
             let written = self.keep_lease(throttle, term, status, &plan, mine).await?;
-            return Ok(Report {
+            return Ok(RoundReport {
                 decided: 1,
                 written,
-                ..Report::default()
+                ..RoundReport::default()
             });
         }
         if knobs.mode == Mode::Auto {
@@ -468,7 +485,7 @@ impl Governor {
             // A person's stop stays as they wrote it.
             Mode::Auto if !state.stopped => self.turn(throttle, term, status, state, &plan).await?,
             _ => {
-                self.keep(throttle, term, state).await?;
+                self.save_state(throttle, term, state).await?;
                 self.end_lease(throttle, term, status).await?;
                 0
             }
@@ -480,10 +497,10 @@ impl Governor {
             Decision::new(throttle.name.as_str(), seen.now, &plan, before, knobs.mode),
         )
         .await;
-        Ok(Report {
+        Ok(RoundReport {
             decided: 1,
             written,
-            ..Report::default()
+            ..RoundReport::default()
         })
     }
 
@@ -495,14 +512,14 @@ impl Governor {
     )]
     async fn hand_back(
         &self,
-        throttle: &Governed,
-        desk: &mut Desk,
+        throttle: &GovernedThrottle,
+        desk: &mut ThrottleRuntime,
         term: u64,
         status: &Status,
-        state: &mut State,
+        state: &mut ControlState,
         seen: &Observation,
         mode: Mode,
-    ) -> Result<Report, Trouble> {
+    ) -> Result<RoundReport, ReconcileError> {
         let (knobs, before) = (&status.knobs, state.knob);
         let why = format!(
             "manual mode is over{}; back to {}",
@@ -519,7 +536,7 @@ impl Governor {
         );
         let rps = actuator.text(&status.raw).map(str::to_owned);
         rps.iter().for_each(|rps| state.will_write(rps));
-        self.keep(throttle, term, state).await?;
+        self.save_state(throttle, term, state).await?;
         let mut fields = BTreeMap::from([
             ("mode".to_owned(), Some(mode.as_str().to_owned())),
             ("manual_until_ms".to_owned(), None),
@@ -544,16 +561,16 @@ impl Governor {
             Ok(_) => {}
             // A person was faster: their change is read at the next tick.
             Err(throttle::Error::Conflict { .. }) => {
-                return Ok(Report {
+                return Ok(RoundReport {
                     decided: 1,
-                    ..Report::default()
+                    ..RoundReport::default()
                 });
             }
             Err(error) => return Err(error.into()),
         }
         tracing::info!(throttle.name = %throttle.name, reason = why, "the governor goes back");
         state.watch.went_back(mode, &why, seen.now);
-        self.keep(throttle, term, state).await?;
+        self.save_state(throttle, term, state).await?;
         self.journal(
             throttle,
             desk,
@@ -561,10 +578,10 @@ impl Governor {
             Decision::new(throttle.name.as_str(), seen.now, &plan, before, mode),
         )
         .await;
-        Ok(Report {
+        Ok(RoundReport {
             decided: 1,
             written: 1,
-            ..Report::default()
+            ..RoundReport::default()
         })
     }
 
@@ -572,12 +589,12 @@ impl Governor {
     /// rate and not at the safe one.
     async fn keep_lease(
         &self,
-        throttle: &Governed,
+        throttle: &GovernedThrottle,
         term: u64,
         status: &Status,
         plan: &Plan,
         mine: bool,
-    ) -> Result<usize, Trouble> {
+    ) -> Result<usize, ReconcileError> {
         let knobs = &status.knobs;
         let is_ours = mine && knobs.mode == Mode::Auto && !knobs.paused && knobs.capacity == 0.0;
         match status
@@ -596,10 +613,10 @@ impl Governor {
     /// The recorded author and reason stay unchanged.
     async fn end_lease(
         &self,
-        throttle: &Governed,
+        throttle: &GovernedThrottle,
         term: u64,
         status: &Status,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReconcileError> {
         if status.knobs.mode == Mode::Auto || !status.raw.contains_key("valid_until") {
             return Ok(());
         }
@@ -619,23 +636,28 @@ impl Governor {
         }
     }
 
-    async fn try_fast(&self, throttle: &Governed, term: u64) -> Result<Report, Trouble> {
+    async fn try_fast(
+        &self,
+        throttle: &GovernedThrottle,
+        term: u64,
+    ) -> Result<RoundReport, ReconcileError> {
         let Some(status) = self.store.status(&throttle.name).await? else {
-            return Ok(Report::default());
+            return Ok(RoundReport::default());
         };
         self.is_over(throttle, term, &status)?;
         if !matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) || status.knobs.paused {
-            return Ok(Report::default());
+            return Ok(RoundReport::default());
         }
         let now = status.at_us as f64 / 1e6;
         let (told, mut looks) = tokio::join!(
-            self.sources.told(&throttle.policy, throttle.name.as_str()),
+            self.sources
+                .worker_feedback(&throttle.policy, throttle.name.as_str()),
             self.sources.look(&throttle.policy, &throttle.eyes, now)
         );
 
         let mut desk = throttle.desk.lock().await;
         if desk.term != Some(term) {
-            return Ok(Report::default());
+            return Ok(RoundReport::default());
         }
         let counters = Counters::of(&status);
         let flow = desk
@@ -662,7 +684,7 @@ impl Governor {
                 .is_none_or(|before| look.at > before)
         });
         let Some(mut state) = desk.state.take() else {
-            return Ok(Report::default());
+            return Ok(RoundReport::default());
         };
         let plan = match status.knobs.mode {
             Mode::Shadow => {
@@ -677,9 +699,9 @@ impl Governor {
             ),
         };
         let outcome = match plan {
-            None => Ok(Report {
+            None => Ok(RoundReport {
                 alarmed: state.signals.iter().any(|signal| signal.alarms > 0),
-                ..Report::default()
+                ..RoundReport::default()
             }),
             Some(plan) => {
                 self.stop(throttle, &mut desk, term, &status, &mut state, plan)
@@ -696,13 +718,13 @@ impl Governor {
     /// Carries out a trip: the knob first, everything else after.
     async fn stop(
         &self,
-        throttle: &Governed,
-        desk: &mut Desk,
+        throttle: &GovernedThrottle,
+        desk: &mut ThrottleRuntime,
         term: u64,
         status: &Status,
-        state: &mut State,
+        state: &mut ControlState,
         plan: Plan,
-    ) -> Result<Report, Trouble> {
+    ) -> Result<RoundReport, ReconcileError> {
         tracing::warn!(throttle.name = %throttle.name, reason = %plan.reason, "the breaker tripped");
         let written = if status.knobs.mode == Mode::Auto {
             self.write(throttle, term, status, &plan, BREAKERS_ZERO)
@@ -719,29 +741,29 @@ impl Governor {
             before,
             status.knobs.mode,
         );
-        self.keep(throttle, term, state).await?;
+        self.save_state(throttle, term, state).await?;
         self.journal(throttle, desk, term, decision).await;
-        Ok(Report {
+        Ok(RoundReport {
             decided: 1,
             written,
             tripped: 1,
-            ..Report::default()
+            ..RoundReport::default()
         })
     }
 
     /// Saves the state, then sets the knob if it must change or its lease must be renewed.
     async fn turn(
         &self,
-        throttle: &Governed,
+        throttle: &GovernedThrottle,
         term: u64,
         status: &Status,
-        state: &mut State,
+        state: &mut ControlState,
         plan: &Plan,
-    ) -> Result<usize, Trouble> {
+    ) -> Result<usize, ReconcileError> {
         let actuator = throttle.policy.law.actuator;
         let text = actuator.spell(plan.rps);
         state.will_write(&text);
-        self.keep(throttle, term, state).await?;
+        self.save_state(throttle, term, state).await?;
         if actuator.text(&status.raw) == Some(&text) && is_fresh(throttle, term, status) {
             return Ok(0);
         }
@@ -750,12 +772,12 @@ impl Governor {
 
     async fn write(
         &self,
-        throttle: &Governed,
+        throttle: &GovernedThrottle,
         term: u64,
         status: &Status,
         plan: &Plan,
         text: &str,
-    ) -> Result<usize, Trouble> {
+    ) -> Result<usize, ReconcileError> {
         let actuator = throttle.policy.law.actuator;
         // Slots have no lease: without a governor they keep their last value.
         let until_ms =
@@ -764,7 +786,7 @@ impl Governor {
         let change = Change {
             fields: [
                 (actuator.field(), text()),
-                (GOVERNED, text()),
+                (GOVERNED_KNOB, text()),
                 ("valid_until", until_ms),
             ]
             .map(|(field, text)| (field.to_owned(), text))
@@ -788,7 +810,12 @@ impl Governor {
     /// Saves the state.
     ///
     /// Only a later leader's term is an error: an outage of Postgres must not stop the governor.
-    async fn keep(&self, throttle: &Governed, term: u64, state: &State) -> Result<(), Trouble> {
+    async fn save_state(
+        &self,
+        throttle: &GovernedThrottle,
+        term: u64,
+        state: &ControlState,
+    ) -> Result<(), ReconcileError> {
         let Ok(value) = serde_json::to_value(state) else {
             return Ok(());
         };
@@ -808,8 +835,8 @@ impl Governor {
     /// Journals a decision if it is news, and sends it to the listeners.
     async fn journal(
         &self,
-        throttle: &Governed,
-        desk: &mut Desk,
+        throttle: &GovernedThrottle,
+        desk: &mut ThrottleRuntime,
         term: u64,
         mut decision: Decision,
     ) {
@@ -829,7 +856,12 @@ impl Governor {
 
     /// Fails if a later leader has written this knob, which is how a process without Postgres
     /// detects it.
-    fn is_over(&self, throttle: &Governed, term: u64, status: &Status) -> Result<(), JournalError> {
+    fn is_over(
+        &self,
+        throttle: &GovernedThrottle,
+        term: u64,
+        status: &Status,
+    ) -> Result<(), JournalError> {
         if status.knobs.term > term {
             let is_renewed = status
                 .knobs
@@ -852,11 +884,11 @@ impl Governor {
     /// Loads the state at the beginning of a term, or begins at the knob in force.
     async fn take_up(
         &self,
-        throttle: &Governed,
-        desk: &mut Desk,
+        throttle: &GovernedThrottle,
+        desk: &mut ThrottleRuntime,
         term: u64,
         status: &Status,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ReconcileError> {
         if desk.term == Some(term) && desk.state.is_some() {
             return Ok(());
         }
@@ -873,14 +905,14 @@ impl Governor {
             .into());
         }
         let due = desk.due;
-        *desk = Desk {
+        *desk = ThrottleRuntime {
             term: Some(term),
             due,
-            ..Desk::default()
+            ..ThrottleRuntime::default()
         };
         desk.kept = self.journal.recent(Some(name), 1).await?.pop();
         desk.state = stored
-            .and_then(|(_, stored)| State::resume(stored, &throttle.policy, now))
+            .and_then(|(_, stored)| ControlState::resume(stored, &throttle.policy, now))
             .or_else(|| {
                 let actuator = throttle.policy.law.actuator;
                 let raw = actuator.text(&status.raw);
@@ -893,7 +925,7 @@ impl Governor {
                 } else {
                     actuator.start(status, bounds)
                 };
-                let mut state = State::new(&throttle.policy, bounds, rate, now);
+                let mut state = ControlState::new(&throttle.policy, bounds, rate, now);
                 state.will_write(raw.unwrap_or_default());
                 Some(state)
             });
@@ -901,7 +933,12 @@ impl Governor {
     }
 
     /// Reads every signal; a failure is recorded for people and yields no reading.
-    async fn read(&self, throttle: &Governed, now: f64, is_told: bool) -> Vec<Sample> {
+    async fn read(
+        &self,
+        throttle: &GovernedThrottle,
+        now: f64,
+        is_told: bool,
+    ) -> Vec<SignalSample> {
         let outcomes = self
             .sources
             .read(&throttle.policy, &throttle.eyes, now, is_told)
@@ -929,7 +966,12 @@ impl Governor {
         samples
     }
 
-    fn view(&self, throttle: &Governed, state: &State, status: &Status) -> Option<View> {
+    fn view(
+        &self,
+        throttle: &GovernedThrottle,
+        state: &ControlState,
+        status: &Status,
+    ) -> Option<View> {
         let mut view = View::new(state, &throttle.policy, status.at_us as f64 / 1e6)?;
         let problems = lock(&throttle.problems);
         view.signals
@@ -938,18 +980,18 @@ impl Governor {
         Some(view)
     }
 
-    fn unknown(&self, throttle: &Governed) -> Report {
+    fn unknown(&self, throttle: &GovernedThrottle) -> RoundReport {
         *lock(&throttle.view) = None;
-        Report::default()
+        RoundReport::default()
     }
 }
 
 /// Collects the observation since the last tick.
 fn observe(
     policy: &Policy,
-    desk: &mut Desk,
+    desk: &mut ThrottleRuntime,
     status: &Status,
-    mut readings: Vec<Sample>,
+    mut readings: Vec<SignalSample>,
     is_told: bool,
     waiting: Option<f64>,
 ) -> Observation {
@@ -963,7 +1005,7 @@ fn observe(
     let step = span_s
         .and_then(|span_s| desk.meter.over(span_s))
         .map(|span| span.work);
-    readings.extend(sources::heard(
+    readings.extend(sources::feedback_samples(
         policy,
         &desk.meter,
         desk.heard_to,
@@ -1006,13 +1048,13 @@ fn observe(
 }
 
 /// Logs each finding of the watchdogs once at its start and once at its end.
-fn tell(throttle: &Governed, state: &State, earlier: &[Found]) {
+fn log_findings(throttle: &GovernedThrottle, state: &ControlState, earlier: &[ActiveFinding]) {
     let (begun, ended) = state.watchdogs.since(earlier);
     for found in begun {
-        tracing::warn!(throttle.name = %throttle.name, finding = found.finding.word(), "{}", found.sentence);
+        tracing::warn!(throttle.name = %throttle.name, finding = found.finding.as_str(), "{}", found.sentence);
     }
     for found in ended {
-        tracing::info!(throttle.name = %throttle.name, finding = found.finding.word(), "a watchdog's finding has ended");
+        tracing::info!(throttle.name = %throttle.name, finding = found.finding.as_str(), "a watchdog's finding has ended");
     }
 }
 
@@ -1026,7 +1068,7 @@ fn unreadable(status: &Status, actuator: Actuator) -> Option<String> {
     Some(format!("the knob {} {}", actuator.field(), problem.message))
 }
 
-fn bounds(throttle: &Governed, status: &Status) -> Bounds {
+fn bounds(throttle: &GovernedThrottle, status: &Status) -> Bounds {
     let Knobs {
         min,
         max,
@@ -1043,7 +1085,7 @@ fn bounds(throttle: &Governed, status: &Status) -> Bounds {
             .policy
             .signals
             .iter()
-            .any(|signal| signal.kind != Kind::Ratio);
+            .any(|signal| signal.kind != SignalKind::Ratio);
     let max = if is_bound { max.min(capacity) } else { max };
     let min = min.min(max);
     throttle
@@ -1067,7 +1109,7 @@ fn without_capacity(knobs: &Knobs) -> String {
 ///
 /// The first tick of a term always writes, so that writes of earlier terms are refused from then
 /// on.
-fn is_fresh(throttle: &Governed, term: u64, status: &Status) -> bool {
+fn is_fresh(throttle: &GovernedThrottle, term: u64, status: &Status) -> bool {
     let lease_ms = throttle.policy.law.lease_s() * 1e3;
     let left_ms = status
         .knobs
@@ -1096,7 +1138,7 @@ fn unturned(actuator: Actuator, text: Option<String>) -> Change {
 }
 
 /// Returns the time at which a knob written now lapses, in unix milliseconds.
-fn lease_until_ms(throttle: &Governed, status: &Status) -> i64 {
+fn lease_until_ms(throttle: &GovernedThrottle, status: &Status) -> i64 {
     status.at_us / 1000 + (throttle.policy.law.lease_s() * 1e3) as i64
 }
 

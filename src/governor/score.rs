@@ -6,7 +6,7 @@
 use super::explain::{number, seconds};
 
 /// The relative difference below which rates count as the same.
-const SAME: f64 = 0.01;
+const SAME_RATE_TOLERANCE: f64 = 0.01;
 
 /// The score of a shadow governor.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -56,11 +56,11 @@ impl Score {
     }
 
     /// Adds `dt` seconds with the flow, load and rate of both outcomes.
-    pub(super) fn add(&mut self, dt: f64, real: Moment, own: Moment) {
+    pub(super) fn add(&mut self, dt: f64, real: ScoreStep, own: ScoreStep) {
         self.seconds += dt;
         self.real.add(dt, real);
         self.own.add(dt, own);
-        let margin = SAME * real.flow.abs().max(own.flow.abs());
+        let margin = SAME_RATE_TOLERANCE * real.flow.abs().max(own.flow.abs());
         let lower = own.flow < real.flow - margin;
         if lower {
             self.lower_s += dt;
@@ -142,7 +142,7 @@ impl Score {
 
 /// One step of one outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Moment {
+pub(super) struct ScoreStep {
     /// The throughput, in jobs per second.
     pub flow: f64,
     /// The highest load, in setpoints.
@@ -152,7 +152,7 @@ pub(super) struct Moment {
 }
 
 impl Side {
-    fn add(&mut self, dt: f64, moment: Moment) {
+    fn add(&mut self, dt: f64, moment: ScoreStep) {
         self.jobs += moment.flow * dt;
         (self.load, self.rps) = (moment.load, moment.rps);
         if let Some(x) = moment.load {
@@ -166,8 +166,8 @@ impl Side {
 mod tests {
     use super::*;
 
-    fn moment(flow: f64, load: f64) -> Moment {
-        Moment {
+    fn moment(flow: f64, load: f64) -> ScoreStep {
+        ScoreStep {
             flow,
             load: Some(load),
             rps: flow,
@@ -182,7 +182,7 @@ mod tests {
         score.add(20.0, moment(20.0, 0.5), moment(60.0, 1.0));
         score.add(
             5.0,
-            Moment {
+            ScoreStep {
                 load: None,
                 ..moment(20.0, 0.0)
             },

@@ -19,9 +19,9 @@
 
 use super::breaker::Phase;
 use super::limits::Bounds;
-use super::plan::{Observation, Plan, Sample, State};
-use super::policy::{Kind, Policy};
-use super::score::{Moment, Score};
+use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::policy::{Policy, SignalKind};
+use super::score::{Score, ScoreStep};
 use crate::control::History;
 
 /// The share of the time with waiters above which the throttle limits.
@@ -30,7 +30,7 @@ const LIMITS: f64 = 0.5;
 /// which keeps the shadow near the real rate until samples show the effect of another.
 const DOUBT_SIGMAS: f64 = 2.0;
 /// The share of a rate in use from which the rate counts as the limit.
-const USED_UP: f64 = 0.9;
+const RATE_LIMITED_SHARE: f64 = 0.9;
 /// The longest step that is counted, in usual ticks.
 const TICKS_MAX: f64 = 4.0;
 
@@ -38,7 +38,7 @@ const TICKS_MAX: f64 = 4.0;
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Shadow {
     /// The governor in the simulation.
-    pub own: State,
+    pub own: ControlState,
     /// The score against the real rate.
     pub score: Score,
 }
@@ -46,7 +46,13 @@ pub struct Shadow {
 impl Shadow {
     /// Creates a shadow that begins at the state of `real`, with the rate really in force; an open
     /// breaker stays open in the simulation.
-    fn begin(real: &State, policy: &Policy, bounds: Bounds, seen: &Observation, rps: f64) -> Self {
+    fn begin(
+        real: &ControlState,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        rps: f64,
+    ) -> Self {
         let (bounds, mut own) = (bounds.sound(), real.clone());
         (own.shadow, own.plan, own.hold, own.stopped) = (None, None, None, false);
         if own.breaker.phase != Phase::Open {
@@ -70,7 +76,7 @@ impl Shadow {
     /// throughput, in jobs per second.
     fn imagine(
         &self,
-        real: &State,
+        real: &ControlState,
         policy: &Policy,
         seen: &Observation,
         dt: f64,
@@ -85,7 +91,7 @@ impl Shadow {
         });
         let takes = seen
             .achieved_rps
-            .is_some_and(|real| real >= USED_UP * self.own.knob);
+            .is_some_and(|real| real >= RATE_LIMITED_SHARE * self.own.knob);
         let mut history = self.own.history.clone();
         if let Some(flow) = flow {
             history.push(seen.now, dt, flow * self.own.work.w);
@@ -118,7 +124,13 @@ impl Shadow {
     }
 
     /// Returns the sample that the shadow's own rate would have produced.
-    fn moved(&self, real: &State, policy: &Policy, own: &History, sample: &Sample) -> Sample {
+    fn moved(
+        &self,
+        real: &ControlState,
+        policy: &Policy,
+        own: &History,
+        sample: &SignalSample,
+    ) -> SignalSample {
         let found = policy
             .signals
             .iter()
@@ -133,11 +145,11 @@ impl Shadow {
         let r_real = real.history.lagged(sample.at, lag_s) / real.work.w;
         let r_own = own.lagged(sample.at, lag_s) / self.own.work.w;
         let value = match about.kind {
-            Kind::Ratio => refused(value, r_real, r_own),
-            Kind::Load | Kind::Latency => {
+            SignalKind::Ratio => refused(value, r_real, r_own),
+            SignalKind::Load | SignalKind::Latency => {
                 // Our part cannot exceed the whole.
                 let whole = if r_real > 1e-9 { value / r_real } else { 0.0 };
-                let c = signal.observer.c.filter(|_| about.kind == Kind::Load);
+                let c = signal.observer.c.filter(|_| about.kind == SignalKind::Load);
                 let doubt = DOUBT_SIGMAS * signal.observer.cc.max(0.0).sqrt();
                 let learned = c.map(|c| (c + doubt) * real.work.w * about.setpoint);
                 let cost = match learned {
@@ -148,7 +160,7 @@ impl Shadow {
                 (value + cost * (r_own - r_real)).max(0.0)
             }
         };
-        Sample {
+        SignalSample {
             value: Some(value),
             ..sample.clone()
         }
@@ -166,7 +178,7 @@ fn refused(share: f64, real: f64, own: f64) -> f64 {
     }
 }
 
-impl State {
+impl ControlState {
     /// Runs one tick of shadow mode with `rps` really in force: follows it, and returns the plan
     /// that the governor would carry out.
     pub fn shadow(
@@ -187,12 +199,12 @@ impl State {
         let (imagined, flow) = shadow.imagine(self, policy, seen, dt);
         let plan = shadow.own.tick(policy, bounds, &imagined);
         if dt > 0.0 {
-            let real = Moment {
+            let real = ScoreStep {
                 flow: seen.achieved_rps.unwrap_or(0.0),
                 load: self.highest(policy, seen.now),
                 rps,
             };
-            let own = Moment {
+            let own = ScoreStep {
                 flow: flow.unwrap_or(0.0),
                 load: shadow.own.highest(policy, seen.now),
                 rps: plan.rps,
@@ -213,10 +225,10 @@ impl State {
         policy: &Policy,
         bounds: Bounds,
         now: f64,
-        looks: &[Sample],
+        looks: &[SignalSample],
     ) -> Option<Plan> {
         let mut shadow = self.shadow.take()?;
-        let looks: Vec<Sample> = looks
+        let looks: Vec<SignalSample> = looks
             .iter()
             .map(|look| shadow.moved(self, policy, &shadow.own.history, look))
             .collect();

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use super::actuator::Actuator;
-use super::policy::{self, Kind, Law, Source};
-use crate::control::front::Tuning;
+use super::policy::{self, ControllerTuning, SignalKind, SignalSource};
+use crate::control::lag_filter::Tuning;
 use crate::control::pid::{Gains, Terms};
-use crate::control::{Front, History, LogPid, Observer, trip, within};
+use crate::control::{History, LagFilter, LogPid, Observer, clamp_finite, trip};
 
 /// The lower bound of the PID's measurement, in setpoints: an outlier must not upset the rate.
 const Y_MIN: f64 = 0.25;
@@ -56,7 +56,7 @@ pub struct Signal {
     /// The newest value, in the signal's own unit.
     pub value: Option<f64>,
     /// The samples, their noise and their lag.
-    pub front: Front,
+    pub front: LagFilter,
     /// The estimator of our part of the load.
     pub observer: Observer,
     pub pid: LogPid,
@@ -117,12 +117,12 @@ pub struct Signal {
 
 impl Signal {
     /// Creates a signal without samples that tracks the log work rate `u`.
-    pub fn new(policy: &policy::Signal, law: &Law, u: f64) -> Self {
+    pub fn new(policy: &policy::SignalPolicy, law: &ControllerTuning, u: f64) -> Self {
         let least = policy.trip / policy.setpoint;
         Self {
             name: policy.name.clone(),
             value: None,
-            front: Front::new(policy.lag_s),
+            front: LagFilter::new(policy.lag_s),
             observer: Observer::default(),
             pid: LogPid {
                 integral: u,
@@ -156,8 +156,8 @@ impl Signal {
     /// newer is ignored.
     pub fn ingest(
         &mut self,
-        policy: &policy::Signal,
-        law: &Law,
+        policy: &policy::SignalPolicy,
+        law: &ControllerTuning,
         now: f64,
         at: f64,
         value: f64,
@@ -168,7 +168,7 @@ impl Signal {
         }
         self.value = Some(value);
         let dt = self.front.spacing_s(at);
-        if policy.kind == Kind::Ratio {
+        if policy.kind == SignalKind::Ratio {
             return self.ingest_ratio(policy, now, at, dt, value, history);
         }
         let x = (value / policy.setpoint).min(X_MAX);
@@ -182,7 +182,7 @@ impl Signal {
             filter_max_s: law.filter_max_s,
         };
         self.front.ingest(now, at, x, policy.lag_s, tuning);
-        if policy.kind == Kind::Load && law.observer {
+        if policy.kind == SignalKind::Load && law.observer {
             self.observer.update(
                 self.front.z.min(20.0),
                 history.mean(at - dt, at),
@@ -195,15 +195,15 @@ impl Signal {
     /// its first sample.
     pub fn ask(
         &mut self,
-        policy: &policy::Signal,
-        law: &Law,
+        policy: &policy::SignalPolicy,
+        law: &ControllerTuning,
         now: f64,
         dt: f64,
         history: &History,
         applied: f64,
     ) -> Option<f64> {
         self.front.at?;
-        if policy.kind == Kind::Ratio {
+        if policy.kind == SignalKind::Ratio {
             return Some(self.ask_ratio(law, now, dt, applied));
         }
         // A signal without information asks for the rate in force: an old sample neither raises nor
@@ -228,8 +228,8 @@ impl Signal {
     /// stale.
     pub fn rebase(
         &mut self,
-        policy: &policy::Signal,
-        law: &Law,
+        policy: &policy::SignalPolicy,
+        law: &ControllerTuning,
         now: f64,
         history: &History,
         u: f64,
@@ -240,7 +240,7 @@ impl Signal {
             return;
         }
         self.started = true;
-        if policy.kind != Kind::Ratio {
+        if policy.kind != SignalKind::Ratio {
             let y = self.schedule(policy, law, now, history, u);
             self.pid.rebase(self.kc, y, u);
         }
@@ -248,9 +248,15 @@ impl Signal {
 
     /// Returns true if the signal is far from its limit and another one is nearer to its own, so
     /// that it does not count.
-    pub fn abstains(&self, policy: &policy::Signal, law: &Law, now: f64, lead: f64) -> bool {
+    pub fn abstains(
+        &self,
+        policy: &policy::SignalPolicy,
+        law: &ControllerTuning,
+        now: f64,
+        lead: f64,
+    ) -> bool {
         match policy.kind {
-            Kind::Ratio => {
+            SignalKind::Ratio => {
                 self.share <= 1e-4 && self.last_bad.is_none_or(|bad| now - bad > law.quiet_s)
             }
             _ => self.xp.is_some_and(|xp| xp < lead.min(0.5)),
@@ -259,7 +265,7 @@ impl Signal {
 
     /// Returns the newest sample extrapolated to `now` by the work let through since (Smith's
     /// predictor), less the part of the load average that a past incident caused.
-    pub fn predict(&self, law: &Law, now: f64, history: &History) -> f64 {
+    pub fn predict(&self, law: &ControllerTuning, now: f64, history: &History) -> f64 {
         let mut x = self.front.xf;
         if let (true, Some(c), Some(at)) = (law.predictor, self.observer.c, self.front.at) {
             let (then, current) = (
@@ -282,9 +288,9 @@ impl Signal {
     ///
     /// A ratio uses its refused share, because its front end holds the utilisation of the quota
     /// instead.
-    pub fn height(&self, policy: &policy::Signal) -> f64 {
+    pub fn height(&self, policy: &policy::SignalPolicy) -> f64 {
         match policy.kind {
-            Kind::Ratio => self.share / policy.setpoint,
+            SignalKind::Ratio => self.share / policy.setpoint,
             _ => self.clean(),
         }
     }
@@ -300,7 +306,7 @@ impl Signal {
 
     /// Records the load average's memory of an incident at a restart to `level`: the excess over
     /// `level` decays with the lag for minutes, so the controller leaves it out.
-    pub fn forget(&mut self, law: &Law, now: f64, history: &History, level: f64) {
+    pub fn forget(&mut self, law: &ControllerTuning, now: f64, history: &History, level: f64) {
         self.memory.0 = 0.0;
         self.memory = ((self.predict(law, now, history) - level).max(0.0), now);
     }
@@ -316,7 +322,7 @@ impl Signal {
         while self.looks.len() > LOOKS_MAX {
             self.looks.pop_front();
         }
-        let span_s = within(self.front.gap_s, 1.0, 15.0);
+        let span_s = clamp_finite(self.front.gap_s, 1.0, 15.0);
         let before = self
             .looks
             .iter()
@@ -405,28 +411,28 @@ impl Signal {
     /// part of the load is ours.
     fn schedule(
         &mut self,
-        policy: &policy::Signal,
-        law: &Law,
+        policy: &policy::SignalPolicy,
+        law: &ControllerTuning,
         now: f64,
         history: &History,
         applied: f64,
     ) -> f64 {
         let xp = self.predict(law, now, history);
-        let y = within(xp, Y_MIN, Y_MAX);
+        let y = clamp_finite(xp, Y_MIN, Y_MAX);
         let e = 1.0 - y;
         let lag = self.front.lag_s.max(law.integral_min_s);
         let v = applied.exp();
         let mut kc = law.gain * (lag / 60.0).min(LAG_MAX_MIN);
         kc *= match policy.kind {
-            Kind::Latency if policy.source == Source::Complaints => COMPLAINTS_GAIN,
+            SignalKind::Latency if policy.source == SignalSource::Complaints => COMPLAINTS_GAIN,
             // A loop closed by slots is not steep: with twice as many concurrent jobs each takes at
             // most twice as long.
-            Kind::Latency if law.actuator == Actuator::Concurrency => 1.0,
-            Kind::Latency => LATENCY_GAIN,
-            _ if e > 0.0 => 1.0 / within(self.observer.share(v, 2.0), SHARE_UNDER, 1.0),
-            _ => 1.0 / within(self.observer.share(v, 0.0), SHARE_OVER, 1.0),
+            SignalKind::Latency if law.actuator == Actuator::Concurrency => 1.0,
+            SignalKind::Latency => LATENCY_GAIN,
+            _ if e > 0.0 => 1.0 / clamp_finite(self.observer.share(v, 2.0), SHARE_UNDER, 1.0),
+            _ => 1.0 / clamp_finite(self.observer.share(v, 0.0), SHARE_OVER, 1.0),
         };
-        kc *= within(e.abs().max(PERSIST * self.ebar.abs()) / KNEE, KNEE_MIN, 1.0);
+        kc *= clamp_finite(e.abs().max(PERSIST * self.ebar.abs()) / KNEE, KNEE_MIN, 1.0);
         (self.xp, self.e, self.kc, self.ti_s) = (Some(xp), e, kc, lag);
         y
     }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use super::actuator::{Actuator, limited_by_slots};
 use super::breaker::Phase;
 use super::limits::Bounds;
-use super::plan::{Observation, Plan, Sample, State};
+use super::plan::{ControlState, Observation, Plan, SignalSample};
 use super::policy::Policy;
 use super::view::View;
 
@@ -14,10 +14,10 @@ const POLICY: &str = "[governor]\nactuator = \"concurrency\"\n[[signal]]\nname =
 
 /// A server that responds in `base_s` while it can work on all open requests, and completes
 /// `capacity` per second beyond that.
-struct Server {
+struct SlotsPlant {
     policy: Policy,
     bounds: Bounds,
-    state: State,
+    state: ControlState,
     now: f64,
     base_s: f64,
     capacity: f64,
@@ -31,12 +31,12 @@ struct Server {
     noise: f64,
     /// The way in which rejections are reported, if the server rejects some requests; after each it
     /// responds to one at a time.
-    rejects: Option<Told>,
+    rejects: Option<RejectionTiming>,
 }
 
 /// The report to a governor about responses that were slow because of a rejection.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Told {
+enum RejectionTiming {
     /// The durations, as if they were load.
     Plainly,
     /// No report at all.
@@ -45,7 +45,7 @@ enum Told {
     Discounted,
 }
 
-impl Server {
+impl SlotsPlant {
     fn new(setpoint: f64, more: &str) -> Self {
         let policy = Policy::parse(&format!("{POLICY}setpoint = {setpoint}\n{more}"), "f")
             .unwrap()
@@ -55,7 +55,7 @@ impl Server {
             max: 500.0,
             safe_rps: 1.0,
         });
-        let state = State::new(&policy, bounds, 4.0, 0.0);
+        let state = ControlState::new(&policy, bounds, 4.0, 0.0);
         Self {
             policy,
             bounds,
@@ -97,8 +97,10 @@ impl Server {
                 } else {
                     0.0
                 };
-                let is_told = self.rejects.is_none_or(|told| told == Told::Plainly);
-                let silent = Sample {
+                let is_told = self
+                    .rejects
+                    .is_none_or(|told| told == RejectionTiming::Plainly);
+                let silent = SignalSample {
                     signal: "answers".to_owned(),
                     value: None,
                     at: self.now,
@@ -106,7 +108,7 @@ impl Server {
                 let seen = Observation {
                     now: self.now,
                     readings: if is_told { Vec::new() } else { vec![silent] },
-                    discounted: self.rejects == Some(Told::Discounted),
+                    discounted: self.rejects == Some(RejectionTiming::Discounted),
                     achieved_rps: Some(in_use),
                     limiting_share: Some(limited_by_slots(in_use, self.knob, None)),
                     mean_duration_s: (ended > 0.0 && is_told).then_some(latency * (1.0 + noise)),
@@ -133,7 +135,7 @@ impl Server {
 
 #[test]
 fn it_holds_the_latency_uses_the_capacity_backs_off_within_a_minute_and_comes_back() {
-    let mut server = Server::new(0.1, "");
+    let mut server = SlotsPlant::new(0.1, "");
     server.run(900);
     assert!(
         (server.mean(600.0, |s| s.1) / 0.1 - 1.0).abs() < 0.1,
@@ -177,7 +179,7 @@ fn it_holds_the_latency_uses_the_capacity_backs_off_within_a_minute_and_comes_ba
 #[test]
 fn changes_of_less_than_a_slot_are_not_lost_with_few_slots() {
     // Room for five at the setpoint: every step of the law is a fraction of a slot for a long time.
-    let mut server = Server::new(0.1, "");
+    let mut server = SlotsPlant::new(0.1, "");
     server.capacity = 50.0;
     server.run(1200);
     assert!((4.0..=6.0).contains(&server.knob), "{}", server.knob);
@@ -193,7 +195,7 @@ fn changes_of_less_than_a_slot_are_not_lost_with_few_slots() {
 
 #[test]
 fn slots_that_nobody_uses_are_not_raised() {
-    let mut server = Server::new(0.1, "");
+    let mut server = SlotsPlant::new(0.1, "");
     server.run(600);
     let before = server.knob;
     server.demand = 20.0;
@@ -209,7 +211,7 @@ fn slots_that_nobody_uses_are_not_raised() {
 
 #[test]
 fn a_persons_slots_are_the_new_start_and_held_and_none_is_the_most_allowed() {
-    let mut server = Server::new(0.1, "");
+    let mut server = SlotsPlant::new(0.1, "");
     server.run(600);
     server.person = Some(8.0);
     server.run(60);
@@ -241,7 +243,7 @@ fn a_persons_slots_are_the_new_start_and_held_and_none_is_the_most_allowed() {
 
 #[test]
 fn a_trip_stops_and_restarts_gently() {
-    let mut server = Server::new(0.1, "trip = 0.3\n");
+    let mut server = SlotsPlant::new(0.1, "trip = 0.3\n");
     server.run(600);
     let before = server.knob;
     server.capacity = 40.0;
@@ -270,8 +272,8 @@ fn a_trip_stops_and_restarts_gently() {
 
 #[test]
 fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_otherwise() {
-    let after = |told: Told| {
-        let mut server = Server::new(0.1, "");
+    let after = |told: RejectionTiming| {
+        let mut server = SlotsPlant::new(0.1, "");
         server.run(900);
         let before = server.knob;
         server.rejects = Some(told);
@@ -291,14 +293,14 @@ fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_othe
         );
         (during / before, reason)
     };
-    let (discounted, reason) = after(Told::Discounted);
+    let (discounted, reason) = after(RejectionTiming::Discounted);
     assert_eq!(discounted, 1.0, "{reason}");
     assert!(
         reason.contains("says nothing about load: holding"),
         "{reason}"
     );
     // As load, and as silence, they cost most of the slots.
-    for told in [Told::Plainly, Told::Nothing] {
+    for told in [RejectionTiming::Plainly, RejectionTiming::Nothing] {
         let (cut, reason) = after(told);
         assert!(cut < 0.5, "{told:?}: {cut}, {reason}");
     }
@@ -306,19 +308,19 @@ fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_othe
 
 #[test]
 fn a_state_of_another_knob_is_not_gone_on_from_and_one_of_the_same_is() {
-    let mut server = Server::new(0.1, "");
+    let mut server = SlotsPlant::new(0.1, "");
     server.run(300);
     let stored = serde_json::to_value(&server.state).unwrap();
-    let kept = State::resume(stored.clone(), &server.policy, 301.0).unwrap();
+    let kept = ControlState::resume(stored.clone(), &server.policy, 301.0).unwrap();
     assert_eq!((kept.u, kept.knob), (server.state.u, server.knob));
     let mut rates = server.policy.clone();
     rates.law.actuator = Actuator::Rps;
-    assert_eq!(State::resume(stored, &rates, 301.0), None);
+    assert_eq!(ControlState::resume(stored, &rates, 301.0), None);
 }
 
 #[test]
 fn the_unit_is_in_the_reason_the_terms_and_the_view() {
-    let mut server = Server::new(0.1, "");
+    let mut server = SlotsPlant::new(0.1, "");
     server.run(30);
     assert!(
         server.plan.reason.contains(" slots"),
@@ -336,7 +338,7 @@ fn the_unit_is_in_the_reason_the_terms_and_the_view() {
 
 #[test]
 fn durations_are_off_with_slots_and_refused_where_somebody_wants_them() {
-    let server = Server::new(0.1, "");
+    let server = SlotsPlant::new(0.1, "");
     assert!(!server.policy.law.durations && server.policy.hears());
     let text = format!(
         "{}setpoint = 1\n",
@@ -364,7 +366,7 @@ proptest! {
         noise in 0.0..0.1f64,
     ) {
         let setpoint = base_s * above;
-        let mut server = Server::new(setpoint, "");
+        let mut server = SlotsPlant::new(setpoint, "");
         // This number of slots reaches the setpoint.
         (server.base_s, server.capacity, server.noise) = (base_s, room / setpoint, noise);
         server.run(2400);

@@ -9,28 +9,29 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::plan::Sample;
-use super::policy::{Heard, Look, Place, Policy, Signal, Source};
+use super::plan::SignalSample;
+use super::policy::{Extractor, Heard, Policy, ProbeTarget, SignalPolicy, SignalSource};
 use crate::signals::feedback::Span;
 use crate::signals::{
-    ComplaintSource, Database, DepthSource, Direct, Error, FeedbackSource, Meter, Missing, Probe,
-    Prometheus, Reading, Target, Told, no_complaints, no_depth, no_feedback,
+    ComplaintSource, DepthSource, Direct, Error, FeedbackMeter, FeedbackSource, HttpProbe, Missing,
+    Prometheus, Reading, SignalDatabase, Target, WorkerFeedback, no_complaints, no_depth,
+    no_feedback,
 };
 
 /// The timeout of one look of the fast path.
 const LOOK_WITHIN: Duration = Duration::from_millis(500);
 
 /// The span of feedback that the fast path judges by, in seconds.
-const HEARD_OVER_S: f64 = 5.0;
+const FEEDBACK_WINDOW_S: f64 = 5.0;
 /// The fewest attempts that must have ended in the span that the fast path judges by: one refusal
 /// among two is no overload.
-const HEARD_LEAST: f64 = 10.0;
+const MIN_FEEDBACK_ATTEMPTS: f64 = 10.0;
 
 /// The sources of all throttles.
 pub struct Sources {
     usual: Prometheus,
     servers: BTreeMap<String, Prometheus>,
-    databases: BTreeMap<String, Database>,
+    databases: BTreeMap<String, SignalDatabase>,
     depth: DepthSource,
     feedback: FeedbackSource,
     complaints: ComplaintSource,
@@ -75,7 +76,7 @@ impl Sources {
     }
 
     /// Adds a database under the name that policies use.
-    pub fn with_database(mut self, name: &str, database: Database) -> Self {
+    pub fn with_database(mut self, name: &str, database: SignalDatabase) -> Self {
         self.databases.insert(name.to_owned(), database);
         self
     }
@@ -86,7 +87,7 @@ impl Sources {
     }
 
     /// Returns the Prometheus of a signal.
-    pub fn prometheus(&self, about: &Signal) -> &Prometheus {
+    pub fn prometheus(&self, about: &SignalPolicy) -> &Prometheus {
         about
             .server
             .as_ref()
@@ -95,7 +96,7 @@ impl Sources {
     }
 
     /// Returns the samples of a Prometheus signal that are visible at `now`.
-    pub async fn history(&self, about: &Signal, now: f64) -> Result<Vec<Reading>, Error> {
+    pub async fn history(&self, about: &SignalPolicy, now: f64) -> Result<Vec<Reading>, Error> {
         self.prometheus(about)
             .readings_of_at_least(&about.query, about.series_min, now)
             .await
@@ -107,16 +108,16 @@ impl Sources {
     }
 
     /// Returns the direct readers for a policy; fails if it names a server that is not configured.
-    pub(super) fn eyes(&self, policy: &Policy) -> Result<Eyes, Error> {
+    pub(super) fn eyes(&self, policy: &Policy) -> Result<DirectSources, Error> {
         let direct = policy
             .signals
             .iter()
             .map(|about| self.direct(about))
             .collect::<Result<_, _>>()?;
-        Ok(Eyes { direct })
+        Ok(DirectSources { direct })
     }
 
-    fn direct(&self, about: &Signal) -> Result<Option<Direct>, Error> {
+    fn direct(&self, about: &SignalPolicy) -> Result<Option<Direct>, Error> {
         let named = about.server.as_deref().unwrap_or_default();
         let unknown = |what, known: Vec<&str>| Error::Source {
             what,
@@ -127,7 +128,7 @@ impl Sources {
                 listed(&known)
             ),
         };
-        if about.source == Source::Postgres {
+        if about.source == SignalSource::Postgres {
             let known = || self.databases.keys().map(String::as_str).collect();
             let database = self
                 .databases
@@ -151,7 +152,11 @@ impl Sources {
     }
 
     /// Returns the workers' counts of the throttle's jobs, if the policy needs them.
-    pub(super) async fn told(&self, policy: &Policy, throttle: &str) -> Option<Vec<Told>> {
+    pub(super) async fn worker_feedback(
+        &self,
+        policy: &Policy,
+        throttle: &str,
+    ) -> Option<Vec<WorkerFeedback>> {
         if !policy.hears() {
             return None;
         }
@@ -166,21 +171,23 @@ impl Sources {
     pub(super) async fn read(
         &self,
         policy: &Policy,
-        eyes: &Eyes,
+        eyes: &DirectSources,
         now: f64,
         is_told: bool,
-    ) -> Vec<Result<Vec<Sample>, Error>> {
+    ) -> Vec<Result<Vec<SignalSample>, Error>> {
         let read = policy
             .signals
             .iter()
             .zip(&eyes.direct)
             .map(|(about, direct)| async move {
                 let readings = match (about.source, direct) {
-                    (Source::Feedback, _) if !is_told => return Err(Error::Unheard),
-                    (Source::Feedback, _) => Vec::new(),
-                    (Source::Depth | Source::Age, _) => vec![self.waiting(about).await?],
-                    (Source::Complaints, _) => vec![self.complained(about).await?],
-                    (Source::Http | Source::Postgres, Some(direct)) => {
+                    (SignalSource::Feedback, _) if !is_told => return Err(Error::Unheard),
+                    (SignalSource::Feedback, _) => Vec::new(),
+                    (SignalSource::Depth | SignalSource::Age, _) => {
+                        vec![self.waiting(about).await?]
+                    }
+                    (SignalSource::Complaints, _) => vec![self.complained(about).await?],
+                    (SignalSource::Http | SignalSource::Postgres, Some(direct)) => {
                         vec![direct.read(now).await?]
                     }
                     _ => self.history(about, now).await?,
@@ -197,7 +204,12 @@ impl Sources {
     /// pass through Prometheus.
     ///
     /// A source that does not respond in time is left out; the tick's own staleness handles it.
-    pub(super) async fn look(&self, policy: &Policy, eyes: &Eyes, now: f64) -> Vec<Sample> {
+    pub(super) async fn look(
+        &self,
+        policy: &Policy,
+        eyes: &DirectSources,
+        now: f64,
+    ) -> Vec<SignalSample> {
         let look = policy
             .signals
             .iter()
@@ -205,13 +217,13 @@ impl Sources {
             .filter(|(about, _)| about.trips)
             .map(|(about, direct)| async move {
                 let reading = match (about.source, direct) {
-                    (Source::Depth | Source::Age, _) => {
+                    (SignalSource::Depth | SignalSource::Age, _) => {
                         tokio::time::timeout(LOOK_WITHIN, self.waiting(about))
                             .await
                             .ok()?
                             .ok()?
                     }
-                    (Source::Complaints, _) => {
+                    (SignalSource::Complaints, _) => {
                         tokio::time::timeout(LOOK_WITHIN, self.complained(about))
                             .await
                             .ok()?
@@ -232,7 +244,7 @@ impl Sources {
 
     /// Returns the complaint share of a pool's worst account; 0 if no account has enough accepted
     /// messages.
-    async fn complained(&self, about: &Signal) -> Result<Reading, Missing> {
+    async fn complained(&self, about: &SignalPolicy) -> Result<Reading, Missing> {
         let complaints = (self.complaints)(&about.query)
             .await
             .ok_or(Missing::Absent)?;
@@ -242,9 +254,9 @@ impl Sources {
         })
     }
 
-    async fn waiting(&self, about: &Signal) -> Result<Reading, Missing> {
+    async fn waiting(&self, about: &SignalPolicy) -> Result<Reading, Missing> {
         let depth = (self.depth)(&about.query).await.ok_or(Missing::Absent)?;
-        Ok(if about.source == Source::Age {
+        Ok(if about.source == SignalSource::Age {
             depth.age()
         } else {
             depth.jobs()
@@ -254,13 +266,14 @@ impl Sources {
 
 /// The direct readers, in the order of the policy's signals.
 #[derive(Debug)]
-pub(super) struct Eyes {
+pub(super) struct DirectSources {
     direct: Vec<Option<Direct>>,
 }
 
 /// Returns true if the fast path has a signal to look at.
 pub(super) fn can_look(policy: &Policy) -> bool {
-    let direct = |about: &&Signal| about.source != Source::Prometheus || about.probe.is_some();
+    let direct =
+        |about: &&SignalPolicy| about.source != SignalSource::Prometheus || about.probe.is_some();
     policy.law.breaker
         && policy
             .signals
@@ -274,16 +287,16 @@ pub(super) fn can_look(policy: &Policy) -> bool {
 /// A signal with a longer averaging time covers more. A signal without feedback has a sample
 /// without a value, so that silence is not taken for a share of 0. Nothing from before `acted_at`,
 /// the breaker's last stop or restart, is averaged into later values.
-pub(super) fn heard(
+pub(super) fn feedback_samples(
     policy: &Policy,
-    meter: &Meter,
+    meter: &FeedbackMeter,
     since: Option<f64>,
     acted_at: f64,
-) -> Vec<Sample> {
+) -> Vec<SignalSample> {
     let at = meter
         .at()
         .filter(|at| since.is_none_or(|since| *at > since));
-    let of = |about: &Signal, heard: Heard| {
+    let of = |about: &SignalPolicy, heard: Heard| {
         let step_s = span_s(policy, at?, since);
         let over_s = step_s.max((2.0 * about.lag_s).min(at? - acted_at));
         let span = meter.over(over_s)?;
@@ -297,7 +310,7 @@ pub(super) fn heard(
             },
         ))
     };
-    let silent = |about: &Signal| Sample {
+    let silent = |about: &SignalPolicy| SignalSample {
         signal: about.name.clone(),
         value: None,
         at: at.unwrap_or(0.0),
@@ -313,15 +326,21 @@ pub(super) fn heard(
 
 /// Returns the feedback of the last seconds, for the fast path, if enough attempts have ended in
 /// them.
-pub(super) fn overheard(policy: &Policy, meter: &Meter, acted_at: f64) -> Vec<Sample> {
-    let over_s = meter.at().map_or(0.0, |at| HEARD_OVER_S.min(at - acted_at));
+pub(super) fn overheard(
+    policy: &Policy,
+    meter: &FeedbackMeter,
+    acted_at: f64,
+) -> Vec<SignalSample> {
+    let over_s = meter
+        .at()
+        .map_or(0.0, |at| FEEDBACK_WINDOW_S.min(at - acted_at));
     let Some(span) = meter
         .over(over_s)
-        .filter(|span| span.work.ended() >= HEARD_LEAST)
+        .filter(|span| span.work.ended() >= MIN_FEEDBACK_ATTEMPTS)
     else {
         return Vec::new();
     };
-    let of = |about: &Signal| {
+    let of = |about: &SignalPolicy| {
         Some(sample(
             about,
             Reading {
@@ -344,7 +363,7 @@ pub(super) fn span_s(policy: &Policy, at: f64, since: Option<f64>) -> f64 {
 }
 
 /// Returns the feedback in `span`, the last `over_s` seconds of the meter.
-fn value(heard: Heard, meter: &Meter, span: &Span, over_s: f64) -> Option<f64> {
+fn value(heard: Heard, meter: &FeedbackMeter, span: &Span, over_s: f64) -> Option<f64> {
     match heard {
         Heard::Refused => span.work.refused_share(),
         Heard::Errors => span.work.failed_share(),
@@ -354,16 +373,16 @@ fn value(heard: Heard, meter: &Meter, span: &Span, over_s: f64) -> Option<f64> {
 }
 
 /// Creates the probe of a page.
-pub fn probe(look: &Look) -> Result<Probe, Error> {
+pub fn probe(look: &ProbeTarget) -> Result<HttpProbe, Error> {
     match &look.place {
-        Place::Metric(metric) => Probe::new(&look.url, metric),
-        Place::Pointer(pointer) => Probe::json(&look.url, pointer),
+        Extractor::Metric(metric) => HttpProbe::new(&look.url, metric),
+        Extractor::Pointer(pointer) => HttpProbe::json(&look.url, pointer),
     }
 }
 
 /// Converts a reading to a sample in the setpoint's unit.
-fn sample(about: &Signal, reading: Reading) -> Sample {
-    Sample {
+fn sample(about: &SignalPolicy, reading: Reading) -> SignalSample {
+    SignalSample {
         signal: about.name.clone(),
         value: Some(reading.value * about.scale),
         at: reading.at,

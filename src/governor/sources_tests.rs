@@ -31,8 +31,8 @@ fn policy() -> Policy {
 
 /// A meter fed by one worker every second with jobs that completed (in half a second on average),
 /// were refused and failed.
-struct Work {
-    meter: Meter,
+struct FakeWorker {
+    meter: FeedbackMeter,
     counted: Feedback,
     durations: Durations,
     now: f64,
@@ -40,10 +40,10 @@ struct Work {
     untimed: f64,
 }
 
-impl Work {
+impl FakeWorker {
     fn new() -> Self {
         Self {
-            meter: Meter::default(),
+            meter: FeedbackMeter::default(),
             counted: Feedback::default(),
             durations: Durations::default(),
             now: 1000.0,
@@ -70,7 +70,7 @@ impl Work {
                     }));
             }
             let durations = self.durations.clone();
-            let told = Told {
+            let told = WorkerFeedback {
                 worker: 1,
                 counted: self.counted,
                 durations,
@@ -84,17 +84,17 @@ impl Work {
     }
 }
 
-fn values(samples: &[Sample]) -> Vec<Option<f64>> {
+fn values(samples: &[SignalSample]) -> Vec<Option<f64>> {
     samples.iter().map(|sample| sample.value).collect()
 }
 
 #[test]
 fn what_is_heard_is_of_the_last_step_or_of_what_a_signal_averages_over_and_in_its_own_unit() {
-    let work = Work::new()
+    let work = FakeWorker::new()
         .seconds(15, 10.0, 0.0, 10.0)
         .seconds(5, 8.0, 2.0, 0.0);
 
-    let heard = heard(&policy(), &work.meter, Some(1016.0), f64::NEG_INFINITY);
+    let heard = feedback_samples(&policy(), &work.meter, Some(1016.0), f64::NEG_INFINITY);
 
     assert_eq!(
         values(&heard),
@@ -105,11 +105,16 @@ fn what_is_heard_is_of_the_last_step_or_of_what_a_signal_averages_over_and_in_it
 
 #[test]
 fn nothing_new_is_a_sample_without_a_value_and_never_a_share_of_zero() {
-    let work = Work::new().seconds(5, 0.0, 0.0, 0.0);
+    let work = FakeWorker::new().seconds(5, 0.0, 0.0, 0.0);
 
-    let silent = heard(&policy(), &work.meter, Some(1001.0), f64::NEG_INFINITY);
-    let again = heard(&policy(), &work.meter, Some(1006.0), f64::NEG_INFINITY);
-    let never = heard(&policy(), &Meter::default(), None, f64::NEG_INFINITY);
+    let silent = feedback_samples(&policy(), &work.meter, Some(1001.0), f64::NEG_INFINITY);
+    let again = feedback_samples(&policy(), &work.meter, Some(1006.0), f64::NEG_INFINITY);
+    let never = feedback_samples(
+        &policy(),
+        &FeedbackMeter::default(),
+        None,
+        f64::NEG_INFINITY,
+    );
 
     for samples in [silent, again, never] {
         assert_eq!(values(&samples), [None, None, None]);
@@ -118,11 +123,16 @@ fn nothing_new_is_a_sample_without_a_value_and_never_a_share_of_zero() {
 
 #[test]
 fn where_nothing_is_at_work_nothing_is_refused_and_no_more_is_known() {
-    let mut meter = Meter::default();
+    let mut meter = FeedbackMeter::default();
     meter.take_in(&[], 1000.0);
     meter.take_in(&[], 1005.0);
     assert_eq!(
-        values(&heard(&policy(), &meter, Some(1000.0), f64::NEG_INFINITY)),
+        values(&feedback_samples(
+            &policy(),
+            &meter,
+            Some(1000.0),
+            f64::NEG_INFINITY
+        )),
         [Some(0.0), None, None]
     );
 }
@@ -132,8 +142,8 @@ fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
     let text = "[[signal]]\nname = \"p99\"\nsource = \"feedback\"\nquery = \"latency_p99\"\nsetpoint = 1000\nscale = 1000\ntrip = 5000\n";
     let policy = Policy::parse(text, "f").unwrap().unwrap();
     assert!(policy.hears_durations());
-    let many = Work::new().seconds(5, 40.0, 0.0, 0.0);
-    let heard_ms = values(&heard(
+    let many = FakeWorker::new().seconds(5, 40.0, 0.0, 0.0);
+    let heard_ms = values(&feedback_samples(
         &policy,
         &many.meter,
         Some(1001.0),
@@ -145,9 +155,14 @@ fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
         overheard(&policy, &many.meter, f64::NEG_INFINITY)[0].value,
         Some(heard_ms)
     );
-    let few = Work::new().seconds(5, 3.0, 0.0, 0.0);
+    let few = FakeWorker::new().seconds(5, 3.0, 0.0, 0.0);
     assert_eq!(
-        values(&heard(&policy, &few.meter, Some(1001.0), f64::NEG_INFINITY)),
+        values(&feedback_samples(
+            &policy,
+            &few.meter,
+            Some(1001.0),
+            f64::NEG_INFINITY
+        )),
         [None]
     );
     assert_eq!(overheard(&policy, &few.meter, f64::NEG_INFINITY), []);
@@ -157,25 +172,25 @@ fn the_slowest_hundredth_is_heard_once_enough_has_ended() {
 fn what_is_discounted_is_not_among_the_slowest_and_alone_is_a_sample_without_a_value() {
     let text = "[[signal]]\nname = \"p99\"\nsource = \"feedback\"\nquery = \"latency_p99\"\nsetpoint = 1\n";
     let policy = Policy::parse(text, "f").unwrap().unwrap();
-    let hear = |work: &Work| {
-        values(&heard(
+    let hear = |work: &FakeWorker| {
+        values(&feedback_samples(
             &policy,
             &work.meter,
             Some(work.now - 5.0),
             work.now - 5.0,
         ))[0]
     };
-    let plain = Work::new().seconds(5, 40.0, 0.0, 0.0);
+    let plain = FakeWorker::new().seconds(5, 40.0, 0.0, 0.0);
     let expected = hear(&plain);
     assert!(expected.is_some());
-    let mut mixed = Work::new();
+    let mut mixed = FakeWorker::new();
     mixed.untimed = 30.0;
     assert_eq!(
         hear(&mixed.seconds(5, 40.0, 0.0, 0.0)),
         expected,
         "however long they took"
     );
-    let mut alone = Work::new().seconds(5, 40.0, 0.0, 0.0);
+    let mut alone = FakeWorker::new().seconds(5, 40.0, 0.0, 0.0);
     alone.untimed = 30.0;
     let alone = alone.seconds(5, 0.0, 0.0, 0.0);
     assert_eq!(hear(&alone), None);
@@ -185,16 +200,16 @@ fn what_is_discounted_is_not_among_the_slowest_and_alone_is_a_sample_without_a_v
 
 #[test]
 fn the_fast_path_hears_signals_that_trip_once_enough_has_ended() {
-    let few = Work::new().seconds(5, 0.5, 0.5, 0.0);
+    let few = FakeWorker::new().seconds(5, 0.5, 0.5, 0.0);
     assert_eq!(overheard(&policy(), &few.meter, f64::NEG_INFINITY), []);
 
-    let many = Work::new()
+    let many = FakeWorker::new()
         .seconds(10, 10.0, 0.0, 0.0)
         .seconds(5, 1.0, 3.0, 0.0);
     let looks = overheard(&policy(), &many.meter, f64::NEG_INFINITY);
     assert_eq!(
         looks,
-        [Sample {
+        [SignalSample {
             signal: "refusals".into(),
             value: Some(0.75),
             at: 1016.0
@@ -202,18 +217,18 @@ fn the_fast_path_hears_signals_that_trip_once_enough_has_ended() {
     );
 
     // Feedback from before a restart carries no information about later work.
-    let restarted = Work::new()
+    let restarted = FakeWorker::new()
         .seconds(10, 0.0, 10.0, 0.0)
         .seconds(3, 10.0, 0.0, 0.0);
     assert_eq!(
         overheard(&policy(), &restarted.meter, 1011.0)[0].value,
         Some(0.0)
     );
-    let errors = Work::new()
+    let errors = FakeWorker::new()
         .seconds(10, 0.0, 0.0, 10.0)
         .seconds(5, 10.0, 0.0, 0.0);
     assert_eq!(
-        heard(&policy(), &errors.meter, Some(1011.0), 1011.0)[1].value,
+        feedback_samples(&policy(), &errors.meter, Some(1011.0), 1011.0)[1].value,
         Some(0.0)
     );
 }
@@ -222,7 +237,10 @@ fn the_fast_path_hears_signals_that_trip_once_enough_has_ended() {
 async fn a_server_that_nobody_has_set_is_told_with_those_that_are() {
     let sources = Sources::new(Prometheus::new("http://x").unwrap())
         .with_server("east", Prometheus::new("http://y").unwrap())
-        .with_database("main", Database::new("main", "postgres://x/y").unwrap());
+        .with_database(
+            "main",
+            SignalDatabase::new("main", "postgres://x/y").unwrap(),
+        );
     let eyes = |lines: &str| {
         let text = format!("[[signal]]\nname = \"a\"\nquery = \"q\"\nsetpoint = 1\n{lines}\n");
         sources

@@ -1,7 +1,7 @@
 //! The last trip, kept for people: the breaker's own record is reset when a person takes over.
 
 use super::breaker::Phase;
-use super::plan::State;
+use super::plan::ControlState;
 
 /// A trip of the breaker.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -14,7 +14,7 @@ pub struct Tripped {
     pub height: f64,
 }
 
-impl State {
+impl ControlState {
     /// Records the trip if the breaker is open because of a trip not yet recorded.
     pub(super) fn remember_trip(&mut self) {
         let breaker = &self.breaker;

@@ -12,9 +12,9 @@ use serde_json::Value;
 
 use super::breaker::Phase;
 use super::limits::Bounds;
-use super::plan::{Observation, Sample, State};
-use super::policy::{Kind, Law, Policy, Signal};
-use crate::control::front::delag;
+use super::plan::{ControlState, Observation, SignalSample};
+use super::policy::{ControllerTuning, Policy, SignalKind, SignalPolicy};
+use crate::control::lag_filter::delag;
 use crate::control::pid::Gains;
 use crate::control::{History, LogPid, Observer};
 
@@ -22,17 +22,17 @@ fn vectors() -> Value {
     serde_json::from_str(include_str!("testdata/vectors.json")).unwrap()
 }
 
-fn policy(signals: &[(&str, Kind, f64, f64)]) -> Policy {
-    let signal = |&(name, kind, setpoint, lag_s): &(&str, Kind, f64, f64)| {
-        Signal::of_prometheus(name, kind, "q", setpoint, lag_s)
+fn policy(signals: &[(&str, SignalKind, f64, f64)]) -> Policy {
+    let signal = |&(name, kind, setpoint, lag_s): &(&str, SignalKind, f64, f64)| {
+        SignalPolicy::of_prometheus(name, kind, "q", setpoint, lag_s)
     };
-    let law = Law {
+    let law = ControllerTuning {
         confirm_s: 0.0,
         late_gaps: 1e6,
         gain: 1.2,
         restart: 0.6,
         duration_step: 1e6,
-        ..Law::default()
+        ..ControllerTuning::default()
     };
     Policy {
         signals: signals.iter().map(signal).collect(),
@@ -53,8 +53,8 @@ fn near(name: &str, row: usize, got: f64, expected: &Value) {
 }
 
 /// Returns the row's samples; `only` names the signal if a row lists them without names.
-fn samples(row: &Value, only: &str) -> Vec<Sample> {
-    let pair = |signal: &str, pair: &Value| Sample {
+fn samples(row: &Value, only: &str) -> Vec<SignalSample> {
+    let pair = |signal: &str, pair: &Value| SignalSample {
         signal: signal.to_owned(),
         value: pair[1].as_f64(),
         at: pair[0].as_f64().unwrap(),
@@ -74,10 +74,10 @@ fn samples(row: &Value, only: &str) -> Vec<Sample> {
 fn run(name: &str, policy: &Policy, rps: f64, bounds: Bounds, compared: &[(&str, usize)]) {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     let only = policy.signals[0].name.as_str();
-    let mut state: Option<State> = None;
+    let mut state: Option<ControlState> = None;
     for (n, row) in vectors()[name].as_array().unwrap().iter().enumerate() {
         let now = row["now"].as_f64().unwrap();
-        let state = state.get_or_insert_with(|| State::new(policy, bounds, rps, now));
+        let state = state.get_or_insert_with(|| ControlState::new(policy, bounds, rps, now));
         let achieved = row["ach"].as_f64().unwrap();
         let seen = Observation {
             now,
@@ -139,7 +139,7 @@ fn the_first_ticks() {
     let compared = compared!(24: knob u e kc i, 19: x z xp b c);
     run(
         "first_ticks",
-        &policy(&[("mongo", Kind::Load, 2.0, 60.0)]),
+        &policy(&[("mongo", SignalKind::Load, 2.0, 60.0)]),
         10.0,
         WIDE,
         compared,
@@ -151,7 +151,7 @@ fn blindness_and_return() {
     let compared = compared!(50: knob u e kc i, 50: x z xp b c);
     run(
         "stale",
-        &policy(&[("mongo", Kind::Load, 2.0, 60.0)]),
+        &policy(&[("mongo", SignalKind::Load, 2.0, 60.0)]),
         10.0,
         WIDE,
         compared,
@@ -163,7 +163,7 @@ fn a_trip_and_its_restart() {
     let compared = compared!(120: knob, 114: x z xp b c);
     run(
         "breaker",
-        &policy(&[("mongo", Kind::Load, 2.0, 60.0)]),
+        &policy(&[("mongo", SignalKind::Load, 2.0, 60.0)]),
         10.0,
         WIDE,
         compared,
@@ -176,8 +176,8 @@ fn the_minimum_over_two_signals() {
     run(
         "selection",
         &policy(&[
-            ("mongo", Kind::Load, 2.0, 60.0),
-            ("es", Kind::Load, 4.0, 60.0),
+            ("mongo", SignalKind::Load, 2.0, 60.0),
+            ("es", SignalKind::Load, 4.0, 60.0),
         ]),
         10.0,
         WIDE,
@@ -190,7 +190,7 @@ fn an_empty_queue_does_not_wind_up() {
     let compared = compared!(69: knob u e kc i, 67: x z xp b c);
     run(
         "idle",
-        &policy(&[("mongo", Kind::Load, 2.0, 60.0)]),
+        &policy(&[("mongo", SignalKind::Load, 2.0, 60.0)]),
         10.0,
         WIDE,
         compared,
@@ -202,7 +202,7 @@ fn a_quota_that_halves() {
     let compared = compared!(60: knob u e kc i, 58: x z);
     run(
         "ratio",
-        &policy(&[("p429", Kind::Ratio, 0.01, 0.0)]),
+        &policy(&[("p429", SignalKind::Ratio, 0.01, 0.0)]),
         80.0,
         WIDE,
         compared,
@@ -211,7 +211,7 @@ fn a_quota_that_halves() {
 
 #[test]
 fn durations_as_an_inner_loop() {
-    let mut policy = policy(&[("mongo", Kind::Load, 2.0, 60.0)]);
+    let mut policy = policy(&[("mongo", SignalKind::Load, 2.0, 60.0)]);
     policy.law.durations = true;
     run(
         "durations",
@@ -225,16 +225,16 @@ fn durations_as_an_inner_loop() {
 #[test]
 fn eighty_minutes_with_a_tenfold_cost_step() {
     let trace = &vectors()["trace_s1"];
-    let policy = policy(&[("mongo", Kind::Load, 2.0, 60.0)]);
+    let policy = policy(&[("mongo", SignalKind::Load, 2.0, 60.0)]);
     let bounds = Bounds {
         min: 0.1,
         max: 100.0,
         safe_rps: 0.0,
     };
-    let mut state = State::new(&policy, bounds, 100.0, 0.0);
+    let mut state = ControlState::new(&policy, bounds, 100.0, 0.0);
     for (n, row) in trace["rows"].as_array().unwrap().iter().enumerate() {
         let now = row[0].as_f64().unwrap();
-        let sample = |p: &Value| Sample {
+        let sample = |p: &Value| SignalSample {
             signal: "mongo".to_owned(),
             value: p[1].as_f64(),
             at: p[0].as_f64().unwrap(),

@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::actuator::Actuator;
 use super::breaker::Phase;
 use super::decision::timestamp;
-use super::hand::Hand;
-use super::plan::State;
-use super::policy::{Kind, Policy};
+use super::manual_override::ManualOverride;
+use super::plan::ControlState;
+use super::policy::{Policy, SignalKind};
 use super::score::Score;
 use super::signal::Signal;
 use super::watchdogs::Finding;
@@ -40,7 +40,7 @@ pub struct View {
     /// The last trip; in shadow mode the last simulated one.
     pub last_trip: Option<TripView>,
     /// The last manual change of mode or rate, if the governor saw one.
-    pub hand: Option<Hand>,
+    pub hand: Option<ManualOverride>,
     /// The score of shadow mode; `None` in other modes.
     pub shadow: Option<Score>,
     /// The current findings of the watchdogs.
@@ -78,7 +78,7 @@ pub struct SignalView {
     /// The name in the policy.
     pub name: String,
     /// The way in which it responds to the rate.
-    pub kind: Kind,
+    pub kind: SignalKind,
     /// The newest value, in the signal's own unit.
     pub value: Option<f64>,
     /// The value to hold, in the signal's own unit.
@@ -137,7 +137,7 @@ impl QuotaView {
 
 impl View {
     /// Creates the view of `state` at `now`, unix seconds; `None` before the first plan.
-    pub fn new(state: &State, policy: &Policy, now: f64) -> Option<Self> {
+    pub fn new(state: &ControlState, policy: &Policy, now: f64) -> Option<Self> {
         let plan = state.plan.as_ref()?;
         // In shadow mode the readings are real and the decisions simulated.
         let decides = state.shadow.as_ref().map_or(state, |shadow| &shadow.own);
@@ -207,7 +207,7 @@ impl View {
 
     /// Creates the view of a state as the journal stores it.
     pub fn of_stored(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
-        Self::new(&State::stored(stored, policy)?, policy, now)
+        Self::new(&ControlState::stored(stored, policy)?, policy, now)
     }
 
     /// Updates the ages to `now`, unix seconds.
@@ -222,7 +222,7 @@ impl View {
 }
 
 /// Returns the knob that a signal asks for, in jobs per second or slots.
-fn ask(state: &State, signal: &Signal) -> Option<f64> {
+fn ask(state: &ControlState, signal: &Signal) -> Option<f64> {
     signal
         .front
         .at

@@ -16,9 +16,9 @@
 //! Hours are in UTC: after a change of local time, an hour is relearned within a week or two.
 
 use super::limits::BOTTLENECK;
-use super::plan::{Observation, State};
-use super::policy::{Kind, Policy};
-use crate::control::within;
+use super::plan::{ControlState, Observation};
+use super::policy::{Policy, SignalKind};
+use crate::control::clamp_finite;
 
 /// The hours of a week.
 const HOURS: i64 = 168;
@@ -27,9 +27,9 @@ const THURSDAY: i64 = 72;
 /// The time near the setpoint from which an hour counts, in seconds.
 const ENOUGH_S: f64 = 300.0;
 /// The largest distance from the setpoint that counts as near, in setpoints.
-const NEAR: f64 = 0.2;
+const NEAR_SETPOINT: f64 = 0.2;
 /// The weight of the newest week in the mean.
-const NEWEST: f64 = 0.5;
+const NEWEST_WEEK_WEIGHT: f64 = 0.5;
 /// The observation time before anything is used, in seconds: a whole week.
 const WEEK_S: f64 = 168.0 * 3600.0;
 /// The pause of work that counts as a stop, in seconds.
@@ -117,7 +117,7 @@ impl Week {
             *mean = if *weeks == 0 {
                 u
             } else {
-                ((*mean + NEWEST * (u - *mean)) * 1e4).round() / 1e4
+                ((*mean + NEWEST_WEEK_WEIGHT * (u - *mean)) * 1e4).round() / 1e4
             };
             *weeks = weeks.saturating_add(1);
         }
@@ -134,7 +134,7 @@ fn slot(hour: i64) -> usize {
     (hour + THURSDAY).rem_euclid(HOURS) as usize
 }
 
-impl State {
+impl ControlState {
     /// Learns the rate that this hour sustains, after a decision.
     pub(super) fn learn_week(&mut self, policy: &Policy, seen: &Observation, now: f64, dt: f64) {
         let Some(plan) = &self.plan else { return };
@@ -144,11 +144,11 @@ impl State {
         let decider = policy
             .signals
             .iter()
-            .position(|about| about.name == plan.limiting && about.kind != Kind::Ratio);
+            .position(|about| about.name == plan.limiting && about.kind != SignalKind::Ratio);
         let near = decider.is_some_and(|n| {
             self.signals[n]
                 .xp
-                .is_some_and(|xp| within(xp, 1.0 - NEAR, 1.0 + NEAR) == xp)
+                .is_some_and(|xp| clamp_finite(xp, 1.0 - NEAR_SETPOINT, 1.0 + NEAR_SETPOINT) == xp)
         });
         let good = (used && near).then_some(self.u);
         let is_idle = !used

@@ -1,6 +1,6 @@
 use super::super::limits::Bounds;
-use super::super::plan::{Plan, Sample};
-use super::super::policy::{Kind as SignalKind, Law, Signal};
+use super::super::plan::{Plan, SignalSample};
+use super::super::policy::{ControllerTuning, SignalKind, SignalPolicy};
 use super::*;
 use crate::control::ewma::smooth;
 
@@ -13,7 +13,7 @@ const MONDAY: f64 = 1_700_438_400.0;
 struct Shop {
     policy: Policy,
     bounds: Bounds,
-    state: State,
+    state: ControlState,
     now: f64,
     average: f64,
     scraped: Vec<(f64, f64)>,
@@ -28,13 +28,13 @@ const COST: f64 = 0.01;
 
 impl Shop {
     fn new(feed_forward: bool) -> Self {
-        let signal = Signal::of_prometheus("load", SignalKind::Load, "load", 1.0, 60.0);
+        let signal = SignalPolicy::of_prometheus("load", SignalKind::Load, "load", 1.0, 60.0);
         let policy = Policy {
             signals: vec![signal],
-            law: Law {
+            law: ControllerTuning {
                 tick_s: STEP_S,
                 feed_forward,
-                ..Law::default()
+                ..ControllerTuning::default()
             },
         };
         let bounds = Bounds {
@@ -42,7 +42,7 @@ impl Shop {
             max: 2000.0,
             safe_rps: 5.0,
         };
-        let state = State::new(&policy, bounds, 10.0, MONDAY);
+        let state = ControlState::new(&policy, bounds, 10.0, MONDAY);
         Self {
             policy,
             bounds,
@@ -86,13 +86,13 @@ impl Shop {
         let load = self.background() + COST * rate;
         self.average = smooth(self.average, load, STEP_S, 60.0);
         self.scraped.push((self.now, self.average));
-        let visible: Vec<Sample> = self
+        let visible: Vec<SignalSample> = self
             .scraped
             .iter()
             .rev()
             .filter(|(at, _)| at + 20.0 <= self.now)
             .take(3)
-            .map(|&(at, value)| Sample {
+            .map(|&(at, value)| SignalSample {
                 signal: "load".to_owned(),
                 value: Some(value),
                 at,
@@ -230,9 +230,9 @@ fn it_says_nothing_before_a_week_has_passed_or_of_an_hour_that_it_has_not_seen()
         "a pause is not a stop"
     );
     let off = Policy {
-        law: Law {
+        law: ControllerTuning {
             feed_forward: false,
-            ..Law::default()
+            ..ControllerTuning::default()
         },
         ..policy()
     };

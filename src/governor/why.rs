@@ -12,22 +12,22 @@ use super::actuator::Actuator;
 use super::breaker::Phase;
 use super::decision::{Decision, unix_s};
 use super::explain::{number, seconds};
-use super::hand::{GOVERNOR, Hand};
+use super::manual_override::{GOVERNOR, ManualOverride};
 use super::view::{FindingView, QuotaView, SignalView, View};
 use crate::throttle::{Mode, Status};
 
 /// The time span of the trend, in seconds.
 const TREND_S: f64 = 300.0;
 /// The shortest time span for which a trend is reported, in seconds.
-const TREND_LEAST_S: f64 = 60.0;
+const MIN_TREND_S: f64 = 60.0;
 /// The relative change per minute below which a rate is steady.
-const STEADY: f64 = 0.01;
+const STEADY_CHANGE: f64 = 0.01;
 /// The age up to which a trip is reported, in seconds.
 const TRIP_S: f64 = 7.0 * 86_400.0;
 
 /// The facts about a throttle from which the sentence is built.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct WhyInput<'a> {
     /// The name of the throttle.
     pub name: &'a str,
     /// The throttle's status; `None` if there is no throttle of that name.
@@ -43,7 +43,7 @@ pub struct Asked<'a> {
 }
 
 /// Returns the sentence that explains the throttle's rate.
-pub fn sentence(asked: Asked) -> String {
+pub fn sentence(asked: WhyInput) -> String {
     let Some(status) = asked.status else {
         let waiting =
             waiting(asked.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
@@ -63,12 +63,12 @@ pub fn sentence(asked: Asked) -> String {
 }
 
 /// Returns the findings of the watchdogs, one sentence each.
-fn found(asked: &Asked) -> String {
+fn found(asked: &WhyInput) -> String {
     let each = asked.view.into_iter().flat_map(|view| &view.findings);
     let tell = |f: &FindingView| {
         format!(
             " Watchdog, {} for {}: {}.",
-            f.finding.word(),
+            f.finding.as_str(),
             seconds(asked.now - unix_s(f.since)),
             f.sentence
         )
@@ -76,7 +76,7 @@ fn found(asked: &Asked) -> String {
     each.map(tell).collect()
 }
 
-fn because(asked: &Asked, status: &Status) -> Vec<String> {
+fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
     let knobs = &status.knobs;
     if knobs.paused {
         return vec![format!("paused{}", writer(asked, status, " by"))];
@@ -156,7 +156,7 @@ fn because(asked: &Asked, status: &Status) -> Vec<String> {
 }
 
 /// Returns the phrase for a manual rate.
-fn by_hand(asked: &Asked, status: &Status, rate: &str) -> String {
+fn by_hand(asked: &WhyInput, status: &Status, rate: &str) -> String {
     let set = writer(asked, status, " by");
     if set.is_empty() {
         format!("{rate}, set by hand")
@@ -166,7 +166,7 @@ fn by_hand(asked: &Asked, status: &Status, rate: &str) -> String {
 }
 
 /// Returns the phrases for a governed rate.
-fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
+fn governed(asked: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
     let Some(view) = asked.view else {
         return vec![
             rate.to_owned(),
@@ -215,7 +215,7 @@ fn governed(asked: &Asked, status: &Status, rate: &str) -> Vec<String> {
 }
 
 /// Returns the phrase for what holds the rate, and the reason.
-fn holds(asked: &Asked, view: &View) -> String {
+fn holds(asked: &WhyInput, view: &View) -> String {
     let stale: Vec<&str> = view
         .signals
         .iter()
@@ -241,7 +241,7 @@ fn holds(asked: &Asked, view: &View) -> String {
             let left = view.held_until.map_or_else(String::new, |at| {
                 format!(" for {} more", seconds(unix_s(at) - asked.now))
             });
-            let who = view.hand.as_ref().map_or("a person", Hand::who);
+            let who = view.hand.as_ref().map_or("a person", ManualOverride::who);
             return format!(
                 "set by {who}{} and not raised{left}{reads}",
                 reason_of(view.hand.as_ref())
@@ -323,7 +323,7 @@ fn runner_up(view: &View) -> Option<String> {
 }
 
 /// Returns the phrases for the quotas learned from refusals.
-fn quotas(asked: &Asked, view: &View) -> Option<String> {
+fn quotas(asked: &WhyInput, view: &View) -> Option<String> {
     let each = view
         .signals
         .iter()
@@ -342,7 +342,7 @@ fn quotas(asked: &Asked, view: &View) -> Option<String> {
 }
 
 /// Returns the trend of the rate in the last minutes.
-fn trend(asked: &Asked, status: &Status) -> Option<String> {
+fn trend(asked: &WhyInput, status: &Status) -> Option<String> {
     let recent = asked
         .decisions
         .iter()
@@ -350,13 +350,13 @@ fn trend(asked: &Asked, status: &Status) -> Option<String> {
     let oldest = recent.last()?;
     let (from, to) = (oldest.previous_rps, actuator(asked).in_force(status));
     let passed_s = asked.now - unix_s(oldest.at);
-    if passed_s < TREND_LEAST_S || from <= 0.0 || to <= 0.0 {
+    if passed_s < MIN_TREND_S || from <= 0.0 || to <= 0.0 {
         return None;
     }
     let a_minute = (to / from).powf(60.0 / passed_s) - 1.0;
     Some(match a_minute {
-        g if g >= STEADY => format!("grew {:.0} %/min", 100.0 * g),
-        g if g <= -STEADY => format!("fell {:.0} %/min", -100.0 * g),
+        g if g >= STEADY_CHANGE => format!("grew {:.0} %/min", 100.0 * g),
+        g if g <= -STEADY_CHANGE => format!("fell {:.0} %/min", -100.0 * g),
         _ => format!("steady for {}", seconds(passed_s)),
     })
 }
@@ -398,7 +398,7 @@ fn problem(view: &View, stale: &[&str]) -> String {
 
 /// Returns the author, age and reason of the last manual change, as the governor saw it or else as
 /// the hash records it; empty if unknown.
-fn writer(asked: &Asked, status: &Status, word: &str) -> String {
+fn writer(asked: &WhyInput, status: &Status, word: &str) -> String {
     let knobs = &status.knobs;
     let seen = asked.view.and_then(|view| view.hand.as_ref());
     let told_at = knobs.at_ms as f64 / 1e3;
@@ -427,13 +427,13 @@ fn writer(asked: &Asked, status: &Status, word: &str) -> String {
     format!("{word} {}{ago}{why}", knobs.by)
 }
 
-fn reason_of(hand: Option<&Hand>) -> String {
+fn reason_of(hand: Option<&ManualOverride>) -> String {
     hand.filter(|hand| !hand.why.is_empty())
         .map_or_else(String::new, |hand| format!(" (\"{}\")", hand.why))
 }
 
 /// Returns the kind of knob that its governor sets; the rate without a governor.
-fn actuator(asked: &Asked) -> Actuator {
+fn actuator(asked: &WhyInput) -> Actuator {
     asked.view.map_or(Actuator::Rps, |view| view.actuator)
 }
 

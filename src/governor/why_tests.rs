@@ -2,9 +2,11 @@ use std::collections::BTreeMap;
 
 use super::super::decision::timestamp;
 use super::super::policy::Policy;
-use super::super::{Bounds, Finding, Found, Observation, Plan, Sample, Score, State};
+use super::super::{
+    ActiveFinding, Bounds, ControlState, Finding, Observation, Plan, Score, SignalSample,
+};
 use super::*;
-use crate::throttle::{Knobs, Name, store::Problem};
+use crate::throttle::{Knobs, Name, store::KnobProblem};
 
 const NOW: f64 = 1_700_000_000.0;
 
@@ -44,7 +46,7 @@ fn ask(
     decisions: &[Decision],
     ready: Option<u64>,
 ) -> String {
-    sentence(Asked {
+    sentence(WhyInput {
         name: "reindex",
         status,
         view,
@@ -62,8 +64,8 @@ const BOUNDS: Bounds = Bounds {
     safe_rps: 5.0,
 };
 
-fn reading(signal: &str, value: f64, at: f64) -> Sample {
-    Sample {
+fn reading(signal: &str, value: f64, at: f64) -> SignalSample {
+    SignalSample {
         signal: signal.to_owned(),
         value: Some(value),
         at,
@@ -71,10 +73,10 @@ fn reading(signal: &str, value: f64, at: f64) -> Sample {
 }
 
 /// Returns a governor that read `load` 14 s ago and its other signal 9 s ago.
-fn governor(load: f64) -> (State, Policy) {
+fn governor(load: f64) -> (ControlState, Policy) {
     let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
-    let mut state = State::new(&policy, BOUNDS, 34.2, NOW - 15.0);
-    let seen = |now: f64, readings: Vec<Sample>| Observation {
+    let mut state = ControlState::new(&policy, BOUNDS, 34.2, NOW - 15.0);
+    let seen = |now: f64, readings: Vec<SignalSample>| Observation {
         now,
         readings,
         limiting_share: Some(1.0),
@@ -91,7 +93,7 @@ fn governor(load: f64) -> (State, Policy) {
 }
 
 /// Returns the governor's view after `change`.
-fn governed(load: f64, change: impl FnOnce(&mut State, &Policy)) -> View {
+fn governed(load: f64, change: impl FnOnce(&mut ControlState, &Policy)) -> View {
     let (mut state, policy) = governor(load);
     change(&mut state, &policy);
     View::new(&state, &policy, NOW).unwrap()
@@ -252,7 +254,7 @@ fn an_edit_past_the_doors_is_nobodys_and_what_stands_beside_it_is_not_its_reason
     let mut manual = status(50.0, Mode::Manual);
     (manual.knobs.by, manual.knobs.why) = ("governor".to_owned(), "search-load reads 2".to_owned());
     let view = governed(1.0, |state, _| {
-        state.watch.hand = Some(Hand {
+        state.watch.hand = Some(ManualOverride {
             what: "mode manual".to_owned(),
             by: None,
             at: NOW - 40.0,
@@ -302,7 +304,7 @@ fn shadow_mode_tells_what_it_would_set_and_its_score() {
 #[test]
 fn nonsense_and_a_lapsed_lease_are_told_first() {
     let mut nonsense = status(5.0, Mode::Auto);
-    nonsense.problems.push(Problem {
+    nonsense.problems.push(KnobProblem {
         field: "rps".to_owned(),
         message: "\"ten\" cannot be used: it must be a number; running at safe_rps 5".to_owned(),
     });
@@ -338,7 +340,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
     state.tick(&policy, BOUNDS, &seen(NOW + 10.0, Vec::new()));
     let view = View::new(&state, &policy, NOW + 10.0).unwrap();
     let status = status(0.0, Mode::Auto);
-    let asked = Asked {
+    let asked = WhyInput {
         name: "reindex",
         status: Some(&status),
         view: Some(&view),
@@ -409,7 +411,7 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
     );
 
     let held = governed(1.8, |state, policy| {
-        state.watch.hand = Some(Hand {
+        state.watch.hand = Some(ManualOverride {
             what: "rps 30".to_owned(),
             by: Some("bob".to_owned()),
             at: NOW + 5.0,
@@ -440,7 +442,7 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
 
 #[test]
 fn every_word_of_limiting_and_every_phase_has_its_words() {
-    let words = super::super::limits::Clamp::ALL.map(|clamp| clamp.word());
+    let words = super::super::limits::Clamp::ALL.map(|clamp| clamp.as_str());
     let mut told = std::collections::BTreeSet::new();
     for word in words.into_iter().chain(["start", "search-load"]) {
         for phase in [Phase::Closed, Phase::HalfOpen, Phase::Open] {
@@ -470,7 +472,7 @@ fn every_word_of_limiting_and_every_phase_has_its_words() {
 fn what_the_watchdogs_found_is_told_at_the_end_while_the_governor_is_at_work() {
     let view = governed(0.97, |state, _| {
         let sentence = "the rate swings between 10 and 40 rps".to_owned();
-        state.watchdogs.found = vec![Found {
+        state.watchdogs.found = vec![ActiveFinding {
             finding: Finding::Oscillating,
             since: NOW - 600.0,
             sentence,
@@ -500,7 +502,7 @@ fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots(
         let policy = Policy::parse(&format!("{policy}{law}"), "f")
             .unwrap()
             .unwrap();
-        let mut state = State::new(&policy, BOUNDS, 80.0, NOW - 245.0);
+        let mut state = ControlState::new(&policy, BOUNDS, 80.0, NOW - 245.0);
         for (ago, rejected) in [(240.0, 0.0), (235.0, 80.0), (230.0, 0.0)] {
             let seen = Observation {
                 now: NOW - ago,

@@ -1,14 +1,14 @@
 //! Jobs and their durations: with `durations` on, the throttle limits *work* (rate x mean
 //! duration), so that more expensive jobs lower the rate within seconds, without any metric.
 
-use crate::control::within;
+use crate::control::clamp_finite;
 
 /// The time over which durations are averaged, weighted by the number of jobs, in seconds.
 const OVER_S: f64 = 15.0;
 /// The weight of the previous mean, in jobs.
 const BEFORE: f64 = 10.0;
 /// The number of jobs before the first mean.
-const FIRST: f64 = 5.0;
+const MIN_FIRST_JOBS: f64 = 5.0;
 /// The shortest time in which the mean may halve, in seconds; a rise is not limited.
 const RELEASE_S: f64 = 60.0;
 /// The number of standard errors by which a tick's own mean must exceed the previous mean to be a
@@ -20,7 +20,7 @@ const STEP_ERRORS: f64 = 4.0;
 
 /// The unit of work: the mean duration of a job.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Work {
+pub struct WorkEstimate {
     /// The mean duration of a job, in seconds; 1 while it is unknown.
     pub w: f64,
     /// True once the mean duration is known.
@@ -31,7 +31,7 @@ pub struct Work {
     pub seconds: f64,
 }
 
-impl Default for Work {
+impl Default for WorkEstimate {
     fn default() -> Self {
         Self {
             w: 1.0,
@@ -42,7 +42,7 @@ impl Default for Work {
     }
 }
 
-impl Work {
+impl WorkEstimate {
     /// Returns false if rates cannot be computed with it, because the stored state is invalid.
     pub(super) fn is_sound(&self) -> bool {
         let counts = [self.jobs, self.seconds]
@@ -64,13 +64,13 @@ impl Work {
     ) -> (Option<f64>, f64) {
         let Some(duration_s) = duration_s
             .filter(|d| d.is_finite() && *d > 0.0)
-            .map(|d| within(d, 1e-6, 1e5))
+            .map(|d| clamp_finite(d, 1e-6, 1e5))
         else {
             return (None, self.w);
         };
         let keep = (-dt / OVER_S).exp();
         if self.known
-            && n >= FIRST
+            && n >= MIN_FIRST_JOBS
             && duration_s > self.w * (1.0 + STEP_ERRORS / n.sqrt()).max(step)
         {
             (self.w, self.jobs, self.seconds) = (duration_s, n, n * duration_s);
@@ -83,7 +83,7 @@ impl Work {
             self.w = mean.max(self.w * 0.5f64.powf(dt / RELEASE_S));
             return (None, self.w);
         }
-        if self.jobs < FIRST {
+        if self.jobs < MIN_FIRST_JOBS {
             return (None, self.w);
         }
         (self.w, self.known) = (self.seconds / self.jobs, true);

@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 use super::NewJob;
-use super::retry::LONGEST_WAIT;
+use super::retry::MAX_DELAY;
 use crate::throttle::{MAX_KEY_BYTES, Name};
 
 /// The largest arguments, in bytes of JSON text.
@@ -20,7 +20,7 @@ const MAX_SPAN_S: f64 = 366.0 * 86_400.0;
 /// The shortest timeout, in seconds.
 const MIN_TIMEOUT_S: f64 = 1e-6;
 /// The longest `debounce_max`, in seconds, which is as far ahead as a job can be scheduled.
-const MAX_AHEAD_S: f64 = LONGEST_WAIT.as_secs_f64();
+const MAX_AHEAD_S: f64 = MAX_DELAY.as_secs_f64();
 
 /// The prefix of unique keys reserved for the jobs of schedules.
 pub(crate) const OF_SCHEDULES: &str = "cron:";

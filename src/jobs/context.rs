@@ -16,7 +16,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 /// The properties of a running job other than its arguments.
 #[derive(Debug)]
-pub struct About {
+pub struct JobInfo {
     /// The id of the job: 53 bits, ascending by day.
     pub id: i64,
     /// The kind of the job, which selects its handler.
@@ -38,12 +38,12 @@ pub struct About {
     /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
     last_progress: Mutex<Option<Instant>>,
-    said: Mutex<Said>,
+    said: Mutex<AttemptReport>,
 }
 
 /// The reports of a handler on its attempt, besides the outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Said {
+pub struct AttemptReport {
     /// The real cost of the job, in tokens.
     pub cost: Option<f64>,
     /// The remaining quota that the receiver reported.
@@ -61,21 +61,21 @@ pub struct Said {
     pub handed_over: Option<OnAmbiguous>,
 }
 
-impl Said {
+impl AttemptReport {
     /// Returns the duration of an attempt that ran for `ran`, if it is a measure of the receiver.
     pub fn duration(&self, ran: Duration) -> Option<Duration> {
         (!self.untimed).then(|| self.took.map_or(ran, |took| took.min(ran)))
     }
 }
 
-impl About {
+impl JobInfo {
     /// Returns the reports that the handler has made so far.
-    pub fn said(&self) -> Said {
+    pub fn attempt_report(&self) -> AttemptReport {
         *self.said.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl From<&Job> for About {
+impl From<&Job> for JobInfo {
     fn from(job: &Job) -> Self {
         Self {
             id: job.id,
@@ -100,7 +100,7 @@ impl From<&Job> for About {
 #[derive(Clone)]
 pub struct Context {
     /// The running job, without its arguments.
-    pub job: Arc<About>,
+    pub job: Arc<JobInfo>,
     /// A token that fires when the job is cancelled, its lease is lost, the worker stops, or the
     /// attempt ends, for instance by its timeout.
     pub cancelled: CancellationToken,
@@ -113,7 +113,7 @@ pub struct Context {
 impl Context {
     /// Returns the context of one attempt at a job.
     pub fn new(
-        job: Arc<About>,
+        job: Arc<JobInfo>,
         cancelled: CancellationToken,
         throttles: Arc<dyn throttle::Store>,
         checkpoints: Arc<dyn Checkpoints>,
@@ -132,7 +132,7 @@ impl Context {
     /// or not finite is ignored.
     pub fn report_cost(&self, tokens: f64) {
         if tokens.is_finite() && tokens >= 0.0 {
-            self.say(|said| said.cost = Some(tokens));
+            self.update_report(|said| said.cost = Some(tokens));
         }
     }
 
@@ -140,7 +140,7 @@ impl Context {
     ///
     /// Jobs of the same key slow down before they are refused.
     pub fn report_quota(&self, quota: Quota) {
-        self.say(|said| said.quota = Some(quota));
+        self.update_report(|said| said.quota = Some(quota));
     }
 
     /// Reports that the job goes to an untrusted server, such as a customer's.
@@ -148,7 +148,7 @@ impl Context {
     /// A reported quota, and a refusal that ends the attempt, then slow down no more than the
     /// throttle's knob `trust_scope` allows. Without this report they count in full.
     pub fn report_hearsay(&self) {
-        self.say(|said| said.is_hearsay = true);
+        self.update_report(|said| said.is_hearsay = true);
     }
 
     /// Returns the widest scope that an untrusted server may slow down, as set by the throttle; the
@@ -167,7 +167,7 @@ impl Context {
     /// The throttle's governor counts them like any other refusal, however the attempt ends.
     /// Repeated reports add up.
     pub fn report_refusals(&self, n: u32) {
-        self.say(|said| said.refusals = said.refusals.saturating_add(n));
+        self.update_report(|said| said.refusals = said.refusals.saturating_add(n));
     }
 
     /// Reports the time that the receiver took, if the attempt took longer for reasons of its own,
@@ -175,14 +175,14 @@ impl Context {
     ///
     /// The governor uses it as the duration, but no more than that of the attempt.
     pub fn report_duration(&self, took: Duration) {
-        self.say(|said| said.took = Some(took));
+        self.update_report(|said| said.took = Some(took));
     }
 
     /// Reports that the duration of this attempt is no measure of the receiver.
     ///
     /// A success is still counted, but without its duration.
     pub fn discount_duration(&self) {
-        self.say(|said| said.untimed = true);
+        self.update_report(|said| said.untimed = true);
     }
 
     /// Reports that from now on the work may have been done, until it is answered.
@@ -190,15 +190,15 @@ impl Context {
     /// An attempt that is cut off in between, by its timeout, a stopping worker or a panic, is
     /// ambiguous, and the job follows this policy.
     pub fn hand_over(&self, policy: OnAmbiguous) {
-        self.say(|said| said.handed_over = Some(policy));
+        self.update_report(|said| said.handed_over = Some(policy));
     }
 
     /// Reports that the handed-over work was answered, successfully or not.
     pub fn answered(&self) {
-        self.say(|said| said.handed_over = None);
+        self.update_report(|said| said.handed_over = None);
     }
 
-    fn say(&self, change: impl FnOnce(&mut Said)) {
+    fn update_report(&self, change: impl FnOnce(&mut AttemptReport)) {
         change(&mut self.job.said.lock().unwrap_or_else(PoisonError::into_inner));
     }
 

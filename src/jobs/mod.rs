@@ -5,22 +5,22 @@
 
 pub(crate) mod check;
 pub mod context;
-pub mod fault;
+pub mod depth_counter;
 pub mod handler;
+pub mod handler_error;
 pub mod job;
-pub mod ledger;
 pub mod operate;
 pub mod outcome;
 pub mod postgres;
 pub mod record;
+pub mod redact;
 pub mod retry;
 pub mod serving;
-pub mod shown;
 pub mod typed;
 
-pub use context::{About, Checkpoint, CheckpointError, Checkpoints, Context, Said};
-pub use fault::{Fault, IntoOutcome};
+pub use context::{AttemptReport, Checkpoint, CheckpointError, Checkpoints, Context, JobInfo};
 pub use handler::{Handler, Issue, Kinds, Tuning};
+pub use handler_error::{HandlerError, IntoOutcome};
 pub use job::{Job, NewJob, State};
 pub use operate::*;
 pub use outcome::{OnAmbiguous, Outcome};

@@ -13,7 +13,7 @@ pub const COUNT_MAX: i64 = 10_000;
 
 /// The author of an operation and the reason for it, for the audit log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Signed {
+pub struct Attribution {
     /// The author; empty for the Postgres login.
     pub by: String,
     /// The reason given for the operation.
@@ -31,7 +31,7 @@ pub struct Via {
     pub tenant: Option<String>,
 }
 
-impl Signed {
+impl Attribution {
     /// Returns the signature in the format of `flyball.note`: the author, then the token and its
     /// tenant behind separators that no name contains.
     pub(crate) fn line(&self) -> String {
@@ -91,7 +91,7 @@ pub struct DeadFilter {
 
 /// The extent and the starting point of one bulk call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Walk {
+pub struct BulkCursor {
     /// The most jobs to take, 1 to [`BATCH_JOBS_MAX`].
     pub max_jobs: i64,
     /// True to change nothing and count only.
@@ -100,7 +100,7 @@ pub struct Walk {
     pub start: Option<String>,
 }
 
-impl Walk {
+impl BulkCursor {
     /// Returns the first step of a walk that changes up to `max_jobs`.
     pub fn of(max_jobs: i64) -> Self {
         Self {
@@ -122,7 +122,7 @@ impl Walk {
 
 /// The result of one bulk call, or of its dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Walked {
+pub struct BulkResult {
     /// Jobs that were cancelled, requeued or discarded.
     pub jobs: i64,
     /// Running jobs that were asked to stop.

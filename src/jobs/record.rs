@@ -127,7 +127,7 @@ pub struct Progress {
 
 /// A filter of the jobs to list, newest first.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Filter {
+pub struct JobFilter {
     /// Only jobs in this state.
     pub state: Option<State>,
     /// Only jobs that have ended: completed, cancelled or dead; ignored if `state` is set.
@@ -150,7 +150,7 @@ pub struct Filter {
 
 /// A page of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Page {
+pub struct JobPage {
     /// The jobs, newest first; a page may be short, or empty, although more follow.
     pub jobs: Vec<Summary>,
     /// The [`Filter::before`] of the next page; `None` after the last page.
@@ -226,7 +226,7 @@ pub struct LanePage {
 
 /// A recent attempt that did not succeed.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
-pub struct Failure {
+pub struct FailedAttempt {
     /// The id of the job.
     pub job_id: i64,
     /// The kind of the job; empty if the job no longer exists.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The longest wait of a retry or a snooze: ten years, as far ahead as a job can be scheduled.
-pub const LONGEST_WAIT: Duration = Duration::from_secs(3660 * 86_400);
+pub const MAX_DELAY: Duration = Duration::from_secs(3660 * 86_400);
 
 /// The retry policy of a kind: the waits after failed attempts, and the number of attempts allowed.
 ///
@@ -54,7 +54,7 @@ impl Policy {
     /// Returns the longest wait after attempt number `attempt` (from 1) failed, at most
     /// [`LONGEST_WAIT`].
     pub fn longest(&self, attempt: i32) -> Duration {
-        let max = self.max.min(LONGEST_WAIT);
+        let max = self.max.min(MAX_DELAY);
         let grown = self.base.as_secs_f64()
             * self
                 .factor
@@ -131,7 +131,7 @@ mod tests {
 
         assert_eq!(
             [1, 50].map(|attempt| endless.delay(attempt, 1.0)),
-            [LONGEST_WAIT; 2]
+            [MAX_DELAY; 2]
         );
     }
 

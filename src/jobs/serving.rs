@@ -9,7 +9,7 @@ const NOT_SERVED: &str = "this worker does not serve ";
 const WAITS: &str = "; waiting for one that does";
 
 /// The most workers that one sentence names.
-const NAMED: usize = 5;
+const MAX_WORKERS_NAMED: usize = 5;
 
 /// A live worker, with its capabilities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -92,10 +92,10 @@ pub fn differences(workers: &[Serving]) -> Vec<String> {
 fn named(workers: &[&Serving]) -> String {
     let names: Vec<String> = workers
         .iter()
-        .take(NAMED)
+        .take(MAX_WORKERS_NAMED)
         .map(|worker| worker.called())
         .collect();
-    let more = workers.len().saturating_sub(NAMED);
+    let more = workers.len().saturating_sub(MAX_WORKERS_NAMED);
     if more > 0 {
         format!("{} and {more} more", names.join(", "))
     } else {

@@ -11,7 +11,7 @@ use serde_path_to_error::{Path, Segment};
 
 use super::handler::{DEFAULT_TIMEOUT, Handler};
 use super::retry::Policy;
-use super::{Context, Fault, IntoOutcome, Issue, Job, NewJob, Outcome};
+use super::{Context, HandlerError, IntoOutcome, Issue, Job, NewJob, Outcome};
 
 /// A handler, which runs the jobs of one kind with typed arguments.
 ///
@@ -56,7 +56,7 @@ pub trait TypedHandler: Send + Sync + 'static {
         &self,
         args: Self::Args,
         context: Context,
-    ) -> impl Future<Output = Result<(), Fault>> + Send;
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send;
 
     /// Returns every problem with arguments of the right type.
     fn check(&self, args: &Self::Args) -> Vec<Issue> {

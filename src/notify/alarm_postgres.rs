@@ -21,16 +21,16 @@ pub const ALERTS: &str = "flyball:alerts";
 const PAGE_MAX: i64 = 200;
 
 /// The time for which a repeated alert counts as the same one.
-const TOLD_ONCE_FOR: Duration = Duration::from_secs(86_400);
+const ALERT_UNIQUE_FOR: Duration = Duration::from_secs(86_400);
 
 const INSERT: &str = "\
 insert into flyball.account_event (pool, account, from_state, to_state, reason, changed_at) values ($1, $2, $3, $4, $5, $6)";
 
-const NEWEST: &str = "\
+const NEWEST_EVENTS: &str = "\
 select account, from_state, to_state, reason, changed_at from flyball.account_event where pool = $1 order by id desc limit $2";
 
 /// Every statement of this file, for the test that prepares them all.
-pub const STATEMENTS: &[&str] = &[INSERT, NEWEST];
+pub const STATEMENTS: &[&str] = &[INSERT, NEWEST_EVENTS];
 
 /// A recorded change of an account's breaker.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
@@ -69,15 +69,19 @@ impl Alarms {
     /// # Errors
     ///
     /// Fails if Postgres does not answer.
-    pub async fn tell(&self, pool: &Pool, change: &Change) -> Result<(), crate::jobs::Error> {
+    pub async fn record_change(
+        &self,
+        pool: &Pool,
+        change: &Change,
+    ) -> Result<(), crate::jobs::Error> {
         let at = Timestamp::from_millisecond(change.at_ms).unwrap_or_default();
         if let Some(url) = &pool.alert_url {
             let body = json!({
-                "type": format!("account.breaker.{}", change.to.word()),
+                "type": format!("account.breaker.{}", change.to.as_str()),
                 "timestamp": at.to_string(),
                 "data": {
-                    "pool": pool.name, "provider": pool.provider.word(), "account": change.account,
-                    "from": change.from.word(), "to": change.to.word(), "reason": change.why,
+                    "pool": pool.name, "provider": pool.provider.as_str(), "account": change.account,
+                    "from": change.from.as_str(), "to": change.to.as_str(), "reason": change.why,
                     "until": Timestamp::from_millisecond(change.until_ms).ok().filter(|_| change.until_ms > 0).map(|at| at.to_string()),
                 },
             });
@@ -91,20 +95,20 @@ impl Alarms {
                 pool.name,
                 change.account,
                 change.at_ms,
-                change.to.word()
+                change.to.as_str()
             );
             let job = NewJob::new("http", args)
                 .throttle(ALERTS)
                 .key(format!("alerts:{}", pool.name))
                 .priority(0);
-            let job = job.unique(once).unique_for(TOLD_ONCE_FOR);
+            let job = job.unique(once).unique_for(ALERT_UNIQUE_FOR);
             self.queue.enqueue(&[job]).await?;
         }
         sqlx::query(INSERT)
             .bind(&pool.name)
             .bind(&change.account)
-            .bind(change.from.word())
-            .bind(change.to.word())
+            .bind(change.from.as_str())
+            .bind(change.to.as_str())
             .bind(&change.why)
             .bind(at.to_sqlx())
             .execute(&self.db)
@@ -122,13 +126,13 @@ impl Alarms {
         pool: &str,
         most: i64,
     ) -> Result<Vec<AccountEvent>, crate::jobs::Error> {
-        type Row = (String, String, String, String, jiff_sqlx::Timestamp);
-        let rows: Vec<Row> = sqlx::query_as(NEWEST)
+        type AlarmRow = (String, String, String, String, jiff_sqlx::Timestamp);
+        let rows: Vec<AlarmRow> = sqlx::query_as(NEWEST_EVENTS)
             .bind(pool)
             .bind(most.clamp(1, PAGE_MAX))
             .fetch_all(&self.db)
             .await?;
-        let event = |(account, from, to, reason, at): Row| AccountEvent {
+        let event = |(account, from, to, reason, at): AlarmRow| AccountEvent {
             account,
             from,
             to,

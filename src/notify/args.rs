@@ -69,7 +69,7 @@ pub struct Texts {
 
 /// A message to send, after its arguments were checked.
 #[derive(Clone, PartialEq)]
-pub struct Notification {
+pub struct NotificationArgs {
     pub channel: Channel,
     /// The recipient.
     pub to: Recipient,
@@ -91,7 +91,7 @@ pub struct Notification {
     pub on_ambiguous: Option<OnAmbiguous>,
 }
 
-impl Notification {
+impl NotificationArgs {
     /// Reads a job's arguments, or lists everything that is wrong with them.
     pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
         let Some(args) = args.as_object() else {
@@ -110,7 +110,7 @@ impl Notification {
                 format!("is not a field; fields are {}", FIELDS.join(", ")),
             ));
         }
-        let mut read = Reader {
+        let mut read = NotificationReader {
             args,
             issues: &mut issues,
         };
@@ -187,12 +187,12 @@ impl Notification {
     }
 }
 
-struct Reader<'a> {
+struct NotificationReader<'a> {
     args: &'a Map<String, Value>,
     issues: &'a mut Vec<Issue>,
 }
 
-impl Reader<'_> {
+impl NotificationReader<'_> {
     fn complain(&mut self, field: &str, message: impl Into<String>) {
         self.issues.push(issue(&format!("/{field}"), message));
     }
@@ -433,7 +433,7 @@ mod tests {
     use super::*;
 
     fn wrong(args: Value) -> Vec<String> {
-        match Notification::parse(&args) {
+        match NotificationArgs::parse(&args) {
             Ok(_) => Vec::new(),
             Err(issues) => issues
                 .into_iter()
@@ -445,7 +445,7 @@ mod tests {
     #[test]
     fn a_message_with_a_body_or_a_template_is_read() {
         let plain =
-            Notification::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"}))
+            NotificationArgs::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"}))
                 .ok()
                 .unwrap();
         assert_eq!(
@@ -460,7 +460,7 @@ mod tests {
             "channel": "email", "to": "a@example.com", "category": "marketing", "priority": "critical", "valid_for_s": 60,
             "template": {"subject": "Hi {{ name }}", "body": "Dear {{ name }}", "html": "<p>{{ name }}</p>"}, "data": {"name": "Ada"},
         });
-        let filled = Notification::parse(&args).ok().unwrap();
+        let filled = NotificationArgs::parse(&args).ok().unwrap();
         let texts = filled.fill(|| false).unwrap();
         assert_eq!(
             (

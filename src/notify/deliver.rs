@@ -10,14 +10,19 @@ use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::args::{Notification, Texts};
+use super::args::{NotificationArgs, Texts};
 use super::record::NO_ACCOUNT;
-use super::{Asked, Attempt, Deliveries, DeliveryState, Met, Written, patience};
+use super::{
+    Attempt, BeginRequest, Deliveries, DeliveryState, DeliveryUpdate, RecipientResult,
+    recipient_backoff,
+};
 use crate::jobs::retry::Policy;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
 use crate::outbound::apart::apart;
-use crate::providers::pool::{Desk, Held, Taken};
-use crate::providers::{Answer, Channel, Driver, Metrics, Pool, Pools, Scope, Sent, Told, now_s};
+use crate::providers::pool::{AccountLease, AccountPool, Checkout};
+use crate::providers::{
+    Channel, Driver, Pool, PoolMetrics, Pools, ProviderResponse, Scope, SendContext, Sent, now_s,
+};
 
 /// Grace period, in milliseconds: a message whose deadline passes within this time of the pool's
 /// last account going away counts as *no account available*, not as *expired*.
@@ -26,11 +31,11 @@ const AWAY_MS: i64 = 3_000;
 /// The share of a job's timeout that is reserved for writes after its requests, up to
 /// [`WRITING_MOST`].
 const WRITING: f64 = 0.2;
-const WRITING_MOST: Duration = Duration::from_secs(2);
+const MAX_WRITE_RESERVE: Duration = Duration::from_secs(2);
 
 /// Longest wait of a message for an account while it holds its job's slot; beyond it the message
 /// waits in the queue.
-const PATIENCE: Duration = Duration::from_millis(500);
+const CHECKOUT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Most accounts that fail one message in an attempt. A message that fails at all of them is
 /// probably at fault itself, not the accounts.
@@ -44,7 +49,7 @@ const REFUSED_MAX: usize = 2;
 
 /// Back-off of a message that accounts failed or refused, long enough that an outage of some hours
 /// does not use up its attempts.
-const AGAIN: Policy = Policy {
+const RETRY_POLICY: Policy = Policy {
     base: Duration::from_secs(5),
     factor: 4.0,
     max: Duration::from_secs(3600),
@@ -75,46 +80,46 @@ const JITTER: f64 = 0.1;
 const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Shortest wait in the queue for an account; the longest is [`LONGEST_WAIT`].
-const SHORTEST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+const MIN_QUEUE_WAIT: Duration = Duration::from_millis(100);
+const MAX_QUEUE_WAIT: Duration = Duration::from_secs(300);
 
 /// A running pool: its desk, and the drivers of its accounts in their order.
 #[derive(Clone)]
-pub struct Carrier {
+pub struct PoolHandle {
     /// Hands out accounts.
-    pub desk: Desk,
+    pub desk: AccountPool,
     /// The provider's drivers, one for each account.
     pub drivers: Arc<Vec<Box<dyn Driver>>>,
 }
 
 /// Resources for sending; checking arguments does not need them.
 #[derive(Clone)]
-pub struct Means {
+pub struct DeliveryServices {
     /// The pools, by name.
-    pub carriers: BTreeMap<String, Carrier>,
+    pub carriers: BTreeMap<String, PoolHandle>,
     /// The record of deliveries.
     pub deliveries: Deliveries,
-    pub metrics: Metrics,
+    pub metrics: PoolMetrics,
 }
 
 /// The handler of the kind `notification`.
 pub struct NotificationHandler {
     pools: Arc<Pools>,
-    means: Option<Means>,
+    means: Option<DeliveryServices>,
 }
 
 impl NotificationHandler {
     /// Creates a handler that checks arguments, and sends messages if `means` is given.
-    pub fn new(pools: Arc<Pools>, means: Option<Means>) -> Self {
+    pub fn new(pools: Arc<Pools>, means: Option<DeliveryServices>) -> Self {
         Self { pools, means }
     }
 
     async fn deliver(&self, job: &Job, context: &Context) -> Result<Outcome, Outcome> {
         let limit = job.timeout.unwrap_or(TIMEOUT);
-        let until = Instant::now() + limit - limit.mul_f64(WRITING).min(WRITING_MOST);
+        let until = Instant::now() + limit - limit.mul_f64(WRITING).min(MAX_WRITE_RESERVE);
         let dead = |error: String| Outcome::Dead { error };
         let notification =
-            Notification::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
+            NotificationArgs::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
         let means = self
             .means
             .as_ref()
@@ -127,7 +132,7 @@ impl NotificationHandler {
             .ok_or_else(|| {
                 dead(self.nowhere(notification.channel, notification.provider.as_deref()))
             })?;
-        let asked = Asked {
+        let asked = BeginRequest {
             job_id: job.id,
             channel: notification.channel,
             recipient: notification.to.clone(),
@@ -158,7 +163,7 @@ impl NotificationHandler {
         // local clock.
         let left = valid_for.saturating_sub(begun.waited);
         let since = begun.waits_since.unwrap_or(job.created_at);
-        let mut run = Run {
+        let mut run = DeliveryRun {
             job,
             context,
             notification: &notification,
@@ -226,7 +231,7 @@ impl NotificationHandler {
     }
 
     fn nowhere(&self, channel: Channel, provider: Option<&str>) -> String {
-        let channel = channel.word();
+        let channel = channel.as_str();
         match provider {
             Some(name) => format!(
                 "there is no pool or provider {name:?} for the channel {channel}; pools are {}",
@@ -250,12 +255,12 @@ impl NotificationHandler {
 }
 
 /// One attempt at one message.
-struct Run<'a> {
+struct DeliveryRun<'a> {
     job: &'a Job,
     context: &'a Context,
-    notification: &'a Notification,
-    carrier: &'a Carrier,
-    means: &'a Means,
+    notification: &'a NotificationArgs,
+    carrier: &'a PoolHandle,
+    means: &'a DeliveryServices,
     /// The treatment of an attempt whose outcome is unknown.
     policy: OnAmbiguous,
     /// Earlier failures in a row of which the recipient was the cause.
@@ -280,7 +285,7 @@ struct Run<'a> {
     refused: usize,
 }
 
-impl Run<'_> {
+impl DeliveryRun<'_> {
     /// Tries one account after the other until one takes the message or none is left for now.
     async fn send(&mut self, texts: Texts) -> Result<Outcome, Outcome> {
         let message =
@@ -290,14 +295,14 @@ impl Run<'_> {
         let mut not = Vec::new();
         let mut failures = 0;
         loop {
-            let held = match desk.take(self.job.id, &not, PATIENCE).await {
-                Taken::Held(held) => held,
-                Taken::Wait { .. } | Taken::Nobody if self.doubts > 0 => {
+            let held = match desk.take(self.job.id, &not, CHECKOUT_TIMEOUT).await {
+                Checkout::Held(held) => held,
+                Checkout::Wait { .. } | Checkout::Nobody if self.doubts > 0 => {
                     return Err(self.again(&not).await);
                 }
-                Taken::Wait { wait, why } => return self.wait(wait, &why).await,
+                Checkout::Wait { wait, why } => return self.wait(wait, &why).await,
                 // Every available account was tried; the first of them is tried again later.
-                Taken::Nobody => {
+                Checkout::Nobody => {
                     return Ok(self.put_off(self.told_delay.unwrap_or(USUAL_DELAY)).await);
                 }
             };
@@ -326,7 +331,7 @@ impl Run<'_> {
                 });
             }
             let timeout = desk.pool().timeout.min(left);
-            let told = Told {
+            let told = SendContext {
                 now_s: now_s(),
                 timeout,
                 stop: self.context.cancelled.clone(),
@@ -373,11 +378,11 @@ impl Run<'_> {
             self.last_reason()
         );
         self.write(DeliveryState::Queued, None, None).await;
-        let wait = AGAIN
+        let wait = RETRY_POLICY
             .delay(self.job.attempt, rand::random())
             .max(self.told_delay.unwrap_or_default());
         Outcome::Retry {
-            after: Some(wait.min(self.left()).max(SHORTEST_WAIT)),
+            after: Some(wait.min(self.left()).max(MIN_QUEUE_WAIT)),
             error,
         }
     }
@@ -385,8 +390,8 @@ impl Run<'_> {
     /// Handles one account's answer. Returns `None` if the message moves on to the next account.
     async fn judge(
         &mut self,
-        held: &Held,
-        answer: Answer,
+        held: &AccountLease,
+        answer: ProviderResponse,
         is_cut: bool,
         failures: &mut usize,
     ) -> Option<Result<Outcome, Outcome>> {
@@ -460,11 +465,11 @@ impl Run<'_> {
                 } else {
                     DeliveryState::Failed
                 };
-                let written = Written {
+                let written = DeliveryUpdate {
                     suppress,
                     ..self.written(state, Some(held), self.able())
                 };
-                self.keep(written).await;
+                self.record_update(written).await;
                 // A retry would change nothing, so this is no dead letter: the delivery record
                 // holds the outcome.
                 Some(Ok(Outcome::Done))
@@ -472,7 +477,7 @@ impl Run<'_> {
             Sent::PermanentRequest { reason } => {
                 desk.succeeded(held, quota).await;
                 let written = self.written(DeliveryState::Failed, Some(held), None);
-                self.keep(written).await;
+                self.record_update(written).await;
                 Some(Err(Outcome::Dead { error: reason }))
             }
             Sent::Ambiguous { reason } => {
@@ -488,7 +493,7 @@ impl Run<'_> {
                 match self.policy {
                     OnAmbiguous::Dead => {
                         let written = self.written(DeliveryState::Failed, Some(held), met);
-                        self.keep(written).await;
+                        self.record_update(written).await;
                     }
                     OnAmbiguous::Retry => self.write(DeliveryState::Queued, Some(held), met).await,
                 }
@@ -503,7 +508,7 @@ impl Run<'_> {
     /// Records a failure at an account. Returns true if the account is known to be unavailable.
     async fn failed(
         &self,
-        held: &Held,
+        held: &AccountLease,
         reason: &str,
         is_cut: bool,
         delay: Option<Duration>,
@@ -519,14 +524,14 @@ impl Run<'_> {
     async fn done(
         &mut self,
         state: DeliveryState,
-        held: &Held,
+        held: &AccountLease,
         provider_id: Option<String>,
     ) -> Result<Outcome, Outcome> {
-        let written = Written {
+        let written = DeliveryUpdate {
             provider_id,
             ..self.written(state, Some(held), self.able())
         };
-        self.keep(written).await;
+        self.record_update(written).await;
         Ok(Outcome::Done)
     }
 
@@ -535,7 +540,7 @@ impl Run<'_> {
     ///
     /// The outcome holds even if it cannot be recorded. But if the worker died without a record,
     /// the message would be sent twice.
-    async fn keep(&self, written: Written) {
+    async fn record_update(&self, written: DeliveryUpdate) {
         let mut refusals = 0;
         while let Err(error) = self.means.deliveries.record(written.clone()).await {
             refusals += u32::from(!matches!(error, crate::jobs::Error::Lost(_)));
@@ -551,15 +556,15 @@ impl Run<'_> {
     }
 
     /// Returns the recipient's rest after a failure, and the record of it for its other messages.
-    fn rest(&self, told: Option<Duration>) -> (Duration, Met) {
+    fn rest(&self, told: Option<Duration>) -> (Duration, RecipientResult) {
         let failures = self.failures.saturating_add(1);
-        let rest = patience::rest(self.notification.channel, failures, told);
-        (rest, Met::Unable { failures, rest })
+        let rest = recipient_backoff::rest(self.notification.channel, failures, told);
+        (rest, RecipientResult::Unable { failures, rest })
     }
 
     /// Records that the recipient has answered, if it was resting before.
-    fn able(&self) -> Option<Met> {
-        (self.failures > 0).then_some(Met::Able)
+    fn able(&self) -> Option<RecipientResult> {
+        (self.failures > 0).then_some(RecipientResult::Able)
     }
 
     /// Postpones the message until shortly after its recipient's rest, but not beyond its deadline,
@@ -567,7 +572,7 @@ impl Run<'_> {
     fn later(&self, rest: Duration) -> Outcome {
         let wait = rest.mul_f64(1.0 + JITTER * rand::random::<f64>());
         Outcome::Snooze {
-            delay: wait.min(self.left()).max(SHORTEST_WAIT),
+            delay: wait.min(self.left()).max(MIN_QUEUE_WAIT),
         }
     }
 
@@ -633,7 +638,9 @@ impl Run<'_> {
                 .await?;
             return Err(Outcome::Dead { error });
         }
-        Ok(self.put_off(wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)).await)
+        Ok(self
+            .put_off(wait.clamp(MIN_QUEUE_WAIT, MAX_QUEUE_WAIT))
+            .await)
     }
 
     /// Postpones this message alone without using an attempt, because the accounts do not hold it
@@ -643,16 +650,16 @@ impl Run<'_> {
             self.write(DeliveryState::Queued, None, None).await;
         }
         Outcome::Snooze {
-            delay: delay.min(self.left()).max(SHORTEST_WAIT),
+            delay: delay.min(self.left()).max(MIN_QUEUE_WAIT),
         }
     }
 
-    fn note(&mut self, held: &Held, answer: &Answer, took: Duration) {
+    fn note(&mut self, held: &AccountLease, answer: &ProviderResponse, took: Duration) {
         let account = self.account(held);
         let pool = &self.carrier.desk.pool().name;
         self.means
             .metrics
-            .sent(pool, &account, answer.sent.word(), took.as_secs_f64());
+            .sent(pool, &account, answer.sent.as_str(), took.as_secs_f64());
         self.context.report_duration(took);
         if answer.is_untimed {
             self.context.discount_duration();
@@ -661,7 +668,7 @@ impl Run<'_> {
         self.attempts.push(Attempt {
             at: ended.checked_sub(took).unwrap_or(ended),
             account,
-            outcome: answer.sent.word(),
+            outcome: answer.sent.as_str(),
             status: answer.status.clone(),
             reason: answer.sent.reason().to_owned(),
             took,
@@ -675,7 +682,7 @@ impl Run<'_> {
             .unwrap_or_default()
     }
 
-    fn account(&self, held: &Held) -> String {
+    fn account(&self, held: &AccountLease) -> String {
         let pool = self.carrier.desk.pool();
         pool.accounts
             .get(held.at)
@@ -686,7 +693,7 @@ impl Run<'_> {
     async fn record(
         &mut self,
         state: DeliveryState,
-        held: Option<&Held>,
+        held: Option<&AccountLease>,
         outcome: &'static str,
         reason: &str,
         suppress: Option<String>,
@@ -703,7 +710,7 @@ impl Run<'_> {
                 took: Duration::ZERO,
             });
         }
-        let written = Written {
+        let written = DeliveryUpdate {
             suppress,
             ..self.written(state, held, None)
         };
@@ -716,7 +723,12 @@ impl Run<'_> {
 
     /// Records the state of a message that will be retried. A failure is only logged, because the
     /// retry happens either way.
-    async fn write(&mut self, state: DeliveryState, held: Option<&Held>, met: Option<Met>) {
+    async fn write(
+        &mut self,
+        state: DeliveryState,
+        held: Option<&AccountLease>,
+        met: Option<RecipientResult>,
+    ) {
         let written = self.written(state, held, met);
         if let Err(error) = self.means.deliveries.record(written).await {
             tracing::debug!(job_id = self.job.id, %error, "attempts at a message could not be written down");
@@ -724,13 +736,18 @@ impl Run<'_> {
     }
 
     /// Builds the record, with every attempt of this run.
-    fn written(&mut self, state: DeliveryState, held: Option<&Held>, met: Option<Met>) -> Written {
+    fn written(
+        &mut self,
+        state: DeliveryState,
+        held: Option<&AccountLease>,
+        met: Option<RecipientResult>,
+    ) -> DeliveryUpdate {
         let pool = self.carrier.desk.pool();
-        Written {
+        DeliveryUpdate {
             job_id: self.job.id,
             channel: self.notification.channel,
             pool: pool.name.clone(),
-            provider: pool.provider.word(),
+            provider: pool.provider.as_str(),
             account: held.map(|held| self.account(held)),
             state,
             provider_id: None,
@@ -768,8 +785,8 @@ fn unrecorded() -> Outcome {
 /// The name of the service that a worker needs for such a message, as workers and jobs spell it.
 fn service(channel: Channel, provider: Option<&str>) -> String {
     match provider {
-        Some(name) => format!("channel {} by {name}", channel.word()),
-        None => format!("channel {}", channel.word()),
+        Some(name) => format!("channel {} by {name}", channel.as_str()),
+        None => format!("channel {}", channel.as_str()),
     }
 }
 
@@ -786,7 +803,7 @@ fn print_of(pool: &Pool) -> String {
 
 /// Returns the first driver's issues if every account refuses the message. Texts of a template are
 /// not rendered yet, so their issues are ignored.
-fn refused_by_all(notification: &Notification, drivers: &[Box<dyn Driver>]) -> Vec<Issue> {
+fn refused_by_all(notification: &NotificationArgs, drivers: &[Box<dyn Driver>]) -> Vec<Issue> {
     let message = notification.message(String::new(), notification.texts.clone(), None);
     let is_text = |issue: &Issue| ["/body", "/subject", "/html"].contains(&issue.pointer.as_str());
     let mut first = None;
@@ -802,7 +819,7 @@ fn refused_by_all(notification: &Notification, drivers: &[Box<dyn Driver>]) -> V
 }
 
 /// Renders templates on a separate thread, where they block no other task.
-async fn fill(notification: &Notification) -> Result<Texts, String> {
+async fn fill(notification: &NotificationArgs) -> Result<Texts, String> {
     if notification.data.is_none() {
         return Ok(notification.texts.clone());
     }
@@ -852,7 +869,7 @@ impl Handler for NotificationHandler {
             // The first pool of a provider, or of a channel, takes messages that name no more than
             // that.
             offers
-                .entry(service(pool.channel(), Some(pool.provider.word())))
+                .entry(service(pool.channel(), Some(pool.provider.as_str())))
                 .or_insert_with(|| digest.clone());
             offers
                 .entry(service(pool.channel(), None))
@@ -862,7 +879,7 @@ impl Handler for NotificationHandler {
     }
 
     fn check(&self, args: &Value) -> Vec<Issue> {
-        let notification = match Notification::parse(args) {
+        let notification = match NotificationArgs::parse(args) {
             Ok(notification) => notification,
             Err(mut issues) => {
                 issues.extend(self.stray(args));
@@ -912,7 +929,7 @@ mod tests {
 
     use super::*;
     use crate::outbound::Guard;
-    use crate::providers::{Account, Http, Secret, Tools, twilio};
+    use crate::providers::{Account, AccountSecret, Http, Tools, twilio};
 
     #[test]
     fn what_every_account_refuses_is_told_before_a_job_is_made() {
@@ -935,7 +952,7 @@ mod tests {
                 .extend(from.map(|from| ("from".to_owned(), from.to_owned())));
             account.secrets.insert(
                 "auth_token".to_owned(),
-                Secret::new("0123456789abcdef0123456789abcdef"),
+                AccountSecret::new("0123456789abcdef0123456789abcdef"),
             );
             twilio::build(&account, &tools).unwrap()
         };
@@ -944,7 +961,7 @@ mod tests {
             args.as_object_mut()
                 .unwrap()
                 .extend(more.as_object().unwrap().clone());
-            let notification = Notification::parse(&args).ok().unwrap();
+            let notification = NotificationArgs::parse(&args).ok().unwrap();
             refused_by_all(&notification, drivers)
                 .into_iter()
                 .map(|issue| issue.pointer)

@@ -6,11 +6,11 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
 use super::DeliveryState;
-use crate::providers::{Channel, Happened};
+use crate::providers::{Channel, EventKind};
 
 /// Counters of this process. Cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics {
+pub struct NotifyMetrics {
     notifications: Family<MessageLabels, Counter>,
     events: Family<EventLabels, Counter>,
 }
@@ -28,7 +28,7 @@ struct EventLabels {
     happened: &'static str,
 }
 
-impl Metrics {
+impl NotifyMetrics {
     /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
@@ -47,19 +47,19 @@ impl Metrics {
     pub(super) fn note(&self, channel: Channel, pool: &str, state: DeliveryState) {
         if state != DeliveryState::Queued {
             let labels = MessageLabels {
-                channel: channel.word(),
+                channel: channel.as_str(),
                 pool: pool.to_owned(),
-                outcome: state.word(),
+                outcome: state.as_str(),
             };
             self.notifications.get_or_create(&labels).inc();
         }
     }
 
     /// Counts new events.
-    pub(super) fn told(&self, pool: &str, happened: Happened, events: u64) {
+    pub(super) fn count_events(&self, pool: &str, happened: EventKind, events: u64) {
         let labels = EventLabels {
             pool: pool.to_owned(),
-            happened: happened.word(),
+            happened: happened.as_str(),
         };
         self.events.get_or_create(&labels).inc_by(events);
     }

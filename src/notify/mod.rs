@@ -6,23 +6,23 @@
 pub mod alarm_postgres;
 pub mod args;
 pub mod deliver;
-pub mod keep;
+pub mod maintenance;
 pub mod metrics;
 pub mod notification;
-pub mod patience;
 pub mod postgres;
 pub mod recipient;
+pub mod recipient_backoff;
 pub mod record;
 pub mod state;
 pub mod watch;
 
 pub use alarm_postgres::{ALERTS, AccountEvent, Alarms};
-pub use deliver::{Carrier, Means, NotificationHandler};
-pub use keep::keep;
+pub use deliver::{DeliveryServices, NotificationHandler, PoolHandle};
+pub use maintenance::maintain;
 pub use notification::{
     DeliveryAttempt, Notification, NotificationFilter, NotificationPage, Suppression,
 };
 pub use postgres::Deliveries;
-pub use record::{Asked, Attempt, Begun, Met, Notice, Swept, Written};
+pub use record::{Attempt, BeginRequest, Begun, DeliveryUpdate, Notice, RecipientResult, Swept};
 pub use state::DeliveryState;
-pub use watch::{tell_changes, watch};
+pub use watch::{publish_changes, watch};

@@ -14,14 +14,14 @@ use crate::providers::{Channel, Recipient};
 pub const KIND: &str = "notification";
 
 /// The replacement for hidden text.
-const HIDDEN: &str = "***";
+const MASK: &str = "***";
 
 /// Arguments of a message that may hold its recipient's private data: a code, a name, a debt.
 const CONTENTS: [&str; 6] = ["subject", "body", "html", "template", "data", "extra"];
 
 /// Returns the unkeyed digest of a normalized recipient.
 pub fn digest(channel: Channel, identity: &str) -> Vec<u8> {
-    let text = format!("{}\u{1f}{identity}", channel.word());
+    let text = format!("{}\u{1f}{identity}", channel.as_str());
     digest::digest(&digest::SHA256, text.as_bytes())
         .as_ref()
         .to_vec()
@@ -43,14 +43,14 @@ pub fn mask(recipient: &Recipient) -> String {
     match recipient.channel() {
         Channel::Email => match identity.rsplit_once('@') {
             Some((_, domain)) => format!("{}***@{}", first(identity, 1), mask_host(domain)),
-            None => HIDDEN.to_owned(),
+            None => MASK.to_owned(),
         },
         Channel::Webhook => {
             let scheme = ["https://", "http://"]
                 .into_iter()
                 .find(|scheme| identity.starts_with(scheme));
             let Some(scheme) = scheme else {
-                return HIDDEN.to_owned();
+                return MASK.to_owned();
             };
             let host = identity[scheme.len()..]
                 .split(['/', '?', '#'])
@@ -79,9 +79,8 @@ pub fn mask_args(kind: &str, args: &mut Value) {
         let recipient = channel
             .zip(to.as_str())
             .and_then(|(channel, to)| Recipient::parse(channel, to).ok());
-        *to = Value::String(
-            recipient.map_or_else(|| HIDDEN.to_owned(), |recipient| mask(&recipient)),
-        );
+        *to =
+            Value::String(recipient.map_or_else(|| MASK.to_owned(), |recipient| mask(&recipient)));
     }
     for field in CONTENTS {
         if let Some(value) = args.get_mut(field) {
@@ -97,10 +96,10 @@ fn hide(value: &mut Value) {
         Value::Null => {}
         Value::Object(fields) => fields.values_mut().for_each(|value| {
             if !value.is_null() {
-                *value = HIDDEN.into()
+                *value = MASK.into()
             }
         }),
-        other => *other = HIDDEN.into(),
+        other => *other = MASK.into(),
     }
 }
 

@@ -6,23 +6,23 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::DeliveryState;
-use crate::providers::{Channel, Event, Happened, Recipient};
+use crate::providers::{Channel, EventKind, ProviderEvent, Recipient};
 
 /// The outcome of an attempt that found no account.
 pub const NO_ACCOUNT: &str = "no_account";
 
 /// The query before an attempt. Its debug text does not show the recipient.
 #[derive(Clone, PartialEq)]
-pub struct Asked {
+pub struct BeginRequest {
     /// The message's job.
     pub job_id: i64,
     pub channel: Channel,
     pub recipient: Recipient,
 }
 
-impl fmt::Debug for Asked {
+impl fmt::Debug for BeginRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Asked")
+        f.debug_struct("BeginRequest")
             .field("job_id", &self.job_id)
             .field("channel", &self.channel)
             .finish_non_exhaustive()
@@ -96,7 +96,7 @@ pub struct Attempt {
 
 /// The result of one or more attempts. Its debug text does not show the recipient.
 #[derive(Clone, PartialEq)]
-pub struct Written {
+pub struct DeliveryUpdate {
     /// The message's job.
     pub job_id: i64,
     pub channel: Channel,
@@ -119,12 +119,12 @@ pub struct Written {
     /// The reason to suppress the recipient on this channel, if it is to be suppressed.
     pub suppress: Option<String>,
     /// The recipient's availability, which concerns all messages for it.
-    pub met: Option<Met>,
+    pub met: Option<RecipientResult>,
 }
 
 /// The availability of a recipient, as an attempt found it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Met {
+pub enum RecipientResult {
     /// Unavailable: the recipient could not take the message and now rests.
     Unable {
         /// Failures in a row.
@@ -136,9 +136,9 @@ pub enum Met {
     Able,
 }
 
-impl fmt::Debug for Written {
+impl fmt::Debug for DeliveryUpdate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Written")
+        f.debug_struct("DeliveryUpdate")
             .field("job_id", &self.job_id)
             .field("pool", &self.pool)
             .field("account", &self.account)
@@ -155,7 +155,7 @@ pub struct Notice {
     pub account: String,
     /// The channel of the pool.
     pub channel: Channel,
-    pub events: Vec<Event>,
+    pub events: Vec<ProviderEvent>,
 }
 
 /// The result of one bounded step over many messages.
@@ -168,4 +168,4 @@ pub struct Swept {
 }
 
 /// Counts of a request's new events, by type.
-pub type Fresh = Vec<(Happened, u64)>;
+pub type Fresh = Vec<(EventKind, u64)>;

@@ -32,7 +32,7 @@ impl DeliveryState {
     ];
 
     /// Returns its name in records, SQL and HTTP.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         Self::WORDS
             .iter()
             .find(|(_, state)| *state == self)
@@ -55,7 +55,10 @@ mod tests {
     #[test]
     fn every_state_has_a_word_that_leads_back_to_it() {
         for (word, state) in DeliveryState::WORDS {
-            assert_eq!((state.word(), DeliveryState::of(word)), (word, Some(state)));
+            assert_eq!(
+                (state.as_str(), DeliveryState::of(word)),
+                (word, Some(state))
+            );
         }
         assert_eq!(DeliveryState::of("lost"), None);
     }

@@ -8,32 +8,32 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::deliver::Carrier;
+use super::deliver::PoolHandle;
 use super::{Alarms, Deliveries, Swept};
-use crate::providers::Metrics;
-use crate::providers::pool::{Change, State};
-use crate::service::{Pace, periodic};
+use crate::providers::PoolMetrics;
+use crate::providers::pool::{BreakerState, Change};
+use crate::service::{LoopOptions, periodic};
 
 /// Interval between checks of waiting messages.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const WAITING_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Most messages that end or are requeued in one step.
-const AT_ONCE: u32 = 1000;
+const MAX_MESSAGES_PER_STEP: u32 = 1000;
 
 /// Checks for dead messages after accounts come back.
 ///
 /// One check is not enough: some messages are just about to die, and some die once more before
 /// their turn comes.
-const LOOKS: u32 = 15;
+const REQUEUE_ROUNDS: u32 = 15;
 
 /// Reports each change of a breaker to the log, the metrics, the database and the pool's address
 /// for alerts, until the last desk is gone.
 ///
 /// No change is lost while Postgres is unreachable, as long as the process lives.
-pub async fn tell_changes(
-    carriers: BTreeMap<String, Carrier>,
+pub async fn publish_changes(
+    carriers: BTreeMap<String, PoolHandle>,
     alarms: Alarms,
-    metrics: Metrics,
+    metrics: PoolMetrics,
     mut changes: mpsc::UnboundedReceiver<(String, Change)>,
     cancel: CancellationToken,
 ) {
@@ -47,27 +47,29 @@ pub async fn tell_changes(
         };
         let (account, from, to) = (
             change.account.as_str(),
-            change.from.word(),
-            change.to.word(),
+            change.from.as_str(),
+            change.to.as_str(),
         );
         match change.to {
-            State::Open => {
+            BreakerState::Open => {
                 tracing::warn!(pool, account, from, to, why = %change.why, "an account's breaker opened")
             }
-            State::HalfOpen => tracing::info!(
+            BreakerState::HalfOpen => tracing::info!(
                 pool,
                 account,
                 from,
                 to,
                 "one message finds out whether an account is back"
             ),
-            State::Closed => tracing::info!(pool, account, from, to, "an account's breaker closed"),
+            BreakerState::Closed => {
+                tracing::info!(pool, account, from, to, "an account's breaker closed")
+            }
         }
         metrics.changed(&pool, &change);
         let Some(carrier) = carriers.get(&pool) else {
             continue;
         };
-        while let Err(error) = alarms.tell(carrier.desk.pool(), &change).await {
+        while let Err(error) = alarms.record_change(carrier.desk.pool(), &change).await {
             if matches!(
                 error,
                 crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }
@@ -79,20 +81,20 @@ pub async fn tell_changes(
             tracing::warn!(pool, account, %error, "a change of a breaker could not be recorded; it will be tried again");
             tokio::select! {
                 () = cancel.cancelled() => return,
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(WAITING_CHECK_INTERVAL) => {}
             }
         }
     }
 }
 
 /// Maintains the waiting messages of a pool until `cancel` fires.
-pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: CancellationToken) {
+pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: CancellationToken) {
     let pool = carrier.desk.pool().clone();
     // A new process does not know about earlier outages, so it checks for messages to requeue.
-    let looks_left = AtomicU32::new(LOOKS);
-    let pace = Pace {
+    let looks_left = AtomicU32::new(REQUEUE_ROUNDS);
+    let pace = LoopOptions {
         name: "watch pool",
-        every: LOOK_EVERY,
+        every: WAITING_CHECK_INTERVAL,
         wake: None,
     };
     periodic(pace, cancel, || async {
@@ -103,17 +105,17 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
         let is_away = view.away_at_ms == Some(view.at_ms);
         // While accounts are available, a message past its deadline ends when its turn comes.
         let expired = match is_away {
-            true => deliveries.expire(&pool.name, pool.valid_for, AT_ONCE).await?,
+            true => deliveries.expire(&pool.name, pool.valid_for, MAX_MESSAGES_PER_STEP).await?,
             false => Swept::default(),
         };
         if expired.jobs > 0 {
             tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages waited for an account until their deadline; they are dead letters");
         }
-        let left = if is_away { LOOKS } else { looks_left.load(Ordering::Relaxed) };
+        let left = if is_away { REQUEUE_ROUNDS } else { looks_left.load(Ordering::Relaxed) };
         if !is_away && left > 0 && pool.requeue_on_recovery {
             let mut all = 0;
             loop {
-                let requeued = deliveries.requeue_unsent(&pool.name, AT_ONCE).await?;
+                let requeued = deliveries.requeue_unsent(&pool.name, MAX_MESSAGES_PER_STEP).await?;
                 all += requeued.jobs;
                 if !requeued.more || requeued.jobs == 0 {
                     break;
@@ -123,7 +125,7 @@ pub async fn watch(carrier: Carrier, deliveries: Deliveries, cancel: Cancellatio
                 tracing::info!(pool = %pool.name, messages = all, "accounts are back; dead messages that had found none run again");
             }
         }
-        looks_left.store(if is_away { LOOKS } else { left.saturating_sub(1) }, Ordering::Relaxed);
+        looks_left.store(if is_away { REQUEUE_ROUNDS } else { left.saturating_sub(1) }, Ordering::Relaxed);
         Ok::<(), crate::jobs::Error>(())
     })
     .await;

@@ -11,15 +11,15 @@ use tokio::sync::Semaphore;
 pub const TEMPLATE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Most renderings that run at once.
-const AT_ONCE: usize = 4;
+const MAX_CONCURRENT_RENDERS: usize = 4;
 
-static THREADS: Semaphore = Semaphore::const_new(AT_ONCE);
+static THREADS: Semaphore = Semaphore::const_new(MAX_CONCURRENT_RENDERS);
 
 /// The deadline of a rendering.
 #[derive(Clone, Copy, Debug)]
-pub struct Until(Instant);
+pub struct RenderDeadline(Instant);
 
-impl Until {
+impl RenderDeadline {
     /// Returns true once the deadline has passed.
     pub fn is_over(self) -> bool {
         Instant::now() >= self.0
@@ -27,11 +27,13 @@ impl Until {
 }
 
 /// Runs a rendering on a separate thread, where it blocks no other task; `None` if it panicked.
-pub async fn apart<T: Send + 'static>(work: impl FnOnce(Until) -> T + Send + 'static) -> Option<T> {
+pub async fn apart<T: Send + 'static>(
+    work: impl FnOnce(RenderDeadline) -> T + Send + 'static,
+) -> Option<T> {
     // The semaphore is never closed.
     let permit = THREADS.acquire().await.ok()?;
     let working = tokio::task::spawn_blocking(move || {
-        let done = work(Until(Instant::now() + TEMPLATE_TIMEOUT));
+        let done = work(RenderDeadline(Instant::now() + TEMPLATE_TIMEOUT));
         drop(permit);
         done
     });
@@ -75,6 +77,6 @@ mod tests {
             assert!(one.await.unwrap().unwrap().is_err());
         }
         assert_eq!(running.load(Ordering::SeqCst), 0, "no thread goes on");
-        assert!(most.load(Ordering::SeqCst) <= AT_ONCE);
+        assert!(most.load(Ordering::SeqCst) <= MAX_CONCURRENT_RENDERS);
     }
 }

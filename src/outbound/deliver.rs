@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use super::apart::apart;
 use super::guard::Guard;
-use super::hyper::{Failure, HttpClient};
+use super::host_backoff::{HostBackoffs, HostKey, whom};
+use super::hyper::{HttpClient, TransportError};
 use super::quota::quota;
 use super::request::{MAX_TIMEOUT_MS, Request};
 use super::resolve::{Lookup, Resolver};
-use super::rests::{Rests, Whom, whom};
 use super::signature::{PREFIX, Secrets, is_name};
 use super::template;
 use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
@@ -25,7 +25,7 @@ const SHORT_DELAY: Duration = Duration::from_secs(2);
 
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Default)]
-pub struct Config {
+pub struct HttpConfig {
     /// The addresses that jobs may reach besides the public internet.
     pub guard: Guard,
     /// The secrets that sign requests.
@@ -43,13 +43,13 @@ pub struct NoClient(#[from] std::io::Error);
 pub struct HttpHandler {
     client: HttpClient,
     secrets: Secrets,
-    rests: Mutex<Rests>,
+    rests: Mutex<HostBackoffs>,
     begun: Instant,
 }
 
 impl HttpHandler {
     /// Creates a handler with a client of its own.
-    pub fn new(config: Config) -> Result<Self, NoClient> {
+    pub fn new(config: HttpConfig) -> Result<Self, NoClient> {
         let resolver = Resolver::new(config.guard.clone(), config.lookup);
         let client = HttpClient::new(config.guard, resolver)?;
         Ok(Self {
@@ -108,32 +108,36 @@ impl HttpHandler {
                     context.report_quota(quota);
                 }
                 let outcome = response.outcome(&request, now_s());
-                self.heard(whom, &outcome);
+                self.record_outcome(whom, &outcome);
                 outcome
             }
-            Err(Failure::Unsent(error)) => Outcome::Retry { after: None, error },
-            Err(short @ Failure::Short(_)) => {
+            Err(TransportError::Unsent(error)) => Outcome::Retry { after: None, error },
+            Err(short @ TransportError::Short(_)) => {
                 tracing::warn!(job_id = job.id, error = %short, "a job waits because this process has too many files open");
                 Outcome::Snooze { delay: SHORT_DELAY }
             }
-            Err(Failure::Unanswered(error)) => Outcome::Ambiguous { policy, error },
+            Err(TransportError::Unanswered(error)) => Outcome::Ambiguous { policy, error },
             // The runner knows the reason for the stop: a cancelled job ends, and a job of a
             // stopping worker runs again elsewhere, unless it must not run twice.
-            Err(stopped @ Failure::Stopped { sent: true }) if policy == OnAmbiguous::Dead => {
+            Err(stopped @ TransportError::Stopped { sent: true })
+                if policy == OnAmbiguous::Dead =>
+            {
                 Outcome::Ambiguous {
                     policy,
                     error: stopped.to_string(),
                 }
             }
-            Err(Failure::Stopped { .. }) => Outcome::HandedBack,
-            Err(never @ (Failure::Refused(_) | Failure::Unsendable(_))) => Outcome::Dead {
-                error: never.to_string(),
-            },
+            Err(TransportError::Stopped { .. }) => Outcome::HandedBack,
+            Err(never @ (TransportError::Refused(_) | TransportError::Unsendable(_))) => {
+                Outcome::Dead {
+                    error: never.to_string(),
+                }
+            }
         })
     }
 
     /// Returns the delay of a job without a key if its host pushed back, and refunds its tokens.
-    async fn put_off(&self, whom: Option<&Whom>, context: &Context) -> Option<Duration> {
+    async fn put_off(&self, whom: Option<&HostKey>, context: &Context) -> Option<Duration> {
         let whom = whom?;
         let delay = self
             .rests()
@@ -148,7 +152,7 @@ impl HttpHandler {
     }
 
     /// Records a host's answer to a job without a key.
-    fn heard(&self, whom: Option<Whom>, outcome: &Outcome) {
+    fn record_outcome(&self, whom: Option<HostKey>, outcome: &Outcome) {
         let Some(whom) = whom else { return };
         match outcome {
             Outcome::Throttled { delay, .. } | Outcome::Overloaded { delay, .. } => {
@@ -158,7 +162,7 @@ impl HttpHandler {
         }
     }
 
-    fn rests(&self) -> MutexGuard<'_, Rests> {
+    fn rests(&self) -> MutexGuard<'_, HostBackoffs> {
         self.rests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

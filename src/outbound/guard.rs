@@ -65,7 +65,7 @@ impl Guard {
             || self
                 .networks
                 .iter()
-                .any(|(network, length)| within(address, *network, *length))
+                .any(|(network, length)| in_network(address, *network, *length))
     }
 }
 
@@ -79,7 +79,7 @@ pub struct NotAllowable(String);
 #[error(
     "{host} is not an address of the public internet; set {ALLOW_PRIVATE}=true to allow it, or name it in {ALLOW}"
 )]
-pub struct Refused {
+pub struct BlockedAddress {
     /// The host as in the URL.
     pub host: String,
 }
@@ -97,7 +97,7 @@ fn network(entry: &str) -> Option<(IpAddr, u8)> {
     Some((address, length))
 }
 
-fn within(address: IpAddr, network: IpAddr, length: u8) -> bool {
+fn in_network(address: IpAddr, network: IpAddr, length: u8) -> bool {
     match (address, network) {
         (IpAddr::V4(address), IpAddr::V4(network)) => {
             let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
@@ -110,7 +110,7 @@ fn within(address: IpAddr, network: IpAddr, length: u8) -> bool {
         // An IPv4-mapped IPv6 address is the same machine.
         (IpAddr::V6(address), IpAddr::V4(_)) => address
             .to_ipv4_mapped()
-            .is_some_and(|mapped| within(IpAddr::V4(mapped), network, length)),
+            .is_some_and(|mapped| in_network(IpAddr::V4(mapped), network, length)),
         (IpAddr::V4(_), IpAddr::V6(_)) => false,
     }
 }
@@ -175,15 +175,15 @@ pub fn is_public(address: IpAddr) -> bool {
 }
 
 fn is_public_4(address: Ipv4Addr) -> bool {
-    !INSIDE
-        .iter()
-        .any(|(network, length)| within(address.into(), Ipv4Addr::from(*network).into(), *length))
+    !INSIDE.iter().any(|(network, length)| {
+        in_network(address.into(), Ipv4Addr::from(*network).into(), *length)
+    })
 }
 
 /// Returns true inside 2000::/3. Everything outside is special: loopback, unique local, link-local,
 /// multicast, NAT64.
 fn is_public_6(address: Ipv6Addr) -> bool {
-    let is_in = |network: Ipv6Addr, length: u8| within(address.into(), network.into(), length);
+    let is_in = |network: Ipv6Addr, length: u8| in_network(address.into(), network.into(), length);
     is_in(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3)
         && !INSIDE_6
             .iter()

@@ -33,9 +33,9 @@ use url::Url;
 
 use super::credentials::Credentials;
 use super::descriptors;
-use super::guard::{Guard, Refused};
+use super::guard::{BlockedAddress, Guard};
 use super::request::Request;
-use super::resolve::{Astray, Resolver, parse_url};
+use super::resolve::{ResolveError, Resolver, parse_url};
 use super::response::{Response, is_success};
 use super::retry_after::Headers;
 
@@ -55,10 +55,10 @@ const HARMLESS: [HeaderName; 4] = [
 
 /// The reason for a missing answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
+pub enum TransportError {
     /// The guard does not allow the address.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] BlockedAddress),
     /// The request is invalid.
     #[error("the request cannot be sent: {0}")]
     Unsendable(String),
@@ -80,23 +80,23 @@ pub enum Failure {
     },
 }
 
-impl From<Astray> for Failure {
-    fn from(astray: Astray) -> Self {
+impl From<ResolveError> for TransportError {
+    fn from(astray: ResolveError) -> Self {
         match astray {
-            Astray::Refused(refused) => Self::Refused(refused),
-            Astray::Invalid(_) => Self::Unsendable(astray.to_string()),
+            ResolveError::Refused(refused) => Self::Refused(refused),
+            ResolveError::Invalid(_) => Self::Unsendable(astray.to_string()),
         }
     }
 }
 
-type Wire = Client<HttpsConnector<HttpConnector<Guarded>>, Full<Bytes>>;
+type HyperClient = Client<HttpsConnector<HttpConnector<Guarded>>, Full<Bytes>>;
 
 /// The client of a process.
 pub struct HttpClient {
     /// The client that negotiates HTTP/1.1 or 2 with each server.
-    wire: Wire,
+    wire: HyperClient,
     /// The client that uses HTTP/2 without negotiation.
-    wire_http2: Wire,
+    wire_http2: HyperClient,
     guard: Guard,
 }
 
@@ -123,7 +123,7 @@ impl HttpClient {
         more: &[(&'static str, String)],
         body: Option<String>,
         stop: &CancellationToken,
-    ) -> Result<Response, Failure> {
+    ) -> Result<Response, TransportError> {
         let deadline = Instant::now() + request.timeout;
         let mut hop = Hop::first(request, more, body, &self.guard)?;
         let mut left = request.redirects;
@@ -162,7 +162,7 @@ impl HttpClient {
         request: &Request,
         deadline: Instant,
         stop: &CancellationToken,
-    ) -> Result<http::Response<Incoming>, Failure> {
+    ) -> Result<http::Response<Incoming>, TransportError> {
         let wire = if request.http2 {
             &self.wire_http2
         } else {
@@ -185,17 +185,17 @@ impl HttpClient {
                     Err(error) if !is_last && is_unsent(&error) => continue,
                     answer => answer.map_err(|error| failure_of(&error, sent())),
                 },
-                () = stop.cancelled() => Err(Failure::Stopped { sent: sent() }),
+                () = stop.cancelled() => Err(TransportError::Stopped { sent: sent() }),
                 () = tokio::time::sleep_until(deadline) => Err(match sent() {
-                    true => Failure::Unanswered(format!("no answer within {} ms", request.timeout.as_millis())),
-                    false => Failure::Unsent(format!("no connection within {} ms", request.timeout.as_millis())),
+                    true => TransportError::Unanswered(format!("no answer within {} ms", request.timeout.as_millis())),
+                    false => TransportError::Unsent(format!("no connection within {} ms", request.timeout.as_millis())),
                 }),
                 () = unconnected => {
-                    Err(Failure::Unsent(format!("no connection within {} ms", request.connect_timeout.as_millis())))
+                    Err(TransportError::Unsent(format!("no connection within {} ms", request.connect_timeout.as_millis())))
                 }
             };
         }
-        Err(Failure::Unsent(
+        Err(TransportError::Unsent(
             "the connection was closed before the request was sent".to_owned(),
         ))
     }
@@ -215,8 +215,8 @@ impl Hop {
         more: &[(&'static str, String)],
         body: Option<String>,
         guard: &Guard,
-    ) -> Result<Self, Failure> {
-        let unsendable = |what: &str| Failure::Unsendable(what.to_owned());
+    ) -> Result<Self, TransportError> {
+        let unsendable = |what: &str| TransportError::Unsendable(what.to_owned());
         let method = request
             .method
             .parse()
@@ -263,7 +263,7 @@ impl Hop {
         status: u16,
         headers: &HeaderMap,
         guard: &Guard,
-    ) -> Option<Result<Self, Failure>> {
+    ) -> Option<Result<Self, TransportError>> {
         let is_post = self.method == Method::POST;
         let turns_to_get = match status {
             303 => self.method != Method::GET && self.method != Method::HEAD,
@@ -275,8 +275,13 @@ impl Hop {
         Some(self.follow(target, turns_to_get, guard))
     }
 
-    fn follow(&self, target: &str, turns_to_get: bool, guard: &Guard) -> Result<Self, Failure> {
-        let unsendable = |what: &str| Failure::Unsendable(format!("a redirect {what}"));
+    fn follow(
+        &self,
+        target: &str,
+        turns_to_get: bool,
+        guard: &Guard,
+    ) -> Result<Self, TransportError> {
+        let unsendable = |what: &str| TransportError::Unsendable(format!("a redirect {what}"));
         let url = self
             .url
             .join(target)
@@ -313,12 +318,10 @@ impl Hop {
         })
     }
 
-    fn call(&self) -> Result<http::Request<Full<Bytes>>, Failure> {
-        let uri: Uri = self
-            .url
-            .as_str()
-            .parse()
-            .map_err(|error| Failure::Unsendable(format!("the URL is not valid: {error}")))?;
+    fn call(&self) -> Result<http::Request<Full<Bytes>>, TransportError> {
+        let uri: Uri = self.url.as_str().parse().map_err(|error| {
+            TransportError::Unsendable(format!("the URL is not valid: {error}"))
+        })?;
         let mut call = http::Request::new(Full::new(self.body.clone().unwrap_or_default()));
         *call.method_mut() = self.method.clone();
         *call.uri_mut() = uri;
@@ -345,7 +348,7 @@ fn take_credentials(url: &mut Url) -> Option<HeaderValue> {
     Some(value)
 }
 
-fn wire(resolver: &Resolver, http2_only: bool) -> std::io::Result<Wire> {
+fn wire(resolver: &Resolver, http2_only: bool) -> std::io::Result<HyperClient> {
     let mut connector = HttpConnector::new_with_resolver(Guarded(resolver.clone()));
     connector.enforce_http(false);
     connector.set_nodelay(true);
@@ -413,22 +416,24 @@ fn is_unsent(error: &Error) -> bool {
 }
 
 /// Classifies a failure.
-fn failure_of(error: &Error, sent: bool) -> Failure {
-    if let Some(refused) = causes(error).find_map(|cause| cause.downcast_ref::<Refused>()) {
-        return Failure::Refused(refused.clone());
+fn failure_of(error: &Error, sent: bool) -> TransportError {
+    if let Some(refused) = causes(error).find_map(|cause| cause.downcast_ref::<BlockedAddress>()) {
+        return TransportError::Refused(refused.clone());
     }
     let reason = causes(error)
         .last()
         .map_or_else(|| error.to_string(), ToString::to_string);
     match () {
         () if !sent && (descriptors::are_short(error) || descriptors::are_gone()) => {
-            Failure::Short(reason)
+            TransportError::Short(reason)
         }
         () if error.is_connect() || !sent => {
-            Failure::Unsent(format!("could not connect: {reason}"))
+            TransportError::Unsent(format!("could not connect: {reason}"))
         }
-        () if is_unsent(error) => Failure::Unsent(format!("nothing could be sent: {reason}")),
-        () => Failure::Unanswered(format!("the connection broke: {reason}")),
+        () if is_unsent(error) => {
+            TransportError::Unsent(format!("nothing could be sent: {reason}"))
+        }
+        () => TransportError::Unanswered(format!("the connection broke: {reason}")),
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
 
     const DATE: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 
-    fn said(headers: &[(&str, &str)]) -> Option<(f64, f64)> {
+    fn parsed_quota(headers: &[(&str, &str)]) -> Option<(f64, f64)> {
         let headers = headers
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
@@ -195,7 +195,7 @@ mod tests {
             ),
         ];
         for (headers, expected) in cases {
-            assert_eq!(said(headers), Some(*expected), "{headers:?}");
+            assert_eq!(parsed_quota(headers), Some(*expected), "{headers:?}");
         }
     }
 
@@ -218,7 +218,7 @@ mod tests {
             &[("x-ratelimit-reset", "3")],
         ];
         for headers in cases {
-            assert_eq!(said(headers), None, "{headers:?}");
+            assert_eq!(parsed_quota(headers), None, "{headers:?}");
         }
     }
 }

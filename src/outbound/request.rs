@@ -150,8 +150,8 @@ impl Request {
                 DEFAULT_EXCERPT_BYTES,
                 &mut issues,
             ) as usize,
-            throttled_scope: word(args, "throttled_scope", &SCOPES, &mut issues),
-            on_ambiguous: word(args, "on_ambiguous", &POLICIES, &mut issues),
+            throttled_scope: read_choice(args, "throttled_scope", &SCOPES, &mut issues),
+            on_ambiguous: read_choice(args, "on_ambiguous", &POLICIES, &mut issues),
         };
         if issues.is_empty() {
             Ok(request)
@@ -370,7 +370,7 @@ const POLICIES: [(&str, OnAmbiguous); 2] =
     [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
 
 /// Reads one of a few values; an absent field gives the default.
-fn word<T: Copy + Default>(
+fn read_choice<T: Copy + Default>(
     args: &Map<String, Value>,
     field: &str,
     words: &[(&str, T)],

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 use url::Url;
 
-use super::guard::{Guard, Refused};
+use super::guard::{BlockedAddress, Guard};
 
 /// A function that looks up the addresses of a name.
 pub type Lookup =
@@ -14,13 +14,13 @@ pub type Lookup =
 
 /// The reason for which a URL cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Astray {
+pub enum ResolveError {
     /// The text is no URL.
     #[error("the URL is not valid: {0}")]
     Invalid(#[from] url::ParseError),
     /// The guard does not allow the address.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(#[from] BlockedAddress),
 }
 
 /// Resolves names and returns only the addresses that the guard allows; connections go to no
@@ -57,7 +57,7 @@ impl Resolver {
             .map(|address| (address, 0).into())
             .collect();
         match allowed.is_empty() {
-            true => Err(Refused { host: name }.into()),
+            true => Err(BlockedAddress { host: name }.into()),
             false => Ok(allowed),
         }
     }
@@ -67,7 +67,7 @@ impl Resolver {
 ///
 /// The parser turns 2130706433 and 0x7f.1 into 127.0.0.1. Names are judged when they are connected
 /// to.
-pub fn parse_url(url: &str, guard: &Guard) -> Result<Url, Astray> {
+pub fn parse_url(url: &str, guard: &Guard) -> Result<Url, ResolveError> {
     let url = Url::parse(url)?;
     let host = url.host_str().unwrap_or_default();
     let address = host
@@ -75,7 +75,7 @@ pub fn parse_url(url: &str, guard: &Guard) -> Result<Url, Astray> {
         .trim_end_matches(']')
         .parse::<IpAddr>();
     match address {
-        Ok(address) if !guard.allows_address(address) => Err(Refused {
+        Ok(address) if !guard.allows_address(address) => Err(BlockedAddress {
             host: host.to_owned(),
         }
         .into()),

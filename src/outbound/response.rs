@@ -15,7 +15,7 @@ use super::retry_after::{Headers, any_delay, retry_after};
 use crate::jobs::{Outcome, Scope};
 
 /// Headers of an answer that are kept with a failed job, because they help to find the cause.
-const KEPT: [&str; 6] = [
+const KEPT_HEADERS: [&str; 6] = [
     "location",
     "retry-after",
     "www-authenticate",
@@ -92,7 +92,7 @@ impl Response {
     /// Our own headers are masked in them, because they may be secrets that the server repeats.
     fn error(&self, request: &Request, most: usize) -> String {
         let secrets = secrets(request);
-        let kept = KEPT.iter().filter_map(|name| {
+        let kept = KEPT_HEADERS.iter().filter_map(|name| {
             let value = self.headers.get(*name)?;
             // The part after the path may be a secret.
             let value = if *name == "location" {

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, UNIX_EPOCH};
 
 /// The longest delay, even if the server asks for more.
-pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
+pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// A server's headers by their names in lower case; the values of repeated ones are joined by
 /// commas.
@@ -46,7 +46,7 @@ pub fn any_delay(headers: &Headers, now_s: i64) -> Option<Duration> {
 }
 
 fn clamped(seconds: f64) -> Duration {
-    Duration::from_secs_f64(seconds.clamp(0.0, LONGEST.as_secs_f64()))
+    Duration::from_secs_f64(seconds.clamp(0.0, MAX_RETRY_AFTER.as_secs_f64()))
 }
 
 /// Parses a number of seconds that is not negative.

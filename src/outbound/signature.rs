@@ -153,14 +153,14 @@ mod tests {
     use super::*;
 
     const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-    const OTHER: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
+    const OTHER_SECRET: &str = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD";
 
     fn secrets(variables: &[(&str, &str)]) -> Result<Secrets, SecretError> {
         let variables = variables
             .iter()
             .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Secrets::from_variables(variables, |path| match path {
-            "/run/acme" => Ok(format!("{SECRET}\n{OTHER}\n")),
+            "/run/acme" => Ok(format!("{SECRET}\n{OTHER_SECRET}\n")),
             _ => Err(std::io::ErrorKind::NotFound.into()),
         })
     }
@@ -199,7 +199,7 @@ mod tests {
     fn several_secrets_of_one_name_all_sign_and_a_file_may_hold_them() {
         let secrets = secrets(&[
             ("FLYBALL_WEBHOOK_SECRET_ACME_FILE", "/run/acme"),
-            ("FLYBALL_WEBHOOK_SECRET_B", OTHER),
+            ("FLYBALL_WEBHOOK_SECRET_B", OTHER_SECRET),
         ])
         .unwrap();
 

@@ -40,11 +40,11 @@ const STATEMENTS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 /// Checks a template before it has any data.
 pub fn check(template: &str) -> Result<(), String> {
     check_words(template)?;
-    let environment = environment(&Work::new(|| false));
+    let environment = environment(&RenderBudget::new(|| false));
     environment
         .template_from_named_str(NAME, template)
         .map(drop)
-        .map_err(|error| told(&error))
+        .map_err(|error| describe_error(&error))
 }
 
 /// Renders a template with data. It ends soon after `is_over` returns true.
@@ -54,11 +54,11 @@ pub fn render(
     is_over: impl Fn() -> bool + Send + Sync + 'static,
 ) -> Result<String, String> {
     check_words(template)?;
-    let work = Work::new(is_over);
+    let work = RenderBudget::new(is_over);
     let environment = environment(&work);
     let template = environment
         .template_from_named_str(NAME, template)
-        .map_err(|error| told(&error))?;
+        .map_err(|error| describe_error(&error))?;
     let mut output = Bounded::new(&work);
     let rendered = template
         .render_captured_to(watched(data, &work), &mut output)
@@ -67,24 +67,24 @@ pub fn render(
     if let Some(why) = work.ended() {
         return Err(why);
     }
-    rendered.map_err(|error| told(&error))?;
+    rendered.map_err(|error| describe_error(&error))?;
     String::from_utf8(output.bytes).map_err(|_| "made something that is no text".to_owned())
 }
 
 /// The remaining budget of one rendering.
 #[derive(Clone)]
-struct Work(Arc<Left>);
+struct RenderBudget(Arc<RenderLimits>);
 
-struct Left {
+struct RenderLimits {
     bytes: AtomicU64,
     is_late: AtomicBool,
     is_over: Box<dyn Fn() -> bool + Send + Sync>,
 }
 
-impl Work {
+impl RenderBudget {
     fn new(is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         let bytes = AtomicU64::new(MAX_WORK_BYTES);
-        Self(Arc::new(Left {
+        Self(Arc::new(RenderLimits {
             bytes,
             is_late: AtomicBool::new(false),
             is_over: Box::new(is_over),
@@ -122,19 +122,19 @@ impl Work {
     }
 }
 
-impl fmt::Debug for Work {
+impl fmt::Debug for RenderBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work").finish_non_exhaustive()
+        f.debug_struct("RenderBudget").finish_non_exhaustive()
     }
 }
 
 /// Wraps data in values whose parts are counted as they are read, and which have no more parts when
 /// the rendering must end.
-fn watched(data: &serde_json::Value, work: &Work) -> Value {
+fn watched(data: &serde_json::Value, work: &RenderBudget) -> Value {
     match data {
         serde_json::Value::Array(items) => {
             let items = items.iter().map(|item| watched(item, work)).collect();
-            Value::from_object(List {
+            Value::from_object(TemplateList {
                 items,
                 work: work.clone(),
             })
@@ -144,7 +144,7 @@ fn watched(data: &serde_json::Value, work: &Work) -> Value {
                 .iter()
                 .map(|(name, field)| (name.clone(), watched(field, work)))
                 .collect();
-            Value::from_object(Fields {
+            Value::from_object(TemplateObject {
                 fields,
                 work: work.clone(),
             })
@@ -160,12 +160,12 @@ fn bytes_of(value: &Value) -> usize {
 }
 
 #[derive(Debug)]
-struct List {
+struct TemplateList {
     items: Vec<Value>,
-    work: Work,
+    work: RenderBudget,
 }
 
-impl List {
+impl TemplateList {
     fn at(&self, place: usize) -> Option<Value> {
         self.items
             .get(place)
@@ -174,7 +174,7 @@ impl List {
     }
 }
 
-impl Object for List {
+impl Object for TemplateList {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Seq
     }
@@ -194,12 +194,12 @@ impl Object for List {
 }
 
 #[derive(Debug)]
-struct Fields {
+struct TemplateObject {
     fields: BTreeMap<String, Value>,
-    work: Work,
+    work: RenderBudget,
 }
 
-impl Object for Fields {
+impl Object for TemplateObject {
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
         self.get_value_by_str(key.as_str()?)
     }
@@ -260,7 +260,7 @@ impl Iterator for Counted {
 /// The name of a template in errors; it has no file ending, so nothing is escaped.
 const NAME: &str = "template";
 
-fn environment(work: &Work) -> Environment<'static> {
+fn environment(work: &RenderBudget) -> Environment<'static> {
     let mut environment = Environment::empty();
     let (of_length, of_lower, of_upper) = (work.clone(), work.clone(), work.clone());
     let (of_trim, of_join, of_json) = (work.clone(), work.clone(), work.clone());
@@ -307,7 +307,7 @@ fn check_words(template: &str) -> Result<(), String> {
     let mut statement = "";
     let mut open = Vec::new();
     for token in tokenize(template, false, SyntaxConfig::default()) {
-        let (token, span) = token.map_err(|error| told(&error))?;
+        let (token, span) = token.map_err(|error| describe_error(&error))?;
         let at = |what: String| Err(format!("line {}: {what}", span.start_line));
         match token {
             Token::BlockStart => begins = true,
@@ -341,7 +341,7 @@ fn check_words(template: &str) -> Result<(), String> {
 }
 
 /// Joins a list into one text.
-fn join(work: &Work, list: &Value, between: Rest<String>) -> Result<String, Error> {
+fn join(work: &RenderBudget, list: &Value, between: Rest<String>) -> Result<String, Error> {
     let between = between.first().map_or("", String::as_str);
     let mut output = Bounded::new(work);
     for (place, item) in list.try_iter()?.enumerate() {
@@ -352,7 +352,7 @@ fn join(work: &Work, list: &Value, between: Rest<String>) -> Result<String, Erro
 }
 
 /// Writes any value as JSON.
-fn tojson(work: &Work, value: &Value) -> Result<String, Error> {
+fn tojson(work: &RenderBudget, value: &Value) -> Result<String, Error> {
     let mut output = Bounded::new(work);
     serde_json::to_writer(&mut output, value).map_err(|error| match error.is_io() {
         true => too_long(),
@@ -366,7 +366,7 @@ fn too_long() -> Error {
 }
 
 /// Returns the error's message: fault and line, without any of the data.
-fn told(error: &Error) -> String {
+fn describe_error(error: &Error) -> String {
     let what = match error.kind() {
         ErrorKind::OutOfFuel => format!("takes more than {MAX_STEPS} steps"),
         ErrorKind::WriteFailure => format!("makes more than {MAX_OUTPUT_BYTES} bytes"),
@@ -388,11 +388,11 @@ fn told(error: &Error) -> String {
 /// A writer for a bounded number of bytes, as long as the rendering may go on.
 struct Bounded<'w> {
     bytes: Vec<u8>,
-    work: &'w Work,
+    work: &'w RenderBudget,
 }
 
 impl<'w> Bounded<'w> {
-    fn new(work: &'w Work) -> Self {
+    fn new(work: &'w RenderBudget) -> Self {
         Self {
             bytes: Vec::new(),
             work,

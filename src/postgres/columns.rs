@@ -66,7 +66,7 @@ impl<'r> Columns<'r> {
 }
 
 /// Returns a `jsonb` for display: its value, or its text if it is unreadable.
-pub fn shown(row: &PgRow, column: &str) -> Value {
+pub fn json_or_text(row: &PgRow, column: &str) -> Value {
     row.try_get(column).unwrap_or_else(|_| text(row, column))
 }
 

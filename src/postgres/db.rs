@@ -48,7 +48,7 @@ const BEGIN_LENT: &str = concat!("begin; ", settings!("set local"));
 const APPLICATION: &str = "flyball";
 
 /// The pause between two attempts at the first connection.
-const AGAIN_AFTER: Duration = Duration::from_millis(200);
+const CONNECT_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The pooler between us and Postgres.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,9 +124,9 @@ impl Db {
             match db.acquire().await {
                 Ok(_) => return Ok(db),
                 Err(sqlx::Error::Io(_) | sqlx::Error::Protocol(_))
-                    if Instant::now() + AGAIN_AFTER < until =>
+                    if Instant::now() + CONNECT_RETRY_DELAY < until =>
                 {
-                    tokio::time::sleep(AGAIN_AFTER).await;
+                    tokio::time::sleep(CONNECT_RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error),
             }

@@ -9,7 +9,7 @@ use super::{Db, Pooler};
 const BACKEND: &str = "select pg_backend_pid()";
 
 /// The number of comparisons, because a pooler rotates its server connections and one may miss it.
-const LOOKS: usize = 4;
+const COMPARISONS: usize = 4;
 
 /// The error text that names the remedy.
 const HELP: &str = "the database URL leads through a pooler in transaction mode, such as PgBouncer; \
@@ -22,7 +22,7 @@ pub async fn refuse_hidden_pooler(db: &Db) -> Result<(), sqlx::Error> {
         return Ok(());
     }
     let (mut one, mut other) = (db.acquire().await?, db.acquire().await?);
-    for _ in 0..LOOKS {
+    for _ in 0..COMPARISONS {
         let mut seen: [i32; 2] = [0; 2];
         for (connection, seen) in [&mut one, &mut other].into_iter().zip(&mut seen) {
             *seen = sqlx::raw_sql(BACKEND)

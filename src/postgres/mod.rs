@@ -10,8 +10,8 @@ mod hidden;
 mod reach;
 mod transaction;
 
-pub use columns::{Columns, shown};
+pub use columns::{Columns, json_or_text};
 pub use db::{Access, Db, Pooler};
 pub use hidden::{is_hidden_pooler, refuse_hidden_pooler};
-pub use reach::{Unusable, reach};
+pub use reach::{UnusablePostgres, reach};
 pub use transaction::Transaction;

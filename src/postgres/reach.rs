@@ -11,11 +11,11 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use super::Access;
 
 /// The pause between two attempts.
-const AGAIN_AFTER: Duration = Duration::from_millis(200);
+const REACH_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// The reason why Postgres cannot be used. It never contains the password.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusablePostgres {
     /// No server listens.
     #[error("nothing listens at {0}")]
     Nothing(String),
@@ -29,7 +29,11 @@ pub enum Unusable {
 
 /// Opens a connection and closes it, waiting up to `patience` for a server that is starting and,
 /// with `waits`, for one that does not listen yet.
-pub async fn reach(access: &Access, patience: Duration, waits: bool) -> Result<(), Unusable> {
+pub async fn reach(
+    access: &Access,
+    patience: Duration,
+    waits: bool,
+) -> Result<(), UnusablePostgres> {
     // An invalid URL is reported by the room that connects.
     let Ok(options) = PgConnectOptions::from_str(&access.url) else {
         return Ok(());
@@ -48,18 +52,18 @@ pub async fn reach(access: &Access, patience: Duration, waits: bool) -> Result<(
                 return Ok(());
             }
             Ok(Err(error)) => judge(&error, &options),
-            Err(_) => Unusable::NotYet(format!(
+            Err(_) => UnusablePostgres::NotYet(format!(
                 "{} does not answer within {} s",
                 place(&options),
                 patience.as_secs()
             )),
         };
         let may_wait = match why {
-            Unusable::Nothing(_) => waits,
-            Unusable::NotYet(_) => true,
-            Unusable::Never(_) => false,
+            UnusablePostgres::Nothing(_) => waits,
+            UnusablePostgres::NotYet(_) => true,
+            UnusablePostgres::Never(_) => false,
         };
-        if !may_wait || begun.elapsed() + AGAIN_AFTER >= patience {
+        if !may_wait || begun.elapsed() + REACH_RETRY_DELAY >= patience {
             return Err(why);
         }
         if !std::mem::replace(&mut told, true) && waits {
@@ -68,11 +72,11 @@ pub async fn reach(access: &Access, patience: Duration, waits: bool) -> Result<(
                 patience.as_secs()
             );
         }
-        tokio::time::sleep(AGAIN_AFTER).await;
+        tokio::time::sleep(REACH_RETRY_DELAY).await;
     }
 }
 
-fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> Unusable {
+fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
     let place = place(options);
     match error {
         sqlx::Error::Io(error)
@@ -81,11 +85,13 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> Unusable {
                 ErrorKind::ConnectionRefused | ErrorKind::NotFound
             ) =>
         {
-            Unusable::Nothing(place)
+            UnusablePostgres::Nothing(place)
         }
-        sqlx::Error::Io(error) => Unusable::NotYet(format!("{place} cannot be reached: {error}")),
+        sqlx::Error::Io(error) => {
+            UnusablePostgres::NotYet(format!("{place} cannot be reached: {error}"))
+        }
         sqlx::Error::Tls(error) => {
-            Unusable::Never(format!("no encrypted connection to {place}: {error}"))
+            UnusablePostgres::Never(format!("no encrypted connection to {place}: {error}"))
         }
         sqlx::Error::Database(said) => {
             let (role, code) = (
@@ -94,26 +100,33 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> Unusable {
             );
             let database = options.get_database().unwrap_or(role);
             match code.as_str() {
-                "3D000" => Unusable::Never(format!(
+                "3D000" => UnusablePostgres::Never(format!(
                     "there is no database {database:?} at {place}; create it with: create database {}",
                     quoted(database)
                 )),
-                "28P01" => {
-                    Unusable::Never(format!("{place} refuses the password of role {role:?}"))
-                }
-                "28000" if said.message().ends_with("does not exist") => Unusable::Never(format!(
-                    "there is no role {role:?} at {place}; create it with: create role {} login",
-                    quoted(role)
+                "28P01" => UnusablePostgres::Never(format!(
+                    "{place} refuses the password of role {role:?}"
                 )),
-                code if code.starts_with("57P") || code.starts_with("53") => {
-                    Unusable::NotYet(format!("{place} lets nobody in: {}", said.message()))
+                "28000" if said.message().ends_with("does not exist") => {
+                    UnusablePostgres::Never(format!(
+                        "there is no role {role:?} at {place}; create it with: create role {} login",
+                        quoted(role)
+                    ))
                 }
-                _ => Unusable::Never(format!("{place} refuses role {role:?}: {}", said.message())),
+                code if code.starts_with("57P") || code.starts_with("53") => {
+                    UnusablePostgres::NotYet(format!("{place} lets nobody in: {}", said.message()))
+                }
+                _ => UnusablePostgres::Never(format!(
+                    "{place} refuses role {role:?}: {}",
+                    said.message()
+                )),
             }
         }
         // The server went down during the greeting.
-        sqlx::Error::Protocol(_) => Unusable::NotYet(format!("{place} broke off the greeting")),
-        error => Unusable::Never(format!("{place} cannot be used: {error}")),
+        sqlx::Error::Protocol(_) => {
+            UnusablePostgres::NotYet(format!("{place} broke off the greeting"))
+        }
+        error => UnusablePostgres::Never(format!("{place} cannot be used: {error}")),
     }
 }
 

@@ -26,20 +26,20 @@ impl Transaction {
         };
         // From here on a drop closes the connection, because it is unknown whether the transaction
         // has begun until the server answers.
-        transaction.say(begin).await?;
+        transaction.execute_raw(begin).await?;
         Ok(transaction)
     }
 
     /// Commits the transaction. After an error it is unknown whether the commit took place.
     pub async fn commit(mut self) -> Result<(), sqlx::Error> {
-        self.say("commit").await?;
+        self.execute_raw("commit").await?;
         self.connection = None;
         Ok(())
     }
 
     /// Rolls the transaction back.
     pub async fn rollback(mut self) -> Result<(), sqlx::Error> {
-        self.say("rollback").await?;
+        self.execute_raw("rollback").await?;
         self.connection = None;
         Ok(())
     }
@@ -47,7 +47,7 @@ impl Transaction {
     /// Ends the transaction by `words`, executed in order; the last must leave no transaction open.
     pub async fn end_with(mut self, words: &[&str]) -> Result<(), sqlx::Error> {
         for words in words {
-            self.say(words).await?;
+            self.execute_raw(words).await?;
         }
         self.connection = None;
         Ok(())
@@ -66,7 +66,7 @@ impl Transaction {
         }
     }
 
-    async fn say(&mut self, words: &str) -> Result<(), sqlx::Error> {
+    async fn execute_raw(&mut self, words: &str) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(AssertSqlSafe(words.to_owned()))
             .execute(&mut **self)
             .await

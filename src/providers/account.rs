@@ -5,9 +5,9 @@ use std::fmt;
 
 /// A credential. Its debug text is `***`.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(String);
+pub struct AccountSecret(String);
 
-impl Secret {
+impl AccountSecret {
     /// Wraps a credential, without the blanks and line ends around it.
     pub fn new(text: impl AsRef<str>) -> Self {
         Self(text.as_ref().trim().to_owned())
@@ -19,7 +19,7 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for AccountSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
@@ -34,11 +34,11 @@ pub struct Account {
     /// The base URL of requests in place of the provider's own, without a trailing slash.
     pub base_url: Option<String>,
     /// Additional headers of each request; values may be credentials.
-    pub headers: Vec<(String, Secret)>,
+    pub headers: Vec<(String, AccountSecret)>,
     /// Settings that are not credentials.
     pub options: BTreeMap<String, String>,
     /// Credentials, read from the environment or from files.
-    pub secrets: BTreeMap<String, Secret>,
+    pub secrets: BTreeMap<String, AccountSecret>,
 }
 
 impl Account {
@@ -49,6 +49,6 @@ impl Account {
 
     /// Returns a credential in the clear, or `None` if it is absent.
     pub fn secret(&self, name: &str) -> Option<&str> {
-        self.secrets.get(name).map(Secret::reveal)
+        self.secrets.get(name).map(AccountSecret::reveal)
     }
 }

@@ -118,7 +118,7 @@ pub fn check_headers(message: &Message, reserved: &[&str]) -> Vec<Issue> {
 
 /// The type of a value in `extra`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ExtraKind {
     /// A string.
     Text,
     /// A string or a non-empty list of strings.
@@ -133,7 +133,7 @@ pub enum Kind {
     Labels,
 }
 
-impl Kind {
+impl ExtraKind {
     fn fits(self, value: &Value) -> bool {
         match self {
             Self::Text => value.is_string(),
@@ -152,7 +152,7 @@ impl Kind {
         }
     }
 
-    fn word(self) -> &'static str {
+    fn description(self) -> &'static str {
         match self {
             Self::Text => "a text",
             Self::Texts => "a text or a list of texts",
@@ -165,12 +165,12 @@ impl Kind {
 }
 
 /// Checks a message's `extra` against the `known` keys and their types.
-pub fn check_extra(message: &Message, known: &[(&str, Kind)]) -> Vec<Issue> {
+pub fn check_extra(message: &Message, known: &[(&str, ExtraKind)]) -> Vec<Issue> {
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
     let wrong = message.extra.iter().filter_map(|(key, value)| {
         let text = match known.iter().find(|(name, _)| name == key) {
             None => format!("is not known; allowed are {}", names.join(", ")),
-            Some((_, kind)) if !kind.fits(value) => format!("must be {}", kind.word()),
+            Some((_, kind)) if !kind.fits(value) => format!("must be {}", kind.description()),
             Some(_) => return None,
         };
         Some(issue(

@@ -1,6 +1,6 @@
 //! The driver of each provider.
 
-use super::{Account, Driver, Field, Provider, Refused, Tools};
+use super::{Account, Driver, Field, InvalidAccount, Provider, Tools};
 use super::{apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook};
 
 /// Returns the account settings that are specific to a provider.
@@ -26,7 +26,7 @@ pub fn build(
     provider: Provider,
     account: &Account,
     tools: &Tools,
-) -> Result<Box<dyn Driver>, Refused> {
+) -> Result<Box<dyn Driver>, InvalidAccount> {
     match provider {
         Provider::Twilio => twilio::build(account, tools),
         Provider::Sendgrid => sendgrid::build(account, tools),

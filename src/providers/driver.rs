@@ -40,7 +40,7 @@ pub(super) const fn field(
 /// A setting that the driver cannot use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {message}")]
-pub struct Refused {
+pub struct InvalidAccount {
     /// The key of the setting.
     pub field: String,
     /// The problem and the allowed values, without the value of a credential.
@@ -58,7 +58,7 @@ pub struct Tools {
 
 /// The circumstances of an attempt, besides the message.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct SendContext {
     /// Our clock, in unix seconds: for signatures and tokens, and for servers whose answers lack a
     /// `Date`.
     pub now_s: i64,
@@ -70,7 +70,7 @@ pub struct Told {
 
 /// The outcome of an attempt and the other facts of the answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct ProviderResponse {
     /// The outcome.
     pub sent: Sent,
     /// The status as received: `201`, `4.7.1`; empty without an answer.
@@ -84,7 +84,7 @@ pub struct Answer {
     pub is_untimed: bool,
 }
 
-impl Answer {
+impl ProviderResponse {
     /// Creates an answer without quota or delay.
     pub fn new(sent: Sent, status: impl Into<String>) -> Self {
         Self {
@@ -107,11 +107,15 @@ pub trait Driver: Send + Sync + 'static {
     fn check(&self, message: &Message) -> Vec<Issue>;
 
     /// Makes one attempt to send a message.
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer>;
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse>;
 
     /// Asks the provider for the account's allowed rate, in messages per second; `None` if the
     /// provider does not report one.
-    fn quota<'a>(&'a self, told: &'a Told) -> BoxFuture<'a, Option<f64>> {
+    fn quota<'a>(&'a self, told: &'a SendContext) -> BoxFuture<'a, Option<f64>> {
         let _ = told;
         Box::pin(std::future::ready(None))
     }

@@ -3,7 +3,7 @@
 /// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Happened {
+pub enum EventKind {
     /// The provider has passed the message on, or is trying to.
     Sent,
     /// The message reached the recipient.
@@ -18,9 +18,9 @@ pub enum Happened {
     Unsubscribed,
 }
 
-impl Happened {
+impl EventKind {
     /// Returns the name used in records, metrics and SQL.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Sent => "sent",
             Self::Delivered => "delivered",
@@ -39,14 +39,14 @@ impl Happened {
 
 /// An event of one message.
 #[derive(Clone, PartialEq)]
-pub struct Event {
+pub struct ProviderEvent {
     /// The id of the event, unique at its provider, so that a repeated event counts once. It is
     /// composed of the event's fields if the provider sends no id.
     pub event_id: String,
     /// The provider's id of the message, as in the driver's [`super::Sent`].
     pub provider_id: String,
     /// The kind of the event.
-    pub happened: Happened,
+    pub happened: EventKind,
     /// The recipient, if the event names one; never logged.
     pub recipient: Option<String>,
     /// The time of the event, in unix seconds.
@@ -55,9 +55,9 @@ pub struct Event {
     pub reason: String,
 }
 
-impl std::fmt::Debug for Event {
+impl std::fmt::Debug for ProviderEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Event")
+        f.debug_struct("ProviderEvent")
             .field("provider_id", &self.provider_id)
             .field("happened", &self.happened)
             .finish_non_exhaustive()
@@ -78,7 +78,7 @@ pub struct Posted<'a> {
 
 /// The reason for rejecting a webhook request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Disbelieved {
+pub enum RejectedWebhook {
     /// The signature is missing, wrong, or too old.
     #[error("the signature is not valid: {0}")]
     Signature(String),

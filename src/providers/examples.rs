@@ -5,7 +5,9 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::code::{self, Code};
-use super::{Account, Channel, Class, Http, HttpAnswer, Message, Recipient, Secret, Sent, Tools};
+use super::{
+    Account, AccountSecret, Channel, Class, Http, HttpAnswer, Message, Recipient, Sent, Tools,
+};
 use crate::outbound::Guard;
 
 /// The clock in tests, in unix seconds.
@@ -70,7 +72,7 @@ pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
             .collect(),
         secrets: secrets
             .iter()
-            .map(|(name, value)| ((*name).to_owned(), Secret::new(value)))
+            .map(|(name, value)| ((*name).to_owned(), AccountSecret::new(value)))
             .collect(),
         ..Account::default()
     }

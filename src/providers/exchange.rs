@@ -2,31 +2,31 @@
 
 use futures_util::future::BoxFuture;
 
-use super::{Answer, Call, Http, HttpAnswer, Sent, Told, Unanswered};
+use super::{Call, ExchangeError, Http, HttpAnswer, ProviderResponse, SendContext, Sent};
 
 /// Sends a call and returns the verdict of `judge` on its answer; without an answer, the outcome
 /// follows from the failure.
 pub fn exchange<'a>(
     http: &'a Http,
     call: Call,
-    told: &'a Told,
-    judge: impl FnOnce(HttpAnswer) -> Answer + Send + 'a,
-) -> BoxFuture<'a, Answer> {
+    told: &'a SendContext,
+    judge: impl FnOnce(HttpAnswer) -> ProviderResponse + Send + 'a,
+) -> BoxFuture<'a, ProviderResponse> {
     Box::pin(async move {
         match http.send(call, &told.stop).await {
             Ok(answer) => judge(answer),
-            Err(unanswered) => Answer::new(unsaid(unanswered), ""),
+            Err(unanswered) => ProviderResponse::new(unsaid(unanswered), ""),
         }
     })
 }
 
 /// Maps a missing answer to an outcome.
-fn unsaid(unanswered: Unanswered) -> Sent {
+fn unsaid(unanswered: ExchangeError) -> Sent {
     match unanswered {
-        Unanswered::Unsent(reason) => Sent::Transient { reason },
-        Unanswered::Short(reason) => Sent::Unable { reason },
-        Unanswered::Ambiguous(reason) => Sent::Ambiguous { reason },
-        Unanswered::Refused(reason) => Sent::PermanentRequest { reason },
+        ExchangeError::Unsent(reason) => Sent::Transient { reason },
+        ExchangeError::Short(reason) => Sent::Unable { reason },
+        ExchangeError::Ambiguous(reason) => Sent::Ambiguous { reason },
+        ExchangeError::Refused(reason) => Sent::PermanentRequest { reason },
     }
 }
 
@@ -46,19 +46,19 @@ mod tests {
     #[test]
     fn without_an_answer_it_counts_whether_something_was_sent() {
         let words = [
-            (Unanswered::Unsent("a".into()), "transient"),
-            (Unanswered::Short("e".into()), "unable"),
-            (Unanswered::Ambiguous("b".into()), "ambiguous"),
-            (Unanswered::Refused("c".into()), "permanent_request"),
+            (ExchangeError::Unsent("a".into()), "transient"),
+            (ExchangeError::Short("e".into()), "unable"),
+            (ExchangeError::Ambiguous("b".into()), "ambiguous"),
+            (ExchangeError::Refused("c".into()), "permanent_request"),
         ];
         for (unanswered, word) in words {
-            assert_eq!(unsaid(unanswered).word(), word);
+            assert_eq!(unsaid(unanswered).as_str(), word);
         }
     }
 
     /// Sends a text message to a server that reads it and answers `says`, or, for `None`, cancels
     /// the sender. Returns the outcome and the bytes that the server read.
-    async fn send(says: Option<&'static str>) -> (Answer, String) {
+    async fn send(says: Option<&'static str>) -> (ProviderResponse, String) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base_url = Some(format!("http://{}", listener.local_addr().unwrap()));
         let stop = CancellationToken::new();
@@ -85,7 +85,7 @@ mod tests {
             ..examples::account(&options, &[("auth_token", "t")])
         };
         let driver = twilio::build(&account, &examples::tools()).unwrap();
-        let told = Told {
+        let told = SendContext {
             now_s: NOW_S,
             timeout: Duration::from_secs(60),
             stop,
@@ -105,7 +105,7 @@ mod tests {
         let (answer, heard) = send(Some(created)).await;
         assert_eq!(
             answer,
-            Answer::new(
+            ProviderResponse::new(
                 Sent::Accepted {
                     provider_id: Some("SM1".into())
                 },
@@ -124,7 +124,7 @@ mod tests {
         ] {
             let (answer, _) = send(says).await;
             assert_eq!(
-                (answer.sent.word(), answer.status.as_str()),
+                (answer.sent.as_str(), answer.status.as_str()),
                 ("ambiguous", ""),
                 "{says:?}"
             );
@@ -142,7 +142,7 @@ mod tests {
             ..examples::account(&options, &[("auth_token", "t")])
         };
         let driver = twilio::build(&account, &examples::tools()).unwrap();
-        let told = Told {
+        let told = SendContext {
             now_s: NOW_S,
             timeout: Duration::from_secs(60),
             stop: CancellationToken::new(),
@@ -153,6 +153,6 @@ mod tests {
                 &told,
             )
             .await;
-        assert_eq!(answer.sent.word(), "transient");
+        assert_eq!(answer.sent.as_str(), "transient");
     }
 }

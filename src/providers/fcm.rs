@@ -11,8 +11,8 @@ use super::driver::field;
 use super::oauth::{Service, Tokens};
 use super::outcome::{self, Facts, refused};
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider,
-    Refused, Scope, Told, Tools,
+    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Message, Provider,
+    ProviderResponse, Scope, SendContext, Tools,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{any_delay, retry_after};
@@ -32,7 +32,7 @@ const SCOPE: &str = "https://www.googleapis.com/auth/firebase.messaging";
 const PAYLOAD_BYTES: usize = 4096;
 
 /// The delay to assume for an answer without one: Google asks for a minute after a 429.
-const REST: Duration = Duration::from_secs(60);
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// The error code for an invalid key of one platform. It affects that platform's tokens only.
 const THIRD_PARTY: &str = "THIRD_PARTY_AUTH_ERROR";
@@ -71,7 +71,7 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Fcm::new(account, tools)?))
 }
 
@@ -83,7 +83,7 @@ pub(super) struct Fcm {
 }
 
 impl Fcm {
-    pub(super) fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
+    pub(super) fn new(account: &Account, tools: &Tools) -> Result<Self, InvalidAccount> {
         let service = Service::parse(
             outcome::secret(account, "service_account")?,
             "service_account",
@@ -124,7 +124,7 @@ impl Fcm {
         })
     }
 
-    fn request(&self, message: &Message, token: &str, told: &Told) -> Call {
+    fn request(&self, message: &Message, token: &str, told: &SendContext) -> Call {
         let own = vec![
             ("content-type", "application/json".to_owned()),
             ("authorization", format!("Bearer {token}")),
@@ -138,12 +138,12 @@ impl Fcm {
         }
     }
 
-    async fn try_send(&self, message: &Message, told: &Told) -> Answer {
+    async fn try_send(&self, message: &Message, told: &SendContext) -> ProviderResponse {
         let mut rejected: Option<String> = None;
         loop {
             let token = match self.tokens.token(told, rejected.as_deref()).await {
                 Ok(token) => token,
-                Err(sent) => return Answer::new(sent, ""),
+                Err(sent) => return ProviderResponse::new(sent, ""),
             };
             let hidden = [token.as_str(), message.to.address()];
             let answer = match self
@@ -263,7 +263,11 @@ impl Driver for Fcm {
         issues
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(self.try_send(message, told))
     }
 }
@@ -342,7 +346,7 @@ pub(super) fn body(message: &Message, now_s: i64) -> Value {
 }
 
 /// Maps an answer to an outcome for the recipient `to`, and returns its code as well.
-pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, String) {
+pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (ProviderResponse, String) {
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let error = &body["error"];
     let details = error["details"].as_array().map_or(&[][..], Vec::as_slice);
@@ -363,14 +367,15 @@ pub(super) fn judge(answer: &HttpAnswer, now_s: i64, to: &str) -> (Answer, Strin
     let facts = Facts {
         provider_id: body["name"].as_str().map(str::to_owned),
         key: Some(to.to_owned()),
-        delay: any_delay(&answer.headers, now_s).or((word != THIRD_PARTY).then_some(REST)),
+        delay: any_delay(&answer.headers, now_s)
+            .or((word != THIRD_PARTY).then_some(DEFAULT_RETRY_AFTER)),
         reason: outcome::line(&format!("{status} {word} {text}"), &[to]),
     };
     let sent = outcome::sent(outcome::class(CODES, &status, word), facts);
     (
-        Answer {
+        ProviderResponse {
             delay: retry_after(&answer.headers, now_s),
-            ..Answer::new(sent, status)
+            ..ProviderResponse::new(sent, status)
         },
         word.to_owned(),
     )

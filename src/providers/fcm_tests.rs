@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::fcm::{CODES, Fcm, body, judge};
 use super::wire_tests::{
-    account, class_of, example, extra, headers, message, pem, serve, told, tools,
+    account, class_of, example, extra, headers, message, pem, send_context, serve, tools,
 };
-use super::{Account, Answer, Channel, Class, Driver, HttpAnswer, Scope, Sent};
+use super::{Account, Channel, Class, Driver, HttpAnswer, ProviderResponse, Scope, Sent};
 
 fn key() -> &'static str {
     static KEY: OnceLock<String> = OnceLock::new();
@@ -38,7 +38,7 @@ fn fcm_account(base: &str) -> Account {
     account
 }
 
-fn judged(status: u16, body: &str, pairs: &[(&str, &str)]) -> Answer {
+fn judged(status: u16, body: &str, pairs: &[(&str, &str)]) -> ProviderResponse {
     judge(
         &HttpAnswer {
             status,
@@ -221,7 +221,7 @@ async fn a_token_is_asked_for_once_and_again_after_a_401() {
     let base = serve(move |request| seen.answer(request)).await;
     let driver = Arc::new(Fcm::new(&fcm_account(&base), &tools()).unwrap());
     let sent = driver
-        .send(&message(Channel::Push, "device"), &told(1000))
+        .send(&message(Channel::Push, "device"), &send_context(1000))
         .await
         .sent;
     assert_eq!(
@@ -236,7 +236,7 @@ async fn a_token_is_asked_for_once_and_again_after_a_401() {
         let driver = driver.clone();
         tokio::spawn(async move {
             driver
-                .send(&message(Channel::Push, "device"), &told(1000))
+                .send(&message(Channel::Push, "device"), &send_context(1000))
                 .await
         })
     });
@@ -251,7 +251,10 @@ async fn a_token_is_asked_for_once_and_again_after_a_401() {
     assert_eq!(google.messages.lock().unwrap().len(), 9);
 
     let late = driver
-        .send(&message(Channel::Push, "device"), &told(1000 + 3300))
+        .send(
+            &message(Channel::Push, "device"),
+            &send_context(1000 + 3300),
+        )
         .await;
     assert_eq!(class_of(&late.sent), Class::Accepted);
     assert_eq!(
@@ -272,7 +275,7 @@ async fn a_second_401_is_the_accounts_fault() {
     });
     let driver = Fcm::new(&fcm_account(&base.await), &tools()).unwrap();
     let answer = driver
-        .send(&message(Channel::Push, "device"), &told(0))
+        .send(&message(Channel::Push, "device"), &send_context(0))
         .await;
     assert_eq!(class_of(&answer.sent), Class::Account, "{answer:?}");
 }

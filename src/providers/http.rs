@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use crate::jobs::{OnAmbiguous, Scope};
-use crate::outbound::hyper::{Failure, HttpClient};
+use crate::outbound::hyper::{HttpClient, TransportError};
 use crate::outbound::resolve::Resolver;
 use crate::outbound::retry_after::Headers;
 use crate::outbound::{Guard, Request};
@@ -43,7 +43,7 @@ pub struct HttpAnswer {
 
 /// The reason for having no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unanswered {
+pub enum ExchangeError {
     /// Nothing was sent, so a retry is safe.
     #[error("{0}")]
     Unsent(String),
@@ -78,7 +78,7 @@ impl Http {
         &self,
         call: Call,
         stop: &CancellationToken,
-    ) -> Result<HttpAnswer, Unanswered> {
+    ) -> Result<HttpAnswer, ExchangeError> {
         let request = Request {
             method: call.method.to_owned(),
             url: call.url,
@@ -102,17 +102,17 @@ impl Http {
                 headers: response.headers,
                 body: response.excerpt,
             }),
-            Err(Failure::Unsent(error)) => Err(Unanswered::Unsent(error)),
-            Err(short @ Failure::Short(_)) => Err(Unanswered::Short(short.to_string())),
-            Err(Failure::Unanswered(error)) => Err(Unanswered::Ambiguous(error)),
-            Err(stopped @ Failure::Stopped { sent: true }) => {
-                Err(Unanswered::Ambiguous(stopped.to_string()))
+            Err(TransportError::Unsent(error)) => Err(ExchangeError::Unsent(error)),
+            Err(short @ TransportError::Short(_)) => Err(ExchangeError::Short(short.to_string())),
+            Err(TransportError::Unanswered(error)) => Err(ExchangeError::Ambiguous(error)),
+            Err(stopped @ TransportError::Stopped { sent: true }) => {
+                Err(ExchangeError::Ambiguous(stopped.to_string()))
             }
-            Err(stopped @ Failure::Stopped { sent: false }) => {
-                Err(Unanswered::Unsent(stopped.to_string()))
+            Err(stopped @ TransportError::Stopped { sent: false }) => {
+                Err(ExchangeError::Unsent(stopped.to_string()))
             }
-            Err(never @ (Failure::Refused(_) | Failure::Unsendable(_))) => {
-                Err(Unanswered::Refused(never.to_string()))
+            Err(never @ (TransportError::Refused(_) | TransportError::Unsendable(_))) => {
+                Err(ExchangeError::Refused(never.to_string()))
             }
         }
     }

@@ -10,19 +10,19 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::arguments::{self, Kind, issue};
+use super::arguments::{self, ExtraKind, issue};
 use super::code::row;
 use super::driver::field;
 use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message,
-    Provider, Refused, Scope, Told, Tools, code,
+    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,
+    Provider, ProviderResponse, Scope, SendContext, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
-use crate::outbound::retry_after::{LONGEST, any_delay, retry_after};
+use crate::outbound::retry_after::{MAX_RETRY_AFTER, any_delay, retry_after};
 
 /// The base URL of Mailgun's API.
 pub const BASE_URL: &str = "https://api.mailgun.net";
@@ -129,15 +129,15 @@ pub const CODES: &[Code] = &[
 ];
 
 /// The keys of a message's `extra` and their types.
-const EXTRA: &[(&str, Kind)] = &[
-    ("reply_to", Kind::Text),
-    ("tags", Kind::Texts),
-    ("variables", Kind::Labels),
-    ("headers", Kind::Labels),
-    ("template", Kind::Text),
-    ("template_variables", Kind::Object),
-    ("deliver_at", Kind::Text),
-    ("test_mode", Kind::Flag),
+const EXTRA: &[(&str, ExtraKind)] = &[
+    ("reply_to", ExtraKind::Text),
+    ("tags", ExtraKind::Texts),
+    ("variables", ExtraKind::Labels),
+    ("headers", ExtraKind::Labels),
+    ("template", ExtraKind::Text),
+    ("template_variables", ExtraKind::Object),
+    ("deliver_at", ExtraKind::Text),
+    ("test_mode", ExtraKind::Flag),
 ];
 
 /// The maximum number of tags of a mail.
@@ -152,7 +152,7 @@ const BODY_BYTES: usize = 16_000_000;
 const DELAY: Duration = Duration::from_secs(60);
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Mailgun::new(account, Arc::clone(&tools.http))?))
 }
 
@@ -166,7 +166,7 @@ pub struct Mailgun {
 }
 
 impl Mailgun {
-    fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
+    fn new(account: &Account, http: Arc<Http>) -> Result<Self, InvalidAccount> {
         let key = outcome::secret(account, "api_key")?;
         let domain = outcome::option(account, "domain")?;
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -269,7 +269,7 @@ impl Mailgun {
     }
 
     /// Maps an answer to an outcome.
-    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
+    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> ProviderResponse {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let text = body["message"]
             .as_str()
@@ -279,11 +279,12 @@ impl Mailgun {
         let id = body["id"]
             .as_str()
             .map(|id| id.trim_matches(['<', '>']).to_owned());
-        let class =
-            match code::find(CODES, &status, word(&text)).map_or(Class::Request, |row| row.class) {
-                Class::Accepted if id.is_none() => Class::Ambiguous,
-                class => class,
-            };
+        let class = match code::find(CODES, &status, error_code(&text))
+            .map_or(Class::Request, |row| row.class)
+        {
+            Class::Accepted if id.is_none() => Class::Ambiguous,
+            class => class,
+        };
         let facts = Facts {
             provider_id: id,
             key: None,
@@ -293,16 +294,16 @@ impl Mailgun {
             reason: words::reason(&self.account, answer.status, "", &text),
         };
         let delay = retry_after(&answer.headers, now_s);
-        Answer {
+        ProviderResponse {
             quota: quota(&answer.headers, now_s),
             delay,
-            ..Answer::new(outcome::sent(class, facts), status)
+            ..ProviderResponse::new(outcome::sent(class, facts), status)
         }
     }
 }
 
 /// Finds the words of [`CODES`] in a message, ignoring case and quotes.
-fn word(text: &str) -> &'static str {
+fn error_code(text: &str) -> &'static str {
     let text = text.to_ascii_lowercase().replace(['\'', '"'], "");
     CODES
         .iter()
@@ -318,7 +319,7 @@ fn seconds(value: &Value) -> Option<Duration> {
         .or_else(|| value.as_str()?.trim().parse().ok())?;
     Duration::try_from_secs_f64(seconds)
         .ok()
-        .map(|delay| delay.min(LONGEST))
+        .map(|delay| delay.min(MAX_RETRY_AFTER))
 }
 
 impl Driver for Mailgun {
@@ -363,7 +364,11 @@ impl Driver for Mailgun {
         issues
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         let call = self.request(message, told.timeout);
         exchange(&self.http, call, told, |answer| {
             self.judge(&answer, told.now_s)

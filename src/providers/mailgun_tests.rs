@@ -89,8 +89,8 @@ fn success_tells_the_id_without_brackets_and_garbage_is_no_success() {
             provider_id: Some(id.into())
         }
     );
-    assert_eq!(judge(200, "<html>").word(), "ambiguous");
-    assert_eq!(judge(202, &queued).word(), "ambiguous");
+    assert_eq!(judge(200, "<html>").as_str(), "ambiguous");
+    assert_eq!(judge(202, &queued).as_str(), "ambiguous");
     assert_eq!(
         judge(502, "<html>"),
         Sent::Transient {
@@ -106,7 +106,7 @@ fn the_request_is_a_form_with_basic_authentication() {
     account.base_url = Some("http://127.0.0.1:4010".into());
     account
         .headers
-        .push(("x-team".into(), super::super::Secret::new("growth")));
+        .push(("x-team".into(), super::super::AccountSecret::new("growth")));
     let driver = Mailgun::new(&account, examples::tools().http).unwrap();
     let extra = json!({
         "reply_to": "help@example.com", "tags": ["a", "b"], "variables": { "k": "v" }, "headers": { "X-A": "1" },

@@ -35,7 +35,7 @@ impl Channel {
     ];
 
     /// Returns the name used in arguments, records and metrics.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         Self::WORDS
             .iter()
             .find(|(_, channel)| *channel == self)

@@ -37,7 +37,7 @@ struct OfChange {
 
 /// The metrics of all pools of a process. Cheap to clone.
 #[derive(Clone)]
-pub struct Metrics {
+pub struct PoolMetrics {
     sends: Family<OfSend, Counter>,
     duration: Family<OfPool, Histogram>,
     accounts: Family<OfState, Gauge>,
@@ -45,7 +45,7 @@ pub struct Metrics {
     changes: Family<OfChange, Counter>,
 }
 
-impl Metrics {
+impl PoolMetrics {
     /// Creates and registers the metrics.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {
@@ -107,7 +107,7 @@ impl Metrics {
             self.accounts
                 .get_or_create(&OfState {
                     pool: view.name.clone(),
-                    state: flow.word(),
+                    state: flow.as_str(),
                 })
                 .set(count as i64);
         }
@@ -125,7 +125,7 @@ impl Metrics {
             .get_or_create(&OfChange {
                 pool,
                 account,
-                state: change.to.word(),
+                state: change.to.as_str(),
             })
             .inc();
     }

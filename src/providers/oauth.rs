@@ -9,7 +9,7 @@ use url::Url;
 use url::form_urlencoded::Serializer;
 
 use super::outcome::{self, refused};
-use super::{Call, Http, HttpAnswer, Refused, Scope, Sent, Told, Unanswered};
+use super::{Call, ExchangeError, Http, HttpAnswer, InvalidAccount, Scope, SendContext, Sent};
 use crate::outbound::retry_after::retry_after;
 
 /// The time before its expiry at which a token is no longer used, in seconds.
@@ -26,7 +26,7 @@ pub(super) struct Service {
 
 impl Service {
     /// Parses the key file of a service account; errors name `field`.
-    pub(super) fn parse(json: &str, field: &str) -> Result<Self, Refused> {
+    pub(super) fn parse(json: &str, field: &str) -> Result<Self, InvalidAccount> {
         let lacks = |name: &str| {
             refused(
                 field,
@@ -63,7 +63,7 @@ impl Service {
 }
 
 /// An access token and the time until which it is used.
-struct Token {
+struct AccessToken {
     text: String,
     until_s: i64,
 }
@@ -76,7 +76,7 @@ pub(super) struct Tokens {
     uri: String,
     http: Arc<Http>,
     /// The holder of the lock fetches a token; the other callers wait and then find it.
-    token: tokio::sync::Mutex<Option<Token>>,
+    token: tokio::sync::Mutex<Option<AccessToken>>,
 }
 
 impl Tokens {
@@ -87,7 +87,7 @@ impl Tokens {
         scope: &'static str,
         uri: Option<&str>,
         http: Arc<Http>,
-    ) -> Result<Self, Refused> {
+    ) -> Result<Self, InvalidAccount> {
         let uri = uri.unwrap_or(&service.audience).to_owned();
         let is_fit = Url::parse(&uri)
             .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -109,7 +109,11 @@ impl Tokens {
     /// Returns a valid token; `rejected` is a token that the provider has refused.
     ///
     /// Returns the outcome of the message, which was not sent.
-    pub(super) async fn token(&self, told: &Told, rejected: Option<&str>) -> Result<String, Sent> {
+    pub(super) async fn token(
+        &self,
+        told: &SendContext,
+        rejected: Option<&str>,
+    ) -> Result<String, Sent> {
         let asking = async {
             let mut token = self.token.lock().await;
             if let Some(token) = &*token
@@ -134,7 +138,7 @@ impl Tokens {
         }
     }
 
-    async fn ask(&self, told: &Told) -> Result<Token, Sent> {
+    async fn ask(&self, told: &SendContext) -> Result<AccessToken, Sent> {
         let assertion = self.service.assertion(self.scope, told.now_s);
         let assertion = assertion.map_err(|_| account("the service account's key cannot sign"))?;
         let grant = "urn:ietf:params:oauth:grant-type:jwt-bearer";
@@ -154,7 +158,7 @@ impl Tokens {
         };
         match self.http.send(call, &told.stop).await {
             Ok(answer) => judge(&answer, told.now_s),
-            Err(Unanswered::Short(reason)) => Err(Sent::Unable { reason }),
+            Err(ExchangeError::Short(reason)) => Err(Sent::Unable { reason }),
             // The message itself was not sent, whatever the fate of this request.
             Err(error) => Err(Sent::Transient {
                 reason: outcome::line(&format!("no access token: {error}"), &[&assertion]),
@@ -170,7 +174,7 @@ fn account(reason: &str) -> Sent {
 }
 
 /// Maps the answer of the token endpoint to a token or an outcome.
-fn judge(answer: &HttpAnswer, now_s: i64) -> Result<Token, Sent> {
+fn judge(answer: &HttpAnswer, now_s: i64) -> Result<AccessToken, Sent> {
     let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
     let word = body["error"].as_str().unwrap_or_default();
     let reason = outcome::line(
@@ -180,7 +184,7 @@ fn judge(answer: &HttpAnswer, now_s: i64) -> Result<Token, Sent> {
     match (answer.status, body["access_token"].as_str()) {
         (200, Some(text)) => {
             let lasts_s = body["expires_in"].as_i64().unwrap_or(3600).clamp(1, 86_400);
-            Ok(Token {
+            Ok(AccessToken {
                 text: text.to_owned(),
                 until_s: now_s + lasts_s - EARLY_S.min(lasts_s / 2),
             })

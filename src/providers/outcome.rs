@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::{Account, Answer, Class, Code, Refused, Scope, Sent, Unanswered, code};
+use super::{
+    Account, Class, Code, ExchangeError, InvalidAccount, ProviderResponse, Scope, Sent, code,
+};
 
 /// The maximum length of a reason, in characters.
 const REASON_CHARS: usize = 200;
@@ -63,15 +65,15 @@ pub(super) fn class(table: &[Code], status: &str, word: &str) -> Class {
 }
 
 /// Maps a missing answer to an outcome; the reason omits `hidden`.
-pub(super) fn unanswered(error: Unanswered, hidden: &[&str]) -> Answer {
+pub(super) fn unanswered(error: ExchangeError, hidden: &[&str]) -> ProviderResponse {
     let reason = line(&error.to_string(), hidden);
     let sent = match error {
-        Unanswered::Unsent(_) => Sent::Transient { reason },
-        Unanswered::Short(_) => Sent::Unable { reason },
-        Unanswered::Ambiguous(_) => Sent::Ambiguous { reason },
-        Unanswered::Refused(_) => Sent::PermanentRequest { reason },
+        ExchangeError::Unsent(_) => Sent::Transient { reason },
+        ExchangeError::Short(_) => Sent::Unable { reason },
+        ExchangeError::Ambiguous(_) => Sent::Ambiguous { reason },
+        ExchangeError::Refused(_) => Sent::PermanentRequest { reason },
     };
-    Answer::new(sent, "")
+    ProviderResponse::new(sent, "")
 }
 
 /// Shortens a provider's words to one line, without the `hidden` texts and without anything that
@@ -111,14 +113,14 @@ fn is_address(word: &str) -> bool {
 }
 
 /// Returns a credential that must be present.
-pub(super) fn secret<'a>(account: &'a Account, name: &str) -> Result<&'a str, Refused> {
+pub(super) fn secret<'a>(account: &'a Account, name: &str) -> Result<&'a str, InvalidAccount> {
     account.secret(name).filter(|text| !text.is_empty()).ok_or_else(|| {
         refused(name, format!("is missing: give {name}_env, a variable that holds it, or {name}_file, a file that does"))
     })
 }
 
 /// Returns a setting that must be present.
-pub(super) fn option<'a>(account: &'a Account, name: &str) -> Result<&'a str, Refused> {
+pub(super) fn option<'a>(account: &'a Account, name: &str) -> Result<&'a str, InvalidAccount> {
     account
         .option(name)
         .filter(|text| !text.trim().is_empty())
@@ -131,7 +133,7 @@ pub(super) fn number(
     name: &str,
     absent: u32,
     within: std::ops::RangeInclusive<u32>,
-) -> Result<u32, Refused> {
+) -> Result<u32, InvalidAccount> {
     let Some(text) = account.option(name) else {
         return Ok(absent);
     };
@@ -152,7 +154,7 @@ pub(super) fn number(
 }
 
 /// Returns the base URL of requests: the account's own, or `absent`. It has no trailing slash.
-pub(super) fn base_url(account: &Account, absent: &str) -> Result<String, Refused> {
+pub(super) fn base_url(account: &Account, absent: &str) -> Result<String, InvalidAccount> {
     let Some(given) = account.base_url.as_deref() else {
         return Ok(absent.to_owned());
     };
@@ -189,8 +191,8 @@ pub(super) fn headers(account: &Account, own: Vec<(&str, String)>) -> Vec<(Strin
 }
 
 /// Builds the error for an unusable setting.
-pub(super) fn refused(field: &str, message: impl Into<String>) -> Refused {
-    Refused {
+pub(super) fn refused(field: &str, message: impl Into<String>) -> InvalidAccount {
+    InvalidAccount {
         field: field.to_owned(),
         message: message.into(),
     }
@@ -199,7 +201,7 @@ pub(super) fn refused(field: &str, message: impl Into<String>) -> Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::providers::Secret;
+    use crate::providers::AccountSecret;
 
     #[test]
     fn a_reason_is_a_short_line_without_addresses_and_secrets() {
@@ -216,7 +218,7 @@ mod tests {
     #[test]
     fn an_accounts_headers_come_first() {
         let account = Account {
-            headers: vec![("X-Team".to_owned(), Secret::new("growth"))],
+            headers: vec![("X-Team".to_owned(), AccountSecret::new("growth"))],
             ..Account::default()
         };
         let all = headers(

@@ -46,7 +46,7 @@ impl Provider {
     ];
 
     /// Returns the name used in settings, records and metrics.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Twilio => "twilio",
             Self::Sendgrid => "sendgrid",
@@ -81,6 +81,6 @@ impl Provider {
 
 impl std::fmt::Display for Provider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.word())
+        f.write_str(self.as_str())
     }
 }

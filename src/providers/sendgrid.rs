@@ -10,15 +10,15 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::arguments::{self, Kind, issue};
+use super::arguments::{self, ExtraKind, issue};
 use super::code::row;
 use super::driver::field;
 use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message,
-    Provider, Refused, Scope, Told, Tools, code,
+    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,
+    Provider, ProviderResponse, Scope, SendContext, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -145,15 +145,15 @@ pub const CODES: &[Code] = &[
 ];
 
 /// The keys of a message's `extra` and their types.
-const EXTRA: &[(&str, Kind)] = &[
-    ("reply_to", Kind::Text),
-    ("categories", Kind::Texts),
-    ("custom_args", Kind::Labels),
-    ("headers", Kind::Labels),
-    ("template_id", Kind::Text),
-    ("dynamic_template_data", Kind::Object),
-    ("asm_group_id", Kind::Count),
-    ("send_at", Kind::Count),
+const EXTRA: &[(&str, ExtraKind)] = &[
+    ("reply_to", ExtraKind::Text),
+    ("categories", ExtraKind::Texts),
+    ("custom_args", ExtraKind::Labels),
+    ("headers", ExtraKind::Labels),
+    ("template_id", ExtraKind::Text),
+    ("dynamic_template_data", ExtraKind::Object),
+    ("asm_group_id", ExtraKind::Count),
+    ("send_at", ExtraKind::Count),
 ];
 
 /// The maximum number of categories of a mail.
@@ -171,7 +171,7 @@ const RESERVED: &[&str] = &["dkim-signature", "received", "x-sg-eid", "x-sg-id"]
 const BODY_BYTES: usize = 20_000_000;
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Sendgrid::new(account, Arc::clone(&tools.http))?))
 }
 
@@ -186,7 +186,7 @@ pub struct Sendgrid {
 }
 
 impl Sendgrid {
-    fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
+    fn new(account: &Account, http: Arc<Http>) -> Result<Self, InvalidAccount> {
         let key = outcome::secret(account, "api_key")?;
         let own = match account.option("region") {
             None | Some("global") => BASE_URL,
@@ -291,14 +291,14 @@ impl Sendgrid {
     }
 
     /// Maps an answer to an outcome.
-    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
+    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> ProviderResponse {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let error = &body["errors"][0];
         let text = error["message"]
             .as_str()
             .map_or_else(|| words::foreign(&answer.body, "SendGrid"), str::to_owned);
         let status = answer.status.to_string();
-        let row = code::find(CODES, &status, &word(error));
+        let row = code::find(CODES, &status, &error_code(error));
         let class = row.map_or(Class::Request, |row| row.class);
         let facts = Facts {
             provider_id: answer
@@ -316,17 +316,17 @@ impl Sendgrid {
             ),
         };
         let delay = retry_after(&answer.headers, now_s);
-        Answer {
+        ProviderResponse {
             quota: quota(&answer.headers, now_s),
             delay,
-            ..Answer::new(outcome::sent(class, facts), status)
+            ..ProviderResponse::new(outcome::sent(class, facts), status)
         }
     }
 }
 
 /// Returns the code of an error in [`CODES`]: some words of its message, or its field without list
 /// indexes.
-fn word(error: &Value) -> String {
+fn error_code(error: &Value) -> String {
     let text = error["message"]
         .as_str()
         .unwrap_or_default()
@@ -405,7 +405,11 @@ impl Driver for Sendgrid {
         issues
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         let call = self.request(message, told.timeout);
         exchange(&self.http, call, told, |answer| {
             self.judge(&answer, told.now_s)

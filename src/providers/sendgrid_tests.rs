@@ -120,11 +120,14 @@ fn garbage_is_neither_success_nor_shown() {
         driver(&[])
             .judge(&answer(200, &[], "<html>"), NOW_S)
             .sent
-            .word(),
+            .as_str(),
         "ambiguous"
     );
     assert_eq!(
-        driver(&[]).judge(&answer(301, &[], ""), NOW_S).sent.word(),
+        driver(&[])
+            .judge(&answer(301, &[], ""), NOW_S)
+            .sent
+            .as_str(),
         "permanent_request"
     );
 }
@@ -138,7 +141,7 @@ fn the_request_is_json_with_a_bearer() {
     account.base_url = Some("http://127.0.0.1:4010".into());
     account
         .headers
-        .push(("x-team".into(), super::super::Secret::new("growth")));
+        .push(("x-team".into(), super::super::AccountSecret::new("growth")));
     let driver = Sendgrid::new(&account, examples::tools().http).unwrap();
     let message = Message {
         html: Some("<b>Good day</b>".into()),

@@ -84,7 +84,7 @@ pub enum Sent {
 
 impl Sent {
     /// Returns the name used in records, metrics and messages.
-    pub fn word(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Delivered { .. } => "delivered",
             Self::Accepted { .. } => "accepted",
@@ -120,7 +120,7 @@ impl Sent {
 
 impl fmt::Debug for Sent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = f.debug_struct(self.word());
+        let mut text = f.debug_struct(self.as_str());
         match self {
             Self::Delivered { provider_id } | Self::Accepted { provider_id } => {
                 return text.field("id", provider_id).finish();

@@ -13,15 +13,15 @@ use aws_sigv4::sign::v4;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
-use super::arguments::{self, Kind, issue};
+use super::arguments::{self, ExtraKind, issue};
 use super::code::row;
 use super::driver::field;
 use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Mailbox, Message,
-    Provider, Refused, Scope, Told, Tools, code,
+    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,
+    Provider, ProviderResponse, Scope, SendContext, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -391,12 +391,12 @@ const WORDS: [&str; 6] = [
 const DAILY_DELAY: Duration = Duration::from_secs(3600);
 
 /// The keys of a message's `extra` and their types.
-const EXTRA: &[(&str, Kind)] = &[
-    ("reply_to", Kind::Texts),
-    ("tags", Kind::Labels),
-    ("headers", Kind::Labels),
-    ("template", Kind::Text),
-    ("template_data", Kind::Object),
+const EXTRA: &[(&str, ExtraKind)] = &[
+    ("reply_to", ExtraKind::Texts),
+    ("tags", ExtraKind::Labels),
+    ("headers", ExtraKind::Labels),
+    ("template", ExtraKind::Text),
+    ("template_data", ExtraKind::Object),
 ];
 
 /// The maximum number of tags of a mail, ours included.
@@ -413,7 +413,7 @@ const HEADER_VALUE: usize = 870;
 const BODY_BYTES: usize = 20_000_000;
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Ses::new(account, Arc::clone(&tools.http))?))
 }
 
@@ -429,7 +429,7 @@ pub struct Ses {
 }
 
 impl Ses {
-    fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
+    fn new(account: &Account, http: Arc<Http>) -> Result<Self, InvalidAccount> {
         let region = outcome::option(account, "region")?;
         if !region
             .bytes()
@@ -566,7 +566,7 @@ impl Ses {
     }
 
     /// Maps an answer to an outcome.
-    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> Answer {
+    pub fn judge(&self, answer: &HttpAnswer, now_s: i64) -> ProviderResponse {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let text = ["message", "Message"]
             .into_iter()
@@ -606,10 +606,10 @@ impl Ses {
             reason: words::reason(&self.account, answer.status, kind, &text),
         };
         let delay = retry_after(&answer.headers, now_s);
-        Answer {
+        ProviderResponse {
             quota: quota(&answer.headers, now_s),
             delay,
-            ..Answer::new(outcome::sent(class, facts), status)
+            ..ProviderResponse::new(outcome::sent(class, facts), status)
         }
     }
 }
@@ -738,7 +738,11 @@ impl Driver for Ses {
         issues
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         match self.request(message, told.now_s, told.timeout) {
             Ok(call) => exchange(&self.http, call, told, |answer| {
                 self.judge(&answer, told.now_s)
@@ -748,7 +752,7 @@ impl Driver for Ses {
                     &self.account,
                     &format!("the request cannot be signed: {reason}"),
                 );
-                Box::pin(std::future::ready(Answer::new(
+                Box::pin(std::future::ready(ProviderResponse::new(
                     super::Sent::PermanentRequest { reason },
                     "",
                 )))
@@ -756,7 +760,7 @@ impl Driver for Ses {
         }
     }
 
-    fn quota<'a>(&'a self, told: &'a Told) -> BoxFuture<'a, Option<f64>> {
+    fn quota<'a>(&'a self, told: &'a SendContext) -> BoxFuture<'a, Option<f64>> {
         let call = self.signed(
             "GET",
             "/v2/email/account",

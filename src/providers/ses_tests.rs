@@ -127,7 +127,7 @@ fn success_tells_the_id_and_garbage_is_no_success() {
         }
     );
     for (status, body) in [(200, "{}"), (200, "<html>"), (204, "")] {
-        assert_eq!(judge(status, body).word(), "ambiguous", "{status} {body}");
+        assert_eq!(judge(status, body).as_str(), "ambiguous", "{status} {body}");
     }
     assert_eq!(
         judge(502, "<html>"),
@@ -255,7 +255,7 @@ fn the_signature_covers_host_with_port_path_and_body() {
         account.base_url = base.map(str::to_owned);
         account
             .headers
-            .push(("x-team".into(), super::super::Secret::new("growth")));
+            .push(("x-team".into(), super::super::AccountSecret::new("growth")));
         let driver = Ses::new(&account, examples::tools().http).unwrap();
         let call = driver
             .request(&message(json!({})), NOW_S, Duration::from_secs(3))
@@ -287,7 +287,7 @@ fn temporary_credentials_bring_their_token() {
     let mut account = account(&[("from", "news@example.com")]);
     account.secrets.insert(
         "session_token".into(),
-        super::super::Secret::new("the-token"),
+        super::super::AccountSecret::new("the-token"),
     );
     let driver = Ses::new(&account, examples::tools().http).unwrap();
     let call = driver
@@ -334,7 +334,7 @@ async fn the_account_says_what_it_may_send() {
         ..account(&[])
     };
     let driver = build(&account, &examples::tools()).unwrap();
-    let told = Told {
+    let told = SendContext {
         now_s: NOW_S,
         timeout: Duration::from_secs(30),
         stop: CancellationToken::new(),

@@ -85,7 +85,7 @@ impl Pools {
                 self.0
                     .values()
                     .filter(carries)
-                    .find(|pool| pool.provider.word() == name)
+                    .find(|pool| pool.provider.as_str() == name)
             }),
             None => self.0.values().find(carries),
         }

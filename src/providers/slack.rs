@@ -14,8 +14,8 @@ use super::code::row;
 use super::driver::field;
 use super::outcome::{self, Facts, refused};
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope,
-    Told, Tools,
+    Account, Call, Class, Code, Driver, Field, Http, InvalidAccount, Message, Provider,
+    ProviderResponse, Scope, SendContext, Tools,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, any_delay, retry_after};
@@ -58,7 +58,7 @@ const BLOCKS: usize = 50;
 
 /// The pause of a channel if the answer names none: Slack allows one message per second and
 /// channel.
-const REST: Duration = Duration::from_secs(1);
+const DEFAULT_CHANNEL_PAUSE: Duration = Duration::from_secs(1);
 
 /// The meaning of answers. The code is the word in a webhook's answer, or the `error` of a Web
 /// API's. A 429 is never permanent.
@@ -138,7 +138,7 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Slack::new(account, tools)?))
 }
 
@@ -150,7 +150,7 @@ struct Slack {
 }
 
 impl Slack {
-    fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
+    fn new(account: &Account, tools: &Tools) -> Result<Self, InvalidAccount> {
         let (token, webhook) = (account.secret("token"), account.secret("webhook_url"));
         let url = match (token, webhook) {
             (Some(_), Some(_)) => {
@@ -179,7 +179,7 @@ impl Slack {
         })
     }
 
-    fn request(&self, message: &Message, told: &Told) -> Call {
+    fn request(&self, message: &Message, told: &SendContext) -> Call {
         let mut body = Map::new();
         let mut headers = vec![("content-type", "application/json; charset=utf-8".to_owned())];
         if let Some(token) = &self.token {
@@ -203,7 +203,7 @@ impl Slack {
 }
 
 /// Parses a webhook's address and moves it to the account's `base_url`, if there is one.
-fn webhook_url(account: &Account, url: &str) -> Result<String, Refused> {
+fn webhook_url(account: &Account, url: &str) -> Result<String, InvalidAccount> {
     let parsed = Url::parse(url)
         .ok()
         .filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
@@ -287,7 +287,11 @@ impl Driver for Slack {
         issues
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async move {
             match self
                 .http
@@ -315,7 +319,7 @@ impl Driver for Slack {
 }
 
 /// Maps an answer to an outcome for the channel `to`.
-fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> Answer {
+fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> ProviderResponse {
     let text = String::from_utf8_lossy(body);
     let json: Value = serde_json::from_slice(body).unwrap_or_default();
     let word = match () {
@@ -330,7 +334,7 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> A
     let facts = Facts {
         provider_id: json["ts"].as_str().map(str::to_owned),
         key: Some(to.to_owned()),
-        delay: Some(any_delay(headers, now_s).unwrap_or(REST)),
+        delay: Some(any_delay(headers, now_s).unwrap_or(DEFAULT_CHANNEL_PAUSE)),
         // Only Slack's own words are recorded; a proxy's page is not.
         reason: if is_word {
             word.to_owned()
@@ -339,23 +343,23 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, to: &str) -> A
         },
     };
     let class = outcome::class(CODES, &status, if is_word { word } else { "" });
-    Answer {
+    ProviderResponse {
         delay: retry_after(headers, now_s),
-        ..Answer::new(outcome::sent(class, facts), status)
+        ..ProviderResponse::new(outcome::sent(class, facts), status)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::wire_tests::{
-        account, class_of, example, extra, headers, message, told, tools,
+        account, class_of, example, extra, headers, message, send_context, tools,
     };
     use super::*;
     use crate::providers::{Channel, Sent};
 
     const HOOK: &str = "https://hooks.slack.com/services/T0/B0/secretpart";
 
-    fn judged(status: u16, body: &str) -> Answer {
+    fn judged(status: u16, body: &str) -> ProviderResponse {
         judge(
             status,
             &headers(&[("retry-after", "30")]),
@@ -418,7 +422,7 @@ mod tests {
         sent.extra = extra(json!({ "blocks": [{ "type": "divider" }], "media_url": "x" }));
         let api = Slack::new(&account(&[], &[("token", "xoxb-1")]), &tools())
             .unwrap()
-            .request(&sent, &told(0));
+            .request(&sent, &send_context(0));
         assert_eq!(api.url, "https://slack.com/api/chat.postMessage");
         assert!(
             api.headers
@@ -433,13 +437,13 @@ mod tests {
         let mut hooked = account(&[], &[("webhook_url", HOOK)]);
         let call = Slack::new(&hooked, &tools())
             .unwrap()
-            .request(&sent, &told(0));
+            .request(&sent, &send_context(0));
         assert_eq!(call.url, HOOK);
         assert!(!call.body.contains("channel"));
         hooked.base_url = Some("http://127.0.0.1:9/slack".to_owned());
         let call = Slack::new(&hooked, &tools())
             .unwrap()
-            .request(&sent, &told(0));
+            .request(&sent, &send_context(0));
         assert_eq!(
             call.url,
             "http://127.0.0.1:9/slack/services/T0/B0/secretpart"

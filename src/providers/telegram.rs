@@ -12,11 +12,11 @@ use super::code::row;
 use super::driver::field;
 use super::outcome::{self, Facts, refused};
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope,
-    Told, Tools,
+    Account, Call, Class, Code, Driver, Field, Http, InvalidAccount, Message, Provider,
+    ProviderResponse, Scope, SendContext, Tools,
 };
 use crate::jobs::Issue;
-use crate::outbound::retry_after::{Headers, LONGEST, retry_after};
+use crate::outbound::retry_after::{Headers, MAX_RETRY_AFTER, retry_after};
 
 /// The keys of an account's settings.
 pub const FIELDS: &[Field] = &[field(
@@ -45,7 +45,7 @@ const EXTRA: &[&str] = &[
 const TEXT_UNITS: usize = 4096;
 
 /// The pause of a chat if the answer names none: Telegram allows one message per second and chat.
-const REST: Duration = Duration::from_secs(1);
+const DEFAULT_CHAT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The meaning of answers. The code is the part of `description` after the status in words;
 /// `migrated` stands for an answer with `migrate_to_chat_id`. Telegram reports the limit of the
@@ -85,7 +85,7 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     let token = outcome::secret(account, "token")?;
     let is_fit = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '_' | '-');
     if !token.contains(':') || !token.chars().all(is_fit) {
@@ -112,7 +112,7 @@ struct Telegram {
 }
 
 impl Telegram {
-    fn request(&self, message: &Message, told: &Told) -> Call {
+    fn request(&self, message: &Message, told: &SendContext) -> Call {
         let mut body = Map::new();
         body.insert("chat_id".to_owned(), json!(message.to.address()));
         body.insert("text".to_owned(), json!(message.body));
@@ -211,7 +211,11 @@ impl Driver for Telegram {
         issues
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async move {
             let hidden = [self.token.as_str(), message.to.address()];
             match self
@@ -237,7 +241,13 @@ fn is_name(text: &str) -> bool {
 }
 
 /// Maps an answer to an outcome; `hidden` are the token and the chat.
-fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, hidden: &[&str; 2]) -> Answer {
+fn judge(
+    status: u16,
+    headers: &Headers,
+    body: &[u8],
+    now_s: i64,
+    hidden: &[&str; 2],
+) -> ProviderResponse {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let description = body["description"].as_str().unwrap_or_default();
     // Behind a proxy the HTTP status may differ from the answer's own.
@@ -252,7 +262,7 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, hidden: &[&str
     };
     let told_delay = parameters["retry_after"]
         .as_f64()
-        .map(|seconds| seconds.clamp(0.0, LONGEST.as_secs_f64()));
+        .map(|seconds| seconds.clamp(0.0, MAX_RETRY_AFTER.as_secs_f64()));
     let told_delay = told_delay
         .map(Duration::from_secs_f64)
         .or_else(|| retry_after(headers, now_s));
@@ -265,12 +275,12 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, hidden: &[&str
             .as_i64()
             .map(|id| id.to_string()),
         key: Some(hidden[1].to_owned()),
-        delay: Some(told_delay.unwrap_or(REST)),
+        delay: Some(told_delay.unwrap_or(DEFAULT_CHAT_PAUSE)),
         reason,
     };
-    Answer {
+    ProviderResponse {
         delay: told_delay,
-        ..Answer::new(
+        ..ProviderResponse::new(
             outcome::sent(outcome::class(CODES, &status, word), facts),
             status,
         )
@@ -280,13 +290,13 @@ fn judge(status: u16, headers: &Headers, body: &[u8], now_s: i64, hidden: &[&str
 #[cfg(test)]
 mod tests {
     use super::super::wire_tests::{
-        account, class_of, example, extra, headers, message, told, tools,
+        account, class_of, example, extra, headers, message, send_context, tools,
     };
     use super::*;
     use crate::providers::{Channel, Sent};
 
     const TOKEN: &str = "123456:AbC-d_9";
-    const HIDDEN: [&str; 2] = [TOKEN, "4711"];
+    const SECRETS: [&str; 2] = [TOKEN, "4711"];
 
     fn driver(base_url: Option<&str>) -> Telegram {
         let mut account = account(&[], &[("token", TOKEN)]);
@@ -304,13 +314,13 @@ mod tests {
         }
     }
 
-    fn judged(status: u16, body: &Value) -> Answer {
+    fn judged(status: u16, body: &Value) -> ProviderResponse {
         judge(
             status,
             &headers(&[]),
             body.to_string().as_bytes(),
             0,
-            &HIDDEN,
+            &SECRETS,
         )
     }
 
@@ -358,7 +368,7 @@ mod tests {
         let mut sent = message(Channel::Chat, "-1001");
         sent.extra =
             extra(json!({ "parse_mode": "HTML", "disable_notification": true, "media_url": "x" }));
-        let call = driver(None).request(&sent, &told(0));
+        let call = driver(None).request(&sent, &send_context(0));
         assert_eq!(
             call.url,
             format!("https://api.telegram.org/bot{TOKEN}/sendMessage")
@@ -399,7 +409,7 @@ mod tests {
         let base = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
         let answer = driver(Some(&base))
-            .send(&message(Channel::Chat, "4711"), &told(0))
+            .send(&message(Channel::Chat, "4711"), &send_context(0))
             .await;
         assert_eq!(class_of(&answer.sent), Class::Transient, "{answer:?}");
         assert!(!format!("{answer:?}").contains("AbC"));

@@ -10,15 +10,15 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::Value;
 
-use super::arguments::{self, Kind, issue};
+use super::arguments::{self, ExtraKind, issue};
 use super::code::row;
 use super::driver::field;
 use super::exchange::exchange;
 use super::outcome::{self, Facts, refused};
 use super::words;
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, HttpAnswer, Message, Provider,
-    Refused, Scope, Told, Tools, code,
+    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Message, Provider,
+    ProviderResponse, Scope, SendContext, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -406,14 +406,14 @@ const DELAYS: &[(&str, u64)] = &[
 ];
 
 /// The keys of a message's `extra` and their types.
-const EXTRA: &[(&str, Kind)] = &[
-    ("media_url", Kind::Texts),
-    ("content_sid", Kind::Text),
-    ("content_variables", Kind::Object),
-    ("send_at", Kind::Text),
-    ("validity_period", Kind::Count),
-    ("max_price", Kind::Text),
-    ("smart_encoded", Kind::Flag),
+const EXTRA: &[(&str, ExtraKind)] = &[
+    ("media_url", ExtraKind::Texts),
+    ("content_sid", ExtraKind::Text),
+    ("content_variables", ExtraKind::Object),
+    ("send_at", ExtraKind::Text),
+    ("validity_period", ExtraKind::Count),
+    ("max_price", ExtraKind::Text),
+    ("smart_encoded", ExtraKind::Flag),
 ];
 
 /// The maximum length of a body, in characters.
@@ -426,7 +426,7 @@ const MEDIA: usize = 10;
 const VALIDITY_S: i64 = 36_000;
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Twilio::new(account, Arc::clone(&tools.http))?))
 }
 
@@ -442,7 +442,7 @@ pub struct Twilio {
 }
 
 impl Twilio {
-    fn new(account: &Account, http: Arc<Http>) -> Result<Self, Refused> {
+    fn new(account: &Account, http: Arc<Http>) -> Result<Self, InvalidAccount> {
         let sid = outcome::option(account, "account_sid")?;
         if !is_sid(sid, "AC") {
             return Err(refused(
@@ -588,7 +588,7 @@ impl Twilio {
     }
 
     /// Maps an answer to an outcome.
-    pub fn judge(&self, message: &Message, answer: &HttpAnswer, now_s: i64) -> Answer {
+    pub fn judge(&self, message: &Message, answer: &HttpAnswer, now_s: i64) -> ProviderResponse {
         let body: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
         let told = match &body["code"] {
             Value::Number(number) => number.to_string(),
@@ -622,10 +622,10 @@ impl Twilio {
             reason: words::reason(&self.account, answer.status, &told, &text),
         };
         let delay = retry_after(&answer.headers, now_s);
-        Answer {
+        ProviderResponse {
             quota: quota(&answer.headers, now_s),
             delay,
-            ..Answer::new(outcome::sent(class, facts), status)
+            ..ProviderResponse::new(outcome::sent(class, facts), status)
         }
     }
 }
@@ -698,7 +698,11 @@ impl Driver for Twilio {
         issues
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         let call = self.request(message, told.now_s, told.timeout);
         exchange(&self.http, call, told, |answer| {
             self.judge(message, &answer, told.now_s)

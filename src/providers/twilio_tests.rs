@@ -121,7 +121,7 @@ fn success_tells_the_id_and_garbage_is_no_success() {
         (200, r#"{"sid":"SM1"}"#),
         (204, ""),
     ] {
-        assert_eq!(judge(status, body).word(), "ambiguous", "{status} {body}");
+        assert_eq!(judge(status, body).as_str(), "ambiguous", "{status} {body}");
     }
     let html = judge(502, "<html><h1>Bad Gateway</h1></html>");
     assert_eq!(
@@ -130,7 +130,7 @@ fn success_tells_the_id_and_garbage_is_no_success() {
             reason: "answered 502: the answer is not Twilio's".into()
         }
     );
-    assert_eq!(judge(302, "").word(), "permanent_request");
+    assert_eq!(judge(302, "").as_str(), "permanent_request");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn the_request_is_a_form_with_basic_authentication() {
     account.base_url = Some("http://127.0.0.1:4010/".into());
     account
         .headers
-        .push(("x-team".into(), super::super::Secret::new("growth")));
+        .push(("x-team".into(), super::super::AccountSecret::new("growth")));
     let driver = Twilio::new(&account, examples::tools().http).unwrap();
     let call = driver.request(&message(json!({})), NOW_S, Duration::from_secs(3));
     assert_eq!(

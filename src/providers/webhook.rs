@@ -14,8 +14,8 @@ use url::Url;
 use super::driver::field;
 use super::outcome::{self, Facts, refused};
 use super::{
-    Account, Answer, Call, Class, Code, Driver, Field, Http, Message, Provider, Refused, Scope,
-    Sent, Told, Tools, Unanswered,
+    Account, Call, Class, Code, Driver, ExchangeError, Field, Http, InvalidAccount, Message,
+    Provider, ProviderResponse, Scope, SendContext, Sent, Tools,
 };
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{Headers, any_delay};
@@ -55,7 +55,7 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, tools: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Webhook::new(account, tools)?))
 }
 
@@ -66,7 +66,7 @@ struct Webhook {
 }
 
 impl Webhook {
-    fn new(account: &Account, tools: &Tools) -> Result<Self, Refused> {
+    fn new(account: &Account, tools: &Tools) -> Result<Self, InvalidAccount> {
         if account.base_url.is_some() {
             return Err(refused(
                 "base_url",
@@ -85,7 +85,7 @@ impl Webhook {
         })
     }
 
-    fn request(&self, message: &Message, told: &Told) -> Call {
+    fn request(&self, message: &Message, told: &SendContext) -> Call {
         let mut headers = vec![("content-type", "application/json".to_owned())];
         headers.extend(
             self.secrets
@@ -124,7 +124,11 @@ impl Driver for Webhook {
         issues
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async move {
             match self
                 .guarded
@@ -144,7 +148,7 @@ impl Driver for Webhook {
 }
 
 /// Maps an answer to an outcome for the endpoint `to`. The body is untrusted and ignored.
-fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> Answer {
+fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> ProviderResponse {
     let status = status.to_string();
     let facts = Facts {
         provider_id: None,
@@ -152,7 +156,7 @@ fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> Answer {
         delay: any_delay(headers, now_s),
         reason: format!("the endpoint answered {status}"),
     };
-    Answer::new(
+    ProviderResponse::new(
         outcome::sent(outcome::class(CODES, &status, ""), facts),
         status,
     )
@@ -160,7 +164,7 @@ fn judge(status: u16, headers: &Headers, now_s: i64, to: &str) -> Answer {
 
 /// Maps a missing answer to an outcome. Unlike with other drivers, an unreachable endpoint pauses
 /// only that recipient, because its fault says nothing about the account.
-fn unanswered(error: Unanswered, to: &str, is_stopped: bool) -> Answer {
+fn unanswered(error: ExchangeError, to: &str, is_stopped: bool) -> ProviderResponse {
     let url = Url::parse(to).ok();
     let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
     let answer = outcome::unanswered(error, &[to, host]);
@@ -177,12 +181,14 @@ fn unanswered(error: Unanswered, to: &str, is_stopped: bool) -> Answer {
         }
         other => other,
     };
-    Answer { sent, ..answer }
+    ProviderResponse { sent, ..answer }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::wire_tests::{account, class_of, example, headers, message, told, tools};
+    use super::super::wire_tests::{
+        account, class_of, example, headers, message, send_context, tools,
+    };
     use super::*;
     use crate::outbound::Guard;
     use crate::providers::Channel;
@@ -230,7 +236,7 @@ mod tests {
         sent.id = "msg_p5jXN8AQM9LWM0D4loKWxJek".to_owned();
         sent.body = r#"{"test": 2432232314}"#.to_owned();
         let call = driver(&format!("{SECRET} whsec_{}", "A".repeat(32)))
-            .request(&sent, &told(1_614_265_330));
+            .request(&sent, &send_context(1_614_265_330));
         let header = |name: &str| {
             call.headers
                 .iter()
@@ -257,20 +263,20 @@ mod tests {
     #[test]
     fn an_endpoint_out_of_reach_is_no_fault_of_the_account() {
         let unsent = unanswered(
-            Unanswered::Unsent("could not connect to hooks.example.com".to_owned()),
+            ExchangeError::Unsent("could not connect to hooks.example.com".to_owned()),
             TO,
             false,
         );
         assert_eq!(class_of(&unsent.sent), Class::Throttled(Scope::Recipient));
         assert_eq!(unsent.sent.reason(), "could not connect to ***");
         let lost = unanswered(
-            Unanswered::Ambiguous("no answer within 5 ms".to_owned()),
+            ExchangeError::Ambiguous("no answer within 5 ms".to_owned()),
             TO,
             false,
         );
         assert_eq!(class_of(&lost.sent), Class::Ambiguous);
         let inside = unanswered(
-            Unanswered::Refused("hooks.example.com is inside".to_owned()),
+            ExchangeError::Refused("hooks.example.com is inside".to_owned()),
             TO,
             false,
         );
@@ -327,7 +333,7 @@ mod tests {
             stream.write_all(answer.as_bytes()).await.unwrap();
         });
         let answer = driver(SECRET)
-            .send(&message(Channel::Webhook, &to), &told(0))
+            .send(&message(Channel::Webhook, &to), &send_context(0))
             .await;
         server.await.unwrap();
         assert_eq!(

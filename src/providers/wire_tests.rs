@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use super::{Account, Channel, Class, Http, Message, Recipient, Secret, Sent, Told, Tools};
+use super::{
+    Account, AccountSecret, Channel, Class, Http, Message, Recipient, SendContext, Sent, Tools,
+};
 use crate::outbound::Guard;
 use crate::outbound::retry_after::Headers;
 
@@ -21,7 +23,7 @@ pub fn account(options: &[(&str, &str)], secrets: &[(&str, &str)]) -> Account {
             .collect(),
         secrets: secrets
             .iter()
-            .map(|(name, value)| ((*name).to_owned(), Secret::new(value)))
+            .map(|(name, value)| ((*name).to_owned(), AccountSecret::new(value)))
             .collect(),
         ..Account::default()
     }
@@ -57,8 +59,8 @@ pub fn tools() -> Tools {
 }
 
 /// Builds the circumstances of an attempt, with a timeout generous enough for a busy machine.
-pub fn told(now_s: i64) -> Told {
-    Told {
+pub fn send_context(now_s: i64) -> SendContext {
+    SendContext {
         now_s,
         timeout: Duration::from_secs(30),
         stop: CancellationToken::new(),

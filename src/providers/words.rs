@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::mailbox::ONE_MAILBOX;
 use super::outcome::refused;
-use super::{Account, Mailbox, Refused};
+use super::{Account, InvalidAccount, Mailbox};
 
 /// The maximum length of a reason, in characters.
 const REASON_CHARS: usize = 200;
@@ -144,7 +144,7 @@ pub fn either<'a>(account: &'a Account, field: &str) -> Option<&'a str> {
 }
 
 /// Parses the account's `from`, which must be a single mailbox if it is given.
-pub fn from_option(account: &Account) -> Result<Option<Mailbox>, Refused> {
+pub fn from_option(account: &Account) -> Result<Option<Mailbox>, InvalidAccount> {
     let from = account
         .option("from")
         .map(|from| Mailbox::parse(from).ok_or_else(|| refused("from", ONE_MAILBOX)));

@@ -1,4 +1,4 @@
-use super::super::Secret;
+use super::super::AccountSecret;
 use super::super::outcome::base_url;
 use super::*;
 
@@ -7,10 +7,10 @@ fn reasons_are_one_short_line_without_what_is_nobodys_business() {
     let mut account = Account::default();
     account
         .secrets
-        .insert("auth_token".into(), Secret::new("s3cr3t-t0ken"));
+        .insert("auth_token".into(), AccountSecret::new("s3cr3t-t0ken"));
     account
         .headers
-        .push(("x-gate".into(), Secret::new("open sesame")));
+        .push(("x-gate".into(), AccountSecret::new("open sesame")));
     let cases = [
         (
             "The 'To' number +15550100123 is not valid.",

@@ -18,7 +18,7 @@ pub const MAX_CONCURRENCY: u64 = 64;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Args {
     /// The source of the documents.
-    pub source: Source,
+    pub source: SourceArgs,
     /// The destination of the documents.
     pub sink: Sink,
     /// Most documents in one bulk request, 1 to 10,000; default 500.
@@ -34,7 +34,7 @@ pub struct Args {
 
 /// A table or statement in Postgres, read in the order of a unique key.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Source {
+pub struct SourceArgs {
     /// The location of the database's URL; `None` for the queue's own database.
     pub database: Option<Hidden>,
     /// The role to read as, and the limit on each statement's time.
@@ -149,7 +149,7 @@ impl Args {
     /// Parses arguments against the operator's catalogue, or lists everything that is wrong with
     /// them.
     pub fn parse(args: &Value, catalogue: &Catalogue) -> Result<Self, Vec<Issue>> {
-        let mut fields = Fields::new(args, "");
+        let mut fields = ArgsReader::new(args, "");
         let source = fields.part("source", |source| self::source(source, catalogue));
         let sink = {
             // An invalid source is one fault, not two: its missing key is no fault of the sink.
@@ -203,7 +203,7 @@ impl Args {
 
 /// Looks up the source or sink that a part names, and reports an unknown name.
 fn named<'p, T>(
-    fields: &mut Fields<'_>,
+    fields: &mut ArgsReader<'_>,
     known: &'p BTreeMap<String, T>,
     part: &str,
 ) -> Option<&'p T> {
@@ -228,7 +228,7 @@ fn named<'p, T>(
 }
 
 /// Refuses every field of a part without a name, because jobs may not bring their own.
-fn refuse_free<T>(fields: &mut Fields<'_>, part: &str, known: Vec<&String>) -> Option<T> {
+fn refuse_free<T>(fields: &mut ArgsReader<'_>, part: &str, known: Vec<&String>) -> Option<T> {
     for name in ["type", "url", "url_env", "authorization_env", "query"] {
         fields.refuse(name, NOT_FREE);
     }
@@ -245,7 +245,7 @@ fn refuse_free<T>(fields: &mut Fields<'_>, part: &str, known: Vec<&String>) -> O
     )
 }
 
-fn source(fields: &mut Fields<'_>, catalogue: &Catalogue) -> Option<Source> {
+fn source(fields: &mut ArgsReader<'_>, catalogue: &Catalogue) -> Option<SourceArgs> {
     if fields.get("name").is_some() {
         let given = named(fields, &catalogue.sources, "source")?;
         return named_source(fields, given);
@@ -270,7 +270,7 @@ fn source(fields: &mut Fields<'_>, catalogue: &Catalogue) -> Option<Source> {
     };
     let key = fields.key(None);
     let columns = fields.columns("columns");
-    Some(Source {
+    Some(SourceArgs {
         database,
         rights: Rights::default(),
         rows: rows?,
@@ -279,7 +279,7 @@ fn source(fields: &mut Fields<'_>, catalogue: &Catalogue) -> Option<Source> {
     })
 }
 
-fn named_source(fields: &mut Fields<'_>, given: &NamedSource) -> Option<Source> {
+fn named_source(fields: &mut ArgsReader<'_>, given: &NamedSource) -> Option<SourceArgs> {
     let rows = match (fields.text("table"), fields.text("statement")) {
         (Some(_), Some(_)) => fields.issue(
             "statement",
@@ -305,7 +305,7 @@ fn named_source(fields: &mut Fields<'_>, given: &NamedSource) -> Option<Source> 
     };
     let key = fields.key(given.key.as_deref());
     let columns = fields.columns("columns");
-    Some(Source {
+    Some(SourceArgs {
         database: given.database.clone(),
         rights: given.rights.clone(),
         rows: rows?,
@@ -315,14 +315,14 @@ fn named_source(fields: &mut Fields<'_>, given: &NamedSource) -> Option<Source> 
 }
 
 /// Accepts one statement that reads; the transaction is read-only besides.
-fn select(fields: &mut Fields<'_>, query: &str) -> Option<Rows> {
+fn select(fields: &mut ArgsReader<'_>, query: &str) -> Option<Rows> {
     match one_query(query) {
         Some(query) => Some(Rows::Query(query)),
         None => fields.issue("query", "must be one query that starts with select or with"),
     }
 }
 
-fn sink(fields: &mut Fields<'_>, key: Option<String>, catalogue: &Catalogue) -> Option<Sink> {
+fn sink(fields: &mut ArgsReader<'_>, key: Option<String>, catalogue: &Catalogue) -> Option<Sink> {
     let given = match fields.get("name").is_some() {
         true => Some(named(fields, &catalogue.sinks, "sink")?),
         false if catalogue.allow_queries => None,
@@ -352,7 +352,11 @@ fn sink(fields: &mut Fields<'_>, key: Option<String>, catalogue: &Catalogue) -> 
     }
 }
 
-fn elastic(fields: &mut Fields<'_>, id: Option<String>, given: Option<&NamedSink>) -> Option<Sink> {
+fn elastic(
+    fields: &mut ArgsReader<'_>,
+    id: Option<String>,
+    given: Option<&NamedSink>,
+) -> Option<Sink> {
     let base = match given {
         Some(NamedSink::Elastic {
             url,
@@ -422,7 +426,7 @@ fn elastic(fields: &mut Fields<'_>, id: Option<String>, given: Option<&NamedSink
 }
 
 fn full_text(
-    fields: &mut Fields<'_>,
+    fields: &mut ArgsReader<'_>,
     id: Option<String>,
     given: Option<&NamedSink>,
 ) -> Option<Sink> {
@@ -463,7 +467,7 @@ fn full_text(
     })
 }
 
-fn address(fields: &mut Fields<'_>, url: String) -> Option<String> {
+fn address(fields: &mut ArgsReader<'_>, url: String) -> Option<String> {
     let url = url.trim_end_matches('/').to_owned();
     let rest = url
         .strip_prefix("http://")
@@ -487,7 +491,7 @@ fn address(fields: &mut Fields<'_>, url: String) -> Option<String> {
     Some(url)
 }
 
-fn index_name(fields: &mut Fields<'_>, index: String) -> Option<String> {
+fn index_name(fields: &mut ArgsReader<'_>, index: String) -> Option<String> {
     let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_.".contains(c);
     if index.len() > 255 || index.starts_with(['-', '_', '.']) || !index.chars().all(allowed) {
         return fields
@@ -497,7 +501,7 @@ fn index_name(fields: &mut Fields<'_>, index: String) -> Option<String> {
 }
 
 /// Accepts a name that needs no escaping in a URL.
-fn pipeline_name(fields: &mut Fields<'_>, pipeline: String) -> Option<String> {
+fn pipeline_name(fields: &mut ArgsReader<'_>, pipeline: String) -> Option<String> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if pipeline.len() > 255 || !pipeline.chars().all(allowed) {
         return fields.issue(
@@ -511,7 +515,7 @@ fn pipeline_name(fields: &mut Fields<'_>, pipeline: String) -> Option<String> {
 // === Fields: one JSON object, read field by field ===
 
 /// Reads an object's fields, collects faults, and refuses unknown fields.
-struct Fields<'a> {
+struct ArgsReader<'a> {
     object: Option<&'a Map<String, Value>>,
     pointer: String,
     known: Vec<&'static str>,
@@ -520,7 +524,7 @@ struct Fields<'a> {
     issues: Vec<Issue>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ArgsReader<'a> {
     fn new(value: &'a Value, pointer: &str) -> Self {
         let pointer = pointer.to_owned();
         let mut fields = Self {
@@ -562,7 +566,7 @@ impl<'a> Fields<'a> {
     fn part<T>(
         &mut self,
         name: &'static str,
-        read: impl FnOnce(&mut Fields<'_>) -> Option<T>,
+        read: impl FnOnce(&mut ArgsReader<'_>) -> Option<T>,
     ) -> Option<T> {
         let Some(value) = self.get(name) else {
             return if self.object.is_some() {
@@ -571,7 +575,7 @@ impl<'a> Fields<'a> {
                 None
             };
         };
-        let mut fields = Fields::new(value, &format!("{}/{name}", self.pointer));
+        let mut fields = ArgsReader::new(value, &format!("{}/{name}", self.pointer));
         let part = fields.object.is_some().then(|| read(&mut fields)).flatten();
         self.issues.extend(fields.finish());
         part

@@ -13,13 +13,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use super::args::{self, Args, OnBadDocument};
 use super::connect::{ANSWER_WITHIN, Connect};
 use super::flight::{Item, Landed, item_backoff, send, whole_backoff};
-use super::reader::Reader;
-use super::sink::{Sink, Trouble, Written};
-use super::source::{self, Source};
-use super::{Catalogue, Database, Pace, Progress, Window};
+use super::reader::PageReader;
+use super::sink::{Sink, WriteError, WriteOutcome};
+use super::source::{self, DocumentSource};
+use super::{BulkPacer, Catalogue, Progress, ReindexDatabase, Window};
 use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome, Scope};
 use crate::outbound::{self, Guard, SetUpError};
-use crate::throttle::{Ask, Ended, LaneAsk, Limit, Name, Refused};
+use crate::throttle::{AcquireRequest, KeyOutcomes, LaneRequest, Limit, Name, UpstreamRefusal};
 
 /// Interval between checkpoints; a killed worker repeats at most this much.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -30,11 +30,11 @@ const LONGEST_HOLD: Duration = Duration::from_secs(600);
 /// Failed bulk requests in a row, about a minute and a half of them, after which the attempt ends.
 const MAX_STRIKES: u32 = 8;
 /// Delay of a job that made progress before the index or the source failed.
-const REST: Duration = Duration::from_secs(15);
+const PROGRESS_RETRY_DELAY: Duration = Duration::from_secs(15);
 
 /// Settings of the kind, the same for all its jobs.
 #[derive(Clone, Debug, Default)]
-pub struct Config {
+pub struct BackfillConfig {
     /// The addresses besides the public internet at which a job's own index may be; by default
     /// none.
     pub guard: Guard,
@@ -45,7 +45,7 @@ pub struct Config {
 /// The handler of the kind `reindex`.
 pub struct ReindexHandler {
     connect: Connect,
-    config: Config,
+    config: BackfillConfig,
 }
 
 impl ReindexHandler {
@@ -53,7 +53,7 @@ impl ReindexHandler {
     /// no other.
     ///
     /// Without it the handler can check arguments, and run jobs that name their databases.
-    pub fn new(config: Config, own: Option<Database>) -> Result<Self, SetUpError> {
+    pub fn new(config: BackfillConfig, own: Option<ReindexDatabase>) -> Result<Self, SetUpError> {
         let guarded = outbound::guarded_client(config.guard.clone(), ANSWER_WITHIN)?;
         let trusted = outbound::guarded_client(Guard::open(), ANSWER_WITHIN)?;
         Ok(Self {
@@ -103,7 +103,7 @@ impl ReindexHandler {
         };
         let sink = match self.connect.sink(&args) {
             Ok(sink) => sink,
-            Err(trouble @ Trouble::Wrong(_)) => {
+            Err(trouble @ WriteError::Wrong(_)) => {
                 return Outcome::Dead {
                     error: trouble.to_string(),
                 };
@@ -175,7 +175,7 @@ pub async fn backfill(
     job: &Job,
     context: &Context,
     args: &Args,
-    source: Arc<dyn Source>,
+    source: Arc<dyn DocumentSource>,
     sink: Arc<dyn Sink>,
 ) -> Outcome {
     let throttle = match Name::new(job.throttle.clone()) {
@@ -203,7 +203,7 @@ pub async fn backfill(
         throttle,
         resumed_at: progress.done,
         progress,
-        pace: Pace::new(args.batch_docs),
+        pace: BulkPacer::new(args.batch_docs),
         window: Window::default(),
         fresh: VecDeque::new(),
         again: Vec::new(),
@@ -222,7 +222,7 @@ pub async fn backfill(
         strikes: 0,
     };
     let end = match run.copy(source).await {
-        Ok(()) => End::Finished,
+        Ok(()) => BackfillEnd::Finished,
         Err(end) => end,
     };
     run.close(end).await
@@ -230,7 +230,7 @@ pub async fn backfill(
 
 /// The end of a run.
 #[derive(Debug)]
-enum End {
+enum BackfillEnd {
     Finished,
     Stopped,
     LeaseLost,
@@ -247,7 +247,7 @@ struct Backfill<'a> {
     throttle: Name,
     progress: Progress,
     resumed_at: u64,
-    pace: Pace,
+    pace: BulkPacer,
     window: Window,
     /// Documents that were read and not sent yet.
     fresh: VecDeque<Item>,
@@ -272,13 +272,13 @@ struct Backfill<'a> {
 }
 
 impl Backfill<'_> {
-    async fn copy(&mut self, source: Arc<dyn Source>) -> Result<(), End> {
+    async fn copy(&mut self, source: Arc<dyn DocumentSource>) -> Result<(), BackfillEnd> {
         let cancelled = self.context.cancelled.clone();
         tokio::select! {
-            () = cancelled.cancelled() => return Err(End::Stopped),
+            () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
             ready = self.prepare(&*source) => ready?,
         }
-        let mut reader = Reader::start(
+        let mut reader = PageReader::start(
             source,
             self.progress.mark.key.clone(),
             self.args.batch_docs,
@@ -292,13 +292,13 @@ impl Backfill<'_> {
             let hungry = !read_all && self.hungry();
             tokio::select! {
                 biased;
-                () = cancelled.cancelled() => return Err(End::Stopped),
+                () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
                 Some(landed) = self.flights.join_next() => {
-                    self.settle(landed.map_err(|e| End::Failed(format!("a bulk request broke off: {e}")))?)?;
+                    self.settle(landed.map_err(|e| BackfillEnd::Failed(format!("a bulk request broke off: {e}")))?)?;
                 }
                 Some(saved) = self.saving.join_next() => self.heed(saved.ok())?,
                 page = reader.pages.recv(), if hungry => {
-                    let page = page.ok_or_else(|| End::Failed("reading the source broke off".to_owned()))??;
+                    let page = page.ok_or_else(|| BackfillEnd::Failed("reading the source broke off".to_owned()))??;
                     read_all = !page.more;
                     self.take_in(page);
                 }
@@ -309,10 +309,10 @@ impl Backfill<'_> {
         Ok(())
     }
 
-    async fn prepare(&mut self, source: &dyn Source) -> Result<(), End> {
+    async fn prepare(&mut self, source: &dyn DocumentSource) -> Result<(), BackfillEnd> {
         self.sink.prepare().await.map_err(|trouble| match trouble {
-            Trouble::Wrong(_) => End::Wrong(trouble.to_string()),
-            _ => End::Failed(trouble.to_string()),
+            WriteError::Wrong(_) => BackfillEnd::Wrong(trouble.to_string()),
+            _ => BackfillEnd::Failed(trouble.to_string()),
         })?;
         if self.progress.total.is_none() {
             self.progress.total = source.estimate().await?;
@@ -329,7 +329,7 @@ impl Backfill<'_> {
         self.fresh.len() < self.args.batch_docs && self.window.len() < window
     }
 
-    fn take_in(&mut self, page: source::Page) {
+    fn take_in(&mut self, page: source::DocumentPage) {
         for document in page.documents {
             let number = self.window.push(document.key.clone());
             if document.id.is_some() {
@@ -386,12 +386,12 @@ impl Backfill<'_> {
         let now = Instant::now();
         let want = self.pace.want(self.fitting(now));
         // One unit that costs as many tokens as there are documents: see `Pace`.
-        let lanes = vec![LaneAsk {
+        let lanes = vec![LaneRequest {
             key: self.job.key.clone(),
             cost: want as f64,
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         }];
-        let ask = Ask {
+        let ask = AcquireRequest {
             throttle: self.throttle.clone(),
             lanes,
             holder: None,
@@ -453,65 +453,69 @@ impl Backfill<'_> {
 
     // === Settling ===
 
-    fn settle(&mut self, landed: Landed) -> Result<(), End> {
+    fn settle(&mut self, landed: Landed) -> Result<(), BackfillEnd> {
         let Landed { items, answer } = landed;
         match answer {
             Ok(written) => {
                 self.strikes = 0;
-                let many = |wanted: fn(&Written) -> bool| {
+                let many = |wanted: fn(&WriteOutcome) -> bool| {
                     written.iter().filter(|written| wanted(written)).count()
                 };
-                self.pace.heard(
-                    many(|w| *w == Written::Stored),
-                    many(|w| matches!(w, Written::Rejected(_))),
+                self.pace.record_response(
+                    many(|w| *w == WriteOutcome::Stored),
+                    many(|w| matches!(w, WriteOutcome::Rejected(_))),
                 );
                 for (item, written) in items.into_iter().zip(written) {
                     self.settle_one(item, written);
                 }
             }
-            Err(Trouble::TooLarge { .. }) if items.len() == 1 => {
+            Err(WriteError::TooLarge { .. }) if items.len() == 1 => {
                 for item in items {
                     self.settle_one(
                         item,
-                        Written::Refused("413: the index finds it too large".to_owned()),
+                        WriteOutcome::Refused("413: the index finds it too large".to_owned()),
                     );
                 }
             }
-            Err(Trouble::TooLarge { bytes }) => {
+            Err(WriteError::TooLarge { bytes }) => {
                 self.batch_bytes = (bytes / 2).clamp(1, self.batch_bytes);
                 self.send_again(items);
             }
-            Err(Trouble::Busy {
+            Err(WriteError::Busy {
                 retry_after,
                 reason,
             }) => {
                 let delay = self.strike(retry_after, &reason);
                 self.send_again(items);
                 if delay > LONGEST_HOLD {
-                    return Err(End::Throttled(delay, reason));
+                    return Err(BackfillEnd::Throttled(delay, reason));
                 }
             }
-            Err(Trouble::Lost(reason)) => {
+            Err(WriteError::Lost(reason)) => {
                 self.strike(None, &reason);
                 self.send_again(items);
                 if self.strikes > MAX_STRIKES {
-                    return Err(End::Failed(format!("the index did not answer: {reason}")));
+                    return Err(BackfillEnd::Failed(format!(
+                        "the index did not answer: {reason}"
+                    )));
                 }
             }
-            Err(trouble @ Trouble::Wrong(_)) => return Err(End::Wrong(trouble.to_string())),
+            Err(trouble @ WriteError::Wrong(_)) => {
+                return Err(BackfillEnd::Wrong(trouble.to_string()));
+            }
         }
-        self.tell();
+        self.report_rejections();
         self.advance();
         Ok(())
     }
 
-    fn settle_one(&mut self, item: Item, written: Written) {
+    fn settle_one(&mut self, item: Item, written: WriteOutcome) {
         match written {
-            Written::Stored => {
+            WriteOutcome::Stored => {
                 self.stored += 1;
                 self.window.settle(item.number);
             }
-            Written::Refused(reason) => {
+            WriteOutcome::Refused(reason) => {
                 let id = item
                     .document
                     .id
@@ -519,11 +523,11 @@ impl Backfill<'_> {
                 self.progress.refuse(id, &reason);
                 self.window.settle(item.number);
             }
-            Written::Rejected(reason) => {
+            WriteOutcome::Rejected(reason) => {
                 self.rejected.get_or_insert_with(|| reason.clone());
                 self.busy(item, &reason);
             }
-            Written::Busy(reason) => self.busy(item, &reason),
+            WriteOutcome::Busy(reason) => self.busy(item, &reason),
         }
     }
 
@@ -539,7 +543,7 @@ impl Backfill<'_> {
     /// The throttle pauses the key for a moment, longer with each rejection in a row. It learns no
     /// rate, because one bulk request says little about it: [`Pace`] does that. From then on stored
     /// documents are reported as well, which ends the row.
-    fn tell(&mut self) {
+    fn report_rejections(&mut self) {
         while self.telling.try_join_next().is_some() {}
         if self.rejected.is_none() && !self.watched {
             self.stored = 0;
@@ -555,7 +559,7 @@ impl Backfill<'_> {
         );
         self.telling.spawn(async move {
             if stored > 0 {
-                let ended = Ended { key: &key, succeeded: 1, tokens: stored as f64, ..Ended::default() };
+                let ended = KeyOutcomes { key: &key, succeeded: 1, tokens: stored as f64, ..KeyOutcomes::default() };
                 if let Err(error) = store.ended(&throttle, &[ended]).await {
                     tracing::debug!(throttle.name = %throttle, %error, "the throttle was not told what the index stored");
                 }
@@ -563,7 +567,7 @@ impl Backfill<'_> {
             if let Some(why) = rejected {
                 let jitter = rand::random();
                 // The operator has named the sink, so its answer is trusted.
-                let refused = Refused {
+                let refused = UpstreamRefusal {
                     key: &key,
                     scope: Scope::Key,
                     is_overload: true,
@@ -633,10 +637,10 @@ impl Backfill<'_> {
 
     /// Handles the result of a save: a failed one is repeated in a second, and a lost lease ends
     /// the run.
-    fn heed(&mut self, saved: Option<Result<(), CheckpointError>>) -> Result<(), End> {
+    fn heed(&mut self, saved: Option<Result<(), CheckpointError>>) -> Result<(), BackfillEnd> {
         match saved {
             Some(Ok(())) => Ok(()),
-            Some(Err(CheckpointError::LeaseLost(_))) => Err(End::LeaseLost),
+            Some(Err(CheckpointError::LeaseLost(_))) => Err(BackfillEnd::LeaseLost),
             Some(Err(error @ CheckpointError::Store { .. })) => {
                 tracing::warn!(job.id = self.job.id, %error, "reindex goes on without a checkpoint");
                 self.saved = None;
@@ -650,30 +654,32 @@ impl Backfill<'_> {
     }
 
     /// Ends the run: waits for requests in flight, saves the cursor and returns the outcome.
-    async fn close(mut self, end: End) -> Outcome {
-        if matches!(end, End::LeaseLost) {
+    async fn close(mut self, end: BackfillEnd) -> Outcome {
+        if matches!(end, BackfillEnd::LeaseLost) {
             return Outcome::HandedBack;
         }
         let _ = timeout(DRAIN_WITHIN, self.drain()).await;
-        self.progress.mark.finished = matches!(end, End::Finished);
+        self.progress.mark.finished = matches!(end, BackfillEnd::Finished);
         self.save_now().await;
         match end {
             // The runner knows whether the job was cancelled or the worker stops.
-            End::Stopped | End::LeaseLost => Outcome::HandedBack,
-            End::Throttled(delay, error) => Outcome::Throttled {
+            BackfillEnd::Stopped | BackfillEnd::LeaseLost => Outcome::HandedBack,
+            BackfillEnd::Throttled(delay, error) => Outcome::Throttled {
                 scope: Scope::Key,
                 delay: Some(delay),
                 error,
             },
-            End::Wrong(error) => Outcome::Dead { error },
+            BackfillEnd::Wrong(error) => Outcome::Dead { error },
             // An attempt that made progress was not in vain, so a long job does not die of many
             // small outages.
-            End::Failed(error) if self.progress.done > self.resumed_at => {
+            BackfillEnd::Failed(error) if self.progress.done > self.resumed_at => {
                 tracing::warn!(job.id = self.job.id, %error, "reindex rests and goes on from its checkpoint");
-                Outcome::Snooze { delay: REST }
+                Outcome::Snooze {
+                    delay: PROGRESS_RETRY_DELAY,
+                }
             }
-            End::Failed(error) => Outcome::Retry { after: None, error },
-            End::Finished => match (self.progress.refusals(), self.args.on_bad_document) {
+            BackfillEnd::Failed(error) => Outcome::Retry { after: None, error },
+            BackfillEnd::Finished => match (self.progress.refusals(), self.args.on_bad_document) {
                 (Some(refused), OnBadDocument::DeadLetter) => Outcome::Dead {
                     error: format!(
                         "of {} documents the index took all but {refused}",
@@ -715,7 +721,7 @@ impl Backfill<'_> {
     }
 }
 
-impl From<source::Error> for End {
+impl From<source::Error> for BackfillEnd {
     fn from(error: source::Error) -> Self {
         match &error {
             source::Error::Lost(_) => Self::Failed(error.to_string()),

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::args::{self, Args};
 use super::catalogue::Hidden;
 use super::hidden;
-use super::postgres::Database;
-use super::sink::{ElasticSink, PostgresSink, Sink, Trouble};
-use super::source::{self, PostgresSource, Source};
+use super::postgres::ReindexDatabase;
+use super::sink::{ElasticSink, PostgresSink, Sink, WriteError};
+use super::source::{self, DocumentSource, PostgresSource};
 use crate::outbound;
 
 /// Longest wait for the answer to one bulk request.
@@ -18,7 +18,7 @@ pub(super) const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(super) struct Connect {
     /// The queue's own database, if there is one.
-    pub(super) own: Option<Database>,
+    pub(super) own: Option<ReindexDatabase>,
     /// The client for indexes that jobs choose.
     pub(super) guarded: reqwest::Client,
     /// The client for indexes that the operator has named.
@@ -27,7 +27,7 @@ pub(super) struct Connect {
 
 impl Connect {
     /// Opens the source of a job.
-    pub(super) fn source(&self, args: &Args) -> Result<Arc<dyn Source>, source::Error> {
+    pub(super) fn source(&self, args: &Args) -> Result<Arc<dyn DocumentSource>, source::Error> {
         let database = self
             .database(args.source.database.as_ref())
             .map_err(source::Error::Lost)?;
@@ -40,7 +40,7 @@ impl Connect {
     }
 
     /// Opens the sink of a job.
-    pub(super) fn sink(&self, args: &Args) -> Result<Arc<dyn Sink>, Trouble> {
+    pub(super) fn sink(&self, args: &Args) -> Result<Arc<dyn Sink>, WriteError> {
         Ok(match &args.sink {
             args::Sink::Elastic(asked) => {
                 if let Some(secret) = &asked.authorization {
@@ -51,9 +51,8 @@ impl Connect {
                 let client = match &asked.ca_file {
                     _ if asked.is_guarded => self.guarded.clone(),
                     None => self.trusted.clone(),
-                    Some(file) => {
-                        outbound::client_that_trusts(file, ANSWER_WITHIN).map_err(Trouble::Lost)?
-                    }
+                    Some(file) => outbound::client_that_trusts(file, ANSWER_WITHIN)
+                        .map_err(WriteError::Lost)?,
                 };
                 Arc::new(ElasticSink::new(client, asked.clone()))
             }
@@ -65,7 +64,7 @@ impl Connect {
                 config,
                 ..
             } => {
-                let database = self.database(database.as_ref()).map_err(Trouble::Lost)?;
+                let database = self.database(database.as_ref()).map_err(WriteError::Lost)?;
                 Arc::new(PostgresSink::open(
                     database,
                     rights,
@@ -78,10 +77,10 @@ impl Connect {
         })
     }
 
-    fn database(&self, url: Option<&Hidden>) -> Result<Database, String> {
+    fn database(&self, url: Option<&Hidden>) -> Result<ReindexDatabase, String> {
         match (url, &self.own) {
-            (Some(secret), _) => Database::at(&hidden::read(secret)?)
-                .map_err(|why| format!("{} {why}", hidden::shown(secret))),
+            (Some(secret), _) => ReindexDatabase::at(&hidden::read(secret)?)
+                .map_err(|why| format!("{} {why}", hidden::describe_secret(secret))),
             (None, Some(own)) => Ok(own.clone()),
             (None, None) => {
                 Err("the job names no database and this process has none of its own".to_owned())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 use super::document::Document;
-use super::sink::{Sink, Trouble, Written};
+use super::sink::{Sink, WriteError, WriteOutcome};
 use crate::control::backoff;
 
 /// A document with its number in the window and the number of times the index was too busy for it.
@@ -20,7 +20,7 @@ pub(super) struct Item {
 #[derive(Debug)]
 pub(super) struct Landed {
     pub(super) items: Vec<Item>,
-    pub(super) answer: Result<Vec<Written>, Trouble>,
+    pub(super) answer: Result<Vec<WriteOutcome>, WriteError>,
 }
 
 /// Sends items in one bulk request.

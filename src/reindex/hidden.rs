@@ -5,11 +5,16 @@ use url::Url;
 
 use super::args::ORIGINS;
 use super::catalogue::Hidden;
-use super::sink::Trouble;
+use super::sink::WriteError;
 
 /// Reads the secret's text.
 pub(super) fn read(secret: &Hidden) -> Result<String, String> {
-    let missing = || format!("{} is not there, or empty, on this worker", shown(secret));
+    let missing = || {
+        format!(
+            "{} is not there, or empty, on this worker",
+            describe_secret(secret)
+        )
+    };
     let text = match secret {
         Hidden::Variable(name) | Hidden::Bound(name) => {
             std::env::var(name).map_err(|_| missing())?
@@ -27,22 +32,22 @@ pub(super) fn read(secret: &Hidden) -> Result<String, String> {
 /// Reads the text for the `authorization` header of requests to `url`.
 ///
 /// A variable that a job has named is sent only to the origins that its second variable lists.
-pub(super) fn authorization(secret: &Hidden, url: &str) -> Result<String, Trouble> {
+pub(super) fn authorization(secret: &Hidden, url: &str) -> Result<String, WriteError> {
     if let Hidden::Bound(name) = secret {
         let list = format!("{name}{ORIGINS}");
         let origins = std::env::var(&list).unwrap_or_default();
         if !is_among(url, &origins) {
-            return Err(Trouble::Wrong(format!(
+            return Err(WriteError::Wrong(format!(
                 "the variable {name} may not be sent there: {list} must have the address's origin, such as \
                  https://search.example.com:9200 (several with commas between them)"
             )));
         }
     }
-    read(secret).map_err(Trouble::Lost)
+    read(secret).map_err(WriteError::Lost)
 }
 
 /// Returns a secret's location, for messages.
-pub(super) fn shown(secret: &Hidden) -> String {
+pub(super) fn describe_secret(secret: &Hidden) -> String {
     match secret {
         Hidden::Variable(name) | Hidden::Bound(name) => format!("the environment variable {name}"),
         Hidden::File(path) => format!("the file {path}"),

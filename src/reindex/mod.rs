@@ -38,12 +38,12 @@ mod hidden;
 mod reader;
 
 pub use args::Args;
-pub use backfill::{Config, ReindexHandler};
+pub use backfill::{BackfillConfig, ReindexHandler};
 pub use catalogue::Catalogue;
 pub use document::Document;
-pub use pace::Pace;
-pub use postgres::Database;
-pub use progress::{Mark, Progress};
+pub use pace::BulkPacer;
+pub use postgres::ReindexDatabase;
+pub use progress::{Progress, ReindexCursor};
 pub use window::Window;
 
 /// The name of the kind.

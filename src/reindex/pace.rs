@@ -7,16 +7,16 @@ use std::time::Duration;
 const SLICE_S: f64 = 0.1;
 /// Longest wait for a slice before it is halved: another level of the throttle is slower than the
 /// known rate.
-const PATIENCE: Duration = Duration::from_millis(250);
+const MAX_SLICE_WAIT: Duration = Duration::from_millis(250);
 /// Longest wait between requests for tokens, so that a turned knob takes effect within a second.
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const MAX_ASK_INTERVAL: Duration = Duration::from_millis(500);
 /// Seconds' worth of documents, at the rate at which they are stored, that may be sent beyond the
 /// oldest one that is not stored yet.
-const AHEAD_S: f64 = 3.0;
+const MAX_SENT_AHEAD_S: f64 = 3.0;
 /// Growth of the rate with each request that the index accepts whole.
 const REGAIN: f64 = 1.05;
 /// Shortest wait between requests for tokens.
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+const MIN_ASK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Turns the throttle's answers into requests for tokens.
 ///
@@ -26,7 +26,7 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 /// fits, and a slice that costs more than the bucket holds leaves a debt, so that no refill is lost
 /// however small the bucket is.
 #[derive(Clone, Debug)]
-pub struct Pace {
+pub struct BulkPacer {
     batch_docs: usize,
     fits: usize,
     rps: f64,
@@ -35,7 +35,7 @@ pub struct Pace {
     takes: Option<f64>,
 }
 
-impl Pace {
+impl BulkPacer {
     /// Creates a pace that knows no rate yet and asks for one document.
     pub fn new(batch_docs: usize) -> Self {
         let batch_docs = batch_docs.max(1);
@@ -69,7 +69,7 @@ impl Pace {
     /// After a rejection it asks for less, by the share that was stored but by no more than a half;
     /// after each request that was stored whole it asks for a little more, until the throttle alone
     /// decides again.
-    pub fn heard(&mut self, stored: usize, rejected: usize) {
+    pub fn record_response(&mut self, stored: usize, rejected: usize) {
         let most = if self.rps < 0.0 {
             self.batch_docs as f64 / SLICE_S
         } else {
@@ -101,7 +101,7 @@ impl Pace {
         // A rate that is neither limited nor measured yet allows another round of requests.
         carried
             + if rate.is_finite() {
-                (rate * AHEAD_S).ceil() as u64
+                (rate * MAX_SENT_AHEAD_S).ceil() as u64
             } else {
                 carried
             }
@@ -127,10 +127,10 @@ impl Pace {
                 Duration::from_secs_f64(wanted as f64 / takes)
             });
         }
-        if wait > PATIENCE {
+        if wait > MAX_SLICE_WAIT {
             self.fits = (wanted / 2).max(1);
         }
-        wait.clamp(SHORTEST_WAIT, LONGEST_WAIT)
+        wait.clamp(MIN_ASK_INTERVAL, MAX_ASK_INTERVAL)
     }
 }
 
@@ -138,8 +138,8 @@ impl Pace {
 mod tests {
     use super::*;
 
-    fn at(rps: f64) -> Pace {
-        let mut pace = Pace::new(500);
+    fn at(rps: f64) -> BulkPacer {
+        let mut pace = BulkPacer::new(500);
         pace.learn(rps, 1, true, Duration::ZERO);
         pace
     }
@@ -158,7 +158,7 @@ mod tests {
             assert_eq!(at(rps).want(10_000), want, "{rps}");
         }
         assert_eq!(at(1000.0).want(7), 7);
-        assert_eq!(Pace::new(500).want(10_000), 1);
+        assert_eq!(BulkPacer::new(500).want(10_000), 1);
     }
 
     #[test]
@@ -181,8 +181,8 @@ mod tests {
     #[test]
     fn what_the_index_rejects_slows_the_pace_down_until_it_takes_all_again() {
         let mut pace = at(1000.0);
-        pace.heard(10, 90);
-        pace.heard(90, 10);
+        pace.record_response(10, 90);
+        pace.record_response(90, 10);
         assert_eq!(
             pace.want(10_000),
             45,
@@ -194,7 +194,7 @@ mod tests {
         );
 
         for _ in 0..20 {
-            pace.heard(45, 0);
+            pace.record_response(45, 0);
         }
         assert_eq!(pace.want(10_000), 100);
         assert_eq!(
@@ -203,7 +203,7 @@ mod tests {
         );
 
         for _ in 0..100 {
-            pace.heard(0, 1);
+            pace.record_response(0, 1);
         }
         assert_eq!(pace.want(10_000), 1, "and never stops");
     }

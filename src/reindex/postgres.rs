@@ -16,12 +16,12 @@ use crate::postgres::{Db, Pooler, Transaction};
 
 /// The connection options of a database; its users open the connections.
 #[derive(Clone, Debug)]
-pub struct Database {
+pub struct ReindexDatabase {
     options: PgConnectOptions,
     pooler: Pooler,
 }
 
-impl Database {
+impl ReindexDatabase {
     /// Returns the database of a pool, such as the queue's.
     pub fn of(db: impl Into<Db>) -> Self {
         let db = db.into();
@@ -44,13 +44,23 @@ impl Database {
     }
 
     /// Opens a session for transactions that may write.
-    pub(super) fn writer(self, rights: &Rights, connections: u32, patience: Duration) -> Session {
-        Session::new(self, "begin", rights, connections, patience)
+    pub(super) fn writer(
+        self,
+        rights: &Rights,
+        connections: u32,
+        patience: Duration,
+    ) -> TransactionPool {
+        TransactionPool::new(self, "begin", rights, connections, patience)
     }
 
     /// Opens a session for transactions that may only read.
-    pub(super) fn reader(self, rights: &Rights, connections: u32, patience: Duration) -> Session {
-        Session::new(self, "begin read only", rights, connections, patience)
+    pub(super) fn reader(
+        self,
+        rights: &Rights,
+        connections: u32,
+        patience: Duration,
+    ) -> TransactionPool {
+        TransactionPool::new(self, "begin read only", rights, connections, patience)
     }
 }
 
@@ -70,15 +80,15 @@ const LEAVE_NOTHING: &str = "select pg_catalog.pg_advisory_unlock_all(); rollbac
 const FORGET: &str = "discard all";
 
 /// A source of transactions on one database, all begun in the same way.
-pub(super) struct Session {
+pub(super) struct TransactionPool {
     db: Db,
     begin: String,
     is_ours: bool,
 }
 
-impl Session {
+impl TransactionPool {
     fn new(
-        database: Database,
+        database: ReindexDatabase,
         begin: &str,
         rights: &Rights,
         connections: u32,

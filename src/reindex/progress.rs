@@ -14,7 +14,7 @@ const RATE_OVER: Duration = Duration::from_secs(30);
 
 /// A document that the index refused for good.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct RefusedDocument {
     /// Its id, or its key if it has none.
     pub id: String,
     /// The index's reason.
@@ -24,13 +24,13 @@ pub struct Refused {
 /// The cursor of a reindex as the checkpoint stores it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Mark {
+pub struct ReindexCursor {
     /// The key up to which every document is stored or refused; `None` at the beginning.
     pub key: Option<Vec<String>>,
     /// Documents refused so far.
     pub refused: u64,
     /// The first refused documents, at most [`LISTED`].
-    pub listed: Vec<Refused>,
+    pub listed: Vec<RefusedDocument>,
     /// True once the end was reached; a job that is retried after that starts over.
     pub finished: bool,
 }
@@ -38,7 +38,7 @@ pub struct Mark {
 /// Counts documents and estimates the time left.
 #[derive(Debug)]
 pub struct Progress {
-    pub mark: Mark,
+    pub mark: ReindexCursor,
     /// Documents behind the cursor.
     pub done: u64,
     /// Documents in the source, as estimated at the start.
@@ -53,7 +53,7 @@ impl Progress {
     pub fn resume(checkpoint: Option<Checkpoint>) -> Self {
         let read = checkpoint.and_then(|c| {
             Some((
-                serde_json::from_value::<Mark>(c.cursor).ok()?,
+                serde_json::from_value::<ReindexCursor>(c.cursor).ok()?,
                 c.done,
                 c.total,
             ))
@@ -67,7 +67,7 @@ impl Progress {
                 samples: VecDeque::new(),
             },
             _ => Self {
-                mark: Mark::default(),
+                mark: ReindexCursor::default(),
                 done: 0,
                 total: None,
                 trouble: None,
@@ -87,7 +87,7 @@ impl Progress {
         self.mark.refused += 1;
         if self.mark.listed.len() < LISTED {
             let reason = reason.chars().take(200).collect();
-            self.mark.listed.push(Refused {
+            self.mark.listed.push(RefusedDocument {
                 id: id.chars().take(200).collect(),
                 reason,
             });
@@ -224,7 +224,10 @@ mod tests {
 
         resumed.mark.finished = true;
         let restarted = Progress::resume(Some(resumed.checkpoint(Duration::ZERO)));
-        assert_eq!((restarted.mark, restarted.done), (Mark::default(), 0));
+        assert_eq!(
+            (restarted.mark, restarted.done),
+            (ReindexCursor::default(), 0)
+        );
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::source::{Error, Page, Source};
+use super::source::{DocumentPage, DocumentSource, Error};
 
 /// Rows in the first page, while the size of a document is not known.
 const FIRST_PAGE: usize = 100;
@@ -13,16 +13,16 @@ const FIRST_PAGE: usize = 100;
 const MAX_PAGE: usize = 2_000;
 
 /// Pages of a source, in order. Reading stops when this is dropped.
-pub(super) struct Reader {
+pub(super) struct PageReader {
     /// The pages, or the error that ended them; closed after the last page or the first error.
-    pub(super) pages: mpsc::Receiver<Result<Page, Error>>,
+    pub(super) pages: mpsc::Receiver<Result<DocumentPage, Error>>,
     _task: JoinSet<()>,
 }
 
-impl Reader {
+impl PageReader {
     /// Starts reading after `after`; at most two pages are held before they are taken.
     pub(super) fn start(
-        source: Arc<dyn Source>,
+        source: Arc<dyn DocumentSource>,
         after: Option<Vec<String>>,
         batch_docs: usize,
         batch_bytes: usize,
@@ -55,7 +55,7 @@ impl Reader {
 
 /// Returns the size of the next page, in rows: about two bulk requests' worth, by the size of the
 /// documents just read.
-fn limit_for(page: &Page, batch_docs: usize, batch_bytes: usize) -> Option<usize> {
+fn limit_for(page: &DocumentPage, batch_docs: usize, batch_bytes: usize) -> Option<usize> {
     let bytes: usize = page.documents.iter().map(super::Document::bytes).sum();
     let each = bytes.checked_div(page.documents.len())?.max(1);
     let most = (2 * batch_docs).clamp(FIRST_PAGE, MAX_PAGE);

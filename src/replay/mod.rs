@@ -19,6 +19,6 @@ pub mod smooth;
 #[cfg(test)]
 mod truth_tests;
 
-pub use record::{Problem, Record};
-pub use report::{Report, replay};
-pub use run::Settings;
+pub use record::{Recording, RecordingProblem};
+pub use report::{ReplayReport, replay};
+pub use run::ReplaySettings;

@@ -9,27 +9,27 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::report::Report;
-use super::run::Moment;
+use super::report::ReplayReport;
+use super::run::ReplayPoint;
 
-const SIZE: (u32, u32) = (960, 840);
-const INK: RGBColor = RGBColor(0x7d, 0x85, 0x90);
+const PLOT_SIZE: (u32, u32) = (960, 840);
+const INK_COLOR: RGBColor = RGBColor(0x7d, 0x85, 0x90);
 const RECORDED: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
 const WOULD_BE: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
-const OVER: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
-const SETPOINT: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
-const ROOM: RGBColor = RGBColor(0xa3, 0x71, 0xf7);
+const OVERLOAD_COLOR: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
+const SETPOINT_COLOR: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
+const ROOM_COLOR: RGBColor = RGBColor(0xa3, 0x71, 0xf7);
 /// Upper end of the load's axis, in setpoints, however high a recording went.
 const LOAD_MAX: f64 = 12.0;
 /// The lowest rate that is drawn, as a share of the highest.
 const DECADES: f64 = 1e-3;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type ReplayArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Panel<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+type ReplayPlotResult = Result<(), Box<dyn std::error::Error>>;
 
 /// Draws a report as SVG; of a range, its middle variant.
-pub fn svg(report: &Report) -> Result<String, String> {
+pub fn svg(report: &ReplayReport) -> Result<String, String> {
     let mut svg = String::new();
     let Some(variant) = report.would_be.get(report.would_be.len() / 2) else {
         return Err("there is nothing to draw".to_owned());
@@ -43,7 +43,7 @@ pub fn svg(report: &Report) -> Result<String, String> {
         None => format!("load of {} in setpoints", report.throttle),
     };
     {
-        let root = SVGBackend::with_string(&mut svg, SIZE).into_drawing_area();
+        let root = SVGBackend::with_string(&mut svg, PLOT_SIZE).into_drawing_area();
         let panels = root.split_evenly((3, 1));
         load_panel(&panels[0], &variant.course, &title)
             .and_then(|()| rate_panel(&panels[1], &variant.course))
@@ -54,11 +54,11 @@ pub fn svg(report: &Report) -> Result<String, String> {
     Ok(svg)
 }
 
-fn load_panel(area: &Area, course: &[Moment], title: &str) -> Drawn {
+fn load_panel(area: &ReplayArea, course: &[ReplayPoint], title: &str) -> ReplayPlotResult {
     let top = highest(course, |m| m.recorded.max(m.would_be)).clamp(1.5, LOAD_MAX);
     let mut chart = axes(area, course, 0.0..top, "")?;
     for (of, colour) in [
-        (recorded as fn(&Moment) -> f64, RECORDED),
+        (recorded as fn(&ReplayPoint) -> f64, RECORDED),
         (would_be, WOULD_BE),
     ] {
         let line: Vec<(f64, f64)> = course.iter().map(|m| (at(m), of(m).min(top))).collect();
@@ -67,7 +67,7 @@ fn load_panel(area: &Area, course: &[Moment], title: &str) -> Drawn {
             .chain(line.iter().rev().map(|&(t, _)| (t, 1.0)))
             .collect();
         let shade = if colour == WOULD_BE {
-            OVER.mix(0.35)
+            OVERLOAD_COLOR.mix(0.35)
         } else {
             colour.mix(0.15)
         };
@@ -79,7 +79,7 @@ fn load_panel(area: &Area, course: &[Moment], title: &str) -> Drawn {
         [(0.0, 1.0), (end, 1.0)],
         6,
         5,
-        SETPOINT.stroke_width(2),
+        SETPOINT_COLOR.stroke_width(2),
     ))?;
     heading(
         area,
@@ -87,24 +87,24 @@ fn load_panel(area: &Area, course: &[Moment], title: &str) -> Drawn {
         &[
             ("recorded", RECORDED),
             ("would be", WOULD_BE),
-            ("setpoint", SETPOINT),
-            ("overload", OVER),
+            ("setpoint", SETPOINT_COLOR),
+            ("overload", OVERLOAD_COLOR),
         ],
     )
 }
 
-fn rate_panel(area: &Area, course: &[Moment]) -> Drawn {
+fn rate_panel(area: &ReplayArea, course: &[ReplayPoint]) -> ReplayPlotResult {
     let top = 1.5 * highest(course, |m| m.achieved.max(m.knob)).max(1e-6);
     let bottom = DECADES * top;
     let mut chart = axes(area, course, (bottom..top).log_scale(), "")?;
-    let line = |of: fn(&Moment) -> f64| {
+    let line = |of: fn(&ReplayPoint) -> f64| {
         course
             .iter()
             .map(move |m| (at(m), of(m).clamp(bottom, top)))
     };
     chart.draw_series(LineSeries::new(
         line(|m| m.room),
-        ROOM.mix(0.6).stroke_width(1),
+        ROOM_COLOR.mix(0.6).stroke_width(1),
     ))?;
     chart.draw_series(LineSeries::new(
         line(|m| m.achieved),
@@ -117,19 +117,19 @@ fn rate_panel(area: &Area, course: &[Moment]) -> Drawn {
         &[
             ("recorded", RECORDED),
             ("would be", WOULD_BE),
-            ("room", ROOM),
+            ("room", ROOM_COLOR),
         ],
     )
 }
 
-fn parts_panel(area: &Area, course: &[Moment]) -> Drawn {
+fn parts_panel(area: &ReplayArea, course: &[ReplayPoint]) -> ReplayPlotResult {
     let top = highest(course, |m| m.background + m.ours).clamp(1.5, LOAD_MAX);
     let mut chart = axes(area, course, 0.0..top, "minutes")?;
     for (upper, lower, colour) in [
         (
-            (|m| m.background) as fn(&Moment) -> f64,
-            (|_| 0.0) as fn(&Moment) -> f64,
-            INK,
+            (|m| m.background) as fn(&ReplayPoint) -> f64,
+            (|_| 0.0) as fn(&ReplayPoint) -> f64,
+            INK_COLOR,
         ),
         (|m| m.background + m.ours, |m| m.background, WOULD_BE),
     ] {
@@ -147,14 +147,14 @@ fn parts_panel(area: &Area, course: &[Moment]) -> Drawn {
     heading(
         area,
         "what the load would be made of",
-        &[("background", INK), ("ours", WOULD_BE)],
+        &[("background", INK_COLOR), ("ours", WOULD_BE)],
     )
 }
 
 /// Returns a panel with time below and `values` at its side.
 fn axes<'a, 'b, Y>(
-    area: &'a Area<'b>,
-    course: &[Moment],
+    area: &'a ReplayArea<'b>,
+    course: &[ReplayPoint],
     values: Y,
     below: &str,
 ) -> Result<Panel<'a, 'b, Y::CoordDescType>, Box<dyn std::error::Error>>
@@ -169,13 +169,13 @@ where
         .x_label_area_size(if below.is_empty() { 10 } else { 44 })
         .y_label_area_size(56)
         .build_cartesian_2d(0.0..end, values)?;
-    let label = ("sans-serif", 13).into_font().color(&INK);
+    let label = ("sans-serif", 13).into_font().color(&INK_COLOR);
     chart
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
-        .bold_line_style(INK.mix(0.2))
-        .axis_style(INK)
+        .bold_line_style(INK_COLOR.mix(0.2))
+        .axis_style(INK_COLOR)
         .label_style(label.clone())
         .axis_desc_style(label)
         .x_labels(if below.is_empty() { 0 } else { 10 })
@@ -186,9 +186,9 @@ where
     Ok(chart)
 }
 
-fn heading(area: &Area, title: &str, names: &[(&str, RGBColor)]) -> Drawn {
+fn heading(area: &ReplayArea, title: &str, names: &[(&str, RGBColor)]) -> ReplayPlotResult {
     let left = Pos::new(HPos::Left, VPos::Center);
-    let style = |size: i32| ("sans-serif", size).into_font().color(&INK).pos(left);
+    let style = |size: i32| ("sans-serif", size).into_font().color(&INK_COLOR).pos(left);
     area.draw(&Text::new(title.to_owned(), (56, 17), style(15)))?;
     let mut x = 540;
     for (name, colour) in names {
@@ -200,19 +200,19 @@ fn heading(area: &Area, title: &str, names: &[(&str, RGBColor)]) -> Drawn {
 }
 
 /// Returns the moment's time, in minutes.
-fn at(moment: &Moment) -> f64 {
+fn at(moment: &ReplayPoint) -> f64 {
     moment.t_s / 60.0
 }
 
-fn recorded(moment: &Moment) -> f64 {
+fn recorded(moment: &ReplayPoint) -> f64 {
     moment.recorded
 }
 
-fn would_be(moment: &Moment) -> f64 {
+fn would_be(moment: &ReplayPoint) -> f64 {
     moment.would_be
 }
 
-fn highest(course: &[Moment], of: impl Fn(&Moment) -> f64) -> f64 {
+fn highest(course: &[ReplayPoint], of: impl Fn(&ReplayPoint) -> f64) -> f64 {
     course
         .iter()
         .map(of)
@@ -228,12 +228,12 @@ mod tests {
 
     #[test]
     fn a_picture_has_its_panels_whatever_the_numbers_are() {
-        let moment = |t: u32| Moment {
+        let moment = |t: u32| ReplayPoint {
             t_s: f64::from(t),
             recorded: 40.0,
             room: f64::INFINITY,
             knob: 0.0,
-            ..Moment::default()
+            ..ReplayPoint::default()
         };
         let variant = |course| Variant {
             share: Some(0.6),
@@ -241,7 +241,7 @@ mod tests {
             course,
         };
         for course in [vec![], (1..50).map(moment).collect()] {
-            let report = Report {
+            let report = ReplayReport {
                 throttle: "reindex".to_owned(),
                 from: 0.0,
                 to: 50.0,

@@ -1,6 +1,6 @@
 //! Recordings from Prometheus: every load of a policy, and the rate that Flyball let through.
 
-use super::record::Record;
+use super::record::Recording;
 use super::report::replayed;
 use crate::governor::{Policy, Sources};
 use crate::signals::{Error, Missing, Prometheus};
@@ -8,7 +8,7 @@ use crate::signals::{Error, Missing, Prometheus};
 /// A series that could not be read, and the reason.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {error}")]
-pub struct Unread {
+pub struct MissingData {
     /// `rate`, or the name of a signal.
     pub what: String,
     /// The error of the query.
@@ -30,20 +30,20 @@ pub async fn record(
     rate_query: &str,
     (from, to): (f64, f64),
     step_s: f64,
-) -> Result<Record, Unread> {
+) -> Result<Recording, MissingData> {
     let read = async |what: &str, prometheus: &Prometheus, query: &str| match prometheus
         .range(query, from, to, step_s)
         .await
     {
         Err(Error::Missing(Missing::Absent)) => Ok(Vec::new()),
-        other => other.map_err(|error| Unread {
+        other => other.map_err(|error| MissingData {
             what: what.to_owned(),
             error,
         }),
     };
-    let mut record = Record {
+    let mut record = Recording {
         rate: read("rate", sources.usual(), rate_query).await?,
-        ..Record::default()
+        ..Recording::default()
     };
     for signal in replayed(policy) {
         let mut readings = read(&signal.name, sources.prometheus(signal), &signal.query).await?;

@@ -29,7 +29,7 @@ const NUMBER_MAX: f64 = 1e15;
 
 /// A recording, with each list in the order of time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Record {
+pub struct Recording {
     /// Samples by the signal's name, in its own unit.
     pub signals: BTreeMap<String, Vec<Reading>>,
     /// Jobs per second let through up to each time since the one before.
@@ -39,7 +39,7 @@ pub struct Record {
 /// A fault of a recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{field}: {reason}", line.map_or_else(String::new, |line| format!("line {line}: ")))]
-pub struct Problem {
+pub struct RecordingProblem {
     /// Line of the file, from 1; `None` for a fault of the recording as a whole.
     pub line: Option<usize>,
     /// Name of the field or of the signal.
@@ -48,7 +48,7 @@ pub struct Problem {
     pub reason: String,
 }
 
-impl Problem {
+impl RecordingProblem {
     /// Returns a problem of the recording as a whole.
     pub fn of(field: impl Into<String>, reason: impl Into<String>) -> Self {
         Self {
@@ -61,19 +61,19 @@ impl Problem {
 
 /// One row, as written.
 #[derive(Default)]
-struct Row {
+struct RecordingRow {
     fields: BTreeMap<String, Value>,
 }
 
-impl Record {
+impl Recording {
     /// Reads a file's text. Rows of signals that are not in `known` are refused.
-    pub fn parse(text: &str, known: &[&str]) -> Result<Self, Problem> {
+    pub fn parse(text: &str, known: &[&str]) -> Result<Self, RecordingProblem> {
         let mut record = Self::default();
         let mut header: Option<Vec<String>> = None;
         let mut newest = f64::NEG_INFINITY;
         let is_json = text.trim_start().starts_with('{');
         for (n, line) in text.lines().enumerate() {
-            let wrong = |(field, reason): (&str, String)| Problem {
+            let wrong = |(field, reason): (&str, String)| RecordingProblem {
                 line: Some(n + 1),
                 field: field.to_owned(),
                 reason,
@@ -83,9 +83,9 @@ impl Record {
                 continue;
             }
             let row = if is_json {
-                Row::of_json(line).map_err(wrong)?
+                RecordingRow::of_json(line).map_err(wrong)?
             } else if let Some(header) = &header {
-                Row::of_csv(header, line).map_err(wrong)?
+                RecordingRow::of_csv(header, line).map_err(wrong)?
             } else {
                 header = Some(columns(line).map_err(wrong)?);
                 continue;
@@ -93,7 +93,7 @@ impl Record {
             newest = record.take(&row, known, newest).map_err(wrong)?;
         }
         if newest == f64::NEG_INFINITY {
-            return Err(Problem::of(
+            return Err(RecordingProblem::of(
                 "recording",
                 "has no rows; allowed are CSV with the header time,signal,value,rate and JSON lines",
             ));
@@ -104,7 +104,7 @@ impl Record {
     /// Adds a row that is not older than `newest`; returns its time.
     fn take(
         &mut self,
-        row: &Row,
+        row: &RecordingRow,
         known: &[&str],
         newest: f64,
     ) -> Result<f64, (&'static str, String)> {
@@ -181,9 +181,9 @@ impl Record {
 
     /// Checks that the recording suffices for a replay of the signals `wanted`; returns the
     /// beginning and the end of its usable range, in unix seconds.
-    pub fn check(&self, wanted: &[&str]) -> Result<(f64, f64), Problem> {
+    pub fn check(&self, wanted: &[&str]) -> Result<(f64, f64), RecordingProblem> {
         let [first, .., last] = self.rate.as_slice() else {
-            return Err(Problem::of(
+            return Err(RecordingProblem::of(
                 "rate",
                 "has no values in this range; without the rate nobody knows which load was ours",
             ));
@@ -195,7 +195,7 @@ impl Record {
         {
             let (from, to) = (gap[0].at, gap[1].at);
             let length = to - from;
-            return Err(Problem::of(
+            return Err(RecordingProblem::of(
                 "rate",
                 format!(
                     "has no value from {from} to {to} ({length:.0} s); at most {RATE_GAP_MAX_S} s are bridged: replay before and after apart"
@@ -203,7 +203,7 @@ impl Record {
             ));
         }
         if self.rate.iter().all(|r| r.value <= 0.0) {
-            return Err(Problem::of(
+            return Err(RecordingProblem::of(
                 "rate",
                 "is 0 all the time; a load without our work says nothing about it",
             ));
@@ -213,7 +213,7 @@ impl Record {
             match self.signals.get(*name).map(Vec::as_slice) {
                 Some([one, .., other]) => (from, to) = (from.max(one.at), to.min(other.at)),
                 _ => {
-                    return Err(Problem::of(
+                    return Err(RecordingProblem::of(
                         *name,
                         "has no samples in this range; look at its query, or give a range that has some",
                     ));
@@ -226,7 +226,7 @@ impl Record {
                 .filter(|r| (from..=to).contains(&r.at))
                 .count();
             if within < SAMPLES_MIN {
-                return Err(Problem::of(
+                return Err(RecordingProblem::of(
                     *name,
                     format!(
                         "has {within} samples while the rate and every other signal are known; at least {SAMPLES_MIN} are needed"
@@ -259,7 +259,7 @@ impl Record {
     }
 }
 
-impl Row {
+impl RecordingRow {
     fn of_json(line: &str) -> Result<Self, (&'static str, String)> {
         let fields: BTreeMap<String, Value> = serde_json::from_str(line)
             .map_err(|error| ("row", format!("is not a JSON object: {error}")))?;
@@ -393,9 +393,9 @@ mod tests {
         let json = "{\"time\":1700000000,\"signal\":\"load\",\"value\":1.5,\"rate\":30}\n\n{\"time\":\"1700000005\",\"rate\":31}\n\
                     {\"time\":1700000015,\"signal\":\"load\",\"value\":1.75,\"rate\":null}\n";
 
-        let record = Record::parse(csv, &["load"]).unwrap();
+        let record = Recording::parse(csv, &["load"]).unwrap();
 
-        assert_eq!(record, Record::parse(json, &["load"]).unwrap());
+        assert_eq!(record, Recording::parse(json, &["load"]).unwrap());
         let at = |at: f64, value| Reading {
             value,
             at: 1_700_000_000.0 + at,
@@ -477,7 +477,7 @@ mod tests {
             ),
         ];
         for (text, expected) in cases {
-            let said = Record::parse(text, &["load"]).unwrap_err().to_string();
+            let said = Recording::parse(text, &["load"]).unwrap_err().to_string();
             assert!(
                 said.starts_with(expected),
                 "{text:?} gave\n{said}\nnot\n{expected}"
@@ -495,7 +495,7 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         };
-        let record = |load: Vec<Reading>, rate: Vec<Reading>| Record {
+        let record = |load: Vec<Reading>, rate: Vec<Reading>| Recording {
             signals: [("load".to_owned(), load)].into(),
             rate,
         };
@@ -540,9 +540,9 @@ mod tests {
     #[test]
     fn the_mean_rate_weighs_each_stretch_by_its_length() {
         let rate = [(10.0, 4.0), (20.0, 8.0), (30.0, 2.0)].map(|(at, value)| Reading { value, at });
-        let record = Record {
+        let record = Recording {
             rate: rate.into(),
-            ..Record::default()
+            ..Recording::default()
         };
         assert_eq!(record.mean_rate(5.0, 15.0), 6.0);
         assert_eq!(record.mean_rate(12.0, 14.0), 8.0);

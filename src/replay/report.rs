@@ -1,11 +1,11 @@
 //! The report of a replay: the recording beside the replayed result, as a range if it must be one,
 //! with its uncertainty.
 
-use super::record::{Problem, Record};
-use super::run::{self, Figures, Moment, Settings};
+use super::record::{Recording, RecordingProblem};
+use super::run::{self, Figures, ReplayPoint, ReplaySettings};
 use super::smooth::{Model, Track};
 use crate::governor::Policy;
-use crate::governor::policy::{Kind, Signal, Source};
+use crate::governor::policy::{SignalKind, SignalPolicy, SignalSource};
 
 /// Ratio of the 95th to the 5th percentile of the rate below which it hardly moved, so that
 /// background and cost look the same.
@@ -26,7 +26,7 @@ pub const ERROR_OVERLOAD: (f64, f64) = (-35.0, 30.0);
 
 /// The result of a replay.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Report {
+pub struct ReplayReport {
     /// Name of the throttle.
     pub throttle: String,
     /// Beginning of the replayed range, in unix seconds.
@@ -57,15 +57,17 @@ pub struct Variant {
     pub figures: Figures,
     /// Course over time.
     #[serde(skip)]
-    pub course: Vec<Moment>,
+    pub course: Vec<ReplayPoint>,
 }
 
 /// Returns the signals of a policy that can be replayed: loads from Prometheus.
-pub fn replayed(policy: &Policy) -> Vec<&Signal> {
+pub fn replayed(policy: &Policy) -> Vec<&SignalPolicy> {
     policy
         .signals
         .iter()
-        .filter(|signal| signal.kind == Kind::Load && signal.source == Source::Prometheus)
+        .filter(|signal| {
+            signal.kind == SignalKind::Load && signal.source == SignalSource::Prometheus
+        })
         .collect()
 }
 
@@ -73,13 +75,13 @@ pub fn replayed(policy: &Policy) -> Vec<&Signal> {
 pub fn replay(
     throttle: &str,
     policy: &Policy,
-    settings: &Settings,
-    record: &Record,
-) -> Result<Report, Problem> {
+    settings: &ReplaySettings,
+    record: &Recording,
+) -> Result<ReplayReport, RecordingProblem> {
     let loads = replayed(policy);
     if loads.is_empty() {
         let reason = "has no load from Prometheus; only loads can be replayed, for they alone are a background and a cost per job";
-        return Err(Problem::of("policy", reason));
+        return Err(RecordingProblem::of("policy", reason));
     }
     let names: Vec<&str> = loads.iter().map(|signal| signal.name.as_str()).collect();
     let (from, to) = record.check(&names)?;
@@ -126,7 +128,7 @@ pub fn replay(
         .iter()
         .map(|signal| signal.name.clone())
         .collect();
-    Ok(Report {
+    Ok(ReplayReport {
         throttle: throttle.to_owned(),
         from,
         to,
@@ -139,7 +141,7 @@ pub fn replay(
 }
 
 /// Returns the ratio of the 95th to the 5th percentile of the rate; `None` if the 5th is 0.
-fn movement(record: &Record, from: f64, to: f64) -> Option<f64> {
+fn movement(record: &Recording, from: f64, to: f64) -> Option<f64> {
     let windows = ((to - from) / WINDOW_S).floor().max(1.0) as usize;
     let start = |n: usize| from + n as f64 * WINDOW_S;
     let mut rates: Vec<f64> = (0..windows)
@@ -166,7 +168,7 @@ fn certainty(unmoved: Option<f64>) -> String {
 }
 
 fn left_out(policy: &Policy, governed: &Policy) -> Option<String> {
-    let missing = |signal: &&Signal| governed.signal(&signal.name).is_none();
+    let missing = |signal: &&SignalPolicy| governed.signal(&signal.name).is_none();
     let names: Vec<&str> = policy
         .signals
         .iter()
@@ -208,8 +210,8 @@ mod tests {
     const POLICY: &str = "[[signal]]\nname = \"load\"\nquery = \"load\"\nsetpoint = 2.0\n[[signal]]\nname = \"p99\"\nkind = \"latency\"\n\
                           query = \"p99\"\nsetpoint = 1.0\n";
 
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> ReplaySettings {
+        ReplaySettings {
             bounds: crate::governor::Bounds {
                 min: 1.0,
                 max: 1000.0,
@@ -230,7 +232,7 @@ mod tests {
                 })
                 .collect::<Vec<_>>()
         };
-        let record = Record {
+        let record = Recording {
             signals: [("load".to_owned(), readings(1.0))].into(),
             rate: readings(50.0),
         };
@@ -273,7 +275,7 @@ mod tests {
         let text =
             "[[signal]]\nname = \"p99\"\nkind = \"latency\"\nquery = \"p99\"\nsetpoint = 1.0\n";
         let policy = Policy::parse(text, "x.toml").unwrap().unwrap();
-        let said = replay("reindex", &policy, &settings(), &Record::default())
+        let said = replay("reindex", &policy, &settings(), &Recording::default())
             .unwrap_err()
             .to_string();
         assert!(

@@ -5,11 +5,11 @@
 //! deviation from the model as noise. At the recorded rate this gives the recording back, sample by
 //! sample.
 
-use super::record::Record;
+use super::record::Recording;
 use super::smooth::{Model, Track};
+use crate::control::clamp_finite;
 use crate::control::ewma::smooth;
-use crate::control::within;
-use crate::governor::{Bounds, Observation, Phase, Policy, Sample, State};
+use crate::governor::{Bounds, ControlState, Observation, Phase, Policy, SignalSample};
 
 /// Largest factor by which the recorded deviation from the model grows or shrinks with the load, as
 /// a queue's noise does.
@@ -21,7 +21,7 @@ const COURSE_POINTS: f64 = 1200.0;
 
 /// Settings of the replayed governor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct ReplaySettings {
     /// Knobs that bound the governor.
     pub bounds: Bounds,
     /// Delay from a sample's own time until the governor sees it, in seconds.
@@ -49,7 +49,7 @@ pub struct Figures {
 
 /// A moment of a course; loads are in setpoints, of the signal that is highest then.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Moment {
+pub struct ReplayPoint {
     /// Seconds from the beginning.
     pub t_s: f64,
     /// Recorded load.
@@ -77,7 +77,7 @@ pub struct Outcome {
     /// Figures of the replay.
     pub would_be: Figures,
     /// Course of both over time.
-    pub course: Vec<Moment>,
+    pub course: Vec<ReplayPoint>,
 }
 
 /// A signal as time passes.
@@ -120,12 +120,12 @@ impl Gauge<'_> {
     fn with_noise(&self, x: f64) -> f64 {
         let factor = (self.would_be / self.recorded.max(1e-9)).sqrt();
         (self.would_be
-            + (x - self.recorded) * within(factor, 1.0 / NOISE_FACTOR_MAX, NOISE_FACTOR_MAX))
+            + (x - self.recorded) * clamp_finite(factor, 1.0 / NOISE_FACTOR_MAX, NOISE_FACTOR_MAX))
         .max(0.0)
     }
 
     /// Returns the newest sample, recorded and replayed, while it is valid.
-    fn shown(&self, t: f64) -> Option<(f64, f64)> {
+    fn newest_loads(&self, t: f64) -> Option<(f64, f64)> {
         self.newest
             .filter(|(at, ..)| t - at <= HOLD_SPANS * self.usual_s)
             .map(|(_, recorded, would_be)| (recorded, would_be))
@@ -136,8 +136,8 @@ impl Gauge<'_> {
 /// recording from `from` to `to`.
 pub fn run(
     policy: &Policy,
-    settings: &Settings,
-    record: &Record,
+    settings: &ReplaySettings,
+    record: &Recording,
     tracks: &[(Track, Model)],
     (from, to): (f64, f64),
 ) -> Outcome {
@@ -146,14 +146,14 @@ pub fn run(
         .iter()
         .map(|(track, model)| gauge(track, model))
         .collect();
-    let start = within(
+    let start = clamp_finite(
         record.mean_rate(from, from + policy.law.tick_s),
         bounds.min,
         bounds.max,
     );
-    let mut state = State::new(policy, bounds, start, from);
+    let mut state = ControlState::new(policy, bounds, start, from);
     let mut knob = start;
-    let mut unseen: Vec<Sample> = Vec::new();
+    let mut unseen: Vec<SignalSample> = Vec::new();
     let (mut jobs_since_tick, mut ticked) = (0.0, from);
     let mut outcome = Outcome::default();
     let (mut trips, mut stopped_s, mut was_open) = (0, 0.0, false);
@@ -166,7 +166,7 @@ pub fn run(
         jobs_since_tick += knob;
         for gauge in &mut gauges {
             if let Some((at, value)) = gauge.second(t, recorded_rate, knob) {
-                unseen.push(Sample {
+                unseen.push(SignalSample {
                     signal: gauge.track.name.clone(),
                     value: Some(value * gauge.track.setpoint),
                     at,
@@ -180,7 +180,7 @@ pub fn run(
                 .extend(moment(&gauges, t, from, recorded_rate, knob));
         }
 
-        let looks: Vec<Sample> = policy
+        let looks: Vec<SignalSample> = policy
             .signals
             .iter()
             .zip(&gauges)
@@ -232,7 +232,11 @@ fn gauge<'a>(track: &'a Track, model: &'a Model) -> Gauge<'a> {
 }
 
 /// Returns the sample that the breaker's own probe would have read, if the policy has one.
-fn look(about: &crate::governor::policy::Signal, gauge: &Gauge, t: f64) -> Option<Sample> {
+fn look(
+    about: &crate::governor::policy::SignalPolicy,
+    gauge: &Gauge,
+    t: f64,
+) -> Option<SignalSample> {
     about.probe.as_ref()?;
     let x = gauge.newest.map_or(gauge.would_be, |(at, x, _)| {
         if at == t {
@@ -241,7 +245,7 @@ fn look(about: &crate::governor::policy::Signal, gauge: &Gauge, t: f64) -> Optio
             gauge.would_be
         }
     });
-    Some(Sample {
+    Some(SignalSample {
         signal: about.name.clone(),
         value: Some(x * about.setpoint),
         at: t,
@@ -266,11 +270,11 @@ fn count(outcome: &mut Outcome, gauges: &[Gauge], t: f64) {
 fn shown(gauges: &[Gauge], t: f64) -> Option<(f64, f64)> {
     gauges
         .iter()
-        .filter_map(|gauge| gauge.shown(t))
+        .filter_map(|gauge| gauge.newest_loads(t))
         .reduce(|a, b| (a.0.max(b.0), a.1.max(b.1)))
 }
 
-fn moment(gauges: &[Gauge], t: f64, from: f64, achieved: f64, knob: f64) -> Option<Moment> {
+fn moment(gauges: &[Gauge], t: f64, from: f64, achieved: f64, knob: f64) -> Option<ReplayPoint> {
     let (recorded, would_be) = shown(gauges, t)?;
     let model = |gauge: &Gauge| gauge.model.at(t);
     let room = gauges
@@ -283,7 +287,7 @@ fn moment(gauges: &[Gauge], t: f64, from: f64, achieved: f64, knob: f64) -> Opti
         .max_by(|a, b| a.would_be.total_cmp(&b.would_be))
         .map(model);
     let (background, cost) = highest.unwrap_or_default();
-    Some(Moment {
+    Some(ReplayPoint {
         t_s: t - from,
         recorded,
         would_be,

@@ -5,10 +5,10 @@
 //! estimates are weighted by their certainty (two-filter smoothing, Fraser and Potter 1969). A step
 //! in cost is thus found at its own time, not at the time of its detection.
 
-use super::record::Record;
-use crate::control::front::{Tuning, delag};
-use crate::control::{Front, Observer, within};
-use crate::governor::policy::{self, Law};
+use super::record::Recording;
+use crate::control::lag_filter::{Tuning, delag};
+use crate::control::{LagFilter, Observer, clamp_finite};
+use crate::governor::policy::{self, ControllerTuning};
 
 /// Upper limit of de-lagged samples, in setpoints; a higher value only shows that the load ran
 /// away.
@@ -20,7 +20,7 @@ const SEED: usize = 20;
 
 /// A sample, with the rate that was let through since the one before.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
+pub struct SmoothedSample {
     /// Time, in unix seconds.
     pub at: f64,
     /// Time since the sample before, in seconds.
@@ -42,7 +42,7 @@ pub struct Track {
     pub setpoint: f64,
     /// Averaging time of its exporter, in seconds, as far as the samples confirm it.
     pub lag_s: f64,
-    pub samples: Vec<Sample>,
+    pub samples: Vec<SmoothedSample>,
 }
 
 /// The composition of a load: `load = b + c * rate`, in setpoints, at every time of a recording.
@@ -54,12 +54,18 @@ pub struct Model {
 
 impl Track {
     /// Returns the samples of one signal between two times.
-    pub fn new(record: &Record, about: &policy::Signal, law: &Law, from: f64, to: f64) -> Self {
+    pub fn new(
+        record: &Recording,
+        about: &policy::SignalPolicy,
+        law: &ControllerTuning,
+        from: f64,
+        to: f64,
+    ) -> Self {
         let tuning = Tuning {
             noise_max: law.noise_max,
             filter_max_s: law.filter_max_s,
         };
-        let mut front = Front::new(about.lag_s);
+        let mut front = LagFilter::new(about.lag_s);
         let readings = record
             .signals
             .get(&about.name)
@@ -80,7 +86,7 @@ impl Track {
         let before = std::iter::once(first).chain(readings.iter().copied());
         let samples = before.zip(&readings).map(|((then, old), &(at, x))| {
             let span_s = at - then;
-            Sample {
+            SmoothedSample {
                 at,
                 span_s,
                 x,
@@ -102,7 +108,7 @@ impl Model {
     /// beginning and the end of the recording.
     pub fn new(track: &Track, share: Option<f64>) -> Self {
         let samples = &track.samples;
-        let reversed: Vec<Sample> = samples.iter().rev().copied().collect();
+        let reversed: Vec<SmoothedSample> = samples.iter().rev().copied().collect();
         let (forwards, backwards) = match share {
             Some(share) => (
                 pass(seed(samples, share), samples),
@@ -137,7 +143,7 @@ impl Model {
             self.points.get(after),
         ) {
             (Some(&(t0, b0, c0)), Some(&(t1, b1, c1))) => {
-                let part = within((t - t0) / (t1 - t0), 0.0, 1.0);
+                let part = clamp_finite((t - t0) / (t1 - t0), 0.0, 1.0);
                 (b0 + part * (b1 - b0), c0 + part * (c1 - c0))
             }
             (Some(&(_, b, c)), None) | (None, Some(&(_, b, c))) => (b, c),
@@ -147,7 +153,7 @@ impl Model {
 }
 
 /// Returns the observer after every sample.
-fn pass(mut observer: Observer, samples: &[Sample]) -> Vec<Observer> {
+fn pass(mut observer: Observer, samples: &[SmoothedSample]) -> Vec<Observer> {
     let after = samples.iter().map(|sample| {
         observer.update(sample.z, sample.phi, sample.span_s.abs().min(SPAN_MAX_S));
         observer.clone()
@@ -168,10 +174,11 @@ fn open(ended: Option<&Observer>) -> Observer {
 }
 
 /// Returns an observer that assumes a share of the load at the beginning of these samples.
-fn seed(samples: &[Sample], share: f64) -> Observer {
+fn seed(samples: &[SmoothedSample], share: f64) -> Observer {
     let first = &samples[..samples.len().min(SEED)];
-    let mean =
-        |of: fn(&Sample) -> f64| first.iter().map(of).sum::<f64>() / first.len().max(1) as f64;
+    let mean = |of: fn(&SmoothedSample) -> f64| {
+        first.iter().map(of).sum::<f64>() / first.len().max(1) as f64
+    };
     let (z, phi) = (mean(|s| s.z).max(0.02), mean(|s| s.phi));
     if phi <= 0.0 {
         return Observer::default();
@@ -219,7 +226,7 @@ fn weighted(past: &Observer, future: Option<&Observer>) -> (f64, f64) {
     // Neither background nor cost is negative, and the mean of two estimates is not far outside of
     // both.
     b = b.max(0.0);
-    k = within(k, 0.5 * c.min(c2) / unit, 2.0);
+    k = clamp_finite(k, 0.5 * c.min(c2) / unit, 2.0);
     (b, k * unit)
 }
 
@@ -231,7 +238,7 @@ mod tests {
         let sample = |n: usize| {
             let (phi, at) = (rate(n), n as f64 * 15.0);
             let z = load(n, phi);
-            Sample {
+            SmoothedSample {
                 at,
                 span_s: 15.0,
                 x: z,

@@ -2,11 +2,11 @@
 //! compared with the governor's real result on the same plant with the same noise.
 //! `docs/governor.md` lists the figures.
 
-use super::record::Record;
-use super::report::{ERROR_JOBS, ERROR_OVERLOAD, Report, replay};
-use super::run::Settings;
+use super::record::Recording;
+use super::report::{ERROR_JOBS, ERROR_OVERLOAD, ReplayReport, replay};
+use super::run::ReplaySettings;
 use crate::control::ewma::smooth;
-use crate::governor::{Bounds, Observation, Policy, Sample, State};
+use crate::governor::{Bounds, ControlState, Observation, Policy, SignalSample};
 use crate::signals::Reading;
 
 const POLICY: &str = "[[signal]]\nname = \"load\"\nquery = \"load\"\nsetpoint = 2.0\nlag_s = 60\n";
@@ -20,7 +20,7 @@ const BOUNDS: Bounds = Bounds {
 
 /// Background and cost per job, in setpoints, at each second.
 type Plant = fn(f64) -> (f64, f64);
-type Told = fn(&Report);
+type ReportCheck = fn(&ReplayReport);
 
 /// The control of the rate during the recording.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ enum Control {
 }
 
 struct Truth {
-    record: Record,
+    record: Recording,
     overload_s: f64,
     jobs: f64,
 }
@@ -60,11 +60,11 @@ fn play(plant: Plant, control: Control, seconds: u32, seed: u32) -> Truth {
     } else {
         20.0
     };
-    let mut state = State::new(&policy, BOUNDS, knob, START);
+    let mut state = ControlState::new(&policy, BOUNDS, knob, START);
     let (mut average, mut swing) = (plant(0.0).0 + plant(0.0).1 * knob, 0.0);
     let mut samples: Vec<Reading> = Vec::new();
     let mut truth = Truth {
-        record: Record::default(),
+        record: Recording::default(),
         overload_s: 0.0,
         jobs: 0.0,
     };
@@ -98,7 +98,7 @@ fn play(plant: Plant, control: Control, seconds: u32, seed: u32) -> Truth {
                 Control::Governed => {
                     let readings = visible.iter().rev().take(3);
                     let readings = readings
-                        .map(|s| Sample {
+                        .map(|s| SignalSample {
                             signal: "load".to_owned(),
                             value: Some(s.value),
                             at: s.at,
@@ -185,13 +185,13 @@ const PLANTS: [(&str, Plant); 5] = [
 ];
 const SECONDS: u32 = 9000;
 
-fn replayed(plant: Plant, control: Control, seed: u32, told: Told) -> (Report, Truth) {
+fn replayed(plant: Plant, control: Control, seed: u32, told: ReportCheck) -> (ReplayReport, Truth) {
     let policy = Policy::parse(POLICY, "x.toml").unwrap().unwrap();
     let recorded = play(plant, control, SECONDS, seed);
     let report = replay(
         "x",
         &policy,
-        &Settings {
+        &ReplaySettings {
             bounds: BOUNDS,
             delay_s: DELAY_S,
         },

@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::jobs::postgres::Sweeper;
 use crate::jobs::{Error, Queue};
-use crate::service::{Leader, Pace, periodic};
+use crate::service::{Leader, LoopOptions, periodic};
 
 /// Shortest interval between pages.
-const EVERY: Duration = Duration::from_millis(200);
+const MIN_PAGE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Inverse of the largest share of time spent walking.
 const DUTY: u32 = 50;
@@ -47,9 +47,9 @@ pub async fn keep_depth(queue: Queue, cancel: CancellationToken) {
         asked: None,
         sweeper: None,
     }));
-    let pace = Pace {
+    let pace = LoopOptions {
         name: "depth",
-        every: EVERY,
+        every: MIN_PAGE_INTERVAL,
         wake: None,
     };
     periodic(pace, cancel, || {
@@ -85,6 +85,11 @@ async fn tick(queue: &Queue, turn: &mut Turn) -> Result<(), Error> {
     };
     let duty = if sweeper.is_whole() { DUTY } else { FIRST_DUTY };
     turn.sweeper = Some(sweeper);
-    tokio::time::sleep((took * (duty - 1)).min(MAX_REST).saturating_sub(EVERY)).await;
+    tokio::time::sleep(
+        (took * (duty - 1))
+            .min(MAX_REST)
+            .saturating_sub(MIN_PAGE_INTERVAL),
+    )
+    .await;
     Ok(())
 }

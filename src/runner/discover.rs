@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use super::bell::Rung;
-use super::board::Board;
-use super::shared::{Shared, bounded};
+use super::lane_scheduler::LaneScheduler;
+use super::notifier::PendingWakeups;
+use super::shared::{WorkerContext, bounded};
 use crate::jobs::Error;
-use crate::jobs::postgres::{SHARDS, Seen, lanes_of};
+use crate::jobs::postgres::{ReadyPriorities, SHARDS, lanes_of};
 
 /// Longest interval between looks for new jobs while producers are not asked to ring.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ const PLENTY: usize = 2000;
 const GUESTS_EVERY: Duration = Duration::from_millis(250);
 
 /// Most lanes named in one statement.
-const NAMES_AT_ONCE: usize = 1000;
+const MAX_LANES_PER_STATEMENT: usize = 1000;
 
 /// Interval at which the weights of lanes are read.
 const WEIGHTS_EVERY: Duration = Duration::from_secs(2);
@@ -112,9 +112,9 @@ impl Discovery {
     /// Carries out the looks that are due now.
     pub(super) async fn look(
         &mut self,
-        shared: &Shared,
-        board: &mut Board,
-        rung: Rung,
+        shared: &WorkerContext,
+        board: &mut LaneScheduler,
+        rung: PendingWakeups,
         owned: u64,
         is_rung_for: bool,
     ) -> Result<(), Error> {
@@ -126,10 +126,10 @@ impl Discovery {
         }
         if !rung.lanes.is_empty() {
             // A ring does not carry the job's priority, so the claim begins at the head.
-            let seen: Vec<Seen> = rung
+            let seen: Vec<ReadyPriorities> = rung
                 .lanes
                 .iter()
-                .map(|lane| Seen {
+                .map(|lane| ReadyPriorities {
                     lane_id: *lane,
                     priorities: 0b1111,
                     head: i64::MAX,
@@ -185,8 +185,8 @@ impl Discovery {
     /// sleep.
     pub(super) async fn arrivals(
         &mut self,
-        shared: &Shared,
-        board: &mut Board,
+        shared: &WorkerContext,
+        board: &mut LaneScheduler,
         now: Instant,
     ) -> Result<(), Error> {
         self.next_arrivals = now + ARRIVALS_EVERY;
@@ -218,7 +218,11 @@ impl Discovery {
         self.take_in(shared, board, &found.lanes).await
     }
 
-    async fn sweep(&mut self, shared: &Shared, board: &mut Board) -> Result<(), Error> {
+    async fn sweep(
+        &mut self,
+        shared: &WorkerContext,
+        board: &mut LaneScheduler,
+    ) -> Result<(), Error> {
         let begun = Instant::now();
         let owned = self.owned;
         let hurry = &mut self.hurry;
@@ -258,7 +262,11 @@ impl Discovery {
 
     /// Looks at the lanes of other workers, one range of shards at a time, while this worker has
     /// nothing to do.
-    pub(super) async fn guests(&mut self, shared: &Shared, board: &mut Board) -> Result<(), Error> {
+    pub(super) async fn guests(
+        &mut self,
+        shared: &WorkerContext,
+        board: &mut LaneScheduler,
+    ) -> Result<(), Error> {
         let now = Instant::now();
         if self.owned == u64::MAX || now < self.next_guests {
             return Ok(());
@@ -273,13 +281,14 @@ impl Discovery {
 
     async fn take_in(
         &mut self,
-        shared: &Shared,
-        board: &mut Board,
-        seen: &[Seen],
+        shared: &WorkerContext,
+        board: &mut LaneScheduler,
+        seen: &[ReadyPriorities],
     ) -> Result<(), Error> {
         let unknown = board.seen(seen, Instant::now());
-        for part in unknown.chunks(NAMES_AT_ONCE) {
-            let seen: HashMap<i64, Seen> = part.iter().map(|seen| (seen.lane_id, *seen)).collect();
+        for part in unknown.chunks(MAX_LANES_PER_STATEMENT) {
+            let seen: HashMap<i64, ReadyPriorities> =
+                part.iter().map(|seen| (seen.lane_id, *seen)).collect();
             let ids: Vec<i64> = part.iter().map(|seen| seen.lane_id).collect();
             for named in bounded(shared, shared.queue.name_lanes(&ids)).await? {
                 let seen = seen[&named.lane_id];

@@ -9,16 +9,16 @@ use futures_util::future::join_all;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Asked, Board};
 use super::discover::Discovery;
 use super::execute::execute;
-use super::metrics::Ended;
-use super::running::Stop;
-use super::shared::{Shared, bounded, patience};
-use super::tell::{tell, tell_to_the_end};
+use super::hold_reports::{report_holds, report_until_stopped};
+use super::lane_scheduler::{LaneScheduler, PlannedAcquire};
+use super::metrics::AttemptLabels;
+use super::running::StopReason;
+use super::shared::{WorkerContext, bounded, postgres_timeout};
 use crate::jobs::Error;
-use crate::jobs::postgres::{Claimed, LaneClaim, Place};
-use crate::throttle::{Answer, Grant, Limit, Name, OverLimit, Refund};
+use crate::jobs::postgres::{Claimed, LaneClaim, LaneCursor};
+use crate::throttle::{AcquireResponse, Grant, Limit, Name, OverLimit, Refund};
 
 /// Pause length above which producers are asked to ring.
 const NAP: Duration = Duration::from_millis(40);
@@ -73,7 +73,7 @@ struct Claim {
     granted: Vec<Granted>,
     asked_at: Instant,
     took: Duration,
-    taken: Result<HashMap<i64, Taken>, Error>,
+    taken: Result<HashMap<i64, ClaimedLane>, Error>,
     dropped: Vec<i64>,
 }
 
@@ -87,15 +87,15 @@ struct Drops {
 
 /// The jobs taken from a lane.
 #[derive(Default)]
-struct Taken {
-    places: Vec<Place>,
+struct ClaimedLane {
+    places: Vec<LaneCursor>,
     cost: f64,
     is_dry: bool,
 }
 
 /// The dispatcher's state between two turns.
-struct Desk {
-    board: Board,
+struct DispatcherState {
+    board: LaneScheduler,
     claims: JoinSet<Claim>,
     /// Granted jobs whose claim is under way.
     granted: usize,
@@ -120,12 +120,12 @@ pub(super) struct Stopping {
     pub(super) over: CancellationToken,
 }
 
-pub(super) async fn dispatch(shared: Arc<Shared>, stopping: Stopping) {
+pub(super) async fn dispatch(shared: Arc<WorkerContext>, stopping: Stopping) {
     // Fires however this function ends, because the worker waits for it.
     let settled = stopping.settled.clone().drop_guard();
     let now = Instant::now();
-    let mut desk = Desk {
-        board: Board::new(shared.holder.clone(), shared.config.ttl),
+    let mut desk = DispatcherState {
+        board: LaneScheduler::new(shared.holder.clone(), shared.config.ttl),
         claims: JoinSet::new(),
         granted: 0,
         discovery: Discovery::new(now),
@@ -141,11 +141,15 @@ pub(super) async fn dispatch(shared: Arc<Shared>, stopping: Stopping) {
     // Jobs of a claim still under way are found by their lease when the worker signs off.
     desk.claims.shutdown().await;
     drop(settled);
-    tell_to_the_end(&shared, &mut desk.board, &stopping.over).await;
+    report_until_stopped(&shared, &mut desk.board, &stopping.over).await;
 }
 
 /// Takes turns until cancelled, then waits for the claims under way.
-async fn serve_lanes(shared: &Arc<Shared>, desk: &mut Desk, cancel: &CancellationToken) {
+async fn serve_lanes(
+    shared: &Arc<WorkerContext>,
+    desk: &mut DispatcherState,
+    cancel: &CancellationToken,
+) {
     let mut failing = false;
     while !cancel.is_cancelled() {
         match turn(shared, desk, cancel).await {
@@ -164,7 +168,7 @@ async fn serve_lanes(shared: &Arc<Shared>, desk: &mut Desk, cancel: &Cancellatio
     }
     // The jobs of these claims become this worker's to run or to give back.
     while !desk.claims.is_empty() {
-        tell(shared, &mut desk.board).await;
+        report_holds(shared, &mut desk.board).await;
         tokio::select! {
             Some(done) = desk.claims.join_next() => {
                 if let Err(error) = settle(shared, desk, done).await {
@@ -177,14 +181,14 @@ async fn serve_lanes(shared: &Arc<Shared>, desk: &mut Desk, cancel: &Cancellatio
 }
 
 async fn turn(
-    shared: &Arc<Shared>,
-    desk: &mut Desk,
+    shared: &Arc<WorkerContext>,
+    desk: &mut DispatcherState,
     cancel: &CancellationToken,
 ) -> Result<(), Error> {
     while let Some(done) = desk.claims.try_join_next() {
         settle(shared, desk, done).await?;
     }
-    tell(shared, &mut desk.board).await;
+    report_holds(shared, &mut desk.board).await;
     let permits = permits(shared, desk);
     if permits == 0 || desk.claims.len() >= CLAIMS {
         tokio::select! {
@@ -207,7 +211,7 @@ async fn turn(
 }
 
 /// Returns the number of jobs that may be claimed now.
-fn permits(shared: &Shared, desk: &Desk) -> usize {
+fn permits(shared: &WorkerContext, desk: &DispatcherState) -> usize {
     if shared.paused.load(Ordering::Relaxed) || shared.fenced.load(Ordering::SeqCst) {
         return 0;
     }
@@ -219,7 +223,7 @@ fn permits(shared: &Shared, desk: &Desk) -> usize {
     free.saturating_sub(desk.granted).min(shared.config.batch)
 }
 
-async fn look(shared: &Shared, desk: &mut Desk) -> Result<(), Error> {
+async fn look(shared: &WorkerContext, desk: &mut DispatcherState) -> Result<(), Error> {
     let rung = shared.bell.take();
     let now = Instant::now();
     if now.duration_since(desk.rings.0) > Duration::from_secs(1) {
@@ -247,7 +251,7 @@ async fn look(shared: &Shared, desk: &mut Desk) -> Result<(), Error> {
 
 /// Asks for tokens and starts a claim for the grants; returns false if there was nothing to ask
 /// for.
-async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
+async fn serve(shared: &Arc<WorkerContext>, desk: &mut DispatcherState, permits: usize) -> bool {
     let asked = desk.board.plan(Instant::now(), permits);
     if asked.is_empty() {
         shared.able();
@@ -282,7 +286,11 @@ async fn serve(shared: &Arc<Shared>, desk: &mut Desk, permits: usize) -> bool {
 
 /// Returns the lanes that were granted less than they wanted by a throttle that drops. Jobs of a
 /// stopped or paused throttle, or of a store that cannot be reached, wait all the same.
-fn over_limit(desk: &Desk, asked: &[Asked], answers: &[Answer]) -> Vec<i64> {
+fn over_limit(
+    desk: &DispatcherState,
+    asked: &[PlannedAcquire],
+    answers: &[AcquireResponse],
+) -> Vec<i64> {
     let is_over = |grant: &Grant| {
         matches!(
             grant.limit,
@@ -299,15 +307,15 @@ fn over_limit(desk: &Desk, asked: &[Asked], answers: &[Answer]) -> Vec<i64> {
 }
 
 /// Returns true if the store answered, or let jobs through although it could not be reached.
-fn lets_serve(answer: &Answer) -> bool {
+fn lets_serve(answer: &AcquireResponse) -> bool {
     answer.at_us > 0 || answer.lanes.iter().any(|lane| lane.granted > 0)
 }
 
 fn granted(
-    shared: &Shared,
-    desk: &mut Desk,
-    asked: Vec<Asked>,
-    answers: Vec<Answer>,
+    shared: &WorkerContext,
+    desk: &mut DispatcherState,
+    asked: Vec<PlannedAcquire>,
+    answers: Vec<AcquireResponse>,
     now: Instant,
 ) -> Vec<Granted> {
     let all_heads = Duration::from_secs_f64(desk.head_cost_s * desk.board.due() as f64 * HEAD_DUTY);
@@ -338,7 +346,7 @@ fn jobs(granted: &[Granted]) -> usize {
 }
 
 /// Claims the granted jobs and starts them, then drops the jobs over the limit.
-async fn claim(shared: Arc<Shared>, granted: Vec<Granted>, drops: Drops) -> Claim {
+async fn claim(shared: Arc<WorkerContext>, granted: Vec<Granted>, drops: Drops) -> Claim {
     let asked_at = Instant::now();
     let mut claim = claim_granted(&shared, granted, asked_at).await;
     if claim.taken.is_ok() && !drops.lanes.is_empty() {
@@ -351,7 +359,7 @@ async fn claim(shared: Arc<Shared>, granted: Vec<Granted>, drops: Drops) -> Clai
     claim
 }
 
-async fn drop_ready(shared: &Shared, drops: &Drops) -> Result<(), Error> {
+async fn drop_ready(shared: &WorkerContext, drops: &Drops) -> Result<(), Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     loop {
         let dropped = bounded(
@@ -365,7 +373,7 @@ async fn drop_ready(shared: &Shared, drops: &Drops) -> Result<(), Error> {
             shared
                 .metrics
                 .finished
-                .get_or_create(&Ended {
+                .get_or_create(&AttemptLabels {
                     kind: kind.clone(),
                     outcome: "dropped",
                 })
@@ -377,7 +385,11 @@ async fn drop_ready(shared: &Shared, drops: &Drops) -> Result<(), Error> {
     }
 }
 
-async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: Instant) -> Claim {
+async fn claim_granted(
+    shared: &Arc<WorkerContext>,
+    granted: Vec<Granted>,
+    asked_at: Instant,
+) -> Claim {
     if granted.is_empty() {
         return Claim {
             granted,
@@ -398,7 +410,7 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
     let took = asked_at.elapsed();
     // A process that slept sees the answer and its timeout at once, and by then the leases may
     // belong to other workers.
-    let is_late = took > patience(shared) || !shared.is_in_force(worker_id);
+    let is_late = took > postgres_timeout(shared) || !shared.is_in_force(worker_id);
     let claimed = claimed.and_then(|claimed| match is_late {
         true => Err(Error::Lost(
             "the answer to a claim came too late to begin its jobs".to_owned(),
@@ -410,8 +422,8 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
         .map(|one| (one.claim.lane_id, one.max_cost))
         .collect();
     let taken = claimed.map(|mut batch| {
-        strangers(&granted, &mut batch.jobs);
-        let mut taken: HashMap<i64, Taken> = HashMap::with_capacity(lanes.len());
+        reject_misplaced(&granted, &mut batch.jobs);
+        let mut taken: HashMap<i64, ClaimedLane> = HashMap::with_capacity(lanes.len());
         for one in &mut batch.jobs {
             // A job enqueued with more than the highest cost is charged, and refunded, at most that
             // cost.
@@ -419,7 +431,7 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
                 .get(&one.lane_id)
                 .map_or(one.job.cost, |most| one.job.cost.min(*most));
             let lane = taken.entry(one.lane_id).or_default();
-            lane.places.push(Place {
+            lane.places.push(LaneCursor {
                 priority: one.job.priority as i16,
                 job_id: one.job.id,
             });
@@ -447,7 +459,7 @@ async fn claim_granted(shared: &Arc<Shared>, granted: Vec<Granted>, asked_at: In
 /// Marks jobs that stand in another lane than their own. A lane is identified by 64 bits of a hash,
 /// for which a collision can be searched: the tokens were granted to one of the two lanes, and a
 /// job of the other must not run on them.
-fn strangers(granted: &[Granted], jobs: &mut [Claimed]) {
+fn reject_misplaced(granted: &[Granted], jobs: &mut [Claimed]) {
     let lanes: HashMap<i64, &Granted> =
         granted.iter().map(|one| (one.claim.lane_id, one)).collect();
     for one in jobs.iter_mut().filter(|one| one.unreadable.is_none()) {
@@ -464,7 +476,7 @@ fn strangers(granted: &[Granted], jobs: &mut [Claimed]) {
 }
 
 /// Starts the claimed jobs.
-fn start(shared: &Arc<Shared>, claimed: Vec<Claimed>, worker_id: i32, fence: i64) {
+fn start(shared: &Arc<WorkerContext>, claimed: Vec<Claimed>, worker_id: i32, fence: i64) {
     shared.metrics.claimed.inc_by(claimed.len() as u64);
     shared.unwritten.fetch_add(claimed.len(), Ordering::AcqRel);
     let tokens = shared
@@ -473,7 +485,7 @@ fn start(shared: &Arc<Shared>, claimed: Vec<Claimed>, worker_id: i32, fence: i64
     if !shared.is_in_force(worker_id) {
         // The worker was fenced after the last check, and these jobs may have come too late to be
         // stopped with the others.
-        shared.running.stop_all(Stop::Fenced);
+        shared.running.stop_all(StopReason::Fenced);
     }
     for (one, token) in claimed.into_iter().zip(tokens) {
         shared.tasks.spawn(execute(shared.clone(), one, token));
@@ -484,8 +496,8 @@ fn start(shared: &Arc<Shared>, claimed: Vec<Claimed>, worker_id: i32, fence: i64
 /// Records the result of a claim, refunds unused tokens, and settles the difference between the
 /// jobs' cost and the estimate.
 async fn settle(
-    shared: &Shared,
-    desk: &mut Desk,
+    shared: &WorkerContext,
+    desk: &mut DispatcherState,
     done: Result<Claim, JoinError>,
 ) -> Result<(), Error> {
     // Nothing in a claim panics; if it did, its jobs would be found by their lease.
@@ -512,13 +524,13 @@ async fn settle(
     let heads = claim
         .granted
         .iter()
-        .filter(|one| one.claim.after == Place::default())
+        .filter(|one| one.claim.after == LaneCursor::default())
         .count();
     if heads > 0 {
         desk.head_cost_s +=
             (claim.took.as_secs_f64() / heads as f64 - desk.head_cost_s) * HEAD_WEIGHT;
     }
-    let none = Taken::default();
+    let none = ClaimedLane::default();
     let mut unused = Vec::new();
     let mut differences: HashMap<&Name, Vec<(&str, f64)>> = HashMap::new();
     for one in &claim.granted {
@@ -551,7 +563,7 @@ async fn settle(
     Ok(())
 }
 
-async fn refund(shared: &Shared, unused: Vec<(&Granted, u32)>) {
+async fn refund(shared: &WorkerContext, unused: Vec<(&Granted, u32)>) {
     let mut by_throttle: HashMap<&Name, Vec<Refund<'_>>> = HashMap::new();
     for (one, units) in unused {
         if one.grant.watched {
@@ -578,7 +590,11 @@ async fn refund(shared: &Shared, unused: Vec<(&Granted, u32)>) {
 /// Sleeps until a lane or a look is due, a claim is done, or the bell rings. Before a longer sleep
 /// it asks producers to ring and looks for new jobs once more, so that none enqueued in between is
 /// missed.
-async fn rest(shared: &Shared, desk: &mut Desk, cancel: &CancellationToken) -> Result<(), Error> {
+async fn rest(
+    shared: &WorkerContext,
+    desk: &mut DispatcherState,
+    cancel: &CancellationToken,
+) -> Result<(), Error> {
     desk.discovery.guests(shared, &mut desk.board).await?;
     let now = Instant::now();
     let due = desk.board.next_due(now);
@@ -605,7 +621,7 @@ async fn rest(shared: &Shared, desk: &mut Desk, cancel: &CancellationToken) -> R
     tokio::select! {
         () = cancel.cancelled() => {}
         () = tokio::time::sleep_until(until.into()) => {}
-        () = shared.bell.rung() => {}
+        () = shared.bell.notified() => {}
         Some(done) = desk.claims.join_next() => settle(shared, desk, done).await?,
         () = shared.running.ended.notified(), if desk.board.counts() || desk.board.probes() => {}
     }

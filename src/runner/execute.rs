@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use tokio_util::sync::CancellationToken;
 
-use super::answers::Answer;
-use super::metrics::{Ended, OfKind};
-use super::running::Stop;
+use super::completions::Completion;
+use super::metrics::{AttemptLabels, OfKind};
+use super::running::StopReason;
 use super::settle::Difference;
-use super::shared::{End, Shared, bounded};
-use super::tallies::Ended as Tallied;
+use super::shared::{FinishedRun, WorkerContext, bounded};
+use super::tallies::AttemptOutcome as Tallied;
 use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
 use crate::jobs::serving::not_served;
-use crate::jobs::{About, Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
-use crate::throttle::{MAX_PAUSE, Name, Refused};
+use crate::jobs::{Context, Handler, Issue, Job, JobInfo, OnAmbiguous, Outcome, Scope};
+use crate::throttle::{MAX_PAUSE, Name, UpstreamRefusal};
 
 /// Wait of a refused job whose refusal gave no delay, while the throttles cannot record the
 /// refusal.
@@ -26,9 +26,13 @@ const DEFAULT_PAUSE: Duration = Duration::from_secs(5);
 /// Longest time for which a handler may go on after it was asked to stop, before it is dropped.
 /// After a lost lease the limit is at most a tenth of the worker's time to live, because the next
 /// worker may begin when that time is over.
-const STOP_PATIENCE: Duration = Duration::from_secs(10);
+const STOP_GRACE: Duration = Duration::from_secs(10);
 
-pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: CancellationToken) {
+pub(super) async fn execute(
+    shared: Arc<WorkerContext>,
+    claimed: Claimed,
+    cancelled: CancellationToken,
+) {
     let begun = Instant::now();
     let Claimed {
         lane_id,
@@ -39,7 +43,7 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     let of_run = shared.runs.get(&job.kind).cloned();
     let handler = of_run.as_ref().map(|of_run| &*of_run.handler);
     // The handler takes the job itself.
-    let about = Arc::new(About::from(&job));
+    let about = Arc::new(JobInfo::from(&job));
     let ran = OnceLock::new();
     let lacking = match (&unreadable, handler) {
         (Some(_), _) => None,
@@ -101,11 +105,11 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
             .inc();
     }
     match ending {
-        Ending::Completed => shared.answers.note(lane_id, &about, Answer::Succeeded),
-        _ => shared.answers.note(lane_id, &about, Answer::Failed),
+        Ending::Completed => shared.answers.note(lane_id, &about, Completion::Succeeded),
+        _ => shared.answers.note(lane_id, &about, Completion::Failed),
     }
     if let Some((ran, is_refused)) = ran {
-        let said = about.said();
+        let said = about.attempt_report();
         shared.tallies.end(
             &about.throttle,
             tallied(&ending, is_refused),
@@ -118,7 +122,7 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     match &of_run {
         Some(of_run) => {
             of_run.duration.observe(took);
-            of_run.cost(about.said().cost.unwrap_or(about.cost));
+            of_run.cost(about.attempt_report().cost.unwrap_or(about.cost));
             if ending == Ending::Completed {
                 of_run.completed.inc();
             }
@@ -135,9 +139,9 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
         shared
             .metrics
             .finished
-            .get_or_create(&Ended {
+            .get_or_create(&AttemptLabels {
                 kind: about.kind.clone(),
-                outcome: word(&ending),
+                outcome: outcome_label(&ending),
             })
             .inc();
     }
@@ -145,7 +149,7 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
     // torn down.
     let _ = shared
         .ends
-        .send(End {
+        .send(FinishedRun {
             finish: Finish {
                 job_id: about.id,
                 fence: about.fence,
@@ -158,10 +162,10 @@ pub(super) async fn execute(shared: Arc<Shared>, claimed: Claimed, cancelled: Ca
 
 /// Runs the handler within its timeout; sets `ran` when the handler begins.
 async fn run(
-    shared: &Shared,
+    shared: &WorkerContext,
     handler: &dyn Handler,
     job: Job,
-    about: Arc<About>,
+    about: Arc<JobInfo>,
     ran: &OnceLock<Instant>,
     cancelled: CancellationToken,
 ) -> Outcome {
@@ -198,11 +202,11 @@ async fn run(
     };
     let ignored = async {
         cancelled.cancelled().await;
-        let fenced = shared.running.why(run) == Some(Stop::Fenced);
+        let fenced = shared.running.why(run) == Some(StopReason::Fenced);
         let patience = if fenced {
-            STOP_PATIENCE.min(shared.config.ttl / 10)
+            STOP_GRACE.min(shared.config.ttl / 10)
         } else {
-            STOP_PATIENCE
+            STOP_GRACE
         };
         tokio::time::sleep(patience).await;
     };
@@ -220,8 +224,8 @@ async fn run(
 
 /// Returns the outcome of an attempt that did not end by itself: `otherwise`, unless its work was
 /// handed over and the job must not run twice.
-fn cut_off(job: &About, otherwise: Outcome) -> Outcome {
-    match (job.said().handed_over, otherwise) {
+fn cut_off(job: &JobInfo, otherwise: Outcome) -> Outcome {
+    match (job.attempt_report().handed_over, otherwise) {
         (Some(policy @ OnAmbiguous::Dead), Outcome::Retry { error, .. }) => {
             Outcome::Ambiguous { policy, error }
         }
@@ -238,7 +242,11 @@ fn cut_off(job: &About, otherwise: Outcome) -> Outcome {
 /// The rescue of a dead worker's jobs knows the attempts that the job allows but not those of its
 /// kind, so the lost attempt may have been the last. A job that came back in another way, for
 /// instance by an operator's retry, may run once more.
-async fn lost_its_last(shared: &Shared, handler: &dyn Handler, job: &Job) -> Option<Outcome> {
+async fn lost_its_last(
+    shared: &WorkerContext,
+    handler: &dyn Handler,
+    job: &Job,
+) -> Option<Outcome> {
     let used = job.attempt - 1;
     if used == 0 || !handler.retry().is_last(used, job.max_attempts) {
         return None;
@@ -254,11 +262,11 @@ async fn lost_its_last(shared: &Shared, handler: &dyn Handler, job: &Job) -> Opt
 }
 
 async fn judge(
-    shared: &Shared,
-    job: &About,
+    shared: &WorkerContext,
+    job: &JobInfo,
     lane_id: i64,
     outcome: Outcome,
-    stop: Option<Stop>,
+    stop: Option<StopReason>,
     handler: Option<&dyn Handler>,
 ) -> Ending {
     match (outcome, stop) {
@@ -269,14 +277,14 @@ async fn judge(
                 policy: OnAmbiguous::Dead,
                 error,
             },
-            None | Some(Stop::Draining | Stop::Fenced),
+            None | Some(StopReason::Draining | StopReason::Fenced),
         ) => Ending::Ambiguous {
             delay: None,
             error: doubtful(&error),
         },
         // A job cancelled by a person ends here, whichever of the remaining outcomes its handler
         // returned.
-        (_, Some(Stop::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
+        (_, Some(StopReason::Cancelled)) | (Outcome::Cancelled, _) => Ending::Cancelled,
         (
             Outcome::Throttled {
                 scope,
@@ -295,7 +303,9 @@ async fn judge(
         ) => throttled(shared, job, lane_id, (scope, true), delay, (error, stop)).await,
         // If the lease was lost, the fence refuses this ending. If it was not (Postgres came back
         // just in time), the job must not stay leased to a worker that no longer runs it.
-        (Outcome::HandedBack, _) | (_, Some(Stop::Draining | Stop::Fenced)) => Ending::HandedBack,
+        (Outcome::HandedBack, _) | (_, Some(StopReason::Draining | StopReason::Fenced)) => {
+            Ending::HandedBack
+        }
         (Outcome::Snooze { delay }, _) => Ending::Snoozed {
             delay,
             why: String::new(),
@@ -325,7 +335,7 @@ async fn judge(
     }
 }
 
-fn failed(policy: Policy, job: &About, after: Option<Duration>, error: String) -> Ending {
+fn failed(policy: Policy, job: &JobInfo, after: Option<Duration>, error: String) -> Ending {
     if policy.is_last(job.attempt, job.max_attempts) {
         return Ending::Dead { error };
     }
@@ -344,12 +354,12 @@ fn doubtful(error: &str) -> String {
 /// Reports a refusal to the throttles, even while this worker stops, because it concerns other jobs
 /// as well; returns the ending of the refused job.
 async fn throttled(
-    shared: &Shared,
-    job: &About,
+    shared: &WorkerContext,
+    job: &JobInfo,
     lane_id: i64,
     whom: (Scope, bool),
     delay: Option<Duration>,
-    (error, stop): (String, Option<Stop>),
+    (error, stop): (String, Option<StopReason>),
 ) -> Ending {
     let alone = refused(shared, job, whom, delay, &error).await;
     // From now on the throttles need the ends of the lane's other jobs.
@@ -364,16 +374,16 @@ async fn throttled(
 /// alone if its throttle asks for that. If the store is away, the next job merely receives the same
 /// answer.
 async fn refused(
-    shared: &Shared,
-    job: &About,
+    shared: &WorkerContext,
+    job: &JobInfo,
     (scope, is_overload): (Scope, bool),
     delay: Option<Duration>,
     why: &str,
 ) -> Option<Duration> {
     let throttle = Name::new(job.throttle.clone()).ok()?;
     let delay = delay.map(|delay| delay.min(MAX_PAUSE));
-    let is_hearsay = job.said().is_hearsay;
-    let refused = Refused {
+    let is_hearsay = job.attempt_report().is_hearsay;
+    let refused = UpstreamRefusal {
         key: &job.key,
         scope,
         is_overload,
@@ -402,9 +412,11 @@ async fn refused(
 
 /// Queues the difference between the charge and the cost of a job: all of the charge if its handler
 /// never began, otherwise the difference if the handler reported its cost.
-fn settle(shared: &Shared, job: &About, has_begun: bool) {
+fn settle(shared: &WorkerContext, job: &JobInfo, has_begun: bool) {
     let tokens = if has_begun {
-        job.said().cost.map_or(0.0, |cost| cost - job.cost)
+        job.attempt_report()
+            .cost
+            .map_or(0.0, |cost| cost - job.cost)
     } else {
         -job.cost
     };
@@ -446,7 +458,7 @@ fn listed(issues: &[Issue]) -> String {
     each.join("; ")
 }
 
-fn word(ending: &Ending) -> &'static str {
+fn outcome_label(ending: &Ending) -> &'static str {
     match ending {
         Ending::Completed => "completed",
         Ending::Failed { .. } => "failed",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::shared::{Backlog, End};
+use super::shared::{Backlog, FinishedRun};
 use crate::jobs::Error;
 use crate::jobs::postgres::{Ending, Finish};
 
@@ -14,22 +14,22 @@ use crate::jobs::postgres::{Ending, Finish};
 const MAX_BATCH: usize = 1000;
 
 /// Longest wait for an answer of Postgres.
-const PATIENCE: Duration = Duration::from_secs(15);
+const FINISH_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time for which the first end of a batch waits for others.
-const LINGER: Duration = Duration::from_millis(5);
+const FINISH_BATCH_DELAY: Duration = Duration::from_millis(5);
 
 /// Most batches on their way to Postgres at once.
 const WRITERS: usize = 2;
 
 /// Writes ends until every sender is dropped. While Postgres is away, ends are kept and retried.
-pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<End>) {
+pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<FinishedRun>) {
     let backlog = Arc::new(backlog);
     let mut writers = JoinSet::new();
     let mut batch = Vec::with_capacity(MAX_BATCH);
     while ends.recv_many(&mut batch, MAX_BATCH).await > 0 {
         if batch.len() < MAX_BATCH / 2 {
-            tokio::time::sleep(LINGER).await;
+            tokio::time::sleep(FINISH_BATCH_DELAY).await;
             while batch.len() < MAX_BATCH {
                 match ends.try_recv() {
                     Ok(end) => batch.push(end),
@@ -46,7 +46,7 @@ pub(super) async fn finish_all(backlog: Backlog, mut ends: mpsc::Receiver<End>) 
 }
 
 /// Writes a batch. Completed jobs go separately, because there is a faster statement for them.
-async fn write_all(backlog: Arc<Backlog>, batch: Vec<End>) {
+async fn write_all(backlog: Arc<Backlog>, batch: Vec<FinishedRun>) {
     let back: Vec<i64> = batch
         .iter()
         .filter(|end| goes_back(&end.finish.ending))
@@ -63,18 +63,18 @@ async fn write_all(backlog: Arc<Backlog>, batch: Vec<End>) {
         }
     }
     if !back.is_empty() {
-        backlog.bell.ring(&back);
+        backlog.bell.notify(&back);
     }
 }
 
 /// Returns an error rather than wait for a connection that hangs; the fence makes a second write
 /// harmless.
 async fn bounded<T>(said: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let answer = tokio::time::timeout(PATIENCE, said).await;
+    let answer = tokio::time::timeout(FINISH_TIMEOUT, said).await;
     answer.unwrap_or_else(|_| {
         Err(Error::Lost(format!(
             "no answer within {} s",
-            PATIENCE.as_secs()
+            FINISH_TIMEOUT.as_secs()
         )))
     })
 }

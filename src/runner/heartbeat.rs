@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::running::Stop;
-use super::shared::Shared;
+use super::running::StopReason;
+use super::shared::WorkerContext;
 use crate::jobs::Error;
 
 /// Longest interval between heartbeats, because they also carry cancellations.
@@ -18,14 +18,14 @@ const MAX_BEAT: Duration = Duration::from_secs(1);
 /// Share of its time to live after which a worker without a heartbeat stops its jobs.
 const FENCE_AT: f64 = 0.85;
 
-pub(super) async fn beat(shared: Arc<Shared>, cancel: CancellationToken) {
+pub(super) async fn beat(shared: Arc<WorkerContext>, cancel: CancellationToken) {
     tokio::select! {
         () = cancel.cancelled() => {}
         () = beat_on(&shared) => {}
     }
 }
 
-async fn beat_on(shared: &Shared) {
+async fn beat_on(shared: &WorkerContext) {
     let ttl = shared.config.ttl;
     let every = (ttl / 6).min(MAX_BEAT);
     let mut last = Instant::now();
@@ -81,9 +81,9 @@ async fn beat_on(shared: &Shared) {
     }
 }
 
-async fn pulse(shared: &Shared, beside: bool, patience: Duration) -> Result<bool, Error> {
+async fn pulse(shared: &WorkerContext, beside: bool, patience: Duration) -> Result<bool, Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
-    let tallies = shared.tallies.take_untold();
+    let tallies = shared.tallies.take_unreported();
     let asked = async {
         if beside {
             shared.queue.pulse_beside_others(worker_id, &tallies).await
@@ -94,27 +94,27 @@ async fn pulse(shared: &Shared, beside: bool, patience: Duration) -> Result<bool
     let answer = timeout(patience, asked)
         .await
         .unwrap_or_else(|_| Err(Error::Lost("no answer in time".to_owned())));
-    let pulse = answer.inspect_err(|_| shared.tallies.tell_again(&tallies))?;
+    let pulse = answer.inspect_err(|_| shared.tallies.mark_unreported(&tallies))?;
     shared.paused.store(pulse.paused, Ordering::Relaxed);
     for job in pulse.cancel {
-        shared.running.stop(job, Stop::Cancelled);
+        shared.running.stop(job, StopReason::Cancelled);
     }
     Ok(pulse.alive)
 }
 
 /// Stops all running jobs and lets none begin. The flag is set first, so that a claim answered at
 /// this moment either sees it or is stopped with the others.
-fn fence(shared: &Shared, why: &str) {
+fn fence(shared: &WorkerContext, why: &str) {
     shared.fenced.store(true, Ordering::SeqCst);
     tracing::warn!(
         jobs = shared.running.len(),
         "stopping all running jobs: {why}"
     );
-    shared.running.stop_all(Stop::Fenced);
+    shared.running.stop_all(StopReason::Fenced);
 }
 
-fn unfence(shared: &Shared) {
+fn unfence(shared: &WorkerContext) {
     if shared.fenced.swap(false, Ordering::SeqCst) {
-        shared.bell.ring(&[]);
+        shared.bell.notify(&[]);
     }
 }

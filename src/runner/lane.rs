@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::jobs::postgres::Place;
+use crate::jobs::postgres::LaneCursor;
 
 /// Longest time for which more urgent priorities may pass over a lower one, before one batch of it
 /// goes first.
@@ -36,7 +36,7 @@ impl Ord for Tag {
 
 /// The state of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum LaneStatus {
     /// No known work.
     Idle,
     /// Work that may be asked for.
@@ -62,7 +62,7 @@ pub struct Lane {
     pub order: i64,
     /// The last job taken from the lane or seen in it, which sets its position in the next round.
     pub last: i64,
-    pub standing: Standing,
+    pub standing: LaneStatus,
     /// Jobs that run in this process.
     pub held: u32,
     /// Claims under way.
@@ -72,7 +72,7 @@ pub struct Lane {
     pub appetite: u32,
     /// The last sweep that found work.
     pub pass: u32,
-    after: Place,
+    after: LaneCursor,
     visits: u32,
     head_at: Option<Instant>,
     noted: Option<Instant>,
@@ -91,12 +91,12 @@ impl Lane {
             tag: 0.0,
             order: 0,
             last: 0,
-            standing: Standing::Idle,
+            standing: LaneStatus::Idle,
             held: 0,
             claims: 0,
             appetite: MIN_APPETITE,
             pass: 0,
-            after: Place::default(),
+            after: LaneCursor::default(),
             visits: 0,
             head_at: None,
             noted: None,
@@ -119,15 +119,15 @@ impl Lane {
         // A claim that begins behind the last job would miss jobs more urgent than those being
         // served.
         if fresh & ((1 << self.after.priority) - 1) != 0 {
-            self.after = Place::default();
+            self.after = LaneCursor::default();
         }
     }
 
     /// Returns the place where a claim made now begins: at a priority that was passed over for too
     /// long, behind the last job taken, or, at least every `head_every`, at the head.
-    pub fn begin(&mut self, now: Instant, head_every: Duration) -> Place {
+    pub fn begin(&mut self, now: Instant, head_every: Duration) -> LaneCursor {
         if let Some(aged) = self.aged(now) {
-            return Place {
+            return LaneCursor {
                 priority: aged,
                 job_id: 0,
             };
@@ -138,7 +138,7 @@ impl Lane {
                 // Set at the beginning of the claim, so that of two concurrent claims only one
                 // walks from the head.
                 self.head_at = Some(now);
-                Place::default()
+                LaneCursor::default()
             }
         }
     }
@@ -166,8 +166,8 @@ impl Lane {
     /// the lane is now empty, as far as is known.
     pub fn took(
         &mut self,
-        began: Place,
-        taken: &[Place],
+        began: LaneCursor,
+        taken: &[LaneCursor],
         is_short: bool,
         asked_at: Instant,
     ) -> bool {
@@ -177,7 +177,7 @@ impl Lane {
             .map(|place| place.job_id)
             .max()
             .unwrap_or(self.last);
-        let at_head = began == Place::default();
+        let at_head = began == LaneCursor::default();
         if let Some(served) = &mut self.served {
             for place in taken {
                 served[place.priority.clamp(0, 3) as usize] = now;
@@ -200,7 +200,7 @@ impl Lane {
             // Jobs noted after this claim was made are not in its answer.
             let from_head = at_head || (began == self.after && self.noted < self.head_at);
             let is_empty = from_head && self.noted.is_none_or(|at| at < asked_at);
-            self.after = Place::default();
+            self.after = LaneCursor::default();
             self.head_at = None;
             if is_empty {
                 self.appetite = MIN_APPETITE;
@@ -239,20 +239,25 @@ mod tests {
         Lane::new(0, "a".into(), 1.0)
     }
 
-    fn place(priority: i16, job_id: i64) -> Place {
-        Place { priority, job_id }
+    fn place(priority: i16, job_id: i64) -> LaneCursor {
+        LaneCursor { priority, job_id }
     }
 
     #[test]
     fn a_claim_begins_behind_the_last_job_and_at_the_head_now_and_then() {
         let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
         lane.note(0b10, now);
-        assert_eq!(lane.begin(now, every), Place::default());
+        assert_eq!(lane.begin(now, every), LaneCursor::default());
 
-        assert!(!lane.took(Place::default(), &[place(1, 7), place(1, 9)], false, now));
+        assert!(!lane.took(
+            LaneCursor::default(),
+            &[place(1, 7), place(1, 9)],
+            false,
+            now
+        ));
 
         assert_eq!(lane.begin(now, every), place(1, 9));
-        assert_eq!(lane.begin(now + every, every), Place::default());
+        assert_eq!(lane.begin(now + every, every), LaneCursor::default());
     }
 
     #[test]
@@ -267,10 +272,10 @@ mod tests {
         lane.took(one, &[place(1, 10)], false, now);
 
         assert_eq!(lane.begin(now, every), place(1, 12));
-        assert_eq!(lane.begin(now + every, every), Place::default());
+        assert_eq!(lane.begin(now + every, every), LaneCursor::default());
         assert_ne!(
             lane.begin(now + every, every),
-            Place::default(),
+            LaneCursor::default(),
             "the one before is on its way to the head"
         );
     }
@@ -280,12 +285,12 @@ mod tests {
      {
         let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
         lane.begin(now, every);
-        lane.took(Place::default(), &[place(1, 9)], false, now);
+        lane.took(LaneCursor::default(), &[place(1, 9)], false, now);
         lane.note(0b10, now);
 
         assert!(!lane.took(place(1, 9), &[], true, now + every));
-        assert_eq!(lane.begin(now + every, every), Place::default());
-        assert!(lane.took(Place::default(), &[], true, now + every));
+        assert_eq!(lane.begin(now + every, every), LaneCursor::default());
+        assert!(lane.took(LaneCursor::default(), &[], true, now + every));
     }
 
     #[test]
@@ -294,7 +299,7 @@ mod tests {
         let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
         lane.note(0b10, now);
         lane.begin(now + every, every);
-        lane.took(Place::default(), &[place(1, 9)], false, now + every);
+        lane.took(LaneCursor::default(), &[place(1, 9)], false, now + every);
 
         assert!(lane.took(place(1, 9), &[], true, now + every));
     }
@@ -316,18 +321,18 @@ mod tests {
     fn a_more_urgent_job_is_not_hidden_behind_the_place() {
         let (mut lane, now, every) = (lane(), Instant::now(), Duration::from_secs(1));
         lane.note(0b100, now);
-        lane.took(Place::default(), &[place(2, 9)], false, now);
+        lane.took(LaneCursor::default(), &[place(2, 9)], false, now);
 
         lane.note(0b1, now);
 
-        assert_eq!(lane.begin(now, every), Place::default());
+        assert_eq!(lane.begin(now, every), LaneCursor::default());
     }
 
     #[test]
     fn a_priority_that_was_passed_over_for_long_goes_first_once() {
         let (mut lane, mut now, every) = (lane(), Instant::now(), Duration::from_secs(1));
         lane.note(0b1001, now);
-        assert_eq!(lane.begin(now, every), Place::default());
+        assert_eq!(lane.begin(now, every), LaneCursor::default());
         now += AGEING;
 
         assert_eq!(lane.begin(now, every), place(3, 0));
@@ -338,6 +343,6 @@ mod tests {
         // No job is left at that priority: this does not make the lane empty, and the priority is
         // not tried again.
         assert!(!lane.took(place(3, 0), &[], true, now + AGEING));
-        assert_eq!(lane.begin(now + 3 * AGEING, every), Place::default());
+        assert_eq!(lane.begin(now + 3 * AGEING, every), LaneCursor::default());
     }
 }

@@ -10,7 +10,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 /// Kind and outcome of an attempt.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-pub struct Ended {
+pub struct AttemptLabels {
     /// The job's kind.
     pub kind: String,
     /// The outcome of the attempt, such as `completed`.
@@ -26,9 +26,9 @@ pub struct OfKind {
 
 /// The runner's metrics. Cheap to clone.
 #[derive(Clone)]
-pub struct Metrics {
+pub struct WorkerMetrics {
     /// Attempts that ended, by kind and outcome.
-    pub finished: Family<Ended, Counter>,
+    pub finished: Family<AttemptLabels, Counter>,
     /// Durations of attempts, by kind, in seconds.
     pub duration: Family<OfKind, Histogram>,
     /// Costs of attempts, by kind, in tokens.
@@ -51,7 +51,7 @@ pub struct Metrics {
     pub permits: Gauge,
 }
 
-impl Metrics {
+impl WorkerMetrics {
     /// Creates the metrics and registers them under the prefix of `registry`.
     pub fn register(registry: &mut Registry) -> Self {
         let metrics = Self {

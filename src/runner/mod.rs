@@ -3,29 +3,29 @@
 //! The runner knows lanes, throttles and handlers, but no kind by name: the composition root
 //! registers handlers.
 
-mod answers;
-mod bell;
-mod board;
+mod completions;
 mod depth;
 mod discover;
 mod dispatch;
-mod doubts;
 mod execute;
 mod finisher;
 mod heartbeat;
+mod hold_reports;
 mod lane;
+mod lane_scheduler;
+mod maintenance;
 mod metrics;
+mod notifier;
 mod running;
 mod runs;
 mod settle;
 mod shared;
-mod strangers;
 mod tallies;
-mod tell;
-mod upkeep;
+mod uncertain_claims;
+mod unknown_kinds;
 mod worker;
 
 pub use depth::keep_depth;
-pub use metrics::Metrics;
+pub use metrics::WorkerMetrics;
 pub use shared::Config;
 pub use worker::Worker;

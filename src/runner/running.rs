@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 /// The reason for which a running job was asked to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stop {
+pub(super) enum StopReason {
     /// The job was cancelled.
     Cancelled,
     /// The worker is stopping.
@@ -20,41 +20,41 @@ pub(super) enum Stop {
     Fenced,
 }
 
-struct Entry {
+struct RunningEntry {
     lane_id: i64,
     token: CancellationToken,
-    stop: Option<Stop>,
+    stop: Option<StopReason>,
 }
 
 #[derive(Default)]
 struct Entries {
-    by_run: HashMap<Run, Entry>,
+    by_run: HashMap<RunId, RunningEntry>,
     /// Finished runs whose end is not written yet.
-    unwritten: HashSet<Run>,
+    unwritten: HashSet<RunId>,
     /// Lanes of jobs that ended since the dispatcher last asked, one entry per job.
     ended: Vec<i64>,
 }
 
 /// A job, and the fence of the lease under which it runs.
-pub(super) type Run = (i64, i64);
+pub(super) type RunId = (i64, i64);
 
 /// The running jobs. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Running {
+pub(super) struct RunningJobs {
     entries: Arc<Mutex<Entries>>,
     /// Notified whenever a job ends.
     pub(super) ended: Arc<Notify>,
 }
 
-impl Running {
+impl RunningJobs {
     /// Adds runs, each with its lane; returns one token per run, in their order.
-    pub(super) fn begin(&self, runs: impl Iterator<Item = (Run, i64)>) -> Vec<CancellationToken> {
+    pub(super) fn begin(&self, runs: impl Iterator<Item = (RunId, i64)>) -> Vec<CancellationToken> {
         let mut entries = self.lock();
         runs.map(|(run, lane_id)| {
             let token = CancellationToken::new();
             entries.by_run.insert(
                 run,
-                Entry {
+                RunningEntry {
                     lane_id,
                     token: token.clone(),
                     stop: None,
@@ -66,7 +66,7 @@ impl Running {
     }
 
     /// Removes a run; returns the reason for which it was asked to stop, if any.
-    pub(super) fn end(&self, run: Run) -> Option<Stop> {
+    pub(super) fn end(&self, run: RunId) -> Option<StopReason> {
         let mut entries = self.lock();
         let entry = entries.by_run.remove(&run);
         if entry.is_some() {
@@ -81,7 +81,7 @@ impl Running {
     }
 
     /// Records that the ends of runs were written.
-    pub(super) fn written(&self, runs: impl Iterator<Item = Run>) {
+    pub(super) fn written(&self, runs: impl Iterator<Item = RunId>) {
         let mut entries = self.lock();
         runs.for_each(|run| _ = entries.unwritten.remove(&run));
     }
@@ -107,11 +107,11 @@ impl Running {
     }
 
     /// Returns the reason for which the run was asked to stop, if any.
-    pub(super) fn why(&self, run: Run) -> Option<Stop> {
+    pub(super) fn why(&self, run: RunId) -> Option<StopReason> {
         self.lock().by_run.get(&run)?.stop
     }
 
-    pub(super) fn stop(&self, job_id: i64, why: Stop) {
+    pub(super) fn stop(&self, job_id: i64, why: StopReason) {
         for (_, entry) in self
             .lock()
             .by_run
@@ -123,7 +123,7 @@ impl Running {
         }
     }
 
-    pub(super) fn stop_all(&self, why: Stop) {
+    pub(super) fn stop_all(&self, why: StopReason) {
         for entry in self.lock().by_run.values_mut() {
             entry.stop.get_or_insert(why);
             entry.token.cancel();
@@ -143,24 +143,24 @@ mod tests {
 
     #[test]
     fn a_job_that_came_back_is_not_taken_for_its_old_run() {
-        let running = Running::default();
+        let running = RunningJobs::default();
         let old = running.begin([((1, 10), 5)].into_iter()).remove(0);
-        running.stop_all(Stop::Fenced);
+        running.stop_all(StopReason::Fenced);
         let new = running.begin([((1, 11), 5)].into_iter()).remove(0);
 
-        assert_eq!(running.end((1, 10)), Some(Stop::Fenced));
+        assert_eq!(running.end((1, 10)), Some(StopReason::Fenced));
 
         assert_eq!(running.len(), 1, "the new run keeps its permit");
         assert!(old.is_cancelled() && !new.is_cancelled());
-        running.stop(1, Stop::Cancelled);
+        running.stop(1, StopReason::Cancelled);
         assert!(new.is_cancelled());
-        assert_eq!(running.end((1, 11)), Some(Stop::Cancelled));
+        assert_eq!(running.end((1, 11)), Some(StopReason::Cancelled));
         assert_eq!(running.take_ended(), [5, 5]);
     }
 
     #[test]
     fn a_lease_is_held_from_the_beginning_of_the_run_until_its_end_is_written() {
-        let running = Running::default();
+        let running = RunningJobs::default();
         running.begin([((1, 10), 5), ((2, 11), 5)].into_iter());
         running.end((1, 10));
         assert_eq!(running.fences(), [10, 11].into());

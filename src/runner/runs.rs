@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::Metrics;
-use super::metrics::{Ended, OfKind};
+use super::WorkerMetrics;
+use super::metrics::{AttemptLabels, OfKind};
 use crate::jobs::{Handler, Kinds};
 
 /// A kind that this worker runs.
@@ -32,13 +32,13 @@ impl OfRun {
 pub(super) struct Runs(HashMap<String, Arc<OfRun>>);
 
 impl Runs {
-    pub(super) fn new(kinds: Kinds, metrics: &Metrics) -> Self {
+    pub(super) fn new(kinds: Kinds, metrics: &WorkerMetrics) -> Self {
         let one = |kind: String| {
             let handler = kinds.get(&kind)?.clone();
             let duration = metrics
                 .duration
                 .get_or_create_owned(&OfKind { kind: kind.clone() });
-            let completed = metrics.finished.get_or_create_owned(&Ended {
+            let completed = metrics.finished.get_or_create_owned(&AttemptLabels {
                 kind: kind.clone(),
                 outcome: "completed",
             });

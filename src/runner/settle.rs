@@ -16,10 +16,10 @@ pub(super) const IN_HAND: usize = 10_000;
 const MAX_BATCH: usize = 1000;
 
 /// Time for which the first difference of a batch waits for others.
-const LINGER: Duration = Duration::from_millis(20);
+const SETTLE_BATCH_DELAY: Duration = Duration::from_millis(20);
 
 /// Pauses before a settlement is tried again after a lost answer; after the last one it is dropped.
-const AGAIN_AFTER: [Duration; 3] = [
+const SETTLE_RETRY_DELAYS: [Duration; 3] = [
     Duration::from_millis(50),
     Duration::from_millis(200),
     Duration::from_millis(500),
@@ -40,7 +40,7 @@ pub(super) async fn settle_all(
     let mut batch = Vec::new();
     while differences.recv_many(&mut batch, MAX_BATCH).await > 0 {
         if batch.len() < MAX_BATCH / 2 {
-            tokio::time::sleep(LINGER).await;
+            tokio::time::sleep(SETTLE_BATCH_DELAY).await;
             while batch.len() < MAX_BATCH
                 && let Ok(one) = differences.try_recv()
             {
@@ -69,7 +69,7 @@ async fn settle(throttles: &dyn Store, throttle: &Name, keys: &HashMap<String, f
         .iter()
         .map(|(key, tokens)| (key.as_str(), *tokens))
         .collect();
-    for pause in AGAIN_AFTER.iter().map(Some).chain([None]) {
+    for pause in SETTLE_RETRY_DELAYS.iter().map(Some).chain([None]) {
         match (throttles.settle_many(throttle, &tokens).await, pause) {
             (Err(Error::Lost(_)), Some(pause)) => {
                 // The settlement may have been carried out although its answer was lost. A charge

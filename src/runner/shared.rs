@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
-use super::Metrics;
-use super::answers::Answers;
-use super::bell::Bell;
-use super::doubts::Doubts;
-use super::running::Running;
+use super::WorkerMetrics;
+use super::completions::Completions;
+use super::notifier::Notifier;
+use super::running::RunningJobs;
 use super::runs::Runs;
 use super::settle::Difference;
-use super::strangers::Strangers;
 use super::tallies::Tallies;
+use super::uncertain_claims::UncertainClaims;
+use super::unknown_kinds::UnknownKinds;
 use crate::jobs::postgres::{Finish, NewWorker, Retention};
 use crate::jobs::{Checkpoints, Error, Queue};
 use crate::throttle;
@@ -25,7 +25,7 @@ use crate::throttle;
 pub(super) const SHARD_TTL: Duration = Duration::from_secs(10);
 
 /// Longest wait for an answer of Postgres; half of the worker's time to live, if that is less.
-const PATIENCE: Duration = Duration::from_secs(15);
+const POSTGRES_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Time without the ability to serve any lane after which a worker releases its shards.
 const UNABLE_AFTER: Duration = Duration::from_secs(2);
@@ -61,13 +61,13 @@ impl Default for Config {
 }
 
 /// The end of an attempt, with the lane to which its job returns if it is not over.
-pub(super) struct End {
+pub(super) struct FinishedRun {
     pub(super) finish: Finish,
     pub(super) lane_id: i64,
 }
 
 /// State shared by the loops of one worker.
-pub(super) struct Shared {
+pub(super) struct WorkerContext {
     pub(super) config: Config,
     pub(super) queue: Queue,
     pub(super) throttles: Arc<dyn throttle::Store>,
@@ -75,10 +75,10 @@ pub(super) struct Shared {
     pub(super) runs: Runs,
     /// Capabilities that this worker offers besides its kinds.
     pub(super) offers: BTreeMap<String, String>,
-    pub(super) metrics: Metrics,
-    pub(super) running: Running,
-    pub(super) doubts: Doubts,
-    pub(super) strangers: Strangers,
+    pub(super) metrics: WorkerMetrics,
+    pub(super) running: RunningJobs,
+    pub(super) doubts: UncertainClaims,
+    pub(super) strangers: UnknownKinds,
     pub(super) worker_id: AtomicI32,
     /// Identity of this start of the worker in the throttles' counts of running jobs.
     pub(super) holder: String,
@@ -94,17 +94,17 @@ pub(super) struct Shared {
     pub(super) able_at: Mutex<Instant>,
     /// Claimed jobs whose end is not written yet.
     pub(super) unwritten: Arc<AtomicUsize>,
-    pub(super) bell: Arc<Bell>,
+    pub(super) bell: Arc<Notifier>,
     /// Answers of receivers that are not reported to the throttles yet.
-    pub(super) answers: Answers,
+    pub(super) answers: Completions,
     /// Counts of ended jobs by throttle, for the governor.
     pub(super) tallies: Tallies,
-    pub(super) ends: mpsc::Sender<End>,
+    pub(super) ends: mpsc::Sender<FinishedRun>,
     pub(super) differences: mpsc::Sender<Difference>,
     pub(super) tasks: TaskTracker,
 }
 
-impl Shared {
+impl WorkerContext {
     /// Registers the worker under a fresh identity.
     pub(super) async fn register(&self) -> Result<(), Error> {
         let worker = NewWorker {
@@ -165,10 +165,10 @@ impl Shared {
 /// ends.
 pub(super) struct Backlog {
     pub(super) queue: Queue,
-    pub(super) metrics: Metrics,
-    pub(super) bell: Arc<Bell>,
+    pub(super) metrics: WorkerMetrics,
+    pub(super) bell: Arc<Notifier>,
     pub(super) unwritten: Arc<AtomicUsize>,
-    pub(super) running: Running,
+    pub(super) running: RunningJobs,
 }
 
 impl Backlog {
@@ -182,17 +182,17 @@ impl Backlog {
 }
 
 /// Returns the longest wait for an answer of Postgres.
-pub(super) fn patience(shared: &Shared) -> Duration {
-    PATIENCE.min(shared.config.ttl / 2)
+pub(super) fn postgres_timeout(shared: &WorkerContext) -> Duration {
+    POSTGRES_TIMEOUT.min(shared.config.ttl / 2)
 }
 
 /// Bounds a request to Postgres, because a connection can hang silently and its caller must not
 /// hang with it.
 pub(super) async fn bounded<T>(
-    shared: &Shared,
+    shared: &WorkerContext,
     asked: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
-    let patience = patience(shared);
+    let patience = postgres_timeout(shared);
     let answer = tokio::time::timeout(patience, asked).await;
     answer.unwrap_or_else(|_| {
         Err(Error::Lost(format!(

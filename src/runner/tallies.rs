@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::jobs::postgres::Tally;
 
 /// Most throttles reported by one heartbeat; the others follow with the next.
-const TOLD_AT_ONCE: usize = 500;
+const MAX_TALLIES_REPORTED: usize = 500;
 
 /// Number of throttles beyond which those without running jobs are forgotten; a forgotten one
 /// counts from 0 again.
@@ -16,7 +16,7 @@ const MAX_REMEMBERED: usize = 10_000;
 
 /// The end of an attempt, as its throttle's governor sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum AttemptOutcome {
     Completed,
     /// The handler failed, timed out, or does not know the outcome.
     Failed,
@@ -28,11 +28,11 @@ pub(super) enum Ended {
 
 /// The tallies of all throttles.
 #[derive(Default)]
-pub(super) struct Tallies(Mutex<HashMap<String, (Tally, Said)>>);
+pub(super) struct Tallies(Mutex<HashMap<String, (Tally, ReportState)>>);
 
 /// The report state of a tally.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Said {
+enum ReportState {
     Told,
     Untold,
 }
@@ -45,12 +45,18 @@ impl Tallies {
 
     /// Records the end of an attempt, its duration if that is meaningful, and the refusals that it
     /// got around.
-    pub(super) fn end(&self, throttle: &str, how: Ended, took: Option<Duration>, refusals: u32) {
+    pub(super) fn end(
+        &self,
+        throttle: &str,
+        how: AttemptOutcome,
+        took: Option<Duration>,
+        refusals: u32,
+    ) {
         self.change(throttle, |tally| {
             tally.running = (tally.running - 1).max(0);
             tally.refused += i64::from(refusals);
             match how {
-                Ended::Completed => {
+                AttemptOutcome::Completed => {
                     tally.completed += 1;
                     match took {
                         Some(took) => {
@@ -60,37 +66,37 @@ impl Tallies {
                         None => tally.untimed += 1,
                     }
                 }
-                Ended::Failed => tally.failed += 1,
-                Ended::Refused => tally.refused += 1,
-                Ended::Otherwise => {}
+                AttemptOutcome::Failed => tally.failed += 1,
+                AttemptOutcome::Refused => tally.refused += 1,
+                AttemptOutcome::Otherwise => {}
             }
         });
     }
 
     /// Returns the tallies that changed since their last report, and marks them as reported.
-    pub(super) fn take_untold(&self) -> Vec<Tally> {
+    pub(super) fn take_unreported(&self) -> Vec<Tally> {
         let mut all = self.lock();
         if all.len() > MAX_REMEMBERED {
-            all.retain(|_, (tally, said)| tally.running > 0 || *said == Said::Untold);
+            all.retain(|_, (tally, said)| tally.running > 0 || *said == ReportState::Untold);
         }
         let untold = all
             .values_mut()
-            .filter(|(_, said)| *said == Said::Untold)
-            .take(TOLD_AT_ONCE);
+            .filter(|(_, said)| *said == ReportState::Untold)
+            .take(MAX_TALLIES_REPORTED);
         untold
             .map(|(tally, said)| {
-                *said = Said::Told;
+                *said = ReportState::Told;
                 tally.clone()
             })
             .collect()
     }
 
     /// Marks tallies as not reported, because their report may have been lost.
-    pub(super) fn tell_again(&self, tallies: &[Tally]) {
+    pub(super) fn mark_unreported(&self, tallies: &[Tally]) {
         let mut all = self.lock();
         for tally in tallies {
             if let Some((_, said)) = all.get_mut(&tally.throttle) {
-                *said = Said::Untold;
+                *said = ReportState::Untold;
             }
         }
     }
@@ -103,7 +109,7 @@ impl Tallies {
                 running: tally.running,
                 ..Tally::default()
             };
-            *said = Said::Untold;
+            *said = ReportState::Untold;
             tally.running > 0
         });
     }
@@ -112,7 +118,7 @@ impl Tallies {
         let mut all = self.lock();
         if let Some((tally, said)) = all.get_mut(throttle) {
             change(tally);
-            *said = Said::Untold;
+            *said = ReportState::Untold;
             return;
         }
         let mut tally = Tally {
@@ -120,10 +126,10 @@ impl Tallies {
             ..Tally::default()
         };
         change(&mut tally);
-        all.insert(throttle.to_owned(), (tally, Said::Untold));
+        all.insert(throttle.to_owned(), (tally, ReportState::Untold));
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, (Tally, Said)>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, (Tally, ReportState)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -132,7 +138,7 @@ impl Tallies {
 mod tests {
     use super::*;
     use crate::control::durations::Durations;
-    use crate::jobs::Said as OfAttempt;
+    use crate::jobs::AttemptReport as OfAttempt;
 
     #[test]
     fn what_has_changed_is_told_once_and_again_where_nobody_heard_it() {
@@ -141,12 +147,12 @@ mod tests {
         tallies.begin("mail");
         tallies.end(
             "mail",
-            Ended::Completed,
+            AttemptOutcome::Completed,
             Some(Duration::from_millis(500)),
             0,
         );
 
-        let told = tallies.take_untold();
+        let told = tallies.take_unreported();
         let mut durations = Durations::default();
         durations.note(Duration::from_millis(500));
         let expected = Tally {
@@ -158,11 +164,16 @@ mod tests {
             ..Tally::default()
         };
         assert_eq!(told, [expected]);
-        assert_eq!(tallies.take_untold(), []);
+        assert_eq!(tallies.take_unreported(), []);
 
-        tallies.tell_again(&told);
-        tallies.end("mail", Ended::Refused, Some(Duration::from_secs(9)), 0);
-        let again = tallies.take_untold().remove(0);
+        tallies.mark_unreported(&told);
+        tallies.end(
+            "mail",
+            AttemptOutcome::Refused,
+            Some(Duration::from_secs(9)),
+            0,
+        );
+        let again = tallies.take_unreported().remove(0);
         assert_eq!(
             (again.completed, again.refused, again.busy_s, again.running),
             (1, 1, 0.5, 0)
@@ -173,9 +184,14 @@ mod tests {
     fn ends_that_say_nothing_about_the_other_side_are_not_counted() {
         let tallies = Tallies::default();
         tallies.begin("mail");
-        tallies.end("mail", Ended::Otherwise, Some(Duration::from_secs(1)), 0);
+        tallies.end(
+            "mail",
+            AttemptOutcome::Otherwise,
+            Some(Duration::from_secs(1)),
+            0,
+        );
         assert_eq!(
-            tallies.take_untold(),
+            tallies.take_unreported(),
             [Tally {
                 throttle: "mail".into(),
                 ..Tally::default()
@@ -186,15 +202,20 @@ mod tests {
     #[test]
     fn what_says_nothing_of_duration_is_counted_apart_and_what_was_got_around_is_refused() {
         let tallies = Tallies::default();
-        tallies.end("mail", Ended::Completed, None, 2);
+        tallies.end("mail", AttemptOutcome::Completed, None, 2);
         tallies.end(
             "mail",
-            Ended::Completed,
+            AttemptOutcome::Completed,
             Some(Duration::from_millis(500)),
             0,
         );
-        tallies.end("mail", Ended::Refused, Some(Duration::from_secs(9)), 1);
-        let told = tallies.take_untold().remove(0);
+        tallies.end(
+            "mail",
+            AttemptOutcome::Refused,
+            Some(Duration::from_secs(9)),
+            1,
+        );
+        let told = tallies.take_unreported().remove(0);
         assert_eq!(
             (told.completed, told.untimed, told.refused, told.busy_s),
             (2, 1, 4, 0.5)
@@ -214,9 +235,9 @@ mod tests {
                 untimed: is_late,
                 ..OfAttempt::default()
             };
-            tallies.end("push", Ended::Completed, said.duration(ran), 0);
+            tallies.end("push", AttemptOutcome::Completed, said.duration(ran), 0);
         }
-        let told = tallies.take_untold().remove(0);
+        let told = tallies.take_unreported().remove(0);
         assert_eq!((told.completed, told.untimed), (1000, 100));
         let p99 = told.durations.quantile_s(0.99).unwrap();
         assert!(p99 < 0.13, "{p99}");
@@ -227,12 +248,12 @@ mod tests {
         let tallies = Tallies::default();
         tallies.begin("mail");
         tallies.begin("mail");
-        tallies.end("mail", Ended::Failed, Some(Duration::ZERO), 0);
+        tallies.end("mail", AttemptOutcome::Failed, Some(Duration::ZERO), 0);
         tallies.begin("bulk");
-        tallies.end("bulk", Ended::Completed, Some(Duration::ZERO), 0);
+        tallies.end("bulk", AttemptOutcome::Completed, Some(Duration::ZERO), 0);
         tallies.begin_again();
         assert_eq!(
-            tallies.take_untold(),
+            tallies.take_unreported(),
             [Tally {
                 throttle: "mail".into(),
                 running: 1,

@@ -9,19 +9,19 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::answers::{self, Answers};
-use super::bell::Bell;
+use super::completions::{self, Completions};
 use super::dispatch::Stopping;
-use super::doubts::Doubts;
-use super::running::{Running, Stop};
+use super::notifier::Notifier;
+use super::running::{RunningJobs, StopReason};
 use super::runs::Runs;
-use super::shared::{Backlog, Config, Shared};
-use super::strangers::Strangers;
+use super::shared::{Backlog, Config, WorkerContext};
 use super::tallies::Tallies;
-use super::{Metrics, depth, dispatch, finisher, heartbeat, settle, upkeep};
+use super::uncertain_claims::UncertainClaims;
+use super::unknown_kinds::UnknownKinds;
+use super::{WorkerMetrics, depth, dispatch, finisher, heartbeat, maintenance, settle};
 use crate::jobs::postgres::PgCheckpoints;
 use crate::jobs::{Error, Kinds, Queue};
-use crate::service::Vital;
+use crate::service::TaskSupervisor;
 use crate::throttle;
 
 /// Most ends that may wait to be written before handlers wait for them.
@@ -32,10 +32,10 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A running worker.
 pub struct Worker {
-    shared: Arc<Shared>,
+    shared: Arc<WorkerContext>,
     stopping: Stopping,
     living: CancellationToken,
-    vital: Vital,
+    vital: TaskSupervisor,
     dispatcher: JoinHandle<()>,
     loops: Vec<JoinHandle<()>>,
     finisher: JoinHandle<()>,
@@ -49,12 +49,12 @@ impl Worker {
         queue: Queue,
         throttles: Arc<dyn throttle::Store>,
         kinds: Kinds,
-        metrics: Metrics,
+        metrics: WorkerMetrics,
     ) -> Result<Self, Error> {
         let (ends, receiver) = mpsc::channel(ENDS_IN_HAND);
         let (differences, to_settle) = mpsc::channel(settle::IN_HAND);
         metrics.permits.set(config.concurrency as i64);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(WorkerContext {
             checkpoints: Arc::new(PgCheckpoints::new(queue.pool.clone())),
             config,
             queue: queue.clone(),
@@ -62,9 +62,9 @@ impl Worker {
             offers: kinds.offers(),
             runs: Runs::new(kinds, &metrics),
             metrics: metrics.clone(),
-            running: Running::default(),
-            doubts: Doubts::default(),
-            strangers: Strangers::default(),
+            running: RunningJobs::default(),
+            doubts: UncertainClaims::default(),
+            strangers: UnknownKinds::default(),
             worker_id: AtomicI32::new(0),
             holder: format!("{:016x}", rand::random::<u64>()),
             shards: AtomicU64::new(0),
@@ -73,7 +73,7 @@ impl Worker {
             able_at: Mutex::new(Instant::now()),
             unwritten: Arc::default(),
             bell: Arc::default(),
-            answers: Answers::default(),
+            answers: Completions::default(),
             tallies: Tallies::default(),
             ends,
             differences,
@@ -90,7 +90,7 @@ impl Worker {
         };
         let stopping = Stopping::default();
         let living = CancellationToken::new();
-        let vital = Vital::default();
+        let vital = TaskSupervisor::default();
         let asked = || stopping.asked.clone();
         let dispatcher = vital.spawn(
             "dispatch",
@@ -103,37 +103,45 @@ impl Worker {
                 asked(),
                 listen(shared.queue.clone(), shared.bell.clone(), asked()),
             ),
-            vital.spawn("promote", asked(), upkeep::promote(shared.clone(), asked())),
-            vital.spawn("rescue", asked(), upkeep::rescue(shared.clone(), asked())),
+            vital.spawn(
+                "promote",
+                asked(),
+                maintenance::promote(shared.clone(), asked()),
+            ),
+            vital.spawn(
+                "rescue",
+                asked(),
+                maintenance::rescue(shared.clone(), asked()),
+            ),
             vital.spawn(
                 "rescue_orphans",
                 asked(),
-                upkeep::rescue_orphans(shared.clone(), asked()),
+                maintenance::rescue_orphans(shared.clone(), asked()),
             ),
             vital.spawn(
                 "hold_shards",
                 asked(),
-                upkeep::hold_shards(shared.clone(), asked()),
+                maintenance::hold_shards(shared.clone(), asked()),
             ),
             vital.spawn(
                 "maintain",
                 asked(),
-                upkeep::maintain(shared.clone(), asked()),
+                maintenance::maintain(shared.clone(), asked()),
             ),
             vital.spawn(
                 "differences",
                 asked(),
-                upkeep::tell_differences(shared.clone(), asked()),
+                maintenance::log_differences(shared.clone(), asked()),
             ),
             vital.spawn(
                 "answers",
                 living.clone(),
-                answers::tell_answers(shared.clone(), living.clone()),
+                completions::report_completions(shared.clone(), living.clone()),
             ),
             vital.spawn(
                 "learn costs",
                 asked(),
-                upkeep::learn_costs(shared.clone(), asked()),
+                maintenance::learn_costs(shared.clone(), asked()),
             ),
             vital.spawn(
                 "depth",
@@ -210,7 +218,7 @@ impl Worker {
                 jobs = self.shared.running.len(),
                 "the grace time is over; asking running jobs to stop"
             );
-            self.shared.running.stop_all(Stop::Draining);
+            self.shared.running.stop_all(StopReason::Draining);
             let _ = tokio::time::timeout(Duration::from_secs(12), self.shared.tasks.wait()).await;
         }
         self.stopping.over.cancel();
@@ -244,6 +252,6 @@ impl Worker {
     }
 }
 
-async fn listen(queue: Queue, bell: Arc<Bell>, cancel: CancellationToken) {
-    queue.listen(|lanes| bell.ring(lanes), cancel).await;
+async fn listen(queue: Queue, bell: Arc<Notifier>, cancel: CancellationToken) {
+    queue.listen(|lanes| bell.notify(lanes), cancel).await;
 }

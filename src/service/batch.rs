@@ -13,34 +13,34 @@ use tokio::time::{Instant, sleep_until};
 const BATCHES_WAITING: usize = 16;
 
 /// The function that processes a batch of items and returns one result for each, in order.
-type Run<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync;
+type BatchFn<T, R> = dyn Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync;
 
 /// Collects the items that callers submit during one call, and processes them with the next. An
 /// item that comes alone is processed alone, at once.
 ///
 /// A caller that goes away while it waits loses only its own answer. Cheap to clone.
 pub struct Batcher<T, R> {
-    shared: Arc<Shared<T, R>>,
+    shared: Arc<BatcherShared<T, R>>,
 }
 
-struct Shared<T, R> {
+struct BatcherShared<T, R> {
     most: usize,
     /// The shortest time from the begin of a call with several items to the begin of the next.
     every: Duration,
-    run: Box<Run<T, R>>,
+    run: Box<BatchFn<T, R>>,
     /// The permits of submitted items; further callers wait for one.
     room: Arc<Semaphore>,
-    waiting: Mutex<Waiting<T, R>>,
+    waiting: Mutex<BatchQueue<T, R>>,
 }
 
-impl<T, R> Shared<T, R> {
-    fn lock(&self) -> MutexGuard<'_, Waiting<T, R>> {
+impl<T, R> BatcherShared<T, R> {
+    fn lock(&self) -> MutexGuard<'_, BatchQueue<T, R>> {
         // No code that runs under the lock leaves it inconsistent.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Waiting<T, R> {
+struct BatchQueue<T, R> {
     items: VecDeque<Item<T, R>>,
     /// A task is running and checks the queue again before it ends.
     is_running: bool,
@@ -75,13 +75,13 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
         every: Duration,
         run: impl Fn(Vec<T>) -> BoxFuture<'static, Vec<R>> + Send + Sync + 'static,
     ) -> Self {
-        let waiting = Mutex::new(Waiting {
+        let waiting = Mutex::new(BatchQueue {
             items: VecDeque::new(),
             is_running: false,
         });
         let room = Arc::new(Semaphore::new(most * BATCHES_WAITING));
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(BatcherShared {
                 most,
                 every,
                 run: Box::new(run),
@@ -114,7 +114,7 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
             // The batches run in a task of their own, so that the caller that started it may go
             // away.
             tokio::spawn(
-                Running {
+                BatchTask {
                     shared: self.shared.clone(),
                     is_over: false,
                 }
@@ -127,13 +127,13 @@ impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {
 
 /// The task that processes waiting items. If it panics, every waiting caller gets an error and the
 /// next item starts a new task.
-struct Running<T, R> {
-    shared: Arc<Shared<T, R>>,
+struct BatchTask<T, R> {
+    shared: Arc<BatcherShared<T, R>>,
     /// The task has cleared `is_running`, so another may run already.
     is_over: bool,
 }
 
-impl<T: Send + 'static, R: Send + 'static> Running<T, R> {
+impl<T: Send + 'static, R: Send + 'static> BatchTask<T, R> {
     async fn all(mut self) {
         loop {
             let batch: Vec<Item<T, R>> = {
@@ -166,7 +166,7 @@ impl<T: Send + 'static, R: Send + 'static> Running<T, R> {
     }
 }
 
-impl<T, R> Drop for Running<T, R> {
+impl<T, R> Drop for BatchTask<T, R> {
     fn drop(&mut self) {
         if !self.is_over {
             let mut waiting = self.shared.lock();

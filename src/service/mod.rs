@@ -6,9 +6,9 @@
 mod batch;
 mod periodic;
 mod postgres;
-mod vital;
+mod supervisor;
 
 pub use batch::{Batcher, Broken};
-pub use periodic::{Pace, periodic};
+pub use periodic::{LoopOptions, periodic};
 pub use postgres::{Leader, STATEMENTS};
-pub use vital::Vital;
+pub use supervisor::TaskSupervisor;

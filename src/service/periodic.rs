@@ -13,7 +13,7 @@ const LONGEST_TICK: Duration = Duration::from_secs(30);
 
 /// The schedule of a loop.
 #[derive(Clone)]
-pub struct Pace {
+pub struct LoopOptions {
     /// The name in log lines.
     pub name: &'static str,
     /// The time between two ticks, varied by ±5 % so that processes do not tick in step.
@@ -26,8 +26,11 @@ pub struct Pace {
 ///
 /// A single statement is either done or not done, and the next tick sees the result. A failing tick
 /// is logged when it begins to fail and when it works again, not each time.
-pub async fn periodic<E, F>(pace: Pace, cancel: CancellationToken, mut tick: impl FnMut() -> F)
-where
+pub async fn periodic<E, F>(
+    pace: LoopOptions,
+    cancel: CancellationToken,
+    mut tick: impl FnMut() -> F,
+) where
     E: Display,
     F: Future<Output = Result<(), E>>,
 {

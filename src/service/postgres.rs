@@ -7,7 +7,7 @@ use crate::postgres::Db;
 // The term grows whenever the holder changes or let the lease lapse, so that late writes of an old
 // leader can be refused. It also grows above a term seen elsewhere, because a database restored
 // from an older copy counts terms a second time.
-const HOLD: &str = "
+const HOLD_LEADERSHIP: &str = "
 insert into flyball.leader as l (name, holder, term, expires_at)
 values ($1, $2, $4 + 1, clock_timestamp() + make_interval(secs => $3))
 on conflict (name) do update
@@ -26,7 +26,7 @@ const RELEASE: &str =
 
 /// Every statement of this file with its name, so that a test can prepare each on the migrated
 /// schema.
-pub const STATEMENTS: &[(&str, &str)] = &[("hold", HOLD), ("release", RELEASE)];
+pub const STATEMENTS: &[(&str, &str)] = &[("hold", HOLD_LEADERSHIP), ("release", RELEASE)];
 
 /// A candidate for one leadership.
 #[derive(Clone)]
@@ -81,7 +81,7 @@ impl Leader {
     /// Takes or renews the lease with a term that is later than `seen`, a term read from the store
     /// that leaders write to, unless `seen` is the current term of this leader.
     pub async fn hold_above(&self, seen: u64) -> Result<Option<u64>, sqlx::Error> {
-        let ask = sqlx::query_scalar(HOLD)
+        let ask = sqlx::query_scalar(HOLD_LEADERSHIP)
             .bind(self.name)
             .bind(&self.holder)
             .bind(self.ttl.as_secs_f64())

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 /// Messages that must have been accepted in 24 hours before an account is judged.
-pub const LEAST: f64 = 500.0;
+pub const MIN_ACCEPTED_MAIL: f64 = 500.0;
 /// Standard errors between the measured share and the lower end of its interval (Wilson's).
 const ERRORS: f64 = 1.0;
 
@@ -40,7 +40,7 @@ pub fn no_complaints() -> ComplaintSource {
 pub fn worst<'a>(accounts: impl IntoIterator<Item = (&'a str, f64, f64)>, at: f64) -> Complaints {
     let judged = accounts
         .into_iter()
-        .filter(|(_, accepted, _)| *accepted >= LEAST);
+        .filter(|(_, accepted, _)| *accepted >= MIN_ACCEPTED_MAIL);
     let each = judged.map(|(account, accepted, complained)| Complaints {
         share: at_least(complained, accepted),
         account: account.to_owned(),

@@ -3,8 +3,8 @@
 
 use tokio::sync::Mutex;
 
-use super::postgres::Database;
-use super::{Error, Probe, Reading};
+use super::postgres::SignalDatabase;
+use super::{Error, HttpProbe, Reading};
 
 /// Greatest age at which a reading is reused for the next caller, in seconds. It is below the quarter of
 /// a second after which the breaker confirms an alarm, so that no reading confirms itself.
@@ -14,9 +14,9 @@ const GOOD_FOR_S: f64 = 0.2;
 #[derive(Clone, Debug)]
 pub enum Target {
     /// A number on a page.
-    Page(Probe),
+    Page(HttpProbe),
     /// A database, and a statement that returns one number.
-    Row(Database, String),
+    Row(SignalDatabase, String),
 }
 
 /// Reads one target and caches the result.
@@ -73,7 +73,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let app = axum::Router::new().route("/", page);
         tokio::spawn(async move { axum::serve(listener, app).await });
-        let direct = Direct::new(Target::Page(Probe::json(&url, "").unwrap()));
+        let direct = Direct::new(Target::Page(HttpProbe::json(&url, "").unwrap()));
 
         for (now, expected) in [(100.0, 0.0), (100.1, 0.0), (100.25, 1.0)] {
             assert_eq!(direct.read(now).await.unwrap().value, expected, "at {now}");

@@ -95,7 +95,7 @@ impl Feedback {
 
 /// The counters of one worker for one throttle.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct WorkerFeedback {
     /// The worker's id, which is new after each start.
     pub worker: i64,
     pub counted: Feedback,
@@ -111,7 +111,8 @@ pub struct Told {
 
 /// Returns the counters of the living workers for the throttle of that name; `None` if they are not
 /// known.
-pub type FeedbackSource = Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Vec<Told>>> + Send + Sync>;
+pub type FeedbackSource =
+    Arc<dyn Fn(&str) -> BoxFuture<'static, Option<Vec<WorkerFeedback>>> + Send + Sync>;
 
 /// Returns a source without reports.
 pub fn no_feedback() -> FeedbackSource {
@@ -130,7 +131,7 @@ pub struct Span {
 /// Sums the counters of workers that come and go: it adds each worker's increments, none of which
 /// is negative.
 #[derive(Clone, Debug, Default)]
-pub struct Meter {
+pub struct FeedbackMeter {
     workers: BTreeMap<i64, (Feedback, Durations)>,
     total: Feedback,
     took: Durations,
@@ -138,20 +139,20 @@ pub struct Meter {
     /// The time of the last update, by the caller's clock.
     asked_at: Option<f64>,
     /// Snapshots of the sums, oldest first.
-    looks: VecDeque<Look>,
+    looks: VecDeque<FeedbackSnapshot>,
 }
 
 /// The sums at a time, in unix seconds.
 #[derive(Clone, Debug)]
-struct Look {
+struct FeedbackSnapshot {
     at: f64,
     total: Feedback,
     took: Durations,
 }
 
-impl Meter {
+impl FeedbackMeter {
     /// Adds the reports of the living workers, as of `now` in unix seconds.
-    pub fn take_in(&mut self, told: &[Told], now: f64) {
+    pub fn take_in(&mut self, told: &[WorkerFeedback], now: f64) {
         // An update that is older than the last one knows less, unless the clock was set back.
         if self
             .asked_at
@@ -159,7 +160,7 @@ impl Meter {
         {
             return;
         }
-        let is_fresh = |one: &&Told| one.age_s <= FRESH_S;
+        let is_fresh = |one: &&WorkerFeedback| one.age_s <= FRESH_S;
         let oldest_s = told
             .iter()
             .filter(is_fresh)
@@ -217,9 +218,9 @@ impl Meter {
 
     /// Returns the first and the last snapshot of the last `span_s` seconds, or of as many of them
     /// as are known.
-    fn looks_over(&self, span_s: f64) -> Option<(&Look, &Look)> {
+    fn looks_over(&self, span_s: f64) -> Option<(&FeedbackSnapshot, &FeedbackSnapshot)> {
         let last = self.looks.back()?;
-        let begins = |look: &&Look| look.at <= last.at - span_s + NEARLY_S;
+        let begins = |look: &&FeedbackSnapshot| look.at <= last.at - span_s + NEARLY_S;
         let first = self
             .looks
             .iter()
@@ -256,7 +257,7 @@ impl Meter {
             self.looks.clear();
         }
         let newest = self.looks.len();
-        let look = |at| Look {
+        let look = |at| FeedbackSnapshot {
             at,
             total: self.total,
             took: self.took.clone(),
@@ -292,8 +293,8 @@ mod tests {
         }
     }
 
-    fn told(worker: i64, counted: Feedback) -> Told {
-        Told {
+    fn worker_feedback(worker: i64, counted: Feedback) -> WorkerFeedback {
+        WorkerFeedback {
             worker,
             counted,
             durations: Durations::default(),
@@ -319,11 +320,11 @@ mod tests {
 
     #[test]
     fn the_steps_of_all_workers_are_summed_and_none_is_negative() {
-        let mut meter = Meter::default();
+        let mut meter = FeedbackMeter::default();
         meter.take_in(
             &[
-                told(1, counted(1000.0, 0.0, 0.0)),
-                told(2, counted(500.0, 50.0, 0.0)),
+                worker_feedback(1, counted(1000.0, 0.0, 0.0)),
+                worker_feedback(2, counted(500.0, 50.0, 0.0)),
             ],
             100.0,
         );
@@ -335,8 +336,8 @@ mod tests {
 
         meter.take_in(
             &[
-                told(1, counted(1010.0, 0.0, 1.0)),
-                told(2, counted(520.0, 53.0, 0.0)),
+                worker_feedback(1, counted(1010.0, 0.0, 1.0)),
+                worker_feedback(2, counted(520.0, 53.0, 0.0)),
             ],
             105.0,
         );
@@ -353,14 +354,14 @@ mod tests {
 
         // The first was reset, the second is gone, a third has existed since long before and a
         // fourth has just begun.
-        let young = Told {
+        let young = WorkerFeedback {
             born_s: 2.0,
-            ..told(4, counted(7.0, 0.0, 0.0))
+            ..worker_feedback(4, counted(7.0, 0.0, 0.0))
         };
         meter.take_in(
             &[
-                told(1, counted(4.0, 0.0, 0.0)),
-                told(3, counted(900.0, 9.0, 9.0)),
+                worker_feedback(1, counted(4.0, 0.0, 0.0)),
+                worker_feedback(3, counted(900.0, 9.0, 9.0)),
                 young,
             ],
             110.0,
@@ -369,8 +370,8 @@ mod tests {
         assert_eq!(meter.over(10.0).unwrap().work.completed, 37.0);
         meter.take_in(
             &[
-                told(1, counted(6.0, 0.0, 0.0)),
-                told(3, counted(901.0, 9.0, 9.0)),
+                worker_feedback(1, counted(6.0, 0.0, 0.0)),
+                worker_feedback(3, counted(901.0, 9.0, 9.0)),
             ],
             115.0,
         );
@@ -379,19 +380,22 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_silent_is_left_out_until_it_is_heard_again() {
-        let mut meter = Meter::default();
+        let mut meter = FeedbackMeter::default();
         meter.take_in(
             &[
-                told(1, counted(0.0, 0.0, 0.0)),
-                told(2, counted(0.0, 0.0, 0.0)),
+                worker_feedback(1, counted(0.0, 0.0, 0.0)),
+                worker_feedback(2, counted(0.0, 0.0, 0.0)),
             ],
             100.0,
         );
-        let hung = Told {
+        let hung = WorkerFeedback {
             age_s: 6.0,
-            ..told(2, counted(0.0, 0.0, 0.0))
+            ..worker_feedback(2, counted(0.0, 0.0, 0.0))
         };
-        meter.take_in(&[told(1, counted(5.0, 0.0, 0.0)), hung.clone()], 105.0);
+        meter.take_in(
+            &[worker_feedback(1, counted(5.0, 0.0, 0.0)), hung.clone()],
+            105.0,
+        );
         assert_eq!(
             meter.over(5.0).unwrap(),
             Span {
@@ -402,11 +406,11 @@ mod tests {
 
         meter.take_in(
             &[
-                Told {
+                WorkerFeedback {
                     age_s: 9.0,
-                    ..told(1, counted(6.0, 0.0, 0.0))
+                    ..worker_feedback(1, counted(6.0, 0.0, 0.0))
                 },
-                Told {
+                WorkerFeedback {
                     age_s: 11.0,
                     ..hung
                 },
@@ -422,8 +426,8 @@ mod tests {
 
         meter.take_in(
             &[
-                told(1, counted(7.0, 0.0, 0.0)),
-                told(2, counted(3.0, 0.0, 0.0)),
+                worker_feedback(1, counted(7.0, 0.0, 0.0)),
+                worker_feedback(2, counted(3.0, 0.0, 0.0)),
             ],
             115.0,
         );
@@ -436,31 +440,31 @@ mod tests {
 
     #[test]
     fn nothing_at_work_is_idle_and_work_that_does_not_end_is_not() {
-        let mut meter = Meter::default();
+        let mut meter = FeedbackMeter::default();
         meter.take_in(&[], 100.0);
         meter.take_in(&[], 105.0);
         assert!(meter.is_idle(5.0));
         meter.take_in(
-            &[Told {
+            &[WorkerFeedback {
                 running: 1.0,
                 born_s: 1.0,
-                ..told(1, counted(0.0, 0.0, 0.0))
+                ..worker_feedback(1, counted(0.0, 0.0, 0.0))
             }],
             110.0,
         );
         assert!(!meter.is_idle(5.0));
         meter.take_in(
-            &[Told {
+            &[WorkerFeedback {
                 born_s: 6.0,
-                ..told(1, counted(1.0, 0.0, 0.0))
+                ..worker_feedback(1, counted(1.0, 0.0, 0.0))
             }],
             115.0,
         );
         assert!(!meter.is_idle(5.0), "something has ended");
         meter.take_in(
-            &[Told {
+            &[WorkerFeedback {
                 born_s: 11.0,
-                ..told(1, counted(1.0, 0.0, 0.0))
+                ..worker_feedback(1, counted(1.0, 0.0, 0.0))
             }],
             120.0,
         );
@@ -475,11 +479,11 @@ mod tests {
                 .for_each(|ms| durations.note(std::time::Duration::from_millis(*ms)));
             durations
         };
-        let of = |worker, completed, ms: &[u64]| Told {
+        let of = |worker, completed, ms: &[u64]| WorkerFeedback {
             durations: took(ms),
-            ..told(worker, counted(completed, 0.0, 0.0))
+            ..worker_feedback(worker, counted(completed, 0.0, 0.0))
         };
-        let mut meter = Meter::default();
+        let mut meter = FeedbackMeter::default();
         meter.take_in(&[of(1, 2.0, &[5, 5]), of(2, 1.0, &[900])], 100.0);
         assert_eq!(meter.durations_over(5.0), None);
 
@@ -509,10 +513,13 @@ mod tests {
 
     #[test]
     fn many_looks_are_thinned_and_old_ones_dropped() {
-        let mut meter = Meter::default();
+        let mut meter = FeedbackMeter::default();
         for tenth in 0..40_000 {
             let now = f64::from(tenth) / 10.0;
-            meter.take_in(&[told(1, counted(f64::from(tenth), 0.0, 0.0))], now);
+            meter.take_in(
+                &[worker_feedback(1, counted(f64::from(tenth), 0.0, 0.0))],
+                now,
+            );
         }
         assert!(
             meter.looks.len() as f64 <= 2.0 * KEPT_S / APART_S,

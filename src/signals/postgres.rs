@@ -24,19 +24,20 @@ const CONNECTIONS: u32 = 2;
 
 /// Begins a transaction that cannot write, whatever the statement, and in which the server itself
 /// ends slow statements.
-const BEGIN: &str = "begin read only; set local statement_timeout = '400ms'; set local jit = off";
+const BEGIN_READ_ONLY: &str =
+    "begin read only; set local statement_timeout = '400ms'; set local jit = off";
 
 /// The name of the connections in `pg_stat_activity`.
 const APPLICATION: &str = "flyball signal";
 
 /// A database that is queried for readings.
 #[derive(Clone, Debug)]
-pub struct Database {
+pub struct SignalDatabase {
     name: String,
     db: Db,
 }
 
-impl Database {
+impl SignalDatabase {
     /// Opens the database at `url`, called `name` in errors, which never show the URL. Connections
     /// are made when they are needed.
     pub fn new(name: &str, url: &str) -> Result<Self, Error> {
@@ -50,7 +51,7 @@ impl Database {
             .acquire_timeout(CONNECT_WITHIN);
         Ok(Self {
             name: name.to_owned(),
-            db: Db::lent(pool, options.application_name(APPLICATION), BEGIN),
+            db: Db::lent(pool, options.application_name(APPLICATION), BEGIN_READ_ONLY),
         })
     }
 
@@ -75,7 +76,7 @@ impl Database {
             within_ms: TIMEOUT.as_millis(),
         })? {
             Ok(Ok(rows)) => rows,
-            Ok(Err(error)) => return Err(self.told(&error, statement)),
+            Ok(Err(error)) => return Err(self.redacted_error(&error, statement)),
             Err(_) => {
                 return Err(Error::Unreachable {
                     url: url(),
@@ -104,7 +105,7 @@ impl Database {
     }
 
     /// Converts an error, without the URL and its contents.
-    fn told(&self, error: &sqlx::Error, statement: &str) -> Error {
+    fn redacted_error(&self, error: &sqlx::Error, statement: &str) -> Error {
         let url = self.name.clone();
         match error.as_database_error() {
             Some(error) if error.code().as_deref() == Some("57014") => Error::TimedOut {

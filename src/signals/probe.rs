@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::exposition::Series;
-use super::server::{Access, Server};
+use super::server::{Access, SignalServer};
 use super::{Error, Reading};
 
 /// Timeout of a probe, which the governor runs twice a second.
@@ -17,26 +17,26 @@ const PAGE_MAX: usize = 4 << 20;
 
 /// One number on one page.
 #[derive(Clone, Debug)]
-pub struct Probe {
-    server: Server,
-    place: Place,
+pub struct HttpProbe {
+    server: SignalServer,
+    place: CompiledExtractor,
 }
 
 /// The place of the number on the page.
 #[derive(Clone, Debug)]
-enum Place {
+enum CompiledExtractor {
     Metric(Series),
     Pointer(String),
 }
 
-impl Probe {
+impl HttpProbe {
     /// Creates a probe of `metric` (a name, or `name{label="value"}`) on the page at `url`.
     pub fn new(url: &str, metric: &str) -> Result<Self, Error> {
         let series = Series::parse(metric).map_err(|reason| Error::BadQuery {
             query: metric.to_owned(),
             message: reason,
         })?;
-        Self::at(url, Place::Metric(series))
+        Self::at(url, CompiledExtractor::Metric(series))
     }
 
     /// Creates a probe of the JSON document at `url`, at the place that `pointer` names (RFC 6901).
@@ -45,12 +45,12 @@ impl Probe {
             query: pointer.to_owned(),
             message: reason,
         })?;
-        Self::at(url, Place::Pointer(pointer.to_owned()))
+        Self::at(url, CompiledExtractor::Pointer(pointer.to_owned()))
     }
 
-    fn at(url: &str, place: Place) -> Result<Self, Error> {
+    fn at(url: &str, place: CompiledExtractor) -> Result<Self, Error> {
         Ok(Self {
-            server: Server::new(&Access::open(url), "", TIMEOUT)?,
+            server: SignalServer::new(&Access::open(url), "", TIMEOUT)?,
             place,
         })
     }
@@ -62,10 +62,12 @@ impl Probe {
             .ask(self.server.question(None), TIMEOUT, PAGE_MAX)
             .await?;
         match &self.place {
-            Place::Metric(series) => Ok(series.read(&String::from_utf8_lossy(&body), now)?),
-            Place::Pointer(pointer) => {
+            CompiledExtractor::Metric(series) => {
+                Ok(series.read(&String::from_utf8_lossy(&body), now)?)
+            }
+            CompiledExtractor::Pointer(pointer) => {
                 let garbled = |reason: String| Error::Garbled {
-                    url: self.server.shown().to_owned(),
+                    url: self.server.redacted_url().to_owned(),
                     reason,
                 };
                 let page: Value = serde_json::from_slice(&body)

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use super::server::{Access, Server};
+use super::server::{Access, SignalServer};
 use super::{Error, Missing, Reading, promql, series};
 
 /// Timeout of a request to Prometheus.
@@ -33,7 +33,7 @@ const USUAL_MAX: usize = 1_000;
 /// A client of one Prometheus server.
 #[derive(Debug)]
 pub struct Prometheus {
-    server: Server,
+    server: SignalServer,
     access: Access,
     /// Prometheus' clock minus the caller's, in seconds; 0 for a difference that is ignored.
     offset_s: Mutex<f64>,
@@ -50,7 +50,7 @@ impl Prometheus {
 
     /// Creates a client of a server with this access.
     pub fn with(access: &Access) -> Result<Self, Error> {
-        let server = Server::new(access, QUERY, TIMEOUT)?;
+        let server = SignalServer::new(access, QUERY, TIMEOUT)?;
         Ok(Self {
             server,
             access: access.clone(),
@@ -178,14 +178,14 @@ impl Prometheus {
     }
 
     /// Returns the same server at another path, with the timeout `within`.
-    pub(super) fn patient(&self, path: &str, within: Duration) -> Result<Server, Error> {
-        Server::new(&self.access, path, within)
+    pub(super) fn patient(&self, path: &str, within: Duration) -> Result<SignalServer, Error> {
+        SignalServer::new(&self.access, path, within)
     }
 
     /// Sends one query and returns the server's clock, if it has a `Date`, and the answer's data.
     pub(super) async fn post(
         &self,
-        server: &Server,
+        server: &SignalServer,
         query: &str,
         form: &[(&str, &str)],
         within: Duration,
@@ -199,7 +199,7 @@ impl Prometheus {
                 message,
                 ..
             }) => {
-                let told = serde_json::from_str::<Answer>(&message)
+                let told = serde_json::from_str::<QueryResponse>(&message)
                     .ok()
                     .and_then(|a| a.error)
                     .unwrap_or(message);
@@ -211,10 +211,11 @@ impl Prometheus {
             other => other?,
         };
         let garbled = |reason: String| Error::Garbled {
-            url: server.shown().to_owned(),
+            url: server.redacted_url().to_owned(),
             reason,
         };
-        let answer: Answer = serde_json::from_slice(&body).map_err(|e| garbled(e.to_string()))?;
+        let answer: QueryResponse =
+            serde_json::from_slice(&body).map_err(|e| garbled(e.to_string()))?;
         // Hints about style ("PromQL info: metric might not be a counter") say nothing about
         // completeness.
         let warnings: Vec<&str> = answer
@@ -239,7 +240,7 @@ impl Prometheus {
 
     pub(super) fn not_numbers(&self, data: &Data) -> Error {
         Error::Garbled {
-            url: self.server.shown().to_owned(),
+            url: self.server.redacted_url().to_owned(),
             reason: format!("a {} is not a series of numbers", data.result_type),
         }
     }
@@ -275,7 +276,7 @@ impl Prometheus {
 
 /// The body of an answer, as Prometheus documents it.
 #[derive(serde::Deserialize)]
-struct Answer {
+struct QueryResponse {
     data: Option<Data>,
     error: Option<String>,
     #[serde(default)]

@@ -15,7 +15,7 @@ use super::Error;
 
 /// A text that is never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Secret {
+pub enum SecretSource {
     /// The text itself.
     Text(String),
     /// The file that holds it, read for each use, because such files are replaced while a process
@@ -30,9 +30,9 @@ pub enum Credentials {
     #[default]
     None,
     /// A bearer token.
-    Bearer(Secret),
+    Bearer(SecretSource),
     /// A user with a password.
-    Basic(String, Secret),
+    Basic(String, SecretSource),
 }
 
 /// The address of a server, and the credentials for it.
@@ -59,14 +59,14 @@ impl Access {
 
 /// A server that is queried at one path.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
+pub(super) struct SignalServer {
     client: reqwest::Client,
     url: Url,
     shown: String,
     credentials: Credentials,
 }
 
-impl Server {
+impl SignalServer {
     /// Creates a client of the server at that address and `path` below it, with the timeout
     /// `within`.
     pub(super) fn new(access: &Access, path: &str, within: Duration) -> Result<Self, Error> {
@@ -117,7 +117,7 @@ impl Server {
     }
 
     /// Returns the address without secrets.
-    pub(super) fn shown(&self) -> &str {
+    pub(super) fn redacted_url(&self) -> &str {
         &self.shown
     }
 
@@ -198,10 +198,10 @@ impl Server {
         Ok((clock, body))
     }
 
-    async fn reveal(&self, secret: &Secret) -> Result<String, Error> {
+    async fn reveal(&self, secret: &SecretSource) -> Result<String, Error> {
         let text = match secret {
-            Secret::Text(text) => text.clone(),
-            Secret::File(path) => {
+            SecretSource::Text(text) => text.clone(),
+            SecretSource::File(path) => {
                 tokio::fs::read_to_string(path)
                     .await
                     .map_err(|error| Error::Unreachable {
@@ -239,7 +239,7 @@ fn shown(url: &Url) -> String {
     url.to_string()
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
@@ -251,8 +251,8 @@ mod tests {
 
     #[test]
     fn an_address_is_shown_without_its_secrets() {
-        let server = |url: &str| Server::new(&Access::open(url), "", Duration::from_secs(1));
-        let server_of = |url: &str| server(url).unwrap().shown().to_owned();
+        let server = |url: &str| SignalServer::new(&Access::open(url), "", Duration::from_secs(1));
+        let server_of = |url: &str| server(url).unwrap().redacted_url().to_owned();
         assert_eq!(
             server_of("http://ann:very-secret@host:9090/x?token=very-secret#y"),
             "http://host:9090/x"
@@ -268,7 +268,7 @@ mod tests {
             assert!(!told.contains("very-secret"), "{told}");
         }
         let access = Access {
-            credentials: Credentials::Bearer(Secret::Text("very-secret".into())),
+            credentials: Credentials::Bearer(SecretSource::Text("very-secret".into())),
             ..Access::open("http://host")
         };
         assert!(!format!("{access:?}").contains("very-secret"));
@@ -286,7 +286,7 @@ mod tests {
                 authorities: authorities.map(|pem| pem.into()),
                 ..Access::open("https://host")
             };
-            Server::new(&access, "", Duration::from_secs(1))
+            SignalServer::new(&access, "", Duration::from_secs(1))
                 .map(|_| ())
                 .map_err(|e| e.to_string())
         };

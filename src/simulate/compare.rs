@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::controller::Contender;
+use super::disturbance::Disturbance;
 use super::run::run;
 use super::scenario::Scenario;
 use super::score::Score;
-use super::weather::Weather;
 use crate::governor::Actuator;
 
 /// One row of the table: a controller in a scenario, as the mean of all days.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Row {
+pub struct ComparisonRow {
     /// Name of the scenario.
     pub scenario: String,
     /// Name of the controller.
@@ -30,7 +30,7 @@ pub struct Row {
     pub worst: (f64, f64),
 }
 
-impl Row {
+impl ComparisonRow {
     /// Returns true if the row is part of the sums.
     fn counts(&self) -> bool {
         !self.wrong_dynamics && !self.slots
@@ -61,7 +61,7 @@ pub fn compare(
     contenders: &[Contender],
     first: u64,
     days: u64,
-) -> Vec<Row> {
+) -> Vec<ComparisonRow> {
     let tasks: Vec<(usize, u64)> = (0..scenarios.len())
         .flat_map(|n| (0..days).map(move |day| (n, first + day)))
         .collect();
@@ -69,7 +69,7 @@ pub fn compare(
     let work = || {
         let mut done: Vec<(usize, Contender, Score)> = Vec::new();
         while let Some(&(n, day)) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let weather = Weather::draw(&scenarios[n], day);
+            let weather = Disturbance::draw(&scenarios[n], day);
             for &contender in contenders {
                 done.push((
                     n,
@@ -109,7 +109,7 @@ pub fn compare(
                 .then(a.raw.total_cmp(&b.raw))
         });
         let scenario = &scenarios[n];
-        Row {
+        ComparisonRow {
             scenario: scenario.name.clone(),
             controller: contender.name(),
             refusals: scenario.quota.is_some(),
@@ -131,7 +131,7 @@ pub fn compare(
 }
 
 /// Adds up the rows, one sum per controller, in the order of the rows.
-pub fn sums(rows: &[Row]) -> Vec<Sum> {
+pub fn sums(rows: &[ComparisonRow]) -> Vec<Sum> {
     let mut controllers: Vec<&'static str> = Vec::new();
     for row in rows.iter().filter(|row| row.counts()) {
         if !controllers.contains(&row.controller) {
@@ -202,8 +202,8 @@ mod tests {
 
     #[test]
     fn sums_leave_refusals_and_wrong_dynamics_out_of_the_overload() {
-        let row =
-            |scenario: &str, controller, overload_s, throughput, refusals, wrong_dynamics| Row {
+        let row = |scenario: &str, controller, overload_s, throughput, refusals, wrong_dynamics| {
+            ComparisonRow {
                 scenario: scenario.to_owned(),
                 controller,
                 refusals,
@@ -215,7 +215,8 @@ mod tests {
                     ..Score::default()
                 },
                 worst: (0.0, 0.0),
-            };
+            }
+        };
         let rows = [
             row("S1", "flyball", 25.0, 0.9, false, false),
             row("S1", "pid", 100.0, 0.8, false, false),

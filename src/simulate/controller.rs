@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::bare_pid::BarePid;
-use crate::governor::policy::{Heard, Kind, Policy};
-use crate::governor::{Bounds, Observation, Plan, Sample, State};
+use crate::governor::policy::{Heard, Policy, SignalKind};
+use crate::governor::{Bounds, ControlState, Observation, Plan, SignalSample};
 
 /// A controller to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ impl Contender {
     pub fn start(self, policy: &Policy, bounds: Bounds, rps: f64) -> Box<dyn Controller> {
         match self {
             Self::Flyball => Box::new(Governed {
-                state: State::new(policy, bounds, rps, 0.0),
+                state: ControlState::new(policy, bounds, rps, 0.0),
                 policy: policy.clone(),
                 bounds,
                 plan: None,
@@ -60,7 +60,7 @@ pub trait Controller {
     fn tick(&mut self, seen: &Observation) -> f64;
 
     /// Looks directly at the load, once per second; `Some` stops or changes the rate at once.
-    fn look(&mut self, _now: f64, _achieved_rps: f64, _looks: &[Sample]) -> Option<f64> {
+    fn look(&mut self, _now: f64, _achieved_rps: f64, _looks: &[SignalSample]) -> Option<f64> {
         None
     }
 
@@ -73,14 +73,14 @@ pub trait Controller {
     }
 
     /// Returns the law's inner state, for drawing.
-    fn state(&self) -> Option<&State> {
+    fn state(&self) -> Option<&ControlState> {
         None
     }
 }
 
 /// The real governor.
 struct Governed {
-    state: State,
+    state: ControlState,
     policy: Policy,
     bounds: Bounds,
     plan: Option<Plan>,
@@ -94,7 +94,7 @@ impl Controller for Governed {
         rps
     }
 
-    fn look(&mut self, now: f64, achieved_rps: f64, looks: &[Sample]) -> Option<f64> {
+    fn look(&mut self, now: f64, achieved_rps: f64, looks: &[SignalSample]) -> Option<f64> {
         let plan = self
             .state
             .fast(&self.policy, self.bounds, now, Some(achieved_rps), looks)?;
@@ -106,8 +106,8 @@ impl Controller for Governed {
     fn take_over(&mut self, now: f64, rps: f64) {
         // A successor reads the stored state and goes on from the rate that is really in force.
         let stored = serde_json::to_value(&self.state).unwrap_or_default();
-        self.state = State::resume(stored, &self.policy, now)
-            .unwrap_or_else(|| State::new(&self.policy, self.bounds, rps, now));
+        self.state = ControlState::resume(stored, &self.policy, now)
+            .unwrap_or_else(|| ControlState::new(&self.policy, self.bounds, rps, now));
         self.state.restart_from(&self.policy, self.bounds, rps, now);
     }
 
@@ -115,14 +115,14 @@ impl Controller for Governed {
         self.plan.as_ref()
     }
 
-    fn state(&self) -> Option<&State> {
+    fn state(&self) -> Option<&ControlState> {
         Some(&self.state)
     }
 }
 
 /// The newest value of every signal, as a multiple of its setpoint.
 pub(super) struct Newest {
-    setpoints: BTreeMap<String, (Kind, f64)>,
+    setpoints: BTreeMap<String, (SignalKind, f64)>,
     /// The signal of the jobs' own duration, with its scale.
     heard: Option<(String, f64)>,
     values: BTreeMap<String, (f64, f64)>,
@@ -160,7 +160,7 @@ impl Newest {
         let ratio = self
             .setpoints
             .iter()
-            .find(|(_, (kind, _))| *kind == Kind::Ratio);
+            .find(|(_, (kind, _))| *kind == SignalKind::Ratio);
         if let Some((name, (_, setpoint))) = ratio
             && seen.completed + seen.rejected > 0.0
         {

@@ -1,15 +1,15 @@
 //! The observed load: a load average of a noisy run queue, scraped now and then, visible a while
 //! later.
 
+use super::disturbance::{Disturbance, SAMPLE_S};
 use super::scenario::{Exporter, Scenario};
-use super::weather::{SAMPLE_S, Weather};
 use crate::control::ewma::smooth;
 
 /// Relative noise of a percentile over a minute of jobs.
 const P99_NOISE: f64 = 0.07;
 
 /// Mean above which a normal draw replaces a Poisson draw.
-const MANY: f64 = 100.0;
+const NORMAL_ABOVE_MEAN: f64 = 100.0;
 
 /// The published series of one resource.
 #[derive(Clone, Debug)]
@@ -21,9 +21,9 @@ pub struct Series {
 }
 
 /// All series, with their scrapes.
-pub struct Page<'a> {
+pub struct ExporterPage<'a> {
     exporter: &'a Exporter,
-    weather: &'a Weather,
+    weather: &'a Disturbance,
     /// Published series, by resource.
     pub series: Vec<Series>,
     /// Scrapes that are not visible yet: `(visible at, sampled at, series)`.
@@ -31,9 +31,9 @@ pub struct Page<'a> {
     next: usize,
 }
 
-impl<'a> Page<'a> {
+impl<'a> ExporterPage<'a> {
     /// Returns a page on which the series have their values of the first second.
-    pub fn new(scenario: &'a Scenario, weather: &'a Weather, first: Vec<Series>) -> Self {
+    pub fn new(scenario: &'a Scenario, weather: &'a Disturbance, first: Vec<Series>) -> Self {
         Self {
             exporter: &scenario.exporter,
             weather,
@@ -106,13 +106,13 @@ fn counted(load: f64, noise: f64, (uniform, normal): (f64, f64)) -> f64 {
         return load;
     }
     let mean = load / clump;
-    if mean > MANY {
+    if mean > NORMAL_ABOVE_MEAN {
         return (load + (load * clump).sqrt() * normal).max(0.0);
     }
     // Inversion: the least count whose distribution function is not below the uniform draw.
     let (mut count, mut term) = (0.0, (-mean).exp());
     let mut below = term;
-    while below < uniform && count < 20.0 * MANY {
+    while below < uniform && count < 20.0 * NORMAL_ABOVE_MEAN {
         count += 1.0;
         term *= mean / count;
         below += term;

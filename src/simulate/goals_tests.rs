@@ -1,11 +1,11 @@
 //! Goals of the law in the scenarios of providers: slots and quotas.
 
-use super::run::{Record, run};
+use super::disturbance::Disturbance;
+use super::run::{SimulationRecord, run};
 use super::scenario::Scenario;
-use super::weather::Weather;
 use super::{Contender, library};
 
-fn day(name: &str, seed: u64) -> (Scenario, Record) {
+fn day(name: &str, seed: u64) -> (Scenario, SimulationRecord) {
     let scenario = library::scenarios()
         .unwrap()
         .into_iter()
@@ -13,14 +13,19 @@ fn day(name: &str, seed: u64) -> (Scenario, Record) {
         .unwrap();
     let record = run(
         &scenario,
-        &Weather::draw(&scenario, seed),
+        &Disturbance::draw(&scenario, seed),
         Contender::Flyball,
     );
     (scenario, record)
 }
 
 /// Returns the mean of `of` over the seconds from `from` to `to`.
-fn mean(record: &Record, from: usize, to: usize, of: impl Fn(&super::run::Second) -> f64) -> f64 {
+fn mean(
+    record: &SimulationRecord,
+    from: usize,
+    to: usize,
+    of: impl Fn(&super::run::SimulatedSecond) -> f64,
+) -> f64 {
     record.seconds[from..to].iter().map(of).sum::<f64>() / (to - from) as f64
 }
 

@@ -1,6 +1,6 @@
 //! The scenarios that come with the program.
 
-use super::scenario::{Refused, Scenario};
+use super::scenario::{InvalidScenario, Scenario};
 
 /// Names and contents of the scenario files, in the order of the table.
 pub const FILES: &[(&str, &str)] = &[
@@ -31,7 +31,7 @@ pub const FILES: &[(&str, &str)] = &[
 ];
 
 /// Returns all scenarios.
-pub fn scenarios() -> Result<Vec<Scenario>, Refused> {
+pub fn scenarios() -> Result<Vec<Scenario>, InvalidScenario> {
     FILES
         .iter()
         .map(|(file, text)| Scenario::parse(text, file))

@@ -12,6 +12,7 @@ pub mod compare;
 pub mod controller;
 pub mod curve;
 
+pub mod disturbance;
 pub mod exporter;
 pub mod library;
 pub mod plant;
@@ -19,12 +20,11 @@ pub mod plot;
 pub mod run;
 pub mod scenario;
 pub mod score;
-pub mod weather;
 
 #[cfg(test)]
 mod goals_tests;
 
 pub use controller::Contender;
-pub use run::{Record, Second, run};
+pub use run::{SimulatedSecond, SimulationRecord, run};
 pub use scenario::Scenario;
 pub use score::Score;

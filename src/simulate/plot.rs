@@ -10,22 +10,22 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::run::{Record, Second};
+use super::run::{SimulatedSecond, SimulationRecord};
 use super::scenario::Scenario;
 use crate::governor::Actuator;
 
 const WIDTH: u32 = 960;
 /// Heights of the panels, from the top.
 const HEIGHTS: [u32; 6] = [210, 210, 150, 70, 150, 190];
-const INK: RGBColor = RGBColor(0x7d, 0x85, 0x90);
-const GOVERNED: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
-const AGAINST: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
-const OVER: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
-const SETPOINT: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
-const OTHER: RGBColor = RGBColor(0x8e, 0x6c, 0xd9);
+const INK_COLOR: RGBColor = RGBColor(0x7d, 0x85, 0x90);
+const GOVERNED_COLOR: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
+const BASELINE_COLOR: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
+const OVERLOAD_COLOR: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
+const SETPOINT_COLOR: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
+const OTHER_COLOR: RGBColor = RGBColor(0x8e, 0x6c, 0xd9);
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn Error>>;
+type SimulationArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type SimulationPlotResult = Result<(), Box<dyn Error>>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 /// Draws the governor's day beside another controller's.
@@ -35,8 +35,8 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 /// If the drawing itself fails; the text says what.
 pub fn draw(
     scenario: &Scenario,
-    governed: &Record,
-    against: (&str, &Record),
+    governed: &SimulationRecord,
+    against: (&str, &SimulationRecord),
 ) -> Result<String, String> {
     let mut svg = String::new();
     {
@@ -49,11 +49,11 @@ pub fn draw(
 }
 
 fn panels(
-    root: &Area,
+    root: &SimulationArea,
     scenario: &Scenario,
-    governed: &Record,
-    (name, other): (&str, &Record),
-) -> Drawn {
+    governed: &SimulationRecord,
+    (name, other): (&str, &SimulationRecord),
+) -> SimulationPlotResult {
     let mut rest = root.clone();
     let mut next = |height: u32| {
         let (panel, below) = rest.split_vertically(height);
@@ -76,12 +76,12 @@ fn panels(
 }
 
 fn load(
-    area: &Area,
+    area: &SimulationArea,
     scenario: &Scenario,
     minutes: f64,
-    governed: &Record,
-    (name, other): (&str, &Record),
-) -> Drawn {
+    governed: &SimulationRecord,
+    (name, other): (&str, &SimulationRecord),
+) -> SimulationPlotResult {
     let highest = governed.seconds.iter().map(|s| s.x).fold(1.5, f64::max);
     // Another controller may leave the panel, because the governor's own day is the subject.
     let top = 1.15
@@ -94,38 +94,46 @@ fn load(
                 .min(2.5 * highest),
         );
     let mut chart = chart(area, minutes, (0.0, top), false, 4)?;
-    let clipped = |record: &Record| course(record, |s| Some(s.x.min(top)));
+    let clipped = |record: &SimulationRecord| course(record, |s| Some(s.x.min(top)));
     let area_over = governed
         .seconds
         .iter()
         .step_by(5)
         .map(|s| (s.t / 60.0, s.x.max(1.0).min(top)));
-    chart.draw_series(AreaSeries::new(area_over, 1.0, OVER.mix(0.4)))?;
+    chart.draw_series(AreaSeries::new(area_over, 1.0, OVERLOAD_COLOR.mix(0.4)))?;
     chart.draw_series(LineSeries::new(
         clipped(other),
-        AGAINST.mix(0.6).stroke_width(1),
+        BASELINE_COLOR.mix(0.6).stroke_width(1),
     ))?;
-    chart.draw_series(LineSeries::new(clipped(governed), GOVERNED.stroke_width(2)))?;
+    chart.draw_series(LineSeries::new(
+        clipped(governed),
+        GOVERNED_COLOR.stroke_width(2),
+    ))?;
     chart.draw_series(DashedLineSeries::new(
         [(0.0, 1.0), (minutes, 1.0)],
         6,
         5,
-        SETPOINT.stroke_width(2),
+        SETPOINT_COLOR.stroke_width(2),
     ))?;
     let title = format!("{}: load in setpoints", scenario.name);
     heading(
         area,
         &title,
         &[
-            ("flyball", GOVERNED),
-            (name, AGAINST),
-            ("setpoint", SETPOINT),
-            ("overload", OVER),
+            ("flyball", GOVERNED_COLOR),
+            (name, BASELINE_COLOR),
+            ("setpoint", SETPOINT_COLOR),
+            ("overload", OVERLOAD_COLOR),
         ],
     )
 }
 
-fn rate(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record) -> Drawn {
+fn rate(
+    area: &SimulationArea,
+    scenario: &Scenario,
+    minutes: f64,
+    governed: &SimulationRecord,
+) -> SimulationPlotResult {
     let rates = governed
         .seconds
         .iter()
@@ -147,15 +155,15 @@ fn rate(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record) -> Dr
     let mut chart = chart(area, minutes, (bottom, top.max(bottom + 0.5)), true, 4)?;
     chart.draw_series(LineSeries::new(
         course(governed, |s| log(s.oracle)),
-        SETPOINT.stroke_width(1),
+        SETPOINT_COLOR.stroke_width(1),
     ))?;
     chart.draw_series(LineSeries::new(
         course(governed, |s| log(s.knob)),
-        GOVERNED.mix(0.45).stroke_width(1),
+        GOVERNED_COLOR.mix(0.45).stroke_width(1),
     ))?;
     chart.draw_series(LineSeries::new(
         course(governed, |s| log(s.achieved)),
-        GOVERNED.stroke_width(2),
+        GOVERNED_COLOR.stroke_width(2),
     ))?;
     let title = match scenario.policy.law.actuator {
         Actuator::Rps => "jobs per second",
@@ -165,14 +173,14 @@ fn rate(area: &Area, scenario: &Scenario, minutes: f64, governed: &Record) -> Dr
         area,
         title,
         &[
-            ("achieved", GOVERNED),
-            ("knob", GOVERNED),
-            ("room (oracle)", SETPOINT),
+            ("achieved", GOVERNED_COLOR),
+            ("knob", GOVERNED_COLOR),
+            ("room (oracle)", SETPOINT_COLOR),
         ],
     )
 }
 
-fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {
+fn model(area: &SimulationArea, minutes: f64, governed: &SimulationRecord) -> SimulationPlotResult {
     let believed = || {
         governed
             .thoughts
@@ -181,22 +189,30 @@ fn model(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     };
     let mut chart = chart(area, minutes, (0.0, 1.8), false, 4)?;
     let sum = believed().map(|(t, (background, ours))| (t, (background + ours).min(1.8)));
-    chart.draw_series(AreaSeries::new(sum, 0.0, GOVERNED.mix(0.35)))?;
+    chart.draw_series(AreaSeries::new(sum, 0.0, GOVERNED_COLOR.mix(0.35)))?;
     let background = believed().map(|(t, (background, _))| (t, background.min(1.8)));
-    chart.draw_series(AreaSeries::new(background, 0.0, OTHER.mix(0.6)))?;
+    chart.draw_series(AreaSeries::new(background, 0.0, OTHER_COLOR.mix(0.6)))?;
     chart.draw_series(LineSeries::new(
         course(governed, |s| Some(s.true_x.min(1.8))),
-        INK.stroke_width(1),
+        INK_COLOR.stroke_width(1),
     ))?;
     heading(
         area,
         "whose load it is, as believed",
-        &[("others", OTHER), ("ours", GOVERNED), ("true load", INK)],
+        &[
+            ("others", OTHER_COLOR),
+            ("ours", GOVERNED_COLOR),
+            ("true load", INK_COLOR),
+        ],
     )
 }
 
 /// Draws the deciding signals and limits as colours along the time.
-fn ribbon(area: &Area, minutes: f64, governed: &Record) -> Drawn {
+fn ribbon(
+    area: &SimulationArea,
+    minutes: f64,
+    governed: &SimulationRecord,
+) -> SimulationPlotResult {
     let mut chart = chart(area, minutes, (0.0, 1.0), false, 0)?;
     let tick = governed
         .thoughts
@@ -212,28 +228,32 @@ fn ribbon(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     });
     chart.draw_series(boxes)?;
     let legend = [
-        ("signal", GOVERNED),
-        ("limit", SETPOINT),
-        ("idle", INK),
-        ("stale", OTHER),
-        ("breaker", OVER),
+        ("signal", GOVERNED_COLOR),
+        ("limit", SETPOINT_COLOR),
+        ("idle", INK_COLOR),
+        ("stale", OTHER_COLOR),
+        ("breaker", OVERLOAD_COLOR),
     ];
     heading(area, "who decided", &legend)
 }
 
 fn colour_of(limiting: &str) -> RGBColor {
     match limiting {
-        "breaker" => OVER,
-        "stale" | "late" | "start" => OTHER,
-        "idle" => INK,
-        "slew" | "confirm" | "floor" | "min" | "max" | "person" => SETPOINT,
-        _ => GOVERNED,
+        "breaker" => OVERLOAD_COLOR,
+        "stale" | "late" | "start" => OTHER_COLOR,
+        "idle" => INK_COLOR,
+        "slew" | "confirm" | "floor" | "min" | "max" | "person" => SETPOINT_COLOR,
+        _ => GOVERNED_COLOR,
     }
 }
 
-fn terms(area: &Area, minutes: f64, governed: &Record) -> Drawn {
+fn terms(area: &SimulationArea, minutes: f64, governed: &SimulationRecord) -> SimulationPlotResult {
     let mut chart = chart(area, minutes, (-1.0, 1.0), false, 4)?;
-    for (n, colour) in [(0, GOVERNED), (1, SETPOINT), (2, AGAINST)] {
+    for (n, colour) in [
+        (0, GOVERNED_COLOR),
+        (1, SETPOINT_COLOR),
+        (2, BASELINE_COLOR),
+    ] {
         let term = governed
             .thoughts
             .iter()
@@ -243,36 +263,45 @@ fn terms(area: &Area, minutes: f64, governed: &Record) -> Drawn {
     heading(
         area,
         "terms, in nats",
-        &[("P", GOVERNED), ("I, one tick", SETPOINT), ("D", AGAINST)],
+        &[
+            ("P", GOVERNED_COLOR),
+            ("I, one tick", SETPOINT_COLOR),
+            ("D", BASELINE_COLOR),
+        ],
     )
 }
 
-fn totals(area: &Area, minutes: f64, governed: &Record, (name, other): (&str, &Record)) -> Drawn {
-    let overload = |record: &Record| total(record, |s| (s.x - 1.0).max(0.0) + s.refused);
+fn totals(
+    area: &SimulationArea,
+    minutes: f64,
+    governed: &SimulationRecord,
+    (name, other): (&str, &SimulationRecord),
+) -> SimulationPlotResult {
+    let overload = |record: &SimulationRecord| total(record, |s| (s.x - 1.0).max(0.0) + s.refused);
     let (ours, theirs) = (overload(governed), overload(other));
     let last = |course: &[(f64, f64)]| course.last().map_or(0.0, |point| point.1);
     let top = 1.1 * last(&ours).max(last(&theirs)).max(1.0);
-    let jobs = |record: &Record| total(record, |s| s.achieved);
+    let jobs = |record: &SimulationRecord| total(record, |s| s.achieved);
     let (done, all) = (jobs(governed), total(governed, |s| s.oracle));
     // Jobs share the panel, as a share of the oracle's, drawn to the same height.
     let scale = top / 1.1 / last(&all).max(1e-9);
     let mut chart = chart(area, minutes, (0.0, top), false, 4)?;
-    chart.draw_series(LineSeries::new(theirs, AGAINST.stroke_width(2)))?;
-    chart.draw_series(LineSeries::new(ours, GOVERNED.stroke_width(2)))?;
+    chart.draw_series(LineSeries::new(theirs, BASELINE_COLOR.stroke_width(2)))?;
+    chart.draw_series(LineSeries::new(ours, GOVERNED_COLOR.stroke_width(2)))?;
     chart.draw_series(LineSeries::new(
         done.into_iter().map(|(t, n)| (t, n * scale)),
-        SETPOINT.stroke_width(1),
+        SETPOINT_COLOR.stroke_width(1),
     ))?;
     let legend = [
-        ("overload, s", GOVERNED),
-        (name, AGAINST),
-        ("jobs (of the oracle's)", SETPOINT),
+        ("overload, s", GOVERNED_COLOR),
+        (name, BASELINE_COLOR),
+        ("jobs (of the oracle's)", SETPOINT_COLOR),
     ];
     heading(area, "added up", &legend)
 }
 
 /// Returns the running total of `f`, every five seconds.
-fn total(record: &Record, f: impl Fn(&Second) -> f64) -> Vec<(f64, f64)> {
+fn total(record: &SimulationRecord, f: impl Fn(&SimulatedSecond) -> f64) -> Vec<(f64, f64)> {
     let mut sum = 0.0;
     let added = record.seconds.iter().map(|second| {
         sum += f(second);
@@ -282,7 +311,10 @@ fn total(record: &Record, f: impl Fn(&Second) -> f64) -> Vec<(f64, f64)> {
 }
 
 /// Returns the course of `f` over the minutes, a point every five seconds.
-fn course(record: &Record, f: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)> {
+fn course(
+    record: &SimulationRecord,
+    f: impl Fn(&SimulatedSecond) -> Option<f64>,
+) -> Vec<(f64, f64)> {
     record
         .seconds
         .iter()
@@ -294,7 +326,7 @@ fn course(record: &Record, f: impl Fn(&Second) -> Option<f64>) -> Vec<(f64, f64)
 /// Returns a panel over the minutes. With `log` its labels are powers of ten; without `labels` its
 /// height means nothing.
 fn chart<'a, 'b>(
-    area: &'a Area<'b>,
+    area: &'a SimulationArea<'b>,
     minutes: f64,
     (bottom, top): (f64, f64),
     log: bool,
@@ -317,9 +349,9 @@ fn chart<'a, 'b>(
         .configure_mesh()
         .disable_x_mesh()
         .light_line_style(TRANSPARENT)
-        .bold_line_style(INK.mix(0.2))
-        .axis_style(INK)
-        .label_style(("sans-serif", 12).into_font().color(&INK))
+        .bold_line_style(INK_COLOR.mix(0.2))
+        .axis_style(INK_COLOR)
+        .label_style(("sans-serif", 12).into_font().color(&INK_COLOR))
         .x_labels(12)
         .y_labels(labels)
         .x_label_formatter(&|minute| format!("{minute:.0} min"))
@@ -328,17 +360,21 @@ fn chart<'a, 'b>(
     Ok(chart)
 }
 
-fn heading(area: &Area, title: &str, legend: &[(&str, RGBColor)]) -> Drawn {
+fn heading(
+    area: &SimulationArea,
+    title: &str,
+    legend: &[(&str, RGBColor)],
+) -> SimulationPlotResult {
     let left = Pos::new(HPos::Left, VPos::Center);
     area.draw(&Text::new(
         title.to_owned(),
         (56, 15),
-        ("sans-serif", 14).into_font().color(&INK).pos(left),
+        ("sans-serif", 14).into_font().color(&INK_COLOR).pos(left),
     ))?;
     let mut x = 330;
     for (name, colour) in legend {
         area.draw(&Rectangle::new([(x, 11), (x + 14, 19)], colour.filled()))?;
-        let style = ("sans-serif", 13).into_font().color(&INK).pos(left);
+        let style = ("sans-serif", 13).into_font().color(&INK_COLOR).pos(left);
         area.draw(&Text::new((*name).to_owned(), (x + 20, 15), style))?;
         x += 36 + 8 * name.len() as i32;
     }
@@ -347,13 +383,13 @@ fn heading(area: &Area, title: &str, legend: &[(&str, RGBColor)]) -> Drawn {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Contender, library, run, weather::Weather};
+    use super::super::{Contender, disturbance::Disturbance, library, run};
     use super::*;
 
     #[test]
     fn every_scenario_can_be_drawn() {
         for scenario in library::scenarios().unwrap() {
-            let weather = Weather::draw(&scenario, 0);
+            let weather = Disturbance::draw(&scenario, 0);
             let (governed, other) = (
                 run(&scenario, &weather, Contender::Flyball),
                 run(&scenario, &weather, Contender::Fixed),

@@ -1,19 +1,19 @@
 //! Closes the loop between a plant and a controller, second by second.
 
 use super::controller::{Contender, Controller};
-use super::exporter::{Page, Series};
+use super::disturbance::Disturbance;
+use super::exporter::{ExporterPage, Series};
 use super::plant::{self, Machine};
 use super::scenario::Scenario;
-use super::weather::Weather;
-use crate::governor::policy::{Heard, Kind, Signal};
-use crate::governor::{Actuator, Observation, Sample, counters::Flow};
+use crate::governor::policy::{Heard, SignalKind, SignalPolicy};
+use crate::governor::{Actuator, Observation, SignalSample, counters::Flow};
 
 /// Fewest jobs from which the 99th percentile is reported.
 const P99_LEAST: f64 = 20.0;
 
 /// The state of one second.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Second {
+pub struct SimulatedSecond {
     /// Time, in seconds.
     pub t: f64,
     /// The knob as the throttle obeys it: jobs per second, or jobs at once.
@@ -32,7 +32,7 @@ pub struct Second {
 
 /// The governor's reasons at a tick, for drawing.
 #[derive(Clone, Debug)]
-pub struct Thought {
+pub struct TickRecord {
     /// Time, in seconds.
     pub t: f64,
     /// The signal or limit that decided.
@@ -46,24 +46,24 @@ pub struct Thought {
 
 /// The record of a whole run.
 #[derive(Clone, Debug, Default)]
-pub struct Record {
+pub struct SimulationRecord {
     /// Every second.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<SimulatedSecond>,
     /// Every tick of the governor; empty for other controllers.
-    pub thoughts: Vec<Thought>,
+    pub thoughts: Vec<TickRecord>,
 }
 
 /// Runs `contender` through `scenario` on the day `weather`.
-pub fn run(scenario: &Scenario, weather: &Weather, contender: Contender) -> Record {
+pub fn run(scenario: &Scenario, weather: &Disturbance, contender: Contender) -> SimulationRecord {
     let controller = contender.start(&scenario.policy, scenario.bounds, scenario.start_rps);
     Loop::new(scenario, weather, controller).run()
 }
 
 struct Loop<'a> {
     scenario: &'a Scenario,
-    weather: &'a Weather,
+    weather: &'a Disturbance,
     controller: Box<dyn Controller>,
-    page: Page<'a>,
+    page: ExporterPage<'a>,
     knob: f64,
     /// Time of the last write to the knob, in seconds.
     written: f64,
@@ -71,7 +71,7 @@ struct Loop<'a> {
     since_tick: Since,
     /// By second: the jobs that ended, and their total time if each took the 99th percentile.
     slowest: Vec<(f64, f64)>,
-    record: Record,
+    record: SimulationRecord,
 }
 
 /// Totals between two ticks.
@@ -86,9 +86,13 @@ struct Since {
 }
 
 impl<'a> Loop<'a> {
-    fn new(scenario: &'a Scenario, weather: &'a Weather, controller: Box<dyn Controller>) -> Self {
+    fn new(
+        scenario: &'a Scenario,
+        weather: &'a Disturbance,
+        controller: Box<dyn Controller>,
+    ) -> Self {
         // No jobs ran before, so the averages begin with the background.
-        let page = Page::new(
+        let page = ExporterPage::new(
             scenario,
             weather,
             series(&machines(scenario, weather, 0), 0.0),
@@ -104,11 +108,11 @@ impl<'a> Loop<'a> {
             was_down: false,
             since_tick: Since::default(),
             slowest: Vec::new(),
-            record: Record::default(),
+            record: SimulationRecord::default(),
         }
     }
 
-    fn run(mut self) -> Record {
+    fn run(mut self) -> SimulationRecord {
         let tick_s = self.scenario.policy.law.tick_s.round().max(1.0) as u64;
         for t in 1..=self.scenario.duration_s {
             self.second(t);
@@ -196,7 +200,7 @@ impl<'a> Loop<'a> {
         });
         let heard = heard.fold(0.0, f64::max);
         let (x, true_x) = (worst(&self.page.series).max(heard), worst(&real).max(heard));
-        self.record.seconds.push(Second {
+        self.record.seconds.push(SimulatedSecond {
             t: now,
             knob,
             achieved: done,
@@ -220,7 +224,7 @@ impl<'a> Loop<'a> {
                     return true;
                 };
                 let machine = machines[n];
-                let value = if kind == Kind::Load {
+                let value = if kind == SignalKind::Load {
                     machine.load(rate)
                 } else {
                     machine.p99_s(rate)
@@ -245,7 +249,8 @@ impl<'a> Loop<'a> {
             .seconds
             .last()
             .map_or(0.0, |second| second.achieved);
-        let looks: Vec<Sample> = self.samples(now, &self.page.series.clone(), Some(Kind::Load));
+        let looks: Vec<SignalSample> =
+            self.samples(now, &self.page.series.clone(), Some(SignalKind::Load));
         if let Some(rps) = self.controller.look(now, achieved, &looks) {
             (self.knob, self.written) = (rps, now);
         }
@@ -255,7 +260,7 @@ impl<'a> Loop<'a> {
         let now = t as f64;
         let since = std::mem::take(&mut self.since_tick);
         let visible = self.page.visible(now);
-        let mut readings: Vec<Sample> = visible
+        let mut readings: Vec<SignalSample> = visible
             .iter()
             .flat_map(|(at, shown)| self.samples(*at, shown, None))
             .collect();
@@ -291,7 +296,7 @@ impl<'a> Loop<'a> {
     }
 
     /// Returns the signals' samples of a page of time `at`; with `only`, those of that kind.
-    fn samples(&self, at: f64, shown: &[Series], only: Option<Kind>) -> Vec<Sample> {
+    fn samples(&self, at: f64, shown: &[Series], only: Option<SignalKind>) -> Vec<SignalSample> {
         let signals = self
             .scenario
             .policy
@@ -301,7 +306,7 @@ impl<'a> Loop<'a> {
         signals
             .filter_map(|signal| {
                 let (n, kind) = self.scenario.resource_of(&signal.query)?;
-                Some(Sample {
+                Some(SignalSample {
                     signal: signal.name.clone(),
                     value: Some(value(&shown[n], kind)),
                     at,
@@ -315,9 +320,9 @@ impl<'a> Loop<'a> {
     ///
     /// It is the mean of the seconds' percentiles, weighted by the jobs that ended in each, with
     /// the error of a percentile of so many jobs.
-    fn slowest_hundredth(&self, now: f64, t: usize) -> Vec<Sample> {
+    fn slowest_hundredth(&self, now: f64, t: usize) -> Vec<SignalSample> {
         let draw = self.weather.durations.get(t).copied().unwrap_or(0.0);
-        let of = |signal: &Signal| {
+        let of = |signal: &SignalPolicy| {
             let over_s = self
                 .scenario
                 .policy
@@ -332,7 +337,7 @@ impl<'a> Loop<'a> {
             });
             let value = all_s / n * (1.0 + draw * plant::p99_noise(n)).max(0.1);
             let is_told = self.scenario.jobs.durations && n >= P99_LEAST;
-            Sample {
+            SignalSample {
                 signal: signal.name.clone(),
                 value: is_told.then_some(value * signal.scale),
                 at: now,
@@ -362,7 +367,7 @@ impl<'a> Loop<'a> {
                 .first()
                 .and_then(|signal| Some((signal.observer.b, signal.observer.c?)));
             let v = plan.rps * state.work.w;
-            self.record.thoughts.push(Thought {
+            self.record.thoughts.push(TickRecord {
                 t,
                 limiting: plan.limiting.clone(),
                 pid,
@@ -374,7 +379,7 @@ impl<'a> Loop<'a> {
 
 /// Returns the duration of jobs at `rate`, in seconds, as a signal of the work's own times measures
 /// it; `None` for other signals.
-fn took_s(signal: &Signal, machines: &[Machine], base_s: f64, rate: f64) -> Option<f64> {
+fn took_s(signal: &SignalPolicy, machines: &[Machine], base_s: f64, rate: f64) -> Option<f64> {
     match signal.heard? {
         Heard::Latency => Some(plant::duration_s(machines, base_s, rate)),
         Heard::LatencyP99 => Some(plant::duration_p99_s(machines, base_s, rate)),
@@ -382,8 +387,8 @@ fn took_s(signal: &Signal, machines: &[Machine], base_s: f64, rate: f64) -> Opti
     }
 }
 
-fn value(series: &Series, kind: Kind) -> f64 {
-    if kind == Kind::Load {
+fn value(series: &Series, kind: SignalKind) -> f64 {
+    if kind == SignalKind::Load {
         series.load
     } else {
         series.p99_s
@@ -400,7 +405,7 @@ fn series(machines: &[Machine], rate: f64) -> Vec<Series> {
         .collect()
 }
 
-fn machines(scenario: &Scenario, weather: &Weather, t: usize) -> Vec<Machine> {
+fn machines(scenario: &Scenario, weather: &Disturbance, t: usize) -> Vec<Machine> {
     let days = scenario.resources.iter().zip(&weather.days);
     days.map(|(resource, day)| Machine {
         cores: resource.cores,

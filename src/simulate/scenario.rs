@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::curve::Curve;
-use crate::governor::policy::{Heard, Kind, Policy, Source};
-use crate::governor::{Actuator, Bounds, Law};
+use crate::governor::policy::{Heard, Policy, SignalKind, SignalSource};
+use crate::governor::{Actuator, Bounds, ControllerTuning};
 
 /// The longest virtual time of a scenario, in minutes: five weeks.
 pub const MINUTES_MAX: f64 = 5.0 * 7.0 * 24.0 * 60.0;
@@ -29,9 +29,9 @@ pub struct Scenario {
     /// The exporter that publishes the load.
     pub exporter: Exporter,
     /// Properties of the jobs.
-    pub jobs: Jobs,
+    pub jobs: Workload,
     /// The quota of a provider, if there is one.
-    pub quota: Option<Quota>,
+    pub quota: Option<QuotaCurve>,
     /// The policy, read by the same code as every knobs file.
     pub policy: Policy,
     /// The knobs `min`, `max` and `safe_rps`.
@@ -116,7 +116,7 @@ impl Default for Exporter {
 /// Properties of the jobs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Jobs {
+pub struct Workload {
     /// Duration of a job besides its work on the resources, in seconds.
     pub base_s: f64,
     /// Most jobs in flight.
@@ -127,7 +127,7 @@ pub struct Jobs {
     pub durations: bool,
 }
 
-impl Default for Jobs {
+impl Default for Workload {
     fn default() -> Self {
         Self {
             base_s: 0.02,
@@ -141,7 +141,7 @@ impl Default for Jobs {
 /// The quota of a provider, which refuses the rest.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Quota {
+pub struct QuotaCurve {
     /// Accepted jobs per second.
     pub rps: Curve,
 }
@@ -149,14 +149,14 @@ pub struct Quota {
 #[derive(Deserialize)]
 struct File {
     scenario: Head,
-    knobs: Knobs,
+    knobs: ScenarioKnobs,
     #[serde(default)]
     resource: Vec<Resource>,
     #[serde(default)]
     exporter: Exporter,
     #[serde(default)]
-    jobs: Jobs,
-    quota: Option<Quota>,
+    jobs: Workload,
+    quota: Option<QuotaCurve>,
 }
 
 #[derive(Deserialize)]
@@ -172,7 +172,7 @@ struct Head {
 
 /// The knobs that a simulation uses; the others of a knobs file do no harm.
 #[derive(Deserialize)]
-struct Knobs {
+struct ScenarioKnobs {
     rps: f64,
     concurrency: Option<f64>,
     min: Option<f64>,
@@ -205,7 +205,7 @@ fn default_burst_s() -> f64 {
 /// An error in a scenario.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{file}: {reason}")]
-pub struct Refused {
+pub struct InvalidScenario {
     /// Name of the file.
     pub file: String,
     /// The fault, and the allowed values.
@@ -214,8 +214,8 @@ pub struct Refused {
 
 impl Scenario {
     /// Reads the scenario in the file `file` with the content `text`.
-    pub fn parse(text: &str, file: &str) -> Result<Self, Refused> {
-        let refuse = |reason: String| Refused {
+    pub fn parse(text: &str, file: &str) -> Result<Self, InvalidScenario> {
+        let refuse = |reason: String| InvalidScenario {
             file: file.to_owned(),
             reason,
         };
@@ -270,9 +270,9 @@ impl Scenario {
 
     /// Returns the same scenario under another law, as far as `[governor]` of a knobs file contains
     /// it. The actuator stays the plant's.
-    pub fn under(mut self, law: Law) -> Self {
+    pub fn under(mut self, law: ControllerTuning) -> Self {
         let actuator = self.policy.law.actuator;
-        self.policy.law = Law {
+        self.policy.law = ControllerTuning {
             actuator,
             durations: law.durations && actuator == Actuator::Rps,
             ..law
@@ -281,11 +281,11 @@ impl Scenario {
     }
 
     /// Returns the resource of the series `query`, with the kind of the series.
-    pub fn resource_of(&self, query: &str) -> Option<(usize, Kind)> {
+    pub fn resource_of(&self, query: &str) -> Option<(usize, SignalKind)> {
         let (name, series) = query.split_once(':')?;
         let kind = match series {
-            "load" => Kind::Load,
-            "p99" => Kind::Latency,
+            "load" => SignalKind::Load,
+            "p99" => SignalKind::Latency,
             _ => return None,
         };
         Some((
@@ -425,7 +425,7 @@ impl Scenario {
         for signal in &self.policy.signals {
             let name = &signal.name;
             match signal.source {
-                Source::Prometheus => check(
+                SignalSource::Prometheus => check(
                     self.resource_of(&signal.query)
                         .is_some_and(|(_, kind)| kind == signal.kind),
                     format!(
@@ -434,7 +434,7 @@ impl Scenario {
                         signal.query
                     ),
                 ),
-                Source::Feedback => check(
+                SignalSource::Feedback => check(
                     self.quota.is_some()
                         || matches!(signal.heard, Some(Heard::Latency | Heard::LatencyP99)),
                     format!("signal.source: {name} needs a [quota], for nothing else refuses"),

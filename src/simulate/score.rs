@@ -1,12 +1,12 @@
 //! The score of a run.
 
-use super::run::{Record, Second};
+use super::run::{SimulatedSecond, SimulationRecord};
 use super::scenario::Scenario;
 
 /// Load below which it counts as back, once it stays there for [`BACK_S`], in setpoints.
-const BACK: f64 = 1.1;
+const RECOVERED_LOAD: f64 = 1.1;
 /// Time for which the load must stay below [`BACK`], in seconds.
-const BACK_S: usize = 30;
+const RECOVERED_FOR_S: usize = 30;
 /// Share of the oracle's rate over a minute from which work counts as recovered, if the mean load
 /// of the minute is below [`CALM`].
 const RECOVERED: f64 = 0.8;
@@ -45,14 +45,14 @@ pub struct Score {
 
 impl Score {
     /// Returns the score of a run.
-    pub fn of(scenario: &Scenario, record: &Record) -> Self {
+    pub fn of(scenario: &Scenario, record: &SimulationRecord) -> Self {
         let seconds = &record.seconds;
-        let sum = |f: &dyn Fn(&Second) -> f64| seconds.iter().map(f).sum::<f64>();
+        let sum = |f: &dyn Fn(&SimulatedSecond) -> f64| seconds.iter().map(f).sum::<f64>();
         let refuses = scenario.quota.is_some();
         let over = |x: f64| (x - 1.0).max(0.0);
         let oracle = sum(&|s| s.oracle).max(f64::MIN_POSITIVE);
         let from = scenario.step_s.unwrap_or(0.0);
-        let after: Vec<&Second> = seconds.iter().filter(|s| s.t >= from).collect();
+        let after: Vec<&SimulatedSecond> = seconds.iter().filter(|s| s.t >= from).collect();
         Self {
             overload_s: sum(&|s| if refuses { s.refused } else { over(s.x) }),
             true_overload_s: sum(&|s| if refuses { s.refused } else { over(s.true_x) }),
@@ -92,21 +92,21 @@ impl Score {
 }
 
 /// Returns the seconds until the load had been high and was back; 0 if it never was high.
-fn back_s(after: &[&Second]) -> f64 {
-    let Some(high) = after.iter().position(|s| s.x >= BACK) else {
+fn back_s(after: &[&SimulatedSecond]) -> f64 {
+    let Some(high) = after.iter().position(|s| s.x >= RECOVERED_LOAD) else {
         return 0.0;
     };
     let calm = |n: &usize| {
-        after[*n..(*n + BACK_S).min(after.len())]
+        after[*n..(*n + RECOVERED_FOR_S).min(after.len())]
             .iter()
-            .all(|s| s.x < BACK)
+            .all(|s| s.x < RECOVERED_LOAD)
     };
     (high..after.len()).find(calm).unwrap_or(after.len()) as f64
 }
 
-fn recovered_s(after: &[&Second]) -> f64 {
-    let recovered = |minute: &[&Second]| {
-        let of = |f: &dyn Fn(&Second) -> f64| {
+fn recovered_s(after: &[&SimulatedSecond]) -> f64 {
+    let recovered = |minute: &[&SimulatedSecond]| {
+        let of = |f: &dyn Fn(&SimulatedSecond) -> f64| {
             minute.iter().map(|s| f(s)).sum::<f64>() / minute.len() as f64
         };
         of(&|s| s.achieved.min(s.oracle)) >= RECOVERED * of(&|s| s.oracle) && of(&|s| s.x) < CALM
@@ -116,7 +116,7 @@ fn recovered_s(after: &[&Second]) -> f64 {
     let seen = after
         .iter()
         .take(600)
-        .position(|s| s.x >= BACK)
+        .position(|s| s.x >= RECOVERED_LOAD)
         .unwrap_or(0);
     after
         .windows(60)
@@ -126,7 +126,7 @@ fn recovered_s(after: &[&Second]) -> f64 {
         .map_or(after.len(), |(n, _)| n) as f64
 }
 
-fn oscillation(seconds: &[Second]) -> f64 {
+fn oscillation(seconds: &[SimulatedSecond]) -> f64 {
     let logs: Vec<f64> = seconds.iter().map(|s| s.knob.max(1e-9).ln()).collect();
     let mut squares = 0.0;
     let mut n = 0.0;
@@ -142,7 +142,7 @@ fn oscillation(seconds: &[Second]) -> f64 {
     if n > 0.0 { f64::sqrt(squares / n) } else { 0.0 }
 }
 
-fn reversals(seconds: &[Second]) -> f64 {
+fn reversals(seconds: &[SimulatedSecond]) -> f64 {
     let (mut extreme, mut up, mut count) = (None::<f64>, None::<bool>, 0.0);
     for second in seconds.iter().filter(|s| s.knob > 0.0) {
         let log = second.knob.ln();

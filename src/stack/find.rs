@@ -16,7 +16,7 @@ pub const OLDEST_POSTGRES: u32 = 15;
 
 /// A directory to look in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct SearchDir {
     pub dir: PathBuf,
     /// Directories of its libraries, for programs that were unpacked and not installed.
     pub library_path: Option<OsString>,
@@ -52,7 +52,7 @@ impl Program {
 
 /// A Postgres: the program `postgres` (with `initdb` beside it) and its major version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Postgres {
+pub struct PostgresProgram {
     /// The program `postgres`.
     pub program: Program,
     /// Its major version, at least [`OLDEST_POSTGRES`].
@@ -60,11 +60,11 @@ pub struct Postgres {
 }
 
 /// Returns the places to look in, in order.
-pub fn places(search_path: &[PathBuf]) -> Vec<Place> {
+pub fn places(search_path: &[PathBuf]) -> Vec<SearchDir> {
     if !search_path.is_empty() {
         return search_path.iter().map(|dir| plain(dir.clone())).collect();
     }
-    let mut places: Vec<Place> = Vec::new();
+    let mut places: Vec<SearchDir> = Vec::new();
     places.extend(
         std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
             .filter(|dir| dir.is_absolute())
@@ -118,8 +118,8 @@ fn cache_dir() -> Option<PathBuf> {
     )
 }
 
-fn plain(dir: PathBuf) -> Place {
-    Place {
+fn plain(dir: PathBuf) -> SearchDir {
+    SearchDir {
         dir,
         library_path: None,
     }
@@ -127,7 +127,7 @@ fn plain(dir: PathBuf) -> Place {
 
 /// Returns the program directories of a tree of unpacked Debian packages, with the paths of its
 /// libraries.
-fn unpacked(root: &Path) -> Vec<Place> {
+fn unpacked(root: &Path) -> Vec<SearchDir> {
     let mut libraries: Vec<PathBuf> = Vec::new();
     for lib in ["usr/lib", "lib"] {
         let lib = root.join(lib);
@@ -146,7 +146,7 @@ fn unpacked(root: &Path) -> Vec<Place> {
             .map(|dir| dir.join("bin")),
     );
     dirs.into_iter()
-        .map(|dir| Place {
+        .map(|dir| SearchDir {
             dir,
             library_path: library_path.clone(),
         })
@@ -176,7 +176,7 @@ fn entries(dir: &Path) -> Vec<String> {
 ///
 /// A data directory belongs to one major version, so an older Postgres that fits is better than a
 /// newer one that does not.
-pub fn postgres(places: &[Place], wanted_major: Option<u32>) -> Option<Postgres> {
+pub fn postgres(places: &[SearchDir], wanted_major: Option<u32>) -> Option<PostgresProgram> {
     let mut first = None;
     for program in all(places, &["postgres"]) {
         // Debian and others link the program into PATH; its companions are beside the real file.
@@ -189,12 +189,12 @@ pub fn postgres(places: &[Place], wanted_major: Option<u32>) -> Option<Postgres>
             continue;
         }
         if wanted_major.is_none_or(|wanted| wanted == major) {
-            return Some(Postgres {
+            return Some(PostgresProgram {
                 program: real,
                 major,
             });
         }
-        first.get_or_insert(Postgres {
+        first.get_or_insert(PostgresProgram {
             program: real,
             major,
         });
@@ -203,23 +203,23 @@ pub fn postgres(places: &[Place], wanted_major: Option<u32>) -> Option<Postgres>
 }
 
 /// Returns the first Redis or Valkey.
-pub fn redis(places: &[Place]) -> Option<Program> {
+pub fn redis(places: &[SearchDir]) -> Option<Program> {
     all(places, &["redis-server", "valkey-server"])
         .into_iter()
         .next()
 }
 
 /// Returns the first Prometheus.
-pub fn prometheus(places: &[Place]) -> Option<Program> {
+pub fn prometheus(places: &[SearchDir]) -> Option<Program> {
     all(places, &["prometheus"]).into_iter().next()
 }
 
 /// Returns the first PgBouncer. No stack has one; tests put it before a Postgres.
-pub fn pgbouncer(places: &[Place]) -> Option<Program> {
+pub fn pgbouncer(places: &[SearchDir]) -> Option<Program> {
     all(places, &["pgbouncer"]).into_iter().next()
 }
 
-fn all(places: &[Place], names: &[&str]) -> Vec<Program> {
+fn all(places: &[SearchDir], names: &[&str]) -> Vec<Program> {
     let mut found = Vec::new();
     for name in names {
         for place in places {

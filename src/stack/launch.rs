@@ -23,7 +23,7 @@ use super::unix::{User, stop_orphan};
 /// Longest time for a server to become ready; recovery after a crash is included.
 const READY_WITHIN: Duration = Duration::from_secs(120);
 /// Longest time for a server to stop before it is killed.
-const STOPPED_WITHIN: Duration = Duration::from_secs(15);
+const SERVER_STOP_TIMEOUT: Duration = Duration::from_secs(15);
 /// Size above which a server's log is put aside when the server starts, in bytes.
 const LOG_BYTES_MAX: u64 = 10 << 20;
 
@@ -50,7 +50,7 @@ pub(super) trait Technology {
 }
 
 /// A server and, while it runs, its process.
-pub(super) struct Server {
+pub(super) struct ManagedServer {
     pub technology: Box<dyn Technology>,
     layout: Layout,
     user: User,
@@ -59,7 +59,7 @@ pub(super) struct Server {
 
 // === impl Server ===
 
-impl Server {
+impl ManagedServer {
     pub fn new(technology: Box<dyn Technology>, layout: &Layout, user: &User) -> Self {
         Self {
             technology,
@@ -172,11 +172,11 @@ impl Server {
                 sleep(Duration::from_millis(5)).await
             }
         };
-        if timeout(STOPPED_WITHIN, stopped).await.is_err() {
+        if timeout(SERVER_STOP_TIMEOUT, stopped).await.is_err() {
             eprintln!(
                 "flyball services: {} did not stop within {} s; killing it",
                 self.name(),
-                STOPPED_WITHIN.as_secs()
+                SERVER_STOP_TIMEOUT.as_secs()
             );
         }
         drop(process);

@@ -19,10 +19,10 @@ pub mod supervise;
 
 mod error;
 mod launch;
+mod output;
 mod postgres;
 mod prometheus;
 mod redis;
-mod say;
 mod spawn;
 mod stop;
 mod unix;
@@ -30,4 +30,4 @@ mod watch;
 
 pub use error::Error;
 pub use layout::{Urls, as_superuser};
-pub use spawn::{Options, Part, Running, spawn};
+pub use spawn::{RunningStack, ServerKind, SpawnOptions, spawn};

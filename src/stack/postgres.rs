@@ -9,7 +9,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{ConnectOptions, Connection};
 
 use super::Error;
-use super::find::{self, OLDEST_POSTGRES, Place};
+use super::find::{self, OLDEST_POSTGRES, SearchDir};
 use super::launch::{Step, Technology, run_to_end};
 use super::layout::{DATABASE_USER, Layout, SUPERUSER, as_superuser, postgres_settings};
 use super::unix::{User, pid_was_reused, shm_is_tiny, stop_orphan};
@@ -25,15 +25,18 @@ const CREATE_ROLE: &str = "create role flyball login createdb";
 
 /// A Postgres that answers on a unix socket only, without a password, to its superuser and to the
 /// role that owns the database.
-pub(super) struct Postgres {
-    found: find::Postgres,
+pub(super) struct PostgresServer {
+    found: find::PostgresProgram,
     layout: Layout,
     user: User,
     fsync: bool,
 }
 
 /// Returns the Postgres that fits the data, or the first one if there are no data yet.
-pub(super) fn find(places: &[Place], layout: &Layout) -> Result<Option<find::Postgres>, Error> {
+pub(super) fn find(
+    places: &[SearchDir],
+    layout: &Layout,
+) -> Result<Option<find::PostgresProgram>, Error> {
     let data = layout.postgres_data();
     let made_by = fs::read_to_string(data.join("PG_VERSION"))
         .ok()
@@ -56,8 +59,8 @@ pub(super) fn find(places: &[Place], layout: &Layout) -> Result<Option<find::Pos
 
 // === impl Postgres ===
 
-impl Postgres {
-    pub fn new(found: find::Postgres, layout: &Layout, user: &User, fsync: bool) -> Self {
+impl PostgresServer {
+    pub fn new(found: find::PostgresProgram, layout: &Layout, user: &User, fsync: bool) -> Self {
         debug_assert!(found.major >= OLDEST_POSTGRES);
         Self {
             found,
@@ -124,7 +127,7 @@ impl Postgres {
     }
 }
 
-impl Technology for Postgres {
+impl Technology for PostgresServer {
     fn name(&self) -> &'static str {
         "postgres"
     }

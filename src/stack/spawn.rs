@@ -14,7 +14,7 @@ use super::layout::Urls;
 /// Options of a supervisor. The URLs of the environment (`DATABASE_URL` …) are ignored, so they
 /// must be given here.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SpawnOptions {
     /// The program `flyball`; `None` stands for the running executable.
     pub program: Option<PathBuf>,
     /// An existing database; the supervisor then starts none.
@@ -33,7 +33,7 @@ pub struct Options {
     pub said: Option<PathBuf>,
 }
 
-impl Default for Options {
+impl Default for SpawnOptions {
     fn default() -> Self {
         Self {
             program: None,
@@ -50,13 +50,13 @@ impl Default for Options {
 
 /// A server of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ServerKind {
     Postgres,
     Redis,
     Prometheus,
 }
 
-impl Part {
+impl ServerKind {
     fn name(self) -> &'static str {
         match self {
             Self::Postgres => "postgres",
@@ -68,7 +68,7 @@ impl Part {
 
 /// A running supervisor. Dropping it stops the servers; so does any death of this process.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningStack {
     /// URLs of the servers.
     pub urls: Urls,
     child: Child,
@@ -78,7 +78,7 @@ pub struct Running {
 
 /// Starts `flyball services --dir DIR` and waits until all servers are ready. Blocks; the first
 /// start takes some seconds.
-pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
+pub fn spawn(dir: &Path, options: &SpawnOptions) -> Result<RunningStack, Error> {
     let program = match &options.program {
         Some(program) => program.clone(),
         None => {
@@ -127,7 +127,7 @@ pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
         .ok()
         .and_then(|_| serde_json::from_str(&line).ok());
     match urls {
-        Some(urls) => Ok(Running {
+        Some(urls) => Ok(RunningStack {
             urls,
             child,
             stdin,
@@ -153,7 +153,7 @@ pub fn spawn(dir: &Path, options: &Options) -> Result<Running, Error> {
 
 // === impl Running ===
 
-impl Running {
+impl RunningStack {
     /// Returns the supervisor's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -161,16 +161,16 @@ impl Running {
 
     /// Stops one server in order and waits until it has stopped. It stays down until
     /// [`Running::start`].
-    pub fn stop(&mut self, part: Part) -> Result<(), Error> {
-        self.tell("stop", part)
+    pub fn stop(&mut self, part: ServerKind) -> Result<(), Error> {
+        self.send_command("stop", part)
     }
 
     /// Starts a stopped server, with its data and under its old URL, and waits until it is ready.
-    pub fn start(&mut self, part: Part) -> Result<(), Error> {
-        self.tell("start", part)
+    pub fn start(&mut self, part: ServerKind) -> Result<(), Error> {
+        self.send_command("start", part)
     }
 
-    fn tell(&mut self, verb: &str, part: Part) -> Result<(), Error> {
+    fn send_command(&mut self, verb: &str, part: ServerKind) -> Result<(), Error> {
         let mut answer = String::new();
         let told = match &mut self.stdin {
             Some(stdin) => writeln!(stdin, "{verb} {}", part.name())
@@ -187,7 +187,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningStack {
     fn drop(&mut self) {
         drop(self.stdin.take());
         // Three servers with 15 s each at worst; usually all is over in a tenth of a second.

@@ -7,7 +7,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 /// The signals that end a supervisor, and the commands on its standard input.
-pub(super) struct Stop {
+pub(super) struct StopSignals {
     signals: [Signal; 3],
     lines: mpsc::UnboundedReceiver<String>,
     /// Commands that arrived during a wait for the end.
@@ -16,7 +16,7 @@ pub(super) struct Stop {
 
 // === impl Stop ===
 
-impl Stop {
+impl StopSignals {
     pub fn new() -> io::Result<Self> {
         let signals = [
             signal(SignalKind::interrupt())?,
@@ -60,7 +60,7 @@ impl Stop {
     }
 
     /// Waits for the end; commands are kept for later.
-    pub async fn told(&mut self) {
+    pub async fn wait_for_end(&mut self) {
         while let Some(line) = self.receive().await {
             self.kept.push_back(line);
         }

@@ -11,23 +11,23 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::launch::Server;
+use super::launch::ManagedServer;
 use super::layout::{Layout, NAMES, Urls};
-use super::postgres::Postgres;
+use super::output::{log_line, println_json};
+use super::postgres::PostgresServer;
 use super::prometheus::Prometheus;
 use super::redis::Redis;
-use super::say::{println_json, say};
-use super::stop::Stop;
+use super::stop::StopSignals;
 use super::unix::{self, User};
 use super::watch::watch;
 use super::{Error, find, postgres};
 
 /// Time for which a new supervisor waits for a previous one to stop its servers.
-const LOCK_PATIENCE: Duration = Duration::from_secs(8);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// Settings of a supervisor.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct SupervisorSettings {
     /// The directory for data, logs and the lock.
     pub dir: PathBuf,
     /// An existing database; the supervisor then starts none.
@@ -51,7 +51,7 @@ pub struct Settings {
 ///
 /// To be called outside any runtime from the main thread, because the kernel ends the servers when
 /// the thread that started them ends.
-pub fn run(settings: &Settings) -> Result<(), Error> {
+pub fn run(settings: &SupervisorSettings) -> Result<(), Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -72,8 +72,8 @@ pub fn wipe(dir: &Path) -> Result<(), Error> {
 
 /// Takes the lock. A supervisor whose parent was killed may still be stopping its servers, so the
 /// wait goes on for a while.
-async fn patient_lock(layout: &Layout, stop: &mut Stop) -> Result<fs::File, Error> {
-    let until = Instant::now() + LOCK_PATIENCE;
+async fn patient_lock(layout: &Layout, stop: &mut StopSignals) -> Result<fs::File, Error> {
+    let until = Instant::now() + LOCK_TIMEOUT;
     loop {
         let in_use = match unix::lock(layout) {
             Err(error @ Error::InUse { .. }) if Instant::now() < until => error,
@@ -81,14 +81,15 @@ async fn patient_lock(layout: &Layout, stop: &mut Stop) -> Result<fs::File, Erro
         };
         tokio::select! {
             () = tokio::time::sleep(Duration::from_millis(100)) => {}
-            () = stop.told() => return Err(in_use),
+            () = stop.wait_for_end() => return Err(in_use),
         }
     }
 }
 
-async fn supervise(settings: &Settings) -> Result<(), Error> {
+async fn supervise(settings: &SupervisorSettings) -> Result<(), Error> {
     // Created before any server is started, so that no signal is missed.
-    let mut stop = Stop::new().map_err(Error::io("listening for signals in", &settings.dir))?;
+    let mut stop =
+        StopSignals::new().map_err(Error::io("listening for signals in", &settings.dir))?;
     let layout = make_dir(&settings.dir)?;
     let lock = patient_lock(&layout, &mut stop).await?;
     let (layout, user) = settle(layout)?;
@@ -96,7 +97,7 @@ async fn supervise(settings: &Settings) -> Result<(), Error> {
 
     let ran = tokio::select! {
         started = start_all(&mut servers) => started,
-        () = stop.told() => Ok(false),
+        () = stop.wait_for_end() => Ok(false),
     };
     let ran = match ran {
         Ok(true) => {
@@ -145,7 +146,7 @@ fn settle(layout: Layout) -> Result<(Layout, User), Error> {
     let moved = layout.moved();
     let user = User::choose(&moved)?;
     unix::open_dir(&moved.data)?;
-    say(&format!(
+    log_line(&format!(
         "user {} cannot enter {}; the data are in {}",
         user.name,
         moved.dir.display(),
@@ -155,7 +156,11 @@ fn settle(layout: Layout) -> Result<(Layout, User), Error> {
 }
 
 /// Returns the servers to start, Postgres first. One error names all missing ones.
-fn choose(settings: &Settings, layout: &Layout, user: &User) -> Result<Vec<Server>, Error> {
+fn choose(
+    settings: &SupervisorSettings,
+    layout: &Layout,
+    user: &User,
+) -> Result<Vec<ManagedServer>, Error> {
     let places = find::places(&settings.search_path);
     let (need_postgres, need_redis, need_prometheus) = (
         settings.database_url.is_none(),
@@ -181,40 +186,40 @@ fn choose(settings: &Settings, layout: &Layout, user: &User) -> Result<Vec<Serve
     user.own_private_dir(&layout.sockets, "remove it, or start as that user")?;
     let mut servers = Vec::new();
     if let Some(found) = postgres {
-        say(&format!(
+        log_line(&format!(
             "postgres {} is {}",
             found.major,
             found.program.path.display()
         ));
-        servers.push(Server::new(
-            Box::new(Postgres::new(found, layout, user, settings.fsync)),
+        servers.push(ManagedServer::new(
+            Box::new(PostgresServer::new(found, layout, user, settings.fsync)),
             layout,
             user,
         ));
     }
     if let Some(program) = redis {
-        say(&format!("redis is {}", program.path.display()));
-        servers.push(Server::new(
+        log_line(&format!("redis is {}", program.path.display()));
+        servers.push(ManagedServer::new(
             Box::new(Redis::new(program, layout, user, settings.fsync)),
             layout,
             user,
         ));
     }
     if let Some(program) = prometheus {
-        say(&format!("prometheus is {}", program.path.display()));
+        log_line(&format!("prometheus is {}", program.path.display()));
         let prometheus = Prometheus::new(program, layout, user, settings.scrape_interval_ms)?;
-        servers.push(Server::new(Box::new(prometheus), layout, user));
+        servers.push(ManagedServer::new(Box::new(prometheus), layout, user));
     }
     Ok(servers)
 }
 
 /// Starts all servers at the same time.
-async fn start_all(servers: &mut [Server]) -> Result<bool, Error> {
-    futures_util::future::try_join_all(servers.iter_mut().map(Server::start)).await?;
+async fn start_all(servers: &mut [ManagedServer]) -> Result<bool, Error> {
+    futures_util::future::try_join_all(servers.iter_mut().map(ManagedServer::start)).await?;
     Ok(true)
 }
 
-fn urls(settings: &Settings, layout: &Layout, servers: &[Server]) -> Urls {
+fn urls(settings: &SupervisorSettings, layout: &Layout, servers: &[ManagedServer]) -> Urls {
     let url = |given: &Option<String>, name| {
         let ours = || {
             servers

@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::time::{Instant, interval};
 
-use super::launch::Server;
-use super::say::{chain, println_json, say};
-use super::stop::Stop;
+use super::launch::ManagedServer;
+use super::output::{chain, log_line, println_json};
+use super::stop::StopSignals;
 
 /// Interval at which the servers are checked.
-const LOOK_EVERY: Duration = Duration::from_millis(200);
+const SERVER_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// First delay before a server that ended is started again; it doubles each time the server ends
 /// soon after.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ const RESTART_AFTER_MAX: Duration = Duration::from_secs(30);
 
 /// The supervisor's record of a server between two checks.
 struct Watched<'a> {
-    server: &'a mut Server,
+    server: &'a mut ManagedServer,
     /// True after a command to stop: the server is left alone until the command to start.
     held: bool,
     restart_at: Option<Instant>,
@@ -28,7 +28,7 @@ struct Watched<'a> {
 }
 
 /// Watches the servers and carries out commands, until signalled or until standard input closes.
-pub(super) async fn watch(servers: &mut [Server], stop: &mut Stop) {
+pub(super) async fn watch(servers: &mut [ManagedServer], stop: &mut StopSignals) {
     let mut watched: Vec<Watched> = servers
         .iter_mut()
         .map(|server| Watched {
@@ -39,7 +39,7 @@ pub(super) async fn watch(servers: &mut [Server], stop: &mut Stop) {
             started_at: Instant::now(),
         })
         .collect();
-    let mut look = interval(LOOK_EVERY);
+    let mut look = interval(SERVER_CHECK_INTERVAL);
     loop {
         let command = tokio::select! {
             next = stop.next() => match next {
@@ -55,7 +55,7 @@ pub(super) async fn watch(servers: &mut [Server], stop: &mut Stop) {
         // A slow stop must not outlive the parent.
         tokio::select! {
             () = obeyed => {}
-            () = stop.told() => return,
+            () = stop.wait_for_end() => return,
         }
     }
 }
@@ -71,7 +71,7 @@ fn look_at(watched: &mut Watched) {
         let wait = watched.restart_after;
         watched.restart_at = Some(now + wait);
         watched.restart_after = (wait * 2).min(RESTART_AFTER_MAX);
-        say(&format!(
+        log_line(&format!(
             "{name} ended with {status}; starting it again in {} s",
             wait.as_secs()
         ));
@@ -80,7 +80,7 @@ fn look_at(watched: &mut Watched) {
         watched.restart_at = None;
         watched.started_at = now;
         if let Err(error) = watched.server.launch() {
-            say(&format!("{name}: {}", chain(&error)));
+            log_line(&format!("{name}: {}", chain(&error)));
         }
     }
 }

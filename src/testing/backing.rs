@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::memory::Memory;
-use super::postgres::Postgres;
+use super::postgres::PostgresBackend;
 use crate::jobs::postgres::Ending;
 use crate::jobs::{self, Checkpoints, Job, NewJob};
 
@@ -43,7 +43,7 @@ pub enum Error {
 /// The store of a test's jobs, in memory or in Postgres.
 pub(super) enum Backing {
     Memory(Memory),
-    Postgres(Postgres),
+    Postgres(PostgresBackend),
 }
 
 impl Backing {

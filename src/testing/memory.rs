@@ -9,19 +9,19 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{Error, clock};
 use crate::jobs::postgres::Ending;
-use crate::jobs::retry::LONGEST_WAIT;
+use crate::jobs::retry::MAX_DELAY;
 use crate::jobs::{Checkpoint, CheckpointError, Checkpoints, Job, NewJob, check};
 
 pub(super) struct Memory {
     kinds: Vec<String>,
-    jobs: Mutex<Jobs>,
+    jobs: Mutex<MemoryJobs>,
     checkpoints: Arc<InMemory>,
 }
 
-struct Jobs {
+struct MemoryJobs {
     now: Timestamp,
     last_id: i64,
-    waiting: BTreeMap<i64, Waiting>,
+    waiting: BTreeMap<i64, WaitingJob>,
     /// Unique keys that are unfinished or still reserved, by kind and text.
     unique: BTreeMap<(String, String), Holder>,
     running: BTreeMap<i64, NewJob>,
@@ -37,7 +37,7 @@ struct Holder {
 }
 
 /// The effect of a unique key on a new job.
-enum Verdict {
+enum UniqueDecision {
     /// The job is new.
     New,
     /// This job is unfinished, or its window is open.
@@ -47,7 +47,7 @@ enum Verdict {
     Replaces(i64, Option<Timestamp>),
 }
 
-struct Waiting {
+struct WaitingJob {
     job: NewJob,
     due: Timestamp,
     attempt: i32,
@@ -56,7 +56,7 @@ struct Waiting {
 
 impl Memory {
     pub(super) fn new(kinds: Vec<String>) -> Self {
-        let jobs = Jobs {
+        let jobs = MemoryJobs {
             now: clock::now(),
             last_id: 0,
             waiting: BTreeMap::new(),
@@ -70,7 +70,7 @@ impl Memory {
         }
     }
 
-    fn locked(&self) -> MutexGuard<'_, Jobs> {
+    fn locked(&self) -> MutexGuard<'_, MemoryJobs> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -97,8 +97,8 @@ impl Memory {
         let quiet = job.debounce_s.map(span);
         let due = quiet.map_or(job.run_at, |quiet| now.checked_add(quiet).ok());
         match jobs.verdict(&job) {
-            Verdict::Duplicate(id) => Ok(id),
-            Verdict::Replaces(id, since) => {
+            UniqueDecision::Duplicate(id) => Ok(id),
+            UniqueDecision::Replaces(id, since) => {
                 let longest = job
                     .debounce_max_s
                     .or(job.debounce_s.map(|quiet| quiet * 10.0))
@@ -110,7 +110,7 @@ impl Memory {
                 jobs.wait(id, job, due.into_iter().chain(last).min());
                 Ok(id)
             }
-            Verdict::New => {
+            UniqueDecision::New => {
                 jobs.last_id += 1;
                 let id = jobs.last_id;
                 jobs.wait(id, job, due);
@@ -131,7 +131,7 @@ impl Memory {
         due.sort_unstable();
         let mut taken = Vec::with_capacity(due.len());
         for (_, id) in due {
-            let Some(Waiting {
+            let Some(WaitingJob {
                 job,
                 attempt,
                 created_at,
@@ -171,8 +171,8 @@ impl Memory {
             Ending::Failed { delay, .. }
             | Ending::Ambiguous {
                 delay: Some(delay), ..
-            } => ((*delay).min(LONGEST_WAIT), job.attempt),
-            Ending::Snoozed { delay, .. } => ((*delay).min(LONGEST_WAIT), job.attempt - 1),
+            } => ((*delay).min(MAX_DELAY), job.attempt),
+            Ending::Snoozed { delay, .. } => ((*delay).min(MAX_DELAY), job.attempt - 1),
             Ending::Throttled { .. } | Ending::HandedBack => (Duration::ZERO, job.attempt - 1),
             Ending::Completed
             | Ending::Dead { .. }
@@ -186,7 +186,7 @@ impl Memory {
         let due = jobs
             .now
             .saturating_add(SignedDuration::try_from(delay).unwrap_or(SignedDuration::MAX));
-        let waiting = Waiting {
+        let waiting = WaitingJob {
             job: kept,
             due: due.unwrap_or(Timestamp::MAX),
             attempt,
@@ -223,12 +223,12 @@ impl Memory {
     }
 }
 
-impl Jobs {
+impl MemoryJobs {
     /// Returns the effect of a job's unique key, as `flyball.admit` does; a new job then holds the
     /// key.
-    fn verdict(&mut self, job: &NewJob) -> Verdict {
+    fn verdict(&mut self, job: &NewJob) -> UniqueDecision {
         let Some(text) = &job.unique_key else {
-            return Verdict::New;
+            return UniqueDecision::New;
         };
         let (now, next_id) = (self.now, self.last_id + 1);
         let begun = job.debounce_s.map(|_| now);
@@ -241,11 +241,11 @@ impl Jobs {
                 // been tried; otherwise a new series begins.
                 let goes_on = begun.is_some() && waiting.attempt == 0;
                 holder.since = holder.since.filter(|_| goes_on).or(begun);
-                return Verdict::Replaces(holder.job_id, holder.since);
+                return UniqueDecision::Replaces(holder.job_id, holder.since);
             }
             let is_unfinished = waiting.is_some() || self.running.contains_key(&holder.job_id);
             if !replaces && holder.until.map_or(is_unfinished, |until| until > now) {
-                return Verdict::Duplicate(holder.job_id);
+                return UniqueDecision::Duplicate(holder.job_id);
             }
         }
         let until = job
@@ -259,7 +259,7 @@ impl Jobs {
                 since: begun,
             },
         );
-        Verdict::New
+        UniqueDecision::New
     }
 
     /// Adds a waiting job under an id, which may be that of the job that it replaces.
@@ -272,7 +272,7 @@ impl Jobs {
         let job = NewJob { run_at: due, ..job };
         self.waiting.insert(
             id,
-            Waiting {
+            WaitingJob {
                 job,
                 due: due.unwrap_or(now).max(now),
                 attempt: 0,

@@ -46,4 +46,4 @@ mod report;
 pub use backing::Error;
 pub use postgres::enqueued_in;
 pub use queue::TestQueue;
-pub use report::{Report, Run};
+pub use report::{JobRun, Report};

@@ -61,17 +61,17 @@ impl TestQueue {
     ///
     /// It brings the schema up to date and registers the kinds; no worker may run on the database.
     pub async fn on(pool: PgPool, kinds: Kinds) -> Result<Self, Error> {
-        let backing = Backing::Postgres(Postgres::new(pool, &kinds.names()).await?);
+        let backing = Backing::Postgres(PostgresBackend::new(pool, &kinds.names()).await?);
         Ok(Self::with(kinds, backing))
     }
 }
 
-pub(super) struct Postgres {
+pub(super) struct PostgresBackend {
     queue: Queue,
     worker_id: i32,
 }
 
-impl Postgres {
+impl PostgresBackend {
     pub(super) async fn new(pool: PgPool, kinds: &[String]) -> Result<Self, Error> {
         let queue = Queue::new(pool);
         queue

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::backing::{Backing, Error};
 use super::memory::Memory;
-use super::{Report, Run, clock};
+use super::{JobRun, Report, clock};
 use crate::jobs::postgres::Ending;
 use crate::jobs::{Context, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, State, typed};
 use crate::throttle::{Change, MemoryStore, Name, Store};
@@ -68,7 +68,7 @@ impl TestQueue {
                     return Err(Error::Endless(MAX_RUNS));
                 }
                 let (outcome, ending) = self.run(&job).await;
-                report.runs.push(Run::new(&job, outcome, state(&ending)));
+                report.runs.push(JobRun::new(&job, outcome, state(&ending)));
                 match ending {
                     Ending::Throttled { .. } | Ending::HandedBack => given_back.push((job, ending)),
                     _ => self.backing.finish(&job, ending).await?,

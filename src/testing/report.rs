@@ -8,7 +8,7 @@ use crate::jobs::{Job, Outcome, State};
 
 /// One attempt at a job.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Run {
+pub struct JobRun {
     /// The id of the job.
     pub job_id: i64,
     /// The kind of the job, which selects its handler.
@@ -25,7 +25,7 @@ pub struct Run {
     pub state: State,
 }
 
-impl Run {
+impl JobRun {
     pub(super) fn new(job: &Job, outcome: Outcome, state: State) -> Self {
         Self {
             job_id: job.id,
@@ -57,12 +57,12 @@ impl Run {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
     /// Every attempt, in the order in which they ran.
-    pub runs: Vec<Run>,
+    pub runs: Vec<JobRun>,
 }
 
 impl Report {
     /// Returns the attempts at jobs of one kind.
-    pub fn of(&self, kind: &str) -> Vec<&Run> {
+    pub fn of(&self, kind: &str) -> Vec<&JobRun> {
         self.runs.iter().filter(|run| run.kind == kind).collect()
     }
 

@@ -108,7 +108,7 @@ pub enum Start {
 
 /// A bucket opened at one instant under a rate above 0, ready for charges.
 #[derive(Clone, Copy, Debug)]
-pub struct Open {
+pub struct OpenBucket {
     interval: f64,
     tau: f64,
     longest: f64,
@@ -123,7 +123,7 @@ impl Bucket {
     /// `spent_to` is clamped to possible values: never fuller than full, and no more debt than was
     /// really made. A server clock that stepped back an hour thus costs some seconds and not an
     /// hour. No debt is longer than that of one job of `most` tokens, or than some minutes.
-    pub fn open(&self, rate: Rate, start: Start, now: f64, cost: f64, most: f64) -> Open {
+    pub fn open(&self, rate: Rate, start: Start, now: f64, cost: f64, most: f64) -> OpenBucket {
         let interval = 1e6 / rate.rps;
         let tau = rate.tau_us(start);
         let begin = if start == Start::Full {
@@ -139,7 +139,7 @@ impl Bucket {
             self.spent_to.unwrap_or(begin)
         };
         let spent_to = spent_to.min(highest).max(now - tau);
-        Open {
+        OpenBucket {
             interval,
             tau,
             longest,
@@ -167,7 +167,7 @@ impl Bucket {
     }
 }
 
-impl Open {
+impl OpenBucket {
     /// Returns the units of `cost` tokens that fit now. A unit dearer than the bucket fits when the
     /// bucket is full.
     pub fn units(&self, cost: f64, now: f64) -> f64 {
@@ -252,7 +252,7 @@ impl Open {
 
 /// The counters of a throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Meter {
+pub struct UsageCounters {
     /// The tokens taken, net of refunds.
     pub used: f64,
     /// The time during which a caller waited for this throttle's tokens, in microseconds, credited
@@ -262,7 +262,7 @@ pub struct Meter {
     pub limited_to: f64,
 }
 
-impl Meter {
+impl UsageCounters {
     /// Records a refusal at `now` with a wait: time counts as limited until its end or the next
     /// report.
     pub fn refused(&mut self, now: f64, wait_us: f64) {

@@ -117,7 +117,7 @@ fn a_clock_that_steps_back_an_hour_costs_seconds() {
 
 #[test]
 fn waiting_time_is_counted_once_and_only_as_it_passes() {
-    let mut meter = Meter::default();
+    let mut meter = UsageCounters::default();
     meter.refused(0.0, 100.0);
     meter.refused(50.0, 100.0);
     assert_eq!(meter.limited_us_at(60.0), 60.0);

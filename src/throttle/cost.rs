@@ -1,6 +1,6 @@
 //! The highest cost of one job, for entry points that can refuse.
 
-use super::{Error, Name, Problem, Store};
+use super::{Error, KnobProblem, Name, Store};
 
 /// Returns the throttle with the lowest `max_cost`, among `leaf` and those above it, and that cost
 /// in tokens; `None` if there is no such throttle.
@@ -34,7 +34,7 @@ pub async fn check_cost(
             let message = format!(
                 "{cost} is above what one job of throttle {name} may cost; allowed: at most {most} tokens, the knob max_cost of {name}"
             );
-            Err(Error::Invalid(vec![Problem {
+            Err(Error::Invalid(vec![KnobProblem {
                 field: field.to_owned(),
                 message,
             }]))

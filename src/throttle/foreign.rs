@@ -30,6 +30,6 @@ pub async fn adopt(
         ..Change::default()
     };
     let (_, after) = store.set(&found.name, &change).await?;
-    store.keep(&found.name).await?;
+    store.persist(&found.name).await?;
     Ok((change, after))
 }

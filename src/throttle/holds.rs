@@ -37,16 +37,16 @@ pub struct Room {
 /// The last reports of the holders under one limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holds {
-    words: BTreeMap<String, Word>,
+    words: BTreeMap<String, HolderReport>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Word {
+struct HolderReport {
     jobs: i64,
     expires_ms: i64,
 }
 
-impl Word {
+impl HolderReport {
     fn stands(self, now_ms: i64) -> bool {
         self.expires_ms > now_ms && self.expires_ms <= now_ms + MAX_TTL_MS
     }
@@ -92,14 +92,14 @@ impl Holds {
     }
 
     /// Records the report of `who`: it runs `jobs` jobs, valid for `ttl_ms`.
-    pub fn say(&mut self, who: &str, jobs: i64, now_ms: i64, ttl_ms: i64) {
+    pub fn report(&mut self, who: &str, jobs: i64, now_ms: i64, ttl_ms: i64) {
         if jobs > 0 {
             if self.words.len() >= MAX_HOLDERS && !self.words.contains_key(who) {
                 return;
             }
             self.words.insert(
                 who.to_owned(),
-                Word {
+                HolderReport {
                     jobs,
                     expires_ms: now_ms + ttl_ms,
                 },
@@ -129,9 +129,9 @@ mod tests {
     #[test]
     fn the_last_word_of_each_counts_and_ones_own_does_not() {
         let mut holds = Holds::default();
-        holds.say("a", 3, 0, 1000);
-        holds.say("a", 2, 10, 1000);
-        holds.say("b", 4, 10, 1000);
+        holds.report("a", 3, 0, 1000);
+        holds.report("a", 2, 10, 1000);
+        holds.report("b", 4, 10, 1000);
 
         assert_eq!(holds.room("a", 10, 0, 20).left, 6);
         assert_eq!(holds.room("c", 10, 0, 20).left, 4);
@@ -145,9 +145,9 @@ mod tests {
     #[test]
     fn a_word_lapses_and_a_zero_is_no_word() {
         let mut holds = Holds::default();
-        holds.say("a", 3, 0, 1000);
-        holds.say("b", 1, 0, 1000);
-        holds.say("b", 0, 1, 1000);
+        holds.report("a", 3, 0, 1000);
+        holds.report("b", 1, 0, 1000);
+        holds.report("b", 0, 1, 1000);
 
         assert_eq!(holds.clone().room("c", 10, 0, 999).left, 7);
         assert_eq!(holds.room("c", 10, 0, 1000).left, 10);
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_word_from_before_the_clock_stepped_back_does_not_stand_for_ever() {
         let mut holds = Holds::default();
-        holds.say("a", 3, 2 * MAX_TTL_MS, 1000);
+        holds.report("a", 3, 2 * MAX_TTL_MS, 1000);
 
         assert_eq!(holds.room("c", 10, 0, 0).left, 10);
     }
@@ -179,7 +179,7 @@ mod tests {
             }
         );
 
-        holds.say(guest, 3, 0, 1000);
+        holds.report(guest, 3, 0, 1000);
 
         assert_eq!(holds.believed(guest, 1_000_000, 0), 3);
         assert_eq!(holds.believed(guest, 2, 0), 2);
@@ -198,7 +198,7 @@ mod tests {
     fn no_more_than_a_thousand_names_are_kept_and_a_new_one_gets_nothing_until_one_has_lapsed() {
         let mut holds = Holds::default();
         for who in 0..2 * MAX_HOLDERS {
-            holds.say(&who.to_string(), 1, 0, 1000);
+            holds.report(&who.to_string(), 1, 0, 1000);
         }
 
         assert_eq!(holds.words.len(), MAX_HOLDERS);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use super::bucket::{Rate, slower};
 use super::rules::{self, number};
-use super::{Name, Problem, Scope};
+use super::{KnobProblem, Name, Scope};
 
 /// The party that turns the `rps` knob.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -94,7 +94,7 @@ pub(super) const NO_CAPACITY: &str = "its capacity is 0";
 const MAX_STRANGERS: usize = 20;
 
 /// The number of characters of `by` and `why` that are shown.
-const MAX_TOLD: usize = 1000;
+const MAX_NOTE_CHARS: usize = 1000;
 
 /// The longest `capacity_why` that is shown, in bytes.
 const LONGEST_WHY: usize = 1000;
@@ -237,8 +237,8 @@ impl Knobs {
     /// key_burst`) makes the throttle run at `safe_rps`, or at `rps` if that is readable and
     /// slower, because a typo must never speed anything up. For the same reason nonsense in a
     /// concurrency limit lets one job run at a time.
-    pub fn read(raw: &BTreeMap<String, String>) -> (Self, Vec<Problem>) {
-        let mut reader = Reader {
+    pub fn read(raw: &BTreeMap<String, String>) -> (Self, Vec<KnobProblem>) {
+        let mut reader = KnobsReader {
             raw,
             problems: Vec::new(),
             careful: false,
@@ -265,7 +265,7 @@ impl Knobs {
                 let message = format!("{what}: it must be {}", rules::allowed("rps"));
                 reader.problems.insert(
                     0,
-                    Problem {
+                    KnobProblem {
                         field: "rps".to_owned(),
                         message,
                     },
@@ -336,7 +336,7 @@ impl Knobs {
         let until = reader.number("manual_until_ms", f64::NAN);
         let told = |field: &str| {
             raw.get(field).map_or_else(String::new, |text| {
-                text.chars().take(MAX_TOLD).collect::<String>()
+                text.chars().take(MAX_NOTE_CHARS).collect::<String>()
             })
         };
         let knobs = Self {
@@ -380,7 +380,7 @@ impl Knobs {
         };
         if knobs.min > knobs.max {
             let message = format!("{} is above max {}: it must not be", knobs.min, knobs.max);
-            reader.problems.push(Problem {
+            reader.problems.push(KnobProblem {
                 field: "min".to_owned(),
                 message,
             });
@@ -388,7 +388,7 @@ impl Knobs {
         let strangers = || raw.keys().filter(|field| rules::knob(field).is_none());
         for field in strangers().take(MAX_STRANGERS) {
             let message = format!("is not a knob; knobs are {}", rules::names().join(", "));
-            reader.problems.push(Problem {
+            reader.problems.push(KnobProblem {
                 field: rules::cut(field),
                 message,
             });
@@ -400,14 +400,14 @@ impl Knobs {
             .take(MAX_STRANGERS)
         {
             let message = "holds a NUL character, so it is not recorded and cannot be restored; write it again".to_owned();
-            reader.problems.push(Problem {
+            reader.problems.push(KnobProblem {
                 field: rules::cut(field),
                 message,
             });
         }
         let more = strangers().count().saturating_sub(MAX_STRANGERS);
         if more > 0 {
-            reader.problems.push(Problem {
+            reader.problems.push(KnobProblem {
                 field: "…".to_owned(),
                 message: format!("{more} more fields are no knobs"),
             });
@@ -650,13 +650,13 @@ fn truth(text: &str) -> Option<bool> {
 }
 
 /// A reader of the fields one by one that collects problems.
-struct Reader<'a> {
+struct KnobsReader<'a> {
     raw: &'a BTreeMap<String, String>,
-    problems: Vec<Problem>,
+    problems: Vec<KnobProblem>,
     careful: bool,
 }
 
-impl Reader<'_> {
+impl KnobsReader<'_> {
     fn number(&mut self, field: &str, default: f64) -> f64 {
         match self.raw.get(field) {
             None => default,
@@ -700,7 +700,7 @@ impl Reader<'_> {
             "{shown} cannot be used: it must be {}",
             rules::allowed(field)
         );
-        self.problems.push(Problem {
+        self.problems.push(KnobProblem {
             field: field.to_owned(),
             message,
         });

@@ -6,7 +6,7 @@ use super::super::bucket::{Bucket, Start};
 use super::super::rules::TABLE;
 use super::*;
 
-fn read(fields: &[(&str, &str)]) -> (Knobs, Vec<Problem>) {
+fn read(fields: &[(&str, &str)]) -> (Knobs, Vec<KnobProblem>) {
     Knobs::read(
         &fields
             .iter()

@@ -28,11 +28,11 @@ const CUT: f64 = 0.3;
 /// The share that a refusal takes away if w moved by less than [`NEAR`], because little is left to
 /// find out.
 const NEAR_CUT: f64 = 0.1;
-const NEAR: f64 = 0.25;
+const NEAR_KNOWN_RATE: f64 = 0.25;
 
 /// The share of the rate in force that must have succeeded lately if the refusal is due to that
 /// rate.
-const USED: f64 = 0.8;
+const RATE_LIMITED_SHARE: f64 = 0.8;
 
 /// The part of a period over which recent successes are counted, up to twice that.
 const LATELY: f64 = 0.25;
@@ -55,7 +55,7 @@ const OPEN_CREDIT: f64 = 16.0;
 
 /// The time without an answer after which the worker of a probe counts as dead and another job
 /// goes, in microseconds.
-const PATIENCE_US: f64 = 30e6;
+const PROBE_LOST_AFTER_US: f64 = 30e6;
 
 /// The pause after a refusal without a stated delay, in microseconds, doubled with each further
 /// refusal in a row.
@@ -82,14 +82,14 @@ const KEEP_PERIODS: f64 = 6.0;
 
 /// The number of jobs that may go while it is unknown if the server accepts them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Probe {
+pub struct ProbeCredit {
     /// The jobs that may begin before one is answered; below 0 for no limit.
     pub credit: f64,
     /// The time of the last change, unix microseconds.
     pub at: f64,
 }
 
-impl Probe {
+impl ProbeCredit {
     /// The state without a limit.
     pub const OPEN: Self = Self {
         credit: -1.0,
@@ -105,7 +105,7 @@ impl Probe {
     pub fn left(&self, now: f64) -> Option<f64> {
         match self.credit {
             none if none < 0.0 => None,
-            spent if spent < 1.0 && (now - self.at).abs() >= PATIENCE_US => Some(1.0),
+            spent if spent < 1.0 && (now - self.at).abs() >= PROBE_LOST_AFTER_US => Some(1.0),
             credit => Some(credit),
         }
     }
@@ -168,7 +168,7 @@ pub struct Learned {
     /// The tokens of jobs that succeeded since then.
     pub done: f64,
     /// The limit of jobs that may go at once.
-    pub probe: Probe,
+    pub probe: ProbeCredit,
     /// The number of pauses in a row without a success in between.
     pub strikes: f64,
     /// The number of all refusals.
@@ -193,7 +193,7 @@ impl Learned {
             grows_from: 0.0,
             since: now,
             done: 0.0,
-            probe: Probe::OPEN,
+            probe: ProbeCredit::OPEN,
             strikes: 0.0,
             refused: 0.0,
             window: QuotaWindow::NONE,
@@ -224,7 +224,7 @@ impl Learned {
                 let is_near = !said
                     && self.strikes == 0.0
                     && span >= 1e6
-                    && self.lately * 1e6 >= USED * tried * span;
+                    && self.lately * 1e6 >= RATE_LIMITED_SHARE * tried * span;
                 self.cut = CUT;
                 self.settle = match () {
                     // Without a stated delay, and with successes near the rate in force, that rate
@@ -239,7 +239,10 @@ impl Learned {
                     () if self.settle > 0.0 => self.settle * (1.0 - CUT),
                     () => configured.max(0.0),
                 };
-                if before > 0.0 && is_near && (self.settle - before).abs() < NEAR * before {
+                if before > 0.0
+                    && is_near
+                    && (self.settle - before).abs() < NEAR_KNOWN_RATE * before
+                {
                     self.cut = NEAR_CUT;
                 }
                 if self.settle > 0.0 {
@@ -253,7 +256,7 @@ impl Learned {
         self.grows_from = self.grows_from.max(until);
         self.since = self.grows_from;
         self.lately_from = self.grows_from;
-        self.probe = Probe::begin(self.grows_from);
+        self.probe = ProbeCredit::begin(self.grows_from);
     }
 
     /// Records answers at `now`: `succeeded` jobs with `tokens` tokens, and `failed` jobs without a
@@ -370,18 +373,18 @@ impl Learned {
 
 /// A refusal that concerned a whole throttle.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refusal {
+pub struct ThrottleRefusal {
     /// The end of the pause, unix microseconds.
     pub until: f64,
     /// The limit of jobs that may go at once after the pause.
-    pub probe: Probe,
+    pub probe: ProbeCredit,
     /// The number of refusals in a row without a success in between.
     pub strikes: f64,
     /// The answer of the server, as text.
     pub why: String,
 }
 
-impl Refusal {
+impl ThrottleRefusal {
     /// Returns the strikes before a refusal at `now`, as [`Learned::strikes_before`] does.
     pub fn strikes_before(&self, now: f64) -> f64 {
         if self.until > now {
@@ -395,7 +398,7 @@ impl Refusal {
     pub fn again(before: Option<&Self>, now: f64, until: f64, why: &str) -> Self {
         let begun = |until: f64, strikes: f64| Self {
             until,
-            probe: Probe::begin(until),
+            probe: ProbeCredit::begin(until),
             strikes,
             why: why.to_owned(),
         };

@@ -159,7 +159,7 @@ fn the_first_refusal_of_a_key_takes_its_own_rate_for_what_succeeded() {
 
 #[test]
 fn one_probe_goes_first_and_success_doubles_what_may_be_under_way() {
-    let mut probe = Probe::begin(0.0);
+    let mut probe = ProbeCredit::begin(0.0);
     assert_eq!(probe.left(1.0), Some(1.0));
     probe.take(1.0, 1.0);
     assert_eq!(probe.left(2.0), Some(0.0));
@@ -178,13 +178,13 @@ fn one_probe_goes_first_and_success_doubles_what_may_be_under_way() {
 
 #[test]
 fn a_probe_that_nobody_answers_for_is_given_up() {
-    let mut probe = Probe::begin(0.0);
+    let mut probe = ProbeCredit::begin(0.0);
     probe.take(1.0, 0.0);
 
-    assert_eq!(probe.left(PATIENCE_US - 1.0), Some(0.0));
-    assert_eq!(probe.left(PATIENCE_US), Some(1.0));
+    assert_eq!(probe.left(PROBE_LOST_AFTER_US - 1.0), Some(0.0));
+    assert_eq!(probe.left(PROBE_LOST_AFTER_US), Some(1.0));
     assert_eq!(
-        probe.left(-PATIENCE_US),
+        probe.left(-PROBE_LOST_AFTER_US),
         Some(1.0),
         "nor for ever after a clock that stepped back"
     );
@@ -205,13 +205,13 @@ fn while_the_rate_is_unknown_the_credit_stays() {
     unknown.answered(40.0, 40.0, 0.0, false, 6.0 * S);
 
     assert!((unknown.settle - 40.0 / 3.0).abs() < 1e-9);
-    assert_eq!(unknown.probe, Probe::OPEN);
+    assert_eq!(unknown.probe, ProbeCredit::OPEN);
 }
 
 #[test]
 fn what_is_left_of_a_quota_is_spread_over_its_rest() {
     let mut learned = Learned::new(0.0);
-    learned.window.told(30.0, 2.0 * S, 3600.0 * S, S);
+    learned.window.observe(30.0, 2.0 * S, 3600.0 * S, S);
 
     assert_eq!(learned.rate(2.0 * S), 15.25);
     assert_eq!(
@@ -223,7 +223,7 @@ fn what_is_left_of_a_quota_is_spread_over_its_rest() {
     assert!(!learned.is_over(-1.0, 4.9 * S) && learned.is_over(-1.0, 5.0 * S));
     assert_eq!(learned.keep_ms(S), 4000.0);
 
-    learned.window.told(0.0, S, 3600.0 * S, S);
+    learned.window.observe(0.0, S, 3600.0 * S, S);
     assert_eq!(learned.rate(1.5 * S), 0.0);
 }
 
@@ -245,13 +245,13 @@ fn what_was_learned_is_forgotten_when_the_keys_own_rate_is_reached() {
 
 #[test]
 fn a_throttles_refusal_ends_with_its_probes() {
-    let mut refusal = Refusal::again(None, 0.0, S, "busy");
+    let mut refusal = ThrottleRefusal::again(None, 0.0, S, "busy");
     assert!(
         !refusal.answered(1.0, 0.0, 0.5 * S),
         "a straggler's success is no probe's"
     );
     assert_eq!(
-        Refusal::again(Some(&refusal), 0.5 * S, 0.7 * S, "again"),
+        ThrottleRefusal::again(Some(&refusal), 0.5 * S, 0.7 * S, "again"),
         refusal
     );
     refusal.probe.take(1.0, S);

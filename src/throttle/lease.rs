@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::serve::sane_cost;
-use super::{Answer, Grant, LaneAsk, Refund};
+use super::{AcquireResponse, Grant, LaneRequest, Refund};
 
 /// The longest time for which tokens may be held.
 pub const MAX_HORIZON: Duration = Duration::from_millis(250);
@@ -36,7 +36,7 @@ const NOTHING: f64 = 1e-9;
 #[derive(Debug)]
 struct Lease {
     /// The store's answer without the grants.
-    said: Answer,
+    said: AcquireResponse,
     /// The charge of one token at each level.
     charge_us: Arc<[f64]>,
     /// The cost of the last ask, with its charge at each level.
@@ -73,7 +73,7 @@ pub struct Rest {
 pub struct Holding {
     horizon: Duration,
     lease: Option<Lease>,
-    lately: Lately,
+    lately: RecentSpend,
     /// True while an ask for the next lease is under way.
     is_asking: bool,
     not_before: Instant,
@@ -86,7 +86,7 @@ pub struct Holding {
 
 /// The tokens spent in the current stretch of one horizon's length, and in the one before.
 #[derive(Debug)]
-struct Lately {
+struct RecentSpend {
     begin: Instant,
     now: f64,
     before: f64,
@@ -98,7 +98,7 @@ impl Holding {
         Self {
             horizon: horizon.min(MAX_HORIZON),
             lease: None,
-            lately: Lately {
+            lately: RecentSpend {
                 begin: now,
                 now: 0.0,
                 before: 0.0,
@@ -112,14 +112,14 @@ impl Holding {
     }
 
     /// Serves lanes from the lease, all or none.
-    pub fn spend(&mut self, lanes: &[LaneAsk], now: Instant) -> Option<Answer> {
+    pub fn spend(&mut self, lanes: &[LaneRequest], now: Instant) -> Option<AcquireResponse> {
         let lease = self.lease.as_mut()?;
         let tokens = sum(lanes);
         if tokens <= 0.0 || !lease.take(tokens, now) {
             return None;
         }
         self.lately.spent(tokens, now, self.horizon);
-        let grant = |lane: &LaneAsk| Grant {
+        let grant = |lane: &LaneRequest| Grant {
             granted: lane.want,
             charge_us: lease.price(lane),
             ..Grant::default()
@@ -127,7 +127,7 @@ impl Holding {
         let lanes = lanes.iter().map(grant).collect();
         let at_us =
             lease.said.at_us + now.saturating_duration_since(lease.since).as_micros() as i64;
-        Some(Answer {
+        Some(AcquireResponse {
             lanes,
             at_us,
             ..lease.said
@@ -139,7 +139,7 @@ impl Holding {
     ///
     /// The number is the tokens really spent in the last horizon, and at most this process's share
     /// of the slowest rate. It is 0 for an ask that is too large to be served from such a lease.
-    pub fn ask(&mut self, lanes: &[LaneAsk], workers: u32, now: Instant) -> Asking {
+    pub fn ask(&mut self, lanes: &[LaneRequest], workers: u32, now: Instant) -> Asking {
         let mut asking = Asking {
             leased: 0,
             at: now,
@@ -174,8 +174,8 @@ impl Holding {
     pub fn answered(
         &mut self,
         asking: &Asking,
-        lanes: &[LaneAsk],
-        answer: &mut Answer,
+        lanes: &[LaneRequest],
+        answer: &mut AcquireResponse,
         now: Instant,
     ) -> Vec<Rest> {
         let mut rests = Vec::new();
@@ -256,7 +256,7 @@ impl Holding {
 }
 
 /// Returns the tokens that lanes want.
-fn sum(lanes: &[LaneAsk]) -> f64 {
+fn sum(lanes: &[LaneRequest]) -> f64 {
     lanes
         .iter()
         .map(|lane| f64::from(lane.want) * sane_cost(lane.cost))
@@ -277,9 +277,14 @@ fn slowest(grant: &Grant, cost: f64) -> Option<f64> {
 // === impl Lease ===
 
 impl Lease {
-    fn new(grant: Grant, answer: &Answer, since: Instant, horizon: Duration) -> Option<Self> {
+    fn new(
+        grant: Grant,
+        answer: &AcquireResponse,
+        since: Instant,
+        horizon: Duration,
+    ) -> Option<Self> {
         let tokens = f64::from(grant.granted);
-        let said = Answer {
+        let said = AcquireResponse {
             lanes: Vec::new(),
             ..*answer
         };
@@ -305,7 +310,7 @@ impl Lease {
 
     /// Returns true if the lease was charged under the present knobs. Every change that does not
     /// count `seq` changes the rate.
-    fn is_of(&self, answer: &Answer) -> bool {
+    fn is_of(&self, answer: &AcquireResponse) -> bool {
         self.said.seq == answer.seq && self.said.effective_rps == answer.effective_rps
     }
 
@@ -324,7 +329,7 @@ impl Lease {
     }
 
     /// Returns the charge for one unit of the lane at each level.
-    fn price(&mut self, lane: &LaneAsk) -> Arc<[f64]> {
+    fn price(&mut self, lane: &LaneRequest) -> Arc<[f64]> {
         let cost = sane_cost(lane.cost);
         if lane.want == 0 {
             return Arc::default();
@@ -380,7 +385,7 @@ impl Rest {
 
 // === impl Lately ===
 
-impl Lately {
+impl RecentSpend {
     fn spent(&mut self, tokens: f64, now: Instant, horizon: Duration) {
         self.roll(now, horizon);
         self.now += tokens;

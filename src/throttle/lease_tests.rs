@@ -4,8 +4,8 @@ use super::*;
 
 const HORIZON: Duration = MAX_HORIZON;
 
-fn lanes(want: u32, cost: f64) -> Vec<LaneAsk> {
-    vec![LaneAsk {
+fn lanes(want: u32, cost: f64) -> Vec<LaneRequest> {
+    vec![LaneRequest {
         key: "k".to_owned(),
         want,
         cost,
@@ -14,7 +14,7 @@ fn lanes(want: u32, cost: f64) -> Vec<LaneAsk> {
 }
 
 /// Returns the answer of a store at `rps` that grants everything, including the lease.
-fn yes(lanes: &[LaneAsk], leased: u32, rps: f64, seq: u64) -> Answer {
+fn yes(lanes: &[LaneRequest], leased: u32, rps: f64, seq: u64) -> AcquireResponse {
     let interval = if rps > 0.0 { 1e6 / rps } else { 0.0 };
     let grant = |granted, cost: f64| Grant {
         granted,
@@ -27,13 +27,13 @@ fn yes(lanes: &[LaneAsk], leased: u32, rps: f64, seq: u64) -> Answer {
         .map(|lane| grant(lane.want, lane.cost))
         .chain(more)
         .collect();
-    Answer {
+    AcquireResponse {
         lanes,
         effective_rps: rps,
         at_us: 1_000_000,
         seq,
         levels_decide: true,
-        ..Answer::default()
+        ..AcquireResponse::default()
     }
 }
 
@@ -159,9 +159,9 @@ fn what_is_let_go_while_an_ask_is_under_way_is_not_held_by_its_answer() {
 fn a_lost_store_neither_ends_nor_renews_a_lease() {
     let (mut holding, now) = busy(1e6);
     let asking = holding.ask(&lanes(1, 1.0), 1, now);
-    let mut lost = Answer {
+    let mut lost = AcquireResponse {
         effective_rps: -1.0,
-        ..Answer::default()
+        ..AcquireResponse::default()
     };
     holding.answered(&asking, &[], &mut lost, now);
 
@@ -174,7 +174,7 @@ fn a_lost_store_neither_ends_nor_renews_a_lease() {
 fn a_key_with_something_of_its_own_is_never_served_from_a_lease() {
     let (mut holding, now) = busy(1e6);
     let asking = holding.ask(&lanes(1, 1.0), 1, now);
-    let mut paused = Answer {
+    let mut paused = AcquireResponse {
         levels_decide: false,
         ..yes(&[], 0, 1e6, 1)
     };

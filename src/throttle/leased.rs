@@ -18,8 +18,8 @@ use prometheus_client::registry::Registry;
 
 use super::lease::{Asking, Holding, MAX_HORIZON, Rest};
 use super::{
-    Answer, Ask, Change, Ended, Error, Holder, KeyState, LaneAsk, Name, Paused, Refund, Refused,
-    Status, Store,
+    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, LaneRequest,
+    Name, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
 /// The number of throttles that are remembered.
@@ -33,7 +33,7 @@ struct AnsweredBy {
 
 /// A store that answers asks from leases on another store.
 pub struct LeasedStore {
-    desk: Arc<Desk>,
+    desk: Arc<LeaseCache>,
     asks: Family<AnsweredBy, Counter>,
     from_lease: Counter,
     from_store: Counter,
@@ -43,7 +43,7 @@ pub struct LeasedStore {
 pub type Monotonic = Arc<dyn Fn() -> Instant + Send + Sync>;
 
 /// The shared state, which outlives an ask, so that a lease is given back even after the last ask.
-struct Desk {
+struct LeaseCache {
     store: Arc<dyn Store>,
     horizon: Duration,
     clock: Option<Monotonic>,
@@ -64,7 +64,7 @@ impl LeasedStore {
     }
 
     fn at(store: Arc<dyn Store>, horizon: Duration, clock: Option<Monotonic>) -> Self {
-        let desk = Desk {
+        let desk = LeaseCache {
             store,
             horizon: horizon.min(MAX_HORIZON),
             clock,
@@ -95,7 +95,7 @@ impl LeasedStore {
     }
 }
 
-impl Desk {
+impl LeaseCache {
     fn locked(&self) -> MutexGuard<'_, HashMap<Name, Holding>> {
         self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -106,13 +106,13 @@ impl Desk {
             .map_or_else(Instant::now, |clock| clock())
     }
 
-    fn spend(&self, ask: &Ask) -> Option<Answer> {
+    fn spend(&self, ask: &AcquireRequest) -> Option<AcquireResponse> {
         let now = self.now();
         self.locked().get_mut(&ask.throttle)?.spend(&ask.lanes, now)
     }
 
     /// Asks the store, and for a lease as well if one is due.
-    async fn ask(self: &Arc<Self>, ask: &Ask) -> Answer {
+    async fn ask(self: &Arc<Self>, ask: &AcquireRequest) -> AcquireResponse {
         let begun = self.now();
         let Some(asking) = self.begin(ask, begun) else {
             return self.store.acquire(ask).await;
@@ -124,13 +124,13 @@ impl Desk {
             is_over: false,
         };
         let mut answer = if asking.leased > 0 {
-            let more = LaneAsk {
+            let more = LaneRequest {
                 want: asking.leased,
-                ..LaneAsk::default()
+                ..LaneRequest::default()
             };
             let lanes = ask.lanes.iter().cloned().chain([more]).collect();
             self.store
-                .acquire(&Ask {
+                .acquire(&AcquireRequest {
                     throttle: ask.throttle.clone(),
                     lanes,
                     holder: None,
@@ -153,7 +153,7 @@ impl Desk {
     }
 
     /// Begins an ask; returns `None` if no more throttles can be remembered.
-    fn begin(&self, ask: &Ask, now: Instant) -> Option<Asking> {
+    fn begin(&self, ask: &AcquireRequest, now: Instant) -> Option<Asking> {
         let mut holdings = self.locked();
         let workers = self.workers.load(Ordering::Relaxed);
         if let Some(holding) = holdings.get_mut(&ask.throttle) {
@@ -220,7 +220,7 @@ impl Desk {
 
 /// An ask that is under way; if it is given up, others may ask for a lease again.
 struct UnderWay<'a> {
-    desk: &'a Desk,
+    desk: &'a LeaseCache,
     throttle: &'a Name,
     asking: Asking,
     is_over: bool,
@@ -237,7 +237,7 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Store for LeasedStore {
-    fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         if ask.holder.is_some() {
             return self.desk.store.acquire(ask);
         }
@@ -309,8 +309,8 @@ impl Store for LeasedStore {
     fn refused<'a>(
         &'a self,
         throttle: &'a Name,
-        refused: &'a Refused<'a>,
-    ) -> BoxFuture<'a, Result<Paused, Error>> {
+        refused: &'a UpstreamRefusal<'a>,
+    ) -> BoxFuture<'a, Result<RefusalEffect, Error>> {
         async move {
             let paused = self.desk.store.refused(throttle, refused).await;
             // The refusal may concern a throttle above this one, from which others draw.
@@ -323,12 +323,12 @@ impl Store for LeasedStore {
     fn ended<'a>(
         &'a self,
         throttle: &'a Name,
-        ended: &'a [Ended<'a>],
+        ended: &'a [KeyOutcomes<'a>],
     ) -> BoxFuture<'a, Result<(), Error>> {
         self.desk.store.ended(throttle, ended)
     }
 
-    fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         self.desk.store.peek(ask)
     }
 
@@ -348,8 +348,8 @@ impl Store for LeasedStore {
         self.desk.store.search()
     }
 
-    fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
-        self.desk.store.keep(throttle)
+    fn persist<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+        self.desk.store.persist(throttle)
     }
 
     fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {

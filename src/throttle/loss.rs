@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::bucket::{Bucket, Meter, Rate, slower};
+use super::bucket::{Bucket, Rate, UsageCounters, slower};
 use super::holds::room;
 use super::knobs::MAX_COST;
-use super::serve::{self, Heed, Level, Served, Source, Where, Wish, sane_cost};
-use super::{Answer, Ask, Grant, LaneAsk, Limit, Name, OnStoreLoss};
+use super::serve::{self, Heed, LaneDemand, Level, ServeContext, Served, Where, sane_cost};
+use super::{AcquireRequest, AcquireResponse, Grant, LaneRequest, Limit, Name, OnStoreLoss};
 
 /// The wait reported by a lost store, in microseconds.
 pub const LOST_WAIT_US: u64 = 250_000;
@@ -18,7 +18,7 @@ const MAX_REMEMBERED: usize = 10_000;
 
 /// The last known state of a throttle.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct LastKnown {
     /// The throttle's policy for a lost store.
     pub on_store_loss: OnStoreLoss,
     /// The slowest rate of its chain, in tokens per second; -1 is unlimited.
@@ -35,22 +35,22 @@ pub struct Seen {
 
 /// The memory of throttles, filled while the store answers and used in its place when it does not.
 #[derive(Debug, Default)]
-pub struct Memo {
-    throttles: BTreeMap<Name, (Seen, Option<Stand>)>,
+pub struct LossFallback {
+    throttles: BTreeMap<Name, (LastKnown, Option<StandaloneThrottle>)>,
 }
 
 /// The local buckets of a throttle since the store was lost.
 #[derive(Debug)]
-struct Stand {
+struct StandaloneThrottle {
     since_us: i64,
     bucket: Bucket,
-    meter: Meter,
+    meter: UsageCounters,
     keys: BTreeMap<String, Bucket>,
 }
 
-impl Memo {
+impl LossFallback {
     /// Records the store's last answer, which ends local buckets.
-    pub fn saw(&mut self, throttle: &Name, seen: Seen) {
+    pub fn saw(&mut self, throttle: &Name, seen: LastKnown) {
         if let Some(known) = self.throttles.get_mut(throttle) {
             *known = (seen, None);
         } else if self.throttles.len() < MAX_REMEMBERED {
@@ -60,7 +60,7 @@ impl Memo {
 
     /// Answers for the lost store. `now_us` is any clock that only goes forward; `workers` share
     /// the local rate.
-    pub fn answer(&mut self, ask: &Ask, now_us: i64, workers: u32) -> Answer {
+    pub fn answer(&mut self, ask: &AcquireRequest, now_us: i64, workers: u32) -> AcquireResponse {
         let Some((seen, stand)) = self.throttles.get_mut(&ask.throttle) else {
             return closed(ask);
         };
@@ -70,10 +70,10 @@ impl Memo {
             OnStoreLoss::Open if seen.slowest_rps == 0.0 => closed(ask),
             OnStoreLoss::Open => open(ask),
             OnStoreLoss::Local => {
-                let stand = stand.get_or_insert_with(|| Stand {
+                let stand = stand.get_or_insert_with(|| StandaloneThrottle {
                     since_us: now_us,
                     bucket: Bucket::default(),
-                    meter: Meter::default(),
+                    meter: UsageCounters::default(),
                     keys: BTreeMap::new(),
                 });
                 local(ask, seen, stand, now_us, workers)
@@ -82,31 +82,31 @@ impl Memo {
     }
 }
 
-fn closed(ask: &Ask) -> Answer {
-    Answer {
+fn closed(ask: &AcquireRequest) -> AcquireResponse {
+    AcquireResponse {
         lanes: ask
             .lanes
             .iter()
             .map(|lane| refused(lane, LOST_WAIT_US))
             .collect(),
-        ..Answer::default()
+        ..AcquireResponse::default()
     }
 }
 
-fn open(ask: &Ask) -> Answer {
-    let grant = |lane: &LaneAsk| Grant {
+fn open(ask: &AcquireRequest) -> AcquireResponse {
+    let grant = |lane: &LaneRequest| Grant {
         granted: lane.want,
         wait: Duration::ZERO,
         ..Grant::default()
     };
-    Answer {
+    AcquireResponse {
         lanes: ask.lanes.iter().map(grant).collect(),
         effective_rps: -1.0,
-        ..Answer::default()
+        ..AcquireResponse::default()
     }
 }
 
-fn refused(lane: &LaneAsk, wait_us: u64) -> Grant {
+fn refused(lane: &LaneRequest, wait_us: u64) -> Grant {
     let (wait, limit) = if lane.want > 0 {
         (wait_us, Some(Limit::StoreLost))
     } else {
@@ -122,7 +122,13 @@ fn refused(lane: &LaneAsk, wait_us: u64) -> Grant {
 
 /// Answers at the last rate over the live workers, halved with every window that passes: `rps /
 /// workers / 2^windows`.
-fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -> Answer {
+fn local(
+    ask: &AcquireRequest,
+    seen: &LastKnown,
+    stand: &mut StandaloneThrottle,
+    now_us: i64,
+    workers: u32,
+) -> AcquireResponse {
     let windows = ((now_us - stand.since_us) as f64 / 1e6 / seen.window_s).floor();
     let share = 0.5_f64.powf(windows) / f64::from(workers.max(1));
     // An unlimited throttle has no rate to share and stays unlimited; a share below 1e-6 is
@@ -142,15 +148,15 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     // keeps within the limit.
     let share_of = |limit: i64| limit.div_euclid(i64::from(workers.max(1)));
     let holder = ask.holder.as_ref();
-    let lane_room = |lane: &LaneAsk| {
+    let lane_room = |lane: &LaneRequest| {
         let is_limited = seen.key_concurrency >= 0 && holder.is_some() && !lane.key.is_empty();
         is_limited.then(|| room(share_of(seen.key_concurrency), i64::from(lane.held)) as f64)
     };
     let wish = |lane| {
-        let LaneAsk {
+        let LaneRequest {
             key, want, cost, ..
-        }: &LaneAsk = lane;
-        Wish {
+        }: &LaneRequest = lane;
+        LaneDemand {
             key,
             want: f64::from(*want),
             cost: sane_cost(*cost),
@@ -158,7 +164,7 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
             room: lane_room(lane),
         }
     };
-    let wishes: Vec<Wish<'_>> = ask.lanes.iter().map(wish).collect();
+    let wishes: Vec<LaneDemand<'_>> = ask.lanes.iter().map(wish).collect();
     let holder = holder.filter(|_| seen.concurrency >= 0);
     let room = holder.map(|holder| room(share_of(seen.concurrency), i64::from(holder.held)) as f64);
     let stopped_because = String::new();
@@ -172,7 +178,7 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
         is_full: false,
         stopped_because,
     }];
-    let source = Source {
+    let source = ServeContext {
         levels: &mut levels,
         most: MAX_COST,
         key_rate,
@@ -205,11 +211,11 @@ fn local(ask: &Ask, seen: &Seen, stand: &mut Stand, now_us: i64, workers: u32) -
     };
     let limits_concurrency = seen.concurrency >= 0 || seen.key_concurrency >= 0;
     let effective_rps = slower(rps, -1.0);
-    Answer {
+    AcquireResponse {
         lanes: served.into_iter().map(grant).collect(),
         effective_rps,
         limits_concurrency,
-        ..Answer::default()
+        ..AcquireResponse::default()
     }
 }
 
@@ -218,21 +224,21 @@ mod tests {
     use super::*;
     use crate::throttle::Holder;
 
-    fn ask(want: u32) -> Ask {
-        let lanes = vec![LaneAsk {
+    fn ask(want: u32) -> AcquireRequest {
+        let lanes = vec![LaneRequest {
             want,
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         }];
-        Ask {
+        AcquireRequest {
             throttle: Name::new("mail").unwrap(),
             lanes,
             holder: None,
         }
     }
 
-    fn memo(on_store_loss: OnStoreLoss, rps: f64) -> Memo {
-        let mut memo = Memo::default();
-        let seen = Seen {
+    fn memo(on_store_loss: OnStoreLoss, rps: f64) -> LossFallback {
+        let mut memo = LossFallback::default();
+        let seen = LastKnown {
             on_store_loss,
             slowest_rps: rps,
             window_s: 1.0,
@@ -244,7 +250,7 @@ mod tests {
         memo
     }
 
-    fn granted_in(memo: &mut Memo, from_ms: i64, to_ms: i64, workers: u32) -> u32 {
+    fn granted_in(memo: &mut LossFallback, from_ms: i64, to_ms: i64, workers: u32) -> u32 {
         (from_ms..to_ms)
             .map(|ms| memo.answer(&ask(1000), ms * 1000, workers).lanes[0].granted)
             .sum()
@@ -252,7 +258,7 @@ mod tests {
 
     #[test]
     fn a_throttle_that_was_never_seen_grants_nothing() {
-        let answer = Memo::default().answer(&ask(5), 0, 1);
+        let answer = LossFallback::default().answer(&ask(5), 0, 1);
 
         assert_eq!(
             (answer.lanes[0].granted, &answer.lanes[0].limit),
@@ -292,7 +298,7 @@ mod tests {
     fn local_shares_the_limit_of_concurrency_and_rounds_down() {
         let mut memo = memo(OnStoreLoss::Local, -1.0);
         let mail = Name::new("mail").unwrap();
-        let seen = Seen {
+        let seen = LastKnown {
             concurrency: 7,
             key_concurrency: 4,
             ..memo.throttles[&mail].0
@@ -305,22 +311,22 @@ mod tests {
                 held,
             })
         };
-        let lane = |key: &str, held| LaneAsk {
+        let lane = |key: &str, held| LaneRequest {
             key: key.into(),
             want: 9,
             held,
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         };
 
         let plain = memo.answer(
-            &Ask {
+            &AcquireRequest {
                 holder: holder(1),
                 ..ask(9)
             },
             0,
             2,
         );
-        let keyed = Ask {
+        let keyed = AcquireRequest {
             lanes: vec![lane("k", 1), lane("l", 0)],
             holder: holder(1),
             throttle: mail.clone(),

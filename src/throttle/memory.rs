@@ -7,17 +7,19 @@ use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
-use super::bucket::{Bucket, Meter, Rate, STOPPED_WAIT_US, Start};
+use super::bucket::{Bucket, Rate, STOPPED_WAIT_US, Start, UsageCounters};
 use super::holds::Holds;
 use super::knobs::MAX_COST;
-use super::learned::{Learned, Refusal};
+use super::learned::{Learned, ThrottleRefusal};
 use super::rules::{self, number};
-use super::serve::{self, Heed, KeyRoom, Level, Served, Source, Where, Wish, sane_cost};
+use super::serve::{
+    self, Heed, KeyRoom, LaneDemand, Level, ServeContext, Served, Where, sane_cost,
+};
 use super::store::capacity_text;
 use super::tree;
 use super::{
-    Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, Knobs, LaneAsk, Limit, Name,
-    Paused, Refund, Refused, Scope, Status, Store,
+    AcquireRequest, AcquireResponse, Change, Error, Grant, Holder, KeyOutcomes, KeyState, Knobs,
+    LaneRequest, Limit, Name, Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal,
 };
 
 /// A clock that returns unix microseconds.
@@ -35,10 +37,10 @@ type Throttles = BTreeMap<Name, Throttle>;
 struct Throttle {
     raw: BTreeMap<String, String>,
     bucket: Bucket,
-    meter: Meter,
+    meter: UsageCounters,
     keys: BTreeMap<String, Bucket>,
     pauses: BTreeMap<String, (i64, String)>,
-    refusal: Option<Refusal>,
+    refusal: Option<ThrottleRefusal>,
     learned: BTreeMap<String, (Learned, i64)>,
     holds: Holds,
     key_holds: BTreeMap<String, Holds>,
@@ -103,15 +105,15 @@ impl MemoryStore {
         chain.iter().map(of).fold(MAX_COST, f64::min)
     }
 
-    fn ask(throttles: &mut Throttles, ask: &Ask, now: i64) -> Answer {
+    fn ask(throttles: &mut Throttles, ask: &AcquireRequest, now: i64) -> AcquireResponse {
         let chain = Self::chain(throttles, &ask.throttle);
         let known = throttles
             .get(&ask.throttle)
             .filter(|throttle| !throttle.raw.is_empty());
         let knobs = known.map(|throttle| Knobs::read(&throttle.raw).0);
-        let mut answer = Answer {
+        let mut answer = AcquireResponse {
             at_us: now,
-            ..Answer::default()
+            ..AcquireResponse::default()
         };
         if let Some(knobs) = &knobs {
             (answer.effective_rps, answer.seq, answer.weight) =
@@ -194,7 +196,7 @@ impl MemoryStore {
         let leaf = throttles.entry(ask.throttle.clone()).or_default();
         let has_key_limit = knobs.key_concurrency >= 0 && knobs.key_rps != 0.0 && holder.is_some();
         let key_limit = has_key_limit.then_some(knobs.key_concurrency);
-        let mut wishes: Vec<Wish<'_>> = ask
+        let mut wishes: Vec<LaneDemand<'_>> = ask
             .lanes
             .iter()
             .map(|lane| leaf.wish(lane, key_limit, &who, now))
@@ -214,7 +216,7 @@ impl MemoryStore {
             rates: knobs.on_429.learns(),
             probes: ask.holder.is_some(),
         };
-        let source = Source {
+        let source = ServeContext {
             levels: &mut levels,
             key_rate: knobs.key_rate(),
             keys: &mut keys,
@@ -245,7 +247,7 @@ impl MemoryStore {
                 .map(|(name, _)| name);
             for (name, held) in limited.zip(held) {
                 let holds = &mut throttles.entry(name.clone()).or_default().holds;
-                holds.say(&who, held + granted, now.div_euclid(1000), holder.ttl_ms());
+                holds.report(&who, held + granted, now.div_euclid(1000), holder.ttl_ms());
             }
             let leaf = throttles.entry(ask.throttle.clone()).or_default();
             leaf.say_keys(&who, ask, holder, &rooms, now);
@@ -407,7 +409,7 @@ fn put(raw: &mut BTreeMap<String, String>, field: &str, text: Option<String>) {
     };
 }
 
-fn nothing(lane: &LaneAsk, limit: &Limit) -> Grant {
+fn nothing(lane: &LaneRequest, limit: &Limit) -> Grant {
     let (wait_us, limit) = if lane.want > 0 {
         (STOPPED_WAIT_US, Some(limit.clone()))
     } else {
@@ -443,7 +445,7 @@ impl Throttle {
     fn say_keys(
         &mut self,
         who: &str,
-        ask: &Ask,
+        ask: &AcquireRequest,
         holder: &Holder,
         rooms: &BTreeMap<String, KeyRoom>,
         now: i64,
@@ -456,7 +458,7 @@ impl Throttle {
                 .map_or(0, |lane| lane.held);
             let holds = self.key_holds.entry(key.clone()).or_default();
             let held = holds.believed(who, i64::from(held), now.div_euclid(1000));
-            holds.say(
+            holds.report(
                 who,
                 held + room.granted as i64,
                 now.div_euclid(1000),
@@ -467,11 +469,11 @@ impl Throttle {
 
     fn wish<'a>(
         &mut self,
-        lane: &'a LaneAsk,
+        lane: &'a LaneRequest,
         key_limit: Option<i64>,
         who: &str,
         now: i64,
-    ) -> Wish<'a> {
+    ) -> LaneDemand<'a> {
         let paused_until_ms = self.pauses.get(&lane.key).map(|pause| pause.0);
         let is_paused = paused_until_ms.is_some_and(|until| until as f64 * 1000.0 > now as f64);
         let key_limit = key_limit.filter(|_| !lane.key.is_empty() && !is_paused);
@@ -479,7 +481,7 @@ impl Throttle {
             let holds = self.key_holds.entry(lane.key.clone()).or_default();
             holds.room(who, limit, lane.held, now.div_euclid(1000)).left as f64
         };
-        Wish {
+        LaneDemand {
             room: key_limit.map(share),
             key: &lane.key,
             want: f64::from(lane.want),
@@ -488,7 +490,7 @@ impl Throttle {
         }
     }
 
-    fn grant(&self, served: Served, lane: &LaneAsk, chain: &[Name], levels: &[Level]) -> Grant {
+    fn grant(&self, served: Served, lane: &LaneRequest, chain: &[Name], levels: &[Level]) -> Grant {
         let limit = served.limit.map(|place| match place {
             Where::Level(at) if at + 1 == chain.len() => Limit::Throttle,
             Where::Level(at) => Limit::Tier {
@@ -550,7 +552,7 @@ impl Throttle {
     }
 
     /// Pauses the key and learns from its refusal.
-    fn refuse_key(&mut self, refused: &Refused<'_>, now: i64) -> Paused {
+    fn refuse_key(&mut self, refused: &UpstreamRefusal<'_>, now: i64) -> RefusalEffect {
         let knobs = Knobs::read(&self.raw).0;
         let known = self.learned_of(refused.key, now);
         let strikes = known.map_or(0.0, |known| known.strikes_before(now as f64));
@@ -560,7 +562,7 @@ impl Throttle {
         let is_one_of_many =
             refused.is_hearsay && refused.key.is_empty() && knobs.trust_scope == Scope::Key;
         if knobs.on_429.is_naive() || is_one_of_many {
-            return Paused::alone(until_ms, now);
+            return RefusalEffect::alone(until_ms, now);
         }
         let until_ms = self.pause_key(refused.key, until_ms, refused.why);
         let (now, configured) = (
@@ -582,14 +584,14 @@ impl Throttle {
         );
         self.learned
             .insert(refused.key.to_owned(), (known, kept_until_ms(&known, now)));
-        Paused {
+        RefusalEffect {
             until_ms,
             alone: None,
         }
     }
 
     /// Pauses the whole throttle.
-    fn refuse(&mut self, refused: &Refused<'_>, now: i64) -> Paused {
+    fn refuse(&mut self, refused: &UpstreamRefusal<'_>, now: i64) -> RefusalEffect {
         let strikes = self
             .refusal
             .as_ref()
@@ -597,9 +599,9 @@ impl Throttle {
         let knobs = Knobs::read(&self.raw).0;
         let until_ms = refused.until_ms(strikes, false, knobs.max_wide_pause_us(), now);
         if knobs.on_429.is_naive() {
-            return Paused::alone(until_ms, now);
+            return RefusalEffect::alone(until_ms, now);
         }
-        let refusal = Refusal::again(
+        let refusal = ThrottleRefusal::again(
             self.refusal.as_ref(),
             now as f64,
             until_ms as f64 * 1000.0,
@@ -608,7 +610,7 @@ impl Throttle {
         let until_ms = (refusal.until / 1000.0) as i64;
         self.refusal = Some(refusal);
         self.bucket.drain(now as f64, true);
-        Paused {
+        RefusalEffect {
             until_ms,
             alone: None,
         }
@@ -657,7 +659,7 @@ impl Throttle {
     }
 
     /// Learns from jobs that ended.
-    fn learn(&mut self, ended: &Ended<'_>, now: i64) {
+    fn learn(&mut self, ended: &KeyOutcomes<'_>, now: i64) {
         let known = self.learned_of(ended.key, now);
         let (knobs, now) = (Knobs::read(&self.raw).0, now as f64);
         let learns = knobs.on_429.learns();
@@ -681,7 +683,7 @@ impl Throttle {
             now,
         );
         if let Some(quota) = quota {
-            known.window.told(
+            known.window.observe(
                 quota.remaining.max(0.0),
                 quota.reset_us(),
                 knobs.max_quota_us(),
@@ -726,11 +728,11 @@ fn parents(throttles: &Throttles) -> BTreeMap<Name, Option<String>> {
 }
 
 impl Store for MemoryStore {
-    fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         ready(Self::ask(&mut self.locked(), ask, self.now())).boxed()
     }
 
-    fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         let mut copy = self.locked().clone();
         ready(Self::ask(&mut copy, ask, self.now())).boxed()
     }
@@ -754,13 +756,13 @@ impl Store for MemoryStore {
             let knobs = Knobs::read(&level.raw).0;
             if knobs.concurrency >= 0 {
                 let held = level.holds.believed(&who, i64::from(holder.held), now_ms);
-                level.holds.say(&who, held, now_ms, ttl_ms);
+                level.holds.report(&who, held, now_ms, ttl_ms);
             }
             if knobs.key_concurrency >= 0 && name == *throttle {
                 for (key, held) in lanes.iter().filter(|(key, _)| !key.is_empty()) {
                     let holds = level.key_holds.entry(key.clone()).or_default();
                     let held = holds.believed(&who, i64::from(*held), now_ms);
-                    holds.say(&who, held, now_ms, ttl_ms);
+                    holds.report(&who, held, now_ms, ttl_ms);
                 }
             }
         }
@@ -814,8 +816,8 @@ impl Store for MemoryStore {
     fn refused<'a>(
         &'a self,
         throttle: &'a Name,
-        refused: &'a Refused<'a>,
-    ) -> BoxFuture<'a, Result<Paused, Error>> {
+        refused: &'a UpstreamRefusal<'a>,
+    ) -> BoxFuture<'a, Result<RefusalEffect, Error>> {
         let (mut throttles, now) = (self.locked(), self.now());
         let trusted = throttles
             .get(throttle)
@@ -825,7 +827,7 @@ impl Store for MemoryStore {
         } else {
             refused.scope
         };
-        let refused = &Refused {
+        let refused = &UpstreamRefusal {
             scope,
             ..refused.clone()
         };
@@ -845,10 +847,10 @@ impl Store for MemoryStore {
     fn ended<'a>(
         &'a self,
         throttle: &'a Name,
-        ended: &'a [Ended<'a>],
+        ended: &'a [KeyOutcomes<'a>],
     ) -> BoxFuture<'a, Result<(), Error>> {
         let (throttles, now) = (&mut *self.locked(), self.now());
-        let sum = |units: fn(&Ended<'_>) -> u32| {
+        let sum = |units: fn(&KeyOutcomes<'_>) -> u32| {
             ended.iter().map(|one| f64::from(units(one))).sum::<f64>()
         };
         let (succeeded, failed) = (sum(|one| one.succeeded), sum(|one| one.failed));
@@ -980,7 +982,7 @@ impl Store for MemoryStore {
         ready(Ok(())).boxed()
     }
 
-    fn keep<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+    fn persist<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
         ready(Ok(())).boxed()
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use futures_util::future::{BoxFuture, FutureExt, ready};
 
 use super::memory::Clock;
-use super::notes::{Noted, Notes};
+use super::notes::{Notes, NotesSnapshot};
 use super::{Error, Name};
 
 /// A store of notes that live as long as the process.
@@ -26,13 +26,13 @@ impl MemoryNotes {
 }
 
 impl Notes for MemoryNotes {
-    fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Noted, Error>> {
+    fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<NotesSnapshot, Error>> {
         let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         let of = notes.iter().filter(|((name, _), _)| name == throttle);
         let notes = of
             .map(|((_, key), note)| (key.clone(), note.clone()))
             .collect();
-        ready(Ok(Noted {
+        ready(Ok(NotesSnapshot {
             notes,
             now_ms: (self.clock)() / 1000,
         }))

@@ -30,7 +30,7 @@ pub mod serve;
 pub mod store;
 pub mod tree;
 
-pub use self::redis::{LAW, RedisStore, said_in};
+pub use self::redis::{LUA_TEXT, RedisStore, reason_meaning};
 pub use cost::check_cost;
 pub use file::KnobsFile;
 pub use held::{HeldKeys, SlowestKey};
@@ -40,10 +40,10 @@ pub use leased::LeasedStore;
 pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
 pub use name::Name;
-pub use notes::{Noted, Notes};
+pub use notes::{Notes, NotesSnapshot};
 pub use seed::seed;
 pub use store::{
-    Answer, Ask, Change, Ended, Error, Grant, Holder, KeyState, LaneAsk, Limit, MAX_KEY_BYTES,
-    MAX_LANES_PER_ASK, MAX_PAUSE, Paused, Problem, Quota, Refund, RefusalPause, Refused, Scope,
-    Status, Store, check_key,
+    AcquireRequest, AcquireResponse, Change, Error, Grant, Holder, KeyOutcomes, KeyState,
+    KnobProblem, LaneRequest, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE, Quota, Refund,
+    RefusalEffect, RefusalPause, Scope, Status, Store, UpstreamRefusal, check_key,
 };

@@ -9,7 +9,7 @@ use super::{Error, Name};
 
 /// All notes of a throttle at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Noted {
+pub struct NotesSnapshot {
     /// The texts by their keys.
     pub notes: BTreeMap<String, String>,
     /// The store's clock, unix milliseconds.
@@ -19,7 +19,7 @@ pub struct Noted {
 /// A store of notes.
 pub trait Notes: Send + Sync + 'static {
     /// Reads all notes of a throttle.
-    fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Noted, Error>>;
+    fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<NotesSnapshot, Error>>;
 
     /// Replaces the note of `key` if it still is `old` (`None` for no note); returns true if it
     /// was.

@@ -27,11 +27,11 @@ pub const STATEMENTS: &[(&str, &str)] = &[
 
 /// The record of knobs.
 #[derive(Clone)]
-pub struct Record {
+pub struct KnobRecord {
     pool: Db,
 }
 
-impl Record {
+impl KnobRecord {
     /// Opens the record in the database of `pool`.
     pub fn new(pool: impl Into<Db>) -> Self {
         Self { pool: pool.into() }

@@ -26,14 +26,14 @@ const ROUNDED_US: f64 = 60e6;
 const DRIFT_US: f64 = 2e6;
 
 /// The share of a window's use that must be back before it counts as a new window.
-const BACK: f64 = 0.25;
+const REFILLED_SHARE: f64 = 0.25;
 
 /// The share of a window's reported length that must have passed before it counts as a new window,
 /// because answers overtake each other.
 const ELAPSED: f64 = 0.3;
 
 /// The share of a reported time that may be rounding.
-const MOST_LATE: f64 = 0.67;
+const MAX_LATE_SHARE: f64 = 0.67;
 
 /// The longest rest that a report may cause, in microseconds.
 const REST_US: f64 = 60e6;
@@ -77,7 +77,7 @@ impl QuotaWindow {
 
     /// Records a report at `now`: `left` tokens are left for `reset_us` microseconds, of which at
     /// most `most_us` count.
-    pub fn told(&mut self, left: f64, reset_us: f64, most_us: f64, now: f64) {
+    pub fn observe(&mut self, left: f64, reset_us: f64, most_us: f64, now: f64) {
         let ends = now + reset_us.min(most_us);
         if reset_us % 1e6 != 0.0 || reset_us > ROUNDED_US || reset_us > most_us {
             let pace = (left * 1e6 / reset_us).max(SLOWEST);
@@ -92,7 +92,7 @@ impl QuotaWindow {
             return;
         }
         let is_known = self.most >= 0.0 && now < self.holds_to();
-        let is_back = left >= self.left + (self.most - self.left) * BACK
+        let is_back = left >= self.left + (self.most - self.left) * REFILLED_SHARE
             && now - self.from >= ELAPSED * (self.ends - self.from);
         let is_same = is_known && now < self.ends && !is_back && ends <= self.ends + DRIFT_US;
         if is_same {
@@ -108,7 +108,7 @@ impl QuotaWindow {
                 () if now < self.ends && is_back => (self.late + self.ends - now) / 2.0,
                 () => self.late / 2.0,
             };
-            self.late = self.late.min(MOST_LATE * reset_us);
+            self.late = self.late.min(MAX_LATE_SHARE * reset_us);
             self.first = if is_known { self.first } else { -1.0 };
             (self.from, self.most, self.left, self.ends) = (now, left, left, ends);
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::{Knobs, Name, Problem};
+use super::{KnobProblem, Knobs, Name};
 
 /// The definition of one knob.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +22,11 @@ pub struct Knob {
     pub allowed: &'static str,
     /// The effect of the knob.
     pub meaning: &'static str,
-    kind: Kind,
+    kind: KnobKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum KnobKind {
     /// A number from low to high, and 0 or -1 if they have a meaning.
     Number {
         low: f64,
@@ -58,14 +58,14 @@ const WHOLE: &str = "a whole number of 0 or more";
 const UNTIL: &str = "a whole number of unix milliseconds from 1000000000000 (the year 2001)";
 const CONCURRENCY: &str = "a whole number from 0 (none runs) to 1000000, or -1 (no limit)";
 
-const AT_ONCE: Kind = Kind::Whole {
+const CONCURRENCY_LIMIT: KnobKind = KnobKind::Whole {
     low: 0.0,
     high: 1e6,
     unlimited: true,
 };
 
-const fn rate(zero: bool, unlimited: bool) -> Kind {
-    Kind::Number {
+const fn rate(zero: bool, unlimited: bool) -> KnobKind {
+    KnobKind::Number {
         low: 1e-6,
         high: 1e9,
         zero,
@@ -78,13 +78,13 @@ const fn rate(zero: bool, unlimited: bool) -> Kind {
 pub const TABLE: &[Knob] = &[
     Knob { name: "rps", default: "safe_rps", unit: "tokens/s", allowed: RATE, kind: rate(true, true),
         meaning: "The rate. Tokens refill continuously, so 0.3 is one token every 3.33 seconds." },
-    Knob { name: "burst", default: "1", unit: "windows", allowed: BURST, kind: Kind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
+    Knob { name: "burst", default: "1", unit: "windows", allowed: BURST, kind: KnobKind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
         meaning: "How many windows' worth of tokens may be spent at once after a quiet time; there is always room for two tokens." },
-    Knob { name: "window", default: "1", unit: "s", allowed: "a number from 0.001 to 86400", kind: Kind::Number { low: 0.001, high: 86400.0, zero: false, unlimited: false },
+    Knob { name: "window", default: "1", unit: "s", allowed: "a number from 0.001 to 86400", kind: KnobKind::Number { low: 0.001, high: 86400.0, zero: false, unlimited: false },
         meaning: "The length of a window. The bucket holds `burst * window` seconds of refill: time, not a count, so that a cut of the rate frees nothing." },
-    Knob { name: "mode", default: "manual", unit: "", allowed: "auto, manual, shadow or off", kind: Kind::Choice(&["auto", "manual", "shadow", "off"]),
+    Knob { name: "mode", default: "manual", unit: "", allowed: "auto, manual, shadow or off", kind: KnobKind::Choice(&["auto", "manual", "shadow", "off"]),
         meaning: "Who turns `rps`: the governor (auto), a person (manual), the governor on paper only (shadow), nobody (off)." },
-    Knob { name: "manual_until_ms", default: "", unit: "unix ms", allowed: UNTIL, kind: Kind::Whole { low: 1e12, high: 9e15, unlimited: false },
+    Knob { name: "manual_until_ms", default: "", unit: "unix ms", allowed: UNTIL, kind: KnobKind::Whole { low: 1e12, high: 9e15, unlimited: false },
         meaning: "When the mode manual ends: the governor then goes back to the mode before, on from the rate that it finds. Without it a person's hand stays. A change of `mode` through Flyball takes it away. It counts in the mode manual, of a throttle with a policy." },
     Knob { name: "min", default: "0.1", unit: "tokens/s", allowed: BOUND, kind: rate(false, false),
         meaning: "The lowest rate that the governor may set, except 0 when a breaker trips." },
@@ -96,51 +96,51 @@ pub const TABLE: &[Knob] = &[
         meaning: "What stands behind the throttle can bear now; written by a pool of accounts, or by a person. The rate in force is never above it, whatever `rps` and `safe_rps` say, and the governor raises nothing beyond it. It is not restored into an emptied Redis." },
     Knob { name: "key_rps", default: "-1", unit: "tokens/s", allowed: RATE, kind: rate(true, true),
         meaning: "The rate of each key by itself. Jobs without a key have no such limit." },
-    Knob { name: "key_burst", default: "1", unit: "windows", allowed: BURST, kind: Kind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
+    Knob { name: "key_burst", default: "1", unit: "windows", allowed: BURST, kind: KnobKind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
         meaning: "As `burst`, for each key. 0 spaces the jobs of a key evenly: it then saves up one token, or 20 ms of refill where that is more, which suits servers that count in fixed windows. Less than 20 ms is saved up beside one token, so that who comes so late loses nothing." },
-    Knob { name: "parent", default: "", unit: "", allowed: "the name of another throttle (1 to 128 letters, digits or . _ - / : { }), or empty for none", kind: Kind::Throttle,
+    Knob { name: "parent", default: "", unit: "", allowed: "the name of another throttle (1 to 128 letters, digits or . _ - / : { }), or empty for none", kind: KnobKind::Throttle,
         meaning: "A throttle from which every token is taken as well; up to four levels." },
-    Knob { name: "borrow", default: "0", unit: "", allowed: "0 or 1, true or false", kind: Kind::Flag,
+    Knob { name: "borrow", default: "0", unit: "", allowed: "0 or 1, true or false", kind: KnobKind::Flag,
         meaning: "1 lets the throttle take what its parent has to spare beyond its own `rps`, which then is its guaranteed share: only from the upper half of the parent's bucket, so that those who keep to their own rate never wait for it. 0 keeps it to its own rate, whatever is spare." },
-    Knob { name: "on_429", default: "active-informed", unit: "", allowed: "active-informed, active-naive, passive-informed or passive-naive", kind: Kind::Choice(&["active-informed", "active-naive", "passive-informed", "passive-naive"]),
+    Knob { name: "on_429", default: "active-informed", unit: "", allowed: "active-informed, active-naive, passive-informed or passive-naive", kind: KnobKind::Choice(&["active-informed", "active-naive", "passive-informed", "passive-naive"]),
         meaning: "What a refusal by somebody else's server leads to. Active keeps keys to `key_rps`, passive does not; informed pauses all jobs of the refused key, naive makes the refused job alone wait. Active-informed learns the key's rate from refusals as well." },
-    Knob { name: "trust_scope", default: "key", unit: "", allowed: "key, throttle or account", kind: Kind::Choice(&["key", "throttle", "account"]),
+    Knob { name: "trust_scope", default: "key", unit: "", allowed: "key, throttle or account", kind: KnobKind::Choice(&["key", "throttle", "account"]),
         meaning: "The most that the answer of a server to which jobs go may slow down, and the word `throttled_scope` of such a job: its own key, every key of the throttle, or the account as well, which is the throttle above. What claims more is cut down to this. With `key`, a refused job without a key waits by itself. What a driver or a handler of your own says is not cut down." },
-    Knob { name: "max_pause", default: "", unit: "s", allowed: "a number from 1 to 2592000 (30 days)", kind: Kind::Number { low: 1.0, high: 2_592_000.0, zero: false, unlimited: false },
+    Knob { name: "max_pause", default: "", unit: "s", allowed: "a number from 1 to 2592000 (30 days)", kind: KnobKind::Number { low: 1.0, high: 2_592_000.0, zero: false, unlimited: false },
         meaning: "The longest pause that a refusal may lead to, whatever it says, and the longest time for which a told quota counts. Where absent: a day for a key, 900 s for a whole throttle or account, 3600 s for a told quota. A pause by a person's hand may be longer." },
-    Knob { name: "paused", default: "0", unit: "", allowed: "0 or 1, true or false", kind: Kind::Flag,
+    Knob { name: "paused", default: "0", unit: "", allowed: "0 or 1, true or false", kind: KnobKind::Flag,
         meaning: "1 stops the throttle while `rps` keeps its value; after the pause it starts empty, without a burst." },
-    Knob { name: "on_store_loss", default: "closed", unit: "", allowed: "closed, open or local", kind: Kind::Choice(&["closed", "open", "local"]),
+    Knob { name: "on_store_loss", default: "closed", unit: "", allowed: "closed, open or local", kind: KnobKind::Choice(&["closed", "open", "local"]),
         meaning: "What workers do while Redis cannot be asked: grant nothing (closed), grant all (open), or grant the last known rate divided by the live workers and halved each window (local)." },
-    Knob { name: "concurrency", default: "-1", unit: "jobs", allowed: CONCURRENCY, kind: AT_ONCE,
+    Knob { name: "concurrency", default: "-1", unit: "jobs", allowed: CONCURRENCY, kind: CONCURRENCY_LIMIT,
         meaning: "How many jobs of this throttle, and of the throttles below it, may run at once over all processes." },
-    Knob { name: "key_concurrency", default: "-1", unit: "jobs", allowed: CONCURRENCY, kind: AT_ONCE,
+    Knob { name: "key_concurrency", default: "-1", unit: "jobs", allowed: CONCURRENCY, kind: CONCURRENCY_LIMIT,
         meaning: "How many jobs of one key may run at once over all processes. Jobs without a key have no such limit." },
-    Knob { name: "weight", default: "1", unit: "", allowed: "a number from 0.001 to 1000", kind: Kind::Number { low: 0.001, high: 1000.0, zero: false, unlimited: false },
+    Knob { name: "weight", default: "1", unit: "", allowed: "a number from 0.001 to 1000", kind: KnobKind::Number { low: 0.001, high: 1000.0, zero: false, unlimited: false },
         meaning: "This throttle's share of a worker's slots beside other throttles that have work: 2 gets twice as many as 1." },
-    Knob { name: "over_limit", default: "wait", unit: "", allowed: "wait, drop or merge", kind: Kind::Choice(&["wait", "drop", "merge"]),
+    Knob { name: "over_limit", default: "wait", unit: "", allowed: "wait, drop or merge", kind: KnobKind::Choice(&["wait", "drop", "merge"]),
         meaning: "What becomes of jobs that cannot run at once because of a rate or a limit of concurrency: they wait (wait), they end as dropped (drop), or they wait and one with an equal unique key takes the place of the one that waits (merge)." },
-    Knob { name: "max_cost", default: "1000 or more", unit: "tokens", allowed: "a number from 0.001 to 1000000000", kind: Kind::Number { low: 0.001, high: 1e9, zero: false, unlimited: false },
+    Knob { name: "max_cost", default: "1000 or more", unit: "tokens", allowed: "a number from 0.001 to 1000000000", kind: KnobKind::Number { low: 0.001, high: 1e9, zero: false, unlimited: false },
         meaning: "The highest cost of one job, in tokens: doors refuse more, and of more only so much is charged. Of a throttle and those above it the lowest counts. Where it is absent it is 1000, or 10 windows' worth of tokens, or what the bucket holds, where that is more (at the rate `rps`, or `max` in the mode auto; 1000000000 where `rps` is -1). What is charged is then not more than an hour's worth of the rate in force either, but 10 tokens or a full bucket at least." },
-    Knob { name: "max_backlog", default: "", unit: "jobs", allowed: "a whole number from 1 to 1000000000", kind: Kind::Whole { low: 1.0, high: 1e9, unlimited: false },
+    Knob { name: "max_backlog", default: "", unit: "jobs", allowed: "a whole number from 1 to 1000000000", kind: KnobKind::Whole { low: 1.0, high: 1e9, unlimited: false },
         meaning: "How many jobs of one lane may wait before `on_backlog` acts; none where absent." },
-    Knob { name: "on_backlog", default: "signal", unit: "", allowed: "signal or reject", kind: Kind::Choice(&["signal", "reject"]),
+    Knob { name: "on_backlog", default: "signal", unit: "", allowed: "signal or reject", kind: KnobKind::Choice(&["signal", "reject"]),
         meaning: "What happens above `max_backlog`: it is shown (signal), or new jobs of the lane are refused (reject)." },
-    Knob { name: "valid_until", default: "", unit: "unix ms", allowed: WHOLE, kind: Kind::Count,
+    Knob { name: "valid_until", default: "", unit: "unix ms", allowed: WHOLE, kind: KnobKind::Count,
         meaning: "Written by the governor: after this time `safe_rps` is in force until somebody writes again. It does not count in the modes manual, shadow and off." },
-    Knob { name: "governed", default: "", unit: "", allowed: "text", kind: Kind::Record,
+    Knob { name: "governed", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "Written by the governor with `rps`, and equal to it: an `rps` that reads otherwise was set by a person." },
-    Knob { name: "capacity_why", default: "", unit: "", allowed: "text", kind: Kind::Record,
+    Knob { name: "capacity_why", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "Written with `capacity` by whoever knows it: why it is what it is." },
-    Knob { name: "seq", default: "0", unit: "", allowed: WHOLE, kind: Kind::Steps,
+    Knob { name: "seq", default: "0", unit: "", allowed: WHOLE, kind: KnobKind::Steps,
         meaning: "Counts the changes made through Flyball." },
-    Knob { name: "term", default: "0", unit: "", allowed: WHOLE, kind: Kind::Steps,
+    Knob { name: "term", default: "0", unit: "", allowed: WHOLE, kind: KnobKind::Steps,
         meaning: "The term of the governor's leader that wrote last; an older leader is refused." },
-    Knob { name: "by", default: "", unit: "", allowed: "text", kind: Kind::Record,
+    Knob { name: "by", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "Who made the last change through Flyball." },
-    Knob { name: "at", default: "0", unit: "unix ms", allowed: WHOLE, kind: Kind::Count,
+    Knob { name: "at", default: "0", unit: "unix ms", allowed: WHOLE, kind: KnobKind::Count,
         meaning: "When." },
-    Knob { name: "why", default: "", unit: "", allowed: "text", kind: Kind::Record,
+    Knob { name: "why", default: "", unit: "", allowed: "text", kind: KnobKind::Record,
         meaning: "Why." },
 ];
 
@@ -222,7 +222,10 @@ pub fn number(field: &str, text: &str) -> Option<f64> {
 impl Knob {
     /// Returns true if a person may set the knob through an entry point.
     pub fn is_settable(&self) -> bool {
-        !matches!(self.kind, Kind::Record | Kind::Count | Kind::Steps)
+        !matches!(
+            self.kind,
+            KnobKind::Record | KnobKind::Count | KnobKind::Steps
+        )
     }
 
     /// Describes as JSON Schema the values that a person may set; `null` gives it its default back.
@@ -234,7 +237,7 @@ impl Knob {
         };
         let kinds = |kind: &'static str| [vec![kind], null.clone()].concat();
         match self.kind {
-            Kind::Number {
+            KnobKind::Number {
                 low,
                 high,
                 zero,
@@ -254,7 +257,7 @@ impl Knob {
                 }
                 schema
             }
-            Kind::Whole {
+            KnobKind::Whole {
                 low,
                 high,
                 unlimited,
@@ -262,7 +265,7 @@ impl Knob {
                 let least = if unlimited { -1 } else { low as i64 };
                 json!({ "type": kinds("integer"), "minimum": least, "maximum": high as i64 })
             }
-            Kind::Choice(words) => {
+            KnobKind::Choice(words) => {
                 let words: Vec<Value> = words
                     .iter()
                     .map(|word| json!(word))
@@ -270,18 +273,18 @@ impl Knob {
                     .collect();
                 json!({ "type": kinds("string"), "enum": words })
             }
-            Kind::Flag => json!({ "type": kinds("boolean") }),
-            Kind::Throttle => {
+            KnobKind::Flag => json!({ "type": kinds("boolean") }),
+            KnobKind::Throttle => {
                 let most = super::name::MAX_BYTES;
                 json!({ "type": kinds("string"), "maxLength": most, "pattern": "^[A-Za-z0-9._\\-/:{}]*$" })
             }
-            Kind::Record | Kind::Count | Kind::Steps => json!({ "readOnly": true }),
+            KnobKind::Record | KnobKind::Count | KnobKind::Steps => json!({ "readOnly": true }),
         }
     }
 
     fn accepts(&self, value: f64) -> bool {
         match self.kind {
-            Kind::Number {
+            KnobKind::Number {
                 low,
                 high,
                 zero,
@@ -291,7 +294,7 @@ impl Knob {
                     || (zero && value == 0.0)
                     || (unlimited && value == -1.0)
             }
-            Kind::Whole {
+            KnobKind::Whole {
                 low,
                 high,
                 unlimited,
@@ -299,10 +302,10 @@ impl Knob {
                 value.fract() == 0.0 && (low..=high).contains(&value)
                     || (unlimited && value == -1.0)
             }
-            Kind::Count => (0.0..=9e15).contains(&value),
+            KnobKind::Count => (0.0..=9e15).contains(&value),
             // The range leaves room for every step that will ever be counted; a higher number was
             // written by hand.
-            Kind::Steps => (0.0..=1e12).contains(&value),
+            KnobKind::Steps => (0.0..=1e12).contains(&value),
             _ => false,
         }
     }
@@ -312,33 +315,35 @@ impl Knob {
         let refuse = || {
             Err(format!(
                 "{} is not allowed: it must be {}",
-                shown(value),
+                quoted_value(value),
                 self.allowed
             ))
         };
         match (self.kind, value) {
-            (Kind::Record | Kind::Count | Kind::Steps, _) => {
+            (KnobKind::Record | KnobKind::Count | KnobKind::Steps, _) => {
                 Err("is written by Flyball itself and cannot be set".to_owned())
             }
             (_, Value::Null) if self.name == "rps" => {
                 Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned())
             }
             (_, Value::Null) => Ok(None),
-            (Kind::Number { .. } | Kind::Whole { .. }, Value::Number(n)) => {
+            (KnobKind::Number { .. } | KnobKind::Whole { .. }, Value::Number(n)) => {
                 match n.as_f64().filter(|n| self.accepts(*n)) {
                     Some(n) => Ok(Some(format!("{}", n + 0.0))),
                     None => refuse(),
                 }
             }
-            (Kind::Choice(words), Value::String(word)) if words.contains(&word.as_str()) => {
+            (KnobKind::Choice(words), Value::String(word)) if words.contains(&word.as_str()) => {
                 Ok(Some(word.clone()))
             }
-            (Kind::Flag, Value::Bool(flag)) => Ok(Some(if *flag { "1" } else { "0" }.to_owned())),
-            (Kind::Flag, Value::Number(n)) if matches!(n.as_u64(), Some(0 | 1)) => {
+            (KnobKind::Flag, Value::Bool(flag)) => {
+                Ok(Some(if *flag { "1" } else { "0" }.to_owned()))
+            }
+            (KnobKind::Flag, Value::Number(n)) if matches!(n.as_u64(), Some(0 | 1)) => {
                 Ok(Some(n.to_string()))
             }
-            (Kind::Throttle, Value::String(name)) if name.is_empty() => Ok(None),
-            (Kind::Throttle, Value::String(name)) if Name::new(name.as_str()).is_ok() => {
+            (KnobKind::Throttle, Value::String(name)) if name.is_empty() => Ok(None),
+            (KnobKind::Throttle, Value::String(name)) if Name::new(name.as_str()).is_ok() => {
                 Ok(Some(name.clone()))
             }
             _ => refuse(),
@@ -354,7 +359,7 @@ impl Knobs {
     /// it knows both.
     pub fn check(
         fields: &BTreeMap<String, Value>,
-    ) -> Result<BTreeMap<String, Option<String>>, Vec<Problem>> {
+    ) -> Result<BTreeMap<String, Option<String>>, Vec<KnobProblem>> {
         let mut texts = BTreeMap::new();
         let mut problems = Vec::new();
         for (field, value) in fields {
@@ -367,7 +372,7 @@ impl Knobs {
             };
             match checked {
                 Ok(text) => drop(texts.insert(field.clone(), text)),
-                Err(message) => problems.push(Problem {
+                Err(message) => problems.push(KnobProblem {
                     field: field.clone(),
                     message,
                 }),
@@ -389,8 +394,8 @@ impl Knobs {
     /// Converts the text that a person typed after `field=` for [`Knobs::check`]: to a number, true
     /// or false, null, or text.
     pub fn value_of(field: &str, text: &str) -> Value {
-        let is_text =
-            knob(field).is_some_and(|knob| matches!(knob.kind, Kind::Throttle | Kind::Choice(_)));
+        let is_text = knob(field)
+            .is_some_and(|knob| matches!(knob.kind, KnobKind::Throttle | KnobKind::Choice(_)));
         match text {
             "" => Value::Null,
             _ if is_text => Value::String(text.to_owned()),
@@ -416,14 +421,14 @@ impl Knobs {
 }
 
 /// Returns the problem of a `min` above `max`.
-pub fn min_above_max(min: f64, max: f64) -> Problem {
-    Problem {
+pub fn min_above_max(min: f64, max: f64) -> KnobProblem {
+    KnobProblem {
         field: "min".to_owned(),
         message: format!("{min} is above max {max}: it must not be"),
     }
 }
 
-fn shown(value: &Value) -> String {
+fn quoted_value(value: &Value) -> String {
     match value {
         Value::String(text) => quoted(text),
         other => cut(&other.to_string()),

@@ -8,9 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::bucket::{Bucket, MAX_WAIT_US, Meter, Open, Rate, STOPPED_WAIT_US, Start, slower};
+use super::bucket::{
+    Bucket, MAX_WAIT_US, OpenBucket, Rate, STOPPED_WAIT_US, Start, UsageCounters, slower,
+};
 use super::holds::CROWDED_WAIT_US;
-use super::learned::{Learned, Probe, Refusal};
+use super::learned::{Learned, ProbeCredit, ThrottleRefusal};
 
 /// A throttle of the chain.
 #[derive(Clone, Debug)]
@@ -20,13 +22,13 @@ pub struct Level {
     /// The throttle's bucket.
     pub bucket: Bucket,
     /// The throttle's counters.
-    pub meter: Meter,
+    pub meter: UsageCounters,
     /// The jobs that may still begin under its concurrency limit; `None` for no limit.
     pub room: Option<f64>,
     /// True if it may take what it lacks from the spare tokens of the level above.
     pub borrows: bool,
     /// The last refusal that concerned the whole throttle.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<ThrottleRefusal>,
     /// True if its concurrency limit records the greatest number of holders and the caller is not
     /// among them.
     pub is_full: bool,
@@ -36,7 +38,7 @@ pub struct Level {
 
 /// The request of one lane.
 #[derive(Clone, Debug)]
-pub struct Wish<'a> {
+pub struct LaneDemand<'a> {
     /// The key; empty for none.
     pub key: &'a str,
     /// The number of units wanted.
@@ -113,7 +115,7 @@ pub fn sane_cost(cost: f64) -> f64 {
 }
 
 /// The state that serves one ask.
-pub struct Source<'a> {
+pub struct ServeContext<'a> {
     /// The chain of throttles, root first.
     pub levels: &'a mut [Level],
     /// The rate of each key.
@@ -142,10 +144,10 @@ pub struct Heed {
 /// concurrency limits.
 pub fn serve(
     now: f64,
-    source: Source<'_>,
-    wishes: &[Wish<'_>],
+    source: ServeContext<'_>,
+    wishes: &[LaneDemand<'_>],
 ) -> (Vec<Served>, BTreeMap<String, KeyRoom>) {
-    let Source {
+    let ServeContext {
         levels,
         key_rate,
         keys,
@@ -196,7 +198,7 @@ pub fn serve(
                 .open(level.rate, Start::OneToken, now, dearest, most)
         })
     });
-    let open: Vec<Option<Open>> = open.collect();
+    let open: Vec<Option<OpenBucket>> = open.collect();
     let is_watched = levels
         .iter()
         .filter_map(|level| level.refusal.as_ref())
@@ -215,7 +217,7 @@ pub fn serve(
     let mut rest = wishes;
     while let Some((wish, after)) = rest.split_first() {
         let is_plain =
-            |wish: &Wish<'_>| wish.is_plain(key_rate, now) && !learned.contains_key(wish.key);
+            |wish: &LaneDemand<'_>| wish.is_plain(key_rate, now) && !learned.contains_key(wish.key);
         let alike = if is_plain(wish) {
             rest.iter()
                 .take_while(|other| wish.is_like(other) && is_plain(other))
@@ -243,7 +245,7 @@ struct Service<'a> {
     most: f64,
     heed: Heed,
     levels: &'a mut [Level],
-    open: Vec<Option<Open>>,
+    open: Vec<Option<OpenBucket>>,
     /// The longest wait that each level caused.
     refused: Vec<f64>,
     served: Vec<Served>,
@@ -253,7 +255,7 @@ struct Service<'a> {
 #[derive(Default)]
 struct Own<'a> {
     rate: Option<Rate>,
-    bucket: Option<&'a mut Open>,
+    bucket: Option<&'a mut OpenBucket>,
     room: Option<&'a mut KeyRoom>,
     learned: Option<&'a mut Learned>,
     /// True if the rate is the learned one.
@@ -264,7 +266,7 @@ impl Service<'_> {
     /// Serves a lane whose key is paused, or has a rate or a limit.
     fn serve_bound(
         &mut self,
-        wish: &Wish<'_>,
+        wish: &LaneDemand<'_>,
         key_rate: Rate,
         keys: &mut BTreeMap<String, Bucket>,
         learned: &mut BTreeMap<String, Learned>,
@@ -333,7 +335,7 @@ impl Service<'_> {
 
     /// Serves `lanes` lanes with the same wish in one step and returns the units granted to them
     /// together.
-    fn serve(&mut self, lanes: usize, wish: &Wish<'_>, mut own: Own<'_>) -> f64 {
+    fn serve(&mut self, lanes: usize, wish: &LaneDemand<'_>, mut own: Own<'_>) -> f64 {
         let (now, want, cost) = (self.now, wish.want, wish.cost);
         let wanted = lanes as f64 * want;
         let mut granted =
@@ -443,7 +445,7 @@ impl Service<'_> {
         self.credit(&own.learned.as_deref()?.probe)
     }
 
-    fn credit(&self, probe: &Probe) -> Option<f64> {
+    fn credit(&self, probe: &ProbeCredit) -> Option<f64> {
         if self.heed.probes {
             probe.left(self.now)
         } else {
@@ -471,7 +473,7 @@ impl Service<'_> {
 
     /// Returns the bucket from which the level at this index borrows, if it borrows; the inner
     /// `None` is a lender without a limit.
-    fn above(&self, at: usize) -> Option<Option<&Open>> {
+    fn above(&self, at: usize) -> Option<Option<&OpenBucket>> {
         self.levels[at]
             .borrows
             .then(|| self.open.get(at.checked_sub(1)?).map(Option::as_ref))
@@ -554,7 +556,7 @@ impl Service<'_> {
     }
 }
 
-impl Wish<'_> {
+impl LaneDemand<'_> {
     /// Returns true if the levels alone decide.
     fn is_plain(&self, key_rate: Rate, now: f64) -> bool {
         let is_paused = self
@@ -563,13 +565,13 @@ impl Wish<'_> {
         !is_paused && self.room.is_none() && (self.key.is_empty() || key_rate.rps < 0.0)
     }
 
-    fn is_like(&self, other: &Wish<'_>) -> bool {
+    fn is_like(&self, other: &LaneDemand<'_>) -> bool {
         self.want == other.want && self.cost == other.cost
     }
 }
 
 /// Returns the answer to a lane that gets nothing, without a wait if it wants nothing.
-fn nothing(wish: &Wish<'_>, wait_us: f64, limit: Where) -> Served {
+fn nothing(wish: &LaneDemand<'_>, wait_us: f64, limit: Where) -> Served {
     let (wait_us, limit) = if wish.want > 0.0 {
         (wait_us.min(MAX_WAIT_US), Some(limit))
     } else {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
-use super::bucket::{Bucket, Meter, Start};
+use super::bucket::{Bucket, Start, UsageCounters};
 use super::knobs::MAX_COST;
 use super::{Knobs, Name, OverLimit, learned, tree};
 
@@ -40,11 +40,11 @@ pub fn check_key(key: &str) -> Result<(), String> {
 
 /// A request for tokens of one throttle, for many lanes at once.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Ask {
+pub struct AcquireRequest {
     /// The throttle; its tiers are charged as well.
     pub throttle: Name,
     /// The lanes in the order in which they are served; at most [`MAX_LANES_PER_ASK`].
-    pub lanes: Vec<LaneAsk>,
+    pub lanes: Vec<LaneRequest>,
     /// The holder that will run the granted jobs, counted by the concurrency limits. `None` asks
     /// for tokens alone, for work that runs already: no concurrency limit applies to it.
     pub holder: Option<Holder>,
@@ -65,7 +65,7 @@ pub struct Holder {
 
 /// The request of one lane.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LaneAsk {
+pub struct LaneRequest {
     /// The rate-limit key; empty if jobs name none.
     pub key: String,
     /// The number of units of work wanted.
@@ -77,7 +77,7 @@ pub struct LaneAsk {
     pub held: u32,
 }
 
-impl Default for LaneAsk {
+impl Default for LaneRequest {
     /// Returns a request for one unit of one token, without a key.
     fn default() -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Default for LaneAsk {
 
 /// The answer to an [`Ask`].
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub struct AcquireResponse {
     /// The grants, one per lane, in the order of the ask.
     pub lanes: Vec<Grant>,
     /// The rate in force for the throttle itself; 0 stopped, -1 unlimited.
@@ -116,7 +116,7 @@ pub struct Answer {
     pub said: Option<&'static str>,
 }
 
-impl Default for Answer {
+impl Default for AcquireResponse {
     /// Returns an answer that grants nothing to no lane.
     fn default() -> Self {
         Self {
@@ -210,7 +210,7 @@ pub struct Quota {
 
 /// A refusal by another server, such as a 429.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Refused<'a> {
+pub struct UpstreamRefusal<'a> {
     /// The rate-limit key of the refused job; empty for none.
     pub key: &'a str,
     /// The extent of the refusal.
@@ -228,7 +228,7 @@ pub struct Refused<'a> {
     pub why: &'a str,
 }
 
-impl Refused<'_> {
+impl UpstreamRefusal<'_> {
     /// Returns the throttle of the chain (root first) that is paused as a whole; `None` if only the
     /// key is.
     pub(super) fn level<'a>(&self, chain: &'a [Name]) -> Option<&'a Name> {
@@ -240,7 +240,7 @@ impl Refused<'_> {
     }
 
     /// Returns the stated delay in microseconds, if any.
-    pub(super) fn said_us(&self) -> Option<f64> {
+    pub(super) fn requested_us(&self) -> Option<f64> {
         self.delay
             .map(|delay| delay.as_micros().min(MAX_PAUSE_MS * 1000) as f64)
     }
@@ -248,7 +248,7 @@ impl Refused<'_> {
     /// Returns the end of the pause, unix milliseconds, after `strikes` refusals in a row; shorter
     /// if a rate `is_known`, and never longer than `most_us`.
     pub(super) fn until_ms(&self, strikes: f64, is_known: bool, most_us: f64, now_us: i64) -> i64 {
-        let pause_us = learned::pause_us(self.said_us(), strikes, is_known, self.jitter);
+        let pause_us = learned::pause_us(self.requested_us(), strikes, is_known, self.jitter);
         ((now_us as f64 + pause_us.min(most_us).floor()) / 1000.0).ceil() as i64
     }
 }
@@ -262,14 +262,14 @@ impl Quota {
 
 /// The effect of a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Paused {
+pub struct RefusalEffect {
     /// The end of the pause, unix milliseconds.
     pub until_ms: i64,
     /// The delay of the refused job itself, if the throttle is naive and no other job is paused.
     pub alone: Option<Duration>,
 }
 
-impl Paused {
+impl RefusalEffect {
     /// Returns the effect of a refusal that pauses no other job.
     pub(super) fn alone(until_ms: i64, now_us: i64) -> Self {
         let delay_us = (until_ms * 1000).saturating_sub(now_us).max(0);
@@ -282,7 +282,7 @@ impl Paused {
 
 /// The results of jobs of one key that another server influenced.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Ended<'a> {
+pub struct KeyOutcomes<'a> {
     /// The rate-limit key; empty for none.
     pub key: &'a str,
     /// The number of jobs that succeeded.
@@ -434,7 +434,7 @@ impl Change {
                 let message = format!(
                     "{parent:?} is the throttle itself: it must be the name of another one, or empty for none"
                 );
-                Err(Error::Invalid(vec![Problem {
+                Err(Error::Invalid(vec![KnobProblem {
                     field: "parent".to_owned(),
                     message,
                 }]))
@@ -454,7 +454,7 @@ pub struct Status {
     /// The hash as stored in Redis.
     pub raw: BTreeMap<String, String>,
     /// The unusable fields, each with the error and the allowed values.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<KnobProblem>,
     /// The rate in force: 0 stopped, -1 unlimited.
     pub effective_rps: f64,
     /// True if the knob's lease has lapsed and `safe_rps` is in force.
@@ -493,7 +493,12 @@ pub const EXPIRES: &str = "expires";
 
 impl Status {
     /// Reads the hash and the counters of a throttle at `now_us`.
-    pub fn read(name: Name, raw: BTreeMap<String, String>, meter: &Meter, now_us: i64) -> Self {
+    pub fn read(
+        name: Name,
+        raw: BTreeMap<String, String>,
+        meter: &UsageCounters,
+        now_us: i64,
+    ) -> Self {
         let (knobs, problems) = Knobs::read(&raw);
         Self {
             name,
@@ -545,9 +550,9 @@ impl Status {
             let name = &self.name;
             let message = format!(
                 "in {}, and then there is no throttle {name} and its jobs wait; keep it: flyball throttle import-limitlion --yes",
-                words(ms / 1000)
+                format_seconds(ms / 1000)
             );
-            self.problems.push(Problem {
+            self.problems.push(KnobProblem {
                 field: EXPIRES.to_owned(),
                 message,
             });
@@ -558,11 +563,11 @@ impl Status {
 
     /// Returns the status of a throttle whose key in the store is not a hash: nothing flows.
     pub fn no_hash(name: Name, now_us: i64) -> Self {
-        let problem = Problem {
+        let problem = KnobProblem {
             field: "knobs".to_owned(),
             message: format!("{}; nothing flows", no_hash(&name)),
         };
-        let nothing = Self::read(name, BTreeMap::new(), &Meter::default(), now_us);
+        let nothing = Self::read(name, BTreeMap::new(), &UsageCounters::default(), now_us);
         Self {
             problems: vec![problem],
             effective_rps: 0.0,
@@ -574,7 +579,7 @@ impl Status {
     #[must_use]
     pub fn with_parents(mut self, parents: &BTreeMap<Name, Option<String>>) -> Self {
         let wrong = tree::wrong_parent(&self.name, parents);
-        self.problems.extend(wrong.map(|message| Problem {
+        self.problems.extend(wrong.map(|message| KnobProblem {
             field: "parent".to_owned(),
             message,
         }));
@@ -599,7 +604,7 @@ impl Status {
 }
 
 /// Formats a time in the largest unit of which it contains at least two.
-fn words(seconds: i64) -> String {
+fn format_seconds(seconds: i64) -> String {
     let units = [(86_400, "days"), (3600, "hours"), (60, "minutes")];
     let fitting = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
     fitting.map_or_else(
@@ -617,7 +622,7 @@ pub(super) fn no_hash(name: &Name) -> String {
 
 /// A knob whose value cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Problem {
+pub struct KnobProblem {
     /// The field of the hash.
     pub field: String,
     /// The error, with the allowed values.
@@ -643,12 +648,12 @@ pub enum Error {
     },
     /// The knobs are invalid; nothing was changed.
     #[error("{}", .0.iter().map(|p| format!("{}: {}", p.field, p.message)).collect::<Vec<_>>().join("; "))]
-    Invalid(Vec<Problem>),
+    Invalid(Vec<KnobProblem>),
 }
 
 /// Returns the error text of a lost store; a server that gives a reason for its refusal did answer.
 fn lost(reason: &str) -> String {
-    let verb = if super::said_in(reason).is_some() {
+    let verb = if super::reason_meaning(reason).is_some() {
         "refused"
     } else {
         "did not answer"
@@ -664,7 +669,7 @@ fn lost(reason: &str) -> String {
 pub trait Store: Send + Sync + 'static {
     /// Asks for tokens; parents are charged first. A lost store answers by the throttle's own
     /// `on_store_loss`.
-    fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer>;
+    fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse>;
 
     /// Reports the jobs of a throttle that a holder runs, and renews the report, regardless of the
     /// knobs.
@@ -734,18 +739,18 @@ pub trait Store: Send + Sync + 'static {
     fn refused<'a>(
         &'a self,
         throttle: &'a Name,
-        refused: &'a Refused<'a>,
-    ) -> BoxFuture<'a, Result<Paused, Error>>;
+        refused: &'a UpstreamRefusal<'a>,
+    ) -> BoxFuture<'a, Result<RefusalEffect, Error>>;
 
     /// Reports how jobs ended whose grant was [`Grant::watched`], or that received a quota.
     fn ended<'a>(
         &'a self,
         throttle: &'a Name,
-        ended: &'a [Ended<'a>],
+        ended: &'a [KeyOutcomes<'a>],
     ) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Returns the answer that `acquire` would give, without charging anything.
-    fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer>;
+    fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse>;
 
     /// Returns the status of the throttle, for operators; `None` if there is none.
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>>;
@@ -791,7 +796,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes a hash into our keeping: it loses its time to live, and from now on its absence counts
     /// as deliberate, as long as the rest of the store is there.
-    fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>>;
+    fn persist<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>>;
 
     /// Returns true if a kept throttle was deleted from a store that has not been emptied.
     fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>>;

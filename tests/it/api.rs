@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::api::{self, Deps, Live, NoDecisions, Secret, Token};
+use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, TokenSecret};
 use flyball::jobs::{Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue};
 use flyball::runner::keep_depth;
 use flyball::throttle::{Change, Knobs, Name, RedisStore, Store};
@@ -80,7 +80,7 @@ async fn spawn_api_on(token: Option<&str>, store: Arc<dyn Store>, prefix: String
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: token
-            .map(|token| Token::new("default", Secret::new(token)))
+            .map(|token| AuthToken::new("default", TokenSecret::new(token)))
             .into_iter()
             .collect(),
         registry: Arc::default(),

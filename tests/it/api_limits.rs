@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::api::{self, DEFAULT_TENANT, Deps, Live, NoDecisions, Secret, Token};
+use flyball::api::{self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, TokenSecret};
 use flyball::jobs::{Kinds, Queue};
 use flyball::throttle::{Change, Knobs, Name, RedisStore, Store};
 use reqwest::{Response, StatusCode};
@@ -60,7 +60,7 @@ async fn house(tokens: &[(&str, &str)], bound: Option<Duration>) -> House {
         live: Live::default(),
         tokens: tokens
             .iter()
-            .map(|(tenant, secret)| Token::new(tenant, Secret::new(*secret)))
+            .map(|(tenant, secret)| AuthToken::new(tenant, TokenSecret::new(*secret)))
             .collect(),
         registry: Arc::default(),
         cancel: cancel.clone(),

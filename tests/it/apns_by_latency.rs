@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Fake, Latency, Options, Speaks};
+use flyball::fakes::{Fake, FakeOptions, Latency, Speaks};
 use flyball::governor::{Decision, Journal};
 use flyball::jobs::{Kinds, NewJob};
 use flyball::throttle::{Name, Status};
@@ -59,9 +59,9 @@ impl House {
         let is_apns = speaks == Speaks::Apns;
         let fake = Fake::start(
             speaks,
-            Options {
+            FakeOptions {
                 latency: latency(AT_ONCE),
-                ..Options::default()
+                ..FakeOptions::default()
             },
         )
         .await

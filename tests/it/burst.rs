@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use flyball::throttle::{Ask, Ended, Holder, Quota, Refused, Scope};
+use flyball::throttle::{AcquireRequest, Holder, KeyOutcomes, Quota, Scope, UpstreamRefusal};
 
 use crate::throttle::{World, ask, name};
 
@@ -106,7 +106,7 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
         });
         let answer = world
             .store
-            .acquire(&Ask {
+            .acquire(&AcquireRequest {
                 holder,
                 ..ask("mail", &[("k", want, 1.0)])
             })
@@ -121,7 +121,7 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
                 }
                 (None, reset) => {
                     refused += 1;
-                    let answer = Refused {
+                    let answer = UpstreamRefusal {
                         key: "k",
                         scope: Scope::Key,
                         is_overload: false,
@@ -141,7 +141,7 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
         left -= u64::from(succeeded);
         due -= u64::from(succeeded);
         if grant.watched || quota.is_some() {
-            let ended = Ended {
+            let ended = KeyOutcomes {
                 key: "k",
                 succeeded,
                 tokens: f64::from(succeeded),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use flyball::governor::calibration;
 use flyball::signals::Prometheus;
-use flyball::throttle::{Ask, LaneAsk, Name, RedisStore, Status, Store};
+use flyball::throttle::{AcquireRequest, LaneRequest, Name, RedisStore, Status, Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -120,7 +120,7 @@ impl Rig {
     async fn under_way(&self) -> Child {
         let child = self.start(&["--yes", "--pulse-s", "1200"]);
         eventually("the test has the knob", SOON, || async {
-            (self.status().await.knobs.by == calibration::TURNS).then_some(())
+            (self.status().await.knobs.by == calibration::CALIBRATION_ACTOR).then_some(())
         })
         .await;
         child
@@ -149,12 +149,12 @@ async fn work(store: RedisStore, load: Arc<Mutex<f64>>, cost: Arc<Mutex<f64>>) {
     let mut last = Instant::now();
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let lanes = vec![LaneAsk {
+        let lanes = vec![LaneRequest {
             want: 1000,
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         }];
         let granted = store
-            .acquire(&Ask {
+            .acquire(&AcquireRequest {
                 throttle: throttle.clone(),
                 lanes,
                 holder: None,
@@ -323,7 +323,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
         );
         let child = rig.start(&["--yes", "--pulse-s", "1200"]);
         let begun = tokio::time::timeout(Duration::from_secs(8), async {
-            while rig.status().await.knobs.by != calibration::TURNS {
+            while rig.status().await.knobs.by != calibration::CALIBRATION_ACTOR {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         });
@@ -352,7 +352,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     let mut child = rig.under_way().await;
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(rig.status().await.knobs.by, calibration::TURNS);
+    assert_eq!(rig.status().await.knobs.by, calibration::CALIBRATION_ACTOR);
     eventually("the lease lapses", SOON, || async {
         rig.status().await.lease_lapsed.then_some(())
     })

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue};
-use flyball::runner::{Config, Metrics, Worker};
-use flyball::stack::{Options, Part, spawn};
+use flyball::runner::{Config, Worker, WorkerMetrics};
+use flyball::stack::{ServerKind, SpawnOptions, spawn};
 use flyball::throttle::redis::RedisStore;
 use flyball::throttle::{Change, Name, Store};
 use serde_json::json;
@@ -17,10 +17,10 @@ use crate::support::{PROGRAM, eventually};
 #[tokio::test]
 async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under_load() {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         fsync: false,
-        ..Options::default()
+        ..SpawnOptions::default()
     };
     let mut servers = spawn(dir.path(), &options).unwrap();
     let queue = Queue::connect(&servers.urls.database_url, 8, Duration::from_secs(20))
@@ -49,7 +49,7 @@ async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under
             Outcome::Done
         }
     });
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let config = Config {
         ttl: Duration::from_secs(10),
         ..Config::default()
@@ -72,7 +72,11 @@ async fn no_job_is_lost_or_completed_twice_when_postgres_and_redis_restart_under
         .map(|one| one.id)
         .collect();
 
-    for part in [Part::Postgres, Part::Redis, Part::Postgres] {
+    for part in [
+        ServerKind::Postgres,
+        ServerKind::Redis,
+        ServerKind::Postgres,
+    ] {
         let before = runs.load(Ordering::SeqCst);
         eventually("work is under way", Duration::from_secs(30), || async {
             (runs.load(Ordering::SeqCst) > before + 50).then_some(())

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Events, Fake, Fate, Options, Speaks};
+use flyball::fakes::{Events, Fake, FakeOptions, Fate, Speaks};
 use flyball::jobs::{Kinds, NewJob};
 use flyball::signals::complaints_postgres::{TALLY, from_tally};
 use serde_json::{Value, json};
@@ -97,9 +97,9 @@ async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_ba
     };
     let fake = Fake::start(
         Speaks::Mailgun,
-        Options {
+        FakeOptions {
             events: Some(events),
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue, State};
-use flyball::runner::{Config, Metrics, Worker};
-use flyball::stack::{Options, spawn};
+use flyball::runner::{Config, Worker, WorkerMetrics};
+use flyball::stack::{SpawnOptions, spawn};
 use flyball::throttle::{Change, Name, Store};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -69,10 +69,10 @@ const BLOWS: [Blow; 5] = [
 
 async fn storm(span: Duration) {
     let dir = tempfile::tempdir().unwrap();
-    let options = Options {
+    let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         fsync: true,
-        ..Options::default()
+        ..SpawnOptions::default()
     };
     let path = dir.path().to_owned();
     let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap())
@@ -445,7 +445,8 @@ impl Works {
                 Outcome::Done
             }
         });
-        let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+        let metrics =
+            WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
         let config = Config {
             concurrency: 16,
             ..Config::default()
@@ -625,7 +626,7 @@ async fn a_job_whose_end_postgres_refuses_is_buried_alone() {
         .iter()
         .map(|one| one.id)
         .collect();
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics)
         .await
         .unwrap();

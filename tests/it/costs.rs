@@ -7,8 +7,8 @@ use std::time::Duration;
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::jobs::{Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, State};
-use flyball::runner::{Config, Metrics, Worker};
-use flyball::throttle::{Ask, LaneAsk, Limit, RedisStore, Store};
+use flyball::runner::{Config, Worker, WorkerMetrics};
+use flyball::throttle::{AcquireRequest, LaneRequest, Limit, RedisStore, Store};
 use serde_json::{Value, json};
 
 use crate::support::{Database, app_environment, database, eventually};
@@ -37,7 +37,7 @@ impl House {
                 .with_bound(Duration::from_secs(5)),
         );
         let mut registry = prometheus_client::registry::Registry::default();
-        let metrics = Metrics::register(&mut registry);
+        let metrics = WorkerMetrics::register(&mut registry);
         let mut kinds = Kinds::default();
         for kind in ["work", "other"] {
             kinds.register_fn(kind, work);
@@ -361,9 +361,9 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
         kinds.register_fn("paced", move |_: Job, context: Context| {
             let told = told.clone();
             async move {
-                let ask = Ask {
+                let ask = AcquireRequest {
                     throttle: name("default"),
-                    lanes: vec![LaneAsk::default()],
+                    lanes: vec![LaneRequest::default()],
                     holder: None,
                 };
                 while !told.load(Ordering::SeqCst) {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::cron::postgres::STATEMENTS;
-use flyball::cron::{self, CatchUp, NewSchedule, Overlap, Ran, Schedule, Schedules, Timing};
+use flyball::cron::{
+    self, CatchUp, NewSchedule, Overlap, RunNowOutcome, Schedule, Schedules, Timing,
+};
 use flyball::jobs::{Kinds, NewJob, Queue};
 use serde_json::{Value, json};
 use sqlx::{Executor as _, SqlSafeStr as _};
@@ -40,7 +42,10 @@ impl House {
     /// As many processes would.
     fn keep(&self, processes: usize) {
         for _ in 0..processes {
-            tokio::spawn(cron::keep(self.schedules.clone(), self.cancel.clone()));
+            tokio::spawn(cron::run_schedules(
+                self.schedules.clone(),
+                self.cancel.clone(),
+            ));
         }
     }
 
@@ -146,7 +151,7 @@ async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it
     while begun.elapsed() < Duration::from_secs(8) {
         let mut doomed: Vec<_> = (0..4)
             .map(|_| {
-                tokio::spawn(cron::keep(
+                tokio::spawn(cron::run_schedules(
                     house.schedules.clone(),
                     CancellationToken::new(),
                 ))
@@ -322,7 +327,7 @@ async fn while_a_job_is_unfinished_the_next_occurrence_makes_none() {
     assert_eq!(house.occurrences().await.len(), 1);
     let by_hand = house.schedules.run_now("tick").await.unwrap();
     assert!(
-        matches!(by_hand, Ran::Job(job) if job.duplicate && Some(job.id) == skipped.last_job_id)
+        matches!(by_hand, RunNowOutcome::Job(job) if job.duplicate && Some(job.id) == skipped.last_job_id)
     );
 
     // The job ends, which frees the key, and the schedule goes on.
@@ -361,7 +366,7 @@ async fn declaring_a_schedule_again_keeps_its_time_and_a_persons_pause() {
         )
     );
     assert_eq!(stands.timeout_s, Some(7.5));
-    let Ran::Job(job) = house.schedules.run_now("daily").await.unwrap() else {
+    let RunNowOutcome::Job(job) = house.schedules.run_now("daily").await.unwrap() else {
         panic!("there is one")
     };
     let timeout: f32 = sqlx::query_scalar("select timeout_s from flyball.job where id = $1")
@@ -418,7 +423,7 @@ async fn declaring_a_schedule_again_keeps_its_time_and_a_persons_pause() {
     assert!(!house.schedules.delete("daily").await.unwrap());
     assert_eq!(
         house.schedules.run_now("daily").await.unwrap(),
-        Ran::NotFound
+        RunNowOutcome::NotFound
     );
 }
 

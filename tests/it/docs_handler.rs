@@ -6,7 +6,7 @@ use std::time::Duration;
 use flyball::jobs::{
     Checkpoint, CheckpointError, Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue,
 };
-use flyball::runner::{Config, Metrics, Worker};
+use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::{Change, Name, Store};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ async fn a_handler_with_a_checkpoint_goes_on_where_its_last_attempt_failed() {
     let post = Post::default();
     let mut kinds = Kinds::default();
     kinds.register("greet-all", GreetAll { post: post.clone() });
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics)
         .await
         .unwrap();

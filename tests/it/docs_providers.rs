@@ -9,7 +9,7 @@ use flyball::config::{ACCOUNT_KEYS, POOL_KEYS, Settings};
 use flyball::governor::policy::Policy;
 use flyball::outbound::Guard;
 use flyball::providers::build::{build, fields};
-use flyball::providers::pool::{Change, State};
+use flyball::providers::pool::{BreakerState, Change};
 use flyball::providers::{
     Class, Code, Field, Http, Provider, Scope, Tools, apns, fcm, mailgun, sendgrid, ses, slack,
     smtp, telegram, twilio, webhook,
@@ -265,13 +265,13 @@ fn every_example_of_settings_works() {
                     let driver = build(pool.provider, &limited.account, &tools());
                     assert!(driver.is_ok(), "{page}: {:?}\n{text}", driver.err());
                 }
-                built.insert(pool.provider.word());
+                built.insert(pool.provider.as_str());
             }
         }
     }
     assert_eq!(
         built,
-        Provider::ALL.map(Provider::word).into_iter().collect(),
+        Provider::ALL.map(Provider::as_str).into_iter().collect(),
         "every provider has an example"
     );
 }
@@ -347,13 +347,13 @@ fn every_example_of_a_knobs_file_is_one() {
 #[test]
 fn the_page_of_metrics_has_every_family_of_pools() {
     let mut registry = prometheus_client::registry::Registry::default();
-    let metrics = flyball::providers::Metrics::register(&mut registry);
+    let metrics = flyball::providers::PoolMetrics::register(&mut registry);
     metrics.sent("sms", "main", "accepted", 0.1);
     metrics.of_pool(&flyball::providers::pool::PoolView {
         name: "sms".to_owned(),
         ..Default::default()
     });
-    let (from, to) = (State::Closed, State::Open);
+    let (from, to) = (BreakerState::Closed, BreakerState::Open);
     metrics.changed(
         "sms",
         &Change {

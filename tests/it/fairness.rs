@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue};
-use flyball::runner::{Config, Metrics, Worker};
+use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::{Change, Name, Store};
 use serde_json::json;
 use tokio::sync::watch;
@@ -58,7 +58,8 @@ impl House {
 
     async fn worker(&self, config: Config) -> Worker {
         let queue = Queue::connect(self.database.url(), 6, SOON).await.unwrap();
-        let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+        let metrics =
+            WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
         Worker::start(
             config,
             queue,

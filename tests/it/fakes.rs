@@ -8,7 +8,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use flyball::fakes::{
-    Events, Fake, Fate, Fault, Latency, Options, Quota, Rule, Second, Speaks, When,
+    Events, Fake, FakeOptions, Fate, Fault, Latency, Rule, RuleMatch, SecondTotals, Speaks,
+    WindowQuota,
 };
 use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
@@ -37,10 +38,10 @@ fn secrets(account: &str, secret: &str) -> BTreeMap<String, String> {
 }
 
 async fn fake(speaks: Speaks, account: &str, secret: &str) -> Fake {
-    let options = Options {
+    let options = FakeOptions {
         secrets: secrets(account, secret),
         tells_delay: true,
-        ..Options::default()
+        ..FakeOptions::default()
     };
     Fake::start(speaks, options).await.unwrap()
 }
@@ -89,7 +90,7 @@ async fn twilio_queues_a_message_and_says_what_is_wrong_with_another() {
     let answer = twilio(&client, &fake, "wrong").send().await.unwrap();
     assert_eq!(answer.status(), 401);
     assert_eq!(json_of(answer).await["code"], 20003);
-    fake.set_quota(SID, Some(Quota::per_second(0.0)));
+    fake.set_quota(SID, Some(WindowQuota::per_second(0.0)));
     let answer = twilio(&client, &fake, "right").send().await.unwrap();
     assert_eq!(answer.headers()["retry-after"], "1");
     assert_eq!(json_of(answer).await["code"], 20429);
@@ -127,7 +128,7 @@ async fn sendgrid_telegram_slack_and_mailgun_answer_as_their_documents_show() {
     assert!(!answer.headers()["x-message-id"].is_empty());
     assert_eq!(answer.text().await.unwrap(), "");
     assert_eq!(send("SG.other").await.unwrap().status(), 401);
-    sendgrid.set_quota("SG.key", Some(Quota::per_second(0.0)));
+    sendgrid.set_quota("SG.key", Some(WindowQuota::per_second(0.0)));
     let answer = send("SG.key").await.unwrap();
     let reset: u64 = answer.headers()["x-ratelimit-reset"]
         .to_str()
@@ -150,7 +151,7 @@ async fn sendgrid_telegram_slack_and_mailgun_answer_as_their_documents_show() {
     assert!(json_of(answer).await["result"]["message_id"].is_u64());
     telegram.set_quota(
         "1:abc",
-        Some(Quota {
+        Some(WindowQuota {
             limit: 0.0,
             window: Duration::from_secs(60),
         }),
@@ -206,11 +207,11 @@ async fn sendgrid_telegram_slack_and_mailgun_answer_as_their_documents_show() {
 #[tokio::test]
 async fn a_quota_lets_exactly_its_limit_through_each_second_and_can_change_silently() {
     let (fake, client) = (fake(Speaks::Twilio, SID, "right").await, client());
-    fake.set_quota(SID, Some(Quota::per_second(5.0)));
+    fake.set_quota(SID, Some(WindowQuota::per_second(5.0)));
     for _ in 0..40 {
         twilio(&client, &fake, "right").send().await.unwrap();
     }
-    fake.set_quota(SID, Some(Quota::per_second(1.0)));
+    fake.set_quota(SID, Some(WindowQuota::per_second(1.0)));
     for _ in 0..10 {
         twilio(&client, &fake, "right").send().await.unwrap();
     }
@@ -219,7 +220,7 @@ async fn a_quota_lets_exactly_its_limit_through_each_second_and_can_change_silen
         seconds.iter().all(|second| second.accepted <= 5),
         "{seconds:?}"
     );
-    let sum = |of: fn(&Second) -> u32| {
+    let sum = |of: fn(&SecondTotals) -> u32| {
         seconds
             .iter()
             .map(|second| u64::from(of(second)))
@@ -240,7 +241,7 @@ async fn a_quota_lets_exactly_its_limit_through_each_second_and_can_change_silen
 async fn faults_come_by_the_plan_and_a_reset_counts_as_accepted() {
     let rule = |nth, fault| Rule {
         account: None,
-        when: When::Nth(nth, nth),
+        when: RuleMatch::Nth(nth, nth),
         fault,
     };
     let plan = vec![
@@ -253,9 +254,9 @@ async fn faults_come_by_the_plan_and_a_reset_counts_as_accepted() {
     ];
     let fake = Fake::start(
         Speaks::Twilio,
-        Options {
+        FakeOptions {
             plan,
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await
@@ -368,9 +369,9 @@ async fn latency_grows_with_what_is_under_way() {
     };
     let fake = Fake::start(
         Speaks::Apns,
-        Options {
+        FakeOptions {
             latency: Some(latency),
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await
@@ -484,7 +485,7 @@ async fn smtp_takes_a_mail_line_by_line() {
         talk("RCPT TO:<a@example.com>\r\n", "250").await;
         talk("DATA\r\n", "354").await;
         talk(&format!("Subject: s\r\n\r\n{mail}\r\n.\r\n"), code).await;
-        fake.set_quota("user", Some(Quota::per_second(0.0)));
+        fake.set_quota("user", Some(WindowQuota::per_second(0.0)));
     }
     assert_eq!(
         (fake.totals("user").accepted, fake.totals("user").refused),
@@ -527,10 +528,10 @@ fn told(callback: &str) -> Events {
 async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
     use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
     let (url, kept) = mailbox().await;
-    let options = Options {
+    let options = FakeOptions {
         secrets: secrets(SID, "right"),
         events: Some(told(&url)),
-        ..Options::default()
+        ..FakeOptions::default()
     };
     let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
     twilio(&client(), &fake, "right").send().await.unwrap();
@@ -556,9 +557,9 @@ async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
 
     let fake = Fake::start(
         Speaks::Sendgrid,
-        Options {
+        FakeOptions {
             events: Some(told(&url)),
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await
@@ -597,7 +598,9 @@ async fn events_come_back_signed_and_twice_where_the_plan_says_so() {
 #[tokio::test]
 async fn sns_asks_first_and_signs_with_the_key_of_the_certificate_that_it_serves() {
     let (url, kept) = mailbox().await;
-    let fake = Fake::start(Speaks::Ses, Options::default()).await.unwrap();
+    let fake = Fake::start(Speaks::Ses, FakeOptions::default())
+        .await
+        .unwrap();
     assert_eq!(fake.subscribe("AKIA1", &url).await, Some(200));
     let (headers, body) = kept.lock().unwrap().remove(0);
     assert_eq!(

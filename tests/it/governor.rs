@@ -8,11 +8,13 @@ use axum::extract::{Form, State as Shared};
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
-use flyball::governor::calibration::{ENDED, TURNS};
+use flyball::governor::calibration::{CALIBRATION_ACTOR, ENDED};
 use flyball::governor::postgres::{Error as JournalError, STATEMENTS};
 use flyball::governor::{Decision, Finding, Governor, Journal, Phase, Plan, Policy};
 use flyball::signals::{no_depth, no_feedback};
-use flyball::throttle::{Ask, Change, LaneAsk, MemoryStore, Mode, Name, Status, Store};
+use flyball::throttle::{
+    AcquireRequest, Change, LaneRequest, MemoryStore, Mode, Name, Status, Store,
+};
 use serde_json::json;
 
 use super::support;
@@ -164,13 +166,13 @@ impl Rig {
         let ends = self.clock.load(Ordering::SeqCst) + SECOND_US;
         let mut granted = 0;
         loop {
-            let lanes = vec![LaneAsk {
+            let lanes = vec![LaneRequest {
                 want: 1000,
-                ..LaneAsk::default()
+                ..LaneRequest::default()
             }];
             let grant = self
                 .store
-                .acquire(&Ask {
+                .acquire(&AcquireRequest {
                     throttle: self.name.clone(),
                     lanes,
                     holder: None,
@@ -805,11 +807,11 @@ async fn a_calibration_has_the_knob_until_it_ends_and_the_governor_goes_on_from_
     let mut rig = Rig::new("auto").await;
     rig.run(60).await;
     for _ in 0..3 {
-        calibrate(&rig, "30", TURNS, 15.0).await;
+        calibrate(&rig, "30", CALIBRATION_ACTOR, 15.0).await;
         rig.run(10).await;
         assert_eq!(
             (rig.rps().await, rig.status().await.knobs.by.as_str()),
-            (30.0, TURNS)
+            (30.0, CALIBRATION_ACTOR)
         );
     }
     assert!(
@@ -831,7 +833,7 @@ async fn a_calibration_has_the_knob_until_it_ends_and_the_governor_goes_on_from_
 async fn a_calibration_that_died_leaves_the_safe_rate_to_the_governor() {
     let mut rig = Rig::new("auto").await;
     rig.run(60).await;
-    calibrate(&rig, "60", TURNS, 6.0).await;
+    calibrate(&rig, "60", CALIBRATION_ACTOR, 6.0).await;
     rig.run(9).await;
 
     let knobs = rig.status().await.knobs;
@@ -843,7 +845,7 @@ async fn a_calibration_that_died_leaves_the_safe_rate_to_the_governor() {
 async fn the_fast_path_is_armed_while_a_calibration_turns_the_knob() {
     let mut rig = Rig::new("auto").await;
     rig.run(60).await;
-    calibrate(&rig, "60", TURNS, 15.0).await;
+    calibrate(&rig, "60", CALIBRATION_ACTOR, 15.0).await;
     rig.run(3).await;
     rig.cost *= 10.0;
     rig.run(5).await;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, Retention};
 use flyball::jobs::{NewJob, Queue, State};
-use flyball::stack::{Options, spawn};
+use flyball::stack::{SpawnOptions, spawn};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
@@ -821,12 +821,12 @@ async fn hot_tables_do_not_grow_from_round_to_round_after_a_long_reader_has_gone
     // transaction that is older.
     let dir = tempfile::tempdir().unwrap();
     let elsewhere = |url: &str| Some(format!("{url}://127.0.0.1:9"));
-    let options = Options {
+    let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         ephemeral: true,
         redis_url: elsewhere("redis"),
         prometheus_url: elsewhere("http"),
-        ..Options::default()
+        ..SpawnOptions::default()
     };
     let path = dir.path().to_owned();
     let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap())

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, Retention};
 use flyball::jobs::{
-    CancelAnswer, Checkpoint, Checkpoints, Error, Filter, NewJob, Queue, RetryAnswer, State,
+    CancelAnswer, Checkpoint, Checkpoints, Error, JobFilter, NewJob, Queue, RetryAnswer, State,
 };
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, Executor, Row, SqlSafeStr};
@@ -548,10 +548,10 @@ async fn each_ending_puts_the_job_where_it_belongs() {
             detail.attempts
         );
         let listed = queue
-            .list(&Filter {
+            .list(&JobFilter {
                 state: Some(state),
                 limit: 10,
-                ..Filter::default()
+                ..JobFilter::default()
             })
             .await
             .unwrap();
@@ -569,9 +569,9 @@ async fn each_ending_puts_the_job_where_it_belongs() {
     );
     assert_eq!(
         queue
-            .list(&Filter {
+            .list(&JobFilter {
                 limit: 10,
-                ..Filter::default()
+                ..JobFilter::default()
             })
             .await
             .unwrap()
@@ -1228,9 +1228,9 @@ async fn a_time_that_only_postgres_knows_hides_no_job() {
         .unwrap();
 
     let listed = queue
-        .list(&Filter {
+        .list(&JobFilter {
             limit: 10,
-            ..Filter::default()
+            ..JobFilter::default()
         })
         .await
         .unwrap();
@@ -1365,9 +1365,9 @@ async fn a_nul_is_blamed_on_the_field_that_holds_it() {
     }
     assert!(
         queue
-            .list(&Filter {
+            .list(&JobFilter {
                 limit: 1,
-                ..Filter::default()
+                ..JobFilter::default()
             })
             .await
             .unwrap()

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flyball::Runner;
 use flyball::cron::{NewSchedule, Overlap};
 use flyball::jobs::retry::Policy;
-use flyball::jobs::{Context, Fault, Issue, Kinds, NewJob, Outcome, State, TypedHandler};
+use flyball::jobs::{Context, HandlerError, Issue, Kinds, NewJob, Outcome, State, TypedHandler};
 use flyball::testing::{Error, TestQueue, enqueued_in};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -36,9 +36,9 @@ impl TypedHandler for Mail {
     type Args = Letter;
     const KIND: &str = "mail";
 
-    async fn run(&self, letter: Letter, context: Context) -> Result<(), Fault> {
+    async fn run(&self, letter: Letter, context: Context) -> Result<(), HandlerError> {
         if letter.to == "nobody" {
-            return Err(Fault::dead("there is no such address"));
+            return Err(HandlerError::dead("there is no such address"));
         }
         if self.failures.load(Ordering::SeqCst) >= context.job.attempt as usize {
             let _: u16 = "not a port".parse()?;
@@ -490,7 +490,7 @@ async fn jobs_that_jobs_make_are_run_and_unique_keys_hold() {
                     })
                     .await?;
             }
-            Ok::<(), Fault>(())
+            Ok::<(), HandlerError>(())
         }
     });
     let queue = Arc::new(TestQueue::in_memory(kinds));
@@ -523,10 +523,10 @@ async fn jobs_that_jobs_make_are_run_and_unique_keys_hold() {
 async fn jobs_that_never_end_are_told_instead_of_run_for_ever() {
     let mut kinds = Kinds::default();
     kinds.register_typed("again", |(): (), _| async {
-        Err::<(), _>(Fault::snooze(Duration::from_secs(3600)))
+        Err::<(), _>(HandlerError::snooze(Duration::from_secs(3600)))
     });
     kinds.register_typed("throttled", |(): (), _| async {
-        Err::<(), _>(Fault::throttled(None, "429"))
+        Err::<(), _>(HandlerError::throttled(None, "429"))
     });
     let queue = TestQueue::in_memory(kinds);
     queue
@@ -579,7 +579,7 @@ async fn a_program_runs_its_kinds_and_schedules_until_it_is_told_to_stop() {
         .typed(mail.clone())
         .kind("tick", move |_: Value, _| {
             counted.fetch_add(1, Ordering::SeqCst);
-            async { Ok::<(), Fault>(()) }
+            async { Ok::<(), HandlerError>(()) }
         })
         .throttle("default", [("rps", json!(100))])
         .cron(

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use flyball::throttle::{Ask, Change, LaneAsk, Limit, Name, RedisStore, Status, Store, foreign};
+use flyball::throttle::{
+    AcquireRequest, Change, LaneRequest, Limit, Name, RedisStore, Status, Store, foreign,
+};
 use redis::Commands;
 
 use crate::support::eventually;
@@ -81,9 +83,9 @@ async fn status(store: &RedisStore, name: &str) -> Option<Status> {
 }
 
 async fn limit(store: &RedisStore, name: &str) -> Option<Limit> {
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: Name::new(name).unwrap(),
-        lanes: vec![LaneAsk::default()],
+        lanes: vec![LaneRequest::default()],
         holder: None,
     };
     store.acquire(&ask).await.lanes[0].limit.clone()

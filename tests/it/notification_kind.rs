@@ -7,7 +7,7 @@ use std::time::Duration;
 use flyball::api::why_job_waits;
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Fake, Fault, Options, Quota, Speaks, Whom};
+use flyball::fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
 use flyball::jobs::serving::differences;
 use flyball::jobs::{Kinds, NewJob, State};
 use flyball::throttle::{Change, Name};
@@ -31,7 +31,7 @@ fn sid(n: usize) -> String {
 }
 
 /// A pool `sms` of so many accounts at a fake Twilio, with more keys of the pool.
-async fn house(accounts: usize, keys: &str, options: Options) -> House {
+async fn house(accounts: usize, keys: &str, options: FakeOptions) -> House {
     let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("token");
@@ -133,7 +133,7 @@ impl House {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
-    let house = house(2, "", Options::default()).await;
+    let house = house(2, "", FakeOptions::default()).await;
     let mut settings = Settings::load(None, &Default::default()).unwrap();
     settings.database_url = house.database.url().to_owned();
     settings.redis_url = stack().await.redis_url.clone();
@@ -244,15 +244,15 @@ async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_
     let house = house(
         5,
         "",
-        Options {
+        FakeOptions {
             tells_delay: true,
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await;
     house.fake.set_quota(
         &sid(1),
-        Some(Quota {
+        Some(WindowQuota {
             limit: 1.0,
             window: Duration::from_secs(3600),
         }),
@@ -297,7 +297,7 @@ async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_agai
     let house = house(
         2,
         "requeue_on_recovery = true\nbreaker_cooldown_s = 2",
-        Options::default(),
+        FakeOptions::default(),
     )
     .await;
     (1..=2).for_each(|n| house.fake.suspend(&sid(n), true));
@@ -342,11 +342,11 @@ async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_agai
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_letter() {
-    let house = house(1, "", Options::default()).await;
+    let house = house(1, "", FakeOptions::default()).await;
     house.fake.fail(
         &sid(1),
         Fault::Throttle {
-            whom: Whom::Sender,
+            whom: ThrottleScope::Sender,
             delay: Some(Duration::from_secs(2)),
         },
     );
@@ -374,14 +374,14 @@ async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_atte
     let house = house(
         21,
         "",
-        Options {
+        FakeOptions {
             tells_delay: true,
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await;
     let busy = Fault::Throttle {
-        whom: Whom::Account,
+        whom: ThrottleScope::Account,
         delay: Some(Duration::from_secs(1)),
     };
     (1..=21).for_each(|n| house.fake.fail(&sid(n), busy.clone()));
@@ -412,7 +412,7 @@ async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_say
     let house = house(
         1,
         "timeout_s = 1\nbreaker_failures = 1000",
-        Options::default(),
+        FakeOptions::default(),
     )
     .await;
     house.fake.fail(&sid(1), Fault::ResetAfterWrite);
@@ -450,7 +450,7 @@ async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_say
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
-    let house = house(2, "breaker_failures = 2", Options::default()).await;
+    let house = house(2, "breaker_failures = 2", FakeOptions::default()).await;
     (1..=2).for_each(|n| house.fake.fail(&sid(n), Fault::Hang));
     let args =
         json!({"channel": "sms", "to": "+15550100", "body": "hello", "on_ambiguous": "dead"});
@@ -474,14 +474,14 @@ async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
-    let alerts = Fake::start(Speaks::Webhook, Options::default())
+    let alerts = Fake::start(Speaks::Webhook, FakeOptions::default())
         .await
         .unwrap();
     let url = format!("{}/alerts", alerts.url());
     let house = house(
         2,
         &format!("alert_url = {url:?}\nbreaker_cooldown_s = 1"),
-        Options::default(),
+        FakeOptions::default(),
     )
     .await;
     house

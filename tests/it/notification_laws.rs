@@ -10,13 +10,14 @@ use axum::extract::State as Shared;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Fake, Fault, Options, Speaks};
+use flyball::fakes::{Fake, FakeOptions, Fault, Speaks};
 use flyball::jobs::{Issue, Kinds, NewJob, Queue, State};
-use flyball::notify::{Carrier, Deliveries, Means, NotificationHandler};
-use flyball::providers::pool::{self, Desk};
+use flyball::notify::{Deliveries, DeliveryServices, NotificationHandler, PoolHandle};
+use flyball::providers::pool::{self, AccountPool};
 use flyball::providers::{
-    self, Account, Answer, Channel, Class, Driver, Limited, Message, Pool, Pools, Provider, Scope,
-    Sent, Told, apns, fcm, mailgun, sendgrid, ses, slack, smtp, telegram, twilio, webhook,
+    self, Account, Channel, Class, Driver, Limited, Message, Pool, Pools, Provider,
+    ProviderResponse, Scope, SendContext, Sent, apns, fcm, mailgun, sendgrid, ses, slack, smtp,
+    telegram, twilio, webhook,
 };
 use flyball::runner::{self, Worker};
 use flyball::throttle::{Notes, Store};
@@ -285,7 +286,11 @@ impl Driver for Stub {
         Vec::new()
     }
 
-    fn send<'a>(&'a self, message: &'a Message, _: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        _: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         let (reason, delay) = ("as it was told".to_owned(), Some(Duration::from_secs(3600)));
         let sent = match self.class {
             _ if ![POISON_NUMBER, "poison"]
@@ -317,9 +322,9 @@ impl Driver for Stub {
         };
         let delay = matches!(sent, Sent::Transient { .. }).then_some(Duration::from_secs(3600));
         Box::pin(async move {
-            Answer {
+            ProviderResponse {
                 delay,
-                ..Answer::new(sent, "")
+                ..ProviderResponse::new(sent, "")
             }
         })
     }
@@ -360,7 +365,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
     let (tell, mut changes) = mpsc::unbounded_channel();
     let (mut pools, mut carriers, mut jobs) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for (nth, (provider, class)) in classes().into_iter().enumerate() {
-        let name = format!("{}-{nth}", provider.word());
+        let name = format!("{}-{nth}", provider.as_str());
         let pool = Pool {
             name: name.clone(),
             provider,
@@ -384,12 +389,13 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
             requeue_on_recovery: false,
             timeout: Duration::from_secs(5),
         };
-        let desk = Desk::open(pool.clone(), store.clone(), notes.clone(), tell.clone()).unwrap();
+        let desk =
+            AccountPool::open(pool.clone(), store.clone(), notes.clone(), tell.clone()).unwrap();
         pool::seed(&desk).await.unwrap();
         let drivers: Vec<Box<dyn Driver>> = vec![Box::new(Stub { provider, class })];
         carriers.insert(
             name.clone(),
-            Carrier {
+            PoolHandle {
                 desk,
                 drivers: Arc::new(drivers),
             },
@@ -406,7 +412,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
             };
             let subject = if channel == Channel::Email { "s" } else { "" };
             let mut args =
-                json!({"channel": channel.word(), "provider": name, "to": to, "body": "{}"});
+                json!({"channel": channel.as_str(), "provider": name, "to": to, "body": "{}"});
             if !subject.is_empty() {
                 args["subject"] = json!(subject);
             }
@@ -415,10 +421,10 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
         jobs.push((message("poison"), message("anybody")));
     }
     let deliveries = Deliveries::new(queue.pool.clone());
-    let metrics = providers::Metrics::register(&mut Registry::default());
+    let metrics = providers::PoolMetrics::register(&mut Registry::default());
     let handler = NotificationHandler::new(
         Arc::new(Pools(pools)),
-        Some(Means {
+        Some(DeliveryServices {
             carriers,
             deliveries,
             metrics,
@@ -426,7 +432,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
     );
     let mut kinds = Kinds::default();
     kinds.register("notification", handler);
-    let metrics = runner::Metrics::register(&mut Registry::default());
+    let metrics = runner::WorkerMetrics::register(&mut Registry::default());
     let worker = Worker::start(
         runner::Config::default(),
         queue.clone(),
@@ -466,7 +472,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
         eventually(&format!("{:?} is sent", state().await), SOON, ended).await;
     }
     while let Ok((pool, change)) = changes.try_recv() {
-        assert_ne!(change.to, pool::State::Open, "{pool}: {change:?}");
+        assert_ne!(change.to, pool::BreakerState::Open, "{pool}: {change:?}");
     }
     worker.stop().await;
 }
@@ -574,7 +580,7 @@ fn twilio_at(fake: &Fake) -> impl Fn(&std::path::Path) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
-    let fake = Fake::start(Speaks::Twilio, Options::default())
+    let fake = Fake::start(Speaks::Twilio, FakeOptions::default())
         .await
         .unwrap();
     fake.fail(SID, Fault::Slow(Duration::from_secs(4)));
@@ -624,7 +630,7 @@ async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_may_have_been_sent_is_kept_as_its_policy_says_even_if_that_cannot_be_written_down()
  {
-    let fake = Fake::start(Speaks::Twilio, Options::default())
+    let fake = Fake::start(Speaks::Twilio, FakeOptions::default())
         .await
         .unwrap();
     let house = House::new(twilio_at(&fake)).await;

@@ -6,9 +6,10 @@ use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{NewJob, Queue, RetryAnswer, State};
 use flyball::notify::record::NO_ACCOUNT;
 use flyball::notify::{
-    Asked, Attempt, Begun, Deliveries, DeliveryState, Met, Notice, Written, recipient,
+    Attempt, BeginRequest, Begun, Deliveries, DeliveryState, DeliveryUpdate, Notice,
+    RecipientResult, recipient,
 };
-use flyball::providers::{Channel, Event, Happened, Recipient};
+use flyball::providers::{Channel, EventKind, ProviderEvent, Recipient};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -54,8 +55,8 @@ fn mail(to: &str) -> Recipient {
     Recipient::parse(Channel::Email, to).unwrap()
 }
 
-fn sent(job_id: i64, to: &str) -> Written {
-    Written {
+fn sent(job_id: i64, to: &str) -> DeliveryUpdate {
+    DeliveryUpdate {
         job_id,
         channel: Channel::Email,
         pool: "mail".into(),
@@ -71,18 +72,23 @@ fn sent(job_id: i64, to: &str) -> Written {
     }
 }
 
-fn event(event_id: &str, job_id: i64, happened: Happened, recipient: Option<&str>) -> Event {
-    Event {
+fn event(
+    event_id: &str,
+    job_id: i64,
+    happened: EventKind,
+    recipient: Option<&str>,
+) -> ProviderEvent {
+    ProviderEvent {
         event_id: event_id.into(),
         provider_id: format!("p{job_id}"),
         happened,
         recipient: recipient.map(str::to_owned),
         at_s: 1_700_000_000,
-        reason: format!("said {}", happened.word()),
+        reason: format!("said {}", happened.as_str()),
     }
 }
 
-fn notice(events: Vec<Event>) -> Notice {
+fn notice(events: Vec<ProviderEvent>) -> Notice {
     Notice {
         pool: "mail".into(),
         account: "a1".into(),
@@ -91,9 +97,9 @@ fn notice(events: Vec<Event>) -> Notice {
     }
 }
 
-async fn told(deliveries: &Deliveries, events: Vec<Event>) -> u64 {
+async fn told(deliveries: &Deliveries, events: Vec<ProviderEvent>) -> u64 {
     deliveries
-        .tell(notice(events))
+        .record_events(notice(events))
         .await
         .unwrap()
         .iter()
@@ -103,7 +109,7 @@ async fn told(deliveries: &Deliveries, events: Vec<Event>) -> u64 {
 
 async fn begun(deliveries: &Deliveries, job_id: i64, to: &str) -> Begun {
     deliveries
-        .begin(Asked {
+        .begin(BeginRequest {
             job_id,
             channel: Channel::Email,
             recipient: mail(to),
@@ -299,7 +305,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
             ],
         ),
     ];
-    let asked = |channel, to: &str| Asked {
+    let asked = |channel, to: &str| BeginRequest {
         job_id: 1,
         channel,
         recipient: Recipient::parse(channel, to).unwrap(),
@@ -308,7 +314,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
         let all: Vec<&str> = others.iter().copied().chain([first]).collect();
         for said in &all {
             let recipient = Recipient::parse(channel, said).unwrap();
-            let signed = flyball::jobs::Signed {
+            let signed = flyball::jobs::Attribution {
                 by: "test".into(),
                 why: "asked".into(),
                 ..Default::default()
@@ -360,7 +366,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
         vec![event(
             "e1",
             id,
-            Happened::Unsubscribed,
+            EventKind::Unsubscribed,
             Some("V, (of old) <VICTIM@example.com>"),
         )],
     )
@@ -380,7 +386,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
         .unwrap();
     told(
         &deliveries,
-        vec![event("e2", id, Happened::Complained, None)],
+        vec![event("e2", id, EventKind::Complained, None)],
     )
     .await;
     assert_eq!(
@@ -398,7 +404,7 @@ async fn a_digest_tells_nothing_without_the_key_that_only_postgres_has() {
     let (database, _, deliveries) = store().await;
     let number = Recipient::parse(Channel::Sms, "+15550100000").unwrap();
     deliveries
-        .suppress(&number, &flyball::jobs::Signed::default())
+        .suppress(&number, &flyball::jobs::Attribution::default())
         .await
         .unwrap();
     let listed = deliveries.suppressions(None, None, 10).await.unwrap()[0]
@@ -526,14 +532,14 @@ async fn who_was_suppressed_by_an_older_version_stays_so() {
             "insert into flyball.suppression (channel, recipient_digest, reason) values ($1, $2, 'old')",
         );
         insert
-            .bind(channel.word())
+            .bind(channel.as_str())
             .bind(kept)
             .execute(database.pool())
             .await
             .unwrap();
         let recipient = Recipient::parse(channel, now).unwrap();
         let begun = deliveries
-            .begin(Asked {
+            .begin(BeginRequest {
                 job_id: 1,
                 channel,
                 recipient: recipient.clone(),
@@ -552,7 +558,7 @@ async fn who_was_suppressed_by_an_older_version_stays_so() {
         );
         assert!(
             deliveries
-                .unsuppress(&recipient, &flyball::jobs::Signed::default())
+                .unsuppress(&recipient, &flyball::jobs::Attribution::default())
                 .await
                 .unwrap()
         );
@@ -571,7 +577,7 @@ async fn a_message_is_queued_then_what_was_written_down() {
     );
     assert!(before.waits_since.is_some() && before.requeued_at.is_none());
 
-    let waits = Written {
+    let waits = DeliveryUpdate {
         state: DeliveryState::Queued,
         account: Some("a0".into()),
         provider_id: None,
@@ -640,12 +646,12 @@ async fn the_same_word_said_twice_counts_once_and_only_the_last_50_attempts_are_
     assert_eq!(seen(&database, id).await.2, 1);
 
     for n in 0..70 {
-        let written = Written {
+        let written = DeliveryUpdate {
             attempts: vec![attempt("a1", "transient", 100_000 + n)],
             ..sent(id, "a@b.c")
         };
         deliveries
-            .record(Written {
+            .record(DeliveryUpdate {
                 state: DeliveryState::Queued,
                 ..written
             })
@@ -676,7 +682,7 @@ async fn two_hundred_at_once_are_all_written_and_one_that_cannot_be_fails_alone(
         let deliveries = deliveries.clone();
         async move {
             let to = format!("u{n}@b.c");
-            let asked = Asked {
+            let asked = BeginRequest {
                 job_id: *id,
                 channel: Channel::Email,
                 recipient: mail(&to),
@@ -684,7 +690,7 @@ async fn two_hundred_at_once_are_all_written_and_one_that_cannot_be_fails_alone(
             assert_eq!(deliveries.begin(asked).await.unwrap().attempts, 0);
             let pool = if n == 77 { "ma\0il" } else { "mail" };
             let written = deliveries
-                .record(Written {
+                .record(DeliveryUpdate {
                     pool: pool.into(),
                     ..sent(*id, &to)
                 })
@@ -718,7 +724,7 @@ async fn an_event_counts_once_in_whatever_order_it_comes() {
     let id = enqueue_one(&queue, message("a@b.c")).await;
     deliveries.record(sent(id, "a@b.c")).await.unwrap();
 
-    let delivered = event("e1", id, Happened::Delivered, None);
+    let delivered = event("e1", id, EventKind::Delivered, None);
     assert_eq!(
         told(&deliveries, vec![delivered.clone(), delivered.clone()]).await,
         1
@@ -727,10 +733,10 @@ async fn an_event_counts_once_in_whatever_order_it_comes() {
     assert_eq!(state(&database, id).await, "delivered");
 
     for (event_id, happened, then) in [
-        ("e0", Happened::Sent, "delivered"),
-        ("e2", Happened::Failed, "delivered"),
-        ("e3", Happened::Bounced, "bounced"),
-        ("e4", Happened::Delivered, "bounced"),
+        ("e0", EventKind::Sent, "delivered"),
+        ("e2", EventKind::Failed, "delivered"),
+        ("e3", EventKind::Bounced, "bounced"),
+        ("e4", EventKind::Delivered, "bounced"),
     ] {
         assert_eq!(
             told(&deliveries, vec![event(event_id, id, happened, None)]).await,
@@ -753,11 +759,15 @@ async fn events_of_one_message_in_one_request_lead_to_the_furthest() {
     let id = enqueue_one(&queue, message("a@b.c")).await;
     deliveries.record(sent(id, "a@b.c")).await.unwrap();
 
-    let events = [Happened::Complained, Happened::Sent, Happened::Unsubscribed];
+    let events = [
+        EventKind::Complained,
+        EventKind::Sent,
+        EventKind::Unsubscribed,
+    ];
     let events = events
-        .map(|happened| event(happened.word(), id, happened, Some("a@b.c")))
+        .map(|happened| event(happened.as_str(), id, happened, Some("a@b.c")))
         .to_vec();
-    let fresh = deliveries.tell(notice(events)).await.unwrap();
+    let fresh = deliveries.record_events(notice(events)).await.unwrap();
 
     assert_eq!(fresh.len(), 3);
     assert_eq!(state(&database, id).await, "delivered");
@@ -776,7 +786,7 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
     assert_eq!(
         told(
             &deliveries,
-            vec![event("e1", id, Happened::Delivered, None)]
+            vec![event("e1", id, EventKind::Delivered, None)]
         )
         .await,
         1
@@ -789,7 +799,7 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
     // Neither saw the other: both were under way at once.
     let other = enqueue_one(&queue, message("a@b.c")).await;
     deliveries
-        .record(Written {
+        .record(DeliveryUpdate {
             provider_id: None,
             ..sent(other, "a@b.c")
         })
@@ -798,7 +808,7 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
     assert_eq!(
         told(
             &deliveries,
-            vec![event("e2", other, Happened::Bounced, None)]
+            vec![event("e2", other, EventKind::Bounced, None)]
         )
         .await,
         1
@@ -819,12 +829,12 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
 async fn whoever_is_suppressed_is_told_before_an_attempt() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
-    let suppressed = Written {
+    let suppressed = DeliveryUpdate {
         suppress: Some("5.1.1 no such user".into()),
         ..sent(id, "a@b.c")
     };
     deliveries
-        .record(Written {
+        .record(DeliveryUpdate {
             state: DeliveryState::Bounced,
             ..suppressed
         })
@@ -1043,7 +1053,7 @@ async fn bury(queue: &Queue, id: i64) {
 async fn a_dead_message_that_a_person_runs_again_is_queued_with_a_deadline_of_its_own() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
-    let failed = Written {
+    let failed = DeliveryUpdate {
         state: DeliveryState::Failed,
         attempts: vec![attempt("a1", "permanent_request", 0)],
         ..sent(id, "a@b.c")
@@ -1125,8 +1135,8 @@ async fn the_record_goes_with_the_finished_jobs_and_not_before() {
     told(
         &deliveries,
         vec![
-            event("old", 1, Happened::Sent, None),
-            event("new", 2, Happened::Sent, None),
+            event("old", 1, EventKind::Sent, None),
+            event("new", 2, EventKind::Sent, None),
         ],
     )
     .await;
@@ -1202,10 +1212,10 @@ async fn the_urgency_of_a_message_is_its_priority_by_every_door_of_the_database(
 
 // === Recipients that are left alone ===
 
-async fn met(deliveries: &Deliveries, job_id: i64, to: &str, met: Met) {
+async fn met(deliveries: &Deliveries, job_id: i64, to: &str, met: RecipientResult) {
     let state = DeliveryState::Queued;
     deliveries
-        .record(Written {
+        .record(DeliveryUpdate {
             state,
             provider_id: None,
             met: Some(met),
@@ -1215,8 +1225,8 @@ async fn met(deliveries: &Deliveries, job_id: i64, to: &str, met: Met) {
         .unwrap();
 }
 
-fn unable(failures: u32, rest: Duration) -> Met {
-    Met::Unable { failures, rest }
+fn unable(failures: u32, rest: Duration) -> RecipientResult {
+    RecipientResult::Unable { failures, rest }
 }
 
 #[tokio::test]
@@ -1276,7 +1286,7 @@ async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
             .iter()
             .all(|one| one.failures == 2 && one.rest.is_some_and(|rest| rest > 2 * HOUR))
     );
-    met(&deliveries, ids[0], "ill@b.c", Met::Able).await;
+    met(&deliveries, ids[0], "ill@b.c", RecipientResult::Able).await;
     assert!(
         asked()
             .await
@@ -1325,7 +1335,7 @@ async fn what_was_recorded_decides_until_somebody_asks_for_the_message_again() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
     assert!(!begun(&deliveries, id, "a@b.c").await.is_settled());
-    let doubtful = Written {
+    let doubtful = DeliveryUpdate {
         state: DeliveryState::Failed,
         provider_id: None,
         attempts: vec![attempt("a1", "ambiguous", 1)],
@@ -1335,7 +1345,7 @@ async fn what_was_recorded_decides_until_somebody_asks_for_the_message_again() {
     let before = begun(&deliveries, id, "a@b.c").await;
     assert!(before.is_doubtful() && !before.is_settled());
     deliveries
-        .record(Written {
+        .record(DeliveryUpdate {
             attempts: vec![attempt("a1", "accepted", 2)],
             ..sent(id, "a@b.c")
         })
@@ -1350,7 +1360,7 @@ async fn what_was_recorded_decides_until_somebody_asks_for_the_message_again() {
     .await;
     assert!(!begun(&deliveries, id, "a@b.c").await.is_settled());
     deliveries
-        .record(Written {
+        .record(DeliveryUpdate {
             attempts: vec![attempt("a1", "accepted", 3)],
             ..sent(id, "a@b.c")
         })

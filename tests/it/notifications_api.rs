@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
-use flyball::api::{self, Deps, Live, NoDecisions, Secret, Token};
+use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, TokenSecret};
 use flyball::jobs::{Context, Handler, Issue, Job, Kinds, Outcome, Queue};
-use flyball::notify::{Attempt, Deliveries, DeliveryState, Written};
+use flyball::notify::{Attempt, Deliveries, DeliveryState, DeliveryUpdate};
 use flyball::providers::{
-    Account, Channel, Limited, Pool, Pools, Provider, Recipient, Secret as Credential,
+    Account, AccountSecret as Credential, Channel, Limited, Pool, Pools, Provider, Recipient,
 };
 use flyball::throttle::{Knobs, Store};
 use futures_util::future::BoxFuture;
@@ -119,7 +119,7 @@ async fn spawn() -> Api {
         public_url: "https://jobs.example.com".into(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
-        tokens: [Token::new("default", Secret::new(TOKEN))]
+        tokens: [AuthToken::new("default", TokenSecret::new(TOKEN))]
             .into_iter()
             .collect(),
         registry: Arc::default(),
@@ -185,7 +185,7 @@ impl Api {
             reason: reason.into(),
             took: Duration::from_millis(7),
         };
-        let written = Written {
+        let written = DeliveryUpdate {
             job_id: id,
             channel: Channel::Email,
             pool: "mail".into(),
@@ -617,7 +617,7 @@ async fn an_event_of_twilio_is_checked_against_the_address_that_the_outside_know
     let id = api
         .notified(json!({"channel": "sms", "to": "+15550100000"}))
         .await;
-    let written = Written {
+    let written = DeliveryUpdate {
         job_id: id,
         channel: Channel::Sms,
         pool: "texts".into(),

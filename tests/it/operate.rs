@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, STATEMENTS};
 use flyball::jobs::{
-    BATCH_JOBS_MAX, CancelAnswer, CancelFilter, Count, DeadFilter, Error, Filter, LanesAfter,
-    MoveAnswer, NewJob, Queue, RetryAnswer, Signed, State, Via, Walk,
+    Attribution, BATCH_JOBS_MAX, BulkCursor, CancelAnswer, CancelFilter, Count, DeadFilter, Error,
+    JobFilter, LanesAfter, MoveAnswer, NewJob, Queue, RetryAnswer, State, Via,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ async fn queue() -> (Database, Queue) {
     (database, queue)
 }
 
-fn signed() -> Signed {
-    Signed {
+fn signed() -> Attribution {
+    Attribution {
         by: "alice".into(),
         why: "a test".into(),
         via: Via::default(),
@@ -438,7 +438,7 @@ async fn a_dead_job_that_runs_again_holds_its_unique_key_until_it_ends() {
     assert_eq!(queue.retry(alone).await.unwrap(), RetryAnswer::Ready);
     assert_eq!(
         queue
-            .requeue_dead(&all, false, &Walk::of(10), &signed())
+            .requeue_dead(&all, false, &BulkCursor::of(10), &signed())
             .await
             .unwrap()
             .jobs,
@@ -485,7 +485,7 @@ async fn a_dead_job_whose_key_another_holds_meanwhile_runs_again_without_it() {
     assert_eq!(queue.retry(one).await.unwrap(), RetryAnswer::Ready);
     assert_eq!(
         queue
-            .requeue_dead(&all, false, &Walk::of(10), &signed())
+            .requeue_dead(&all, false, &BulkCursor::of(10), &signed())
             .await
             .unwrap()
             .jobs,
@@ -701,7 +701,7 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
                 key: Some("a".into()),
                 ..none
             },
-            &Walk::of(100),
+            &BulkCursor::of(100),
             &signed(),
         )
         .await
@@ -734,7 +734,7 @@ async fn a_walk_of_many_batches_takes_every_job_once_and_is_one_line_of_the_audi
         ..CancelFilter::default()
     };
 
-    let mut walk = Walk::of(30);
+    let mut walk = BulkCursor::of(30);
     let (mut jobs, mut calls) = (0, 0);
     loop {
         let walked = queue.cancel_jobs(&filter, &walk, &signed()).await.unwrap();
@@ -882,7 +882,7 @@ async fn dead_letters_are_requeued_by_filter_and_ring_the_doorbell() {
     bell.listen("flyball").await.unwrap();
 
     let walked = queue
-        .requeue_dead(&like("%timeout%"), false, &Walk::of(10), &signed())
+        .requeue_dead(&like("%timeout%"), false, &BulkCursor::of(10), &signed())
         .await
         .unwrap();
 
@@ -905,7 +905,7 @@ async fn dead_letters_are_requeued_by_filter_and_ring_the_doorbell() {
     );
 
     let walked = queue
-        .requeue_dead(&like("100%"), true, &Walk::of(10), &signed())
+        .requeue_dead(&like("100%"), true, &BulkCursor::of(10), &signed())
         .await
         .unwrap();
     assert_eq!(
@@ -917,7 +917,7 @@ async fn dead_letters_are_requeued_by_filter_and_ring_the_doorbell() {
         "attempts are kept on request"
     );
     let walked = queue
-        .discard_dead(&like("500"), &Walk::of(10), &signed())
+        .discard_dead(&like("500"), &BulkCursor::of(10), &signed())
         .await
         .unwrap();
     assert_eq!(
@@ -943,7 +943,7 @@ async fn many_dead_letters_are_requeued_batch_by_batch_each_once() {
         ..DeadFilter::default()
     };
 
-    let mut walk = Walk::of(50);
+    let mut walk = BulkCursor::of(50);
     let mut batches = Vec::new();
     loop {
         let walked = queue
@@ -1116,7 +1116,7 @@ async fn purging_a_lane_cancels_what_waits_in_it_and_nothing_else() {
     );
 
     let first = queue
-        .purge_lane("t", "a", &Walk::of(10), &signed())
+        .purge_lane("t", "a", &BulkCursor::of(10), &signed())
         .await
         .unwrap();
     assert_eq!(
@@ -1131,9 +1131,9 @@ async fn purging_a_lane_cancels_what_waits_in_it_and_nothing_else() {
         .purge_lane(
             "t",
             "a",
-            &Walk {
+            &BulkCursor {
                 start: first.next,
-                ..Walk::of(1000)
+                ..BulkCursor::of(1000)
             },
             &signed(),
         )
@@ -1186,14 +1186,14 @@ async fn a_place_in_another_lane_leads_no_walk_out_of_its_own() {
         key: Some(middle.into()),
         ..CancelFilter::default()
     };
-    let below = |phase: &str, place: &str| Walk {
+    let below = |phase: &str, place: &str| BulkCursor {
         start: Some(format!("{phase}/{}/{place}", lanes[0].0)),
-        ..Walk::of(100)
+        ..BulkCursor::of(100)
     };
 
     let mut found = Vec::new();
     for walk in [below("ready", "1/0"), below("scheduled", "0")] {
-        let dry = Walk {
+        let dry = BulkCursor {
             dry_run: true,
             ..walk
         };
@@ -1231,9 +1231,9 @@ async fn a_place_in_another_lane_leads_no_walk_out_of_its_own() {
         ),
         (4, 4)
     );
-    let past = Walk {
+    let past = BulkCursor {
         start: Some(format!("ready/{}/0/0", lanes[4].0)),
-        ..Walk::of(100)
+        ..BulkCursor::of(100)
     };
     assert_eq!(
         queue
@@ -1270,7 +1270,7 @@ async fn a_job_is_either_claimed_or_purged_and_never_both_nor_lost() {
         let mut purged = 0;
         while count(&database, "ready").await > 0 {
             purged += queue
-                .purge_lane("t", "a", &Walk::of(40), &signed())
+                .purge_lane("t", "a", &BulkCursor::of(40), &signed())
                 .await
                 .unwrap()
                 .jobs;
@@ -1358,7 +1358,7 @@ async fn everything_is_paused_once_and_resuming_rings_the_doorbell() {
     assert!(queue.pause_all(&signed()).await.unwrap());
     assert!(
         !queue
-            .pause_all(&Signed {
+            .pause_all(&Attribution {
                 by: "bob".into(),
                 why: "me too".into(),
                 via: Via::default()
@@ -1373,8 +1373,8 @@ async fn everything_is_paused_once_and_resuming_rings_the_doorbell() {
         "the first pause stays"
     );
 
-    assert!(queue.resume_all(&Signed::default()).await.unwrap());
-    assert!(!queue.resume_all(&Signed::default()).await.unwrap());
+    assert!(queue.resume_all(&Attribution::default()).await.unwrap());
+    assert!(!queue.resume_all(&Attribution::default()).await.unwrap());
     tokio::time::timeout(SOON, bell.recv())
         .await
         .expect("the doorbell rings")
@@ -1482,7 +1482,7 @@ async fn nobody_may_operate_until_let_and_one_grant_is_enough_for_one_job() {
 // === finding ===
 
 /// Everything that a search finds, page by page, with the number of pages.
-async fn pages(queue: &Queue, filter: &Filter) -> (Vec<i64>, usize) {
+async fn pages(queue: &Queue, filter: &JobFilter) -> (Vec<i64>, usize) {
     let mut filter = filter.clone();
     let (mut found, mut pages) = (Vec::new(), 0);
     loop {
@@ -1557,21 +1557,21 @@ async fn a_search_finds_every_job_that_it_names_once_newest_first() {
     let all: BTreeSet<i64> = by_state.values().flatten().copied().collect();
 
     for limit in [4, 100] {
-        let open = Filter {
+        let open = JobFilter {
             limit,
-            ..Filter::default()
+            ..JobFilter::default()
         };
         assert_eq!(pages(&queue, &open).await.0, newest_first(&all));
         for (word, ids) in &by_state {
             let state = serde_json::from_value(json!(word)).unwrap();
-            let filter = Filter {
+            let filter = JobFilter {
                 state: Some(state),
                 ..open.clone()
             };
             assert_eq!(pages(&queue, &filter).await.0, newest_first(ids), "{word}");
             assert_eq!(
                 queue
-                    .list(&Filter {
+                    .list(&JobFilter {
                         limit: 1000,
                         ..filter
                     })
@@ -1590,7 +1590,7 @@ async fn a_search_finds_every_job_that_it_names_once_newest_first() {
         assert_eq!(
             pages(
                 &queue,
-                &Filter {
+                &JobFilter {
                     ended: true,
                     ..open.clone()
                 }
@@ -1599,7 +1599,7 @@ async fn a_search_finds_every_job_that_it_names_once_newest_first() {
             .0,
             newest_first(&ended)
         );
-        let lane = Filter {
+        let lane = JobFilter {
             throttle: Some("t".into()),
             key: Some("a".into()),
             state: Some(State::Ready),
@@ -1612,12 +1612,12 @@ async fn a_search_finds_every_job_that_it_names_once_newest_first() {
             .map(|(_, id)| *id)
             .collect();
         assert_eq!(pages(&queue, &lane).await.0, newest_first(&of_lane));
-        let kind = Filter {
+        let kind = JobFilter {
             kind: Some("reindex".into()),
             ..open.clone()
         };
         assert_eq!(pages(&queue, &kind).await.0, [ready[3]]);
-        let nothing = Filter {
+        let nothing = JobFilter {
             key: Some("nobody".into()),
             ..open
         };
@@ -1703,10 +1703,10 @@ async fn no_search_walks_over_more_than_a_bounded_number_of_rows_and_none_scans_
 
     let (found, pages) = pages(
         &queue,
-        &Filter {
+        &JobFilter {
             kind: Some("reindex".into()),
             limit: 10,
-            ..Filter::default()
+            ..JobFilter::default()
         },
     )
     .await;
@@ -1738,11 +1738,11 @@ async fn a_search_by_time_looks_only_where_such_jobs_can_be() {
         (Some(-80), Some(-71)),
         (Some(-1000), Some(-100)),
     ] {
-        let filter = Filter {
+        let filter = JobFilter {
             created_after: from.map(at),
             created_before: to.map(at),
             limit: 1000,
-            ..Filter::default()
+            ..JobFilter::default()
         };
         let wanted: Vec<i64> = sqlx::query_scalar(
             "select id from flyball.job where ($1::bigint is null or created_at >= to_timestamp($1)) and ($2::bigint is null or created_at < to_timestamp($2)) order by id desc",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use flyball::api::{self, Deps, Live, NoDecisions};
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{Kinds, NewJob, Queue, State};
-use flyball::throttle::postgres::Record;
+use flyball::throttle::postgres::KnobRecord;
 use flyball::throttle::{Change, Knobs, Name, Store};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -431,7 +431,7 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
     let house = house().await;
     house.turn("t", "5").await;
     house.turn("api:enqueue", "5").await;
-    let record = Record::new(house.queue.pool.clone());
+    let record = KnobRecord::new(house.queue.pool.clone());
     let name = Name::new("t").unwrap();
     record
         .save(&name, &BTreeMap::from([("rps".to_owned(), "5".to_owned())]))

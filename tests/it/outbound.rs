@@ -10,10 +10,10 @@ use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use flyball::jobs::{
-    About, Checkpoint, CheckpointError, Checkpoints, Context, Handler, Job, OnAmbiguous, Outcome,
+    Checkpoint, CheckpointError, Checkpoints, Context, Handler, Job, JobInfo, OnAmbiguous, Outcome,
     Quota, Scope,
 };
-use flyball::outbound::{Config, Guard, HttpHandler, Lookup, Secrets};
+use flyball::outbound::{Guard, HttpConfig, HttpHandler, Lookup, Secrets};
 use flyball::throttle::MemoryStore;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use serde_json::{Value, json};
@@ -168,9 +168,9 @@ fn handler(allow_private: bool) -> HttpHandler {
     } else {
         Guard::default()
     };
-    HttpHandler::new(Config {
+    HttpHandler::new(HttpConfig {
         guard,
-        ..Config::default()
+        ..HttpConfig::default()
     })
     .expect("a client")
 }
@@ -197,9 +197,9 @@ async fn run_job(
     handler: &HttpHandler,
     job: Job,
     cancelled: CancellationToken,
-) -> (Outcome, Arc<About>) {
+) -> (Outcome, Arc<JobInfo>) {
     let throttles = Arc::new(MemoryStore::new(Arc::new(|| 0)));
-    let about = Arc::new(About::from(&job));
+    let about = Arc::new(JobInfo::from(&job));
     let context = Context::new(about.clone(), cancelled, throttles, Arc::new(NoCheckpoints));
     (handler.run(job, context).await, about)
 }
@@ -686,7 +686,7 @@ async fn a_redirect_to_another_origin_takes_no_credentials_along() {
     let (home, away) = (Server::start().await, Server::start().await);
     let secrets = [("FLYBALL_WEBHOOK_SECRET_ACME".to_owned(), SECRET.to_owned())];
     let secrets = Secrets::from_variables(secrets, |_| unreachable!()).unwrap();
-    let handler = HttpHandler::new(Config {
+    let handler = HttpHandler::new(HttpConfig {
         guard: Guard::open(),
         secrets,
         lookup: None,
@@ -735,9 +735,9 @@ async fn the_guard_judges_every_hop() {
     let server = Server::start().await;
     let port = server.url.rsplit(':').next().unwrap();
     let guard = Guard::allowing(["127.0.0.1"]).unwrap();
-    let handler = HttpHandler::new(Config {
+    let handler = HttpHandler::new(HttpConfig {
         guard,
-        ..Config::default()
+        ..HttpConfig::default()
     })
     .unwrap();
     for target in [
@@ -788,10 +788,10 @@ async fn a_name_that_answers_differently_the_second_time_gets_no_further() {
         ready(Ok(addresses)).boxed()
     });
     let guard = Guard::allowing(["127.0.0.1/32"]).unwrap();
-    let handler = HttpHandler::new(Config {
+    let handler = HttpHandler::new(HttpConfig {
         guard,
         lookup: Some(lookup),
-        ..Config::default()
+        ..HttpConfig::default()
     })
     .unwrap();
     // The server closes after each answer, so that each attempt asks for the address again.
@@ -820,10 +820,10 @@ async fn a_name_may_be_allowed_whatever_it_resolves_to() {
     let port = server.url.rsplit(':').next().unwrap();
     let lookup: Lookup = Arc::new(|_| ready(Ok(vec!["127.0.0.1".parse().unwrap()])).boxed());
     let guard = Guard::allowing(["intranet.example"]).unwrap();
-    let handler = HttpHandler::new(Config {
+    let handler = HttpHandler::new(HttpConfig {
         guard,
         lookup: Some(lookup),
-        ..Config::default()
+        ..HttpConfig::default()
     })
     .unwrap();
     let to = |host: &str| json!({"url": format!("http://{host}:{port}/ok")});
@@ -850,7 +850,7 @@ async fn a_body_from_a_template_is_signed_and_the_id_is_the_same_for_every_attem
     let server = Server::start().await;
     let variables = [("FLYBALL_WEBHOOK_SECRET_ACME".to_owned(), SECRET.to_owned())];
     let secrets = Secrets::from_variables(variables, |_| unreachable!()).unwrap();
-    let handler = HttpHandler::new(Config {
+    let handler = HttpHandler::new(HttpConfig {
         guard: Guard::open(),
         secrets: secrets.clone(),
         lookup: None,
@@ -944,7 +944,7 @@ async fn answers_tell_whom_they_slow_down_and_what_is_left() {
     );
     assert_eq!(fine, Outcome::Done);
     assert_eq!(
-        about.said().quota,
+        about.attempt_report().quota,
         Some(Quota {
             remaining: 43.0,
             reset: Duration::from_secs(18)

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flyball::jobs::{Context, Filter, Job, Kinds, NewJob, OnAmbiguous, Outcome, Queue, State};
-use flyball::runner::{Config, Metrics, Worker};
+use flyball::jobs::{Context, Job, JobFilter, Kinds, NewJob, OnAmbiguous, Outcome, Queue, State};
+use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::{Change, MemoryStore, Name, Store};
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ impl House {
     }
 
     async fn worker_of(&mut self, kinds: Kinds) -> Worker {
-        let metrics = Metrics::register(&mut self.registry);
+        let metrics = WorkerMetrics::register(&mut self.registry);
         let config = Config {
             concurrency: 16,
             ..Config::default()
@@ -190,10 +190,10 @@ async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores
         (house.counted("dropped") == Some(14)).then_some(())
     })
     .await;
-    let filter = Filter {
+    let filter = JobFilter {
         state: Some(State::Cancelled),
         limit: 100,
-        ..Filter::default()
+        ..JobFilter::default()
     };
     assert_eq!(
         house.queue.list(&filter).await.unwrap().len(),

@@ -6,7 +6,9 @@
 
 use std::time::{Duration, Instant};
 
-use flyball::jobs::postgres::{Crowd, Ending, Finish, LaneClaim, NewWorker, Place, STATEMENTS};
+use flyball::jobs::postgres::{
+    Ending, Finish, LaneClaim, LaneCursor, NewWorker, PromotionCursor, STATEMENTS,
+};
 use flyball::jobs::{CancelAnswer, Queue};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
@@ -390,7 +392,7 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
     spent("promote", moved, 12).await;
     // It hops over the turns, and looks at a few jobs of each.
     let crowd = queue
-        .promote_crowd(&mut Crowd::default())
+        .promote_crowd(&mut PromotionCursor::default())
         .await
         .unwrap()
         .jobs;
@@ -489,7 +491,7 @@ async fn a_claim_behind_its_place_reads_no_remains_of_the_claims_before_it() {
         queue.pool.fetch_one(sql).await.unwrap().get(0)
     };
 
-    let (mut after, mut before, mut most) = (Place::default(), entries().await, 0);
+    let (mut after, mut before, mut most) = (LaneCursor::default(), entries().await, 0);
     for fence in 0..20 {
         let claimed = queue
             .claim(
@@ -506,7 +508,7 @@ async fn a_claim_behind_its_place_reads_no_remains_of_the_claims_before_it() {
             .unwrap();
         assert_eq!(claimed.len(), 200);
         let last = &claimed[199].job;
-        after = Place {
+        after = LaneCursor {
             priority: last.priority as i16,
             job_id: last.id,
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::jobs::{Kinds, Queue};
-use flyball::throttle::{Error, RedisStore, Store, said_in};
+use flyball::throttle::{Error, RedisStore, Store, reason_meaning};
 
 use crate::support::{app_environment, database, eventually};
 use crate::throttle::{ask, fields, name};
@@ -197,7 +197,7 @@ async fn a_redis_that_refuses_is_told_in_its_own_words_and_is_not_said_to_be_sil
             panic!("{refused}")
         };
         assert!(
-            said_in(&reason)
+            reason_meaning(&reason)
                 .unwrap()
                 .starts_with("OOM: it is out of memory"),
             "{reason}"

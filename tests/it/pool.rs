@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::Issue;
-use flyball::providers::pool::{Change, Desk, Flow, State, Taken, keep, seed};
+use flyball::providers::pool::{AccountPool, BreakerState, Change, Checkout, Flow, maintain, seed};
 use flyball::providers::{
-    Account, Answer, Driver, Limited, Message, Metrics, Pool, Provider, Sent, Told,
+    Account, Driver, Limited, Message, Pool, PoolMetrics, Provider, ProviderResponse, SendContext,
+    Sent,
 };
-use flyball::throttle::{Ask, LaneAsk, Name, Notes, RedisStore, Store};
+use flyball::throttle::{AcquireRequest, LaneRequest, Name, Notes, RedisStore, Store};
 use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
@@ -22,7 +23,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Several workers on one pool.
 struct Workers {
-    desks: Vec<Desk>,
+    desks: Vec<AccountPool>,
     store: Arc<RedisStore>,
     changes: mpsc::UnboundedReceiver<(String, Change)>,
     _stop: DropGuard,
@@ -63,13 +64,13 @@ async fn workers(many: usize, pool: Pool) -> Workers {
     let store = Arc::new(store);
     let (tell, changes) = mpsc::unbounded_channel();
     let stop = CancellationToken::new();
-    let metrics = Metrics::register(&mut Registry::default());
+    let metrics = PoolMetrics::register(&mut Registry::default());
     let mut desks = Vec::new();
     for _ in 0..many {
         let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
-        let desk = Desk::open(pool.clone(), as_store, notes, tell.clone()).unwrap();
+        let desk = AccountPool::open(pool.clone(), as_store, notes, tell.clone()).unwrap();
         eventually("the throttles", SOON, || async { seed(&desk).await.ok() }).await;
-        tokio::spawn(keep(
+        tokio::spawn(maintain(
             desk.clone(),
             Arc::default(),
             metrics.clone(),
@@ -101,7 +102,7 @@ impl Workers {
             .map_or(Flow::Flowing, |account| account.state)
     }
 
-    async fn changed(&mut self) -> (State, State) {
+    async fn changed(&mut self) -> (BreakerState, BreakerState) {
         let (_, change) = tokio::time::timeout(SOON, self.changes.recv())
             .await
             .expect("a change")
@@ -131,7 +132,7 @@ async fn ten_workers_share_the_rate_of_an_account() {
             let granted = granted.clone();
             tokio::spawn(async move {
                 while Instant::now() < until {
-                    if let Taken::Held(held) =
+                    if let Checkout::Held(held) =
                         desk.take(next(), &[], Duration::from_millis(300)).await
                     {
                         granted.fetch_add(1, Ordering::Relaxed);
@@ -159,7 +160,7 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
     let [one, other] = [&workers.desks[0], &workers.desks[1]];
     let mut first = None;
     for _ in 0..3 {
-        if let Taken::Held(held) = one.take(next(), &[], SOON).await
+        if let Checkout::Held(held) = one.take(next(), &[], SOON).await
             && held.at == 1
         {
             first = Some(held);
@@ -175,7 +176,7 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
 
     let mut seen: BTreeMap<usize, u32> = BTreeMap::new();
     while begun.elapsed() < Duration::from_secs(2) {
-        if let Taken::Held(held) = other.take(next(), &[], Duration::from_millis(50)).await {
+        if let Checkout::Held(held) = other.take(next(), &[], Duration::from_millis(50)).await {
             *seen.entry(held.at).or_default() += 1;
             assert!(
                 held.at != 1 || begun.elapsed() > Duration::from_secs(2),
@@ -194,7 +195,7 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
             .take(next(), &[0, 2], Duration::from_millis(200))
             .await
         {
-            Taken::Held(held) => Some(held),
+            Checkout::Held(held) => Some(held),
             _ => None,
         }
     });
@@ -219,7 +220,7 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
         (workers.capacity().await == Some(1000.0)).then_some(())
     })
     .await;
-    let Taken::Held(held) = desk.take(next(), &[], SOON).await else {
+    let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
         panic!("an account is free")
     };
 
@@ -258,7 +259,7 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
     let (begun, mut second, mut taken) = (Instant::now(), 0, 0);
     let known = async {
         loop {
-            let Taken::Held(held) = desk.take(next(), &[], Duration::from_secs(5)).await else {
+            let Checkout::Held(held) = desk.take(next(), &[], Duration::from_secs(5)).await else {
                 continue;
             };
             if begun.elapsed().as_secs() != second {
@@ -283,11 +284,11 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
         .expect("a capacity near what the provider takes");
 
     // So the others wait in their lane, where they hold nobody up.
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: Name::new("learned").unwrap(),
-        lanes: vec![LaneAsk {
+        lanes: vec![LaneRequest {
             want: 64,
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         }],
         holder: None,
     };
@@ -300,7 +301,7 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
     let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
     let desk = &workers.desks[0];
     for delay in [40, 20] {
-        let Taken::Held(held) = desk.take(next(), &[], SOON).await else {
+        let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
             panic!("an account is free")
         };
         desk.throttled(&held, Some(Duration::from_secs(delay)), "answered 429")
@@ -310,7 +311,8 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
         (workers.capacity().await == Some(0.0)).then_some(())
     })
     .await;
-    let Taken::Wait { wait, why } = desk.take(next(), &[], Duration::from_millis(100)).await else {
+    let Checkout::Wait { wait, why } = desk.take(next(), &[], Duration::from_millis(100)).await
+    else {
         panic!("none is free")
     };
     assert!(
@@ -327,9 +329,9 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
     );
 
     // What waits in the throttle's lanes is told as well: nothing flows, and why.
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: Name::new("gone").unwrap(),
-        lanes: vec![LaneAsk::default()],
+        lanes: vec![LaneRequest::default()],
         holder: None,
     };
     let answer = workers.store.acquire(&ask).await;
@@ -346,7 +348,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                 .take(next(), &[], Duration::from_secs(1))
                 .await
             {
-                Taken::Held(held) => Some(held),
+                Checkout::Held(held) => Some(held),
                 _ => None,
             }
         });
@@ -367,7 +369,7 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                 .take(next(), &[], Duration::from_secs(1))
                 .await
             {
-                Taken::Held(held) => Some(held),
+                Checkout::Held(held) => Some(held),
                 _ => None,
             }
         })
@@ -379,7 +381,10 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
         workers.desks[nth].failed(&held, "answered 503", None).await;
     }
     let opened = Instant::now();
-    assert_eq!(workers.changed().await, (State::Closed, State::Open));
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::Closed, BreakerState::Open)
+    );
 
     for round in 0..2 {
         let begun = if round == 0 { opened } else { Instant::now() };
@@ -393,11 +398,11 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                     // For as long as the cooldown and a while longer.
                     while begun.elapsed() < Duration::from_secs(6) {
                         match desk.take(next(), &[], Duration::from_millis(100)).await {
-                            Taken::Held(got) => held.push((got, begun.elapsed())),
-                            Taken::Wait { .. } => {
+                            Checkout::Held(got) => held.push((got, begun.elapsed())),
+                            Checkout::Wait { .. } => {
                                 tokio::time::sleep(Duration::from_millis(10)).await
                             }
-                            Taken::Nobody => unreachable!("nothing is left out"),
+                            Checkout::Nobody => unreachable!("nothing is left out"),
                         }
                     }
                     held
@@ -421,21 +426,30 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
                 "before the cooldown was over: {at:?}"
             );
         }
-        assert_eq!(workers.changed().await, (State::Open, State::HalfOpen));
+        assert_eq!(
+            workers.changed().await,
+            (BreakerState::Open, BreakerState::HalfOpen)
+        );
         if round == 0 {
             workers.desks[worker]
                 .failed(&held, "answered 503", None)
                 .await;
-            assert_eq!(workers.changed().await, (State::HalfOpen, State::Open));
+            assert_eq!(
+                workers.changed().await,
+                (BreakerState::HalfOpen, BreakerState::Open)
+            );
         } else {
             workers.desks[worker].succeeded(&held, None).await;
-            assert_eq!(workers.changed().await, (State::HalfOpen, State::Closed));
+            assert_eq!(
+                workers.changed().await,
+                (BreakerState::HalfOpen, BreakerState::Closed)
+            );
         }
     }
     for desk in &workers.desks {
         eventually("flowing", SOON, || async {
             match desk.take(next(), &[], Duration::from_secs(1)).await {
-                Taken::Held(held) => {
+                Checkout::Held(held) => {
                     desk.succeeded(&held, None).await;
                     Some(())
                 }
@@ -449,10 +463,10 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_others_go_on() {
     let mut workers = workers(2, pool("refused", 2, 1000.0, |_| {})).await;
-    let Taken::Held(held) = workers.desks[0].take(next(), &[], SOON).await else {
+    let Checkout::Held(held) = workers.desks[0].take(next(), &[], SOON).await else {
         panic!("an account is free")
     };
-    let Taken::Held(again) = workers.desks[1].take(next(), &[1 - held.at], SOON).await else {
+    let Checkout::Held(again) = workers.desks[1].take(next(), &[1 - held.at], SOON).await else {
         panic!("it is free still")
     };
     assert!(
@@ -465,9 +479,12 @@ async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_o
             .await,
         "two can"
     );
-    assert_eq!(workers.changed().await, (State::Closed, State::Open));
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::Closed, BreakerState::Open)
+    );
     for _ in 0..20 {
-        let Taken::Held(other) = workers.desks[1].take(next(), &[], SOON).await else {
+        let Checkout::Held(other) = workers.desks[1].take(next(), &[], SOON).await else {
             panic!("the other account is free")
         };
         assert_ne!(other.at, held.at);
@@ -485,19 +502,22 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
     let desk = workers.desks[0].clone();
     let known = [next(), next()];
     for message in known {
-        let Taken::Held(held) = desk.take(message, &[], SOON).await else {
+        let Checkout::Held(held) = desk.take(message, &[], SOON).await else {
             panic!("it is free still")
         };
         desk.account_failed(&held, "answered 401").await;
     }
-    assert_eq!(workers.changed().await, (State::Closed, State::Open));
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::Closed, BreakerState::Open)
+    );
     let begun = Instant::now();
     // Those two ask all the time, from the end of the cooldown on; then one comes that has not been there.
     while begun.elapsed() < Duration::from_secs(5) {
         for message in known {
             let taken = desk.take(message, &[], Duration::from_millis(50)).await;
             assert!(
-                matches!(taken, Taken::Wait { .. }),
+                matches!(taken, Checkout::Wait { .. }),
                 "{taken:?} after {:?}",
                 begun.elapsed()
             );
@@ -507,13 +527,19 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
     let other = workers.desks[1].clone();
     let held = eventually("another message's turn", SOON, || async {
         match other.take(next(), &[], Duration::from_secs(1)).await {
-            Taken::Held(held) => Some(held),
+            Checkout::Held(held) => Some(held),
             _ => None,
         }
     });
     other.succeeded(&held.await, None).await;
-    assert_eq!(workers.changed().await, (State::Open, State::HalfOpen));
-    assert_eq!(workers.changed().await, (State::HalfOpen, State::Closed));
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::Open, BreakerState::HalfOpen)
+    );
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::HalfOpen, BreakerState::Closed)
+    );
 }
 
 /// A provider whose accounts really bear so much each second, by its own clock.
@@ -552,7 +578,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
         most: 140,
     });
     for _ in 0..2 {
-        let Taken::Held(held) = desk.take(next(), &[], SOON).await else {
+        let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
             panic!("an account is free")
         };
         desk.throttled(&held, Some(Duration::from_secs(120)), "answered 429")
@@ -573,9 +599,9 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
             let (store, throttle) = (workers.store.clone(), throttle.clone());
             tokio::spawn(async move {
                 while Instant::now() < until {
-                    let ask = Ask {
+                    let ask = AcquireRequest {
                         throttle: throttle.clone(),
-                        lanes: vec![LaneAsk::default()],
+                        lanes: vec![LaneRequest::default()],
                         holder: None,
                     };
                     let answer = store.acquire(&ask).await;
@@ -584,7 +610,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
                             .await;
                         continue;
                     }
-                    let Taken::Held(held) =
+                    let Checkout::Held(held) =
                         desk.take(next(), &[], Duration::from_millis(200)).await
                     else {
                         continue;
@@ -661,12 +687,12 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
     assert_eq!(workers.capacity().await, None, "nothing limits its rate");
     for _ in 0..1000 {
         assert!(
-            matches!(one.take(next(), &[], SOON).await, Taken::Held(_)),
+            matches!(one.take(next(), &[], SOON).await, Checkout::Held(_)),
             "no rate of an account was used up"
         );
     }
 
-    let Taken::Held(held) = one.take(next(), &[1], SOON).await else {
+    let Checkout::Held(held) = one.take(next(), &[1], SOON).await else {
         panic!("the first account is free")
     };
     one.throttled(&held, Some(Duration::from_secs(1)), "answered 429")
@@ -681,7 +707,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
         let mut all = Vec::new();
         while all.len() < AT_ONCE {
             match other.take(next(), &[1], Duration::from_millis(300)).await {
-                Taken::Held(held) => all.push(held),
+                Checkout::Held(held) => all.push(held),
                 _ => break,
             }
         }
@@ -703,7 +729,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
 
     // A breaker opens for it as for any other.
     for _ in 0..5 {
-        let Taken::Held(held) = one.take(next(), &[1], SOON).await else {
+        let Checkout::Held(held) = one.take(next(), &[1], SOON).await else {
             panic!("the first account is free")
         };
         one.failed(&held, "answered 503", None).await;
@@ -726,9 +752,9 @@ impl Driver for Narrow {
         Vec::new()
     }
 
-    fn send<'a>(&'a self, _: &'a Message, _: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(&'a self, _: &'a Message, _: &'a SendContext) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async {
-            Answer::new(
+            ProviderResponse::new(
                 Sent::Transient {
                     reason: "it never sends".to_owned(),
                 },
@@ -751,10 +777,10 @@ async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_l
         .map(|heard| Box::new(Narrow(heard.clone())) as Box<dyn Driver>)
         .collect();
     let (metrics, stop) = (
-        Metrics::register(&mut Registry::default()),
+        PoolMetrics::register(&mut Registry::default()),
         CancellationToken::new(),
     );
-    tokio::spawn(keep(
+    tokio::spawn(maintain(
         workers.desks[0].clone(),
         Arc::new(drivers),
         metrics,

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use flyball::governor::Journal;
 use flyball::governor::postgres::Error as JournalError;
-use flyball::throttle::{Ask, Change, Error, LaneAsk, Name, RedisStore, Store};
+use flyball::throttle::{AcquireRequest, Change, Error, LaneRequest, Name, RedisStore, Store};
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -171,9 +171,9 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
     let store = RedisStore::connect(&house.redis_url, &house.prefix)
         .unwrap()
         .with_bound(Duration::from_secs(10));
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: throttle(),
-        lanes: vec![LaneAsk::default()],
+        lanes: vec![LaneRequest::default()],
         holder: None,
     };
     eventually("acquire goes by safe_rps", LAPSE, || async {

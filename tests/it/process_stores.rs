@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use flyball::stack::{Options, Part, Running, spawn};
+use flyball::stack::{RunningStack, ServerKind, SpawnOptions, spawn};
 use reqwest::{Client, StatusCode};
 use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
@@ -14,13 +14,13 @@ use crate::support::{PROGRAM, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
 
-async fn own(knobs: &str) -> (House, Running, TempDir) {
+async fn own(knobs: &str) -> (House, RunningStack, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     // Without fsync Postgres answers before it has written, and a crash takes back what it said.
-    let options = Options {
+    let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         fsync: true,
-        ..Options::default()
+        ..SpawnOptions::default()
     };
     let path = dir.path().to_owned();
     let servers = tokio::task::spawn_blocking(move || spawn(&path, &options).unwrap())
@@ -128,7 +128,7 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
     house.target.gate(Gate::Closed);
     house.enqueue("job", 3).await;
     house.target.called(3, SOON).await;
-    servers.stop(Part::Postgres).unwrap();
+    servers.stop(ServerKind::Postgres).unwrap();
     process.says("dispatching is interrupted", SOON).await;
     house.target.gate(Gate::Open);
 
@@ -197,7 +197,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
         "{passed} calls in {flowing} s is a burst"
     );
 
-    tokio::task::block_in_place(|| servers.stop(Part::Redis)).unwrap();
+    tokio::task::block_in_place(|| servers.stop(ServerKind::Redis)).unwrap();
     let stopped = Instant::now();
     let (status, told, _) = eventually("it is not ready", SOON, || async {
         let (status, told, retry) = answer(client.get(format!("{url}/readyz"))).await?;
@@ -224,7 +224,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
         .target
         .between(stopped + Duration::from_secs(1), Instant::now());
 
-    tokio::task::block_in_place(|| servers.start(Part::Redis)).unwrap();
+    tokio::task::block_in_place(|| servers.start(ServerKind::Redis)).unwrap();
     let started = Instant::now();
     house
         .target
@@ -241,7 +241,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_back() {
     let (house, mut servers, _dir) = own("rps = -1").await;
-    tokio::task::block_in_place(|| servers.stop(Part::Redis)).unwrap();
+    tokio::task::block_in_place(|| servers.stop(ServerKind::Redis)).unwrap();
     let mut process = house.serve();
     let url = process.url().await;
     let client = Client::new();
@@ -260,7 +260,7 @@ async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_ba
     assert_eq!(status, 201, "{told}");
     assert_eq!((house.target.calls().len(), process.ended()), (0, None));
 
-    tokio::task::block_in_place(|| servers.start(Part::Redis)).unwrap();
+    tokio::task::block_in_place(|| servers.start(ServerKind::Redis)).unwrap();
 
     house.target.called(1, SOON).await;
     process.says("the knobs are seeded", SOON).await;

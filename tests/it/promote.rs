@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use flyball::jobs::postgres::{Crowd, Ending, Finish, LaneClaim, NewWorker};
+use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker, PromotionCursor};
 use flyball::jobs::{NewJob, Queue, State};
 use jiff::Timestamp;
 use serde_json::json;
@@ -68,7 +68,7 @@ async fn state(queue: &Queue, id: i64) -> State {
 /// One promotion, and one round through the crowd, as a worker makes them.
 async fn first_rounds(queue: &Queue) {
     assert!(queue.promote().await.unwrap().more);
-    let mut crowd = Crowd::default();
+    let mut crowd = PromotionCursor::default();
     assert!(queue.promote_crowd(&mut crowd).await.unwrap().more);
 }
 
@@ -190,7 +190,7 @@ async fn several_promoters_of_a_crowd_lose_nothing_and_move_nothing_twice() {
         .map(|n| {
             let queue = queue.clone();
             tokio::spawn(async move {
-                let (mut crowd, mut moved) = (Crowd::default(), 0);
+                let (mut crowd, mut moved) = (PromotionCursor::default(), 0);
                 // Who is not alone is told that there is nothing more to do, and comes again.
                 for _ in 0..400 {
                     let promoted = match n {

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::fakes::{Fake, Fault, Options, Quota};
+use flyball::fakes::{Fake, FakeOptions, Fault, WindowQuota};
 use flyball::outbound::Guard;
 use flyball::providers::{
-    Answer, Channel, Driver, Http, Message, Recipient, Refused, Scope, Secret, Sent, Told, Tools,
+    AccountSecret, Channel, Driver, Http, InvalidAccount, Message, ProviderResponse, Recipient,
+    Scope, SendContext, Sent, Tools,
 };
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
@@ -43,9 +44,9 @@ fn tools() -> Tools {
 }
 
 impl Subject {
-    async fn start(self, options: Options) -> Pair {
+    async fn start(self, options: FakeOptions) -> Pair {
         let secrets = BTreeMap::from([(self.account.to_owned(), self.secret.to_owned())]);
-        let fake = Fake::start(self.speaks, Options { secrets, ..options })
+        let fake = Fake::start(self.speaks, FakeOptions { secrets, ..options })
             .await
             .unwrap();
         let driver = self.driver(&fake, false);
@@ -60,8 +61,8 @@ impl Subject {
     fn driver(&self, fake: &Fake, is_wrong: bool) -> Box<dyn Driver> {
         let mut account = (self.settings)(fake, is_wrong);
         account.name = "main".to_owned();
-        account.headers = vec![(OWN_HEADER.0.to_owned(), Secret::new(OWN_HEADER.1))];
-        let built: Result<Box<dyn Driver>, Refused> = (self.build)(&account, &tools());
+        account.headers = vec![(OWN_HEADER.0.to_owned(), AccountSecret::new(OWN_HEADER.1))];
+        let built: Result<Box<dyn Driver>, InvalidAccount> = (self.build)(&account, &tools());
         built.unwrap_or_else(|refused| panic!("{}: {refused}", self.name))
     }
 
@@ -80,9 +81,9 @@ impl Subject {
     }
 }
 
-fn told(timeout: Duration) -> Told {
+fn told(timeout: Duration) -> SendContext {
     let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
-    Told {
+    SendContext {
         now_s: i64::try_from(now_s).unwrap(),
         timeout,
         stop: CancellationToken::new(),
@@ -95,7 +96,7 @@ impl Pair {
     }
 
     /// Sends once. The driver asks at most once, and says nothing that is nobody's business.
-    async fn send_told(&self, driver: &dyn Driver, told: &Told) -> Answer {
+    async fn send_told(&self, driver: &dyn Driver, told: &SendContext) -> ProviderResponse {
         let (before, message) = (self.requests(), self.subject.message(&self.fake));
         assert_eq!(driver.check(&message), [], "{}", self.subject.name);
         let sending = driver.send(&message, told);
@@ -114,19 +115,19 @@ impl Pair {
         answer
     }
 
-    async fn send(&self) -> Answer {
+    async fn send(&self) -> ProviderResponse {
         self.send_told(&*self.driver, &told(Duration::from_secs(30)))
             .await
     }
 
     /// By a driver of its own, whose connections nothing was said of yet.
-    async fn send_fresh(&self) -> Answer {
+    async fn send_fresh(&self) -> ProviderResponse {
         let driver = self.subject.driver(&self.fake, false);
         self.send_told(&*driver, &told(Duration::from_secs(30)))
             .await
     }
 
-    fn is_discreet(&self, answer: &Answer, message: &Message) {
+    fn is_discreet(&self, answer: &ProviderResponse, message: &Message) {
         let texts = [
             format!("{answer:?}"),
             answer.sent.reason().to_owned(),
@@ -158,9 +159,9 @@ impl Pair {
         self.fake.fail(self.subject.account, fault);
     }
 
-    fn is(&self, answer: &Answer, expected: &str) {
+    fn is(&self, answer: &ProviderResponse, expected: &str) {
         assert_eq!(
-            answer.sent.word(),
+            answer.sent.as_str(),
             expected,
             "{}: {answer:?}",
             self.subject.name
@@ -173,9 +174,9 @@ async fn pairs() -> Vec<Pair> {
     for subject in subjects() {
         pairs.push(
             subject
-                .start(Options {
+                .start(FakeOptions {
                     tells_delay: true,
-                    ..Options::default()
+                    ..FakeOptions::default()
                 })
                 .await,
         );
@@ -269,14 +270,14 @@ async fn past_a_quota_nothing_is_taken_for_a_success() {
     for pair in pairs().await {
         pair.fake.set_quota(
             pair.subject.account,
-            Some(Quota {
+            Some(WindowQuota {
                 limit: 2.0,
                 window: Duration::from_secs(360_000_000),
             }),
         );
         let mut words = Vec::new();
         for _ in 0..4 {
-            words.push(pair.send().await.sent.word());
+            words.push(pair.send().await.sent.as_str());
         }
         let success = pair.subject.success;
         assert_eq!(
@@ -376,7 +377,7 @@ async fn a_refused_connection_is_safe_to_send_again() {
                 .await
                 .unwrap();
         assert_eq!(
-            answer.sent.word(),
+            answer.sent.as_str(),
             subject.unreachable,
             "{}: {answer:?}",
             subject.name
@@ -434,7 +435,7 @@ async fn an_answer_that_cannot_be_read_is_no_success() {
             pair.subject.name
         );
         assert_ne!(
-            answer.sent.word(),
+            answer.sent.as_str(),
             "permanent_request",
             "{}: a proxy's page says nothing about the request",
             pair.subject.name
@@ -461,7 +462,7 @@ async fn a_connection_that_is_closed_without_an_answer_is_never_a_success() {
     for pair in pairs().await {
         pair.fail(Fault::CloseBeforeRead);
         let answer = pair.send().await;
-        let word = answer.sent.word();
+        let word = answer.sent.as_str();
         assert!(
             ["ambiguous", "transient"].contains(&word),
             "{}: {answer:?}",

@@ -9,8 +9,8 @@ use axum::extract::{Path, State as Shared};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::routing::post;
 use flyball::jobs::{Kinds, NewJob, Queue, State};
-use flyball::outbound::{Config, Guard, HttpHandler};
-use flyball::runner::{self, Metrics, Worker};
+use flyball::outbound::{Guard, HttpConfig, HttpHandler};
+use flyball::runner::{self, Worker, WorkerMetrics};
 use flyball::throttle::{Change, Limit, Name, Store};
 use serde_json::json;
 
@@ -116,13 +116,14 @@ impl House {
         let mut kinds = Kinds::default();
         kinds.register(
             "http",
-            HttpHandler::new(Config {
+            HttpHandler::new(HttpConfig {
                 guard: Guard::open(),
-                ..Config::default()
+                ..HttpConfig::default()
             })
             .unwrap(),
         );
-        let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+        let metrics =
+            WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
         Worker::start(
             runner::Config::default(),
             self.queue.clone(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Fake, Options, Quota, Speaks};
+use flyball::fakes::{Fake, FakeOptions, Speaks, WindowQuota};
 use flyball::jobs::{Kinds, NewJob};
 use serde_json::{Value, json};
 
@@ -68,14 +68,14 @@ async fn lateness(mut over: tokio::sync::oneshot::Receiver<()>) -> f64 {
 async fn house() -> House {
     let fake = Fake::start(
         Speaks::Twilio,
-        Options {
+        FakeOptions {
             tells_delay: false,
-            ..Options::default()
+            ..FakeOptions::default()
         },
     )
     .await
     .unwrap();
-    (1..=ACCOUNTS).for_each(|n| fake.set_quota(&sid(n), Some(Quota::per_second(QUOTA))));
+    (1..=ACCOUNTS).for_each(|n| fake.set_quota(&sid(n), Some(WindowQuota::per_second(QUOTA))));
     let folder = tempfile::tempdir().unwrap();
     let (secret, knobs) = (folder.path().join("token"), folder.path().join("knobs"));
     std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
@@ -174,7 +174,7 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
     (1..=ACCOUNTS).for_each(|n| {
         house
             .fake
-            .set_quota(&sid(n), Some(Quota::per_second(HALVED)))
+            .set_quota(&sid(n), Some(WindowQuota::per_second(HALVED)))
     });
     let new_quota = HALVED * ACCOUNTS as f64;
 

@@ -13,7 +13,7 @@ use axum::response::IntoResponse;
 use axum::routing::post;
 use flyball::jobs::{Checkpoint, CheckpointError, Checkpoints, Context, Job};
 use flyball::reindex::Document;
-use flyball::reindex::source::{Error, Page, Source};
+use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
 use flyball::throttle::{MemoryStore, Name};
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -205,7 +205,7 @@ async fn bulk(
 /// Documents 1 to n.
 pub struct Numbers(pub u64);
 
-impl Source for Numbers {
+impl DocumentSource for Numbers {
     fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
         Box::pin(async { Ok(Some(self.0)) })
     }
@@ -214,12 +214,12 @@ impl Source for Numbers {
         &'a self,
         after: Option<&'a [String]>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Page, Error>> {
+    ) -> BoxFuture<'a, Result<DocumentPage, Error>> {
         let first = after.map_or(1, |key| key[0].parse::<u64>().unwrap() + 1);
         let last = (first + limit as u64 - 1).min(self.0);
         let documents = (first..=last).map(number).collect();
         Box::pin(async move {
-            Ok(Page {
+            Ok(DocumentPage {
                 documents,
                 more: last < self.0,
             })

@@ -9,10 +9,12 @@ use flyball::outbound::Guard;
 use flyball::postgres::Db;
 use flyball::reindex::args::Args;
 use flyball::reindex::catalogue::{NamedSink, NamedSource, Rights};
-use flyball::reindex::sink::{PostgresSink, Sink, Written};
-use flyball::reindex::source::{Error, PostgresSource, Source};
-use flyball::reindex::{Catalogue, Config, Database, Document, KIND, ReindexHandler};
-use flyball::runner::{self, Metrics, Worker};
+use flyball::reindex::sink::{PostgresSink, Sink, WriteOutcome};
+use flyball::reindex::source::{DocumentSource, Error, PostgresSource};
+use flyball::reindex::{
+    BackfillConfig, Catalogue, Document, KIND, ReindexDatabase, ReindexHandler,
+};
+use flyball::runner::{self, Worker, WorkerMetrics};
 use flyball::throttle::{Change, Name, Store};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -35,7 +37,7 @@ fn source(pool: &PgPool, source: Value, id: &str) -> PostgresSource {
         ..Catalogue::default()
     };
     PostgresSource::open(
-        Database::of(pool),
+        ReindexDatabase::of(pool),
         &Args::parse(&args, &free).unwrap().source,
         id,
         None,
@@ -191,7 +193,7 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
     let database = database().await;
     let table = ["search".to_owned(), "documents".to_owned()];
     let sink = PostgresSink::open(
-        Database::of(database.pool()),
+        ReindexDatabase::of(database.pool()),
         &Rights::default(),
         &table,
         Some(vec!["title".into()]),
@@ -220,9 +222,9 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
         .await
         .unwrap();
 
-    assert_eq!(written[0], Written::Stored);
+    assert_eq!(written[0], WriteOutcome::Stored);
     assert!(
-        matches!(&written[1], Written::Refused(reason) if reason.contains("json")),
+        matches!(&written[1], WriteOutcome::Refused(reason) if reason.contains("json")),
         "{written:?}"
     );
     let found: Vec<String> = sqlx::query_scalar(
@@ -238,7 +240,7 @@ async fn a_full_text_table_is_made_filled_and_searched_and_a_bad_document_stands
 async fn a_text_search_configuration_that_does_not_exist_ends_the_job_and_not_the_documents() {
     let database = database().await;
     let sink = PostgresSink::open(
-        Database::of(database.pool()),
+        ReindexDatabase::of(database.pool()),
         &Rights::default(),
         &["docs".to_owned()],
         None,
@@ -302,15 +304,15 @@ async fn a_worker_runs_it_from_a_table_into_an_index_and_into_a_table() {
         allow_queries: false,
     };
     // An address that the operator has named may be a private one.
-    let config = Config {
+    let config = BackfillConfig {
         guard: Guard::default(),
         catalogue,
     };
     kinds.register(
         KIND,
-        ReindexHandler::new(config, Some(Database::of(&queue.pool))).unwrap(),
+        ReindexHandler::new(config, Some(ReindexDatabase::of(&queue.pool))).unwrap(),
     );
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(
         runner::Config::default(),
         queue.clone(),

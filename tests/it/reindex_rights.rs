@@ -6,8 +6,8 @@ use flyball::jobs::{NewJob, State};
 use flyball::postgres::{Db, Pooler};
 use flyball::reindex::args::Args;
 use flyball::reindex::catalogue::Rights;
-use flyball::reindex::source::{Error, PostgresSource, Source};
-use flyball::reindex::{Catalogue, Database};
+use flyball::reindex::source::{DocumentSource, Error, PostgresSource};
+use flyball::reindex::{Catalogue, ReindexDatabase};
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
 use sqlx::PgPool;
@@ -19,7 +19,7 @@ use crate::support::{database, eventually, unique};
 const SOON: Duration = Duration::from_secs(60);
 
 /// A source that a job has brought itself, read as the role of the URL.
-fn free(database: Database, query: &str, rights: Rights) -> PostgresSource {
+fn free(database: ReindexDatabase, query: &str, rights: Rights) -> PostgresSource {
     let args = json!({"source": {"type": "postgres", "query": query, "key": "id"},
         "sink": {"type": "elastic", "url": "http://x", "index": "x"}});
     let mut args = Args::parse(
@@ -283,7 +283,10 @@ async fn nothing_that_a_statement_does_outlives_its_page() {
         1,
         SOON,
     );
-    for db in [Database::of(database.pool()), Database::of(lent)] {
+    for db in [
+        ReindexDatabase::of(database.pool()),
+        ReindexDatabase::of(lent),
+    ] {
         let read = async |query: &str| ids(&free(db.clone(), query, Rights::default())).await;
 
         // Each page leaves the last one's changes behind: the setting is off in none, and what would write never does.
@@ -359,7 +362,7 @@ async fn a_source_is_read_as_the_role_that_is_set_for_it() {
     };
     let read = async |table: &str| {
         ids(&free(
-            Database::of(database.pool()),
+            ReindexDatabase::of(database.pool()),
             &format!("select id from {table}"),
             rights.clone(),
         ))
@@ -373,7 +376,7 @@ async fn a_source_is_read_as_the_role_that_is_set_for_it() {
         "{refused}"
     );
     let user = ids(&free(
-        Database::of(database.pool()),
+        ReindexDatabase::of(database.pool()),
         "select current_user as id",
         rights.clone(),
     ))
@@ -392,7 +395,7 @@ async fn a_statement_that_takes_too_long_is_ended_by_the_server() {
     // Even if it lifts the limit: that holds for the next statement, which begins anew.
     let slow = "select 1 as id, set_config('statement_timeout', '0', false) as t, pg_sleep(600)::text as s";
 
-    let error = ids(&free(Database::of(database.pool()), slow, rights))
+    let error = ids(&free(ReindexDatabase::of(database.pool()), slow, rights))
         .await
         .unwrap_err();
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use flyball::stack::{Options, Part, find, spawn};
+use flyball::stack::{ServerKind, SpawnOptions, find, spawn};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -126,13 +126,13 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
     )
     .unwrap();
     // Only Prometheus is started: nobody listens where the others are said to be.
-    let options = Options {
+    let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         database_url: Some("postgres://nobody@127.0.0.1:1/none".to_owned()),
         redis_url: Some("redis://127.0.0.1:1".to_owned()),
         ephemeral: true,
         said: Some(dir.path().join("said")),
-        ..Options::default()
+        ..SpawnOptions::default()
     };
     let mut running = spawn(&dir.path().join("stack"), &options).unwrap();
     let url = running.urls.prometheus_url.clone();
@@ -142,10 +142,10 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
         .as_ref()
         .unwrap()
         .with_file_name("data");
-    running.stop(Part::Prometheus).unwrap();
+    running.stop(ServerKind::Prometheus).unwrap();
     let begin = now_s() - u64::from(SECONDS) - 1800;
     fill(&data, begin);
-    running.start(Part::Prometheus).unwrap();
+    running.start(ServerKind::Prometheus).unwrap();
 
     let desk = Desk::new();
     let at = |s: u64| jiff::Timestamp::from_second(s as i64).unwrap().to_string();

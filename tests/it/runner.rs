@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use flyball::jobs::postgres::{LaneClaim, NewWorker};
 use flyball::jobs::retry::Policy;
 use flyball::jobs::{
-    Context, Filter, Handler, Issue, Job, Kinds, NewJob, OnAmbiguous, Outcome, Queue, Scope,
-    Signed, State,
+    Attribution, Context, Handler, Issue, Job, JobFilter, Kinds, NewJob, OnAmbiguous, Outcome,
+    Queue, Scope, State,
 };
-use flyball::runner::{Config, Metrics, Worker};
+use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::{
-    Answer, Ask, Change, Ended, Error, Holder, KeyState, Name, Paused, Refund, Refused, Status,
-    Store,
+    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, Refund,
+    RefusalEffect, Status, Store, UpstreamRefusal,
 };
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
@@ -91,7 +91,8 @@ impl House {
     }
 
     async fn worker(&self, config: Config) -> Worker {
-        let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+        let metrics =
+            WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
         Worker::start(
             config,
             self.queue.clone(),
@@ -138,10 +139,10 @@ impl House {
         eventually(&format!("{count} jobs are completed"), SOON, || async {
             let done = self
                 .queue
-                .list(&Filter {
+                .list(&JobFilter {
                     state: Some(State::Completed),
                     limit: 1000,
-                    ..Filter::default()
+                    ..JobFilter::default()
                 })
                 .await
                 .unwrap();
@@ -843,7 +844,7 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
     );
     house
         .queue
-        .retry_signed(id, true, &Signed::default())
+        .retry_signed(id, true, &Attribution::default())
         .await
         .unwrap();
     house.until(id, State::Running).await;
@@ -956,11 +957,11 @@ struct Broken;
 impl Store for Broken {
     fn set_workers(&self, _: u32) {}
 
-    fn acquire<'a>(&'a self, _: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn acquire<'a>(&'a self, _: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         panic!("a defect")
     }
 
-    fn peek<'a>(&'a self, _: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn peek<'a>(&'a self, _: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         unimplemented!()
     }
 
@@ -981,7 +982,7 @@ impl Store for Broken {
         unimplemented!()
     }
 
-    fn keep<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+    fn persist<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 
@@ -992,12 +993,16 @@ impl Store for Broken {
     fn refused<'a>(
         &'a self,
         _: &'a Name,
-        _: &'a Refused<'a>,
-    ) -> BoxFuture<'a, Result<Paused, Error>> {
+        _: &'a UpstreamRefusal<'a>,
+    ) -> BoxFuture<'a, Result<RefusalEffect, Error>> {
         unimplemented!()
     }
 
-    fn ended<'a>(&'a self, _: &'a Name, _: &'a [Ended<'a>]) -> BoxFuture<'a, Result<(), Error>> {
+    fn ended<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a [KeyOutcomes<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()
     }
 
@@ -1073,7 +1078,7 @@ impl Store for Broken {
 async fn a_worker_whose_loop_dies_of_a_defect_says_so_and_can_be_stopped() {
     let house = House::new().await;
     house.enqueue("noop", "fast", "", 1).await;
-    let metrics = Metrics::register(&mut prometheus_client::registry::Registry::default());
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(
         quick(),
         house.queue.clone(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
-use flyball::stack::{Options, Part, Running, Urls, spawn};
+use flyball::stack::{RunningStack, ServerKind, SpawnOptions, Urls, spawn};
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{Connection, Executor, PgConnection, Row};
 use tempfile::TempDir;
@@ -379,7 +379,7 @@ async fn ephemeral_leaves_nothing() {
     let said = dir.path().join("said");
     let running = spawn(
         &inner,
-        &Options {
+        &SpawnOptions {
             ephemeral: true,
             said: Some(said),
             ..options()
@@ -399,7 +399,11 @@ async fn a_server_can_be_taken_away_and_given_back() {
     let dir = dir();
     let mut running = start(dir.path());
 
-    for part in [Part::Postgres, Part::Redis, Part::Prometheus] {
+    for part in [
+        ServerKind::Postgres,
+        ServerKind::Redis,
+        ServerKind::Prometheus,
+    ] {
         running.stop(part).unwrap();
         assert_eq!(living(&pids(dir.path())).len(), 2, "{part:?}");
         running.start(part).unwrap();
@@ -477,7 +481,7 @@ async fn root_keeps_data_elsewhere_if_its_servers_user_cannot_enter_the_director
 
     let running = spawn(
         &dir,
-        &Options {
+        &SpawnOptions {
             ephemeral: true,
             said: Some(said.clone()),
             ..options()
@@ -512,19 +516,19 @@ fn dir_with_mode(mode: u32) -> TempDir {
         .unwrap()
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> SpawnOptions {
+    SpawnOptions {
         program: Some(PROGRAM.clone()),
         fsync: false,
-        ..Options::default()
+        ..SpawnOptions::default()
     }
 }
 
-fn start(dir: &Path) -> Running {
+fn start(dir: &Path) -> RunningStack {
     let said = dir.with_extension("said");
     let running = spawn(
         dir,
-        &Options {
+        &SpawnOptions {
             said: Some(said.clone()),
             ..options()
         },

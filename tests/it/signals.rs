@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::Form;
 use axum::http::{StatusCode, header};
 use axum::routing::{get, post};
-use flyball::signals::{Error, Missing, Probe, Prometheus, Reading};
+use flyball::signals::{Error, HttpProbe, Missing, Prometheus, Reading};
 
 use super::support;
 
@@ -319,7 +319,7 @@ async fn a_probe_reads_its_metric_and_gives_up_after_half_a_second() {
         .route("/slow", get(slow));
     let url = serve(app).await;
     let read = |path: &str, metric: &str| {
-        let probe = Probe::new(&format!("{url}{path}"), metric).unwrap();
+        let probe = HttpProbe::new(&format!("{url}{path}"), metric).unwrap();
         async move { probe.read(7.0).await }
     };
     assert_eq!(
@@ -349,7 +349,7 @@ async fn a_probe_reads_its_metric_and_gives_up_after_half_a_second() {
         Err(Error::TimedOut { within_ms: 500, .. })
     ));
     assert!(matches!(
-        Probe::new("http://x", "9"),
+        HttpProbe::new("http://x", "9"),
         Err(Error::BadQuery { .. })
     ));
 }

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::routing::{get, post};
 use flyball::governor::Journal;
-use flyball::signals::server::{Access, Credentials, Secret};
-use flyball::signals::{Database, Error, Missing, Probe, Prometheus, Reading};
+use flyball::signals::server::{Access, Credentials, SecretSource};
+use flyball::signals::{Error, HttpProbe, Missing, Prometheus, Reading, SignalDatabase};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
@@ -66,12 +66,14 @@ async fn read(access: Access) -> Result<Vec<Reading>, Error> {
 #[tokio::test]
 async fn a_server_is_told_who_asks_and_no_error_repeats_it() {
     let url = guarded("authorization", "Bearer very-secret").await;
-    let bearer = |token: Secret| Access {
+    let bearer = |token: SecretSource| Access {
         credentials: Credentials::Bearer(token),
         ..Access::open(&url)
     };
     assert_eq!(
-        read(bearer(Secret::Text(SECRET.into()))).await.unwrap(),
+        read(bearer(SecretSource::Text(SECRET.into())))
+            .await
+            .unwrap(),
         READS
     );
 
@@ -79,7 +81,7 @@ async fn a_server_is_told_who_asks_and_no_error_repeats_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("token");
     std::fs::write(&path, "very-secret-and-old\n").unwrap();
-    let prometheus = Prometheus::with(&bearer(Secret::File(path.clone()))).unwrap();
+    let prometheus = Prometheus::with(&bearer(SecretSource::File(path.clone()))).unwrap();
     let refused = prometheus.readings("load", NOW).await.unwrap_err();
     assert!(matches!(refused, Error::Refused { status: 401, .. }));
     std::fs::write(&path, "very-secret\n").unwrap();
@@ -89,7 +91,7 @@ async fn a_server_is_told_who_asks_and_no_error_repeats_it() {
 
     let basic = guarded("authorization", "Basic YW5uOnZlcnktc2VjcmV0").await;
     let credentials =
-        |password: &str| Credentials::Basic("ann".into(), Secret::Text(password.into()));
+        |password: &str| Credentials::Basic("ann".into(), SecretSource::Text(password.into()));
     let ann = |password: &str| Access {
         credentials: credentials(password),
         ..Access::open(&basic)
@@ -241,7 +243,7 @@ async fn a_place_in_json_is_read_and_what_is_no_number_says_what_it_is() {
         .route("/text", get(|| async { "load 1\n" }));
     let url = serve(app).await;
     let read = |path: &str, pointer: &str| {
-        let probe = Probe::json(&format!("{url}{path}"), pointer).unwrap();
+        let probe = HttpProbe::json(&format!("{url}{path}"), pointer).unwrap();
         async move { probe.read(NOW).await }
     };
     assert_eq!(
@@ -291,7 +293,7 @@ async fn a_place_in_json_is_read_and_what_is_no_number_says_what_it_is() {
             .contains("it is not JSON")
     );
     assert!(matches!(
-        Probe::json(&url, "length"),
+        HttpProbe::json(&url, "length"),
         Err(Error::BadQuery { .. })
     ));
 }
@@ -305,7 +307,7 @@ async fn a_statement_answers_one_number_and_changes_nothing() {
     .execute(database.pool())
     .await
     .unwrap();
-    let source = Database::new("main", database.url()).unwrap();
+    let source = SignalDatabase::new("main", database.url()).unwrap();
     let read = async |statement: &str| source.read(statement, NOW).await;
     // The first connection may take longer than a look.
     eventually("a connection", Duration::from_secs(20), || async {
@@ -387,12 +389,12 @@ async fn a_statement_answers_one_number_and_changes_nothing() {
         })
     );
 
-    let away = Database::new("away", "postgres://ann:very-secret@127.0.0.1:1/x").unwrap();
+    let away = SignalDatabase::new("away", "postgres://ann:very-secret@127.0.0.1:1/x").unwrap();
     let lost = eventually("an error", Duration::from_secs(20), || async {
         away.read("select 1", NOW).await.err()
     })
     .await;
-    let wrong = Database::new("wrong", "very-secret").unwrap_err();
+    let wrong = SignalDatabase::new("wrong", "very-secret").unwrap_err();
     for error in [lost, wrong] {
         assert!(!error.to_string().contains(SECRET), "{error}");
     }

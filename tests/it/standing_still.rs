@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::any;
 use flyball::jobs::{NewJob, Scope};
-use flyball::throttle::store::Refused;
+use flyball::throttle::store::UpstreamRefusal;
 use flyball::throttle::{Name, RedisStore, Store};
 use serde_json::{Value, json};
 
@@ -210,7 +210,7 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
     let (mail, bulk) = (Name::new("mail").unwrap(), Name::new("mail.bulk").unwrap());
     until_state(&api, "mail.bulk", "flowing").await;
 
-    let refused = Refused {
+    let refused = UpstreamRefusal {
         key: "",
         scope: Scope::Account,
         is_overload: false,

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use flyball::throttle::{
-    Answer, Ask, Change, Ended, Error, Grant, Holder, KnobsFile, LaneAsk, Limit, MemoryStore, Name,
-    Quota, RedisStore, Refund, Refused, Scope, Status, Store, seed,
+    AcquireRequest, AcquireResponse, Change, Error, Grant, Holder, KeyOutcomes, KnobsFile,
+    LaneRequest, Limit, MemoryStore, Name, Quota, RedisStore, Refund, Scope, Status, Store,
+    UpstreamRefusal, seed,
 };
 
 use crate::throttle_redis::Server;
@@ -103,7 +104,7 @@ impl World {
             .fetch_add(time.as_micros() as i64, Ordering::SeqCst);
     }
 
-    async fn take(&self, throttle: &str, want: u32) -> Answer {
+    async fn take(&self, throttle: &str, want: u32) -> AcquireResponse {
         self.store.acquire(&ask(throttle, &[("", want, 1.0)])).await
     }
 
@@ -183,14 +184,14 @@ pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
-pub fn ask(throttle: &str, lanes: &[(&str, u32, f64)]) -> Ask {
-    let lane = |(key, want, cost): &(&str, u32, f64)| LaneAsk {
+pub fn ask(throttle: &str, lanes: &[(&str, u32, f64)]) -> AcquireRequest {
+    let lane = |(key, want, cost): &(&str, u32, f64)| LaneRequest {
         key: (*key).to_owned(),
         want: *want,
         cost: *cost,
         held: 0,
     };
-    Ask {
+    AcquireRequest {
         throttle: name(throttle),
         lanes: lanes.iter().map(lane).collect(),
         holder: None,
@@ -748,11 +749,12 @@ async fn peeking_at_many_lanes_promises_no_token_twice(world: World) {
         ttl: Duration::from_secs(30),
         held: 0,
     };
-    let request = Ask {
+    let request = AcquireRequest {
         holder: Some(holder),
         ..ask("a", &lanes)
     };
-    let total = |answer: &Answer| answer.lanes.iter().map(|lane| lane.granted).sum::<u32>();
+    let total =
+        |answer: &AcquireResponse| answer.lanes.iter().map(|lane| lane.granted).sum::<u32>();
     world.store.acquire(&request).await;
     world.pass(Duration::from_secs(1));
 
@@ -852,21 +854,21 @@ async fn four_levels_are_charged_in_one_call(world: World) {
 }
 
 /// An ask of somebody who runs jobs.
-fn work(throttle: &str, lanes: &[(&str, u32, f64)]) -> Ask {
+fn work(throttle: &str, lanes: &[(&str, u32, f64)]) -> AcquireRequest {
     let holder = Some(Holder {
         id: "w".to_owned(),
         ttl: Duration::from_secs(30),
         held: 0,
     });
-    Ask {
+    AcquireRequest {
         holder,
         ..ask(throttle, lanes)
     }
 }
 
-fn refusal(key: &str, scope: Scope, delay_s: u64) -> Refused<'_> {
+fn refusal(key: &str, scope: Scope, delay_s: u64) -> UpstreamRefusal<'_> {
     let delay = Some(Duration::from_secs(delay_s));
-    Refused {
+    UpstreamRefusal {
         key,
         scope,
         is_overload: false,
@@ -877,12 +879,12 @@ fn refusal(key: &str, scope: Scope, delay_s: u64) -> Refused<'_> {
     }
 }
 
-fn success(key: &str, jobs: u32) -> Ended<'_> {
-    Ended {
+fn success(key: &str, jobs: u32) -> KeyOutcomes<'_> {
+    KeyOutcomes {
         key,
         succeeded: jobs,
         tokens: f64::from(jobs),
-        ..Ended::default()
+        ..KeyOutcomes::default()
     }
 }
 
@@ -1053,7 +1055,7 @@ async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
                     assert_eq!(limit(throttle, "other").await, None);
                 }
 
-                let claim = Refused {
+                let claim = UpstreamRefusal {
                     is_hearsay: true,
                     is_overload: claimed == 1,
                     ..refusal(key, scope, 86_400)
@@ -1073,7 +1075,7 @@ async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
                     .store
                     .refused(
                         &name(&mine),
-                        &Refused {
+                        &UpstreamRefusal {
                             is_hearsay: false,
                             ..claim
                         },
@@ -1124,7 +1126,7 @@ async fn no_answer_pauses_for_longer_than_the_knob_allows(world: World) {
                     .flat_map(|said| [0.0, 0.5, 1.0].map(|jitter| (*said, jitter)))
                     .enumerate()
                 {
-                    let refused = Refused {
+                    let refused = UpstreamRefusal {
                         delay: said.map(Duration::from_millis),
                         jitter,
                         is_overload: step % 3 == 0,
@@ -1155,7 +1157,7 @@ async fn no_answer_pauses_for_longer_than_the_knob_allows(world: World) {
 
 async fn load_that_is_shed_pauses_the_key_and_teaches_no_rate(world: World) {
     world.knobs("a", &[("rps", "-1"), ("key_rps", "100")]);
-    let shed = Refused {
+    let shed = UpstreamRefusal {
         is_overload: true,
         ..refusal("k", Scope::Key, 5)
     };
@@ -1323,7 +1325,7 @@ async fn a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window(wor
         .store
         .ended(
             &name("a"),
-            &[Ended {
+            &[KeyOutcomes {
                 quota,
                 ..success("k", 1)
             }],
@@ -1353,7 +1355,7 @@ async fn a_quota_that_is_told_slows_its_key_and_is_forgotten_with_its_window(wor
         .store
         .ended(
             &name("a"),
-            &[Ended {
+            &[KeyOutcomes {
                 quota: spent,
                 ..success("k", 1)
             }],
@@ -1385,7 +1387,7 @@ async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_
             .granted
     };
     for key in ["k", ""] {
-        let ended = Ended {
+        let ended = KeyOutcomes {
             quota: year,
             is_hearsay: true,
             ..success(key, 1)
@@ -1404,7 +1406,7 @@ async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_
                 .store
                 .ended(
                     &name("a"),
-                    &[Ended {
+                    &[KeyOutcomes {
                         quota: year,
                         is_hearsay: true,
                         ..success("k", probe)
@@ -1423,7 +1425,7 @@ async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_
         .store
         .ended(
             &name("a"),
-            &[Ended {
+            &[KeyOutcomes {
                 quota: year,
                 is_hearsay: true,
                 ..success("", 1)
@@ -1437,7 +1439,7 @@ async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_
         .store
         .ended(
             &name("b"),
-            &[Ended {
+            &[KeyOutcomes {
                 quota: year,
                 ..success("k", 1)
             }],
@@ -1787,7 +1789,7 @@ async fn real(server: &Server) -> RedisStore {
 }
 
 /// Calls until Redis answers again, for a while.
-async fn answered(store: &RedisStore, throttle: &str) -> Answer {
+async fn answered(store: &RedisStore, throttle: &str) -> AcquireResponse {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let answer = store.acquire(&ask(throttle, &[("", 100, 1.0)])).await;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use flyball::throttle::{Answer, Ask, Change, Holder, LaneAsk, Limit, MAX_HOLDERS};
+use flyball::throttle::{
+    AcquireRequest, AcquireResponse, Change, Holder, LaneRequest, Limit, MAX_HOLDERS,
+};
 use proptest::prelude::*;
 
 use crate::throttle::{World, ask, fields, laws, name};
@@ -198,24 +200,24 @@ async fn a_full_bucket_may_be_spent_by_one_job(world: World) {
     );
 }
 
-fn held_by(id: &str, held: u32, want: u32) -> Ask {
-    let lane = LaneAsk {
+fn held_by(id: &str, held: u32, want: u32) -> AcquireRequest {
+    let lane = LaneRequest {
         want,
-        ..LaneAsk::default()
+        ..LaneRequest::default()
     };
     let holder = Holder {
         id: id.to_owned(),
         ttl: Duration::from_secs(30),
         held,
     };
-    Ask {
+    AcquireRequest {
         throttle: name("slots"),
         lanes: vec![lane],
         holder: Some(holder),
     }
 }
 
-fn granted(answer: &Answer) -> u32 {
+fn granted(answer: &AcquireResponse) -> u32 {
     answer.lanes[0].granted
 }
 

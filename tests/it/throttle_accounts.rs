@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flyball::throttle::{
-    Ask, Change, Ended, Error, Grant, Holder, KeyState, LaneAsk, LeasedStore, Limit, Refused,
-    Scope, Status, Store,
+    AcquireRequest, Change, Error, Grant, Holder, KeyOutcomes, KeyState, LaneRequest, LeasedStore,
+    Limit, Scope, Status, Store, UpstreamRefusal,
 };
 use futures_util::future::join_all;
 
@@ -316,17 +316,17 @@ async fn a_lease_lets_go_when_nothing_can_be_borne(world: World) {
 }
 
 /// An ask for one unit of an account by a process that runs jobs: who takes tokens alone is not held to the care after a block.
-fn by(who: usize, account: &str) -> Ask {
+fn by(who: usize, account: &str) -> AcquireRequest {
     let holder = Holder {
         id: format!("w{who}"),
         ttl: Duration::from_secs(30),
         held: 0,
     };
-    Ask {
+    AcquireRequest {
         holder: Some(holder),
-        lanes: vec![LaneAsk {
+        lanes: vec![LaneRequest {
             key: account.to_owned(),
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         }],
         ..ask("sms:accounts", &[])
     }
@@ -335,7 +335,7 @@ fn by(who: usize, account: &str) -> Ask {
 /// What ten processes are granted that ask for one unit each at the same time.
 async fn race(world: &World, account: &str) -> u32 {
     let stores: Vec<Arc<dyn Store>> = (0..10).map(|_| world.another()).collect();
-    let asks: Vec<Ask> = (0..10).map(|who| by(who, account)).collect();
+    let asks: Vec<AcquireRequest> = (0..10).map(|who| by(who, account)).collect();
     let answers = join_all(
         stores
             .iter()
@@ -351,7 +351,7 @@ async fn race(world: &World, account: &str) -> u32 {
 }
 
 async fn block(world: &World, account: &str, delay: Duration) -> i64 {
-    let refused = Refused {
+    let refused = UpstreamRefusal {
         key: account,
         scope: Scope::Key,
         is_overload: true,
@@ -369,7 +369,7 @@ async fn block(world: &World, account: &str, delay: Duration) -> i64 {
 }
 
 async fn ended(world: &World, account: &str, succeeded: u32, failed: u32) {
-    let ended = Ended {
+    let ended = KeyOutcomes {
         key: account,
         succeeded,
         tokens: f64::from(succeeded),
@@ -500,7 +500,7 @@ async fn a_probe_of_which_nobody_hears_is_followed_by_another_after_a_while(worl
         1,
         "a failure that is no refusal lets one more go"
     );
-    let tokens_alone = Ask {
+    let tokens_alone = AcquireRequest {
         holder: None,
         ..by(0, "tokyo")
     };
@@ -545,7 +545,7 @@ async fn what_is_known_of_keys_can_be_looked_at(world: World) {
         }
     );
 
-    let learns = Refused {
+    let learns = UpstreamRefusal {
         key: "paris",
         scope: Scope::Key,
         is_overload: false,

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use flyball::jobs::NewJob;
 use flyball::throttle::{
-    Ask, Change, Error, Holder, LaneAsk, Limit, Name, RedisStore, Refund, Status, Store,
+    AcquireRequest, Change, Error, Holder, LaneRequest, Limit, Name, RedisStore, Refund, Status,
+    Store,
 };
 use tokio::task::JoinSet;
 
@@ -58,11 +59,11 @@ fn change(fields: &[(&str, &str)]) -> Change {
     }
 }
 
-fn lane(key: &str, want: u32) -> LaneAsk {
-    LaneAsk {
+fn lane(key: &str, want: u32) -> LaneRequest {
+    LaneRequest {
         key: key.into(),
         want,
-        ..LaneAsk::default()
+        ..LaneRequest::default()
     }
 }
 
@@ -182,7 +183,7 @@ async fn throttles_work_wherever_they_lie() {
         let mail = name(&throttle);
 
         // Rate-limit keys whose braces are none of the throttle's business.
-        let lanes: Vec<LaneAsk> = ["{x}", "}{", "a{b}c", ""].map(|key| lane(key, 1)).into();
+        let lanes: Vec<LaneRequest> = ["{x}", "}{", "a{b}c", ""].map(|key| lane(key, 1)).into();
         let holder = Some(Holder {
             id: "w".into(),
             ttl: Duration::from_secs(60),
@@ -190,7 +191,7 @@ async fn throttles_work_wherever_they_lie() {
         });
         store.settle_many(&mail, &[("", -3.0)]).await.unwrap();
         let answer = store
-            .acquire(&Ask {
+            .acquire(&AcquireRequest {
                 throttle: mail.clone(),
                 lanes,
                 holder: holder.clone(),
@@ -222,7 +223,7 @@ async fn throttles_work_wherever_they_lie() {
             .await
             .unwrap();
         let paused = store
-            .acquire(&Ask {
+            .acquire(&AcquireRequest {
                 throttle: mail.clone(),
                 lanes: vec![lane("{x}", 1)],
                 holder: None,
@@ -234,7 +235,7 @@ async fn throttles_work_wherever_they_lie() {
         );
         assert!(store.resume_key(&mail, "{x}").await.unwrap());
         let peeked = store
-            .peek(&Ask {
+            .peek(&AcquireRequest {
                 throttle: mail.clone(),
                 lanes: vec![lane("{x}", 1)],
                 holder: None,
@@ -270,7 +271,7 @@ async fn throttles_work_wherever_they_lie() {
     )
     .await;
     let sms = store
-        .acquire(&Ask {
+        .acquire(&AcquireRequest {
             throttle: name("{notify}:sms"),
             lanes: vec![lane("k", 5)],
             holder: None,
@@ -303,7 +304,7 @@ async fn throttles_work_wherever_they_lie() {
     for throttle in &names {
         assert!(
             store
-                .peek(&Ask {
+                .peek(&AcquireRequest {
                     throttle: throttle.clone(),
                     lanes: vec![lane("", 1)],
                     holder: None
@@ -361,7 +362,7 @@ async fn a_tree_over_slots_is_refused_and_one_that_somebody_wrote_lets_nothing_f
         "nothing was changed"
     );
 
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: name("mail"),
         lanes: vec![lane("", 1)],
         holder: None,

@@ -3,7 +3,9 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use flyball::throttle::{Answer, Ask, Change, Holder, LaneAsk, Limit, RedisStore, Store};
+use flyball::throttle::{
+    AcquireRequest, AcquireResponse, Change, Holder, LaneRequest, Limit, RedisStore, Store,
+};
 
 use crate::support::eventually;
 use crate::throttle::{World, ask, fields, laws, name};
@@ -20,21 +22,21 @@ fn holder(id: &str, held: u32) -> Holder {
 }
 
 /// An ask of `id`, which runs `held` jobs, for lanes of (key, want, held of the key).
-fn ask_of(id: &str, held: u32, throttle: &str, lanes: &[(&str, u32, u32)]) -> Ask {
-    let lane = |(key, want, held): &(&str, u32, u32)| LaneAsk {
+fn ask_of(id: &str, held: u32, throttle: &str, lanes: &[(&str, u32, u32)]) -> AcquireRequest {
+    let lane = |(key, want, held): &(&str, u32, u32)| LaneRequest {
         key: (*key).to_owned(),
         want: *want,
         held: *held,
         cost: 1.0,
     };
-    Ask {
+    AcquireRequest {
         throttle: name(throttle),
         lanes: lanes.iter().map(lane).collect(),
         holder: Some(holder(id, held)),
     }
 }
 
-fn granted(answer: &Answer) -> Vec<u32> {
+fn granted(answer: &AcquireResponse) -> Vec<u32> {
     answer.lanes.iter().map(|lane| lane.granted).collect()
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use flyball::throttle::lease::MAX_HORIZON;
 use flyball::throttle::{
-    Answer, Ask, Change, Holder, LaneAsk, LeasedStore, Limit, RedisStore, Store,
+    AcquireRequest, AcquireResponse, Change, Holder, LaneRequest, LeasedStore, Limit, RedisStore,
+    Store,
 };
 
 use crate::support::eventually;
@@ -55,7 +56,7 @@ impl World {
     }
 }
 
-async fn one(store: &dyn Store, throttle: &str, key: &str) -> Answer {
+async fn one(store: &dyn Store, throttle: &str, key: &str) -> AcquireResponse {
     store.acquire(&ask(throttle, &[(key, 1, 1.0)])).await
 }
 
@@ -233,13 +234,13 @@ async fn whoever_runs_jobs_always_asks_the_store(world: World) {
         ttl: Duration::from_secs(30),
         held: 0,
     });
-    let lanes = vec![LaneAsk {
+    let lanes = vec![LaneRequest {
         want: 5,
-        ..LaneAsk::default()
+        ..LaneRequest::default()
     }];
 
     let answer = process
-        .acquire(&Ask {
+        .acquire(&AcquireRequest {
             throttle: name("a"),
             lanes,
             holder,

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use flyball::throttle::{Change, Ended, Grant, Holder, LaneAsk, Quota, Refund, Refused, Scope};
+use flyball::throttle::{
+    Change, Grant, Holder, KeyOutcomes, LaneRequest, Quota, Refund, Scope, UpstreamRefusal,
+};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -254,7 +256,7 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
             peek,
         } => {
             let mut request = ask(THROTTLES[*throttle], &[]);
-            let lane = |lane: &Lane| LaneAsk {
+            let lane = |lane: &Lane| LaneRequest {
                 key: KEYS[lane.key].to_owned(),
                 want: lane.want,
                 cost: lane.cost,
@@ -350,7 +352,7 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
         }
         Op::Refused(t, k, scope, ms, jitter, is_hearsay) => {
             let delay = ms.map(std::time::Duration::from_millis);
-            let refused = Refused {
+            let refused = UpstreamRefusal {
                 key: KEYS[*k],
                 scope: *scope,
                 is_overload: *jitter > 0.7,
@@ -369,7 +371,7 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 remaining,
                 reset: std::time::Duration::from_millis(ms),
             };
-            let one = |(key, succeeded, tokens, failed, told, is_hearsay): &End| Ended {
+            let one = |(key, succeeded, tokens, failed, told, is_hearsay): &End| KeyOutcomes {
                 key: KEYS[*key],
                 succeeded: *succeeded,
                 tokens: *tokens,
@@ -377,7 +379,7 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 quota: told.map(quota),
                 is_hearsay: *is_hearsay,
             };
-            let ended: Vec<Ended<'_>> = ended.iter().map(one).collect();
+            let ended: Vec<KeyOutcomes<'_>> = ended.iter().map(one).collect();
             format!(
                 "{:?}",
                 world.store.ended(&name(THROTTLES[*t]), &ended).await

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flyball::api::scopes::{self, Need};
 use flyball::api::{
-    self, DEFAULT_TENANT, Deps, Leave, Live, NoDecisions, Secret, Token, TokenScope,
+    self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, Permissions, TokenScope, TokenSecret,
 };
 use flyball::jobs::{Context, Handler, Job, Kinds, NewJob, Outcome, Queue};
 use flyball::throttle::{Change, Knobs, Name, Store};
@@ -43,16 +43,16 @@ impl Handler for Private {
 }
 
 /// A token's name, tenant and leave; its secret is made from its name.
-type Given<'a> = (&'a str, Option<&'a str>, Leave);
+type Given<'a> = (&'a str, Option<&'a str>, Permissions);
 
 fn secret(name: &str) -> String {
     format!("0123456789-{name}")
 }
 
-fn leave(scopes: &[TokenScope]) -> Leave {
-    Leave {
+fn leave(scopes: &[TokenScope]) -> Permissions {
+    Permissions {
         scopes: scopes.iter().copied().collect(),
-        ..Leave::default()
+        ..Permissions::default()
     }
 }
 
@@ -94,10 +94,10 @@ async fn house(given: Vec<Given<'_>>, public_url: &str) -> House {
     kinds.register_fn("http", |_: Job, _| async { Outcome::Done });
     kinds.register("reindex", Private);
     let cancel = CancellationToken::new();
-    let admin = Token::new(DEFAULT_TENANT, Secret::new(ADMIN));
-    let others = given
-        .into_iter()
-        .map(|(name, tenant, leave)| Token::of(name, tenant, leave, Secret::new(secret(name))));
+    let admin = AuthToken::new(DEFAULT_TENANT, TokenSecret::new(ADMIN));
+    let others = given.into_iter().map(|(name, tenant, leave)| {
+        AuthToken::of(name, tenant, leave, TokenSecret::new(secret(name)))
+    });
     let deps = Deps {
         queue: queue.clone(),
         pools: Arc::default(),
@@ -316,7 +316,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
                 };
                 let told = format!(
                     "{method} {template} needs the scope {}; token {word} has",
-                    needed.word()
+                    needed.as_str()
                 );
                 assert_eq!(problem["code"], "scope_missing");
                 assert!(
@@ -328,13 +328,13 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
     }
     assert!(
         all.iter()
-            .all(|scope| TokenScope::of(scope.word()) == Some(*scope))
+            .all(|scope| TokenScope::of(scope.as_str()) == Some(*scope))
     );
 }
 
 #[tokio::test]
 async fn a_token_enqueues_the_kinds_and_throttles_that_its_settings_name() {
-    let enqueues = |kinds: Option<&[&str]>, throttles: Option<&[&str]>| Leave {
+    let enqueues = |kinds: Option<&[&str]>, throttles: Option<&[&str]>| Permissions {
         scopes: BTreeSet::from([
             TokenScope::JobsEnqueue,
             TokenScope::OpsWrite,

@@ -9,7 +9,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use flyball::jobs::NewJob;
 use flyball::throttle::lease::MAX_HORIZON;
-use flyball::throttle::{Ask, LaneAsk, LeasedStore, Name, RedisStore, Status, Store};
+use flyball::throttle::{
+    AcquireRequest, LaneRequest, LeasedStore, Name, RedisStore, Status, Store,
+};
 
 use crate::support::eventually;
 use crate::support::exporter::Exporter;
@@ -209,11 +211,11 @@ impl Drop for Flow {
 
 /// Spends a token whenever there is one, five in a hundred milliseconds at most; notes when the last one was.
 async fn spend(store: LeasedStore, spent_us: Arc<AtomicI64>, stop: Arc<AtomicBool>) {
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: throttle(),
-        lanes: vec![LaneAsk {
+        lanes: vec![LaneRequest {
             key: "leased".into(),
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         }],
         holder: None,
     };

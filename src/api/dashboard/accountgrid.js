@@ -1,10 +1,11 @@
-// The accounts of a pool as cells or tiles, coloured and lettered by state, and the card of the one that is pointed at.
+// The accounts of a pool as cells or tiles, coloured and lettered by state, and the card of the
+// selected one.
 
 import { h, keyed, setAttr, setText, show } from './dom.js';
 import { count } from './format.js';
 import { accountFacts, accountLabel, counts, density, FILTERS, fits, FLOWS, inTime, isResumable, letterOf, quotaText, stateText } from './poolwords.js';
 
-/** Rows that Page up and Page down jump. */
+/** The number of rows that Page up and Page down jump. */
 const PAGE_ROWS = 5;
 
 export class AccountGrid {
@@ -18,7 +19,10 @@ export class AccountGrid {
     this.accounts = [];
     this.nowMs = 0;
     this.filter = 'all';
-    /** The account that stays in the card, and the one under the mouse, which goes before it. @type {string | null} */
+    /**
+     * The account that stays in the card. The account under the mouse takes precedence over it.
+     * @type {string | null}
+     */
     this.chosen = null;
     /** @type {string | null} */
     this.hovered = null;
@@ -100,7 +104,7 @@ export class AccountGrid {
     }
   }
 
-  /** The account in the card. */
+  /** Returns the account in the card. */
   shown() {
     const named = (/** @type {string | null} */ name) => this.accounts.find((account) => account.name === name);
     return named(this.hovered) ?? named(this.chosen) ?? null;
@@ -118,7 +122,7 @@ export class AccountGrid {
     for (const filter of FILTERS) {
       const { count: number, label, input } = this.chips[filter];
       setText(number, count(found[filter]));
-      // What nobody is needs no chip, unless somebody looks at it.
+      // A filter without accounts gets no chip, unless it is selected.
       show(label, filter === 'all' || filter === 'flowing' || found[filter] > 0 || input.checked);
     }
     const tiles = density(this.accounts.length) === 'tiles';
@@ -151,7 +155,7 @@ export class AccountGrid {
   drawCard() {
     const account = this.shown();
     show(this.card, account !== null);
-    // Tiles say the most of it by themselves.
+    // Tiles show most of the facts themselves, so they need no hint.
     show(this.hint, account === null && density(this.accounts.length) === 'cells');
     this.element.classList.toggle('reading', account !== null);
     if (!account) return;

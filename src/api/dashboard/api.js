@@ -1,6 +1,6 @@
-// Requests to the HTTP API, and its problems as errors.
+// Requests to the HTTP API, with its problems as errors.
 
-/** The server answered with a problem, or did not answer (status 0). */
+/** An error answer of the server, or a missing answer (status 0). */
 export class ApiError extends Error {
   /**
    * @param {number} status
@@ -13,7 +13,7 @@ export class ApiError extends Error {
   }
 }
 
-/** No call waits longer than this. */
+/** The longest wait for an answer, in milliseconds. */
 const TIMEOUT_MS = 10_000;
 
 /**
@@ -42,7 +42,7 @@ export async function call(method, path, { body, seq } = {}) {
   if (response.status === 204) return null;
   const answer = await response.json().catch(() => undefined);
   if (!response.ok) throw new ApiError(response.status, answer ?? null);
-  // The body broke off: the page is being left, or the server went away in the middle.
+  // The body is incomplete: the page is being left, or the server disconnected.
   if (answer === undefined) throw new ApiError(0, null);
   return answer;
 }

@@ -1,4 +1,4 @@
-// The page: brings the stream, the state and the parts together. Starts here.
+// The entry point of the page: connects the stream, the state and the parts.
 
 import { get } from './api.js';
 import { Cursor } from './chartview.js';
@@ -19,19 +19,24 @@ import { radioSetting } from './settings.js';
 import { apply, emptyState, facts, isApiLimit, limitsText, ordered, totalReady } from './state.js';
 import { auditLine, breakerText, standing, unitOf } from './words.js';
 
-/** The page draws at most so often; ticks come once a second. */
+/**
+ * The shortest time between two drawings of the page, in milliseconds; ticks come once per second.
+ */
 const FRAME_MS = 300;
 const POLL_THROTTLES_MS = 5_000;
 const POLL_JOBS_MS = 3_000;
 const POLL_PAUSE_MS = 3_000;
 const POLL_POOLS_MS = 1_000;
-/** Schedules and dead letters change slowly. */
+/** The interval of requests for schedules and dead jobs, which change slowly, in milliseconds. */
 const POLL_SLOW_MS = 10_000;
-/** A hidden page gives its stream back after this time; the history fills the hole when it is seen again. */
+/**
+ * The time after which a hidden page closes its stream, in milliseconds; the history fills the gap
+ * when it is shown again.
+ */
 const HIDDEN_MS = 30_000;
-/** Throttles without a governor beyond this number are shown on demand. */
+/** The most throttles without a governor that are shown without a click. */
 const PLAIN_PANELS = 12;
-/** Chips above the panels; with more throttles than this they would be a wall. */
+/** The most chips above the panels, so that they stay readable. */
 const CHIPS = 48;
 
 const $ = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id));
@@ -45,7 +50,7 @@ let windowS = 120;
 let showAll = false;
 let unreachable = false;
 let view = viewOf(location.hash);
-/** Server's clock minus ours, in seconds, by the last tick. */
+/** The server's clock minus ours, in seconds, by the last tick. */
 let skew = 0;
 let drawnAt = 0;
 let frame = 0;
@@ -89,7 +94,7 @@ function take(message) {
   if (touched.size) schedule();
 }
 
-/** Draws soon, once, and only while somebody can see it. */
+/** Schedules one drawing, only while the page is visible. */
 function schedule() {
   if (frame || document.hidden) return;
   const wait = Math.max(0, drawnAt + FRAME_MS - performance.now());
@@ -166,7 +171,7 @@ function drawThrottles(now) {
   show($('show-all'), shown.length < plain.length);
   setText($('show-all'), `Show all ${count(plain.length)} throttles`);
 
-  // The right edge is the last tick; when ticks stop, time goes on and the hole is seen.
+  // The right edge is the last tick. When ticks stop, time continues and the gap shows.
   const silent = state.lastTick === null || now - state.lastTick > 3;
   const to = silent ? now : /** @type {number} */ (state.lastTick);
   const time = { from: to - windowS, to, now, depthAge: state.depthAge };
@@ -186,7 +191,10 @@ function place(parent, throttles) {
   });
 }
 
-/** One chip per throttle, to see all at a glance and to jump. @param {import('./state.js').Throttle[]} all */
+/**
+ * Draws one chip per throttle, as an overview and a link.
+ * @param {import('./state.js').Throttle[]} all
+ */
 function drawOverview(all) {
   show($('overview'), all.length > 1);
   keyed($('overview-list'), all.filter((t) => panels.has(t.name)).slice(0, CHIPS), (t) => t.name, (t) => {
@@ -214,7 +222,7 @@ function drawFilter(all) {
 }
 
 /**
- * Says aloud what changed in kind, not each step of a number.
+ * Announces changes of state for screen readers, not each step of a number.
  * @param {{ type: string, data: any }} message
  * @param {import('./state.js').Decision | null} before
  */
@@ -228,7 +236,7 @@ function announce({ type, data }, before) {
 
 // === pages ===
 
-/** Shows the page that the address names; a throttle's panel is looked for among those that are not shown too. */
+/** Shows the view of the address; a throttle's panel may be among those that are not shown yet. */
 function route() {
   const before = view;
   view = viewOf(location.hash);
@@ -250,15 +258,19 @@ function route() {
   else scrollTo(0, 0);
 }
 
-/** The page of pools follows each second; elsewhere a look now and then tells whether one is in need. @param {boolean} isHere */
+/**
+ * Refreshes the pools: each second on their page, otherwise at intervals to show whether one needs
+ * attention.
+ * @param {boolean} isHere
+ */
 async function askPools(isHere) {
   await ask(() => pools.refresh());
   if (isHere) await ask(() => notifications.refresh());
 }
 
-// === questions ===
+// === requests ===
 
-/** Asks, and tells the page whether the server is there. @param {() => Promise<void>} question */
+/** Runs a request and records whether the server answers. @param {() => Promise<void>} question */
 async function ask(question) {
   try {
     await question();
@@ -287,7 +299,10 @@ async function askLists() {
   await ask(async () => take({ type: 'audits', data: await get('/api/v1/audit?limit=50') }));
 }
 
-/** Repeats while the page is seen and signed in. @param {() => Promise<void>} question @param {number} each_ms */
+/**
+ * Repeats a request while the page is visible and signed in.
+ * @param {() => Promise<void>} question @param {number} each_ms
+ */
 function poll(question, each_ms) {
   setInterval(() => {
     if (!document.hidden && state.phase !== 'unauthorized') question();

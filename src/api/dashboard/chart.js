@@ -1,4 +1,5 @@
-// Draws the chart of one throttle: rates, signals, ribbons, one time axis. Knows canvases and nothing of the page around.
+// Draws the chart of one throttle: rates, signals and ribbons on one time axis. Knows canvases, and
+// no other part of the page.
 
 import { clock, number, rate } from './format.js';
 import { hatch, palette, signalStyle } from './palette.js';
@@ -8,7 +9,7 @@ import { linear, logTicks, rateScale, timeTicks, ZERO_GUTTER_PX } from './scale.
 import { breakerText } from './words.js';
 
 const SMALL = 10.5;
-/** Height above a band for its title. */
+/** The height above a band for its title, in CSS pixels. */
 const TITLE_PX = 20;
 
 /**
@@ -19,7 +20,7 @@ const TITLE_PX = 20;
  */
 
 /**
- * Where the bands of a chart are, for a size in CSS pixels.
+ * Computes the bands of a chart for a size in CSS pixels.
  * @param {number} width
  * @param {{ signals: boolean, breaker: boolean }} has
  * @returns {Layout}
@@ -119,7 +120,8 @@ function drawRates(ctx, at, data, x, colours) {
   axisLine(ctx, at, bottom, '0', colours, colours.line);
   if (data.points.some((p) => (data.measure.knob(p) ?? 0) < 0)) axisLine(ctx, at, top + 2, '∞', colours);
   bandTitle(ctx, at.left, top, data.measure.title, colours);
-  // The cut between zero and the logarithmic part, so that nobody reads a distance there.
+  // A cut marks the gap between zero and the logarithmic part, because the distance there has no
+  // meaning.
   ctx.strokeStyle = colours.muted;
   ctx.lineWidth = 1;
   const cut = bottom - ZERO_GUTTER_PX / 2;
@@ -158,7 +160,7 @@ function drawSignals(ctx, at, band, data, x, colours) {
   const y = (/** @type {number} */ v) => Math.max(top, linearY(v));
   const overload = y(OVERLOAD);
 
-  // From the setpoint to 1.2 of it: what a steady loop may use.
+  // The range from the setpoint to 1.2 of it, which a steady loop may use.
   ctx.fillStyle = colours.calm;
   ctx.globalAlpha = 0.14;
   ctx.fillRect(at.left, overload, at.right - at.left, y(1) - overload);
@@ -204,7 +206,8 @@ function drawSignals(ctx, at, band, data, x, colours) {
 }
 
 /**
- * Setpoint and trip levels are named where the numbers stand; whole multiples fill the room that is left.
+ * Draws the axis of the signals: setpoint and trip levels are labelled first; whole multiples fill
+ * the room that is left.
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Band} band @param {Plot} data @param {(v: number) => number} y
  * @param {Record<string, string>} colours
  */
@@ -227,7 +230,8 @@ function drawSignalAxis(ctx, at, band, data, y, colours) {
 }
 
 /**
- * A signal that goes through the ceiling gets a mark with its peak, once per stretch; of marks that would overlap, the first.
+ * Marks a signal above the ceiling with its peak, once per stretch; of overlapping marks it draws
+ * the first.
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Band} band @param {Plot} data @param {X} x
  * @param {Record<string, string>} colours
  */
@@ -304,7 +308,7 @@ function drawRibbon(ctx, at, band, name, found, x, colours) {
 }
 
 /**
- * Colour, hatching and text all say the same.
+ * Returns the look of a span, whose colour, hatching and text all have the same meaning.
  * @param {string} ribbon @param {string} value @param {CanvasRenderingContext2D} ctx @param {Record<string, string>} colours
  */
 function ribbonLook(ribbon, value, ctx, colours) {
@@ -325,7 +329,7 @@ function ribbonLook(ribbon, value, ctx, colours) {
 }
 
 /**
- * Edits by people: a flag where somebody turned a knob.
+ * Draws a flag for each edit of a knob by a person.
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Plot} data @param {X} x @param {Record<string, string>} colours
  */
 function drawEdits(ctx, at, data, x, colours) {
@@ -356,7 +360,7 @@ function drawEdits(ctx, at, data, x, colours) {
 }
 
 /**
- * The crosshair on the overlay: a line and a dot on every trace.
+ * Draws the crosshair on the overlay: a line, and a dot on every trace.
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Plot} data @param {number} from @param {number} to
  * @param {import('./state.js').Point} point
  */
@@ -380,7 +384,7 @@ export function drawCrosshair(ctx, at, data, from, to, point) {
 }
 
 /**
- * A line without axes, for a number beside it.
+ * Draws a line without axes, for use beside a number.
  * @param {CanvasRenderingContext2D} ctx
  * @param {number} width
  * @param {number} height
@@ -424,7 +428,7 @@ function clip(ctx, at, top, bottom) {
 }
 
 /**
- * Stretches of points without a hole and without a missing value.
+ * Splits points into stretches without a gap and without a missing value.
  * @param {import('./state.js').Point[]} points
  * @param {(p: import('./state.js').Point) => number | null} valueOf
  */
@@ -505,7 +509,7 @@ function bandTitle(ctx, x, y, text, colours) {
 }
 
 /**
- * Text with a rim in the colour of the ground, so that a line below does not cut it.
+ * Draws text with an outline in the background colour, so that a line below does not cut it.
  * @param {CanvasRenderingContext2D} ctx @param {string} text @param {number} x @param {number} y
  * @param {Record<string, string>} colours
  */
@@ -520,7 +524,7 @@ function halo(ctx, text, x, y, colours) {
 }
 
 /**
- * Names at the right end of their lines, where there is room for them.
+ * Draws names at the right end of their lines, where there is room for them.
  * @param {CanvasRenderingContext2D} ctx @param {Layout} at @param {Band} band
  * @param {{ value: number | null, y: (v: number) => number, colour: string, text: string }[]} labels
  */

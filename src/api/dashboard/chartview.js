@@ -1,4 +1,5 @@
-// The chart as a thing on the page: its canvases, its legend that reads the values, its crosshair by mouse, touch and keys.
+// The chart as an element of the page: its canvases, its legend with values, its crosshair by
+// mouse, touch and keys.
 
 import { drawChart, drawCrosshair, layout, prepare } from './chart.js';
 import { h, keyed, setAttr, setText, svg } from './dom.js';
@@ -8,7 +9,7 @@ import { measureOf, plot, ratio } from './plot.js';
 import { deciderOf } from './ribbons.js';
 import { breakerText } from './words.js';
 
-/** How far from a tick the crosshair may be and still name its values, in seconds. */
+/** The greatest distance of the crosshair from a tick whose values it shows, in seconds. */
 const REACH_S = 2;
 
 /** The time under the crosshair, shared by all charts so that they can be compared. */
@@ -121,7 +122,7 @@ export class ChartView {
   }
 
   /**
-   * Writes the values of a point into the legend and for screen readers.
+   * Writes the values of a point to the legend and for screen readers.
    * @param {import('./state.js').Point | null} point
    * @param {number | null} t
    */
@@ -206,7 +207,7 @@ function legendRow({ label, swatch: look }) {
 }
 
 /**
- * A short piece of a line as the chart draws it.
+ * Returns a short piece of a line as the chart draws it.
  * @param {Look} look
  */
 export function swatch({ colour, dash, wide }) {

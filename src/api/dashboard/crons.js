@@ -1,4 +1,4 @@
-// Schedules: when each runs next, what became of the last time, and its buttons.
+// Schedules: the next run of each, the result of the last one, and its buttons.
 
 import { call, get } from './api.js';
 import { ask } from './dialog.js';
@@ -18,7 +18,10 @@ export class Crons {
     this.look = look;
   }
 
-  /** Failures are the caller's: it knows whether the server is there at all. */
+  /**
+   * Refreshes the table. Failures are left to the caller, which knows whether the server answers at
+   * all.
+   */
   async refresh() {
     const { crons = [] } = await get('/api/v1/crons');
     this.draw(crons, Date.now() / 1000);

@@ -1,4 +1,4 @@
-// Dead letters: a filter, the newest that match, and all that match made ready again or given up.
+// Dead jobs: a filter, the newest matches, and buttons that requeue or discard all matches.
 
 import { call, get } from './api.js';
 import { ask } from './dialog.js';
@@ -8,7 +8,7 @@ import { cell, retryButton, showRows } from './lists.js';
 import { deadFilter, deadFilterText, walk } from './operate.js';
 
 const ROWS = 50;
-/** Pages that are looked through for rows with the wanted error, which only the page itself picks out. */
+/** The most pages that are read for rows with the wanted error, which only this page filters. */
 const PAGES_MAX = 5;
 
 export class DeadLetters {
@@ -36,7 +36,10 @@ export class DeadLetters {
     return { throttle: value('throttle'), kind: value('kind'), key: value('key'), error: value('error') };
   }
 
-  /** Failures are the caller's: it knows whether the server is there at all. */
+  /**
+   * Refreshes the table. Failures are left to the caller, which knows whether the server answers at
+   * all.
+   */
   async refresh() {
     if (this.busy) return;
     const typed = this.typed();

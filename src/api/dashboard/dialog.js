@@ -1,4 +1,4 @@
-// One question at a time, in a dialog of the page: what is about to happen, who does it, and why.
+// One question at a time, in a dialog of the page: the action, its author, and its reason.
 
 import { fill, h } from './dom.js';
 import { recall, remember } from './settings.js';
@@ -11,7 +11,7 @@ import { recall, remember } from './settings.js';
 let dialog = null;
 
 /**
- * Asks; resolves to the signature and the fields, or to null if the person thinks better of it.
+ * Asks; resolves to the signature and the fields, or to null if the person cancels.
  * @param {{ title: string, text?: string, action: string, danger?: boolean, fields?: Asked[] }} question
  * @returns {Promise<Record<string, string> | null>}
  */
@@ -30,7 +30,7 @@ export function ask({ title, text = '', action, danger = false, fields = [] }) {
   fill(dialog, form);
   dialog.returnValue = '';
   dialog.showModal();
-  // What is missing is asked for first; with nothing missing the way back is as near as the way on.
+  // The first missing field gets the focus. If none is missing, the button does.
   (all.map(({ name }) => form.elements.namedItem(name)).find((element) => !element.value && element.name !== 'why') ?? go).focus();
   return new Promise((resolve) => {
     form.addEventListener('submit', () => {
@@ -46,7 +46,8 @@ export function ask({ title, text = '', action, danger = false, fields = [] }) {
 }
 
 /**
- * Who acts, for what undoes and frees: the name that this browser knows, or else the question.
+ * Returns the author of an action that undoes or frees: the name that this browser stores, or else
+ * the answer to the question.
  * @param {{ title: string, text?: string, action: string }} question
  */
 export async function signature(question) {

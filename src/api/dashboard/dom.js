@@ -1,8 +1,8 @@
-// Small hands for the DOM: build elements, and write only what changed.
+// Helpers for the DOM: they build elements, and write only changes.
 
 /**
- * Builds an element. Properties starting with `on` are listeners, `class` and `data-…`/`aria-…` are attributes; children may be
- * texts, nodes or nothing. Text never passes through HTML.
+ * Builds an element. Properties starting with `on` are listeners, `class` and `data-…`/`aria-…` are
+ * attributes; children may be texts, nodes or empty. Text never passes through HTML.
  * @param {string} tag
  * @param {Record<string, any> | null} [props]
  * @param {...(Node | string | number | null | undefined | false)} children
@@ -20,7 +20,7 @@ export function h(tag, props, ...children) {
 }
 
 /**
- * The same for SVG.
+ * Builds an SVG element.
  * @param {string} tag
  * @param {Record<string, any>} props
  * @param {...Node} children
@@ -34,7 +34,7 @@ export function svg(tag, props, ...children) {
 }
 
 /**
- * Sets a text if it differs, so that an unchanged page is left alone.
+ * Sets a text if it differs, so that an unchanged page is not touched.
  * @param {Element} element
  * @param {string} text
  */
@@ -73,7 +73,8 @@ export function fill(element, ...children) {
 }
 
 /**
- * Brings the children of `parent` in line with `items`, reusing rows by key: `make` once per key, `update` each time.
+ * Updates the children of `parent` to match `items`, reusing rows by key: `make` once per key,
+ * `update` each time.
  * @template T
  * @param {Element} parent
  * @param {T[]} items

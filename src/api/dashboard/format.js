@@ -1,10 +1,11 @@
-// Numbers, times and ages as an operator reads them. Pure: the clock is always an argument.
+// Numbers, times and ages for an operator. Pure: the clock is always an argument.
 
-/** What is shown where nothing is known. Never zero: "no reading" and "zero" are different facts. */
+/** The text for an unknown value. Never zero: "no reading" and "zero" are different facts. */
 export const UNKNOWN = '–';
 
 /**
- * A finite number, or null. JSON has no NaN, so servers send null; anything else is treated the same way.
+ * Returns a finite number, or null. JSON has no NaN, so servers send null; anything else is treated
+ * the same way.
  * @param {unknown} value
  * @returns {number | null}
  */
@@ -13,7 +14,7 @@ export function finite(value) {
 }
 
 /**
- * A number with about three significant digits and grouped thousands.
+ * Formats a number with about three significant digits and grouped thousands.
  * @param {unknown} value
  * @returns {string}
  */
@@ -33,7 +34,7 @@ export function number(value) {
 }
 
 /**
- * A rate in tokens per second: 0 and -1 have meanings of their own.
+ * Formats a rate in tokens per second: -1 is unlimited.
  * @param {unknown} value
  * @returns {string}
  */
@@ -44,7 +45,7 @@ export function rate(value) {
 }
 
 /**
- * A whole number with grouped thousands, shortened from a million on.
+ * Formats a whole number with grouped thousands, shortened from a million on.
  * @param {unknown} value
  * @returns {string}
  */
@@ -55,7 +56,7 @@ export function count(value) {
 }
 
 /**
- * A share of one, as percent.
+ * Formats a share of one as percent.
  * @param {unknown} value
  * @returns {string}
  */
@@ -65,7 +66,7 @@ export function percent(value) {
 }
 
 /**
- * A length of time in one unit, or two from an hour on.
+ * Formats a length of time in one unit, or two from an hour on.
  * @param {unknown} seconds
  * @returns {string}
  */
@@ -84,7 +85,7 @@ export function duration(seconds) {
 }
 
 /**
- * How long ago something was, in whole units so that the text is calm.
+ * Formats an age in whole units, so that the text does not flicker.
  * @param {unknown} seconds
  * @returns {string}
  */
@@ -96,7 +97,7 @@ export function ago(seconds) {
 }
 
 /**
- * Unix seconds of an ISO time, of unix seconds or of nothing.
+ * Returns the unix seconds of an ISO time or of unix seconds; null for other values.
  * @param {unknown} at
  * @returns {number | null}
  */
@@ -108,7 +109,7 @@ export function unixSeconds(at) {
 }
 
 /**
- * The time of day in the viewer's zone; with the date where it is not today.
+ * Formats the time of day in the viewer's zone, with the date unless it is today.
  * @param {unknown} at unix seconds or an ISO time
  * @param {number} [now] unix seconds, to leave today's date out
  * @returns {string}
@@ -133,7 +134,7 @@ function grouped(n) {
 }
 
 /**
- * Fixed digits without useless zeros.
+ * Formats a number with at most `digits` decimals, without trailing zeros.
  * @param {number} v
  * @param {number} digits
  */

@@ -4,7 +4,7 @@ import { fill, h, setText, show } from './dom.js';
 import { clock, number, rate, UNKNOWN } from './format.js';
 import { breakerText, unitOf } from './words.js';
 
-/** Decisions at first, and all that are kept. */
+/** The number of decisions at first, and of all that are kept. */
 export const HISTORY_FIRST = 20;
 export const HISTORY_ALL = 1000;
 
@@ -41,7 +41,7 @@ export class History {
 }
 
 /**
- * The names of all terms, in the order of the alphabet.
+ * Returns the names of all terms in alphabetical order.
  * @param {any[]} decisions
  * @returns {string[]}
  */
@@ -50,7 +50,7 @@ export function termNames(decisions) {
 }
 
 /**
- * A term for people.
+ * Formats a term.
  * @param {any} value
  * @returns {string}
  */

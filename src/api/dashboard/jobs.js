@@ -1,4 +1,4 @@
-// Jobs that run now with their progress, and one job looked up by its number.
+// The running jobs with their progress, and the search for one job by its number.
 
 import { call, get } from './api.js';
 import { ask, signature } from './dialog.js';
@@ -6,10 +6,13 @@ import { fill, h, keyed, setText, show } from './dom.js';
 import { showRows } from './lists.js';
 import { clock, count, duration, UNKNOWN, unixSeconds } from './format.js';
 
-/** Details are asked for at most so many jobs at a time, the oldest first: those are the long ones. */
+/**
+ * The most jobs whose details are requested at a time, the oldest first, because those are the long
+ * ones.
+ */
 const DETAILS_AT_ONCE = 6;
 const RUNNING_ROWS = 10;
-/** A job without progress is asked again only after so many rounds. */
+/** The number of rounds after which a job without progress is requested again. */
 const SKIP_ROUNDS = 20;
 
 /** The table of running jobs, refreshed by {@link RunningJobs.refresh}. */
@@ -27,7 +30,10 @@ export class RunningJobs {
     this.details = new Map();
   }
 
-  /** Failures are the caller's: it knows whether the server is there at all. */
+  /**
+   * Refreshes the table. Failures are left to the caller, which knows whether the server answers at
+   * all.
+   */
   async refresh() {
     this.round += 1;
     const { jobs = [] } = await get('/api/v1/jobs?state=running&limit=100');
@@ -84,7 +90,7 @@ function drawProgress(bar, text, detail) {
   setText(text, parts.filter(Boolean).join(' · '));
 }
 
-/** The look-up of one job. */
+/** The search for one job. */
 export class JobLookup {
   /** @param {{ form: any, input: any, result: HTMLElement }} place */
   constructor({ form, input, result }) {
@@ -145,7 +151,7 @@ export class JobLookup {
       h('button', { type: 'button', onclick: () => this.find(String(job.id)) }, 'Look again'));
     const attempts = (job.attempts ?? []).slice(-8).reverse().map((/** @type {any} */ a) => {
       const took = (unixSeconds(a.finished_at) ?? NaN) - (unixSeconds(a.started_at) ?? NaN);
-      // Cancelled while it waited: no attempt was made of it.
+      // A job that was cancelled while it waited had no attempt.
       return h('li', null, a.attempt > 0 ? h('b', { class: 'num' }, String(a.attempt)) : null, ` ${a.outcome} at ${clock(a.finished_at)}${Number.isFinite(took) ? ` after ${duration(took)}` : ''}`,
         a.error ? h('span', { class: 'error-text' }, a.error) : null);
     });

@@ -1,4 +1,5 @@
-// The form that turns knobs: only what the person edited is sent, guarded by the sequence number that the person has seen.
+// The form that edits knobs: it sends only the edited fields, guarded by the sequence number that
+// the person has seen.
 
 import { ApiError, get, patchThrottle, throttlePath } from './api.js';
 import { fill, h, setText, show } from './dom.js';
@@ -10,7 +11,10 @@ import { knobValue } from './words.js';
 const NAMES = FIELDS.map((field) => field.name);
 /** @param {string} name of a field of the form */
 const fieldOf = (name) => /** @type {import('./knobs.js').Field} */ (FIELDS.find((field) => field.name === name));
-/** The governor may write between our read and our write; then the edit is tried again on the newer number. */
+/**
+ * The most attempts of an edit: if the governor writes between our read and our write, the edit is
+ * repeated with the newer number.
+ */
 const TRIES = 4;
 
 export class KnobForm {
@@ -28,7 +32,7 @@ export class KnobForm {
     /** @type {Record<string, { input: any, error: HTMLElement, newer: HTMLElement, row: HTMLElement, unit: HTMLElement, hint: HTMLElement }>} */
     this.fields = {};
     this.busy = false;
-    /** Buttons outside the form that send through it. @type {HTMLButtonElement[]} */
+    /** The buttons outside the form that send through it. @type {HTMLButtonElement[]} */
     this.quickButtons = [];
     this.build();
   }
@@ -75,7 +79,7 @@ export class KnobForm {
     });
   }
 
-  /** Fields that nobody is editing follow the throttle. @param {any} detail */
+  /** Updates the fields that are not being edited. @param {any} detail */
   update(detail) {
     if (!detail) return;
     this.detail = detail;
@@ -95,7 +99,7 @@ export class KnobForm {
     if (!this.who.value && document.activeElement !== this.who) this.who.value = recall('who', '');
   }
 
-  /** An answer counts at once, not only when the page draws next. @param {any} detail */
+  /** Applies an answer at once, without waiting for the next drawing. @param {any} detail */
   take(detail) {
     this.update(detail);
     this.on.changed(detail);
@@ -113,7 +117,7 @@ export class KnobForm {
     setText(this.note, '');
   }
 
-  /** Forgets the edit. @param {string} note */
+  /** Discards the edit. @param {string} note */
   reset(note) {
     this.base = null;
     for (const name of NAMES) {
@@ -128,7 +132,7 @@ export class KnobForm {
     setText(this.note, note);
   }
 
-  /** Who edits? Without a name nothing is sent. */
+  /** Returns the author and the reason of the edit. Without a name nothing is sent. */
   signature() {
     const by = this.who.value.trim();
     if (by) {
@@ -158,7 +162,8 @@ export class KnobForm {
   }
 
   /**
-   * One button, one field: pause, resume, hand over. The answer to the question carries it through.
+   * Sends the one field of a button: pause, resume, hand over. The answer to the question supplies
+   * author and reason.
    * @param {Record<string, any>} body
    * @param {() => Promise<Record<string, string> | null>} question
    */
@@ -210,7 +215,7 @@ export class KnobForm {
   }
 
   /**
-   * Somebody else was faster: their values are shown, and the person decides.
+   * Shows the values of an edit by another person, so that this person can decide.
    * @param {string[]} names
    * @param {Record<string, any>} base
    * @param {Record<string, any>} body

@@ -1,5 +1,5 @@
-// What a person typed into the knob form, as a PATCH; and what the server answered, as texts beside the fields. Pure.
-// Ranges are the server's word: here only "is it a number at all" is decided.
+// The texts of the knob form as a PATCH, and the answers of the server as texts beside the fields.
+// Pure. The server checks the ranges: only "is it a number at all" is decided here.
 
 /**
  * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice' | 'time', choices?: string[], optional?: boolean }} Field
@@ -29,11 +29,11 @@ export const FIELDS = [
   { name: 'window', label: 'window', unit: 's', hint: 'length of a window', kind: 'number' },
 ];
 
-/** Fields that are no knobs of a person's edit, left out of differences. */
+/** The fields that are not knobs, left out of differences. */
 const BOOKKEEPING = new Set(['seq', 'term', 'by', 'at', 'at_ms', 'why', 'valid_until', 'valid_until_ms', 'capacity_why']);
 
 /**
- * The current values of a throttle as the form uses them.
+ * Returns the current values of a throttle as the form uses them.
  * @param {any} detail a throttle as the API shows it
  * @returns {Record<string, any>}
  */
@@ -43,7 +43,8 @@ export function valuesOf(detail) {
 }
 
 /**
- * The unit and the hint of a field. Where the governor turns how many jobs run at once, its bounds are slots.
+ * Returns the unit and the hint of a field. If the governor sets `concurrency`, its bounds are in
+ * slots.
  * @param {Field} field
  * @param {string | undefined} turned the knob that the governor turns
  * @returns {{ unit: string, hint: string }}
@@ -57,7 +58,8 @@ export function wording(field, turned) {
 }
 
 /**
- * A number as people type it, or null. Spaces around are fine; commas are refused because they mean two things.
+ * Parses a number, or returns null. Surrounding spaces are accepted; commas are refused because
+ * they have two meanings.
  * @param {string} text
  * @returns {number | null}
  */
@@ -68,12 +70,12 @@ export function parseNumber(text) {
   return Number.isFinite(value) ? value : null;
 }
 
-/** Units of a span that people type, in milliseconds. */
+/** The units of a time span, in milliseconds. */
 const SPANS = { s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 };
 
 /**
- * A time to come as people type it, in unix milliseconds, or null: a span such as 30m, a time of today or tomorrow such as
- * 14:30, or a date with its time.
+ * Parses a future time to unix milliseconds, or returns null: a span such as 30m, a time of today
+ * or tomorrow such as 14:30, or a date with its time.
  * @param {string} text
  * @param {number} now unix milliseconds
  * @returns {number | null}
@@ -94,7 +96,7 @@ export function parseTime(text, now) {
 }
 
 /**
- * The value of a field as it stands in its input.
+ * Formats the value of a field for its input.
  * @param {Field} field
  * @param {Record<string, any>} values
  * @returns {string}
@@ -106,7 +108,7 @@ export function fieldText(field, values) {
 }
 
 /**
- * Turns the edited texts into a PATCH body with only what differs from the current values.
+ * Converts the edited texts to a PATCH body with only the values that differ from the current ones.
  * @param {Record<string, string>} texts the edited fields only
  * @param {Record<string, any>} current
  * @param {number} [now] unix milliseconds
@@ -139,8 +141,9 @@ export function readEdits(texts, current, now = Date.now()) {
 }
 
 /**
- * Edited fields that somebody else changed since the edit began. In auto mode the governor moves its knob all the time, which
- * is no conflict; but an edit of that knob does conflict with a change of the mode.
+ * Returns the edited fields that another person changed since the edit began. In auto mode the
+ * governor changes its knob all the time, which is no conflict; but an edit of that knob does
+ * conflict with a change of the mode.
  * @param {Record<string, any>} base values when the edit began
  * @param {Record<string, any>} current values now
  * @param {string[]} edited
@@ -157,7 +160,7 @@ export function conflicts(base, current, edited) {
 }
 
 /**
- * A problem+json body, sorted into texts beside known fields and the rest.
+ * Sorts a problem+json body into texts beside known fields and the rest.
  * @param {any} problem
  * @param {string[]} names fields that have a place of their own
  * @returns {{ fields: Record<string, string>, rest: string[] }}
@@ -178,7 +181,7 @@ export function placeProblem(problem, names) {
 }
 
 /**
- * Which knobs an edit changed.
+ * Returns the knobs that an edit changed.
  * @param {any} before
  * @param {any} after
  * @returns {{ name: string, from: any, to: any }[]}

@@ -1,4 +1,5 @@
-// The lanes of one throttle: how many jobs wait in each, how long the oldest has waited, its weight and its pause.
+// The lanes of one throttle: the waiting jobs of each, the age of the oldest, its weight and its
+// pause.
 
 import { call, get, throttlePath } from './api.js';
 import { ask, signature } from './dialog.js';
@@ -7,7 +8,7 @@ import { ago, clock, count, duration, number, unixSeconds } from './format.js';
 import { keyPath, laneState, walk } from './operate.js';
 
 const PAGE = 50;
-/** An open list is asked for again so often. */
+/** The interval at which an open list is refreshed, in milliseconds. */
 const REFRESH_MS = 5_000;
 
 export class Lanes {
@@ -137,7 +138,7 @@ export class Lanes {
     return this.rows.find((lane) => lane.key === key);
   }
 
-  /** Ends the pause of a key, and forgets what was learned of it. @param {any} lane */
+  /** Ends the pause of a key, and resets its learned limits. @param {any} lane */
   async free(lane) {
     const name = lane.key || 'the lane without a key';
     const said = lane.paused ? `Resumed ${name}.` : `Forgot what was learned of ${name}.`;

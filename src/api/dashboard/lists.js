@@ -11,7 +11,7 @@ const FAILURE_ROWS = 30;
 const AUDIT_ROWS = 30;
 
 /**
- * A cell that carries its column's name, which the phone's layout shows.
+ * Builds a cell that carries the name of its column, which the layout for phones shows.
  * @param {string} label @param {any} content @param {string} [kind]
  */
 export function cell(label, content, kind) {
@@ -19,7 +19,7 @@ export function cell(label, content, kind) {
 }
 
 /**
- * A table without rows gives way to a sentence.
+ * Shows a sentence in place of a table without rows.
  * @param {HTMLElement} body @param {HTMLElement} empty @param {number} rows
  */
 export function showRows(body, empty, rows) {
@@ -38,7 +38,7 @@ export function showDecisions(body, empty, decisions, throttle, now) {
   const rows = decisions.filter((d) => !throttle || d.throttle === throttle).slice(0, DECISION_ROWS);
   showRows(body, empty, rows.length);
   keyed(body, rows, (d) => String(d.id), (d) => {
-    // A step that the digits do not show is none to the reader.
+    // A step that the shown digits do not reveal is not drawn as one.
     const [from, to] = [rate(d.previous_rps), rate(d.rps)];
     const isStep = d.previous_rps !== null && d.previous_rps !== undefined && from !== to;
     const arrow = !isStep ? '=' : (d.rps ?? 0) > d.previous_rps ? '↑' : '↓';

@@ -1,12 +1,16 @@
-// The stream of server-sent events: opened while the page is seen, watched, and opened again when it breaks.
+// The stream of server-sent events: open while the page is visible, watched, and reopened when it
+// breaks.
 
 import { get } from './api.js';
 
-/** What the stream may carry; each event is one JSON document. */
+/** The events of the stream; each is one JSON document. */
 const EVENTS = ['history', 'tick', 'decision', 'failure', 'audit'];
-/** Ticks come each second: after this silence the page says that it has lost touch … */
+/**
+ * The silence after which the page reports that the connection is lost, in milliseconds; ticks come
+ * each second.
+ */
 const QUIET_MS = 4_500;
-/** … and after this one it opens a new stream. */
+/** The silence after which the page opens a new stream, in milliseconds. */
 const STALLED_MS = 15_000;
 const RETRY_MS = [1_000, 2_000, 4_000, 8_000];
 
@@ -59,7 +63,7 @@ export class Live {
     this.source = null;
   }
 
-  /** Called each second: a stream that is open but silent is lost too. */
+  /** Checks the stream each second: one that is open but silent counts as lost. */
   watch() {
     if (!this.source) return;
     const silence = performance.now() - this.heardAt;
@@ -74,7 +78,7 @@ export class Live {
     this.handlers.phase('live');
   }
 
-  /** EventSource tells no status, so an ordinary request finds out whether a token is missing. */
+  /** Checks for a missing token with an ordinary request, because EventSource reports no status. */
   async lost() {
     const delay = RETRY_MS[Math.min(this.retries, RETRY_MS.length - 1)];
     this.retries += 1;

@@ -1,4 +1,4 @@
-// The newest messages: where each has come, and every attempt at it on demand.
+// The newest messages: the state of each, with every attempt on demand.
 
 import { get } from './api.js';
 import { h, keyed, setAttr, setText, show } from './dom.js';
@@ -18,15 +18,15 @@ export class Notifications {
     this.empty = empty;
     this.note = note;
     this.more = more;
-    /** Messages whose attempts are read. @type {Set<number>} */
+    /** The messages whose attempts are open. @type {Set<number>} */
     this.open = new Set();
-    /** Pages after the first, which stay as they were read. @type {any[]} */
+    /** The pages after the first, which stay as they were read. @type {any[]} */
     this.older = [];
     /** @type {any[]} */
     this.newest = [];
     /** @type {string | null} */
     this.next = null;
-    /** Counts the questions, so that a late answer to an old filter is dropped. */
+    /** The count of requests, so that a late answer to an old filter is dropped. */
     this.asked = 0;
     form.addEventListener('submit', (/** @type {Event} */ event) => {
       event.preventDefault();
@@ -54,7 +54,10 @@ export class Notifications {
     return this.refresh().catch(() => {}); // The note says what is wrong.
   }
 
-  /** Failures are the caller's: it knows whether the server is there at all. */
+  /**
+   * Refreshes the list. Failures are left to the caller, which knows whether the server answers at
+   * all.
+   */
   async refresh() {
     this.asked += 1;
     const asked = this.asked;
@@ -64,7 +67,7 @@ export class Notifications {
     });
     if (asked !== this.asked) return;
     this.newest = answer.notifications ?? [];
-    // Once older pages are read, the cursor is theirs.
+    // Once older pages are read, the cursor belongs to them.
     if (this.older.length === 0) this.next = answer.next ?? null;
     setText(this.note, '');
     this.draw();
@@ -75,7 +78,7 @@ export class Notifications {
     this.more.disabled = true;
     try {
       const answer = await get(this.next);
-      // What has moved from the first page to this one meanwhile stays in view.
+      // Messages that have moved meanwhile from the first page to the next stay in view.
       if (this.older.length === 0) this.older = [...this.newest];
       this.older.push(...(answer.notifications ?? []));
       this.next = answer.next ?? null;

@@ -1,21 +1,25 @@
-// What is done to many jobs at once, step by step; paths and sentences for it. Pure but for the calls that it is handed.
+// Changes of many jobs at once, step by step, with their paths and sentences. Pure except for the
+// calls that are passed in.
 
 import { throttlePath } from './api.js';
 import { clock, duration, number, unixSeconds } from './format.js';
 
-/** A walk that takes more steps than this is given up; what it has done is done. */
+/** The most steps of a walk; after them it stops and keeps the changes made so far. */
 const STEPS_MAX = 10_000;
 
 /**
- * The path of one lane. A path cannot hold an empty part, so the lane of jobs without a key is a lone minus, and a key of minuses
- * only has one more.
+ * Returns the path of one lane. A path cannot hold an empty part, so the lane of jobs without a key
+ * is a lone minus, and a key of minuses only has one more.
  * @param {string} throttle @param {string} key
  */
 export function keyPath(throttle, key) {
   return `${throttlePath(throttle)}/keys/${/^-*$/.test(key) ? `${key}-` : encodeURIComponent(key)}`;
 }
 
-/** What was learned of a key, in words. @param {{ rps: number | null, probing: boolean } | null | undefined} learned */
+/**
+ * Describes the learned limits of a key.
+ * @param {{ rps: number | null, probing: boolean } | null | undefined} learned
+ */
 function learnedState(learned) {
   if (!learned) return '';
   if (learned.rps === null) return learned.probing ? 'on trial after a refusal' : '';
@@ -24,7 +28,7 @@ function learnedState(learned) {
 }
 
 /**
- * How a lane stands, in words.
+ * Describes the state of a lane.
  * @param {any} lane @param {number} now unix seconds
  */
 export function laneState(lane, now) {
@@ -34,7 +38,7 @@ export function laneState(lane, now) {
 }
 
 /**
- * Repeats a bounded step until it says that it has seen everything; answers how many jobs were changed.
+ * Repeats a bounded step until no jobs are left; returns the number of changed jobs.
  * @param {(start: string | null) => Promise<{ jobs: number, next: string | null }>} step
  * @param {(jobs: number) => void} told
  */
@@ -52,7 +56,7 @@ export async function walk(step, told) {
 }
 
 /**
- * The filter of dead letters as the API takes it. `%` and `_` that a person types stand for themselves.
+ * Returns the filter of dead jobs for the API. `%` and `_` that a person types match themselves.
  * @param {{ throttle: string, kind: string, key: string, error: string }} typed
  * @returns {Record<string, string>}
  */
@@ -63,13 +67,13 @@ export function deadFilter({ throttle, kind, key, error }) {
   if (kind) filter.kind = kind;
   if (key) filter.key = key;
   if (error) filter.error_like = `%${error.replace(/[\\%_]/g, (c) => `\\${c}`)}%`;
-  // At least one is asked for: any error is all of them.
+  // The API requires at least one filter: `%` matches any error.
   if (Object.keys(filter).length === 0) filter.error_like = '%';
   return filter;
 }
 
 /**
- * The filter in words.
+ * Describes the filter.
  * @param {{ throttle: string, kind: string, key: string, error: string }} typed
  */
 export function deadFilterText({ throttle, kind, key, error }) {

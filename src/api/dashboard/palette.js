@@ -1,4 +1,4 @@
-// Colours for canvases: read from the style sheet, which knows light and dark.
+// Colours for canvases, read from the style sheet, which defines light and dark.
 
 const NAMES = ['ink', 'muted', 'line', 'grid', 'surface', 'achieved', 'alarm', 'note', 'calm', 'signal-1', 'signal-2', 'signal-3',
   'signal-4'];
@@ -6,11 +6,12 @@ const NAMES = ['ink', 'muted', 'line', 'grid', 'surface', 'achieved', 'alarm', '
 /** @type {Record<string, string> | null} */
 let cached = null;
 
-/** Dash patterns go with the colours of the signals, so that no line is known by its colour alone. */
+/** The dash patterns of the signals, so that no line is recognized by its colour alone. */
 export const SIGNAL_DASHES = [[], [7, 3], [2, 3], [9, 3, 2, 3]];
 
 /**
- * The colours as the browser computed them. A custom property keeps its `light-dark()` text; a probe's colour does not.
+ * Returns the colours as the browser computed them. A custom property keeps its `light-dark()`
+ * text; a probe's colour does not.
  * @returns {Record<string, string>}
  */
 export function palette() {
@@ -30,13 +31,13 @@ export function palette() {
   return colours;
 }
 
-/** To be called when the theme changed. */
+/** Clears the cached colours after a change of the theme. */
 export function forgetPalette() {
   cached = null;
 }
 
 /**
- * A colour and a dash pattern for the i-th signal of a throttle.
+ * Returns a colour and a dash pattern for the i-th signal of a throttle.
  * @param {number} i
  */
 export function signalStyle(i) {
@@ -44,7 +45,7 @@ export function signalStyle(i) {
 }
 
 /**
- * Diagonal hatching, for spans that must be told apart without colour.
+ * Builds diagonal hatching, for spans that must be distinguishable without colour.
  * @param {CanvasRenderingContext2D} ctx
  * @param {string} colour
  * @param {number} step_px

@@ -1,4 +1,4 @@
-// One throttle on the page: its chart, its numbers, the reason of its rate, its knobs.
+// One throttle on the page: its chart, its numbers, the reason for its rate, its knobs.
 
 import { call, get, throttlePath } from './api.js';
 import { drawSparkline, prepare } from './chart.js';
@@ -15,7 +15,10 @@ import { signalStyle } from './palette.js';
 import { facts, isApiLimit } from './state.js';
 import { auditLine, handSentence, isObstacle, knobValue, learnedQuota, standing, turnsSlots } from './words.js';
 
-/** The sentence is asked for again after so many seconds, and with every decision; an older one gives way to plainer words. */
+/**
+ * The interval at which the sentence is requested, in seconds. It is also requested with every
+ * decision; an outdated sentence is replaced by a simpler one.
+ */
 const ASK_EVERY_S = 10;
 const SENTENCE_S = 25;
 
@@ -101,7 +104,7 @@ export class Panel {
       this.edit, this.knobs, this.lanes.element, this.whyDrawer);
   }
 
-  /** Pauses after a question that takes name and reason; resumes at once where the name is known. */
+  /** Pauses after a question for name and reason; resumes at once if the name is known. */
   turnPause() {
     const { name } = this;
     if (this.facts?.paused) {
@@ -112,7 +115,7 @@ export class Panel {
     return this.form.quick({ paused: true }, () => ask({ title: `Pause ${name}?`, action: 'Pause', danger: true, text }));
   }
 
-  /** Hands the throttle to the governor, or takes it over by hand. */
+  /** Switches the throttle between the governor and manual mode. */
   turnMode() {
     const { name } = this;
     const byHand = this.facts?.mode === 'auto';
@@ -122,7 +125,7 @@ export class Panel {
     return this.form.quick({ mode: byHand ? 'manual' : 'auto' }, () => signature(question));
   }
 
-  /** Takes the throttle away after a question that takes name and reason; jobs that wait are kept. */
+  /** Deletes the throttle after a question for name and reason; waiting jobs are kept. */
   async askDelete() {
     const { name } = this;
     const text = 'Its knobs are forgotten. Jobs that wait are kept, and none of them starts until the throttle is made again.';
@@ -164,7 +167,7 @@ export class Panel {
     const now = facts(throttle);
     this.facts = now;
     const { paused, mode } = now;
-    // Slots are a limit, whatever the rate is.
+    // A limit of slots applies even if the rate is unlimited.
     const stand = standing(turnsSlots(detail) && now.state === 'unlimited' ? { ...now, state: 'flowing' } : now);
     setText(this.standing, stand.text);
     setAttr(this.standing, 'data-tone', stand.tone);
@@ -200,7 +203,7 @@ export class Panel {
     const decision = decisions.at(-1);
     const governor = detail?.governor;
     const at = decision?.t ?? unixSeconds(governor?.at);
-    // A sentence from before the newest decision may be wrong by now.
+    // A sentence from before the newest decision may be outdated.
     if ((governor || isObstacle(this.facts.state)) && this.said && this.said.decision === decision?.id && now - this.said.at < SENTENCE_S) {
       setText(this.reason, this.said.text);
       this.updateProblems(detail, mode, now);
@@ -244,7 +247,7 @@ export class Panel {
     const dead = last?.dead ?? detail?.depth?.dead;
     setText(this.depth.dead, count(dead));
     this.depth.dead.classList.toggle('alarming', dead > 0);
-    // A count of a long queue takes a while, and a figure without its age would be a lie.
+    // A count of a long queue takes a while, so the figure is shown with its age.
     const counted = unixSeconds(detail?.depth?.at);
     const age = last?.ready === null || last?.ready === undefined ? null : depthAge;
     const waited = last ? last.oldest : finite(detail?.depth?.oldest_ready_s);
@@ -255,7 +258,10 @@ export class Panel {
     ].filter(Boolean).join(' · '));
   }
 
-  /** What refusals have taught, the lowest first to count. @param {any} governor @param {number} now */
+  /**
+   * Shows the learned quota that takes effect first, which is the lowest.
+   * @param {any} governor @param {number} now
+   */
   updateQuota(governor, now) {
     const found = learnedQuota(governor);
     show(this.quotaReadout, found !== null);
@@ -300,7 +306,7 @@ export class Panel {
     drawSparkline(prepare(this.spark, width, height), width, height, ring.between(from, to), (p) => p.ready, from, to);
   }
 
-  /** The sentence alone, for the line under the name. @param {number} now */
+  /** Requests the sentence alone, for the line under the name. @param {number} now */
   async askSentence(now) {
     this.saidFor = this.lastDecision;
     this.askedAt = now;
@@ -308,7 +314,7 @@ export class Panel {
       const decision = this.lastDecision;
       this.take(await get(`${throttlePath(this.name)}/why?limit=1`), now, decision);
     } catch {
-      // The plainer words stand there; the next look asks again.
+      // The simpler sentence stays; the next round asks again.
     }
   }
 

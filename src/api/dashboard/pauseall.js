@@ -1,4 +1,4 @@
-// The pause of everything: one button in the header, and a line that says who stopped it all.
+// The pause of everything: one button in the header, and a line with its author.
 
 import { call, get } from './api.js';
 import { ask, signature } from './dialog.js';
@@ -16,7 +16,10 @@ export class PauseAll {
     button.addEventListener('click', () => this.turn());
   }
 
-  /** Failures are the caller's: it knows whether the server is there at all. */
+  /**
+   * Refreshes the state. Failures are left to the caller, which knows whether the server answers at
+   * all.
+   */
   async refresh() {
     this.draw((await get('/api/v1/pause')).paused);
   }

@@ -1,10 +1,10 @@
-// The measures of a throttle's chart: what is in view, how high the axes go, where it is overloaded. Pure.
+// The data of a throttle's chart: the points in view, the height of the axes, the overload. Pure.
 
 import { ratioTop, rateDomain } from './scale.js';
 import { breakerOf, deciderOf, spans } from './ribbons.js';
 import { turnsSlots } from './words.js';
 
-/** From this multiple of the setpoint on, a signal counts as overload. */
+/** The multiple of the setpoint from which a signal counts as overload. */
 export const OVERLOAD = 1.2;
 
 /**
@@ -17,7 +17,8 @@ export const OVERLOAD = 1.2;
  */
 
 /**
- * A signal as a multiple of its setpoint; null where either is unknown or the reading is stale.
+ * Returns a signal as a multiple of its setpoint; null if either is unknown or the reading is
+ * stale.
  * @param {Point} point
  * @param {string} name
  * @returns {number | null}
@@ -30,11 +31,16 @@ export function ratio(point, name) {
 
 /** @type {Measure} */
 const RATE = { knob: (p) => p.effective, done: (p) => p.achieved, doneName: 'achieved', title: 'rate, tokens per second (log)', unit: '' };
-/** A stopped or paused throttle lets nobody in, however many slots it has. @type {Measure} */
+/**
+ * The measure of a throttle whose governor sets slots. A stopped or paused throttle grants nothing,
+ * however many slots it has.
+ * @type {Measure}
+ */
 const SLOTS = { knob: (p) => (p.effective === 0 ? 0 : p.slots), done: (p) => p.running, doneName: 'running', title: 'slots, jobs at once (log)', unit: ' slots' };
 
 /**
- * What the upper band of a throttle's chart draws: its rate, or its slots where the governor turns these.
+ * Returns the measure of the upper band of a throttle's chart: its rate, or its slots if the
+ * governor sets them.
  * @param {Throttle} throttle
  */
 export function measureOf(throttle) {
@@ -42,7 +48,7 @@ export function measureOf(throttle) {
 }
 
 /**
- * Everything the chart needs to draw the time from `from` to `to`.
+ * Collects the data for a chart of the time from `from` to `to`.
  * @param {Throttle} throttle
  * @param {number} from unix seconds
  * @param {number} to unix seconds
@@ -76,7 +82,8 @@ export function plot(throttle, from, to) {
 }
 
 /**
- * The levels that would trip the breaker now, as multiples of the setpoints; those of the past would only be a stack of lines.
+ * Returns the levels that would trip the breaker now, as multiples of the setpoints; past levels
+ * would only clutter the chart.
  * @param {Point | undefined} point the newest in view
  */
 function tripsOf(point) {

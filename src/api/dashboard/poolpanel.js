@@ -1,4 +1,5 @@
-// One pool on the page: what it can bear now, the knob of its throttle and why, its accounts, what became of their breakers.
+// One pool on the page: its capacity now, the knob of its throttle with the reason, its accounts,
+// its breaker events.
 
 import { call, get } from './api.js';
 import { AccountGrid } from './accountgrid.js';
@@ -9,7 +10,10 @@ import { cell, showRows } from './lists.js';
 import { panelId } from './panel.js';
 import { capacity, eventReason, eventText, inTime, lastChange, poolStanding, throttleFacts, wholePercent } from './poolwords.js';
 
-/** Events are asked for when a breaker has changed, and after so long in any case: they are written a moment later. */
+/**
+ * The interval at which events are requested, in milliseconds. They are also requested when a
+ * breaker has changed, but are written a moment later.
+ */
 const EVENTS_EVERY_MS = 10_000;
 
 /** @param {string} name */
@@ -122,7 +126,7 @@ export class PoolPanel {
       const { events = [] } = await get(poolPath(this.name));
       this.showEvents(events);
     } catch {
-      // The page says that the server is away; the next look asks again.
+      // The page reports that the server is away; the next round asks again.
     }
   }
 

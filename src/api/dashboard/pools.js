@@ -1,4 +1,4 @@
-// The page of pools: asks how they stand while somebody looks, and draws a panel for each.
+// The page of pools: requests their state while it is visible, and draws a panel for each.
 
 import { get } from './api.js';
 import { keyed, setAttr, setText, show } from './dom.js';
@@ -21,7 +21,10 @@ export class Pools {
     this.asking = false;
   }
 
-  /** Failures are the caller's: it knows whether the server is there at all. */
+  /**
+   * Refreshes the pools. Failures are left to the caller, which knows whether the server answers at
+   * all.
+   */
   async refresh() {
     if (this.asking) return;
     this.asking = true;
@@ -33,7 +36,7 @@ export class Pools {
       show(this.place.waiting, false);
       this.on.drawn();
     } catch (error) {
-      // What was last known stays, below a line that says why it does not move.
+      // The last known state stays, below a line with the reason.
       setText(this.place.waiting, `The pools cannot be told: ${/** @type {any} */ (error).message}`);
       show(this.place.waiting, true);
       throw error;
@@ -42,7 +45,10 @@ export class Pools {
     }
   }
 
-  /** Where there are no pools nobody is led to them. @param {boolean} isHere whether somebody is on their page all the same */
+  /**
+   * Shows the link to the pools if there are any.
+   * @param {boolean} isHere whether somebody is on their page all the same
+   */
   drawNav(isHere) {
     const pools = this.pools ?? [];
     show(this.place.nav, pools.length > 0 || isHere);

@@ -1,4 +1,5 @@
-// What the page of pools says: states, countdowns, shares, sentences. Pure: the clock is always an argument.
+// The texts of the page of pools: states, countdowns, shares, sentences. Pure: the clock is always
+// an argument.
 
 import { ago, clock, count, duration, finite, rate, UNKNOWN, unixSeconds } from './format.js';
 import { capacitySentence, handSentence, turnsSlots } from './words.js';
@@ -11,18 +12,30 @@ import { capacitySentence, handSentence, turnsSlots } from './words.js';
  *   configured_rps: number | null, there: number, back_at_ms: number | null, at_ms: number, accounts: Account[] }} Pool
  */
 
-/** How an account may stand, with the letter that its cell carries. @type {{ state: Flow, letter: string }[]} */
+/**
+ * The states of an account, each with the letter of its cell.
+ * @type {{ state: Flow, letter: string }[]}
+ */
 export const FLOWS = [
   { state: 'flowing', letter: 'F' },
   { state: 'blocked', letter: 'B' },
   { state: 'open', letter: 'O' },
   { state: 'probing', letter: 'P' },
 ];
-/** What the grid may be narrowed to. `learned` are those of whom a quota was learned, however they stand. */
+/**
+ * The filters of the grid. `learned` selects the accounts with a learned quota, whatever their
+ * state.
+ */
 export const FILTERS = ['all', ...FLOWS.map((flow) => flow.state), 'learned'];
-/** Up to so many accounts have tiles with their names; more have cells with a letter. */
+/**
+ * The most accounts that are shown as tiles with their names; more are shown as cells with a
+ * letter.
+ */
 const TILES_MAX = 32;
-/** Answers whose clocks are kept: the quickest of them knows best what the server's clock is. */
+/**
+ * The number of answers whose clock offset is kept: the quickest of them gives the best estimate of
+ * the server's clock.
+ */
 const CLOCKS = 10;
 
 /** @param {string} state */
@@ -31,7 +44,8 @@ export function letterOf(state) {
 }
 
 /**
- * The server's clock minus ours in milliseconds, from what answers told. An answer is always late, so the greatest is nearest.
+ * Returns the server's clock minus ours in milliseconds, from the times in its answers. An answer
+ * is always late, so the greatest difference is the nearest.
  * @param {number[]} offsets changed in place: the newest last
  * @param {number} atMs the server's clock in an answer
  * @param {number} hereMs ours when it came
@@ -43,7 +57,8 @@ export function clockOffset(offsets, atMs, hereMs) {
 }
 
 /**
- * How long it is until then, in whole seconds so that the text is calm; never less than nothing.
+ * Formats the time until `untilMs` in whole seconds, so that the text does not flicker; never
+ * negative.
  * @param {number | null | undefined} untilMs
  * @param {number} nowMs
  */
@@ -62,7 +77,7 @@ export function inTime(untilMs, nowMs) {
 }
 
 /**
- * A rate of messages with grouped thousands, as people compare them: 450,000, 42.5.
+ * Formats a rate of messages with grouped thousands: 450,000, 42.5.
  * @param {unknown} value
  */
 export function messages(value) {
@@ -71,7 +86,7 @@ export function messages(value) {
 }
 
 /**
- * How many accounts each filter leaves.
+ * Counts the accounts that each filter selects.
  * @param {Account[]} accounts
  * @returns {Record<string, number>}
  */
@@ -91,7 +106,8 @@ export function density(accounts) {
 }
 
 /**
- * What the pool can bear, as a number, a remark and a share. Pools without a limit are measured in accounts.
+ * Returns the capacity of the pool as a number, a remark and a share. Pools without a limit are
+ * measured in accounts.
  * @param {Pool} pool
  * @returns {{ now: string, unit: string, of: string, share: number }}
  */
@@ -108,7 +124,10 @@ export function capacity(pool) {
   return { now: messages(now), unit: '/s', of: `of ${messages(configured)}/s configured`, share };
 }
 
-/** A share as percent that says 100 % and 0 % of all and nothing only. @param {number} share */
+/**
+ * Formats a share as percent; 100 % and 0 % appear only for exactly all and nothing.
+ * @param {number} share
+ */
 export function wholePercent(share) {
   if (share > 0 && share < 0.01) return 'under 1 %';
   if (share < 1 && share >= 0.99) return '99 %';
@@ -116,7 +135,7 @@ export function wholePercent(share) {
 }
 
 /**
- * How a pool stands, in a few words, and how much it matters.
+ * Describes the state of a pool in a few words, with its severity.
  * @param {Pool} pool
  * @param {number} nowMs
  * @returns {{ text: string, tone: 'calm' | 'note' | 'alarm' }}
@@ -133,7 +152,7 @@ export function poolStanding(pool, nowMs) {
 }
 
 /**
- * The worst of all pools, for the navigation.
+ * Returns the worst severity of all pools, for the navigation.
  * @param {Pool[]} pools
  */
 export function worst(pools) {
@@ -141,7 +160,7 @@ export function worst(pools) {
   return tones.includes('alarm') ? 'alarm' : tones.includes('note') ? 'note' : 'calm';
 }
 
-/** What an account may send, and what was learned of it. @param {Account} account */
+/** Describes the limit of an account and its learned quota. @param {Account} account */
 export function quotaText(account) {
   const limit = finite(account.limit_rps);
   const learned = finite(account.learned_rps);
@@ -150,7 +169,7 @@ export function quotaText(account) {
 }
 
 /**
- * How an account stands with its time, for a tile: `blocked, 12 s`.
+ * Describes the state of an account with its time, for a tile: `blocked, 12 s`.
  * @param {Account} account @param {number} nowMs
  */
 export function stateText(account, nowMs) {
@@ -159,7 +178,8 @@ export function stateText(account, nowMs) {
 }
 
 /**
- * What a screen reader says of a cell. It names the time of the end, which does not change each second.
+ * Returns the label of a cell for screen readers. It names the time of the end, which does not
+ * change each second.
  * @param {Account} account @param {number} nowMs
  */
 export function accountLabel(account, nowMs) {
@@ -169,13 +189,13 @@ export function accountLabel(account, nowMs) {
   return parts.join(', ');
 }
 
-/** May it be resumed? @param {Account} account */
+/** Returns true if the account can be resumed. @param {Account} account */
 export function isResumable({ state }) {
   return state === 'blocked' || state === 'open';
 }
 
 /**
- * The facts of an account, in the order in which they are read.
+ * Returns the facts of an account, in the order in which they are shown.
  * @param {Account} account @param {number} nowMs
  * @returns {{ label: string, text: string }[]}
  */
@@ -195,7 +215,7 @@ export function accountFacts(account, nowMs) {
 }
 
 /**
- * The knob of a pool's throttle and the reason that is in force.
+ * Returns the knob of a pool's throttle and the reason in force.
  * @param {import('./state.js').Throttle | undefined} throttle
  * @param {number} now unix seconds
  * @param {Pool} [pool] as it was last looked at
@@ -224,7 +244,8 @@ export function eventText({ from, to }) {
 }
 
 /**
- * Why it changed. A breaker that closed by itself carries the reason for which it had opened, which would be read as why it closed.
+ * Returns the reason for a change. A breaker that closed by itself carries the reason for its
+ * opening, which does not explain the closing.
  * @param {{ account: string, to: string, reason?: string | null }} event
  * @param {{ account: string, to: string, reason?: string | null }[]} events newest first
  */
@@ -235,26 +256,33 @@ export function eventReason(event, events) {
   return opened?.reason === reason ? '' : reason;
 }
 
-/** Which accounts of a pool are available, as last looked at. @param {Pool} pool */
+/** Describes the availability of a pool's accounts at the last reading. @param {Pool} pool */
 export function availableText(pool) {
   const found = counts(pool.accounts);
   const away = [found.blocked && `${count(found.blocked)} blocked`, found.open && `${count(found.open)} with an open breaker`].filter(Boolean).join(', ');
   return `${count(pool.there)} of ${count(pool.accounts.length)} accounts are available${away ? `: ${away}` : ''}`;
 }
 
-/** The newest change of a pool's breakers: while it stays, so do the events. @param {Pool} pool */
+/**
+ * Returns the time of the newest change of a pool's breakers: while it is the same, so are the
+ * events.
+ * @param {Pool} pool
+ */
 export function lastChange(pool) {
   return pool.accounts.reduce((newest, account) => Math.max(newest, account.changed_at_ms ?? 0), 0);
 }
 
-/** How much the state of a message matters. @param {string} state @returns {'calm' | 'note' | 'alarm'} */
+/**
+ * Returns the severity of a message's state.
+ * @param {string} state @returns {'calm' | 'note' | 'alarm'}
+ */
 export function deliveryTone(state) {
   if (state === 'sent' || state === 'delivered') return 'calm';
   return state === 'failed' || state === 'bounced' ? 'alarm' : 'note';
 }
 
 /**
- * Where the newest messages that match are.
+ * Returns the path of the newest messages that match a filter.
  * @param {Record<string, string>} filter
  * @param {number} limit
  */
@@ -266,19 +294,22 @@ export function notificationsPath(filter, limit) {
 }
 
 /**
- * What an attempt cost and came to: `accepted, 201, 84 ms`.
+ * Describes the result and the duration of an attempt: `accepted, 201, 84 ms`.
  * @param {{ outcome: string, status: string, ms: number }} attempt
  */
 export function attemptText({ outcome, status, ms }) {
   return [String(outcome).replaceAll('_', ' '), status, finite(ms) === null ? '' : duration(ms / 1000)].filter(Boolean).join(', ');
 }
 
-/** The view that an address asks for. @param {string} hash with its # */
+/** Returns the view of an address. @param {string} hash with its # */
 export function viewOf(hash) {
   return hash === '#pools' || hash.startsWith('#pool-') || hash === '#notifications' ? 'pools' : 'throttles';
 }
 
-/** When a message was last heard of, or made. @param {any} message @param {number} now unix seconds */
+/**
+ * Formats the age of the last event of a message, or of its creation.
+ * @param {any} message @param {number} now unix seconds
+ */
 export function heardText(message, now) {
   const at = unixSeconds(message.updated_at ?? message.created_at);
   return at === null ? '' : ago(now - at);

@@ -1,6 +1,6 @@
-// Spans of time with one word each: what the breaker did, and who or what decided the rate. Pure.
+// Spans of time with one word each: the state of the breaker, and the cause of the rate. Pure.
 
-/** Seconds without a tick after which the picture has a hole rather than a guess. */
+/** The seconds without a tick after which the chart shows a gap instead of a guess. */
 export const GAP_S = 3.5;
 
 /**
@@ -10,7 +10,7 @@ export const GAP_S = 3.5;
  */
 
 /**
- * Joins points into spans of equal value; a hole of more than {@link GAP_S} ends a span.
+ * Joins points into spans of equal value; a gap of more than {@link GAP_S} ends a span.
  * @param {Point[]} points ascending
  * @param {(point: Point) => string} valueOf an empty text makes no span
  * @param {number} to where the last span ends
@@ -41,7 +41,8 @@ export function spans(points, valueOf, to) {
 }
 
 /**
- * The breaker's word for a point: `closed`, `open`, `half_open`, or nothing without a governor.
+ * Returns the state of the breaker at a point: `closed`, `open`, `half_open`, or empty without a
+ * governor.
  * @param {Point} point
  */
 export function breakerOf(point) {
@@ -49,8 +50,8 @@ export function breakerOf(point) {
 }
 
 /**
- * A function that says who or what decided the rate at a point. A person or a fallback goes before the governor's last
- * decision; with neither, nothing is said.
+ * Returns a function that names the cause of the rate at a point. A person or a fallback takes
+ * precedence over the governor's last decision; without either the name is empty.
  * @param {Decision[]} decisions of this throttle, ascending by time
  * @returns {(point: Point) => string}
  */

@@ -1,4 +1,4 @@
-// A bounded history: the newest points in order of time, the oldest forgotten.
+// A bounded history: the newest points in order of time, without the oldest.
 
 /**
  * A ring of points that carry a time `t` in unix seconds, ascending.
@@ -18,7 +18,7 @@ export class Ring {
   }
 
   /**
-   * The i-th point from the oldest.
+   * Returns the i-th point from the oldest.
    * @param {number} i
    * @returns {P}
    */
@@ -32,7 +32,8 @@ export class Ring {
   }
 
   /**
-   * Adds a point; one that is not newer than the last is refused, so a replayed history does no harm.
+   * Adds a point; one that is not newer than the last is refused, so a replayed history is
+   * harmless.
    * @param {P} point
    * @returns {boolean} true if it was taken
    */
@@ -49,7 +50,7 @@ export class Ring {
   }
 
   /**
-   * Index of the first point at or after `t`; `length` if there is none.
+   * Returns the index of the first point at or after `t`; `length` if there is none.
    * @param {number} t
    */
   lowerBound(t) {
@@ -64,7 +65,8 @@ export class Ring {
   }
 
   /**
-   * The points from `from` to `to`, and one neighbour on each side so that lines reach the edges.
+   * Returns the points from `from` to `to`, and one neighbour on each side so that lines reach the
+   * edges.
    * @param {number} from
    * @param {number} to
    * @returns {P[]}
@@ -78,7 +80,7 @@ export class Ring {
   }
 
   /**
-   * The point nearest to `t`, if it is within `within` seconds.
+   * Returns the point nearest to `t`, if it is within `within` seconds.
    * @param {number} t
    * @param {number} within
    * @returns {P | null}

@@ -1,7 +1,7 @@
-// Where a value lands on the page, and which lines are worth a label. Pure.
+// The positions of values on the page, and the lines that get a label. Pure.
 
 /**
- * A straight map from a domain to a range of pixels.
+ * Returns a linear map from a domain to a range of pixels.
  * @param {number} from
  * @param {number} to
  * @param {number} start
@@ -14,8 +14,9 @@ export function linear(from, to, start, end) {
 }
 
 /**
- * The domain of a logarithmic rate axis for these values: 1-2-5 bounds, at least a factor of 5, at most a factor of 1000.
- * Zero and below are no part of it; they have their own place on the axis.
+ * Returns the domain of a logarithmic rate axis for these values: 1-2-5 bounds, at least a factor
+ * of 5, at most a factor of 1000. Zero and below are outside of it; they have their own place on
+ * the axis.
  * @param {Iterable<number | null>} values
  * @returns {{ low: number, high: number }}
  */
@@ -38,11 +39,12 @@ export function rateDomain(values) {
   return { low, high };
 }
 
-/** The height kept for "0" below the logarithmic part and for "unlimited" above it, in pixels. */
+/** The height for "0" below the logarithmic part and for "unlimited" above it, in pixels. */
 export const ZERO_GUTTER_PX = 15;
 
 /**
- * A logarithmic axis with a place for zero under it and for unlimited (below zero) over it.
+ * Returns the map of a logarithmic axis with a place for zero below it and for unlimited (below
+ * zero) above it.
  * @param {{ low: number, high: number }} domain
  * @param {number} top
  * @param {number} bottom
@@ -59,7 +61,8 @@ export function rateScale(domain, top, bottom) {
 }
 
 /**
- * Labels of a logarithmic axis: 1-2-5 steps, thinned to decades and then to fewer where the space is short.
+ * Returns the labels of a logarithmic axis: 1-2-5 steps, thinned to decades and then to fewer where
+ * the space is short.
  * @param {{ low: number, high: number }} domain
  * @param {number} most
  * @returns {number[]}
@@ -82,11 +85,11 @@ export function logTicks(domain, most) {
   return [];
 }
 
-/** Steps of a time axis in seconds, all of which fall on round clock times. */
+/** The steps of a time axis in seconds, all of which fall on round clock times. */
 const TIME_STEPS_S = [5, 10, 15, 30, 60, 120, 300, 600];
 
 /**
- * Round clock times between two times, about `spacing_px` apart.
+ * Returns round clock times between two times, about `spacing_px` apart.
  * @param {number} from unix seconds
  * @param {number} to unix seconds
  * @param {number} width_px
@@ -102,8 +105,9 @@ export function timeTicks(from, to, width_px, spacing_px = 92) {
 }
 
 /**
- * The top of the axis that shows signals as multiples of their setpoints. Linear up to a ceiling; what is higher is drawn at
- * the ceiling with a mark, so that one spike does not flatten the rest.
+ * Returns the top of the axis that shows signals as multiples of their setpoints. The axis is
+ * linear up to a ceiling; higher values are drawn at the ceiling with a mark, so that one spike
+ * does not flatten the rest.
  * @param {number} peak the largest multiple in view
  * @param {number | null} trip the lowest trip level in view, as a multiple
  * @returns {number}

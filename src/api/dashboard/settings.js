@@ -1,4 +1,4 @@
-// What this browser remembers: the theme, the time window, and who edits.
+// The settings that this browser stores: the theme, the time window, and the author of edits.
 
 /**
  * @param {string} name
@@ -20,12 +20,12 @@ export function remember(name, value) {
   try {
     localStorage.setItem(`flyball.${name}`, value);
   } catch {
-    // A browser without storage still works; it only forgets.
+    // Without storage the page works, but does not remember the setting.
   }
 }
 
 /**
- * Wires a group of radio buttons to a remembered setting.
+ * Connects a group of radio buttons to a stored setting.
  * @param {HTMLElement} group
  * @param {string} name
  * @param {string} fallback

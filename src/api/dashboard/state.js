@@ -1,11 +1,11 @@
-// Everything the page knows, and how each message changes it. No DOM, no clock, no network.
+// The state of the page, and its change by each message. No DOM, no clock, no network.
 
 import { finite, unixSeconds } from './format.js';
 import { Ring } from './ring.js';
 
-/** Points kept per throttle: the longest window (600 s) and a little. */
+/** The points kept per throttle: the longest window (600 s) and a margin. */
 const HISTORY_POINTS = 660;
-/** Rows kept per list; the page shows fewer. */
+/** The rows kept per list; the page shows fewer. */
 const LIST_ROWS = 200;
 
 /**
@@ -42,8 +42,9 @@ export function emptyState() {
 }
 
 /**
- * Applies one message and says which parts of the page it touched: `ticks`, `throttles`, `decisions`, `failures`, `audit`,
- * `phase`, and `unknown` if a throttle appeared whose details have to be asked for.
+ * Applies one message and returns the affected parts of the page: `ticks`, `throttles`,
+ * `decisions`, `failures`, `audit`, `phase`, and `unknown` if a throttle appeared whose details
+ * must be requested.
  * @param {State} state changed in place
  * @param {{ type: string, data: any }} message
  * @returns {Set<string>}
@@ -102,7 +103,8 @@ export function apply(state, { type, data }) {
 }
 
 /**
- * Throttles in the order of the page: governed ones first, those of the API itself last, then by name.
+ * Returns the throttles in the order of the page: governed ones first, those of the API itself
+ * last, then by name.
  * @param {State} state
  * @returns {Throttle[]}
  */
@@ -111,13 +113,13 @@ export function ordered(state) {
   return [...state.throttles.values()].sort((a, b) => rank(a) - rank(b) || (a.name < b.name ? -1 : 1));
 }
 
-/** Is it one of the limits of the API itself? @param {Throttle} throttle */
+/** Returns true for a throttle of the API itself. @param {Throttle} throttle */
 export function isApiLimit({ name }) {
   return name.startsWith('api:');
 }
 
 /**
- * The limits of the API in a line: how many, and those that an operator would look for.
+ * Describes the limits of the API in a line: their number, and those that are paused or stopped.
  * @param {Throttle[]} limits
  */
 export function limitsText(limits) {
@@ -126,7 +128,7 @@ export function limitsText(limits) {
 }
 
 /**
- * Ready jobs of all throttles by the last tick, or null before one came.
+ * Returns the ready jobs of all throttles by the last tick, or null before the first one.
  * @param {State} state
  */
 export function totalReady(state) {
@@ -139,10 +141,10 @@ export function totalReady(state) {
 }
 
 /**
- * How a throttle stands now: by its last tick, or by its details where those were told after that tick.
+ * Returns the state of a throttle now: from its last tick, or from its details if they are newer.
  * @param {Throttle} throttle
  * @returns {{ state: string, mode: string, paused: boolean, breaker: string | null, rps: number | null, effective: number | null,
- *   achieved: number | null, share: number | null }}
+ * achieved: number | null, share: number | null }}
  */
 export function facts({ detail, detailAfter, ring }) {
   const last = ring.last;
@@ -162,7 +164,8 @@ export function facts({ detail, detailAfter, ring }) {
 }
 
 /**
- * Is this audit entry about that throttle? The subject may be the bare name or carry a prefix such as `throttle:`.
+ * Returns true if an audit entry is about a throttle. The subject may be the bare name or carry a
+ * prefix such as `throttle:`.
  * @param {Audit} entry
  * @param {string} name
  */
@@ -254,7 +257,7 @@ function takeDetail(state, row) {
 }
 
 /**
- * The whole list: throttles that are no longer in it go.
+ * Applies the whole list and removes throttles that are no longer in it.
  * @param {State} state
  * @param {any[]} rows
  */
@@ -294,7 +297,7 @@ function takeAudit(state, row) {
 }
 
 /**
- * Puts a row into a list that is newest first, once.
+ * Inserts a row once into a list that is newest first.
  * @template {{ t: number }} R
  * @param {R[]} list
  * @param {R} row

@@ -1,4 +1,4 @@
-// Runs before the first paint, as a classic script: the chosen theme must not flash.
+// A classic script that runs before the first paint, because the chosen theme must not flash.
 'use strict';
 
 (() => {

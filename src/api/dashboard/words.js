@@ -7,7 +7,7 @@ const TIMES = new Set(['manual_until_ms']);
 const RATES = new Set(['rps', 'min', 'max', 'safe_rps', 'capacity', 'key_rps', 'concurrency', 'key_concurrency']);
 
 /**
- * The value of a knob in words.
+ * Formats the value of a knob.
  * @param {string} name
  * @param {any} value
  * @returns {string}
@@ -21,7 +21,7 @@ export function knobValue(name, value) {
   return typeof value === 'object' ? JSON.stringify(value) : String(value);
 }
 
-/** What was done, by the action that the audit log names. @type {Record<string, string>} */
+/** The verbs of the actions in the audit log. @type {Record<string, string>} */
 const VERBS = {
   'all.pause': 'paused', 'all.resume': 'resumed', 'account.resume': 'resumed', 'cron.delete': 'deleted', 'cron.pause': 'paused', 'cron.resume': 'resumed',
   'cron.run': 'run now', 'cron.set': 'set', 'dead.discard': 'discarded dead letters', 'dead.requeue': 'requeued dead letters', 'job.cancel': 'cancelled',
@@ -31,7 +31,7 @@ const VERBS = {
 };
 
 /**
- * What was done, as a verb; an action that this page does not know speaks for itself.
+ * Returns the verb of an action; an unknown action is shown as its own name.
  * @param {string} action
  */
 export function verb(action) {
@@ -39,7 +39,8 @@ export function verb(action) {
 }
 
 /**
- * What an edit did: `rps 120 → 5, mode auto → manual`; with its verb where it did more than turn knobs.
+ * Describes an edit: `rps 120 → 5, mode auto → manual`; with its verb if it did more than edit
+ * knobs.
  * @param {import('./state.js').Audit} entry
  * @returns {string}
  */
@@ -49,7 +50,7 @@ export function editText(entry) {
     if (from === undefined || from === null) return `${name} ${knobValue(name, to)}`;
     return `${name} ${knobValue(name, from)} → ${knobValue(name, to)}`;
   });
-  // Of what is gone, how it stood is no change.
+  // The former values of a deleted object are not shown as changes.
   if (parts.length === 0 || String(entry.action).endsWith('.delete')) return verb(entry.action);
   const changed = parts.length > 6 ? `${parts.slice(0, 6).join(', ')} and ${parts.length - 6} more` : parts.join(', ');
   const said = entry.action === 'throttle.set' || changed === verb(entry.action) ? '' : `${verb(entry.action)}: `;
@@ -57,7 +58,7 @@ export function editText(entry) {
 }
 
 /**
- * The audit line: `rps 120 → 5 by anna, 14:02:11, 'provider asked'`.
+ * Returns the audit line: `rps 120 → 5 by anna, 14:02:11, 'provider asked'`.
  * @param {import('./state.js').Audit} entry
  * @param {number} [now] unix seconds
  * @returns {string}
@@ -68,7 +69,7 @@ export function auditLine(entry, now) {
 }
 
 /**
- * The breaker in words.
+ * Describes the state of the breaker.
  * @param {string | null | undefined} breaker
  */
 export function breakerText(breaker) {
@@ -76,7 +77,7 @@ export function breakerText(breaker) {
 }
 
 /**
- * Does the governor turn how many jobs run at once, and not the rate?
+ * Returns true if the governor sets `concurrency` instead of the rate.
  * @param {any} detail
  */
 export function turnsSlots(detail) {
@@ -84,7 +85,7 @@ export function turnsSlots(detail) {
 }
 
 /**
- * The lowest quota that refusals have taught, with the signal that learned it; null where none was.
+ * Returns the lowest learned quota with the signal that learned it; null if there is none.
  * @param {any} governor
  * @returns {{ signal: string, rps: number, at: string, refused_share: number } | null}
  */
@@ -94,14 +95,17 @@ export function learnedQuota(governor) {
 }
 
 /**
- * What a decision did to the knob, with the unit where it is not the rate: `8 → 12 slots`.
+ * Returns the unit of a decision's knob if it is not the rate: ` slots`.
  * @param {{ terms?: any }} decision
  */
 export function unitOf(decision) {
   return decision.terms?.actuator === 'concurrency' ? ' slots' : '';
 }
 
-/** States of a throttle whose jobs wait, or fail, for more than its rate. @type {Record<string, { text: string, tone: 'note' | 'alarm' }>} */
+/**
+ * The states of a throttle whose jobs wait, or fail, for another reason than its rate.
+ * @type {Record<string, { text: string, tone: 'note' | 'alarm' }>}
+ */
 const OBSTACLES = {
   refused: { text: 'refused', tone: 'alarm' },
   debt: { text: 'in debt', tone: 'alarm' },
@@ -109,13 +113,13 @@ const OBSTACLES = {
   held: { text: 'held by keys', tone: 'note' },
 };
 
-/** Whether a state asks for the sentence that tells why. @param {string} state */
+/** Returns true if a state needs the sentence with its reason. @param {string} state */
 export function isObstacle(state) {
   return Object.hasOwn(OBSTACLES, state);
 }
 
 /**
- * How a throttle stands, in one word or two, and how much it matters.
+ * Describes the state of a throttle in one word or two, with its severity.
  * @param {{ state?: string, breaker?: string | null, paused?: boolean }} facts
  * @returns {{ text: string, tone: 'calm' | 'note' | 'alarm' }}
  */
@@ -131,11 +135,12 @@ export function standing({ state, breaker, paused }) {
   return { text: 'unknown', tone: 'note' };
 }
 
-/** Who sets knobs without being a person. */
+/** The authors of knobs that are not people. */
 const MACHINES = new Set(['pool', 'flyball']);
 
 /**
- * That a throttle is held to what its pool of accounts can bear, and why; empty where it is not.
+ * Describes a throttle that is limited by the capacity of its pool of accounts, with the reason;
+ * empty if it is not.
  * @param {any} detail
  * @param {string} [newer] a reason that is known better than the one that was written beside the knob
  */
@@ -147,7 +152,7 @@ export function capacitySentence(detail, newer) {
 }
 
 /**
- * One sentence on who sets the rate, for a throttle without a governor's reason.
+ * Describes the source of the rate, for a throttle without a governor's reason.
  * @param {any} detail
  * @param {number} [now] unix seconds
  */

@@ -8,9 +8,9 @@ use crate::cli::output;
 use crate::governor::Decision;
 
 /// The columns before the terms.
-const FIRST: [&str; 6] = ["AT", "RPS", "BEFORE", "MODE", "BREAKER", "LIMITING"];
+const LEADING_COLUMNS: [&str; 6] = ["AT", "RPS", "BEFORE", "MODE", "BREAKER", "LIMITING"];
 /// The column after the terms.
-const LAST: &str = "REASON";
+const TRAILING_COLUMN: &str = "REASON";
 
 /// Prints one line per decision, however wide the terminal is, because rows broken into many lines
 /// cannot be compared.
@@ -21,10 +21,10 @@ pub(super) fn show(decisions: &[Decision]) -> anyhow::Result<()> {
         .flatten()
         .map(|(name, _)| name.as_str())
         .collect();
-    let header: Vec<String> = FIRST
+    let header: Vec<String> = LEADING_COLUMNS
         .iter()
         .chain(&terms)
-        .chain([&LAST])
+        .chain([&TRAILING_COLUMN])
         .map(|title| (*title).to_owned())
         .collect();
     let rows = decisions
@@ -60,7 +60,7 @@ fn row(one: &Decision, terms: &BTreeSet<&str>) -> Vec<String> {
     ];
     let terms = terms
         .iter()
-        .map(|name| one.terms.get(name).map_or_else(String::new, shown));
+        .map(|name| one.terms.get(name).map_or_else(String::new, format_term));
     first
         .into_iter()
         .chain(terms)
@@ -69,11 +69,11 @@ fn row(one: &Decision, terms: &BTreeSet<&str>) -> Vec<String> {
 }
 
 /// Returns a term as text for people.
-fn shown(value: &Value) -> String {
+fn format_term(value: &Value) -> String {
     match value {
         Value::Number(n) => crate::governor::explain::number(n.as_f64().unwrap_or(f64::NAN)),
         Value::String(text) => text.clone(),
-        Value::Array(list) => list.iter().map(shown).collect::<Vec<_>>().join(","),
+        Value::Array(list) => list.iter().map(format_term).collect::<Vec<_>>().join(","),
         Value::Null => String::new(),
         other => other.to_string(),
     }

@@ -17,7 +17,7 @@ const MAX_FOLLOWED: usize = 60;
 /// All entries, in the order of the files.
 #[derive(Debug, Default)]
 pub struct Corpus {
-    entries: Vec<Entry>,
+    entries: Vec<Synset>,
     places: HashMap<(char, u32), usize>,
 }
 
@@ -34,7 +34,7 @@ pub struct Document {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Synset {
     title: String,
     text: String,
     pointers: Vec<(char, u32)>,
@@ -121,7 +121,7 @@ impl Corpus {
 /// Parses one line of a data file:
 ///
 /// `offset lexfile type count (word id)… pointers (symbol offset part source/target)… | gloss`.
-fn entry(line: &str) -> Option<(u32, Entry)> {
+fn entry(line: &str) -> Option<(u32, Synset)> {
     let (head, gloss) = line.split_once(" | ")?;
     let mut fields = head.split(' ');
     let offset = fields.next()?.parse().ok()?;
@@ -148,7 +148,7 @@ fn entry(line: &str) -> Option<(u32, Entry)> {
     let title = words.first()?.clone();
     Some((
         offset,
-        Entry {
+        Synset {
             title,
             text: format!("{}: {}", words.join(", "), gloss.trim()),
             pointers,

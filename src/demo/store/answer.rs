@@ -122,7 +122,7 @@ pub(super) fn metrics(
 
 #[cfg(test)]
 mod tests {
-    use super::super::bulk::Entry;
+    use super::super::bulk::StoredDocument;
     use super::*;
 
     #[test]
@@ -131,7 +131,7 @@ mod tests {
             verb: Verb::Index,
             index: "docs".into(),
             id: None,
-            document: Ok(Entry::default()),
+            document: Ok(StoredDocument::default()),
         };
 
         let (item, is_error) = item(&action, "7", &Done::Rejected);

@@ -12,7 +12,7 @@ pub struct Action {
     /// The document's id; the store generates one if it is absent.
     pub id: Option<String>,
     /// The document and its searchable text, or an error if the line holds no document.
-    pub document: Result<Entry, String>,
+    pub document: Result<StoredDocument, String>,
 }
 
 /// The operation on a document.
@@ -39,7 +39,7 @@ impl Verb {
 
 /// A document in its stored form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub struct StoredDocument {
     /// The document as one line of JSON.
     pub source: String,
     /// All strings in the document, one per line.
@@ -86,7 +86,7 @@ pub fn parse(body: &str, default_index: Option<&str>) -> Result<Vec<Action>, Str
             .map(str::to_owned)
             .or_else(|| meta["_id"].as_i64().map(|n| n.to_string()));
         let document = match verb {
-            Verb::Delete => Ok(Entry::default()),
+            Verb::Delete => Ok(StoredDocument::default()),
             _ => document(
                 lines
                     .next()
@@ -120,7 +120,7 @@ pub fn check_index(name: &str) -> Result<(), String> {
     ))
 }
 
-fn document(line: &str) -> Result<Entry, String> {
+fn document(line: &str) -> Result<StoredDocument, String> {
     let value: Value = serde_json::from_str(line).map_err(|e| format!("failed to parse: {e}"))?;
     if !value.is_object() {
         return Err("failed to parse: a document is an object".to_owned());
@@ -130,7 +130,7 @@ fn document(line: &str) -> Result<Entry, String> {
     if text.contains('\0') {
         return Err("failed to parse: a text holds the character 0".to_owned());
     }
-    Ok(Entry {
+    Ok(StoredDocument {
         source: line.to_owned(),
         text,
     })

@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::answer::{self, Done};
-use super::bulk::{self, Action, Entry, Verb};
+use super::bulk::{self, Action, StoredDocument, Verb};
 use super::load::Load;
 use super::postgres::{Engine, unusable};
 
@@ -22,7 +22,7 @@ use super::postgres::{Engine, unusable};
 const MAX_BODY_BYTES: usize = 100 << 20;
 
 /// The state that all requests share.
-pub(super) struct Store {
+pub(super) struct SearchStore {
     pub(super) engine: Engine,
     cores: u32,
     queue: u32,
@@ -33,7 +33,7 @@ pub(super) struct Store {
     since: Instant,
 }
 
-impl Store {
+impl SearchStore {
     /// Creates a store with `cores` engine connections and room for `queue` waiting requests.
     pub(super) fn new(engine: Engine, cores: u32, queue: u32) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Store {
     }
 
     /// Takes a place among the running and queued requests; `None` if the queue is full.
-    fn enter(self: &Arc<Self>) -> Option<Place> {
+    fn enter(self: &Arc<Self>) -> Option<QueueSlot> {
         let most = self.cores + self.queue;
         let entered = self.load(|load, now_s| {
             let room = load.level() < most;
@@ -69,7 +69,7 @@ impl Store {
             }
             room
         });
-        entered.then(|| Place(self.clone()))
+        entered.then(|| QueueSlot(self.clone()))
     }
 
     /// Runs the actions of one request on one engine connection.
@@ -127,7 +127,7 @@ impl Store {
             done[*place] = one.unwrap_or_else(failed);
             return;
         }
-        let documents: Vec<(&str, &Entry)> =
+        let documents: Vec<(&str, &StoredDocument)> =
             good.iter().map(|(_, id, entry)| (*id, *entry)).collect();
         if documents.is_empty() {
             return;
@@ -156,20 +156,20 @@ impl Store {
 }
 
 /// A place among the running and queued requests, released when dropped.
-struct Place(Arc<Store>);
+struct QueueSlot(Arc<SearchStore>);
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         self.0.load(|load, now_s| load.leave(now_s));
     }
 }
 
-type Shared = State<Arc<Store>>;
+type StoreState = State<Arc<SearchStore>>;
 
 /// Returns the router of all routes.
-pub(super) fn router(store: Arc<Store>) -> Router {
+pub(super) fn router(store: Arc<SearchStore>) -> Router {
     Router::new()
-        .route("/", get(about))
+        .route("/", get(store_info))
         .route("/metrics", get(metrics))
         .route("/_bulk", post(bulk_anywhere).put(bulk_anywhere))
         .route(
@@ -185,14 +185,14 @@ pub(super) fn router(store: Arc<Store>) -> Router {
         .with_state(store)
 }
 
-async fn about() -> Json<Value> {
+async fn store_info() -> Json<Value> {
     Json(json!({
         "name": "flyball demo-store", "cluster_name": "demo", "tagline": "You Know, for Demos",
         "version": {"number": env!("CARGO_PKG_VERSION"), "build_flavor": "postgres"},
     }))
 }
 
-async fn metrics(State(store): Shared) -> impl IntoResponse {
+async fn metrics(State(store): StoreState) -> impl IntoResponse {
     let (average, level, busy_s) =
         store.load(|load, now_s| (load.average(now_s), load.level(), load.busy_s(now_s)));
     let (stored, rejected) = (
@@ -203,15 +203,15 @@ async fn metrics(State(store): Shared) -> impl IntoResponse {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], page)
 }
 
-async fn bulk_anywhere(State(store): Shared, body: String) -> Response {
+async fn bulk_anywhere(State(store): StoreState, body: String) -> Response {
     bulk(store, None, body).await
 }
 
-async fn bulk_into(State(store): Shared, Path(index): Path<String>, body: String) -> Response {
+async fn bulk_into(State(store): StoreState, Path(index): Path<String>, body: String) -> Response {
     bulk(store, Some(index), body).await
 }
 
-async fn bulk(store: Arc<Store>, index: Option<String>, body: String) -> Response {
+async fn bulk(store: Arc<SearchStore>, index: Option<String>, body: String) -> Response {
     let began = Instant::now();
     let actions = match bulk::parse(&body, index.as_deref()) {
         Ok(actions) => actions,
@@ -260,7 +260,7 @@ async fn bulk(store: Arc<Store>, index: Option<String>, body: String) -> Respons
         .into_response()
 }
 
-async fn count(State(store): Shared, Path(index): Path<String>) -> Response {
+async fn count(State(store): StoreState, Path(index): Path<String>) -> Response {
     match checked(&index, store.engine.count(&index)).await {
         Ok(Some(count)) => Json(json!({"count": count})).into_response(),
         Ok(None) => missing(&index),
@@ -268,7 +268,7 @@ async fn count(State(store): Shared, Path(index): Path<String>) -> Response {
     }
 }
 
-async fn document(State(store): Shared, Path((index, id)): Path<(String, String)>) -> Response {
+async fn document(State(store): StoreState, Path((index, id)): Path<(String, String)>) -> Response {
     match checked(&index, store.engine.get(&index, &id)).await {
         Ok(Some(source)) => {
             Json(json!({"_index": index, "_id": id, "found": true, "_source": source}))
@@ -284,7 +284,7 @@ async fn document(State(store): Shared, Path((index, id)): Path<(String, String)
 }
 
 async fn search(
-    State(store): Shared,
+    State(store): StoreState,
     Path(index): Path<String>,
     Query(asked): Query<HashMap<String, String>>,
 ) -> Response {
@@ -307,7 +307,7 @@ async fn search(
     }
 }
 
-async fn drop_index(State(store): Shared, Path(index): Path<String>) -> Response {
+async fn drop_index(State(store): StoreState, Path(index): Path<String>) -> Response {
     match checked(&index, store.engine.drop_index(&index)).await {
         Ok(true) => accept().await,
         Ok(false) => missing(&index),
@@ -315,7 +315,7 @@ async fn drop_index(State(store): Shared, Path(index): Path<String>) -> Response
     }
 }
 
-async fn head(State(store): Shared, Path(index): Path<String>) -> Response {
+async fn head(State(store): StoreState, Path(index): Path<String>) -> Response {
     match checked(&index, store.engine.exists(&index)).await {
         Ok(exists) => if exists {
             StatusCode::OK

@@ -9,7 +9,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool, Row};
 use tokio::sync::Mutex;
 
 use super::answer::Done;
-use super::bulk::Entry;
+use super::bulk::StoredDocument;
 
 const PREPARE: [&str; 2] = [
     "create extension if not exists pg_trgm",
@@ -81,7 +81,7 @@ impl Engine {
     pub(super) async fn index(
         &self,
         index: &str,
-        documents: &[(&str, &Entry)],
+        documents: &[(&str, &StoredDocument)],
     ) -> Result<HashMap<String, Done>, sqlx::Error> {
         self.ensure(index).await?;
         let statement = format!(
@@ -129,7 +129,7 @@ impl Engine {
         &self,
         index: &str,
         id: &str,
-        entry: &Entry,
+        entry: &StoredDocument,
     ) -> Result<Done, sqlx::Error> {
         self.ensure(index).await?;
         let statement = format!(
@@ -193,7 +193,7 @@ impl Engine {
         index: &str,
         words: &str,
         size: i64,
-    ) -> Result<Found, sqlx::Error> {
+    ) -> Result<SearchHits, sqlx::Error> {
         if !self.exists(index).await? {
             return Ok(None);
         }
@@ -275,7 +275,7 @@ impl Engine {
 
 /// The number of all matches, and the best ones as id, score and document; `None` if the index does
 /// not exist.
-type Found = Option<(i64, Vec<(String, f64, Value)>)>;
+type SearchHits = Option<(i64, Vec<(String, f64, Value)>)>;
 
 /// Returns the quoted name of an index's table.
 ///

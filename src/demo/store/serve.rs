@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use super::http::{Store, router};
+use super::http::{SearchStore, router};
 use super::postgres::Engine;
 use crate::demo::StoreOptions;
 use crate::demo::run::{Unavailable, from_stack};
@@ -51,7 +51,11 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
         "{}",
         serde_json::json!({"url": format!("http://{address}"), "pid": std::process::id()})
     );
-    let app = router(Arc::new(Store::new(engine, options.cores, options.queue)));
+    let app = router(Arc::new(SearchStore::new(
+        engine,
+        options.cores,
+        options.queue,
+    )));
     axum::serve(listener, app)
         .with_graceful_shutdown(stop.cancelled_owned())
         .await?;
@@ -60,13 +64,13 @@ pub async fn serve(options: StoreOptions) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn start_engine(dir: &Path) -> anyhow::Result<stack::Running> {
-    let options = stack::Options {
+fn start_engine(dir: &Path) -> anyhow::Result<stack::RunningStack> {
+    let options = stack::SpawnOptions {
         redis_url: Some(NOT_NEEDED.into()),
         prometheus_url: Some(NOT_NEEDED.into()),
         fsync: false,
         said: Some(dir.join("engine.log")),
-        ..stack::Options::default()
+        ..stack::SpawnOptions::default()
     };
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
     stack::spawn(&dir.join("engine"), &options).map_err(from_stack)

@@ -9,7 +9,7 @@
 
 use crate::control::ewma::smooth;
 use crate::governor::explain::{number, seconds};
-use crate::governor::policy::Signal;
+use crate::governor::policy::SignalPolicy;
 
 /// The distance from the setpoint within which nothing is learned, in setpoints.
 const BAND: f64 = 0.25;
@@ -19,14 +19,14 @@ const FELL: f64 = 4.0;
 /// nothing.
 const ROSE: f64 = 30.0;
 /// The shortest excursion, in seconds.
-const LAST_S: f64 = 600.0;
+const MIN_EXCURSION_S: f64 = 600.0;
 /// The shortest excursion, in loop times.
 const LAST_LOOPS: f64 = 6.0;
 /// The shortest time for which the rate must stay moved, in loop times.
 const MOVED_LOOPS: f64 = 3.0;
 /// The smallest reaction, in setpoints; for a load far above its setpoint, the smallest as a share
 /// of the load.
-const HEARD: f64 = 0.15;
+const MIN_REACTION: f64 = 0.15;
 
 /// An excursion of one signal.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -124,16 +124,16 @@ impl Deaf {
                 v >= from * ROSE
             };
         self.moved_at = moved.then(|| self.moved_at.unwrap_or(at));
-        let long = at - since >= LAST_S.max(LAST_LOOPS * loop_s);
+        let long = at - since >= MIN_EXCURSION_S.max(LAST_LOOPS * loop_s);
         let stood = self
             .moved_at
             .is_some_and(|moved_at| at - moved_at >= MOVED_LOOPS * loop_s);
-        let heard = (self.furthest - x).abs() >= HEARD * x.max(1.0);
+        let heard = (self.furthest - x).abs() >= MIN_REACTION * x.max(1.0);
         self.is_deaf = long && stood && !heard;
     }
 
     /// Returns the sentence for a person about the signal `about`; `w` is the work of a job.
-    pub fn sentence(&self, about: &Signal, w: f64, unit: &str) -> Option<String> {
+    pub fn sentence(&self, about: &SignalPolicy, w: f64, unit: &str) -> Option<String> {
         let (since, from) = (self.since?, self.from?);
         self.is_deaf.then(|| {
             format!(

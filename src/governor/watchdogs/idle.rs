@@ -10,9 +10,9 @@ const UNUSED: f64 = 0.2;
 /// The backlog that counts as waiting, in seconds of throughput: less is on its way.
 const WAITING_S: f64 = 5.0;
 /// The ratio of the knob to the throughput above which the knob is not the limit.
-const ROOM: f64 = 1.5;
+const HEADROOM_FACTOR: f64 = 1.5;
 /// The duration before it is reported, in seconds.
-const LAST_S: f64 = 900.0;
+const MIN_IDLE_S: f64 = 900.0;
 
 /// Detects jobs that wait for something other than this throttle.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -33,7 +33,7 @@ impl Idle {
         let Some(achieved) = seen.achieved_rps else {
             return;
         };
-        let unused = share <= UNUSED && rps > ROOM * achieved;
+        let unused = share <= UNUSED && rps > HEADROOM_FACTOR * achieved;
         let waits = waiting >= 1.0 && waiting > WAITING_S * achieved;
         self.since = (unused && waits).then(|| self.since.unwrap_or(now));
     }
@@ -46,7 +46,7 @@ impl Idle {
         actuator: Actuator,
         seen: &Observation,
     ) -> Option<String> {
-        let since = self.since.filter(|since| now - since >= LAST_S)?;
+        let since = self.since.filter(|since| now - since >= MIN_IDLE_S)?;
         let (unit, waited_for) = (actuator.unit(), actuator.waited_for());
         let other = if actuator == Actuator::Rps {
             "concurrency"

@@ -18,5 +18,5 @@ mod sharing_tests;
 #[cfg(test)]
 mod watch_tests;
 
-pub use sharing::{Role, Sharing};
-pub use watch::{Finding, Found, Watchdogs};
+pub use sharing::{Sharing, SharingRole};
+pub use watch::{ActiveFinding, Finding, Watchdogs};

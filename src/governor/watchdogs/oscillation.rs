@@ -19,7 +19,7 @@ const SWING: f64 = 0.4;
 /// The smallest ratio of the smallest swing to the largest: a decaying swing is no oscillation.
 const SUSTAINED: f64 = 0.3;
 /// The number of turns in a row that make an oscillation.
-const TURNS: usize = 7;
+const MIN_TURNS: usize = 7;
 /// The shortest and the longest period, in loop times: faster is noise, slower has an external
 /// cause.
 const SWING_LOOPS: (f64, f64) = (1.0, 30.0);
@@ -28,7 +28,7 @@ const SWING_S: f64 = 600.0;
 /// The shortest leg, in loop times; a shorter one belongs to the swing around it.
 const WIGGLE_LOOPS: f64 = 0.15;
 /// The largest ratio of the longest period to the shortest.
-const STEADY: f64 = 1.6;
+const MAX_PERIOD_RATIO: f64 = 1.6;
 /// The time without a turn after which it counts as calm, in loop times.
 const CALM_LOOPS: f64 = 20.0;
 /// The largest number of halvings of the gain.
@@ -175,7 +175,7 @@ impl Oscillation {
             self.turns.drain(..self.turns.len() - 2);
         }
         self.moved_at = now;
-        if self.turns.len() < TURNS {
+        if self.turns.len() < MIN_TURNS {
             return;
         }
         // Whole periods are compared, because the way up and the way down differ.
@@ -195,7 +195,7 @@ impl Oscillation {
             .map(|(a, b)| (b.1 - a.1).abs());
         let (smallest, largest) =
             sizes.fold((f64::INFINITY, 0.0f64), |(s, l), x| (s.min(x), l.max(x)));
-        if longest > STEADY * shortest || smallest < SUSTAINED * largest {
+        if longest > MAX_PERIOD_RATIO * shortest || smallest < SUSTAINED * largest {
             self.turns.pop_front();
             return;
         }

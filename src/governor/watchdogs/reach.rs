@@ -4,11 +4,11 @@
 use crate::governor::breaker::Phase;
 use crate::governor::explain::{number, seconds};
 use crate::governor::limits::Bounds;
-use crate::governor::plan::State;
-use crate::governor::policy::{Kind, Policy};
+use crate::governor::plan::ControlState;
+use crate::governor::policy::{Policy, SignalKind};
 
 /// The load at the lowest rate above which it is too much, in setpoints.
-const OVER: f64 = 1.1;
+const OVERLOADED: f64 = 1.1;
 /// The load at the lowest rate below which it is no longer too much, in setpoints.
 const OVER_ENDS: f64 = 1.0;
 /// The load at the highest rate below which every load is far from its setpoint, in setpoints.
@@ -20,9 +20,9 @@ const LOW_S: f64 = 900.0;
 /// The duration at the highest rate before it is reported, in seconds.
 const HIGH_S: f64 = 1800.0;
 /// The share of the time with waiters above which the throttle counts as used.
-const USED: f64 = 0.5;
+const USED_SHARE: f64 = 0.5;
 /// The ratio to a bound within which a rate counts as at it.
-const NEAR: f64 = 1.01;
+const BOUND_TOLERANCE: f64 = 1.01;
 
 /// Detects a rate that stays at a bound without bringing the load to its setpoint.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -39,7 +39,7 @@ impl Reach {
     /// Runs one tick, after the knob was decided on.
     pub fn step(
         &mut self,
-        state: &State,
+        state: &ControlState,
         policy: &Policy,
         bounds: Bounds,
         limiting_share: Option<f64>,
@@ -47,30 +47,30 @@ impl Reach {
     ) {
         let bounds = bounds.sound();
         let stopped = state.breaker.phase == Phase::Open;
-        let lowest = stopped || state.knob <= bounds.min * NEAR;
+        let lowest = stopped || state.knob <= bounds.min * BOUND_TOLERANCE;
         let over = if self.low_since.is_some() {
             OVER_ENDS
         } else {
-            OVER
+            OVERLOADED
         };
         let too_much = highest(state, policy).is_some_and(|(_, x)| x > over);
         self.low_since = (lowest && too_much).then(|| self.low_since.unwrap_or(now));
 
-        let used = limiting_share.is_some_and(|share| share > USED);
+        let used = limiting_share.is_some_and(|share| share > USED_SHARE);
         let under = if self.high_since.is_some() {
             UNDER_ENDS
         } else {
             UNDER
         };
         let too_little = highest(state, policy).is_some_and(|(_, x)| x < under);
-        let highest = !stopped && state.knob * NEAR >= bounds.max;
+        let highest = !stopped && state.knob * BOUND_TOLERANCE >= bounds.max;
         self.high_since = (highest && used && too_little).then(|| self.high_since.unwrap_or(now));
     }
 
     /// Returns the sentence for a person.
     pub fn sentence(
         &self,
-        state: &State,
+        state: &ControlState,
         policy: &Policy,
         bounds: Bounds,
         now: f64,
@@ -106,12 +106,12 @@ impl Reach {
 
 /// Returns the index of the load highest relative to its setpoint, and its filtered value in
 /// setpoints.
-fn highest(state: &State, policy: &Policy) -> Option<(usize, f64)> {
+fn highest(state: &ControlState, policy: &Policy) -> Option<(usize, f64)> {
     let loads = policy
         .signals
         .iter()
         .enumerate()
-        .filter(|(_, about)| about.kind != Kind::Ratio);
+        .filter(|(_, about)| about.kind != SignalKind::Ratio);
     let read = loads.filter_map(|(n, _)| {
         state
             .signals

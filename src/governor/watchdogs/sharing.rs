@@ -19,11 +19,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::governor::breaker::Phase;
 use crate::governor::explain::number;
-use crate::governor::plan::{Observation, State};
-use crate::governor::policy::{self, Place, Policy, Source};
+use crate::governor::plan::{ControlState, Observation};
+use crate::governor::policy::{self, Extractor, Policy, SignalSource};
 
 /// The number of consecutive ticks before a change counts.
-const PATIENCE: u32 = 3;
+const CONFIRMING_TICKS: u32 = 3;
 /// The number of ticks without a decision after which a governor is not at work.
 const AWAY_TICKS: f64 = 3.0;
 /// The shortest time without a decision after which a governor is not at work, in seconds.
@@ -33,7 +33,7 @@ const SAME_SETPOINT: f64 = 0.01;
 
 /// The role of a governor among those that control the same signals.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Role {
+pub struct SharingRole {
     /// The other governors at work, by this one's signal.
     pub with: BTreeMap<String, Vec<String>>,
     /// The leader, by this one's signal, if it is another governor.
@@ -56,7 +56,7 @@ pub struct Leader {
 
 /// The ratio that a follower keeps to its leader.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Link {
+pub struct FollowerRatio {
     /// The throttle of the leader.
     pub throttle: String,
     /// The leader's [`Leader::held_from`] at the creation of the link.
@@ -76,7 +76,7 @@ struct Member {
     /// The other governors and their own name for the signal, by this one's signal.
     with: BTreeMap<String, BTreeMap<String, String>>,
     tick_s: f64,
-    post: Option<Post>,
+    post: Option<SharedTick>,
     /// True if a shared signal limits it.
     is_held: bool,
     /// The number of consecutive ticks that contradicted `is_held`.
@@ -85,7 +85,7 @@ struct Member {
 
 /// The state of a governor at its newest tick.
 #[derive(Clone, Debug, PartialEq)]
-struct Post {
+struct SharedTick {
     at: f64,
     rps: f64,
     is_open: bool,
@@ -123,7 +123,7 @@ impl Sharing {
 
     /// Returns every throttle that shares a signal, with the signal and the other throttles, for
     /// the log at start.
-    pub fn told(&self) -> impl Iterator<Item = (&str, &str, Vec<&str>)> {
+    pub fn shared_signals(&self) -> impl Iterator<Item = (&str, &str, Vec<&str>)> {
         self.members.iter().flat_map(|(name, member)| {
             member.with.iter().map(move |(signal, with)| {
                 (
@@ -137,9 +137,9 @@ impl Sharing {
 
     /// Returns the role of `throttle` at `now`; `None` if it shares nothing with a governor at
     /// work.
-    pub fn role(&self, throttle: &str, now: f64) -> Option<Role> {
+    pub fn role(&self, throttle: &str, now: f64) -> Option<SharingRole> {
         let own = self.members.get(throttle)?;
-        let mut role = Role::default();
+        let mut role = SharingRole::default();
         for (signal, with) in &own.with {
             let at_work: Vec<&String> = with
                 .keys()
@@ -162,7 +162,7 @@ impl Sharing {
             if let Some(leader) = first.filter(|name| *name != throttle)
                 && let Some(post) = self.members.get(leader).and_then(|m| m.post.as_ref())
             {
-                let Post {
+                let SharedTick {
                     rps,
                     is_open,
                     held_from,
@@ -185,14 +185,18 @@ impl Sharing {
     }
 
     /// Records the state of `throttle` after its tick at `now`.
-    pub fn post(&mut self, throttle: &str, state: &State, now: f64) {
+    pub fn post(&mut self, throttle: &str, state: &ControlState, now: f64) {
         let Some(member) = self.members.get_mut(throttle) else {
             return;
         };
         let is_open = state.breaker.phase == Phase::Open;
         let held_from = state.hold.map_or(0.0, |hold| hold.from);
         // The first tick of a newcomer counts at once.
-        let patience = if member.is_at_work(now) { PATIENCE } else { 1 };
+        let patience = if member.is_at_work(now) {
+            CONFIRMING_TICKS
+        } else {
+            1
+        };
         let is_held = member.is_held_by_shared(state);
         member.otherwise = if is_held == member.is_held {
             0
@@ -202,7 +206,7 @@ impl Sharing {
         if member.otherwise >= patience {
             (member.is_held, member.otherwise) = (is_held, 0);
         }
-        member.post = Some(Post {
+        member.post = Some(SharedTick {
             at: now,
             rps: state.knob,
             is_open,
@@ -227,7 +231,7 @@ impl Member {
 
     /// Returns true if a shared signal decides, not a bound of its own, an empty queue, a person or
     /// another signal.
-    fn is_held_by_shared(&self, state: &State) -> bool {
+    fn is_held_by_shared(&self, state: &ControlState) -> bool {
         let Some(plan) = &state.plan else {
             return false;
         };
@@ -243,29 +247,29 @@ impl Member {
 }
 
 /// Returns true if both measure the same thing and have the same setpoint.
-fn is_same(a: &policy::Signal, b: &policy::Signal) -> bool {
+fn is_same(a: &policy::SignalPolicy, b: &policy::SignalPolicy) -> bool {
     let near = (a.setpoint - b.setpoint).abs() <= SAME_SETPOINT * a.setpoint.max(b.setpoint);
     near && !resources(a).is_disjoint(&resources(b))
 }
 
 /// Returns the resources that a signal measures, as texts that are equal for the same resource; a
 /// throttle's own feedback is never shared.
-fn resources(signal: &policy::Signal) -> BTreeSet<String> {
+fn resources(signal: &policy::SignalPolicy) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let server = signal.server.as_deref().unwrap_or_default();
     match signal.source {
-        Source::Prometheus | Source::Postgres => {
+        SignalSource::Prometheus | SignalSource::Postgres => {
             _ = words.insert(format!("query {server} {}", without_spaces(&signal.query)))
         }
-        Source::Depth => _ = words.insert(format!("depth {}", signal.query)),
-        Source::Age => _ = words.insert(format!("age {}", signal.query)),
+        SignalSource::Depth => _ = words.insert(format!("depth {}", signal.query)),
+        SignalSource::Age => _ = words.insert(format!("age {}", signal.query)),
         // The page is the signal's probe, below; a throttle's own feedback is never shared.
-        Source::Http | Source::Feedback | Source::Complaints => {}
+        SignalSource::Http | SignalSource::Feedback | SignalSource::Complaints => {}
     }
     if let Some(look) = &signal.probe {
         let place = match &look.place {
-            Place::Metric(metric) => without_spaces(metric),
-            Place::Pointer(pointer) => pointer.clone(),
+            Extractor::Metric(metric) => without_spaces(metric),
+            Extractor::Pointer(pointer) => pointer.clone(),
         };
         words.insert(format!("probe {} {place}", look.url));
     }
@@ -287,7 +291,7 @@ fn without_spaces(query: &str) -> String {
 }
 
 /// Returns the sentence for a person about this role.
-pub(super) fn sentence(role: Option<&Role>, state: &State) -> Option<String> {
+pub(super) fn sentence(role: Option<&SharingRole>, state: &ControlState) -> Option<String> {
     let each = role?.with.iter().map(|(signal, with)| {
         let part = "give one of them another signal, or another setpoint if it shall give way first";
         match role?.leaders.get(signal) {
@@ -308,7 +312,7 @@ pub(super) fn sentence(role: Option<&Role>, state: &State) -> Option<String> {
     each.collect::<Option<Vec<_>>>().map(|each| each.join("; "))
 }
 
-impl State {
+impl ControlState {
     /// Returns the log work rate to ask for because of `signal`: `own`, or its share of the
     /// leader's rate.
     pub(in crate::governor) fn led(&mut self, signal: &str, own: f64, seen: &Observation) -> f64 {
@@ -332,7 +336,7 @@ impl State {
         if !ln_ratio.is_finite() {
             return own;
         }
-        let link = Link {
+        let link = FollowerRatio {
             throttle: leader.throttle.clone(),
             held_from: leader.held_from,
             ln_ratio,

@@ -1,6 +1,6 @@
 use super::sharing::*;
 use crate::control::ewma::smooth;
-use crate::governor::plan::{Observation, Plan, Sample, State};
+use crate::governor::plan::{ControlState, Observation, Plan, SignalSample};
 use crate::governor::plant_tests::Plant;
 use crate::governor::policy::Policy;
 use crate::governor::{Bounds, Phase};
@@ -26,7 +26,7 @@ struct Room {
     name: String,
     policy: Policy,
     bounds: Bounds,
-    state: State,
+    state: ControlState,
     cost: f64,
     demand: f64,
     person: Option<f64>,
@@ -42,7 +42,7 @@ impl House {
             .enumerate()
             .map(|(n, &cost)| {
                 let name = ["alpha", "beta", "gamma"][n].to_owned();
-                let state = State::new(&plant.policy, plant.bounds, 10.0, 0.0);
+                let state = ControlState::new(&plant.policy, plant.bounds, 10.0, 0.0);
                 let plan = Plan {
                     rps: 10.0,
                     ..Plan::default()
@@ -112,7 +112,7 @@ impl House {
             .scraped
             .iter()
             .filter(|(at, _)| at + self.visible_s <= now);
-        let readings = visible.rev().take(12).map(|&(at, value)| Sample {
+        let readings = visible.rev().take(12).map(|&(at, value)| SignalSample {
             signal: "load".to_owned(),
             value: Some(value),
             at,
@@ -339,7 +339,7 @@ fn parsed(signal: &str) -> Policy {
 fn the_same_signal_is_the_same_query_depth_or_probe_at_the_same_setpoint() {
     let same = |a: &str, b: &str| {
         Sharing::of([("a", &parsed(a)), ("b", &parsed(b))])
-            .told()
+            .shared_signals()
             .count()
             == 2
     };
@@ -373,7 +373,7 @@ fn the_same_signal_is_the_same_query_depth_or_probe_at_the_same_setpoint() {
     .unwrap();
     assert_eq!(
         Sharing::of([("a", &parsed("query = \"q\"")), ("b", &lower)])
-            .told()
+            .shared_signals()
             .count(),
         0,
         "one gives way first, on purpose"
@@ -384,7 +384,7 @@ fn the_same_signal_is_the_same_query_depth_or_probe_at_the_same_setpoint() {
 fn a_governor_that_is_away_neither_leads_nor_counts() {
     let policy = parsed("query = \"q\"");
     let mut sharing = Sharing::of([("a", &policy), ("b", &policy)]);
-    let state = State::new(
+    let state = ControlState::new(
         &policy,
         Bounds {
             min: 1.0,

@@ -12,8 +12,8 @@ use super::reach::Reach;
 use super::sharing;
 use crate::governor::breaker::Phase;
 use crate::governor::limits::Bounds;
-use crate::governor::plan::{Observation, Plan, State};
-use crate::governor::policy::{Kind, Law, Policy};
+use crate::governor::plan::{ControlState, Observation, Plan};
+use crate::governor::policy::{ControllerTuning, Policy, SignalKind};
 
 /// A condition that a watchdog reports.
 #[derive(
@@ -44,7 +44,7 @@ impl Finding {
     ];
 
     /// Returns the name used in metrics, terms and on the page.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Oscillating => "oscillating",
             Self::Shared => "shared",
@@ -57,7 +57,7 @@ impl Finding {
 
 /// A finding that still holds.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Found {
+pub struct ActiveFinding {
     pub finding: Finding,
     /// The time at which it began, in unix seconds.
     pub since: f64,
@@ -70,7 +70,7 @@ pub struct Found {
 #[serde(default)]
 pub struct Watchdogs {
     /// The current findings, in the order of [`Finding::ALL`].
-    pub found: Vec<Found>,
+    pub found: Vec<ActiveFinding>,
     /// The detector of oscillations of the rate.
     pub oscillation: Oscillation,
     /// The detectors of deaf signals, by signal.
@@ -88,7 +88,7 @@ impl Watchdogs {
         if factor >= 1.0 {
             return Cow::Borrowed(policy);
         }
-        let law = Law {
+        let law = ControllerTuning {
             gain: policy.law.gain * factor,
             ..policy.law.clone()
         };
@@ -99,8 +99,8 @@ impl Watchdogs {
     }
 
     /// Returns the findings that began since `earlier`, and those that ended.
-    pub fn since(&self, earlier: &[Found]) -> (Vec<Found>, Vec<Found>) {
-        let without = |these: &[Found], those: &[Found]| {
+    pub fn since(&self, earlier: &[ActiveFinding]) -> (Vec<ActiveFinding>, Vec<ActiveFinding>) {
+        let without = |these: &[ActiveFinding], those: &[ActiveFinding]| {
             these
                 .iter()
                 .filter(|a| !those.iter().any(|b| a.finding == b.finding))
@@ -131,7 +131,7 @@ impl Watchdogs {
     /// their sentences.
     fn look(
         &mut self,
-        state: &State,
+        state: &ControlState,
         policy: &Policy,
         bounds: Bounds,
         seen: &Observation,
@@ -168,7 +168,7 @@ impl Watchdogs {
         for (signal, about) in state.signals.iter().zip(&policy.signals) {
             let deaf = self.deaf.entry(about.name.clone()).or_default();
             let idle = plan.breaker == Phase::Closed && plan.limiting == "idle";
-            if held || idle || about.kind == Kind::Ratio {
+            if held || idle || about.kind == SignalKind::Ratio {
                 *deaf = Deaf::default();
                 continue;
             }
@@ -210,7 +210,7 @@ impl Watchdogs {
 
     /// Stores the current findings and adds them to the plan: the full sentence at the start, the
     /// name while one lasts.
-    fn keep(&mut self, told: Vec<(Finding, String)>, now: f64, plan: &mut Plan) {
+    fn update_findings(&mut self, told: Vec<(Finding, String)>, now: f64, plan: &mut Plan) {
         let before = std::mem::take(&mut self.found);
         for finding in Finding::ALL {
             let sentences: Vec<String> = told
@@ -225,7 +225,7 @@ impl Watchdogs {
                 .iter()
                 .find(|found| found.finding == finding)
                 .map_or(now, |found| found.since);
-            self.found.push(Found {
+            self.found.push(ActiveFinding {
                 finding,
                 since,
                 sentence: sentences.join("; "),
@@ -236,22 +236,22 @@ impl Watchdogs {
             .found
             .iter()
             .filter(|f| f.since < now)
-            .map(|f| f.finding.word())
+            .map(|f| f.finding.as_str())
             .collect();
         begun.iter().for_each(|found| {
-            plan.reason += &format!("; {}: {}", found.finding.word(), found.sentence)
+            plan.reason += &format!("; {}: {}", found.finding.as_str(), found.sentence)
         });
         if !lasting.is_empty() {
             plan.reason += &format!("; still {}", lasting.join(", "));
         }
         ended
             .iter()
-            .for_each(|found| plan.reason += &format!("; no longer {}", found.finding.word()));
+            .for_each(|found| plan.reason += &format!("; no longer {}", found.finding.as_str()));
         if !self.found.is_empty() {
             let words: Vec<&str> = self
                 .found
                 .iter()
-                .map(|found| found.finding.word())
+                .map(|found| found.finding.as_str())
                 .collect();
             plan.terms.insert("findings".to_owned(), json!(words));
         }
@@ -264,7 +264,7 @@ impl Watchdogs {
     }
 }
 
-impl State {
+impl ControlState {
     /// Runs the watchdogs on the newest plan and adds their findings to it.
     pub(in crate::governor) fn watched(
         &mut self,
@@ -276,7 +276,7 @@ impl State {
         let mut watch = std::mem::take(&mut self.watchdogs);
         let told = watch.look(self, policy, bounds, seen, now);
         let mut plan = self.plan.take().unwrap_or_default();
-        watch.keep(told, now, &mut plan);
+        watch.update_findings(told, now, &mut plan);
         self.watchdogs = watch;
         self.plan = Some(plan.clone());
         plan

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::watch::*;
 use crate::governor::plant_tests::Plant;
-use crate::governor::{Phase, State};
+use crate::governor::{ControlState, Phase};
 
 /// Runs the plant and returns every finding that occurred, and the lowest gain factor.
 fn run(plant: &mut Plant, seconds: u64, change: impl Fn(&mut Plant, u64)) -> (Vec<Finding>, f64) {
@@ -180,7 +180,10 @@ fn a_blind_governor_a_person_and_a_start_from_next_to_nothing_find_nothing() {
 
         let mut small = plant();
         small.cost = 0.0005;
-        (small.knob, small.state) = (1.0, State::new(&small.policy, small.bounds, 1.0, 0.0));
+        (small.knob, small.state) = (
+            1.0,
+            ControlState::new(&small.policy, small.bounds, 1.0, 0.0),
+        );
         assert_eq!(run(&mut small, 7200, |_, _| {}), (vec![], 1.0));
     }
 }
@@ -308,7 +311,7 @@ fn a_successor_goes_on_with_what_was_found_and_with_the_gain() {
     assert_eq!(plant.state.watchdogs.found[0].finding, Finding::Oscillating);
 
     let stored = serde_json::to_value(&plant.state).unwrap();
-    let resumed = State::resume(stored, &plant.policy, plant.now).unwrap();
+    let resumed = ControlState::resume(stored, &plant.policy, plant.now).unwrap();
 
     assert_eq!(resumed.watchdogs, plant.state.watchdogs);
     assert_eq!(

@@ -6,8 +6,8 @@ use futures_util::future::BoxFuture;
 use sqlx::Row;
 
 use super::Queue;
-use super::states::{last_word, moment, word};
-use crate::jobs::operate::{COUNT_MAX, CancelFilter, Count, Signed, Walk, Walked};
+use super::states::{last_word, moment, state_name};
+use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, COUNT_MAX, CancelFilter, Count};
 use crate::jobs::{CancelAnswer, Error};
 
 pub(super) const CANCEL: &str = "select flyball.cancel($1, $2, $3)";
@@ -76,11 +76,15 @@ const COUNT_TIME: Duration = Duration::from_secs(2);
 impl Queue {
     /// Cancels a waiting job at once, or asks a running one to stop.
     pub async fn cancel(&self, id: i64) -> Result<CancelAnswer, Error> {
-        self.cancel_signed(id, &Signed::default()).await
+        self.cancel_signed(id, &Attribution::default()).await
     }
 
     /// Cancels a job like [`Queue::cancel`], signed for the audit log.
-    pub async fn cancel_signed(&self, id: i64, signed: &Signed) -> Result<CancelAnswer, Error> {
+    pub async fn cancel_signed(
+        &self,
+        id: i64,
+        signed: &Attribution,
+    ) -> Result<CancelAnswer, Error> {
         let said: String = sqlx::query_scalar(CANCEL)
             .bind(id)
             .bind(signed.line())
@@ -108,14 +112,14 @@ impl Queue {
     pub async fn cancel_jobs(
         &self,
         filter: &CancelFilter,
-        walk: &Walk,
-        signed: &Signed,
-    ) -> Result<Walked, Error> {
+        walk: &BulkCursor,
+        signed: &Attribution,
+    ) -> Result<BulkResult, Error> {
         let row = sqlx::query(CANCEL_JOBS)
             .bind(&filter.kind)
             .bind(&filter.throttle)
             .bind(&filter.key)
-            .bind(filter.state.map(word))
+            .bind(filter.state.map(state_name))
             .bind(filter.created_after.map(moment))
             .bind(filter.created_before.map(moment))
             .bind(walk.max_jobs as i32)
@@ -125,7 +129,7 @@ impl Queue {
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
-        Ok(Walked {
+        Ok(BulkResult {
             jobs: row.get("cancelled"),
             requested: row.get("requested"),
             next: row.get("next"),
@@ -135,7 +139,10 @@ impl Queue {
     /// Returns the number of jobs that [`Queue::cancel_jobs`] would cancel or ask to stop.
     pub async fn count_cancel_jobs(&self, filter: &CancelFilter) -> Result<Count, Error> {
         count(|walk| {
-            Box::pin(async move { self.cancel_jobs(filter, &walk, &Signed::default()).await })
+            Box::pin(async move {
+                self.cancel_jobs(filter, &walk, &Attribution::default())
+                    .await
+            })
         })
         .await
     }
@@ -144,10 +151,10 @@ impl Queue {
 /// Counts by walks that change nothing, until the count reaches its bound, all jobs were visited,
 /// or the time is up.
 pub(super) async fn count<'a>(
-    mut step: impl FnMut(Walk) -> BoxFuture<'a, Result<Walked, Error>>,
+    mut step: impl FnMut(BulkCursor) -> BoxFuture<'a, Result<BulkResult, Error>>,
 ) -> Result<Count, Error> {
     let begun = Instant::now();
-    let mut walk = Walk::count();
+    let mut walk = BulkCursor::count();
     let mut jobs = 0;
     loop {
         let walked = step(walk.clone()).await?;

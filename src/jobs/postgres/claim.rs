@@ -18,7 +18,7 @@ use crate::postgres::Columns;
 /// commit late, or come back, lie before the position, so its user must begin at the head again now
 /// and then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct LaneCursor {
     /// The priority, 0 to 3.
     pub priority: i16,
     /// The id of the last job taken, 0 for none.
@@ -33,7 +33,7 @@ pub struct LaneClaim {
     /// The most jobs to take, oldest first within a priority.
     pub jobs: i32,
     /// The position behind which the claim begins.
-    pub after: Place,
+    pub after: LaneCursor,
     /// True to check for another job behind those taken; for lanes from which one job is taken.
     pub look: bool,
 }
@@ -44,7 +44,7 @@ impl LaneClaim {
         Self {
             lane_id,
             jobs,
-            after: Place::default(),
+            after: LaneCursor::default(),
             look: false,
         }
     }

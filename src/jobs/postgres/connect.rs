@@ -15,7 +15,7 @@ use crate::postgres::{Access, Db, Pooler, refuse_hidden_pooler};
 const LIFELINES: u32 = 2;
 
 /// The time that a heartbeat waits for its connection.
-const LIFELINE_PATIENCE: Duration = Duration::from_secs(5);
+const LIFELINE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The queue: a pool of connections and the statements that run on it.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl Queue {
         let pool = pool.into();
         let sessions = (pool.pooler() == Pooler::None).then(|| pool.pool().clone());
         Self {
-            lifeline: pool.apart(LIFELINES, LIFELINE_PATIENCE),
+            lifeline: pool.apart(LIFELINES, LIFELINE_TIMEOUT),
             pool,
             sessions,
             depth: Arc::default(),

@@ -11,14 +11,14 @@ use sqlx::Row;
 use tokio::sync::Mutex;
 
 use super::Queue;
-use crate::jobs::ledger::{Entry, Found, Ledger, PARTS, Part};
+use crate::jobs::depth_counter::{DepthCounter, DirectoryEntry, JOB_TABLES, JobTable, LaneCount};
 use crate::jobs::{Depth, Error};
 
 /// Index entries of one page.
-const PAGE: i64 = 20_000;
+const PAGE_ENTRIES: i64 = 20_000;
 
 /// Lanes that one statement looks up.
-const NAMED_AT_ONCE: usize = 1_000;
+const MAX_LANES_LOOKED_UP: usize = 1_000;
 
 /// Lanes written at a time, and so about the most per second, because each write moves an entry of
 /// an index.
@@ -29,13 +29,13 @@ const THROTTLES_WRITTEN: usize = 1_000;
 
 /// The shortest time between the beginnings of two walks over a part, and between two writes of the
 /// figures.
-const ROUND: Duration = Duration::from_millis(900);
+const MIN_WALK_INTERVAL: Duration = Duration::from_millis(900);
 
 /// The time after which the figures are read from the table again.
 const READ_EVERY: Duration = Duration::from_millis(900);
 
 /// The most throttles whose figures are read.
-const READ_MAX: i64 = 10_000;
+const MAX_THROTTLES_READ: i64 = 10_000;
 
 pub(super) const DEPTHS: &str = "
 select throttle, ready, scheduled, running, dead, oldest_ready_at
@@ -173,7 +173,7 @@ impl Queue {
             |name: &str| Some(sweep.as_ref()?.get::<Option<Timestamp>, _>(name)?.to_jiff());
         let (at, lanes_at) = (moment("at"), moment("lanes_at"));
         let rows = sqlx::query(DEPTHS)
-            .bind(READ_MAX)
+            .bind(MAX_THROTTLES_READ)
             .fetch_all(&self.pool)
             .await?;
         let throttles = rows.iter().map(|row| Depth {
@@ -223,7 +223,7 @@ struct Walk {
 /// The walker: the ledger, and the progress of each walk.
 pub struct Sweeper {
     queue: Queue,
-    ledger: Ledger,
+    ledger: DepthCounter,
     walks: [Walk; 4],
     round_began: Instant,
     seen_since: Option<Duration>,
@@ -244,13 +244,13 @@ impl Sweeper {
         };
         Self {
             queue,
-            ledger: Ledger::default(),
+            ledger: DepthCounter::default(),
             walks: [walk; 4],
             round_began: Instant::now(),
             seen_since: None,
             wrote: None,
             started: None,
-            page: PAGE,
+            page: PAGE_ENTRIES,
         }
     }
 
@@ -267,13 +267,20 @@ impl Sweeper {
         if self.started.is_none() {
             self.start().await?;
         }
-        for part in PARTS {
+        for part in JOB_TABLES {
             let walk = self.walks[part as usize];
-            if walk.position.is_some() || walk.began.is_none_or(|began| began.elapsed() >= ROUND) {
+            if walk.position.is_some()
+                || walk
+                    .began
+                    .is_none_or(|began| began.elapsed() >= MIN_WALK_INTERVAL)
+            {
                 self.page(part).await?;
             }
         }
-        if self.wrote.is_none_or(|wrote| wrote.elapsed() >= ROUND) {
+        if self
+            .wrote
+            .is_none_or(|wrote| wrote.elapsed() >= MIN_WALK_INTERVAL)
+        {
             self.write().await?;
         }
         Ok(began.elapsed())
@@ -289,7 +296,7 @@ impl Sweeper {
         if self.started.is_none() {
             self.start().await?;
         }
-        for part in PARTS {
+        for part in JOB_TABLES {
             self.page(part).await?;
             while self.walks[part as usize].position.is_some() {
                 self.page(part).await?;
@@ -337,7 +344,7 @@ impl Sweeper {
     }
 
     /// Takes the next page of one walk.
-    async fn page(&mut self, part: Part) -> Result<(), Error> {
+    async fn page(&mut self, part: JobTable) -> Result<(), Error> {
         let now = Instant::now();
         let today = self.today();
         let walk = &mut self.walks[part as usize];
@@ -346,21 +353,21 @@ impl Sweeper {
         }
         let (lane, priority, job) = walk.position.unwrap_or((i64::MIN, 0, i64::MIN));
         let asked = match part {
-            Part::Ready => sqlx::query(WALK_READY)
+            JobTable::Ready => sqlx::query(WALK_READY)
                 .bind(lane)
                 .bind(priority)
                 .bind(job)
                 .bind(self.page),
-            Part::Scheduled => sqlx::query(WALK_SCHEDULED).bind(job).bind(self.page),
-            Part::Running => sqlx::query(WALK_RUNNING).bind(job).bind(self.page),
-            Part::Dead => sqlx::query(WALK_DEAD).bind(job).bind(self.page),
+            JobTable::Scheduled => sqlx::query(WALK_SCHEDULED).bind(job).bind(self.page),
+            JobTable::Running => sqlx::query(WALK_RUNNING).bind(job).bind(self.page),
+            JobTable::Dead => sqlx::query(WALK_DEAD).bind(job).bind(self.page),
         };
         let rows = asked.fetch_all(&self.queue.pool).await?;
         let (mut found, mut entries, mut last) = (Vec::with_capacity(rows.len()), 0, None);
         for row in &rows {
             let (lane_id, jobs, newest): (i64, i64, i64) =
                 (row.get("lane_id"), row.get("jobs"), row.get("newest"));
-            found.push(Found {
+            found.push(LaneCount {
                 lane_id,
                 jobs,
                 oldest: row.get("oldest"),
@@ -370,13 +377,15 @@ impl Sweeper {
             // Ready jobs come in the order of their lanes; the other parts continue behind their
             // largest id.
             last = match last {
-                Some(before @ (_, _, job)) if part != Part::Ready && newest < job => Some(before),
+                Some(before @ (_, _, job)) if part != JobTable::Ready && newest < job => {
+                    Some(before)
+                }
                 _ => Some(here),
             };
         }
         self.introduce(&found).await?;
         match part {
-            Part::Ready => self.ledger.ready(&found, today),
+            JobTable::Ready => self.ledger.ready(&found, today),
             _ => self.ledger.others(part, &found, today),
         }
         let walk = &mut self.walks[part as usize];
@@ -401,10 +410,10 @@ impl Sweeper {
         Ok(())
     }
 
-    async fn introduce(&mut self, found: &[Found]) -> Result<(), Error> {
-        let strangers = self.ledger.strangers(found);
+    async fn introduce(&mut self, found: &[LaneCount]) -> Result<(), Error> {
+        let strangers = self.ledger.unknown_lanes(found);
         let mut entries = Vec::new();
-        for some in strangers.chunks(NAMED_AT_ONCE) {
+        for some in strangers.chunks(MAX_LANES_LOOKED_UP) {
             let (lanes, jobs): (Vec<i64>, Vec<i64>) =
                 some.iter().map(|one| (one.lane_id, one.oldest)).unzip();
             let rows = sqlx::query(NAMES)
@@ -439,7 +448,7 @@ impl Sweeper {
         let is_all = taken.len() < THROTTLES_WRITTEN;
         if !taken.is_empty() {
             let names: Vec<&str> = taken.iter().map(|(name, _)| *name).collect();
-            let jobs = |part: Part| -> Vec<i64> {
+            let jobs = |part: JobTable| -> Vec<i64> {
                 taken
                     .iter()
                     .map(|(_, figures)| figures.jobs[part as usize])
@@ -449,10 +458,10 @@ impl Sweeper {
                 taken.iter().map(|(_, figures)| figures.oldest).collect();
             sqlx::query(WRITE_THROTTLES)
                 .bind(names)
-                .bind(jobs(Part::Ready))
-                .bind(jobs(Part::Scheduled))
-                .bind(jobs(Part::Running))
-                .bind(jobs(Part::Dead))
+                .bind(jobs(JobTable::Ready))
+                .bind(jobs(JobTable::Scheduled))
+                .bind(jobs(JobTable::Running))
+                .bind(jobs(JobTable::Dead))
                 .bind(oldest)
                 .execute(&self.queue.pool)
                 .await?;
@@ -482,8 +491,8 @@ impl Sweeper {
     }
 }
 
-fn entry(row: &sqlx::postgres::PgRow) -> Entry {
-    Entry {
+fn entry(row: &sqlx::postgres::PgRow) -> DirectoryEntry {
+    DirectoryEntry {
         lane_id: row.get("lane_id"),
         throttle: row.get("throttle"),
         depth: row.get("depth"),

@@ -6,7 +6,7 @@ use super::Queue;
 use crate::jobs::Error;
 
 /// The most jobs of a lane that one statement drops.
-const MOST: i32 = 1000;
+const MAX_JOBS_DROPPED: i32 = 1000;
 
 // A job that is being claimed at that moment goes to the claim. The attempt that the job waited for
 // is not used. A unique key that a producer has locked is about to pass to another job and is left
@@ -62,7 +62,7 @@ impl Queue {
             .bind(worker_id)
             .bind(lanes)
             .bind(newest)
-            .bind(MOST)
+            .bind(MAX_JOBS_DROPPED)
             .fetch_all(&self.pool)
             .await?;
         rows.iter()

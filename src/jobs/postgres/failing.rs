@@ -7,10 +7,10 @@ use super::Queue;
 use crate::jobs::{Error, Failing};
 
 /// The number of attempts that must have failed in a row.
-const LEAST: i64 = 5;
+const MIN_FAILED_ATTEMPTS: i64 = 5;
 
 /// The most throttles that are read.
-const READ_MAX: i64 = 1_000;
+const MAX_FAILING_READ: i64 = 1_000;
 
 // A throttle without a failure for ten minutes is left out: its jobs wait for their next attempts,
 // or there are none. One success in the last minute, in any worker, is enough to be healthy.
@@ -40,8 +40,8 @@ impl Queue {
     pub async fn failing(&self) -> Result<Vec<Failing>, Error> {
         let rows = sqlx::query(FAILING)
             .bind(None::<&str>)
-            .bind(LEAST)
-            .bind(READ_MAX)
+            .bind(MIN_FAILED_ATTEMPTS)
+            .bind(MAX_FAILING_READ)
             .fetch_all(&self.pool)
             .await?;
         Ok(rows.iter().map(failing).collect())
@@ -52,7 +52,7 @@ impl Queue {
     pub async fn failing_of(&self, throttle: &str) -> Result<Option<Failing>, Error> {
         let row = sqlx::query(FAILING)
             .bind(throttle)
-            .bind(LEAST)
+            .bind(MIN_FAILED_ATTEMPTS)
             .bind(1_i64)
             .fetch_optional(&self.pool)
             .await?;

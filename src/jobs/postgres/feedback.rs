@@ -15,10 +15,10 @@ use crate::postgres::Db;
 const READ_EVERY: Duration = Duration::from_millis(400);
 
 /// The most counters that are read.
-const READ_MAX: i64 = 10_000;
+const MAX_REPORTS_READ: i64 = 10_000;
 
 // A heartbeat confirms all counters of its worker, whether they were written again or not.
-pub(super) const TOLD: &str = "
+pub(super) const READ_REPORTS: &str = "
 select f.throttle, f.worker_id, f.completed, f.failed, f.refused, f.busy_s, f.running, f.untimed,
     case when f.throttle = any($2) then f.durations else '{}' end as durations,
     extract(epoch from clock_timestamp() - w.heartbeat_at)::float8 as age_s,
@@ -29,7 +29,7 @@ where w.stopped_at is null and w.heartbeat_at + w.ttl >= clock_timestamp()
 limit $1";
 
 // The reports of dead workers are never read.
-pub(super) const FORGET_TOLD: &str = "
+pub(super) const DELETE_OLD_REPORTS: &str = "
 delete from flyball.feedback f
 where (f.worker_id, f.throttle) in (
     select o.worker_id, o.throttle from flyball.feedback o
@@ -63,7 +63,7 @@ pub struct Tally {
 
 /// A tally as its worker reported it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Told {
+pub struct WorkerReport {
     /// The id of the worker.
     pub worker_id: i32,
     /// The counters that it reported.
@@ -79,7 +79,7 @@ pub struct Feedbacks {
     db: Db,
     /// Throttles whose durations are read as well.
     timed: Vec<String>,
-    newest: Mutex<Option<(Instant, Vec<Told>)>>,
+    newest: Mutex<Option<(Instant, Vec<WorkerReport>)>>,
 }
 
 impl Feedbacks {
@@ -105,7 +105,7 @@ impl Feedbacks {
     /// Returns the reports of the live workers on a throttle.
     ///
     /// One statement reads those on all throttles, at most a few times a second.
-    pub async fn of(&self, throttle: &str) -> Result<Vec<Told>, Error> {
+    pub async fn of(&self, throttle: &str) -> Result<Vec<WorkerReport>, Error> {
         let mut newest = self.newest.lock().await;
         if newest
             .as_ref()
@@ -113,18 +113,18 @@ impl Feedbacks {
         {
             // The time is taken before the query, so that an answer never looks younger than it is.
             let asked = Instant::now();
-            let rows = sqlx::query(TOLD)
-                .bind(READ_MAX)
+            let rows = sqlx::query(READ_REPORTS)
+                .bind(MAX_REPORTS_READ)
                 .bind(&self.timed)
                 .fetch_all(&self.db)
                 .await?;
-            *newest = Some((asked, rows.iter().map(told).collect()));
+            *newest = Some((asked, rows.iter().map(worker_report).collect()));
         }
         let Some((read_at, all)) = newest.as_ref() else {
             return Ok(Vec::new());
         };
         let since = read_at.elapsed().as_secs_f64();
-        let older = |told: &Told| Told {
+        let older = |told: &WorkerReport| WorkerReport {
             age_s: told.age_s + since,
             born_s: told.born_s + since,
             ..told.clone()
@@ -137,8 +137,8 @@ impl Feedbacks {
     }
 }
 
-fn told(row: &sqlx::postgres::PgRow) -> Told {
-    Told {
+fn worker_report(row: &sqlx::postgres::PgRow) -> WorkerReport {
+    WorkerReport {
         worker_id: row.get("worker_id"),
         tally: Tally {
             throttle: row.get("throttle"),

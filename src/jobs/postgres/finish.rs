@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Queue;
 use crate::jobs::Error;
-use crate::jobs::retry::LONGEST_WAIT;
+use crate::jobs::retry::MAX_DELAY;
 
 /// The end of an attempt, as the store records it.
 #[derive(Clone, Debug, PartialEq)]
@@ -223,7 +223,7 @@ fn columns(ending: &Ending) -> (&'static str, Option<f64>, Option<String>) {
 ///
 /// Postgres has no times for the longest waits of Rust.
 fn seconds(delay: Duration) -> f64 {
-    delay.min(LONGEST_WAIT).as_secs_f64()
+    delay.min(MAX_DELAY).as_secs_f64()
 }
 
 /// Returns the first 4,000 characters of an error, without NUL, which Postgres cannot store.

@@ -5,7 +5,7 @@ use sqlx::Row;
 use super::Queue;
 use super::cancel::count;
 use crate::jobs::Error;
-use crate::jobs::operate::{Count, Signed, Walk, Walked};
+use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, Count};
 
 pub(super) const SET_WEIGHT: &str = "select flyball.set_weight($1, $2, $3, $4, $5)";
 
@@ -20,7 +20,7 @@ impl Queue {
         throttle: &str,
         key: &str,
         weight: f64,
-        signed: &Signed,
+        signed: &Attribution,
     ) -> Result<f64, Error> {
         let statement = sqlx::query_scalar(SET_WEIGHT)
             .bind(throttle)
@@ -36,9 +36,9 @@ impl Queue {
         &self,
         throttle: &str,
         key: &str,
-        walk: &Walk,
-        signed: &Signed,
-    ) -> Result<Walked, Error> {
+        walk: &BulkCursor,
+        signed: &Attribution,
+    ) -> Result<BulkResult, Error> {
         let row = sqlx::query(PURGE_LANE)
             .bind(throttle)
             .bind(key)
@@ -49,7 +49,7 @@ impl Queue {
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
-        Ok(Walked {
+        Ok(BulkResult {
             jobs: row.get("cancelled"),
             requested: 0,
             next: row.get("next"),
@@ -60,7 +60,7 @@ impl Queue {
     pub async fn count_lane(&self, throttle: &str, key: &str) -> Result<Count, Error> {
         count(|walk| {
             Box::pin(async move {
-                self.purge_lane(throttle, key, &walk, &Signed::default())
+                self.purge_lane(throttle, key, &walk, &Attribution::default())
                     .await
             })
         })

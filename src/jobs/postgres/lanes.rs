@@ -33,7 +33,7 @@ pub struct ReadyLane {
 
 /// A lane, with the priorities in which it holds ready jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct ReadyPriorities {
     /// The id of the lane.
     pub lane_id: i64,
     /// The priorities as bits 0 to 3: bit 0 for priority 0, and so on.
@@ -47,7 +47,7 @@ pub struct Seen {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slice {
     /// The lanes with ready jobs, in the order of their ids.
-    pub lanes: Vec<Seen>,
+    pub lanes: Vec<ReadyPriorities>,
     /// The beginning of the next slice; `None` at the end of the range.
     pub next: Option<i64>,
 }
@@ -56,7 +56,7 @@ pub struct Slice {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Arrivals {
     /// The lanes whose new jobs may run now.
-    pub lanes: Vec<Seen>,
+    pub lanes: Vec<ReadyPriorities>,
     /// The newest job that was read, behind which the next read begins.
     pub last: i64,
 }
@@ -88,7 +88,7 @@ pub(super) const WRITING: &str =
     "select x::text::bigint from pg_snapshot_xip(pg_current_snapshot()) as x limit 10000";
 
 // The newest days are read first; an ordered scan over the partitions stops at the first row.
-pub(super) const NEWEST: &str = "select id from flyball.job order by id desc limit 1";
+pub(super) const NEWEST_JOB_ID: &str = "select id from flyball.job order by id desc limit 1";
 
 // A lane that is not in the directory yet is named by its first job. The limits keep each lookup a
 // probe.
@@ -128,13 +128,13 @@ impl Queue {
             .bind(SLICE);
         let rows = asked.fetch_all(&self.pool).await?;
         let whole = (rows.len() as i64) < SLICE;
-        let mut lanes: Vec<Seen> = Vec::with_capacity(rows.len());
+        let mut lanes: Vec<ReadyPriorities> = Vec::with_capacity(rows.len());
         for row in &rows {
             let (lane_id, priority, head): (i64, i16, i64) =
                 (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
             match lanes.last_mut() {
                 Some(seen) if seen.lane_id == lane_id => seen.priorities |= 1 << priority,
-                _ => lanes.push(Seen {
+                _ => lanes.push(ReadyPriorities {
                     lane_id,
                     priorities: 1 << priority,
                     head,
@@ -162,7 +162,7 @@ impl Queue {
             found.last = found.last.max(row.try_get(2)?);
             if row.try_get(3)? {
                 let priorities = row.try_get::<i32, _>(1)? as u8;
-                found.lanes.push(Seen {
+                found.lanes.push(ReadyPriorities {
                     lane_id: row.try_get(0)?,
                     priorities,
                     head: row.try_get(4)?,
@@ -179,7 +179,7 @@ impl Queue {
 
     /// Returns the id of the newest job, 0 if there is none.
     pub async fn newest_job(&self) -> Result<i64, Error> {
-        Ok(sqlx::query_scalar(NEWEST)
+        Ok(sqlx::query_scalar(NEWEST_JOB_ID)
             .fetch_optional(&self.pool)
             .await?
             .unwrap_or(0))

@@ -13,8 +13,8 @@ use sqlx::postgres::PgRow;
 
 use super::Queue;
 use super::read::summary;
-use super::states::{moment, word};
-use crate::jobs::{Error, Filter, Page, State, Summary};
+use super::states::{moment, state_name};
+use crate::jobs::{Error, JobFilter, JobPage, State, Summary};
 
 /// The most rows that one statement walks over, which takes a few milliseconds.
 const ROWS_MAX: i64 = 10_000;
@@ -22,7 +22,7 @@ const ROWS_MAX: i64 = 10_000;
 const PROBES_MAX: i64 = 1_000;
 
 /// The time after which a walk takes no further step although its page is not full.
-const PATIENCE: Duration = Duration::from_millis(25);
+const WALK_TIME_LIMIT: Duration = Duration::from_millis(25);
 
 // Laterals with a limit are run once per row and in order, so that the walk stops as soon as the
 // page is full; the planner can neither hash a whole table for them nor sort.
@@ -153,9 +153,9 @@ impl Queue {
     /// Returns jobs by filter, newest first, walking on until there are `limit` or no more.
     ///
     /// It is for programs; people want [`Queue::page`].
-    pub async fn list(&self, filter: &Filter) -> Result<Vec<Summary>, Error> {
+    pub async fn list(&self, filter: &JobFilter) -> Result<Vec<Summary>, Error> {
         let mut jobs = Vec::new();
-        let mut rest = Filter {
+        let mut rest = JobFilter {
             limit: filter.limit.clamp(1, 1000),
             ..filter.clone()
         };
@@ -174,7 +174,7 @@ impl Queue {
     ///
     /// Any filter takes a few tens of milliseconds at most, so the page may be short, or empty,
     /// although more follow: go on from [`Page::next`] until there is none.
-    pub async fn page(&self, filter: &Filter) -> Result<Page, Error> {
+    pub async fn page(&self, filter: &JobFilter) -> Result<JobPage, Error> {
         let begun = Instant::now();
         let limit = filter.limit.clamp(1, 1000);
         let (statement, rows_max) = match filter.state {
@@ -188,7 +188,7 @@ impl Queue {
         };
         let (low, high) = self.range(filter).await?;
         let mut before = filter.before.unwrap_or(i64::MAX).min(high);
-        let mut page = Page::default();
+        let mut page = JobPage::default();
         // Small steps come first, because most pages are full after one of them.
         let mut rows = if is_open(filter) {
             limit
@@ -222,7 +222,7 @@ impl Queue {
                 return Ok(page);
             }
             match page.next {
-                Some(next) if begun.elapsed() < PATIENCE => before = next,
+                Some(next) if begun.elapsed() < WALK_TIME_LIMIT => before = next,
                 _ => return Ok(page),
             }
             rows = (rows * 5).min(rows_max);
@@ -231,7 +231,7 @@ impl Queue {
 
     /// Returns the range of ids that holds the jobs of the filter's time: from the first, below the
     /// second.
-    async fn range(&self, filter: &Filter) -> Result<(i64, i64), Error> {
+    async fn range(&self, filter: &JobFilter) -> Result<(i64, i64), Error> {
         if filter.created_after.is_none() && filter.created_before.is_none() {
             return Ok((0, i64::MAX));
         }
@@ -256,7 +256,7 @@ fn next(row: &PgRow, rows: i64) -> Option<i64> {
 }
 
 /// Returns true if the filter matches every job.
-fn is_open(filter: &Filter) -> bool {
+fn is_open(filter: &JobFilter) -> bool {
     states(filter).is_none()
         && filter.kind.is_none()
         && filter.throttle.is_none()
@@ -265,9 +265,9 @@ fn is_open(filter: &Filter) -> bool {
         && filter.created_before.is_none()
 }
 
-fn states(filter: &Filter) -> Option<Vec<&'static str>> {
+fn states(filter: &JobFilter) -> Option<Vec<&'static str>> {
     match filter.state {
-        Some(state) => Some(vec![word(state)]),
+        Some(state) => Some(vec![state_name(state)]),
         None => filter.ended.then(|| vec!["completed", "cancelled", "dead"]),
     }
 }

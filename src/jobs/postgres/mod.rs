@@ -21,7 +21,7 @@ mod finish;
 mod lane;
 mod lanes;
 mod list;
-mod maintain;
+mod maintenance;
 mod migrate;
 mod pause;
 mod promote;
@@ -33,18 +33,18 @@ mod states;
 mod workers;
 
 pub use checkpoint::PgCheckpoints;
-pub use claim::{Batch, Claimed, LaneClaim, Place};
+pub use claim::{Batch, Claimed, LaneClaim, LaneCursor};
 pub use client::Client;
 pub use connect::Queue;
 pub use costs::KindCost;
 pub use depth::{Depths, Sweeper};
 pub(crate) use enqueue::refuse_nul;
-pub use feedback::{Feedbacks, Tally, Told};
+pub use feedback::{Feedbacks, Tally, WorkerReport};
 pub use finish::{Ending, Finish};
-pub use lanes::{Arrivals, ReadyLane, Seen, Slice};
-pub use maintain::{Maintained, Retention};
+pub use lanes::{Arrivals, ReadyLane, ReadyPriorities, Slice};
+pub use maintenance::{Maintained, Retention};
 pub use migrate::{MIGRATOR, Schema};
-pub use promote::{Crowd, Promoted};
+pub use promote::{Promoted, PromotionCursor};
 pub use rescue::Rescued;
 pub use shards::{SHARDS, lanes_of, shard_of};
 pub use workers::{NewWorker, Pulse};
@@ -92,30 +92,30 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("enqueue as", enqueue::ENQUEUE_AS),
     ("complete", finish::COMPLETE),
     ("finish", finish::FINISH),
-    ("told", feedback::TOLD),
-    ("forget told", feedback::FORGET_TOLD),
+    ("told", feedback::READ_REPORTS),
+    ("forget told", feedback::DELETE_OLD_REPORTS),
     ("sweep", lanes::SWEEP),
     ("arrivals", lanes::ARRIVALS),
     ("writing", lanes::WRITING),
-    ("newest", lanes::NEWEST),
+    ("newest", lanes::NEWEST_JOB_ID),
     ("names", lanes::NAMES),
     ("adopt", lanes::ADOPT),
     ("weights", lanes::WEIGHTS),
     ("sleep", lanes::SLEEP),
     ("wake", lanes::WAKE),
-    ("due days", maintain::ENSURE_DAYS),
-    ("old days", maintain::OLD_DAYS),
-    ("prune", maintain::PRUNE_DAY),
-    ("thin", maintain::THIN_DAY),
-    ("forget unique keys", maintain::FORGET_UNIQUE),
-    ("forget failures", maintain::FORGET_FAILURES),
-    ("forget audit", maintain::FORGET_AUDIT),
-    ("forget workers", maintain::FORGET_WORKERS),
-    ("forget cancels", maintain::FORGET_CANCELS),
-    ("forget unreadable leases", maintain::FORGET_UNREADABLE),
-    ("forget dead", maintain::FORGET_DEAD),
-    ("forget lanes", maintain::FORGET_LANES),
-    ("forget depths", maintain::FORGET_DEPTHS),
+    ("due days", maintenance::ENSURE_DAYS),
+    ("old days", maintenance::OLD_DAYS),
+    ("prune", maintenance::PRUNE_DAY),
+    ("thin", maintenance::THIN_DAY),
+    ("forget unique keys", maintenance::FORGET_UNIQUE),
+    ("forget failures", maintenance::FORGET_FAILURES),
+    ("forget audit", maintenance::FORGET_AUDIT),
+    ("forget workers", maintenance::FORGET_WORKERS),
+    ("forget cancels", maintenance::FORGET_CANCELS),
+    ("forget unreadable leases", maintenance::FORGET_UNREADABLE),
+    ("forget dead", maintenance::FORGET_DEAD),
+    ("forget lanes", maintenance::FORGET_LANES),
+    ("forget depths", maintenance::FORGET_DEPTHS),
     ("learn costs", costs::LEARN),
     ("mean costs", costs::MEANS),
     ("applied migrations", migrate::APPLIED),
@@ -138,7 +138,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("gone", rescue::GONE),
     ("orphaned", rescue::ORPHANED),
     ("rescue", rescue::RESCUE),
-    ("hold shards", shards::HOLD),
+    ("hold shards", shards::HOLD_SHARDS),
     ("release shards", shards::RELEASE),
     ("let shards go", shards::LET_GO),
     ("register", workers::REGISTER),

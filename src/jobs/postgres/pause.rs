@@ -5,7 +5,7 @@ use sqlx::Row;
 
 use super::Queue;
 use crate::jobs::Error;
-use crate::jobs::operate::{Pause, Signed};
+use crate::jobs::operate::{Attribution, Pause};
 
 pub(super) const PAUSE_ALL: &str = "select flyball.pause_all($1, $2)";
 
@@ -17,7 +17,7 @@ impl Queue {
     /// Stops all claiming in all processes until [`Queue::resume_all`]; running jobs go on.
     ///
     /// Returns false if a pause was already in force, which stays unchanged.
-    pub async fn pause_all(&self, signed: &Signed) -> Result<bool, Error> {
+    pub async fn pause_all(&self, signed: &Attribution) -> Result<bool, Error> {
         Ok(sqlx::query_scalar(PAUSE_ALL)
             .bind(&signed.why)
             .bind(signed.line())
@@ -26,7 +26,7 @@ impl Queue {
     }
 
     /// Ends the global pause; returns false if there was none.
-    pub async fn resume_all(&self, signed: &Signed) -> Result<bool, Error> {
+    pub async fn resume_all(&self, signed: &Attribution) -> Result<bool, Error> {
         Ok(sqlx::query_scalar(RESUME_ALL)
             .bind(&signed.why)
             .bind(signed.line())

@@ -160,12 +160,12 @@ pub struct Promoted {
 
 /// The progress of a walk through a crowd, kept from round to round.
 #[derive(Clone, Debug)]
-pub struct Crowd {
+pub struct PromotionCursor {
     after: i16,
     round: i32,
 }
 
-impl Default for Crowd {
+impl Default for PromotionCursor {
     fn default() -> Self {
         Self {
             after: -1,
@@ -190,7 +190,7 @@ impl Queue {
     /// [`Queue::promote`] moves.
     ///
     /// If another process is doing so, it moves nothing and reports that no more are due.
-    pub async fn promote_crowd(&self, crowd: &mut Crowd) -> Result<Promoted, Error> {
+    pub async fn promote_crowd(&self, crowd: &mut PromotionCursor) -> Result<Promoted, Error> {
         let begun = Instant::now();
         let row = sqlx::query(PROMOTE_CROWD)
             .bind(crowd.after)

@@ -5,8 +5,8 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::{Queue, states};
-use crate::jobs::{Attempt, Detail, Error, Failure, Progress, Summary};
-use crate::postgres::shown;
+use crate::jobs::{Attempt, Detail, Error, FailedAttempt, Progress, Summary};
+use crate::postgres::json_or_text;
 
 // A job's state is not a column: it is the table that holds the job. Each join is one probe of a
 // primary key.
@@ -96,7 +96,7 @@ impl Queue {
     }
 
     /// Returns the last failed attempts, newest first; `limit` is 1 to 1000.
-    pub async fn failures(&self, limit: i64) -> Result<Vec<Failure>, Error> {
+    pub async fn failures(&self, limit: i64) -> Result<Vec<FailedAttempt>, Error> {
         let rows = sqlx::query(FAILURES)
             .bind(limit.clamp(1, 1000))
             .fetch_all(&self.pool)
@@ -108,7 +108,7 @@ impl Queue {
 fn detail(row: &PgRow, attempts: Vec<Attempt>) -> Result<Detail, sqlx::Error> {
     Ok(Detail {
         summary: summary(row)?,
-        args: shown(row, "args"),
+        args: json_or_text(row, "args"),
         unique: row.try_get("is_unique")?,
         attempts,
         worker: row.try_get("worker")?,
@@ -167,8 +167,8 @@ fn attempt(row: &PgRow) -> Result<Attempt, sqlx::Error> {
     })
 }
 
-fn failure(row: &PgRow) -> Result<Failure, sqlx::Error> {
-    Ok(Failure {
+fn failure(row: &PgRow) -> Result<FailedAttempt, sqlx::Error> {
+    Ok(FailedAttempt {
         job_id: row.try_get("job_id")?,
         kind: row.try_get("kind")?,
         throttle: row.try_get("throttle")?,

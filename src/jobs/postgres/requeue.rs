@@ -5,7 +5,7 @@ use sqlx::Row;
 use super::Queue;
 use super::cancel::count;
 use super::states::{last_word, moment};
-use crate::jobs::operate::{Count, DeadFilter, MoveAnswer, Signed, Walk, Walked};
+use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, Count, DeadFilter, MoveAnswer};
 use crate::jobs::{Error, RetryAnswer};
 
 pub(super) const RETRY: &str = "select flyball.retry($1, $2, $3, $4)";
@@ -26,7 +26,7 @@ impl Queue {
     /// Makes a dead, retryable or scheduled job ready now; a dead one starts over with all its
     /// attempts.
     pub async fn retry(&self, id: i64) -> Result<RetryAnswer, Error> {
-        self.retry_signed(id, false, &Signed::default()).await
+        self.retry_signed(id, false, &Attribution::default()).await
     }
 
     /// Retries a job like [`Queue::retry`], signed for the audit log.
@@ -37,7 +37,7 @@ impl Queue {
         &self,
         id: i64,
         keep_attempts: bool,
-        signed: &Signed,
+        signed: &Attribution,
     ) -> Result<RetryAnswer, Error> {
         let statement = sqlx::query_scalar(RETRY)
             .bind(id)
@@ -57,7 +57,7 @@ impl Queue {
         &self,
         id: i64,
         run_at: jiff::Timestamp,
-        signed: &Signed,
+        signed: &Attribution,
     ) -> Result<MoveAnswer, Error> {
         let statement = sqlx::query_scalar(RESCHEDULE)
             .bind(id)
@@ -69,7 +69,7 @@ impl Queue {
     }
 
     /// Gives up a dead job for good; it ends as cancelled.
-    pub async fn discard(&self, id: i64, signed: &Signed) -> Result<MoveAnswer, Error> {
+    pub async fn discard(&self, id: i64, signed: &Attribution) -> Result<MoveAnswer, Error> {
         let statement = sqlx::query_scalar(DISCARD)
             .bind(id)
             .bind(signed.line())
@@ -83,9 +83,9 @@ impl Queue {
         &self,
         filter: &DeadFilter,
         keep_attempts: bool,
-        walk: &Walk,
-        signed: &Signed,
-    ) -> Result<Walked, Error> {
+        walk: &BulkCursor,
+        signed: &Attribution,
+    ) -> Result<BulkResult, Error> {
         let row = sqlx::query(REQUEUE_DEAD)
             .bind(&filter.kind)
             .bind(&filter.throttle)
@@ -101,7 +101,7 @@ impl Queue {
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
-        Ok(Walked {
+        Ok(BulkResult {
             jobs: row.get("jobs"),
             requested: 0,
             next: row.get("next"),
@@ -112,9 +112,9 @@ impl Queue {
     pub async fn discard_dead(
         &self,
         filter: &DeadFilter,
-        walk: &Walk,
-        signed: &Signed,
-    ) -> Result<Walked, Error> {
+        walk: &BulkCursor,
+        signed: &Attribution,
+    ) -> Result<BulkResult, Error> {
         let row = sqlx::query(DISCARD_DEAD)
             .bind(&filter.kind)
             .bind(&filter.throttle)
@@ -129,7 +129,7 @@ impl Queue {
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
-        Ok(Walked {
+        Ok(BulkResult {
             jobs: row.get("jobs"),
             requested: 0,
             next: row.get("next"),
@@ -139,7 +139,10 @@ impl Queue {
     /// Returns the number of dead jobs that match the filter.
     pub async fn count_dead(&self, filter: &DeadFilter) -> Result<Count, Error> {
         count(|walk| {
-            Box::pin(async move { self.discard_dead(filter, &walk, &Signed::default()).await })
+            Box::pin(async move {
+                self.discard_dead(filter, &walk, &Attribution::default())
+                    .await
+            })
         })
         .await
     }

@@ -17,7 +17,7 @@ const QUIET_S: f64 = 5.0;
 
 // A worker with more than its fair part releases the rest; free shards go to the first worker that
 // takes them, so that no lane is unattended while the parts are worked out.
-pub(super) const HOLD: &str = "
+pub(super) const HOLD_SHARDS: &str = "
 with fair as (
     select ceil(64.0 / greatest(count(*), 1))::int as n
     from flyball.worker
@@ -84,7 +84,7 @@ impl Queue {
     /// Renews and takes this worker's fair part of the shards, for `ttl`; returns the shards that
     /// it holds as a set of bits.
     pub async fn hold_shards(&self, worker_id: i32, ttl: Duration) -> Result<u64, Error> {
-        let asked = sqlx::query_scalar(HOLD)
+        let asked = sqlx::query_scalar(HOLD_SHARDS)
             .bind(worker_id)
             .bind(ttl.as_secs_f64())
             .bind(QUIET_S);

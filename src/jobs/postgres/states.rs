@@ -16,7 +16,7 @@ const STATES: [(&str, State); 7] = [
 ];
 
 /// Returns the name of a state.
-pub(super) fn word(state: State) -> &'static str {
+pub(super) fn state_name(state: State) -> &'static str {
     STATES
         .iter()
         .find(|(_, known)| *known == state)

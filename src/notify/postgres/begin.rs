@@ -6,12 +6,12 @@ use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use crate::jobs::Error;
-use crate::notify::{Asked, Begun, DeliveryState, recipient};
+use crate::notify::{BeginRequest, Begun, DeliveryState, recipient};
 use crate::postgres::Db;
 
 /// Time that the first message for a rested recipient has before another one goes first, in
 /// seconds.
-const FIRST_S: f64 = 60.0;
+const FIRST_MESSAGE_S: f64 = 60.0;
 
 /// Shortest wait of the other messages, after which they check again, in seconds.
 const BEHIND_S: f64 = 10.0;
@@ -78,16 +78,16 @@ left join lateral (
 order by s.n";
 
 /// Returns one record for each query, in order.
-pub(super) async fn begin(db: &Db, asked: &[Asked]) -> Result<Vec<Begun>, Error> {
+pub(super) async fn begin(db: &Db, asked: &[BeginRequest]) -> Result<Vec<Begun>, Error> {
     let ids: Vec<i64> = asked.iter().map(|one| one.job_id).collect();
-    let channels: Vec<&str> = asked.iter().map(|one| one.channel.word()).collect();
+    let channels: Vec<&str> = asked.iter().map(|one| one.channel.as_str()).collect();
     // The digests under which each recipient may be suppressed, with the number of its message,
     // which `ordinality` counts from 1.
     let (mut places, mut words, mut digests) = (Vec::new(), Vec::new(), Vec::new());
     for (one, n) in asked.iter().zip(1_i64..) {
         for digest in recipient::digests(&one.recipient) {
             places.push(n);
-            words.push(one.channel.word());
+            words.push(one.channel.as_str());
             digests.push(digest);
         }
     }
@@ -99,7 +99,7 @@ pub(super) async fn begin(db: &Db, asked: &[Asked]) -> Result<Vec<Begun>, Error>
         .bind(ids)
         .bind(channels)
         .bind(own)
-        .bind(FIRST_S)
+        .bind(FIRST_MESSAGE_S)
         .bind(BEHIND_S);
     let rows = statement
         .bind(places)

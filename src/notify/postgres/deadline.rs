@@ -15,7 +15,7 @@ pub(super) const REQUEUE_UNSENT: &str =
     "select looked_at, jobs from flyball.requeue_unsent($1, $2, $3)";
 
 /// Most messages of one step.
-const MOST: i32 = 1_000;
+const MAX_MESSAGES_PER_STEP: i32 = 1_000;
 
 impl Deliveries {
     /// Ends messages that wait in lanes of the throttle and whose deadline has passed, at most
@@ -71,5 +71,7 @@ impl Deliveries {
 }
 
 fn step(limit: u32) -> i32 {
-    i32::try_from(limit).unwrap_or(MOST).clamp(1, MOST)
+    i32::try_from(limit)
+        .unwrap_or(MAX_MESSAGES_PER_STEP)
+        .clamp(1, MAX_MESSAGES_PER_STEP)
 }

@@ -8,34 +8,34 @@ use futures_util::future::BoxFuture;
 
 use super::{begin, events, record};
 use crate::jobs::Error;
-use crate::notify::metrics::Metrics;
+use crate::notify::metrics::NotifyMetrics;
 use crate::notify::record::Fresh;
-use crate::notify::{Asked, Begun, Notice, Written};
+use crate::notify::{BeginRequest, Begun, DeliveryUpdate, Notice};
 use crate::postgres::Db;
 use crate::service::{Batcher, Broken};
 
 /// Most items of one statement.
-const MOST: usize = 256;
+const MAX_STATEMENT_ITEMS: usize = 256;
 
 /// Shortest interval between statements while messages keep coming, so that the fixed cost of a
 /// statement is spread over many messages.
-const EVERY: Duration = Duration::from_millis(5);
+const MIN_STATEMENT_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Most retries of a statement after a deadlock or a serialization failure.
-const AGAIN: u32 = 5;
+const MAX_CONFLICT_RETRIES: u32 = 5;
 
 /// Writes all items or none, and returns one result for each.
-type Run<T, R> = for<'a> fn(&'a Db, &'a [T]) -> BoxFuture<'a, Result<Vec<R>, Error>>;
+type BatchStatement<T, R> = for<'a> fn(&'a Db, &'a [T]) -> BoxFuture<'a, Result<Vec<R>, Error>>;
 
 /// The record of messages. Cheap to clone; clones share their batches.
 #[derive(Clone, Debug)]
 pub struct Deliveries {
     pub(super) db: Db,
-    begins: Batcher<Asked, Result<Begun, Error>>,
-    records: Batcher<Written, Result<(), Error>>,
+    begins: Batcher<BeginRequest, Result<Begun, Error>>,
+    records: Batcher<DeliveryUpdate, Result<(), Error>>,
     notices: Batcher<Notice, Result<Fresh, Error>>,
     pub(super) places: Arc<Places>,
-    pub metrics: Metrics,
+    pub metrics: NotifyMetrics,
 }
 
 /// Positions of walks in bounded steps.
@@ -65,27 +65,38 @@ impl Deliveries {
     pub fn new(db: impl Into<Db>) -> Self {
         let db: Db = db.into();
         let (for_begin, for_record, for_notices) = (db.clone(), db.clone(), db.clone());
-        let begins = Batcher::paced(MOST, EVERY, move |asked: Vec<Asked>| {
-            let db = for_begin.clone();
-            Box::pin(async move {
-                match begin::begin(&db, &asked).await {
-                    Ok(begun) => begun.into_iter().map(Ok).collect(),
-                    Err(error) => same(asked.len(), &error),
-                }
-            })
-        });
-        let records = Batcher::paced(MOST, EVERY, move |written: Vec<Written>| {
-            let db = for_record.clone();
-            Box::pin(async move {
-                let answers =
-                    singly(&db, &written, |db, part| Box::pin(record::record(db, part))).await;
-                answers.into_iter().map(|answer| answer.map(drop)).collect()
-            })
-        });
-        let notices = Batcher::new(MOST, move |notices: Vec<Notice>| {
+        let begins = Batcher::paced(
+            MAX_STATEMENT_ITEMS,
+            MIN_STATEMENT_INTERVAL,
+            move |asked: Vec<BeginRequest>| {
+                let db = for_begin.clone();
+                Box::pin(async move {
+                    match begin::begin(&db, &asked).await {
+                        Ok(begun) => begun.into_iter().map(Ok).collect(),
+                        Err(error) => same(asked.len(), &error),
+                    }
+                })
+            },
+        );
+        let records = Batcher::paced(
+            MAX_STATEMENT_ITEMS,
+            MIN_STATEMENT_INTERVAL,
+            move |written: Vec<DeliveryUpdate>| {
+                let db = for_record.clone();
+                Box::pin(async move {
+                    let answers =
+                        singly(&db, &written, |db, part| Box::pin(record::record(db, part))).await;
+                    answers.into_iter().map(|answer| answer.map(drop)).collect()
+                })
+            },
+        );
+        let notices = Batcher::new(MAX_STATEMENT_ITEMS, move |notices: Vec<Notice>| {
             let db = for_notices.clone();
             Box::pin(async move {
-                singly(&db, &notices, |db, part| Box::pin(events::tell(db, part))).await
+                singly(&db, &notices, |db, part| {
+                    Box::pin(events::record_events(db, part))
+                })
+                .await
             })
         });
         Self {
@@ -94,12 +105,12 @@ impl Deliveries {
             records,
             notices,
             places: Arc::default(),
-            metrics: Metrics::default(),
+            metrics: NotifyMetrics::default(),
         }
     }
 
     /// Reads the record of a message before an attempt; concurrent calls share a statement.
-    pub async fn begin(&self, asked: Asked) -> Result<Begun, Error> {
+    pub async fn begin(&self, asked: BeginRequest) -> Result<Begun, Error> {
         self.begins
             .submit(asked)
             .await
@@ -108,7 +119,7 @@ impl Deliveries {
 
     /// Records the result of attempts; concurrent calls share a statement. A repeated record counts
     /// once.
-    pub async fn record(&self, written: Written) -> Result<(), Error> {
+    pub async fn record(&self, written: DeliveryUpdate) -> Result<(), Error> {
         let (channel, pool, state) = (written.channel, written.pool.clone(), written.state);
         self.records
             .submit(written)
@@ -119,7 +130,7 @@ impl Deliveries {
     }
 
     /// Records a provider's events. Returns the counts of new ones; a repeated event counts once.
-    pub async fn tell(&self, notice: Notice) -> Result<Fresh, Error> {
+    pub async fn record_events(&self, notice: Notice) -> Result<Fresh, Error> {
         let pool = notice.pool.clone();
         let fresh = self
             .notices
@@ -127,7 +138,7 @@ impl Deliveries {
             .await
             .unwrap_or_else(|broken| Err(lost(broken)))?;
         for (happened, events) in &fresh {
-            self.metrics.told(&pool, *happened, *events);
+            self.metrics.count_events(&pool, *happened, *events);
         }
         Ok(fresh)
     }
@@ -148,10 +159,10 @@ fn same<R>(items: usize, error: &Error) -> Vec<Result<R, Error>> {
 ///
 /// A batch with an item that Postgres rejects is halved until that item is alone, so that it fails
 /// alone. A batch that lost a deadlock or a serialization conflict is retried.
-async fn singly<T, R>(db: &Db, batch: &[T], run: Run<T, R>) -> Vec<Result<R, Error>> {
+async fn singly<T, R>(db: &Db, batch: &[T], run: BatchStatement<T, R>) -> Vec<Result<R, Error>> {
     let mut answers = Vec::with_capacity(batch.len());
     let mut parts = vec![batch];
-    let mut again = AGAIN;
+    let mut again = MAX_CONFLICT_RETRIES;
     while let Some(part) = parts.pop() {
         match run(db, part).await {
             Ok(results) => answers.extend(results.into_iter().map(Ok)),

@@ -11,23 +11,23 @@ use crate::jobs::Error;
 use crate::notify::record::Fresh;
 use crate::notify::{Notice, recipient};
 use crate::postgres::Db;
-use crate::providers::{Event, Recipient};
+use crate::providers::{ProviderEvent, Recipient};
 
 /// Most events of one statement.
-const MOST: usize = 2_000;
+const MAX_STATEMENT_EVENTS: usize = 2_000;
 
 /// Most messages that one step of a sweep examines.
-const SWEPT_AT_ONCE: i64 = 1_000;
+const MAX_EVENTS_SWEPT: i64 = 1_000;
 
 /// Overlap of two sweeps, in seconds: transactions that were in flight have ended by then.
 const OVERLAP_S: f64 = 60.0;
 
 /// Look-back of a process's first sweep, in seconds.
-const FIRST_S: f64 = 3_600.0;
+const FIRST_SWEEP_S: f64 = 3_600.0;
 
 // A known event changes nothing. A new event that names its recipient takes effect for the
 // recipient at once; for the message it takes effect when it is applied.
-pub(super) const TELL: &str = "
+pub(super) const RECORD_EVENTS: &str = "
 with said as materialized (
     select s.pool, s.account, s.channel, s.event_id, s.provider_id, s.happened, flyball.keyed_digest(s.known) as digest, s.reason, s.at_s
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::float8[])
@@ -133,13 +133,13 @@ limit $3";
 
 /// Writes events and applies those whose messages are known. Returns one result for each notice, in
 /// order.
-pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Error> {
-    let all: Vec<(&Notice, &Event)> = notices
+pub(super) async fn record_events(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Error> {
+    let all: Vec<(&Notice, &ProviderEvent)> = notices
         .iter()
         .flat_map(|notice| notice.events.iter().map(move |event| (notice, event)))
         .collect();
     let mut new: HashSet<(String, String)> = HashSet::new();
-    for part in all.chunks(MOST) {
+    for part in all.chunks(MAX_STATEMENT_EVENTS) {
         new.extend(write(db, part).await?);
         let keys: BTreeSet<(String, String)> = part
             .iter()
@@ -168,21 +168,24 @@ pub(super) async fn tell(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Erro
     Ok(notices.iter().map(fresh).collect())
 }
 
-async fn write(db: &Db, events: &[(&Notice, &Event)]) -> Result<Vec<(String, String)>, Error> {
-    let digest = |notice: &Notice, event: &Event| {
+async fn write(
+    db: &Db,
+    events: &[(&Notice, &ProviderEvent)],
+) -> Result<Vec<(String, String)>, Error> {
+    let digest = |notice: &Notice, event: &ProviderEvent| {
         let recipient = event
             .recipient
             .as_deref()
             .and_then(|to| Recipient::reported(notice.channel, to));
         recipient.map(|to| recipient::digest(notice.channel, to.identity()))
     };
-    let statement = sqlx::query_as(TELL)
+    let statement = sqlx::query_as(RECORD_EVENTS)
         .bind(column(events, |(notice, _)| notice.pool.as_str()))
         .bind(column(events, |(notice, _)| notice.account.as_str()))
-        .bind(column(events, |(notice, _)| notice.channel.word()))
+        .bind(column(events, |(notice, _)| notice.channel.as_str()))
         .bind(column(events, |(_, event)| line(&event.event_id)))
         .bind(column(events, |(_, event)| line(&event.provider_id)))
-        .bind(column(events, |(_, event)| event.happened.word()))
+        .bind(column(events, |(_, event)| event.happened.as_str()))
         .bind(column(events, |(notice, event)| digest(notice, event)))
         .bind(column(events, |(_, event)| line(&event.reason)))
         // Postgres has no times before its epoch, nor any far in the future.
@@ -214,8 +217,8 @@ impl Deliveries {
         loop {
             let rows = sqlx::query(UNMATCHED)
                 .bind(since)
-                .bind(FIRST_S)
-                .bind(SWEPT_AT_ONCE)
+                .bind(FIRST_SWEEP_S)
+                .bind(MAX_EVENTS_SWEPT)
                 .fetch_all(&self.db)
                 .await?;
             let Some(last) = rows.last() else { break };
@@ -228,7 +231,7 @@ impl Deliveries {
                 .map(|row| Ok((row.try_get("pool")?, row.try_get("provider_id")?)));
             let keys: Vec<(String, String)> = keys.collect::<Result<_, sqlx::Error>>()?;
             applied += apply(&self.db, &keys).await?.unsigned_abs();
-            if (rows.len() as i64) < SWEPT_AT_ONCE {
+            if (rows.len() as i64) < MAX_EVENTS_SWEPT {
                 break;
             }
         }

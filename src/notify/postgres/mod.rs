@@ -16,9 +16,9 @@ pub use deliveries::Deliveries;
 pub const STATEMENTS: &[(&str, &str)] = &[
     ("begin deliveries", begin::BEGIN),
     ("record deliveries", record::RECORD),
-    ("leave recipients alone", record::REST),
+    ("leave recipients alone", record::UPSERT_RECIPIENT_REST),
     ("recipients are there again", record::REST_NO_MORE),
-    ("tell events", events::TELL),
+    ("tell events", events::RECORD_EVENTS),
     ("apply events", events::APPLY),
     ("unmatched events", events::UNMATCHED),
     ("remember signature", once::REMEMBER),

@@ -6,7 +6,7 @@ use crate::jobs::Error;
 use crate::providers::events::Once;
 
 /// Expired rows that are deleted with each insert.
-const FORGOTTEN_AT_ONCE: i64 = 20;
+const MAX_LAPSED_DELETED: i64 = 20;
 
 // On a conflict the row's first body is compared, also if its transaction commits concurrently.
 pub(super) const REMEMBER: &str = "
@@ -27,7 +27,7 @@ impl Deliveries {
         let statement = sqlx::query_scalar(REMEMBER)
             .bind(&once.signed)
             .bind(&once.body);
-        let statement = statement.bind(once.until_s as f64).bind(FORGOTTEN_AT_ONCE);
+        let statement = statement.bind(once.until_s as f64).bind(MAX_LAPSED_DELETED);
         Ok(statement.fetch_one(&self.db).await?)
     }
 }

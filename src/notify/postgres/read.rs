@@ -15,7 +15,7 @@ use crate::notify::{DeliveryState, Notification, NotificationFilter, Notificatio
 const ROWS: i64 = 2_000;
 
 /// Time after which a search takes no further step, even if its page is not full.
-const PATIENCE: Duration = Duration::from_millis(25);
+const SEARCH_TIME_LIMIT: Duration = Duration::from_millis(25);
 
 pub(super) const FIND: &str = "
 select job_id, channel, pool, provider, account, state, provider_id, recipient, category, attempts, tries, reason, complained, requeued_at,
@@ -70,8 +70,8 @@ impl Deliveries {
             let rows = sqlx::query(LIST)
                 .bind(before)
                 .bind(ROWS)
-                .bind(filter.state.map(DeliveryState::word))
-                .bind(filter.channel.map(crate::providers::Channel::word))
+                .bind(filter.state.map(DeliveryState::as_str))
+                .bind(filter.channel.map(crate::providers::Channel::as_str))
                 .bind(&filter.pool)
                 .bind(&filter.account)
                 .bind(limit - page.notifications.len() as i64)
@@ -93,7 +93,7 @@ impl Deliveries {
                 return Ok(page);
             }
             match page.next {
-                Some(next) if begun.elapsed() < PATIENCE => before = next,
+                Some(next) if begun.elapsed() < SEARCH_TIME_LIMIT => before = next,
                 _ => return Ok(page),
             }
         }

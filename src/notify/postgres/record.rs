@@ -6,14 +6,14 @@ use sqlx::types::Json;
 use super::events;
 use crate::jobs::Error;
 use crate::notify::record::NO_ACCOUNT;
-use crate::notify::{Attempt, Met, Written, recipient};
+use crate::notify::{Attempt, DeliveryUpdate, RecipientResult, recipient};
 use crate::postgres::Db;
 
 /// Longest stored reason and status, in characters.
-const LONGEST: usize = 500;
+const MAX_REASON_CHARS: usize = 500;
 
 /// Most attempts of one record that are stored, the same as in a whole row.
-const KEPT: usize = 50;
+const MAX_ATTEMPTS_KEPT: usize = 50;
 
 // A message that failed or was suppressed may be tried again; any other state only advances.
 // Attempts that are already stored are not written or counted again, because the reply to the first
@@ -83,7 +83,7 @@ where s.provider_id is not null and exists (
 )";
 
 // Rests of a recipient with several messages in flight become one: the longest.
-pub(super) const REST: &str = "
+pub(super) const UPSERT_RECIPIENT_REST: &str = "
 insert into flyball.recipient_rest as r (channel, recipient_digest, failures, rests_until)
 select s.channel, s.digest, max(s.failures), clock_timestamp() + make_interval(secs => max(s.rest_s))
 from (
@@ -110,14 +110,14 @@ where ctid = any(array(
 ))";
 
 /// Records all items or none, and returns one `()` for each.
-pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Error> {
+pub(super) async fn record(db: &Db, written: &[DeliveryUpdate]) -> Result<Vec<()>, Error> {
     let told: Vec<(String, String)> = sqlx::query_as(RECORD)
         .bind(column(written, |one| one.job_id))
-        .bind(column(written, |one| one.channel.word()))
+        .bind(column(written, |one| one.channel.as_str()))
         .bind(column(written, |one| one.pool.as_str()))
         .bind(column(written, |one| one.provider))
         .bind(column(written, |one| one.account.as_deref()))
-        .bind(column(written, |one| one.state.word()))
+        .bind(column(written, |one| one.state.as_str()))
         .bind(column(written, |one| {
             one.provider_id
                 .as_deref()
@@ -152,12 +152,12 @@ pub(super) async fn record(db: &Db, written: &[Written]) -> Result<Vec<()>, Erro
 }
 
 /// Records the availability of recipients.
-async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
-    let unable = |one: &Written| match one.met {
-        Some(Met::Unable { failures, rest }) => {
+async fn rest(db: &Db, written: &[DeliveryUpdate]) -> Result<(), Error> {
+    let unable = |one: &DeliveryUpdate| match one.met {
+        Some(RecipientResult::Unable { failures, rest }) => {
             let failures = i32::try_from(failures).unwrap_or(i32::MAX);
             Some((
-                one.channel.word(),
+                one.channel.as_str(),
                 recipient::digest(one.channel, one.recipient.identity()),
                 failures,
                 rest.as_secs_f64(),
@@ -167,7 +167,7 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
     };
     let unable: Vec<_> = written.iter().filter_map(unable).collect();
     if !unable.is_empty() {
-        sqlx::query(REST)
+        sqlx::query(UPSERT_RECIPIENT_REST)
             .bind(column(&unable, |one| one.0))
             .bind(column(&unable, |one| one.1.clone()))
             .bind(column(&unable, |one| one.2))
@@ -175,13 +175,13 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
             .execute(db)
             .await?;
     }
-    let able: Vec<&Written> = written
+    let able: Vec<&DeliveryUpdate> = written
         .iter()
-        .filter(|one| one.met == Some(Met::Able))
+        .filter(|one| one.met == Some(RecipientResult::Able))
         .collect();
     if !able.is_empty() {
         sqlx::query(REST_NO_MORE)
-            .bind(column(&able, |one| one.channel.word()))
+            .bind(column(&able, |one| one.channel.as_str()))
             .bind(column(&able, |one| {
                 recipient::digest(one.channel, one.recipient.identity())
             }))
@@ -193,7 +193,7 @@ async fn rest(db: &Db, written: &[Written]) -> Result<(), Error> {
 
 /// Returns true if the message died for lack of an account, so that it is requeued when one is
 /// available.
-fn died_unsent(one: &Written) -> bool {
+fn died_unsent(one: &DeliveryUpdate) -> bool {
     one.state == crate::notify::DeliveryState::Failed
         && one
             .attempts
@@ -202,7 +202,7 @@ fn died_unsent(one: &Written) -> bool {
 }
 
 fn attempts(all: &[Attempt]) -> serde_json::Value {
-    let kept = &all[all.len().saturating_sub(KEPT)..];
+    let kept = &all[all.len().saturating_sub(MAX_ATTEMPTS_KEPT)..];
     let one = |attempt: &Attempt| {
         json!({
             "at": attempt.at.to_string(),
@@ -218,7 +218,10 @@ fn attempts(all: &[Attempt]) -> serde_json::Value {
 
 /// Returns the text shortened and without NUL, which Postgres cannot store.
 pub(super) fn line(text: &str) -> String {
-    text.chars().filter(|c| *c != '\0').take(LONGEST).collect()
+    text.chars()
+        .filter(|c| *c != '\0')
+        .take(MAX_REASON_CHARS)
+        .collect()
 }
 
 fn column<'a, T, V>(rows: &'a [T], field: impl Fn(&'a T) -> V) -> Vec<V> {

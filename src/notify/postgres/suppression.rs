@@ -5,7 +5,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::Deliveries;
-use crate::jobs::{Error, Signed};
+use crate::jobs::{Attribution, Error};
 use crate::notify::{Suppression, recipient};
 use crate::providers::{Channel, Recipient};
 
@@ -31,7 +31,7 @@ impl Deliveries {
     pub async fn suppression(&self, recipient: &Recipient) -> Result<Option<Suppression>, Error> {
         let digests = recipient::digests(recipient);
         let row = sqlx::query(FIND)
-            .bind(recipient.channel().word())
+            .bind(recipient.channel().as_str())
             .bind(digests)
             .fetch_optional(&self.db)
             .await?;
@@ -46,7 +46,7 @@ impl Deliveries {
         after: Option<(&str, &str)>,
         limit: i64,
     ) -> Result<Vec<Suppression>, Error> {
-        let word = channel.map(Channel::word);
+        let word = channel.map(Channel::as_str);
         // The position before the first row of a channel, or of all.
         let (at, digest) = after.unwrap_or((word.unwrap_or(""), ""));
         let statement = sqlx::query(LIST)
@@ -63,12 +63,20 @@ impl Deliveries {
     }
 
     /// Suppresses a recipient. Returns false if it was suppressed already.
-    pub async fn suppress(&self, recipient: &Recipient, signed: &Signed) -> Result<bool, Error> {
+    pub async fn suppress(
+        &self,
+        recipient: &Recipient,
+        signed: &Attribution,
+    ) -> Result<bool, Error> {
         self.change(SUPPRESS, recipient, signed).await
     }
 
     /// Lifts a recipient's suppression. Returns false if there was none.
-    pub async fn unsuppress(&self, recipient: &Recipient, signed: &Signed) -> Result<bool, Error> {
+    pub async fn unsuppress(
+        &self,
+        recipient: &Recipient,
+        signed: &Attribution,
+    ) -> Result<bool, Error> {
         self.change(UNSUPPRESS, recipient, signed).await
     }
 
@@ -76,11 +84,11 @@ impl Deliveries {
         &self,
         statement: &'static str,
         recipient: &Recipient,
-        signed: &Signed,
+        signed: &Attribution,
     ) -> Result<bool, Error> {
         let (digests, shown) = (recipient::digests(recipient), recipient::mask(recipient));
         let statement = sqlx::query_scalar(statement)
-            .bind(recipient.channel().word())
+            .bind(recipient.channel().as_str())
             .bind(digests)
             .bind(shown)
             .bind(&signed.why)

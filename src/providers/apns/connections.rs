@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::lines::{Lines, Said};
+use super::lines::{Lines, PushEffect};
 
 /// The timeout for connecting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,13 +37,13 @@ const TICK: Duration = Duration::from_secs(1);
 const BODY_BYTES: usize = 8 * 1024;
 
 type Sender = SendRequest<Full<Bytes>>;
-type Wire = Connection<TokioIo<MaybeHttps>, Full<Bytes>, TokioExecutor>;
+type H2Connection = Connection<TokioIo<MaybeHttps>, Full<Bytes>, TokioExecutor>;
 type MaybeHttps = TokioIo<MaybeHttpsStream<TokioIo<TcpStream>>>;
-type Promise = oneshot::Sender<Result<Stream, Unready>>;
+type StreamReply = oneshot::Sender<Result<Stream, StreamError>>;
 
 /// The reason for having no stream.
 #[derive(Clone, Debug)]
-pub(super) enum Unready {
+pub(super) enum StreamError {
     /// No connection could be opened.
     Unreachable(String),
     /// All connections are set aside for this long.
@@ -52,7 +52,7 @@ pub(super) enum Unready {
 
 /// The reason for having no answer.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum PushError {
     /// The connection ended before the push was accepted; another one may take it.
     Stale(String),
     /// The server refused the push without processing it.
@@ -62,20 +62,20 @@ pub(super) enum Failure {
 }
 
 /// The connections of an account.
-pub(super) struct Connections {
+pub(super) struct ApnsConnections {
     uri: Uri,
     connector: HttpsConnector<HttpConnector>,
     start: Instant,
-    inner: Mutex<Inner>,
+    inner: Mutex<ConnectionsInner>,
 }
 
-struct Inner {
+struct ConnectionsInner {
     lines: Lines,
     senders: HashMap<u64, (Sender, Arc<AtomicUsize>)>,
-    waiting: VecDeque<Promise>,
+    waiting: VecDeque<StreamReply>,
 }
 
-impl Connections {
+impl ApnsConnections {
     /// Creates a pool for the server of `uri`, without opening a connection.
     pub(super) fn new(uri: Uri, lines: Lines) -> std::io::Result<Arc<Self>> {
         let mut tcp = HttpConnector::new();
@@ -86,7 +86,7 @@ impl Connections {
             .with_provider_and_platform_verifier(provider)?
             .https_or_http();
         let connector = secure.enable_http2().wrap_connector(tcp);
-        let inner = Inner {
+        let inner = ConnectionsInner {
             lines,
             senders: HashMap::new(),
             waiting: VecDeque::new(),
@@ -108,7 +108,7 @@ impl Connections {
     }
 
     /// Returns a stream, and true if the caller had to wait for it.
-    pub(super) async fn stream(self: &Arc<Self>) -> Result<(Stream, bool), Unready> {
+    pub(super) async fn stream(self: &Arc<Self>) -> Result<(Stream, bool), StreamError> {
         let (promise, mut promised) = oneshot::channel();
         self.inner().waiting.push_back(promise);
         self.dispatch();
@@ -116,14 +116,14 @@ impl Connections {
             Ok(stream) => stream.map(|stream| (stream, false)),
             Err(_) => match promised.await {
                 Ok(stream) => stream.map(|stream| (stream, true)),
-                Err(_) => Err(Unready::Unreachable(
+                Err(_) => Err(StreamError::Unreachable(
                     "the connections were closed".to_owned(),
                 )),
             },
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, ConnectionsInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -150,10 +150,10 @@ impl Connections {
         self.close();
     }
 
-    fn next(self: &Arc<Self>) -> Option<(Promise, Result<Stream, Unready>)> {
+    fn next(self: &Arc<Self>) -> Option<(StreamReply, Result<Stream, StreamError>)> {
         let now = self.now();
         let mut inner = self.inner();
-        let Inner {
+        let ConnectionsInner {
             lines,
             senders,
             waiting,
@@ -176,10 +176,10 @@ impl Connections {
                     id,
                     sender,
                     began: now,
-                    said: Said::Nothing,
+                    said: PushEffect::Nothing,
                 })
             }
-            None => Err(Unready::Aside(lines.stuck(now)?)),
+            None => Err(StreamError::Aside(lines.stuck(now)?)),
         };
         Some((waiting.pop_front()?, stream))
     }
@@ -220,14 +220,14 @@ impl Connections {
                 };
                 drop(inner);
                 for promise in left {
-                    let _ = promise.send(Err(Unready::Unreachable(reason.clone())));
+                    let _ = promise.send(Err(StreamError::Unreachable(reason.clone())));
                 }
             }
         }
         self.dispatch();
     }
 
-    async fn connect(&self) -> Result<(Sender, Wire), String> {
+    async fn connect(&self) -> Result<(Sender, H2Connection), String> {
         let mut connector = self.connector.clone();
         let io = connector
             .call(self.uri.clone())
@@ -246,7 +246,7 @@ impl Connections {
     }
 
     /// Records the end of a push.
-    fn ended(self: &Arc<Self>, id: u64, said: Said) {
+    fn ended(self: &Arc<Self>, id: u64, said: PushEffect) {
         let now = self.now();
         self.inner().lines.ended(id, said, now);
         self.dispatch();
@@ -255,7 +255,7 @@ impl Connections {
 
 /// Drives a connection until it ends, and keeps the number of streams that its server allows up to
 /// date.
-async fn drive(wire: Wire, allowed: Arc<AtomicUsize>, of: Weak<Connections>, id: u64) {
+async fn drive(wire: H2Connection, allowed: Arc<AtomicUsize>, of: Weak<ApnsConnections>, id: u64) {
     let mut wire = pin!(wire);
     loop {
         let has_ended = tokio::select! {
@@ -290,11 +290,11 @@ async fn drive(wire: Wire, allowed: Arc<AtomicUsize>, of: Weak<Connections>, id:
 
 /// A slot on a connection for one push. Dropping it frees the slot.
 pub(super) struct Stream {
-    of: Arc<Connections>,
+    of: Arc<ApnsConnections>,
     id: u64,
     sender: Sender,
     began: Duration,
-    said: Said,
+    said: PushEffect,
 }
 
 impl Stream {
@@ -302,7 +302,7 @@ impl Stream {
     pub(super) async fn send(
         &mut self,
         push: http::Request<Full<Bytes>>,
-    ) -> Result<http::Response<Bytes>, Failure> {
+    ) -> Result<http::Response<Bytes>, PushError> {
         let answer = match self.sender.send_request(push).await {
             Ok(answer) => answer,
             Err(error) => return Err(self.failure(&error)),
@@ -313,7 +313,7 @@ impl Stream {
     }
 
     /// Records the effect of the answer on the connection.
-    pub(super) fn said(&mut self, said: Said) {
+    pub(super) fn set_effect(&mut self, said: PushEffect) {
         self.said = said;
     }
 
@@ -322,29 +322,29 @@ impl Stream {
         self.of.inner().lines.is_narrow(self.id, self.began)
     }
 
-    fn failure(&mut self, error: &hyper::Error) -> Failure {
+    fn failure(&mut self, error: &hyper::Error) -> PushError {
         let reason = root(error);
         let cause =
             std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
         match cause {
             _ if error.is_canceled() => {
-                self.said = Said::Broken;
-                Failure::Stale(format!("the connection was closed: {reason}"))
+                self.said = PushEffect::Broken;
+                PushError::Stale(format!("the connection was closed: {reason}"))
             }
             // The server did not process the streams after the last one that it names.
             Some(cause) if cause.is_go_away() && cause.is_remote() => {
-                self.said = Said::Broken;
-                Failure::Stale(format!("the server closes the connection: {reason}"))
+                self.said = PushEffect::Broken;
+                PushError::Stale(format!("the server closes the connection: {reason}"))
             }
             Some(cause) if cause.is_reset() && cause.is_remote() => match cause.reason() {
                 Some(h2::Reason::REFUSED_STREAM) => {
-                    Failure::Unsent("the stream was refused".to_owned())
+                    PushError::Unsent("the stream was refused".to_owned())
                 }
-                _ => Failure::Lost(format!("the stream was reset: {reason}")),
+                _ => PushError::Lost(format!("the stream was reset: {reason}")),
             },
             _ => {
-                self.said = Said::Broken;
-                Failure::Lost(format!("the connection broke: {reason}"))
+                self.said = PushEffect::Broken;
+                PushError::Lost(format!("the connection broke: {reason}"))
             }
         }
     }

@@ -9,8 +9,8 @@ use http::{Request, Uri};
 use http_body_util::Full;
 use tokio::time::Instant;
 
-use super::connections::{Connections, Failure, Unready};
-use super::lines::{Lines, Said};
+use super::connections::{ApnsConnections, PushError, StreamError};
+use super::lines::{Lines, PushEffect};
 use super::token::{Tokens, Unsigned};
 use super::{push, reasons};
 use crate::jobs::Issue;
@@ -18,7 +18,8 @@ use crate::outbound::{descriptors, headers};
 use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
 use crate::providers::{
-    Account, Answer, Driver, Field, Message, Provider, Refused, Scope, Sent, Told, Tools,
+    Account, Driver, Field, InvalidAccount, Message, Provider, ProviderResponse, Scope,
+    SendContext, Sent, Tools,
 };
 
 /// The keys of an account's settings.
@@ -32,13 +33,13 @@ pub const FIELDS: &[Field] = &[
 ];
 
 /// The maximum number of concurrent pushes until a concurrency is set.
-const MOST: usize = 1000;
+const DEFAULT_CONCURRENCY: usize = 1000;
 
 /// The time that a connection is set aside after too many new tokens.
 const ASIDE: std::time::Duration = std::time::Duration::from_secs(60);
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Apns::new(account)?))
 }
 
@@ -47,21 +48,21 @@ pub(super) struct Apns {
     topic: String,
     account: Account,
     tokens: Mutex<Tokens>,
-    connections: Arc<Connections>,
+    connections: Arc<ApnsConnections>,
 }
 
 /// The result of one try.
 enum Try {
     /// The final outcome.
-    Done(Answer),
+    Done(ProviderResponse),
     /// The connection had ended; another one may take the push.
     Stale(String),
     /// The token has expired.
-    Expired(Answer),
+    Expired(ProviderResponse),
 }
 
 impl Apns {
-    pub(super) fn new(account: &Account) -> Result<Self, Refused> {
+    pub(super) fn new(account: &Account) -> Result<Self, InvalidAccount> {
         let word = |name: &str| {
             let text = outcome::option(account, name)?;
             let is_fit = text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -93,8 +94,8 @@ impl Apns {
                 "must be a URL that begins with http:// or https://",
             )
         })?;
-        let lines = Lines::new(usize::try_from(streams).unwrap_or(1), MOST);
-        let connections = Connections::new(uri, lines)
+        let lines = Lines::new(usize::try_from(streams).unwrap_or(1), DEFAULT_CONCURRENCY);
+        let connections = ApnsConnections::new(uri, lines)
             .map_err(|error| refused("base_url", format!("cannot be reached by TLS: {error}")))?;
         Ok(Self {
             base,
@@ -121,12 +122,12 @@ impl Apns {
     async fn send_once(
         &self,
         message: &Message,
-        told: &Told,
+        told: &SendContext,
         token: &str,
         deadline: Instant,
     ) -> Try {
         let hidden = [message.to.address(), token];
-        let sent = |sent: Sent| Try::Done(Answer::new(sent, ""));
+        let sent = |sent: Sent| Try::Done(ProviderResponse::new(sent, ""));
         let transient = |text: &str| {
             sent(Sent::Transient {
                 reason: outcome::line(text, &hidden),
@@ -144,9 +145,9 @@ impl Apns {
                 delay,
                 reason: reason.to_owned(),
             };
-            Try::Done(Answer {
+            Try::Done(ProviderResponse {
                 is_untimed: true,
-                ..Answer::new(throttled, "")
+                ..ProviderResponse::new(throttled, "")
             })
         };
         let Some(request) = self
@@ -161,9 +162,9 @@ impl Apns {
             biased;
             stream = self.connections.stream() => match stream {
                 Ok(stream) => stream,
-                Err(Unready::Unreachable(reason)) if descriptors::are_gone() => return sent(Sent::Unable { reason }),
-                Err(Unready::Unreachable(reason)) => return transient(&reason),
-                Err(Unready::Aside(delay)) => return unready(Some(delay), "all connections are set aside: too many new tokens"),
+                Err(StreamError::Unreachable(reason)) if descriptors::are_gone() => return sent(Sent::Unable { reason }),
+                Err(StreamError::Unreachable(reason)) => return transient(&reason),
+                Err(StreamError::Aside(delay)) => return unready(Some(delay), "all connections are set aside: too many new tokens"),
             },
             () = told.stop.cancelled() => return transient("it was stopped before it was sent"),
             () = tokio::time::sleep_until(deadline) => return unready(None, "there was no free stream in time"),
@@ -178,9 +179,9 @@ impl Apns {
         };
         let answer = match answer {
             Ok(answer) => answer,
-            Err(Failure::Stale(reason)) => return Try::Stale(reason),
-            Err(Failure::Unsent(reason)) => return transient(&reason),
-            Err(Failure::Lost(reason)) => return ambiguous(&reason),
+            Err(PushError::Stale(reason)) => return Try::Stale(reason),
+            Err(PushError::Unsent(reason)) => return transient(&reason),
+            Err(PushError::Lost(reason)) => return ambiguous(&reason),
         };
         let (status, heads) = (answer.status().as_u16(), headers(answer.headers()));
         let id = push::id(&message.id);
@@ -193,11 +194,11 @@ impl Apns {
             &id,
         );
         judged.is_untimed |= has_waited || stream.is_narrow();
-        stream.said(match status {
-            200 => Said::Good,
-            _ if word == reasons::TOKEN_UPDATES => Said::Aside(ASIDE),
-            status if reasons::is_rejection(status) => Said::Rejected,
-            _ => Said::Nothing,
+        stream.set_effect(match status {
+            200 => PushEffect::Good,
+            _ if word == reasons::TOKEN_UPDATES => PushEffect::Aside(ASIDE),
+            status if reasons::is_rejection(status) => PushEffect::Rejected,
+            _ => PushEffect::Nothing,
         });
         match word == reasons::EXPIRED {
             true => Try::Expired(judged),
@@ -205,7 +206,7 @@ impl Apns {
         }
     }
 
-    async fn try_send(&self, message: &Message, told: &Told) -> Answer {
+    async fn try_send(&self, message: &Message, told: &SendContext) -> ProviderResponse {
         let deadline = Instant::now() + told.timeout;
         let (mut is_fresh, mut is_renewed) = (false, false);
         loop {
@@ -215,7 +216,7 @@ impl Apns {
                 .unwrap_or_else(PoisonError::into_inner)
                 .current(told.now_s);
             let Ok(token) = token else {
-                return Answer::new(
+                return ProviderResponse::new(
                     Sent::AccountFailure {
                         reason: "the private key cannot sign".to_owned(),
                     },
@@ -228,7 +229,7 @@ impl Apns {
                 Try::Done(answer) => return answer,
                 Try::Stale(_) if !is_fresh => is_fresh = true,
                 Try::Stale(reason) => {
-                    return Answer::new(
+                    return ProviderResponse::new(
                         Sent::Transient {
                             reason: outcome::line(&reason, &[message.to.address()]),
                         },
@@ -256,7 +257,11 @@ impl Driver for Apns {
         push::check(message)
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(self.try_send(message, told))
     }
 

@@ -19,14 +19,14 @@ const LAST_IDLE: Duration = Duration::from_secs(600);
 
 /// The time after a rejection during which Apple may allow one stream only, so that answers are
 /// slow without load.
-const NARROW: Duration = Duration::from_secs(2);
+const NARROW_AFTER_REJECTION: Duration = Duration::from_secs(2);
 
 /// The pause after a failure to connect during which no connection is opened, unless there is no
 /// other.
-const HOLD: Duration = Duration::from_secs(1);
+const RECONNECT_DELAY: Duration = Duration::from_secs(1);
 
 /// The number of connections set aside at which no replacements are opened any more.
-const MOST_ASIDE: usize = 3;
+const MAX_ASIDE: usize = 3;
 
 /// All connections, by number.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Line {
 
 /// The effect of a push's answer on its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum PushEffect {
     /// The answer has no effect.
     Nothing,
     /// Apple accepted a token.
@@ -118,7 +118,7 @@ impl Lines {
             .filter(|line| line.is_aside(now))
             .count();
         let is_held = there > 0 && now < self.hold_until;
-        let missing = if is_held || aside >= MOST_ASIDE {
+        let missing = if is_held || aside >= MAX_ASIDE {
             0
         } else {
             needed.saturating_sub(there)
@@ -141,7 +141,7 @@ impl Lines {
     /// the waiting pushes.
     pub(super) fn failed(&mut self, id: u64, now: Duration) -> bool {
         self.lines.remove(&id);
-        self.hold_until = now + HOLD;
+        self.hold_until = now + RECONNECT_DELAY;
         !self.lines.values().any(|line| line.is_usable(now))
     }
 
@@ -165,18 +165,18 @@ impl Lines {
     }
 
     /// Records the end of a push on a connection.
-    pub(super) fn ended(&mut self, id: u64, said: Said, now: Duration) {
+    pub(super) fn ended(&mut self, id: u64, said: PushEffect, now: Duration) {
         let Some(line) = self.lines.get_mut(&id) else {
             return;
         };
         line.busy = line.busy.saturating_sub(1);
         line.idle_since = now;
         match said {
-            Said::Nothing => {}
-            Said::Good => line.is_proven = true,
-            Said::Rejected => line.rejected_at = Some(now),
-            Said::Aside(time) => line.aside_until = line.aside_until.max(now + time),
-            Said::Broken => line.is_closing = true,
+            PushEffect::Nothing => {}
+            PushEffect::Good => line.is_proven = true,
+            PushEffect::Rejected => line.rejected_at = Some(now),
+            PushEffect::Aside(time) => line.aside_until = line.aside_until.max(now + time),
+            PushEffect::Broken => line.is_closing = true,
         }
     }
 
@@ -186,7 +186,7 @@ impl Lines {
         self.lines
             .get(&id)
             .and_then(|line| line.rejected_at)
-            .is_some_and(|at| began < at + NARROW)
+            .is_some_and(|at| began < at + NARROW_AFTER_REJECTION)
     }
 
     /// Returns the time until the first connection that is set aside can be used again. Returns
@@ -194,7 +194,7 @@ impl Lines {
     pub(super) fn stuck(&self, now: Duration) -> Option<Duration> {
         let aside = || self.lines.values().filter(|line| line.is_aside(now));
         let is_stuck =
-            aside().count() >= MOST_ASIDE && !self.lines.values().any(|line| line.is_usable(now));
+            aside().count() >= MAX_ASIDE && !self.lines.values().any(|line| line.is_usable(now));
         aside()
             .map(|line| line.aside_until.saturating_sub(now))
             .min()
@@ -294,7 +294,7 @@ mod tests {
             );
         }
         for id in 0..lines as u64 {
-            all.ended(id, Said::Good, NOW);
+            all.ended(id, PushEffect::Good, NOW);
         }
         all
     }
@@ -315,9 +315,9 @@ mod tests {
         assert_eq!(lines.take(NOW), None, "none is open");
         lines.opened(0, NOW);
         assert_eq!(taken(&mut lines, 9), [0]);
-        lines.ended(0, Said::Rejected, NOW);
+        lines.ended(0, PushEffect::Rejected, NOW);
         assert_eq!(taken(&mut lines, 9), [0], "a rejection proves nothing");
-        lines.ended(0, Said::Good, NOW);
+        lines.ended(0, PushEffect::Good, NOW);
         assert_eq!(taken(&mut lines, 9), [0, 0, 0]);
         lines.opened(1, NOW);
         assert_eq!(taken(&mut lines, 9), [1]);
@@ -361,7 +361,7 @@ mod tests {
             .unwrap()
             .0;
         for _ in 0..3 {
-            lines.ended(closing, Said::Nothing, NOW);
+            lines.ended(closing, PushEffect::Nothing, NOW);
         }
         assert_eq!(
             lines.close(NOW),
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn a_connection_aside_is_replaced_but_not_without_end() {
         let mut lines = proven(10, 30, 1);
-        let aside = Said::Aside(Duration::from_secs(60));
+        let aside = PushEffect::Aside(Duration::from_secs(60));
         let mut id = lines.take(NOW).unwrap();
         for number in 1..3 {
             lines.ended(id, aside, NOW);
@@ -414,7 +414,7 @@ mod tests {
     fn after_a_rejection_times_tell_nothing_for_a_moment() {
         let mut lines = proven(10, 30, 1);
         assert!(!lines.is_narrow(0, NOW));
-        lines.ended(0, Said::Rejected, NOW);
+        lines.ended(0, PushEffect::Rejected, NOW);
         assert!(lines.is_narrow(0, Duration::ZERO), "what was under way");
         assert!(lines.is_narrow(0, after(1)), "what came just behind");
         assert!(!lines.is_narrow(0, after(2)));

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::outbound::retry_after::{Headers, retry_after};
 use crate::providers::code::row;
 use crate::providers::outcome::{self, Facts};
-use crate::providers::{Answer, Class, Code, Scope, Sent};
+use crate::providers::{Class, Code, ProviderResponse, Scope, Sent};
 
 /// The reason that sets a connection aside.
 pub(super) const TOKEN_UPDATES: &str = "TooManyProviderTokenUpdates";
@@ -73,7 +73,7 @@ pub(super) fn judge(
     now_s: i64,
     to: &str,
     id: &str,
-) -> (Answer, String) {
+) -> (ProviderResponse, String) {
     let body: Value = serde_json::from_slice(body).unwrap_or_default();
     let word = body["reason"].as_str().unwrap_or_default();
     let code = status.to_string();
@@ -96,10 +96,10 @@ pub(super) fn judge(
         (*key, *delay) = (None, Some(Duration::from_secs(1)));
     }
     let delay = retry_after(headers, now_s);
-    let answer = Answer {
+    let answer = ProviderResponse {
         is_untimed: is_rejection(status),
         delay,
-        ..Answer::new(sent, code)
+        ..ProviderResponse::new(sent, code)
     };
     (answer, word.to_owned())
 }

@@ -14,12 +14,12 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::driver::Apns;
 use super::token::tests::key;
-use crate::providers::wire_tests::{account, class_of, message, told};
-use crate::providers::{Account, Answer, Channel, Class, Driver, Scope, Sent};
+use crate::providers::wire_tests::{account, class_of, message, send_context};
+use crate::providers::{Account, Channel, Class, Driver, ProviderResponse, Scope, Sent};
 
 /// The server's observations.
 #[derive(Default)]
-struct Seen {
+struct ApnsTraffic {
     /// The connections, in their order.
     connections: Vec<Connection>,
     /// The number of open streams over all connections.
@@ -42,21 +42,21 @@ struct Connection {
     peak: usize,
 }
 
-struct Server {
+struct ApnsTestServer {
     base: String,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ApnsTraffic>>,
     /// Lets pushes to `hold` proceed, one per permit.
     gate: Arc<Semaphore>,
     /// While true, the server drops new connections.
     is_deaf: Arc<AtomicBool>,
 }
 
-impl Server {
+impl ApnsTestServer {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         let (seen, gate) = (
-            Arc::new(Mutex::new(Seen::default())),
+            Arc::new(Mutex::new(ApnsTraffic::default())),
             Arc::new(Semaphore::new(0)),
         );
         let is_deaf = Arc::new(AtomicBool::new(false));
@@ -108,7 +108,7 @@ impl Server {
         self.seen.lock().unwrap().connections.len()
     }
 
-    async fn until(&self, what: &str, is_so: impl Fn(&Seen) -> bool) {
+    async fn until(&self, what: &str, is_so: impl Fn(&ApnsTraffic) -> bool) {
         for _ in 0..6000 {
             if is_so(&self.seen.lock().unwrap()) {
                 return;
@@ -122,7 +122,7 @@ impl Server {
 async fn speak(
     tcp: tokio::net::TcpStream,
     number: usize,
-    seen: &Arc<Mutex<Seen>>,
+    seen: &Arc<Mutex<ApnsTraffic>>,
     gate: &Arc<Semaphore>,
 ) -> Result<(), h2::Error> {
     let mut wire = h2::server::handshake(tcp).await?;
@@ -164,7 +164,7 @@ async fn answer(
     request: http::Request<h2::RecvStream>,
     mut respond: SendResponse<Bytes>,
     number: usize,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<ApnsTraffic>>,
     gate: Arc<Semaphore>,
     cut: Arc<Notify>,
 ) {
@@ -214,8 +214,10 @@ async fn answer(
     }
 }
 
-async fn push(driver: &Apns, to: &str, now_s: i64) -> Answer {
-    driver.send(&message(Channel::Push, to), &told(now_s)).await
+async fn push(driver: &Apns, to: &str, now_s: i64) -> ProviderResponse {
+    driver
+        .send(&message(Channel::Push, to), &send_context(now_s))
+        .await
 }
 
 /// Starts the given number of pushes at once and returns their tasks.
@@ -223,7 +225,7 @@ fn many(
     driver: &Arc<Apns>,
     to: &'static str,
     pushes: usize,
-) -> Vec<tokio::task::JoinHandle<Answer>> {
+) -> Vec<tokio::task::JoinHandle<ProviderResponse>> {
     let one = |_| {
         let driver = driver.clone();
         tokio::spawn(async move { push(&driver, to, 0).await })
@@ -231,7 +233,7 @@ fn many(
     (0..pushes).map(one).collect()
 }
 
-async fn all_accepted(answers: Vec<tokio::task::JoinHandle<Answer>>) {
+async fn all_accepted(answers: Vec<tokio::task::JoinHandle<ProviderResponse>>) {
     for answer in futures_util::future::join_all(answers).await {
         let answer = answer.unwrap();
         assert_eq!(class_of(&answer.sent), Class::Accepted, "{answer:?}");
@@ -240,9 +242,12 @@ async fn all_accepted(answers: Vec<tokio::task::JoinHandle<Answer>>) {
 
 #[tokio::test]
 async fn a_push_has_its_headers_and_one_connection_serves_many() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let mut account = server.account("10");
-    account.headers = vec![("x-team".to_owned(), crate::providers::Secret::new("growth"))];
+    account.headers = vec![(
+        "x-team".to_owned(),
+        crate::providers::AccountSecret::new("growth"),
+    )];
     let driver = Arc::new(Apns::new(&account).unwrap());
     all_accepted(many(&driver, "ok", 40)).await;
     let sent = push(&driver, "ok", 0).await.sent;
@@ -272,7 +277,7 @@ async fn a_push_has_its_headers_and_one_connection_serves_many() {
 
 #[tokio::test]
 async fn a_new_connection_gets_one_push_until_an_answer_was_good() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let driver = server.driver("10");
     let pushes = many(&driver, "hold", 10);
     server.until("the first push", |seen| seen.open == 1).await;
@@ -289,7 +294,7 @@ async fn a_new_connection_gets_one_push_until_an_answer_was_good() {
 
 #[tokio::test]
 async fn connections_come_with_the_load_and_go_with_the_limit() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let driver = server.driver("2");
     driver.set_concurrency(6);
     let pushes = many(&driver, "hold", 8);
@@ -323,7 +328,7 @@ async fn connections_come_with_the_load_and_go_with_the_limit() {
         );
     }
     driver.set_concurrency(2);
-    let alive = |seen: &Seen| {
+    let alive = |seen: &ApnsTraffic| {
         seen.connections
             .iter()
             .filter(|connection| connection.is_alive)
@@ -338,7 +343,7 @@ async fn connections_come_with_the_load_and_go_with_the_limit() {
 
 #[tokio::test]
 async fn a_connection_that_says_good_bye_is_replaced() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let driver = server.driver("10");
     for to in ["ok", "goaway", "ok", "ok", "goaway", "ok"] {
         let answer = push(&driver, to, 0).await;
@@ -349,7 +354,7 @@ async fn a_connection_that_says_good_bye_is_replaced() {
 
 #[tokio::test]
 async fn what_was_written_may_have_been_sent_and_what_was_refused_was_not() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let driver = server.driver("10");
     for (to, class) in [
         ("ok", Class::Accepted),
@@ -369,7 +374,7 @@ async fn what_was_written_may_have_been_sent_and_what_was_refused_was_not() {
 
 #[tokio::test]
 async fn nobody_there_and_nobody_who_speaks() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let driver = server.driver("1");
     server.is_deaf.store(true, Ordering::SeqCst);
     for answer in futures_util::future::join_all(many(&driver, "ok", 3)).await {
@@ -402,7 +407,7 @@ async fn nobody_there_and_nobody_who_speaks() {
 
 #[tokio::test]
 async fn after_a_rejection_times_tell_nothing_for_a_moment() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let driver = server.driver("10");
     assert!(
         push(&driver, "ok", 0).await.is_untimed,
@@ -434,7 +439,7 @@ async fn after_a_rejection_times_tell_nothing_for_a_moment() {
 
 #[tokio::test]
 async fn too_many_new_tokens_set_a_connection_aside() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let driver = server.driver("10");
     assert!(push(&driver, "ok", 0).await.sent.is_success());
     let answer = push(&driver, "updates", 0).await;
@@ -460,7 +465,7 @@ async fn too_many_new_tokens_set_a_connection_aside() {
 
 #[tokio::test]
 async fn an_expired_token_is_replaced_once_and_not_too_early() {
-    let server = Server::start().await;
+    let server = ApnsTestServer::start().await;
     let driver = server.driver("10");
     let expire = || {
         let mut seen = server.seen.lock().unwrap();

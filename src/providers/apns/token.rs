@@ -15,10 +15,10 @@ pub(super) struct Tokens {
     key: EncodingKey,
     header: Header,
     team_id: String,
-    current: Option<Token>,
+    current: Option<ProviderToken>,
 }
 
-struct Token {
+struct ProviderToken {
     text: String,
     made_s: i64,
 }
@@ -54,7 +54,7 @@ impl Tokens {
             return Ok(token.text.clone());
         }
         let text = self.made(now_s)?;
-        self.current = Some(Token {
+        self.current = Some(ProviderToken {
             text: text.clone(),
             made_s: now_s,
         });

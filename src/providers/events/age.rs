@@ -1,15 +1,15 @@
 //! The maximum age of a webhook request.
 
-use super::super::{Account, Disbelieved, Refused};
+use super::super::{Account, InvalidAccount, RejectedWebhook};
 
 /// The key of an account's settings.
 const FIELD: &str = "webhook_max_age_s";
 
 /// The tolerance for a provider's clock that is ahead of ours, in seconds.
-pub const AHEAD_S: i64 = 600;
+pub const MAX_CLOCK_AHEAD_S: i64 = 600;
 
 /// Returns the maximum age in seconds: the account's setting, else `usual_s`.
-pub fn most(account: &Account, usual_s: i64) -> Result<i64, Refused> {
+pub fn most(account: &Account, usual_s: i64) -> Result<i64, InvalidAccount> {
     let Some(text) = account.option(FIELD) else {
         return Ok(usual_s);
     };
@@ -18,20 +18,25 @@ pub fn most(account: &Account, usual_s: i64) -> Result<i64, Refused> {
         .parse()
         .ok()
         .filter(|seconds: &i64| (1..=7 * 86_400).contains(seconds));
-    seconds.ok_or_else(|| Refused {
+    seconds.ok_or_else(|| InvalidAccount {
         field: FIELD.to_owned(),
         message: "must be seconds from 1 to 604800".to_owned(),
     })
 }
 
 /// Rejects a request that is too old, or from the future.
-pub fn check(account: &Account, usual_s: i64, at_s: i64, now_s: i64) -> Result<(), Disbelieved> {
+pub fn check(
+    account: &Account,
+    usual_s: i64,
+    at_s: i64,
+    now_s: i64,
+) -> Result<(), RejectedWebhook> {
     let most = most(account, usual_s).unwrap_or(usual_s);
     match now_s.saturating_sub(at_s) {
-        age if age > most => Err(Disbelieved::Signature(format!(
+        age if age > most => Err(RejectedWebhook::Signature(format!(
             "it is {age} s old, and at most {most} s are allowed"
         ))),
-        age if age < -AHEAD_S => Err(Disbelieved::Signature(
+        age if age < -MAX_CLOCK_AHEAD_S => Err(RejectedWebhook::Signature(
             "its time is in the future".to_owned(),
         )),
         _ => Ok(()),

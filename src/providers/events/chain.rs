@@ -15,7 +15,7 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::super::Disbelieved;
+use super::super::RejectedWebhook;
 
 /// A verifier that decides whether a chain ends at a trusted authority.
 pub type Authorities = Arc<dyn ServerCertVerifier>;
@@ -27,7 +27,7 @@ const BEGINS: &[u8] = b"-----BEGIN CERTIFICATE-----";
 const AUTHORITY: &str = "amazontrust.com";
 
 /// Returns the authorities that this machine trusts.
-pub fn platform() -> Result<Authorities, Disbelieved> {
+pub fn platform() -> Result<Authorities, RejectedWebhook> {
     static PLATFORM: OnceLock<Authorities> = OnceLock::new();
     if let Some(known) = PLATFORM.get() {
         return Ok(known.clone());
@@ -44,7 +44,7 @@ pub struct Chain(Vec<CertificateDer<'static>>);
 
 impl Chain {
     /// Parses the served text, which must begin with a certificate.
-    pub fn read(served: &[u8]) -> Result<Self, Disbelieved> {
+    pub fn read(served: &[u8]) -> Result<Self, RejectedWebhook> {
         if !served.starts_with(BEGINS) {
             return Err(wrong("the certificate cannot be read"));
         }
@@ -102,7 +102,7 @@ impl Chain {
         names: &[&str],
         authorities: &dyn ServerCertVerifier,
         now_s: i64,
-    ) -> Result<(), Disbelieved> {
+    ) -> Result<(), RejectedWebhook> {
         let Some((first, issuers)) = self.0.split_first() else {
             return Err(wrong("the certificate cannot be read"));
         };
@@ -124,8 +124,8 @@ impl Chain {
     }
 }
 
-fn wrong(what: &str) -> Disbelieved {
-    Disbelieved::Signature(what.to_owned())
+fn wrong(what: &str) -> RejectedWebhook {
+    RejectedWebhook::Signature(what.to_owned())
 }
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
     const ROOT: &str = include_str!("certificates/test_only_root.pem");
     const ISSUER: &str = include_str!("certificates/test_only_int.pem");
     const LEAF: &str = include_str!("certificates/test_only_leaf.pem");
-    const OTHER: &str = include_str!("certificates/test_only_other.pem");
+    const OTHER_CERTIFICATE: &str = include_str!("certificates/test_only_other.pem");
     const SELF_SIGNED: &str = include_str!("certificates/test_only_self.pem");
 
     const NAMES: [&str; 2] = ["sns.amazonaws.com", "sns.eu-central-1.amazonaws.com"];
@@ -155,7 +155,7 @@ mod tests {
             .unwrap()
     }
 
-    fn check(served: &str, now_s: i64) -> Result<(), Disbelieved> {
+    fn check(served: &str, now_s: i64) -> Result<(), RejectedWebhook> {
         Chain::read(served.as_bytes())?.check(&NAMES, &*authorities(), now_s)
     }
 
@@ -164,7 +164,10 @@ mod tests {
         assert_eq!(check(&format!("{LEAF}{ISSUER}"), NOW_S), Ok(()));
         let forged = [
             ("its issuer is missing", LEAF.to_owned()),
-            ("it is for another name", format!("{OTHER}{ISSUER}")),
+            (
+                "it is for another name",
+                format!("{OTHER_CERTIFICATE}{ISSUER}"),
+            ),
             ("it is signed by itself", SELF_SIGNED.to_owned()),
             (
                 "it is signed by itself, with a chain beside it",
@@ -183,7 +186,7 @@ mod tests {
         ];
         for (why, served) in forged {
             assert!(
-                matches!(check(&served, NOW_S), Err(Disbelieved::Signature(_))),
+                matches!(check(&served, NOW_S), Err(RejectedWebhook::Signature(_))),
                 "{why}"
             );
         }

@@ -18,7 +18,7 @@ use url::{Host, Url};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::time::ASN1Time;
 
-use super::super::{Account, Disbelieved, Refused, outcome};
+use super::super::{Account, InvalidAccount, RejectedWebhook, outcome};
 use super::age;
 
 /// The account setting for the topic whose notices are accepted.
@@ -57,14 +57,14 @@ pub struct Envelope {
     pub subscribe_url: Option<String>,
 }
 
-fn wrong(what: impl Into<String>) -> Disbelieved {
-    Disbelieved::Signature(what.into())
+fn wrong(what: impl Into<String>) -> RejectedWebhook {
+    RejectedWebhook::Signature(what.into())
 }
 
 impl Envelope {
     /// Parses an envelope and requires the account's topic and a permitted certificate URL.
-    pub fn read(account: &Account, body: &[u8]) -> Result<Self, Disbelieved> {
-        let no_topic = || Disbelieved::NoSecret {
+    pub fn read(account: &Account, body: &[u8]) -> Result<Self, RejectedWebhook> {
+        let no_topic = || RejectedWebhook::NoSecret {
             account: account.name.clone(),
             field: TOPIC,
         };
@@ -85,7 +85,7 @@ impl Envelope {
     }
 
     /// Rejects an envelope that was not signed with this certificate's key.
-    pub fn verify(&self, certificate: &[u8], now_s: i64) -> Result<(), Disbelieved> {
+    pub fn verify(&self, certificate: &[u8], now_s: i64) -> Result<(), RejectedWebhook> {
         let algorithm: &RsaParameters = match self.signature_version.as_str() {
             "1" => &RSA_PKCS1_2048_8192_SHA1_FOR_LEGACY_USE_ONLY,
             "2" => &RSA_PKCS1_2048_8192_SHA256,
@@ -102,7 +102,7 @@ impl Envelope {
 
     /// Returns the time of publication, in unix seconds; rejects a time longer ago than SNS
     /// retries.
-    pub fn published_s(&self, account: &Account, now_s: i64) -> Result<i64, Disbelieved> {
+    pub fn published_s(&self, account: &Account, now_s: i64) -> Result<i64, RejectedWebhook> {
         let at: Timestamp = self
             .timestamp
             .parse()
@@ -112,7 +112,7 @@ impl Envelope {
     }
 
     /// Builds the signed text.
-    fn canonical(&self) -> Result<String, Disbelieved> {
+    fn canonical(&self) -> Result<String, RejectedWebhook> {
         let subject = self.subject.as_deref().map(|subject| ("Subject", subject));
         let of_confirmation = |name, value: &Option<String>| match value.clone() {
             Some(value) => Ok((name, value)),
@@ -146,7 +146,7 @@ impl Envelope {
 }
 
 /// Returns the key of a certificate that is valid now, in PEM with nothing before it.
-fn public_key(certificate: &[u8], now_s: i64) -> Result<Vec<u8>, Disbelieved> {
+fn public_key(certificate: &[u8], now_s: i64) -> Result<Vec<u8>, RejectedWebhook> {
     let unreadable = || wrong("the certificate cannot be read");
     if !certificate.starts_with(b"-----BEGIN CERTIFICATE-----") {
         return Err(unreadable());
@@ -226,7 +226,7 @@ pub fn is_test(account: &Account) -> bool {
 }
 
 /// Rejects settings with which no envelope could be checked.
-pub fn check_settings(account: &Account) -> Result<(), Refused> {
+pub fn check_settings(account: &Account) -> Result<(), InvalidAccount> {
     age::most(account, USUAL_AGE_S)?;
     if account
         .option(TOPIC)

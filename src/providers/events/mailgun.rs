@@ -8,7 +8,7 @@
 use aws_lc_rs::{digest, hmac};
 use serde_json::Value;
 
-use super::super::{Account, Disbelieved, Event, Happened, Posted, words};
+use super::super::{Account, EventKind, Posted, ProviderEvent, RejectedWebhook, words};
 use super::age;
 use super::read::Once;
 
@@ -19,8 +19,8 @@ const KEY: &str = "webhook_signing_key";
 const USUAL_AGE_S: i64 = 600;
 
 /// Checks the signature of a request and reads its event.
-pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
-    let no_secret = || Disbelieved::NoSecret {
+pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
+    let no_secret = || RejectedWebhook::NoSecret {
         account: account.name.clone(),
         field: KEY,
     };
@@ -28,7 +28,7 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
         .secret(KEY)
         .filter(|key| !key.is_empty())
         .ok_or_else(no_secret)?;
-    let wrong = |what: &str| Disbelieved::Signature(what.to_owned());
+    let wrong = |what: &str| RejectedWebhook::Signature(what.to_owned());
     let body: Value = serde_json::from_slice(posted.body)
         .map_err(|_| wrong("the body is not JSON, so it is missing"))?;
     let signature = &body["signature"];
@@ -55,7 +55,9 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
     age::check(account, USUAL_AGE_S, at_s, posted.now_s)?;
     match &body["event-data"] {
         data @ Value::Object(_) => Ok(one(account, data, posted.now_s).into_iter().collect()),
-        _ => Err(Disbelieved::Unreadable("event-data is missing".to_owned())),
+        _ => Err(RejectedWebhook::Unreadable(
+            "event-data is missing".to_owned(),
+        )),
     }
 }
 
@@ -83,12 +85,12 @@ pub fn once(account: &Account, posted: &Posted<'_>) -> Option<Once> {
         until_s: posted
             .now_s
             .saturating_add(most_s)
-            .saturating_add(2 * age::AHEAD_S),
+            .saturating_add(2 * age::MAX_CLOCK_AHEAD_S),
     })
 }
 
 /// Reads an event; returns `None` if it reports nothing relevant.
-fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
+fn one(account: &Account, data: &Value, now_s: i64) -> Option<ProviderEvent> {
     let text = |value: &Value| {
         value
             .as_str()
@@ -97,12 +99,12 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
     };
     let word = text(&data["event"])?;
     let happened = match word.as_str() {
-        "accepted" => Happened::Sent,
-        "delivered" => Happened::Delivered,
+        "accepted" => EventKind::Sent,
+        "delivered" => EventKind::Delivered,
         "failed" => failed(data)?,
-        "rejected" => Happened::Failed,
-        "complained" => Happened::Complained,
-        "unsubscribed" => Happened::Unsubscribed,
+        "rejected" => EventKind::Failed,
+        "complained" => EventKind::Complained,
+        "unsubscribed" => EventKind::Unsubscribed,
         _ => return None,
     };
     let provider_id = text(&data["message"]["headers"]["message-id"])?
@@ -133,7 +135,7 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
             recipient.as_deref().unwrap_or_default()
         )
     };
-    Some(Event {
+    Some(ProviderEvent {
         event_id: text(&data["id"]).unwrap_or_else(made),
         happened,
         at_s,
@@ -147,19 +149,19 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<Event> {
 }
 
 /// Returns the kind of a failure; `None` for a temporary one, which Mailgun retries by itself.
-fn failed(data: &Value) -> Option<Happened> {
+fn failed(data: &Value) -> Option<EventKind> {
     let policy = data["delivery-status"]["enhanced-code"]
         .as_str()
         .is_some_and(|code| code.starts_with("5.7."));
     match (data["severity"].as_str(), data["reason"].as_str()) {
         (Some("temporary"), _) => None,
-        (_, Some("suppress-unsubscribe")) => Some(Happened::Unsubscribed),
-        (_, Some("suppress-complaint")) => Some(Happened::Complained),
+        (_, Some("suppress-unsubscribe")) => Some(EventKind::Unsubscribed),
+        (_, Some("suppress-complaint")) => Some(EventKind::Complained),
         // Mailgun gave up after many attempts, or the server rejected the mail and not the
         // recipient.
-        (_, Some("old" | "espblock")) => Some(Happened::Failed),
-        _ if policy => Some(Happened::Failed),
-        _ => Some(Happened::Bounced),
+        (_, Some("old" | "espblock")) => Some(EventKind::Failed),
+        _ if policy => Some(EventKind::Failed),
+        _ => Some(EventKind::Bounced),
     }
 }
 
@@ -192,7 +194,7 @@ mod tests {
             .collect()
     }
 
-    fn post(options: &[(&str, &str)], body: &Value) -> Result<Vec<Event>, Disbelieved> {
+    fn post(options: &[(&str, &str)], body: &Value) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
         let account = examples::account(options, &[(KEY, "key-1")]);
         let body = body.to_string();
         read(
@@ -233,10 +235,10 @@ mod tests {
                 json!({ "delivery-status": { "code": 250, "message": "OK" } }),
             ),
         );
-        let expected = Event {
+        let expected = ProviderEvent {
             event_id: "e1".into(),
             provider_id: "1.2@mg.example.com".into(),
-            happened: Happened::Delivered,
+            happened: EventKind::Delivered,
             recipient: Some("ann@example.com".into()),
             at_s: 1_699_999_990,
             reason: "delivered 250 OK".into(),
@@ -244,7 +246,7 @@ mod tests {
         assert!(post(&[], &good).unwrap() == [expected]);
         let refused = |body: &Value| {
             assert!(
-                matches!(post(&[], body), Err(Disbelieved::Signature(_))),
+                matches!(post(&[], body), Err(RejectedWebhook::Signature(_))),
                 "{body}"
             )
         };
@@ -280,7 +282,7 @@ mod tests {
         refused(&json!([]));
         assert!(matches!(
             post(&[], &signed(NOW_S, &Value::Null)),
-            Err(Disbelieved::Unreadable(_))
+            Err(RejectedWebhook::Unreadable(_))
         ));
     }
 
@@ -290,15 +292,15 @@ mod tests {
         assert!(post(&[], &signed(NOW_S - 600, &data)).is_ok());
         assert!(matches!(
             post(&[], &signed(NOW_S - 601, &data)),
-            Err(Disbelieved::Signature(_))
+            Err(RejectedWebhook::Signature(_))
         ));
         assert!(matches!(
             post(&[], &signed(NOW_S + 601, &data)),
-            Err(Disbelieved::Signature(_))
+            Err(RejectedWebhook::Signature(_))
         ));
         assert!(matches!(
             post(&[("webhook_max_age_s", "60")], &signed(NOW_S - 61, &data)),
-            Err(Disbelieved::Signature(_))
+            Err(RejectedWebhook::Signature(_))
         ));
     }
 
@@ -325,7 +327,7 @@ mod tests {
         let moved = json!({ "signature": { "timestamp": format!("{NOW_S}t0"), "token": "ken" } });
         assert_eq!(once(&moved).signed, first.signed);
         assert!(
-            first.until_s >= NOW_S + USUAL_AGE_S + age::AHEAD_S,
+            first.until_s >= NOW_S + USUAL_AGE_S + age::MAX_CLOCK_AHEAD_S,
             "for as long as it is believed"
         );
     }
@@ -335,27 +337,27 @@ mod tests {
         let permanent = |reason: &str| json!({ "severity": "permanent", "reason": reason });
         let policy = json!({ "severity": "permanent", "reason": "generic", "delivery-status": { "enhanced-code": "5.7.1" } });
         let cases = [
-            ("accepted", json!({}), Some(Happened::Sent)),
-            ("delivered", json!({}), Some(Happened::Delivered)),
-            ("failed", permanent("bounce"), Some(Happened::Bounced)),
+            ("accepted", json!({}), Some(EventKind::Sent)),
+            ("delivered", json!({}), Some(EventKind::Delivered)),
+            ("failed", permanent("bounce"), Some(EventKind::Bounced)),
             (
                 "failed",
                 permanent("suppress-bounce"),
-                Some(Happened::Bounced),
+                Some(EventKind::Bounced),
             ),
-            ("failed", permanent("generic"), Some(Happened::Bounced)),
+            ("failed", permanent("generic"), Some(EventKind::Bounced)),
             (
                 "failed",
                 permanent("suppress-unsubscribe"),
-                Some(Happened::Unsubscribed),
+                Some(EventKind::Unsubscribed),
             ),
             (
                 "failed",
                 permanent("suppress-complaint"),
-                Some(Happened::Complained),
+                Some(EventKind::Complained),
             ),
-            ("failed", permanent("old"), Some(Happened::Failed)),
-            ("failed", policy, Some(Happened::Failed)),
+            ("failed", permanent("old"), Some(EventKind::Failed)),
+            ("failed", policy, Some(EventKind::Failed)),
             (
                 "failed",
                 json!({ "severity": "temporary", "reason": "generic" }),
@@ -364,10 +366,10 @@ mod tests {
             (
                 "rejected",
                 json!({ "reject": { "reason": "spam" } }),
-                Some(Happened::Failed),
+                Some(EventKind::Failed),
             ),
-            ("complained", json!({}), Some(Happened::Complained)),
-            ("unsubscribed", json!({}), Some(Happened::Unsubscribed)),
+            ("complained", json!({}), Some(EventKind::Complained)),
+            ("unsubscribed", json!({}), Some(EventKind::Unsubscribed)),
             ("opened", json!({}), None),
             ("clicked", json!({}), None),
         ];
@@ -389,7 +391,7 @@ mod tests {
             body: b"{}",
             now_s: 0,
         };
-        let expected = Disbelieved::NoSecret {
+        let expected = RejectedWebhook::NoSecret {
             account: "main".into(),
             field: KEY,
         };

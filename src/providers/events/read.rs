@@ -1,6 +1,6 @@
 //! The entry point for webhooks: from a provider's request to its events.
 
-use super::super::{Account, Disbelieved, Event, Posted, Provider, Tools};
+use super::super::{Account, Posted, Provider, ProviderEvent, RejectedWebhook, Tools};
 use super::sns::{Certs, SnsRead};
 use super::{mailgun, sendgrid, sns, twilio};
 
@@ -35,7 +35,7 @@ pub async fn read(
     account: &Account,
     posted: &Posted<'_>,
     tools: &Tools,
-) -> Result<Vec<Event>, Disbelieved> {
+) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
     match provider {
         Provider::Twilio => twilio::read(account, posted),
         Provider::Sendgrid => sendgrid::read(account, posted),
@@ -58,7 +58,7 @@ pub async fn read(
         | Provider::Fcm
         | Provider::Telegram
         | Provider::Slack
-        | Provider::Webhook => Err(Disbelieved::Unreadable(format!(
+        | Provider::Webhook => Err(RejectedWebhook::Unreadable(format!(
             "{provider} has no event webhook"
         ))),
     }

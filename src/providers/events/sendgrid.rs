@@ -12,7 +12,9 @@ use serde_json::Value;
 use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-use super::super::{Account, Disbelieved, Event, Happened, Posted, Refused, outcome, words};
+use super::super::{
+    Account, EventKind, InvalidAccount, Posted, ProviderEvent, RejectedWebhook, outcome, words,
+};
 use super::age;
 
 /// The account setting that holds the public key.
@@ -22,7 +24,7 @@ const KEY: &str = "webhook_public_key";
 const USUAL_AGE_S: i64 = 600;
 
 /// Rejects settings with which no signature could be checked.
-pub fn check_settings(account: &Account) -> Result<(), Refused> {
+pub fn check_settings(account: &Account) -> Result<(), InvalidAccount> {
     age::most(account, USUAL_AGE_S)?;
     match words::either(account, KEY) {
         Some(text) if point(text).is_none() => Err(outcome::refused(
@@ -45,15 +47,15 @@ fn point(text: &str) -> Option<Vec<u8>> {
 }
 
 /// Checks the signature of a request and reads its events.
-pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
-    let no_key = || Disbelieved::NoSecret {
+pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
+    let no_key = || RejectedWebhook::NoSecret {
         account: account.name.clone(),
         field: KEY,
     };
     let key = words::either(account, KEY)
         .and_then(point)
         .ok_or_else(no_key)?;
-    let wrong = |what: &str| Disbelieved::Signature(what.to_owned());
+    let wrong = |what: &str| RejectedWebhook::Signature(what.to_owned());
     let header = |name: &str| {
         let value = posted
             .headers
@@ -78,7 +80,7 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
         .map_err(|_| wrong("the timestamp is no number"))?;
     age::check(account, USUAL_AGE_S, at_s, posted.now_s)?;
     let events: Vec<Value> = serde_json::from_slice(posted.body)
-        .map_err(|error| Disbelieved::Unreadable(error.to_string()))?;
+        .map_err(|error| RejectedWebhook::Unreadable(error.to_string()))?;
     Ok(events
         .iter()
         .filter_map(|event| one(account, event, posted.now_s))
@@ -86,16 +88,16 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
 }
 
 /// Reads an event; returns `None` if it reports nothing relevant.
-fn one(account: &Account, event: &Value, now_s: i64) -> Option<Event> {
+fn one(account: &Account, event: &Value, now_s: i64) -> Option<ProviderEvent> {
     let text = |name: &str| event[name].as_str().filter(|text| !text.is_empty());
     let word = text("event")?;
     let happened = match (word, text("type")) {
-        ("processed", _) => Happened::Sent,
-        ("delivered", _) => Happened::Delivered,
-        ("bounce", Some("blocked")) | ("dropped", _) => Happened::Failed,
-        ("bounce", _) => Happened::Bounced,
-        ("spamreport", _) => Happened::Complained,
-        ("unsubscribe" | "group_unsubscribe", _) => Happened::Unsubscribed,
+        ("processed", _) => EventKind::Sent,
+        ("delivered", _) => EventKind::Delivered,
+        ("bounce", Some("blocked")) | ("dropped", _) => EventKind::Failed,
+        ("bounce", _) => EventKind::Bounced,
+        ("spamreport", _) => EventKind::Complained,
+        ("unsubscribe" | "group_unsubscribe", _) => EventKind::Unsubscribed,
         _ => return None,
     };
     // The id begins with that of the accepted mail; the rest names the server that the mail went
@@ -118,7 +120,7 @@ fn one(account: &Account, event: &Value, now_s: i64) -> Option<Event> {
             text("email").unwrap_or_default()
         )
     };
-    Some(Event {
+    Some(ProviderEvent {
         event_id: text("sg_event_id").map_or_else(made, str::to_owned),
         happened,
         recipient: text("email").map(str::to_owned),
@@ -170,7 +172,7 @@ mod tests {
             timestamp: &str,
             body: &str,
             signature: &[u8],
-        ) -> Result<Vec<Event>, Disbelieved> {
+        ) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
             let name = |end: &str| format!("x-twilio-email-event-webhook-{end}");
             let headers = [
                 (name("signature"), STANDARD.encode(signature)),
@@ -188,7 +190,7 @@ mod tests {
             )
         }
 
-        fn told(&self, body: &Value) -> Result<Vec<Event>, Disbelieved> {
+        fn post_signed(&self, body: &Value) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
             let (time, body) = (NOW_S.to_string(), body.to_string());
             self.post(&time, &body, &self.sign(&time, &body))
         }
@@ -207,7 +209,7 @@ mod tests {
             assert!(
                 matches!(
                     sender.post(time, body, signature),
-                    Err(Disbelieved::Signature(_))
+                    Err(RejectedWebhook::Signature(_))
                 ),
                 "{time} {body}"
             );
@@ -243,11 +245,11 @@ mod tests {
         assert_eq!(signed(NOW_S - 600, &sender), Ok(vec![]));
         assert!(matches!(
             signed(NOW_S - 601, &sender),
-            Err(Disbelieved::Signature(_))
+            Err(RejectedWebhook::Signature(_))
         ));
         assert!(matches!(
             signed(NOW_S + 601, &sender),
-            Err(Disbelieved::Signature(_))
+            Err(RejectedWebhook::Signature(_))
         ));
         sender
             .account
@@ -260,15 +262,15 @@ mod tests {
     fn every_event_has_its_meaning() {
         let sender = Sender::new();
         let cases = [
-            ("processed", "", Some(Happened::Sent)),
-            ("delivered", "", Some(Happened::Delivered)),
-            ("bounce", "bounce", Some(Happened::Bounced)),
-            ("bounce", "", Some(Happened::Bounced)),
-            ("bounce", "blocked", Some(Happened::Failed)),
-            ("dropped", "", Some(Happened::Failed)),
-            ("spamreport", "", Some(Happened::Complained)),
-            ("unsubscribe", "", Some(Happened::Unsubscribed)),
-            ("group_unsubscribe", "", Some(Happened::Unsubscribed)),
+            ("processed", "", Some(EventKind::Sent)),
+            ("delivered", "", Some(EventKind::Delivered)),
+            ("bounce", "bounce", Some(EventKind::Bounced)),
+            ("bounce", "", Some(EventKind::Bounced)),
+            ("bounce", "blocked", Some(EventKind::Failed)),
+            ("dropped", "", Some(EventKind::Failed)),
+            ("spamreport", "", Some(EventKind::Complained)),
+            ("unsubscribe", "", Some(EventKind::Unsubscribed)),
+            ("group_unsubscribe", "", Some(EventKind::Unsubscribed)),
             ("deferred", "", None),
             ("open", "", None),
             ("click", "", None),
@@ -276,7 +278,7 @@ mod tests {
         ];
         for (word, kind, expected) in cases {
             let event = json!([{ "event": word, "type": kind, "sg_message_id": "a" }]);
-            let events = sender.told(&event).unwrap();
+            let events = sender.post_signed(&event).unwrap();
             assert_eq!(
                 events.first().map(|event| event.happened),
                 expected,
@@ -295,9 +297,9 @@ mod tests {
               "status": "5.1.1", "reason": "550 5.1.1 <bob@example.com>: no such user" },
             { "event": "delivered", "email": "no-id@example.com" }, 7
         ]);
-        let events = Sender::new().told(&events).unwrap();
+        let events = Sender::new().post_signed(&events).unwrap();
         assert_eq!(events.len(), 2);
-        let event = |event_id: &str, happened, recipient: &str, at_s, reason: &str| Event {
+        let event = |event_id: &str, happened, recipient: &str, at_s, reason: &str| ProviderEvent {
             event_id: event_id.into(),
             provider_id: "abc".into(),
             happened,
@@ -309,7 +311,7 @@ mod tests {
             events[0]
                 == event(
                     "e1",
-                    Happened::Delivered,
+                    EventKind::Delivered,
                     "ann@example.com",
                     1_699_999_990,
                     "delivered 250 OK"
@@ -317,13 +319,13 @@ mod tests {
         );
         let reason = "bounce bounce 5.1.1 550 5.1.1 <***>: no such user";
         assert!(
-            events[1] == event("e3", Happened::Bounced, "bob@example.com", NOW_S, reason),
+            events[1] == event("e3", EventKind::Bounced, "bob@example.com", NOW_S, reason),
             "{}",
             events[1].reason
         );
         assert!(matches!(
-            Sender::new().told(&json!({ "event": "open" })),
-            Err(Disbelieved::Unreadable(_))
+            Sender::new().post_signed(&json!({ "event": "open" })),
+            Err(RejectedWebhook::Unreadable(_))
         ));
     }
 
@@ -335,14 +337,14 @@ mod tests {
             body: b"[]",
             now_s: 0,
         };
-        let expected = Disbelieved::NoSecret {
+        let expected = RejectedWebhook::NoSecret {
             account: "main".into(),
             field: KEY,
         };
         assert_eq!(read(&examples::account(&[], &[]), &posted), Err(expected));
         assert!(matches!(
             read(&Sender::new().account, &posted),
-            Err(Disbelieved::Signature(_))
+            Err(RejectedWebhook::Signature(_))
         ));
     }
 }

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::super::{Account, Disbelieved, Event, Happened, words};
+use super::super::{Account, EventKind, ProviderEvent, RejectedWebhook, words};
 
 /// Parses the events of a notice. `notice_id` is the envelope's id, and `at_s` its time in unix
 /// seconds.
@@ -13,28 +13,29 @@ pub fn events(
     text: &str,
     notice_id: &str,
     at_s: i64,
-) -> Result<Vec<Event>, Disbelieved> {
+) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
     // SES sends a plain sentence when a topic is set up.
     let notice: Value = match serde_json::from_str(text) {
         Ok(notice) => notice,
         Err(_) if text.starts_with("Successfully validated SNS topic") => return Ok(Vec::new()),
-        Err(error) => return Err(Disbelieved::Unreadable(error.to_string())),
+        Err(error) => return Err(RejectedWebhook::Unreadable(error.to_string())),
     };
     let word = notice["eventType"]
         .as_str()
         .or_else(|| notice["notificationType"].as_str());
-    let word = word.ok_or_else(|| Disbelieved::Unreadable("eventType is missing".to_owned()))?;
+    let word =
+        word.ok_or_else(|| RejectedWebhook::Unreadable("eventType is missing".to_owned()))?;
     let Some((happened, part)) = happened(word, &notice) else {
         return Ok(Vec::new());
     };
     let provider_id = notice["mail"]["messageId"].as_str();
     let provider_id = provider_id
-        .ok_or_else(|| Disbelieved::Unreadable("mail.messageId is missing".to_owned()))?;
+        .ok_or_else(|| RejectedWebhook::Unreadable("mail.messageId is missing".to_owned()))?;
     let at_s = part["timestamp"]
         .as_str()
         .and_then(|time| time.parse::<Timestamp>().ok())
         .map_or(at_s, Timestamp::as_second);
-    let event = |(index, (recipient, told)): (usize, (Option<&str>, String))| Event {
+    let event = |(index, (recipient, told)): (usize, (Option<&str>, String))| ProviderEvent {
         event_id: format!("{notice_id}:{index}"),
         provider_id: provider_id.to_owned(),
         happened,
@@ -51,22 +52,22 @@ pub fn events(
 
 /// Returns the kind of the event and the part of the notice with its details; `None` for an event
 /// that is ignored.
-fn happened<'a>(word: &str, notice: &'a Value) -> Option<(Happened, &'a Value)> {
+fn happened<'a>(word: &str, notice: &'a Value) -> Option<(EventKind, &'a Value)> {
     let happened = |name: &str, happened| Some((happened, &notice[name]));
     match word {
-        "Send" => happened("send", Happened::Sent),
-        "Delivery" => happened("delivery", Happened::Delivered),
+        "Send" => happened("send", EventKind::Sent),
+        "Delivery" => happened("delivery", EventKind::Delivered),
         "Bounce" if notice["bounce"]["bounceType"] == "Permanent" => {
-            happened("bounce", Happened::Bounced)
+            happened("bounce", EventKind::Bounced)
         }
-        "Bounce" => happened("bounce", Happened::Failed),
-        "Complaint" => happened("complaint", Happened::Complained),
-        "Reject" => happened("reject", Happened::Failed),
-        "Rendering Failure" => happened("failure", Happened::Failed),
+        "Bounce" => happened("bounce", EventKind::Failed),
+        "Complaint" => happened("complaint", EventKind::Complained),
+        "Reject" => happened("reject", EventKind::Failed),
+        "Rendering Failure" => happened("failure", EventKind::Failed),
         "Subscription"
             if notice["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true =>
         {
-            happened("subscription", Happened::Unsubscribed)
+            happened("subscription", EventKind::Unsubscribed)
         }
         _ => None,
     }
@@ -126,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    fn told(notice: &Value) -> Vec<Event> {
+    fn parse_notice(notice: &Value) -> Vec<ProviderEvent> {
         events(&Account::default(), &notice.to_string(), "n1", 77).unwrap()
     }
 
@@ -136,28 +137,28 @@ mod tests {
             |kind: &str| json!({ "eventType": "Bounce", "bounce": { "bounceType": kind } });
         let subscription = |all: bool| json!({ "eventType": "Subscription", "subscription": { "newTopicPreferences": { "unsubscribeAll": all } } });
         let cases = [
-            (json!({ "eventType": "Send" }), Some(Happened::Sent)),
+            (json!({ "eventType": "Send" }), Some(EventKind::Sent)),
             (
                 json!({ "eventType": "Delivery" }),
-                Some(Happened::Delivered),
+                Some(EventKind::Delivered),
             ),
             (
                 json!({ "notificationType": "Delivery" }),
-                Some(Happened::Delivered),
+                Some(EventKind::Delivered),
             ),
-            (bounce("Permanent"), Some(Happened::Bounced)),
-            (bounce("Transient"), Some(Happened::Failed)),
-            (bounce("Undetermined"), Some(Happened::Failed)),
+            (bounce("Permanent"), Some(EventKind::Bounced)),
+            (bounce("Transient"), Some(EventKind::Failed)),
+            (bounce("Undetermined"), Some(EventKind::Failed)),
             (
                 json!({ "eventType": "Complaint" }),
-                Some(Happened::Complained),
+                Some(EventKind::Complained),
             ),
-            (json!({ "eventType": "Reject" }), Some(Happened::Failed)),
+            (json!({ "eventType": "Reject" }), Some(EventKind::Failed)),
             (
                 json!({ "eventType": "Rendering Failure" }),
-                Some(Happened::Failed),
+                Some(EventKind::Failed),
             ),
-            (subscription(true), Some(Happened::Unsubscribed)),
+            (subscription(true), Some(EventKind::Unsubscribed)),
             (subscription(false), None),
             (json!({ "eventType": "DeliveryDelay" }), None),
             (json!({ "eventType": "Open" }), None),
@@ -165,7 +166,7 @@ mod tests {
         ];
         for (mut notice, expected) in cases {
             notice["mail"] = json!({ "messageId": "m1", "destination": ["ann@example.com"] });
-            let events = told(&notice);
+            let events = parse_notice(&notice);
             assert_eq!(
                 events.first().map(|event| event.happened),
                 expected,
@@ -188,10 +189,10 @@ mod tests {
                     { "emailAddress": "bob@example.com" }
                 ] }
         });
-        let event = |index: u8, recipient: &str, reason: &str| Event {
+        let event = |index: u8, recipient: &str, reason: &str| ProviderEvent {
             event_id: format!("n1:{index}"),
             provider_id: "m1".into(),
-            happened: Happened::Bounced,
+            happened: EventKind::Bounced,
             recipient: Some(recipient.into()),
             at_s: 1_700_000_000,
             reason: reason.into(),
@@ -202,7 +203,7 @@ mod tests {
             "Bounce Permanent General 5.1.1 smtp; 550 <***> unknown",
         );
         assert!(
-            told(&notice)
+            parse_notice(&notice)
                 == [
                     first,
                     event(1, "bob@example.com", "Bounce Permanent General")
@@ -212,12 +213,12 @@ mod tests {
             "eventType": "Complaint", "mail": { "messageId": "m1" },
             "complaint": { "complaintFeedbackType": "abuse", "complainedRecipients": [{ "emailAddress": "ann@example.com" }] }
         });
-        assert_eq!(told(&complaint)[0].reason, "Complaint abuse");
+        assert_eq!(parse_notice(&complaint)[0].reason, "Complaint abuse");
         let delivery = json!({
             "eventType": "Delivery", "mail": { "messageId": "m1", "destination": ["z@example.com"] },
             "delivery": { "recipients": ["ann@example.com", "bob@example.com"], "smtpResponse": "250 OK" }
         });
-        let recipients: Vec<_> = told(&delivery)
+        let recipients: Vec<_> = parse_notice(&delivery)
             .into_iter()
             .map(|event| (event.recipient.unwrap(), event.reason))
             .collect();
@@ -235,7 +236,7 @@ mod tests {
         );
         for bad in ["", "hello", "{}", r#"{"eventType":"Delivery"}"#] {
             assert!(
-                matches!(events(bad), Err(Disbelieved::Unreadable(_))),
+                matches!(events(bad), Err(RejectedWebhook::Unreadable(_))),
                 "{bad}"
             );
         }

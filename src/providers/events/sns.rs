@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::super::{Account, Call, Disbelieved, Event, Http, HttpAnswer, Posted};
+use super::super::{Account, Call, Http, HttpAnswer, Posted, ProviderEvent, RejectedWebhook};
 use super::chain::{self, Chain};
 use super::envelope::{Envelope, host, is_amazons, is_test};
 use super::ses;
@@ -16,7 +16,7 @@ pub use super::envelope::check_settings;
 
 /// The maximum number of cached certificates; Amazon has one for each region and changes them once
 /// a year.
-const MOST_CERTS: usize = 32;
+const MAX_CERTIFICATES: usize = 32;
 
 /// The timeout for fetching a certificate or confirming a subscription.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,14 +36,14 @@ const IN_LINE: Duration = Duration::from_secs(3);
 /// Certificates by their URLs.
 #[derive(Debug)]
 pub struct Certs {
-    known: Mutex<BTreeMap<String, Known>>,
+    known: Mutex<BTreeMap<String, CachedCertificate>>,
     /// Locked during a fetch.
     fetching: tokio::sync::Mutex<Allowance>,
 }
 
 /// The cached state of a certificate.
 #[derive(Clone, Debug)]
-enum Known {
+enum CachedCertificate {
     /// The certificate as served, after its chain was checked.
     Good(Arc<[u8]>),
     /// The time in unix seconds before which it is not fetched again, and the reason.
@@ -81,27 +81,27 @@ impl Certs {
         }
     }
 
-    fn find(&self, url: &str, now_s: i64) -> Option<Result<Arc<[u8]>, Disbelieved>> {
+    fn find(&self, url: &str, now_s: i64) -> Option<Result<Arc<[u8]>, RejectedWebhook>> {
         match self
             .known
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .get(url)?
         {
-            Known::Good(certificate) => Some(Ok(certificate.clone())),
-            Known::Bad(until_s, why) => {
-                (now_s < *until_s).then(|| Err(Disbelieved::Signature(why.clone())))
+            CachedCertificate::Good(certificate) => Some(Ok(certificate.clone())),
+            CachedCertificate::Bad(until_s, why) => {
+                (now_s < *until_s).then(|| Err(RejectedWebhook::Signature(why.clone())))
             }
         }
     }
 
-    fn keep(&self, url: &str, known: Known) {
+    fn cache_certificate(&self, url: &str, known: CachedCertificate) {
         let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= MOST_CERTS {
+        if all.len() >= MAX_CERTIFICATES {
             // Good certificates stay as long as there is a bad one to evict.
             let bad = all
                 .iter()
-                .find(|(_, known)| matches!(known, Known::Bad(..)))
+                .find(|(_, known)| matches!(known, CachedCertificate::Bad(..)))
                 .map(|(url, _)| url.clone());
             if let Some(url) = bad.or_else(|| all.keys().next().cloned()) {
                 all.remove(&url);
@@ -117,11 +117,12 @@ impl Certs {
         account: &Account,
         http: &Http,
         now_s: i64,
-    ) -> Result<Arc<[u8]>, Disbelieved> {
+    ) -> Result<Arc<[u8]>, RejectedWebhook> {
         if let Some(known) = self.find(url, now_s) {
             return known;
         }
-        let busy = || Disbelieved::Later("certificates of Amazon SNS are being fetched".to_owned());
+        let busy =
+            || RejectedWebhook::Later("certificates of Amazon SNS are being fetched".to_owned());
         let mut allowance = tokio::time::timeout(IN_LINE, self.fetching.lock())
             .await
             .map_err(|_| busy())?;
@@ -132,11 +133,13 @@ impl Certs {
             return Err(busy());
         }
         let fetched = fetch(url, account, http, now_s).await;
-        self.keep(
+        self.cache_certificate(
             url,
             match &fetched {
-                Ok(certificate) => Known::Good(certificate.clone()),
-                Err(error) => Known::Bad(now_s.saturating_add(BAD_S), error.to_string()),
+                Ok(certificate) => CachedCertificate::Good(certificate.clone()),
+                Err(error) => {
+                    CachedCertificate::Bad(now_s.saturating_add(BAD_S), error.to_string())
+                }
             },
         );
         fetched
@@ -155,8 +158,11 @@ async fn fetch(
     account: &Account,
     http: &Http,
     now_s: i64,
-) -> Result<Arc<[u8]>, Disbelieved> {
-    let served = get(http, url).await.map_err(Disbelieved::Signature)?.body;
+) -> Result<Arc<[u8]>, RejectedWebhook> {
+    let served = get(http, url)
+        .await
+        .map_err(RejectedWebhook::Signature)?
+        .body;
     let mut chain = Chain::read(&served)?;
     // A certificate that a test serves on loopback has no trusted issuer.
     if !is_test(account) {
@@ -164,7 +170,7 @@ async fn fetch(
             chain.add(
                 get(http, &issuer)
                     .await
-                    .map_err(Disbelieved::Signature)?
+                    .map_err(RejectedWebhook::Signature)?
                     .body,
             );
         }
@@ -184,7 +190,7 @@ async fn fetch(
 #[derive(Debug, PartialEq)]
 pub enum SnsRead {
     /// The request delivers events.
-    Events(Vec<Event>),
+    Events(Vec<ProviderEvent>),
     /// The request asks for confirmation of a subscription, which a GET of the URL gives.
     Confirm {
         /// A URL at Amazon.
@@ -198,7 +204,7 @@ pub async fn read(
     posted: &Posted<'_>,
     http: &Http,
     certs: &Certs,
-) -> Result<SnsRead, Disbelieved> {
+) -> Result<SnsRead, RejectedWebhook> {
     let envelope = Envelope::read(account, posted.body)?;
     // Every check that needs no certificate comes before a fetch.
     let at_s = envelope.published_s(account, posted.now_s)?;
@@ -209,7 +215,7 @@ pub async fn read(
     match envelope.kind.as_str() {
         "SubscriptionConfirmation" => match envelope.subscribe_url {
             Some(url) if is_amazons(account, &url).is_some() => Ok(SnsRead::Confirm { url }),
-            _ => Err(Disbelieved::Signature(
+            _ => Err(RejectedWebhook::Signature(
                 "SubscribeURL is not an address of Amazon SNS".to_owned(),
             )),
         },
@@ -224,9 +230,9 @@ pub async fn read(
 }
 
 /// Confirms a subscription.
-pub async fn confirm(http: &Http, url: &str) -> Result<(), Disbelieved> {
+pub async fn confirm(http: &Http, url: &str) -> Result<(), RejectedWebhook> {
     get(http, url).await.map(drop).map_err(|error| {
-        Disbelieved::Unreadable(format!("the subscription could not be confirmed: {error}"))
+        RejectedWebhook::Unreadable(format!("the subscription could not be confirmed: {error}"))
     })
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::super::super::examples::{self, NOW_S};
-use super::super::super::{Happened, Provider, Tools};
+use super::super::super::{EventKind, Provider, Tools};
 use super::*;
 
 const TOPIC: &str = "arn:aws:sns:eu-central-1:123456789012:mail";
@@ -49,7 +49,7 @@ fn old_notice() -> Value {
     })
 }
 
-fn envelope(notice: &Value) -> Result<Envelope, Disbelieved> {
+fn envelope(notice: &Value) -> Result<Envelope, RejectedWebhook> {
     Envelope::read(
         &examples::account(&[("sns_topic_arn", TOPIC)], &[]),
         notice.to_string().as_bytes(),
@@ -75,7 +75,7 @@ fn version_1_is_believed_and_every_change_is_not() {
         let mut other = old_notice();
         other[key] = format!("x{}", other[key].as_str().unwrap()).into();
         assert!(
-            matches!(verify(&other), Err(Disbelieved::Signature(_))),
+            matches!(verify(&other), Err(RejectedWebhook::Signature(_))),
             "{key}"
         );
     }
@@ -87,7 +87,7 @@ fn version_1_is_believed_and_every_change_is_not() {
         let mut other = old_notice();
         other[key] = value;
         assert!(
-            matches!(verify(&other), Err(Disbelieved::Signature(_))),
+            matches!(verify(&other), Err(RejectedWebhook::Signature(_))),
             "{key}"
         );
     }
@@ -155,7 +155,7 @@ fn a_certificate_comes_from_one_place_and_no_other_address_is_fetched() {
         let mut notice = old_notice();
         notice["SigningCertURL"] = url.clone().into();
         assert!(
-            matches!(envelope(&notice), Err(Disbelieved::Signature(_))),
+            matches!(envelope(&notice), Err(RejectedWebhook::Signature(_))),
             "{url}"
         );
     }
@@ -232,7 +232,7 @@ async fn a_notice_is_believed_for_an_hour() {
     assert!(read(&[], NOW_S + 3600).await.is_ok());
     for late in [NOW_S + 3601, NOW_S + 10 * 365 * 86_400, NOW_S - 3600] {
         assert!(
-            matches!(read(&[], late).await, Err(Disbelieved::Signature(_))),
+            matches!(read(&[], late).await, Err(RejectedWebhook::Signature(_))),
             "{late}"
         );
     }
@@ -263,19 +263,22 @@ async fn requests_that_nobody_signed_make_few_fetches() {
         )
         .into();
         match amazon.read(&notice, &certs).await {
-            Err(Disbelieved::Later(_)) => later += 1,
-            Err(Disbelieved::Signature(_)) => {}
+            Err(RejectedWebhook::Later(_)) => later += 1,
+            Err(RejectedWebhook::Signature(_)) => {}
             other => panic!("{other:?}"),
         }
     }
     assert_eq!(later, 160, "twenty were fetched");
     let mut good = amazon.notice();
     assert!(
-        matches!(amazon.read(&good, &certs).await, Err(Disbelieved::Later(_))),
+        matches!(
+            amazon.read(&good, &certs).await,
+            Err(RejectedWebhook::Later(_))
+        ),
         "a good one is told to come again"
     );
     good["MessageId"] = "id-3".into();
-    assert!(certs.known.lock().unwrap().len() <= MOST_CERTS);
+    assert!(certs.known.lock().unwrap().len() <= MAX_CERTIFICATES);
 }
 
 #[test]
@@ -289,7 +292,7 @@ fn notices_of_other_topics_are_not_believed() {
     };
     assert_eq!(
         read(&[]),
-        Some(Disbelieved::NoSecret {
+        Some(RejectedWebhook::NoSecret {
             account: "main".into(),
             field: "sns_topic_arn"
         })
@@ -299,7 +302,7 @@ fn notices_of_other_topics_are_not_believed() {
             "sns_topic_arn",
             "arn:aws:sns:eu-central-1:666666666666:mail"
         )]),
-        Some(Disbelieved::Signature(_))
+        Some(RejectedWebhook::Signature(_))
     ));
 }
 
@@ -462,7 +465,7 @@ impl Amazon {
         self.signed(&[("Type", "Notification"), ("Message", &message.to_string())])
     }
 
-    async fn read(&self, envelope: &Value, certs: &Certs) -> Result<SnsRead, Disbelieved> {
+    async fn read(&self, envelope: &Value, certs: &Certs) -> Result<SnsRead, RejectedWebhook> {
         let (body, headers) = (envelope.to_string(), BTreeMap::new());
         let posted = Posted {
             url: "",
@@ -489,7 +492,7 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
                 events[0].happened,
                 events[0].at_s
             ),
-            ("m1", Happened::Delivered, NOW_S)
+            ("m1", EventKind::Delivered, NOW_S)
         );
         assert_eq!(
             (events[0].event_id.as_str(), events[0].recipient.as_deref()),
@@ -510,7 +513,7 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
         assert!(
             matches!(
                 envelope.verify(amazon.pem.as_bytes(), NOW_S),
-                Err(Disbelieved::Signature(_))
+                Err(RejectedWebhook::Signature(_))
             ),
             "bit {bit}"
         );
@@ -523,7 +526,7 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
         .into();
     assert!(matches!(
         amazon.read(&notice, &certs).await,
-        Err(Disbelieved::Signature(_))
+        Err(RejectedWebhook::Signature(_))
     ));
     let mut notice = amazon.notice();
     notice["SigningCertURL"] = format!(
@@ -533,7 +536,7 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
     .into();
     assert!(matches!(
         amazon.read(&notice, &certs).await,
-        Err(Disbelieved::Signature(_))
+        Err(RejectedWebhook::Signature(_))
     ));
     let other = Amazon::start().await;
     let mut notice = other.notice();
@@ -544,7 +547,7 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
     .into();
     assert!(matches!(
         amazon.read(&notice, &certs).await,
-        Err(Disbelieved::Signature(_))
+        Err(RejectedWebhook::Signature(_))
     ));
 }
 
@@ -574,12 +577,12 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
     forged["Token"] = "u".into();
     assert!(matches!(
         through_the_door(&forged).await,
-        Err(Disbelieved::Signature(_))
+        Err(RejectedWebhook::Signature(_))
     ));
     let elsewhere = asked("SubscriptionConfirmation", "https://evil.example/");
     assert!(matches!(
         through_the_door(&elsewhere).await,
-        Err(Disbelieved::Signature(_))
+        Err(RejectedWebhook::Signature(_))
     ));
     assert_eq!(
         through_the_door(&asked("UnsubscribeConfirmation", &url)).await,
@@ -594,7 +597,7 @@ async fn a_subscription_is_confirmed_by_the_door_once_its_signature_fits() {
     let gone = asked("SubscriptionConfirmation", &format!("{}/gone", amazon.base));
     assert!(matches!(
         through_the_door(&gone).await,
-        Err(Disbelieved::Unreadable(_))
+        Err(RejectedWebhook::Unreadable(_))
     ));
 }
 
@@ -617,7 +620,7 @@ async fn providers_without_events_are_refused() {
     ] {
         let read = super::super::read(provider, &Account::default(), &posted, &tools).await;
         assert!(
-            matches!(read, Err(Disbelieved::Unreadable(_))),
+            matches!(read, Err(RejectedWebhook::Unreadable(_))),
             "{provider}"
         );
     }
@@ -629,7 +632,7 @@ async fn providers_without_events_are_refused() {
     ] {
         let read = super::super::read(provider, &Account::default(), &posted, &tools).await;
         assert!(
-            matches!(read, Err(Disbelieved::NoSecret { .. })),
+            matches!(read, Err(RejectedWebhook::NoSecret { .. })),
             "{provider}"
         );
     }

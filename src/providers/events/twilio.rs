@@ -8,11 +8,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use url::Url;
 
-use super::super::{Account, Disbelieved, Event, Happened, Posted, words};
+use super::super::{Account, EventKind, Posted, ProviderEvent, RejectedWebhook, words};
 
 /// Checks the signature of a request and reads its event.
-pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbelieved> {
-    let no_secret = || Disbelieved::NoSecret {
+pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
+    let no_secret = || RejectedWebhook::NoSecret {
         account: account.name.clone(),
         field: "auth_token",
     };
@@ -20,7 +20,7 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<Event>, Disbel
         .secret("auth_token")
         .filter(|token| !token.is_empty())
         .ok_or_else(no_secret)?;
-    let wrong = |what: &str| Disbelieved::Signature(what.to_owned());
+    let wrong = |what: &str| RejectedWebhook::Signature(what.to_owned());
     let signature = posted
         .headers
         .get("x-twilio-signature")
@@ -77,7 +77,7 @@ fn event(
     account: &Account,
     fields: &[(String, String)],
     now_s: i64,
-) -> Result<Option<Event>, Disbelieved> {
+) -> Result<Option<ProviderEvent>, RejectedWebhook> {
     let find = |name: &str| {
         fields
             .iter()
@@ -87,14 +87,14 @@ fn event(
     };
     let sid = find("MessageSid")
         .or_else(|| find("SmsSid"))
-        .ok_or_else(|| Disbelieved::Unreadable("MessageSid is missing".to_owned()))?;
+        .ok_or_else(|| RejectedWebhook::Unreadable("MessageSid is missing".to_owned()))?;
     let code = find("ErrorCode").unwrap_or_default();
     // A recipient's reply, such as STOP, arrives as a message from that number.
     let (status, happened, recipient) = match (
         find("OptOutType"),
         find("MessageStatus").or_else(|| find("SmsStatus")),
     ) {
-        (Some("STOP"), _) => ("stop", Happened::Unsubscribed, find("From")),
+        (Some("STOP"), _) => ("stop", EventKind::Unsubscribed, find("From")),
         (Some(_), _) | (None, None) => return Ok(None),
         (None, Some(status)) => match happened(status, code) {
             Some(happened) => (status, happened, find("To")),
@@ -103,7 +103,7 @@ fn event(
     };
     let told = [status, code, find("ErrorMessage").unwrap_or_default()];
     let told: Vec<&str> = told.into_iter().filter(|text| !text.is_empty()).collect();
-    Ok(Some(Event {
+    Ok(Some(ProviderEvent {
         event_id: format!("{sid}:{status}"),
         provider_id: sid.to_owned(),
         happened,
@@ -113,12 +113,12 @@ fn event(
     }))
 }
 
-fn happened(status: &str, code: &str) -> Option<Happened> {
+fn happened(status: &str, code: &str) -> Option<EventKind> {
     match (status, code) {
-        ("failed" | "undelivered", "21610") => Some(Happened::Unsubscribed),
-        ("failed" | "undelivered" | "canceled", _) => Some(Happened::Failed),
-        ("delivered" | "read", _) => Some(Happened::Delivered),
-        ("accepted" | "queued" | "sending" | "sent", _) => Some(Happened::Sent),
+        ("failed" | "undelivered", "21610") => Some(EventKind::Unsubscribed),
+        ("failed" | "undelivered" | "canceled", _) => Some(EventKind::Failed),
+        ("delivered" | "read", _) => Some(EventKind::Delivered),
+        ("accepted" | "queued" | "sending" | "sent", _) => Some(EventKind::Sent),
         _ => None,
     }
 }
@@ -140,7 +140,11 @@ mod tests {
         STANDARD.encode(hmac::sign(&key, text.as_bytes()))
     }
 
-    fn post(url: &str, body: &str, signature: Option<String>) -> Result<Vec<Event>, Disbelieved> {
+    fn post(
+        url: &str,
+        body: &str,
+        signature: Option<String>,
+    ) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
         let account = examples::account(&[], &[("auth_token", "token-1")]);
         let headers: BTreeMap<_, _> = signature
             .map(|signature| ("x-twilio-signature".to_owned(), signature))
@@ -158,7 +162,7 @@ mod tests {
     }
 
     /// Posts a correctly signed form of these fields and returns its event.
-    fn told(fields: &[(&str, &str)]) -> Option<Event> {
+    fn post_form(fields: &[(&str, &str)]) -> Option<ProviderEvent> {
         let mut sorted = fields.to_vec();
         sorted.sort_unstable();
         let text: String = sorted
@@ -193,7 +197,7 @@ mod tests {
         );
         assert_eq!(
             read,
-            Err(Disbelieved::Unreadable("MessageSid is missing".into()))
+            Err(RejectedWebhook::Unreadable("MessageSid is missing".into()))
         );
     }
 
@@ -202,10 +206,10 @@ mod tests {
         let text = format!("{URL}AäErrorCodeMessageSidSM1MessageStatusdeliveredTo+15550100123");
         let good = sign("token-1", &text);
         let events = post(URL, BODY, Some(good.clone())).unwrap();
-        let expected = Event {
+        let expected = ProviderEvent {
             event_id: "SM1:delivered".into(),
             provider_id: "SM1".into(),
-            happened: Happened::Delivered,
+            happened: EventKind::Delivered,
             recipient: Some("+15550100123".into()),
             at_s: examples::NOW_S,
             reason: "delivered".into(),
@@ -213,7 +217,10 @@ mod tests {
         assert!(events == [expected]);
         let refused = |url: &str, body: &str, signature: Option<String>| {
             assert!(
-                matches!(post(url, body, signature), Err(Disbelieved::Signature(_))),
+                matches!(
+                    post(url, body, signature),
+                    Err(RejectedWebhook::Signature(_))
+                ),
                 "{url} {body}"
             );
         };
@@ -267,21 +274,21 @@ mod tests {
     #[test]
     fn every_status_has_its_meaning() {
         let cases = [
-            ("queued", "", Some(Happened::Sent)),
-            ("accepted", "", Some(Happened::Sent)),
-            ("sending", "", Some(Happened::Sent)),
-            ("sent", "", Some(Happened::Sent)),
-            ("delivered", "", Some(Happened::Delivered)),
-            ("read", "", Some(Happened::Delivered)),
-            ("undelivered", "30003", Some(Happened::Failed)),
-            ("failed", "30006", Some(Happened::Failed)),
-            ("canceled", "", Some(Happened::Failed)),
-            ("undelivered", "21610", Some(Happened::Unsubscribed)),
+            ("queued", "", Some(EventKind::Sent)),
+            ("accepted", "", Some(EventKind::Sent)),
+            ("sending", "", Some(EventKind::Sent)),
+            ("sent", "", Some(EventKind::Sent)),
+            ("delivered", "", Some(EventKind::Delivered)),
+            ("read", "", Some(EventKind::Delivered)),
+            ("undelivered", "30003", Some(EventKind::Failed)),
+            ("failed", "30006", Some(EventKind::Failed)),
+            ("canceled", "", Some(EventKind::Failed)),
+            ("undelivered", "21610", Some(EventKind::Unsubscribed)),
             ("scheduled", "", None),
             ("receiving", "", None),
         ];
         for (status, code, expected) in cases {
-            let event = told(&[
+            let event = post_form(&[
                 ("MessageSid", "SM1"),
                 ("MessageStatus", status),
                 ("ErrorCode", code),
@@ -297,7 +304,7 @@ mod tests {
                 "{status}"
             );
         }
-        let stop = told(&[
+        let stop = post_form(&[
             ("MessageSid", "SM9"),
             ("OptOutType", "STOP"),
             ("From", "+15550100"),
@@ -306,10 +313,10 @@ mod tests {
         .unwrap();
         assert_eq!(
             (stop.happened, stop.recipient.as_deref()),
-            (Happened::Unsubscribed, Some("+15550100"))
+            (EventKind::Unsubscribed, Some("+15550100"))
         );
         assert!(
-            told(&[
+            post_form(&[
                 ("MessageSid", "SM9"),
                 ("OptOutType", "START"),
                 ("From", "+15550100")
@@ -326,7 +333,7 @@ mod tests {
             body: b"",
             now_s: 0,
         };
-        let expected = Disbelieved::NoSecret {
+        let expected = RejectedWebhook::NoSecret {
             account: "main".into(),
             field: "auth_token",
         };

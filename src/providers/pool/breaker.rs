@@ -18,7 +18,7 @@
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum BreakerState {
     /// Messages flow.
     #[default]
     Closed,
@@ -28,9 +28,9 @@ pub enum State {
     HalfOpen,
 }
 
-impl State {
+impl BreakerState {
     /// Returns the name used in records and metrics.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Closed => "closed",
             Self::Open => "open",
@@ -51,7 +51,7 @@ const ALONE_COOLDOWNS: i64 = 2;
 
 /// The thresholds and times of breakers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Law {
+pub struct BreakerSettings {
     /// The number of messages whose failure within a window opens the breaker if they are at least
     /// half of those that ended; never fewer than two.
     pub failures: u32,
@@ -65,7 +65,7 @@ pub struct Law {
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Breaker {
     /// The state of the breaker.
-    pub state: State,
+    pub state: BreakerState,
     /// The number of messages that failed in this window.
     pub failures: u32,
     /// The number of successes in this window, as far as workers have reported them.
@@ -96,9 +96,9 @@ pub struct Change {
     /// The name of the account.
     pub account: String,
     /// The previous state.
-    pub from: State,
+    pub from: BreakerState,
     /// The new state.
-    pub to: State,
+    pub to: BreakerState,
     /// The reason for the change.
     pub why: String,
     /// The time of the change, in unix milliseconds.
@@ -111,7 +111,13 @@ impl Breaker {
     /// Returns how many of the `successes` of the last `over_ms` belong to the window at `now_ms`,
     /// assuming an even spread. Earlier ones are left out, because a long healthy past says nothing
     /// about an account that fails now.
-    pub fn of_window(&self, now_ms: i64, law: &Law, successes: u64, over_ms: i64) -> u64 {
+    pub fn of_window(
+        &self,
+        now_ms: i64,
+        law: &BreakerSettings,
+        successes: u64,
+        over_ms: i64,
+    ) -> u64 {
         let since = now_ms - self.window_from_ms;
         match since {
             since if since >= law.window_ms || since <= 0 => 0,
@@ -123,9 +129,16 @@ impl Breaker {
     /// Records a failure at `now_ms`; `successes` is the number of successes in this window that
     /// the reporting worker has counted since its last report of a failure.
     #[must_use]
-    pub fn failed(&self, now_ms: i64, law: &Law, successes: u64, message: i64, why: &str) -> Self {
+    pub fn failed(
+        &self,
+        now_ms: i64,
+        law: &BreakerSettings,
+        successes: u64,
+        message: i64,
+        why: &str,
+    ) -> Self {
         match self.state {
-            State::Closed => {
+            BreakerState::Closed => {
                 let is_new = now_ms - self.window_from_ms >= law.window_ms;
                 let mut counted = Self {
                     successes: self.successes + successes,
@@ -153,21 +166,27 @@ impl Breaker {
                     counted
                 }
             }
-            State::HalfOpen => self.open(now_ms, law, message, why),
+            BreakerState::HalfOpen => self.open(now_ms, law, message, why),
             // The message was already in progress when the breaker opened, so its failure is no
             // news.
-            State::Open => self.clone(),
+            BreakerState::Open => self.clone(),
         }
     }
 
     /// Records a refusal of the account itself at `now_ms`. The second message that is refused
     /// opens the breaker at once.
     #[must_use]
-    pub fn account_failed(&self, now_ms: i64, law: &Law, message: i64, why: &str) -> Self {
+    pub fn account_failed(
+        &self,
+        now_ms: i64,
+        law: &BreakerSettings,
+        message: i64,
+        why: &str,
+    ) -> Self {
         match self.state {
-            State::Open if now_ms < self.until_ms => self.clone(),
-            State::Closed if self.disproved.contains(&message) => self.clone(),
-            State::Closed if self.against.iter().all(|other| *other == message) => {
+            BreakerState::Open if now_ms < self.until_ms => self.clone(),
+            BreakerState::Closed if self.disproved.contains(&message) => self.clone(),
+            BreakerState::Closed if self.against.iter().all(|other| *other == message) => {
                 let mut doubted = self.clone();
                 remember(&mut doubted.against, message);
                 doubted
@@ -178,11 +197,11 @@ impl Breaker {
 
     /// Returns true if this message may be sent at `now_ms`. A message that failed here does not
     /// probe the account unless no other message has come to do so.
-    pub fn lets(&self, now_ms: i64, law: &Law, message: i64) -> bool {
+    pub fn lets(&self, now_ms: i64, law: &BreakerSettings, message: i64) -> bool {
         let since_ms = match self.state {
-            State::Closed => return true,
-            State::Open => self.until_ms,
-            State::HalfOpen => self.changed_at_ms,
+            BreakerState::Closed => return true,
+            BreakerState::Open => self.until_ms,
+            BreakerState::HalfOpen => self.changed_at_ms,
         };
         let is_known = self.against.contains(&message) || self.disproved.contains(&message);
         !is_known || now_ms - since_ms >= ALONE_COOLDOWNS * law.cooldown_ms
@@ -192,8 +211,8 @@ impl Breaker {
     #[must_use]
     pub fn probed(&self, now_ms: i64) -> Self {
         match self.state {
-            State::Open if now_ms >= self.until_ms => Self {
-                state: State::HalfOpen,
+            BreakerState::Open if now_ms >= self.until_ms => Self {
+                state: BreakerState::HalfOpen,
                 changed_at_ms: now_ms,
                 ..self.clone()
             },
@@ -210,14 +229,14 @@ impl Breaker {
             .filter(|other| **other != message)
             .for_each(|other| remember(&mut disproved, *other));
         match self.state {
-            State::Closed => Self {
+            BreakerState::Closed => Self {
                 against: Vec::new(),
                 disproved,
                 ..self.clone()
             },
             // The message was already in progress when the breaker opened.
-            State::Open if now_ms < self.until_ms => self.clone(),
-            State::Open | State::HalfOpen => Self {
+            BreakerState::Open if now_ms < self.until_ms => self.clone(),
+            BreakerState::Open | BreakerState::HalfOpen => Self {
                 changed_at_ms: now_ms,
                 window_from_ms: now_ms,
                 disproved,
@@ -226,14 +245,14 @@ impl Breaker {
         }
     }
 
-    fn open(&self, now_ms: i64, law: &Law, message: i64, why: &str) -> Self {
+    fn open(&self, now_ms: i64, law: &BreakerSettings, message: i64, why: &str) -> Self {
         let mut against = self.against.clone();
         self.failed
             .iter()
             .chain([&message])
             .for_each(|one| remember(&mut against, *one));
         Self {
-            state: State::Open,
+            state: BreakerState::Open,
             changed_at_ms: now_ms,
             until_ms: now_ms + law.cooldown_ms,
             why: why.to_owned(),
@@ -258,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    const LAW: Law = Law {
+    const SETTINGS: BreakerSettings = BreakerSettings {
         failures: 5,
         window_ms: 10_000,
         cooldown_ms: 30_000,
@@ -269,7 +288,7 @@ mod tests {
         (0..failures).fold(Breaker::default(), |breaker, nth| {
             breaker.failed(
                 1000 + i64::from(nth),
-                &LAW,
+                &SETTINGS,
                 0,
                 i64::from(nth),
                 "answered 503",
@@ -280,28 +299,28 @@ mod tests {
     /// Returns a breaker after two messages found the account refused, the last at 1000 ms.
     fn refused() -> Breaker {
         Breaker::default()
-            .account_failed(1000, &LAW, 1, "")
-            .account_failed(1000, &LAW, 2, "answered 401")
+            .account_failed(1000, &SETTINGS, 1, "")
+            .account_failed(1000, &SETTINGS, 2, "answered 401")
     }
 
     #[test]
     fn the_nth_message_that_fails_opens_it_and_not_the_one_before() {
-        assert_eq!(after(4).state, State::Closed);
+        assert_eq!(after(4).state, BreakerState::Closed);
         let open = after(5);
         assert_eq!(
             (open.state, open.until_ms, open.why.as_str()),
-            (State::Open, 31_004, "answered 503")
+            (BreakerState::Open, 31_004, "answered 503")
         );
     }
 
     #[test]
     fn failures_of_an_old_window_or_among_many_successes_do_not() {
-        let late = after(4).failed(12_000, &LAW, 0, 9, "");
-        assert_eq!((late.state, late.failures), (State::Closed, 1));
-        let few = after(4).failed(1010, &LAW, 100, 9, "");
+        let late = after(4).failed(12_000, &SETTINGS, 0, 9, "");
+        assert_eq!((late.state, late.failures), (BreakerState::Closed, 1));
+        let few = after(4).failed(1010, &SETTINGS, 100, 9, "");
         assert_eq!(
             (few.state, few.failures, few.successes),
-            (State::Closed, 5, 100)
+            (BreakerState::Closed, 5, 100)
         );
     }
 
@@ -312,7 +331,7 @@ mod tests {
             window_from_ms: 1_000,
             ..Breaker::default()
         };
-        let of = |now_ms, over_ms| failing.of_window(now_ms, &LAW, 1_000, over_ms);
+        let of = |now_ms, over_ms| failing.of_window(now_ms, &SETTINGS, 1_000, over_ms);
         assert_eq!(
             (
                 of(1_000, 3_600_000),
@@ -325,7 +344,7 @@ mod tests {
         assert_eq!(
             (
                 of(11_000, 5_000),
-                Breaker::default().of_window(99_000, &LAW, 1_000, 50)
+                Breaker::default().of_window(99_000, &SETTINGS, 1_000, 50)
             ),
             (0, 0)
         );
@@ -335,9 +354,12 @@ mod tests {
     fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_those_under_way_change_nothing()
      {
         let open = refused();
-        assert_eq!((open.state, open.until_ms), (State::Open, 31_000));
-        assert_eq!(open.account_failed(2000, &LAW, 3, "answered 401"), open);
-        assert_eq!(open.failed(2000, &LAW, 0, 3, ""), open);
+        assert_eq!((open.state, open.until_ms), (BreakerState::Open, 31_000));
+        assert_eq!(
+            open.account_failed(2000, &SETTINGS, 3, "answered 401"),
+            open
+        );
+        assert_eq!(open.failed(2000, &SETTINGS, 0, 3, ""), open);
         assert_eq!(open.succeeded(2000, 3), open);
     }
 
@@ -346,14 +368,15 @@ mod tests {
         let open = after(5);
         assert_eq!(open.probed(31_003), open);
         let half = open.probed(31_004);
-        assert_eq!(half.state, State::HalfOpen);
+        assert_eq!(half.state, BreakerState::HalfOpen);
         assert_eq!(half.probed(31_005), half);
         let closed = half.succeeded(32_000, 9);
-        assert_eq!((closed.state, closed.failures), (State::Closed, 0));
-        let again = half.failed(32_000, &LAW, 0, 9, "timed out");
-        assert_eq!((again.state, again.until_ms), (State::Open, 62_000));
+        assert_eq!((closed.state, closed.failures), (BreakerState::Closed, 0));
+        let again = half.failed(32_000, &SETTINGS, 0, 9, "timed out");
+        assert_eq!((again.state, again.until_ms), (BreakerState::Open, 62_000));
         assert_eq!(
-            half.account_failed(32_000, &LAW, 9, "suspended").until_ms,
+            half.account_failed(32_000, &SETTINGS, 9, "suspended")
+                .until_ms,
             62_000
         );
     }
@@ -363,37 +386,40 @@ mod tests {
      {
         let open = refused();
         assert!(
-            open.lets(31_000, &LAW, 3)
-                && !open.lets(31_000, &LAW, 1)
-                && !open.lets(90_999, &LAW, 2)
+            open.lets(31_000, &SETTINGS, 3)
+                && !open.lets(31_000, &SETTINGS, 1)
+                && !open.lets(90_999, &SETTINGS, 2)
         );
-        assert!(open.lets(91_000, &LAW, 2), "it is alone");
-        let again = open.probed(31_000).account_failed(32_000, &LAW, 3, "");
+        assert!(open.lets(91_000, &SETTINGS, 2), "it is alone");
+        let again = open.probed(31_000).account_failed(32_000, &SETTINGS, 3, "");
         assert!(
-            !again.lets(62_000, &LAW, 3)
-                && !again.lets(62_000, &LAW, 1)
-                && again.lets(62_000, &LAW, 4)
+            !again.lets(62_000, &SETTINGS, 3)
+                && !again.lets(62_000, &SETTINGS, 1)
+                && again.lets(62_000, &SETTINGS, 4)
         );
         let failing = after(5);
-        assert!((0..5).all(|message| !failing.lets(31_004, &LAW, message)));
+        assert!((0..5).all(|message| !failing.lets(31_004, &SETTINGS, message)));
     }
 
     #[test]
     fn what_a_message_met_where_another_went_well_was_its_own_and_counts_no_more() {
-        let doubted = Breaker::default().account_failed(1000, &LAW, 1, "");
+        let doubted = Breaker::default().account_failed(1000, &SETTINGS, 1, "");
         let well = doubted.succeeded(1001, 9);
-        assert_eq!((well.state, well.against.len()), (State::Closed, 0));
+        assert_eq!((well.state, well.against.len()), (BreakerState::Closed, 0));
         // The disproved message does not count beside another refused one either.
         let other = well
-            .account_failed(1002, &LAW, 2, "")
-            .account_failed(1003, &LAW, 1, "");
-        assert_eq!(other.state, State::Closed);
-        assert_eq!(other.account_failed(1004, &LAW, 3, "").state, State::Open);
+            .account_failed(1002, &SETTINGS, 2, "")
+            .account_failed(1003, &SETTINGS, 1, "");
+        assert_eq!(other.state, BreakerState::Closed);
+        assert_eq!(
+            other.account_failed(1004, &SETTINGS, 3, "").state,
+            BreakerState::Open
+        );
         let closed = refused().probed(31_000).succeeded(31_001, 9);
         assert_eq!(
             closed
-                .account_failed(31_002, &LAW, 1, "")
-                .account_failed(31_003, &LAW, 2, ""),
+                .account_failed(31_002, &SETTINGS, 1, "")
+                .account_failed(31_003, &SETTINGS, 2, ""),
             closed
         );
     }
@@ -416,15 +442,15 @@ mod tests {
             for (what, wait, message) in steps {
                 now += wait;
                 let next = match what {
-                    0 => breaker.failed(now, &LAW, 0, message, ""),
-                    1 => breaker.account_failed(now, &LAW, message, ""),
+                    0 => breaker.failed(now, &SETTINGS, 0, message, ""),
+                    1 => breaker.account_failed(now, &SETTINGS, message, ""),
                     2 => breaker.probed(now),
                     _ => breaker.succeeded(now, message),
                 };
-                if let (State::Open, Some(at)) = (breaker.state, opened_at) {
-                    prop_assert!(next.state == State::Open || now - at >= LAW.cooldown_ms);
+                if let (BreakerState::Open, Some(at)) = (breaker.state, opened_at) {
+                    prop_assert!(next.state == BreakerState::Open || now - at >= SETTINGS.cooldown_ms);
                 }
-                if next.state == State::Open && next.changed_at_ms == now && breaker.changed_at_ms != now {
+                if next.state == BreakerState::Open && next.changed_at_ms == now && breaker.changed_at_ms != now {
                     opened_at = Some(now);
                 }
                 prop_assert!([&next.failed, &next.against, &next.disproved].iter().all(|list| list.len() <= REMEMBERED));
@@ -436,7 +462,7 @@ mod tests {
         /// others succeed.
         #[test]
         fn one_message_alone_never_opens_it(steps in prop::collection::vec((0_u8..3, 0_i64..20_000), 1..200), law in 1_u32..4) {
-            let law = Law { failures: law, ..LAW };
+            let law = BreakerSettings { failures: law, ..SETTINGS };
             let (mut breaker, mut now) = (Breaker::default(), 0);
             for (what, wait) in steps {
                 now += wait;
@@ -445,7 +471,7 @@ mod tests {
                     1 => breaker.account_failed(now, &law, 7, ""),
                     _ => breaker.succeeded(now, 8),
                 };
-                prop_assert_eq!(breaker.state, State::Closed);
+                prop_assert_eq!(breaker.state, BreakerState::Closed);
             }
         }
     }

@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use super::breaker::{Breaker, Change, Law, State};
+use super::breaker::{Breaker, BreakerSettings, BreakerState, Change};
 use crate::throttle::{Error, Name, Notes};
 
 /// The number of attempts at a change that conflicts with others.
-const TRIES: u32 = 20;
+const MAX_CONFLICT_RETRIES: u32 = 20;
 
 /// The decision on a message that may be an account's probe.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Probe {
+pub enum ProbeDecision {
     /// The message is sent; the change of the breaker, if any.
     Goes(Option<Change>),
     /// The message has failed at this account, so another one must probe.
@@ -25,7 +25,7 @@ pub enum Probe {
 pub struct Breakers {
     notes: Arc<dyn Notes>,
     throttle: Name,
-    law: Law,
+    law: BreakerSettings,
     seen: Mutex<BTreeMap<String, Breaker>>,
     /// The successes of each account since this process last reported a failure, and the start of
     /// the count.
@@ -34,7 +34,7 @@ pub struct Breakers {
 
 impl Breakers {
     /// Creates the breakers whose notes are stored beside `throttle`.
-    pub fn new(notes: Arc<dyn Notes>, throttle: Name, law: Law) -> Self {
+    pub fn new(notes: Arc<dyn Notes>, throttle: Name, law: BreakerSettings) -> Self {
         Self {
             notes,
             throttle,
@@ -45,7 +45,7 @@ impl Breakers {
     }
 
     /// Returns the thresholds and times of the breakers.
-    pub fn law(&self) -> &Law {
+    pub fn law(&self) -> &BreakerSettings {
         &self.law
     }
 
@@ -103,7 +103,7 @@ impl Breakers {
 
     /// Records that a message is about to be sent as the account's probe; makes no change if the
     /// breaker is closed or already has its probe.
-    pub async fn probed(&self, account: &str, message: i64) -> Result<Probe, Error> {
+    pub async fn probed(&self, account: &str, message: i64) -> Result<ProbeDecision, Error> {
         let lets = AtomicBool::new(true);
         let change = self.change(account, |breaker, now| {
             lets.store(breaker.lets(now, &self.law, message), Ordering::Relaxed);
@@ -115,17 +115,17 @@ impl Breakers {
         });
         let change = change.await?;
         Ok(if lets.into_inner() {
-            Probe::Goes(change)
+            ProbeDecision::Goes(change)
         } else {
-            Probe::Another
+            ProbeDecision::Another
         })
     }
 
     /// Closes the breaker at the request of a person.
     pub async fn close(&self, account: &str) -> Result<Option<Change>, Error> {
         self.change(account, |breaker, now| match breaker.state {
-            State::Closed => breaker.clone(),
-            State::Open | State::HalfOpen => Breaker {
+            BreakerState::Closed => breaker.clone(),
+            BreakerState::Open | BreakerState::HalfOpen => Breaker {
                 changed_at_ms: now,
                 window_from_ms: now,
                 ..Breaker::default()
@@ -150,9 +150,9 @@ impl Breakers {
 
     /// Returns true if nothing is known against the account.
     fn is_trusted(&self, account: &str) -> bool {
-        locked(&self.seen)
-            .get(account)
-            .is_none_or(|breaker| breaker.state == State::Closed && breaker.against.is_empty())
+        locked(&self.seen).get(account).is_none_or(|breaker| {
+            breaker.state == BreakerState::Closed && breaker.against.is_empty()
+        })
     }
 
     /// Changes a breaker for all workers; returns the change if others should hear of it.
@@ -161,7 +161,7 @@ impl Breakers {
         account: &str,
         step: impl Fn(&Breaker, i64) -> Breaker,
     ) -> Result<Option<Change>, Error> {
-        for _ in 0..TRIES {
+        for _ in 0..MAX_CONFLICT_RETRIES {
             let noted = self.notes.read(&self.throttle).await?;
             let note = noted.notes.get(account);
             let before = note.map(|note| parse(note)).unwrap_or_default();
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::throttle::MemoryNotes;
 
-    const LAW: Law = Law {
+    const SETTINGS: BreakerSettings = BreakerSettings {
         failures: 5,
         window_ms: 10_000,
         cooldown_ms: 30_000,
@@ -237,7 +237,7 @@ mod tests {
         })));
         let throttle = Name::new("sms:accounts").unwrap();
         let workers = (0..many)
-            .map(|_| Breakers::new(notes.clone(), throttle.clone(), LAW))
+            .map(|_| Breakers::new(notes.clone(), throttle.clone(), SETTINGS))
             .collect();
         Workers { now_us, workers }
     }
@@ -252,13 +252,13 @@ mod tests {
         assert_eq!(told.len(), 1);
         assert_eq!(
             (told[0].from, told[0].to, told[0].why.as_str()),
-            (State::Closed, State::Open, "answered 503")
+            (BreakerState::Closed, BreakerState::Open, "answered 503")
         );
-        assert_eq!(workers[0].seen("a").state, State::Closed);
+        assert_eq!(workers[0].seen("a").state, BreakerState::Closed);
         workers[0].refresh().await.unwrap();
         assert_eq!(
             (workers[0].seen("a").state, workers[0].seen("b").state),
-            (State::Open, State::Closed)
+            (BreakerState::Open, BreakerState::Closed)
         );
     }
 
@@ -281,17 +281,20 @@ mod tests {
 
         let mut probes = 0;
         for worker in &workers {
-            assert_eq!(worker.probed("a", 1).await.unwrap(), Probe::Another);
+            assert_eq!(worker.probed("a", 1).await.unwrap(), ProbeDecision::Another);
             probes += usize::from(matches!(
                 worker.probed("a", 3).await.unwrap(),
-                Probe::Goes(Some(_))
+                ProbeDecision::Goes(Some(_))
             ));
         }
         assert_eq!(probes, 1);
         let closed = workers[7].succeeded("a", 3).await.unwrap().unwrap();
-        assert_eq!((closed.from, closed.to), (State::HalfOpen, State::Closed));
+        assert_eq!(
+            (closed.from, closed.to),
+            (BreakerState::HalfOpen, BreakerState::Closed)
+        );
         workers[3].refresh().await.unwrap();
-        assert_eq!(workers[3].seen("a").state, State::Closed);
+        assert_eq!(workers[3].seen("a").state, BreakerState::Closed);
     }
 
     #[tokio::test]
@@ -311,7 +314,7 @@ mod tests {
                 .await
                 .unwrap()
                 .map(|change| change.to),
-            Some(State::Open)
+            Some(BreakerState::Open)
         );
     }
 
@@ -337,7 +340,7 @@ mod tests {
                 .await
                 .unwrap()
                 .map(|change| change.to),
-            Some(State::Open)
+            Some(BreakerState::Open)
         );
     }
 }

@@ -6,18 +6,18 @@
 //! accounts to messages, [`keep`] maintains the pool once a second. Out of scope: the contents of
 //! messages.
 
+pub mod account_pool;
 pub mod breaker;
 pub mod breakers;
 pub mod choice;
-pub mod desk;
-pub mod keep;
+pub mod maintenance;
 pub mod shedding;
 pub mod view;
 
-pub use breaker::{Breaker, Change, State};
+pub use account_pool::{AccountLease, AccountPool, Checkout};
+pub use breaker::{Breaker, BreakerState, Change};
 pub use breakers::Breakers;
 pub use choice::{Choice, Ring};
-pub use desk::{Desk, Held, Taken};
-pub use keep::{keep, seed};
+pub use maintenance::{maintain, seed};
 pub use shedding::Capacity;
 pub use view::{AccountView, Flow, PoolView};

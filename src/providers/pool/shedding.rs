@@ -11,7 +11,7 @@
 
 /// The contribution of an account to the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Part {
+pub struct AccountCapacity {
     /// The account's limit, in messages per second; below 0 for none.
     pub rps: f64,
     /// The account is neither blocked nor has an open breaker.
@@ -32,7 +32,7 @@ pub struct Capacity {
 
 impl Capacity {
     /// Computes the capacity of `parts`.
-    pub fn of(parts: &[Part], shedding: bool) -> Self {
+    pub fn of(parts: &[AccountCapacity], shedding: bool) -> Self {
         let there = parts.iter().filter(|part| part.is_there).count();
         let sum = |only_there: bool| {
             let counted = parts.iter().filter(|part| part.is_there || !only_there);
@@ -68,9 +68,9 @@ mod tests {
 
     use super::*;
 
-    fn pool(accounts: usize, away: usize) -> Vec<Part> {
+    fn pool(accounts: usize, away: usize) -> Vec<AccountCapacity> {
         (0..accounts)
-            .map(|at| Part {
+            .map(|at| AccountCapacity {
                 rps: 1000.0,
                 is_there: at >= away,
             })
@@ -98,11 +98,11 @@ mod tests {
         assert_eq!(Capacity::of(&pool(3, 3), true).rps, Some(0.0));
         assert_eq!(Capacity::of(&pool(3, 3), false).rps, Some(0.0));
         let free = [
-            Part {
+            AccountCapacity {
                 rps: -1.0,
                 is_there: true,
             },
-            Part {
+            AccountCapacity {
                 rps: 5.0,
                 is_there: true,
             },
@@ -116,7 +116,7 @@ mod tests {
         fn the_whole_is_the_sum_of_those_that_are_there(
             parts in prop::collection::vec((0.0_f64..2000.0, any::<bool>()), 1..500),
         ) {
-            let parts: Vec<Part> = parts.into_iter().map(|(rps, is_there)| Part { rps, is_there }).collect();
+            let parts: Vec<AccountCapacity> = parts.into_iter().map(|(rps, is_there)| AccountCapacity { rps, is_there }).collect();
             let capacity = Capacity::of(&parts, true);
             let sum: f64 = parts.iter().filter(|part| part.is_there).map(|part| part.rps).sum();
             prop_assert!((capacity.rps.unwrap() - sum).abs() < 1e-6);

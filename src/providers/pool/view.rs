@@ -20,7 +20,7 @@ impl Flow {
     pub const ALL: [Self; 4] = [Self::Flowing, Self::Blocked, Self::Open, Self::Probing];
 
     /// Returns the name used in metrics and pages.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Flowing => "flowing",
             Self::Blocked => "blocked",

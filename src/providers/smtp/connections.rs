@@ -19,7 +19,7 @@ use super::words::Stage;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The time that a connection is kept idle. Servers close theirs after a minute or more.
-const KEPT: Duration = Duration::from_secs(30);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The time that a server may take to answer `RSET` after it rejected a mail.
 const RESET_TIMEOUT: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ pub(super) enum Tls {
 }
 
 /// The server's address, our name and our credentials.
-pub(super) struct Server {
+pub(super) struct SmtpEndpoint {
     pub host: String,
     pub port: u16,
     pub tls: Tls,
@@ -45,7 +45,7 @@ pub(super) struct Server {
 
 /// The reason for a failure.
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum SmtpError {
     /// The server rejected the command.
     Said {
         stage: Stage,
@@ -59,14 +59,14 @@ pub(super) enum Trouble {
 }
 
 /// The pool of connections to one server.
-pub(super) struct Connections {
-    server: Server,
+pub(super) struct SmtpConnections {
+    server: SmtpEndpoint,
     idle: Mutex<Vec<(AsyncSmtpConnection, Instant)>>,
     most: AtomicUsize,
 }
 
-impl Connections {
-    pub(super) fn new(server: Server) -> Self {
+impl SmtpConnections {
+    pub(super) fn new(server: SmtpEndpoint) -> Self {
         Self {
             server,
             idle: Mutex::default(),
@@ -75,7 +75,7 @@ impl Connections {
     }
 
     /// Sets the maximum number of idle connections.
-    pub(super) fn keep(&self, most: usize) {
+    pub(super) fn set_max_idle(&self, most: usize) {
         self.most.store(most, Ordering::Relaxed);
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let surplus = idle.len().saturating_sub(most);
@@ -84,14 +84,18 @@ impl Connections {
 
     /// Transmits one mail and returns the status digits of its acceptance. Sets `is_written` before
     /// the first byte of the contents: from then on the mail may have been sent, whatever happens.
-    pub(super) async fn say(&self, mail: &Ready, is_written: &AtomicBool) -> Result<u16, Trouble> {
+    pub(super) async fn send_mail(
+        &self,
+        mail: &Ready,
+        is_written: &AtomicBool,
+    ) -> Result<u16, SmtpError> {
         if let Some(mut kept) = self.kept() {
             match self.over(&mut kept, mail, is_written).await {
                 // The server closed the idle connection, or closes it now: nothing was transmitted
                 // yet.
                 Err(
-                    Trouble::Lost(_)
-                    | Trouble::Said {
+                    SmtpError::Lost(_)
+                    | SmtpError::Said {
                         stage: Stage::Mail,
                         digits: 421,
                         ..
@@ -107,12 +111,12 @@ impl Connections {
 
     fn kept(&self) -> Option<AsyncSmtpConnection> {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.retain(|(_, since)| since.elapsed() < KEPT);
+        idle.retain(|(_, since)| since.elapsed() < IDLE_TIMEOUT);
         idle.pop().map(|(connection, _)| connection)
     }
 
-    async fn open(&self) -> Result<AsyncSmtpConnection, Trouble> {
-        let Server {
+    async fn open(&self) -> Result<AsyncSmtpConnection, SmtpError> {
+        let SmtpEndpoint {
             host,
             port,
             tls,
@@ -151,7 +155,7 @@ impl Connections {
         to: &mut AsyncSmtpConnection,
         mail: &Ready,
         is_written: &AtomicBool,
-    ) -> Result<u16, Trouble> {
+    ) -> Result<u16, SmtpError> {
         let from = Mail::new(Some(mail.from.clone()), parameters(to, mail)?);
         to.command(from)
             .await
@@ -175,11 +179,11 @@ impl Connections {
     async fn after(
         &self,
         mut used: AsyncSmtpConnection,
-        done: Result<u16, Trouble>,
-    ) -> Result<u16, Trouble> {
+        done: Result<u16, SmtpError>,
+    ) -> Result<u16, SmtpError> {
         let is_good = match &done {
             Ok(_) => true,
-            Err(Trouble::Said { digits: 421, .. } | Trouble::Lost(_)) => false,
+            Err(SmtpError::Said { digits: 421, .. } | SmtpError::Lost(_)) => false,
             Err(_) => tokio::time::timeout(RESET_TIMEOUT, used.command(Rset))
                 .await
                 .is_ok_and(|answer| answer.is_ok()),
@@ -196,7 +200,7 @@ impl Connections {
 fn parameters(
     connection: &AsyncSmtpConnection,
     mail: &Ready,
-) -> Result<Vec<MailParameter>, Trouble> {
+) -> Result<Vec<MailParameter>, SmtpError> {
     let can = |what: Extension| connection.server_info().supports_feature(what);
     let mut parameters = Vec::new();
     let addresses: [&str; 2] = [mail.from.as_ref(), mail.to.as_ref()];
@@ -204,7 +208,7 @@ fn parameters(
         if !can(Extension::SmtpUtfEight) {
             let text =
                 "5.6.7 the server knows no SMTPUTF8, and an address is not plain ASCII".to_owned();
-            return Err(Trouble::Said {
+            return Err(SmtpError::Said {
                 stage: Stage::Mail,
                 digits: 553,
                 text,
@@ -218,15 +222,15 @@ fn parameters(
     Ok(parameters)
 }
 
-fn trouble(stage: Stage, error: &Error) -> Trouble {
+fn trouble(stage: Stage, error: &Error) -> SmtpError {
     let source = std::error::Error::source(error).map(ToString::to_string);
     match error.status() {
-        Some(code) => Trouble::Said {
+        Some(code) => SmtpError::Said {
             stage,
             digits: code.into(),
             text: source.unwrap_or_default(),
         },
-        None if error.is_client() => Trouble::Unable(source.unwrap_or_else(|| error.to_string())),
-        None => Trouble::Lost(error.to_string()),
+        None if error.is_client() => SmtpError::Unable(source.unwrap_or_else(|| error.to_string())),
+        None => SmtpError::Lost(error.to_string()),
     }
 }

@@ -9,7 +9,7 @@ use lettre::transport::smtp::extension::ClientId;
 use serde_json::json;
 use url::Url;
 
-use super::connections::{Connections, Server, Tls, Trouble};
+use super::connections::{SmtpConnections, SmtpEndpoint, SmtpError, Tls};
 use super::mail::{self, Ready};
 use super::words;
 use crate::jobs::Issue;
@@ -17,7 +17,8 @@ use crate::outbound::descriptors;
 use crate::providers::driver::field;
 use crate::providers::outcome::{self, refused};
 use crate::providers::{
-    Account, Answer, Driver, Field, Message, Provider, Refused, Sent, Told, Tools,
+    Account, Driver, Field, InvalidAccount, Message, Provider, ProviderResponse, SendContext, Sent,
+    Tools,
 };
 
 /// The keys of an account's settings.
@@ -34,18 +35,18 @@ pub const FIELDS: &[Field] = &[
 ];
 
 /// Builds the driver of an account.
-pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, Refused> {
+pub fn build(account: &Account, _: &Tools) -> Result<Box<dyn Driver>, InvalidAccount> {
     Ok(Box::new(Smtp::new(account)?))
 }
 
 pub(super) struct Smtp {
     account: Account,
     phrases: Vec<String>,
-    connections: Connections,
+    connections: SmtpConnections,
 }
 
 impl Smtp {
-    pub(super) fn new(account: &Account) -> Result<Self, Refused> {
+    pub(super) fn new(account: &Account) -> Result<Self, InvalidAccount> {
         let server = server(account)?;
         let phrases = account
             .option("throttle_phrases")
@@ -66,44 +67,50 @@ impl Smtp {
         Ok(Self {
             account: account.clone(),
             phrases,
-            connections: Connections::new(server),
+            connections: SmtpConnections::new(server),
         })
     }
 
     /// Maps the result of a transmission to an outcome; `id` is the mail's Message-ID.
-    fn judge(&self, done: Result<u16, Trouble>, is_written: bool, id: String, to: &str) -> Answer {
+    fn judge(
+        &self,
+        done: Result<u16, SmtpError>,
+        is_written: bool,
+        id: String,
+        to: &str,
+    ) -> ProviderResponse {
         let reason = |text: &str| outcome::line(text, &[to]);
         match done {
-            Ok(digits) => Answer::new(
+            Ok(digits) => ProviderResponse::new(
                 Sent::Accepted {
                     provider_id: Some(id),
                 },
                 digits.to_string(),
             ),
-            Err(Trouble::Said {
+            Err(SmtpError::Said {
                 stage,
                 digits,
                 text,
             }) => words::judge(digits, &text, stage, &self.phrases, to),
-            Err(Trouble::Unable(text)) => Answer::new(
+            Err(SmtpError::Unable(text)) => ProviderResponse::new(
                 Sent::AccountFailure {
                     reason: reason(&text),
                 },
                 "",
             ),
-            Err(Trouble::Lost(text)) if is_written => Answer::new(
+            Err(SmtpError::Lost(text)) if is_written => ProviderResponse::new(
                 Sent::Ambiguous {
                     reason: reason(&text),
                 },
                 "",
             ),
-            Err(Trouble::Lost(text)) if descriptors::are_gone() => Answer::new(
+            Err(SmtpError::Lost(text)) if descriptors::are_gone() => ProviderResponse::new(
                 Sent::Unable {
                     reason: reason(&text),
                 },
                 "",
             ),
-            Err(Trouble::Lost(text)) => Answer::new(
+            Err(SmtpError::Lost(text)) => ProviderResponse::new(
                 Sent::Transient {
                     reason: reason(&text),
                 },
@@ -122,7 +129,11 @@ impl Driver for Smtp {
         mail::check(message, &self.account)
     }
 
-    fn send<'a>(&'a self, message: &'a Message, told: &'a Told) -> BoxFuture<'a, Answer> {
+    fn send<'a>(
+        &'a self,
+        message: &'a Message,
+        told: &'a SendContext,
+    ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async move {
             let mail: Ready = match mail::ready(message, &self.account, told.now_s) {
                 Ok(mail) => mail,
@@ -131,7 +142,7 @@ impl Driver for Smtp {
                         .iter()
                         .map(|issue| format!("{} {}", issue.pointer, issue.message))
                         .collect::<Vec<_>>();
-                    return Answer::new(
+                    return ProviderResponse::new(
                         Sent::PermanentRequest {
                             reason: outcome::line(&reason.join("; "), &[message.to.address()]),
                         },
@@ -142,10 +153,10 @@ impl Driver for Smtp {
             let is_written = AtomicBool::new(false);
             let done = tokio::select! {
                 biased;
-                done = self.connections.say(&mail, &is_written) => done,
-                () = told.stop.cancelled() => Err(Trouble::Lost("it was stopped before an answer came".to_owned())),
+                done = self.connections.send_mail(&mail, &is_written) => done,
+                () = told.stop.cancelled() => Err(SmtpError::Lost("it was stopped before an answer came".to_owned())),
                 () = tokio::time::sleep(told.timeout) => {
-                    Err(Trouble::Lost(format!("no answer within {} ms", told.timeout.as_millis())))
+                    Err(SmtpError::Lost(format!("no answer within {} ms", told.timeout.as_millis())))
                 }
             };
             self.judge(
@@ -158,11 +169,11 @@ impl Driver for Smtp {
     }
 
     fn set_concurrency(&self, most: usize) {
-        self.connections.keep(most);
+        self.connections.set_max_idle(most);
     }
 }
 
-fn server(account: &Account) -> Result<Server, Refused> {
+fn server(account: &Account) -> Result<SmtpEndpoint, InvalidAccount> {
     let based = based(account)?;
     let mut host = outcome::option(account, "host")?.to_owned();
     let mut tls = account.option("tls").unwrap_or("starttls").to_owned();
@@ -220,7 +231,7 @@ fn server(account: &Account) -> Result<Server, Refused> {
     }) {
         return Err(refused("hello", "must be a host's name"));
     }
-    Ok(Server {
+    Ok(SmtpEndpoint {
         host,
         port,
         tls,
@@ -230,7 +241,7 @@ fn server(account: &Account) -> Result<Server, Refused> {
 }
 
 /// Parses the account's `base_url`, which replaces host and port.
-fn based(account: &Account) -> Result<Option<Url>, Refused> {
+fn based(account: &Account) -> Result<Option<Url>, InvalidAccount> {
     let Some(given) = account.base_url.as_deref() else {
         return Ok(None);
     };

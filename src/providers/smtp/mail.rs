@@ -39,7 +39,7 @@ pub(super) struct Ready {
 ///
 /// Fails with all issues of the message.
 pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<Ready, Vec<Issue>> {
-    let parts = Parts::of(message, account)?;
+    let parts = MailFields::of(message, account)?;
     let id = format!("<{}@{}>", id_part(&message.id), parts.from.email.domain());
     let date = UNIX_EPOCH + Duration::from_secs(now_s.max(0).unsigned_abs());
     let (from, to) = (parts.from.email.clone(), parts.to.email.clone());
@@ -80,18 +80,18 @@ pub(super) fn ready(message: &Message, account: &Account, now_s: i64) -> Result<
 
 /// Checks a message.
 pub(super) fn check(message: &Message, account: &Account) -> Vec<Issue> {
-    Parts::of(message, account).err().unwrap_or_default()
+    MailFields::of(message, account).err().unwrap_or_default()
 }
 
 /// The parts of a message that can be invalid, parsed.
-struct Parts {
+struct MailFields {
     from: Mailbox,
     to: Mailbox,
     reply_to: Option<Mailbox>,
     headers: Vec<(HeaderName, String)>,
 }
 
-impl Parts {
+impl MailFields {
     fn of(message: &Message, account: &Account) -> Result<Self, Vec<Issue>> {
         let mut issues = Vec::new();
         let mut issue = |pointer: String, text: &str| {

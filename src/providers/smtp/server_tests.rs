@@ -6,8 +6,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::driver::Smtp;
-use crate::providers::wire_tests::{account, class_of, message, told};
-use crate::providers::{Account, Answer, Channel, Class, Driver, Scope};
+use crate::providers::wire_tests::{account, class_of, message, send_context};
+use crate::providers::{Account, Channel, Class, Driver, ProviderResponse, Scope};
 
 /// The server's answers to `MAIL`, `RCPT`, `DATA` and the dot; an empty text closes the connection.
 #[derive(Clone, Copy)]
@@ -33,13 +33,13 @@ const GOOD: Script = Script {
 };
 
 /// A server and its log: a line for each connection, and each mail.
-struct Server {
+struct SmtpTestServer {
     port: u16,
     connections: Arc<Mutex<usize>>,
     mails: Arc<Mutex<Vec<String>>>,
 }
 
-impl Server {
+impl SmtpTestServer {
     async fn start(script: Script) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -74,7 +74,7 @@ impl Server {
 /// Runs the dialogue until the script or the client ends it.
 async fn speak(stream: TcpStream, script: Script, mails: Arc<Mutex<Vec<String>>>) -> Option<()> {
     let mut stream = BufReader::new(stream);
-    say(&mut stream, script.greeting).await?;
+    write_line(&mut stream, script.greeting).await?;
     let mut left = script.mails;
     loop {
         let line = hear(&mut stream).await?;
@@ -87,7 +87,7 @@ async fn speak(stream: TcpStream, script: Script, mails: Arc<Mutex<Vec<String>>>
             "RSET" => "250 2.0.0 forgotten",
             _ => "500 5.5.1 what?",
         };
-        say(&mut stream, answer).await?;
+        write_line(&mut stream, answer).await?;
         if answer.starts_with("354") {
             let mut mail = String::new();
             loop {
@@ -98,7 +98,7 @@ async fn speak(stream: TcpStream, script: Script, mails: Arc<Mutex<Vec<String>>>
                 mail.push_str(&line);
             }
             mails.lock().unwrap().push(mail);
-            say(&mut stream, script.dot).await?;
+            write_line(&mut stream, script.dot).await?;
             left -= 1;
             if left == 0 {
                 return None;
@@ -113,7 +113,7 @@ async fn hear(stream: &mut BufReader<TcpStream>) -> Option<String> {
     (read > 0).then_some(line)
 }
 
-async fn say(stream: &mut BufReader<TcpStream>, text: &str) -> Option<()> {
+async fn write_line(stream: &mut BufReader<TcpStream>, text: &str) -> Option<()> {
     if text.is_empty() {
         return None;
     }
@@ -124,22 +124,25 @@ async fn say(stream: &mut BufReader<TcpStream>, text: &str) -> Option<()> {
         .ok()
 }
 
-async fn answered(script: Script) -> Answer {
-    let server = Server::start(script).await;
+async fn answered(script: Script) -> ProviderResponse {
+    let server = SmtpTestServer::start(script).await;
     let driver = Smtp::new(&server.account(&[("throttle_phrases", "too many messages")])).unwrap();
     driver
-        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .send(
+            &message(Channel::Email, "ann@example.org"),
+            &send_context(0),
+        )
         .await
 }
 
 #[tokio::test]
 async fn a_mail_is_taken_and_the_connection_is_kept() {
-    let server = Server::start(GOOD).await;
+    let server = SmtpTestServer::start(GOOD).await;
     let driver = Smtp::new(&server.account(&[])).unwrap();
     for _ in 0..3 {
         let mut sent = message(Channel::Email, "ann@example.org");
         sent.body = "one\r\n.two\r\n.\r\nthree".to_owned();
-        let answer = driver.send(&sent, &told(0)).await;
+        let answer = driver.send(&sent, &send_context(0)).await;
         assert_eq!(class_of(&answer.sent), Class::Accepted, "{answer:?}");
         let crate::providers::Sent::Accepted { provider_id } = answer.sent else {
             unreachable!()
@@ -159,11 +162,14 @@ async fn a_mail_is_taken_and_the_connection_is_kept() {
 
 #[tokio::test]
 async fn a_connection_that_the_server_has_closed_is_replaced() {
-    let server = Server::start(Script { mails: 1, ..GOOD }).await;
+    let server = SmtpTestServer::start(Script { mails: 1, ..GOOD }).await;
     let driver = Smtp::new(&server.account(&[])).unwrap();
     for _ in 0..3 {
         let answer = driver
-            .send(&message(Channel::Email, "ann@example.org"), &told(0))
+            .send(
+                &message(Channel::Email, "ann@example.org"),
+                &send_context(0),
+            )
             .await;
         assert_eq!(class_of(&answer.sent), Class::Accepted, "{answer:?}");
     }
@@ -221,7 +227,7 @@ async fn refusals_are_told_by_what_they_concern() {
 
 #[tokio::test]
 async fn after_a_refusal_the_connection_takes_the_next_mail() {
-    let server = Server::start(Script {
+    let server = SmtpTestServer::start(Script {
         rcpt: "550 5.1.1 no such user",
         ..GOOD
     })
@@ -229,7 +235,10 @@ async fn after_a_refusal_the_connection_takes_the_next_mail() {
     let driver = Smtp::new(&server.account(&[])).unwrap();
     for _ in 0..2 {
         let answer = driver
-            .send(&message(Channel::Email, "ann@example.org"), &told(0))
+            .send(
+                &message(Channel::Email, "ann@example.org"),
+                &send_context(0),
+            )
             .await;
         assert_eq!(class_of(&answer.sent), Class::Suppress);
     }
@@ -246,10 +255,13 @@ async fn a_lost_connection_is_ambiguous_only_after_the_contents() {
         let answer = answered(script).await;
         assert_eq!(class_of(&answer.sent), Class::Transient, "{answer:?}");
     }
-    let server = Server::start(Script { dot: "", ..GOOD }).await;
+    let server = SmtpTestServer::start(Script { dot: "", ..GOOD }).await;
     let driver = Smtp::new(&server.account(&[])).unwrap();
     let answer = driver
-        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .send(
+            &message(Channel::Email, "ann@example.org"),
+            &send_context(0),
+        )
         .await;
     assert_eq!(class_of(&answer.sent), Class::Ambiguous, "{answer:?}");
     assert_eq!(
@@ -261,7 +273,7 @@ async fn a_lost_connection_is_ambiguous_only_after_the_contents() {
 
 #[tokio::test]
 async fn a_login_that_is_not_valid_is_the_accounts_fault() {
-    let server = Server::start(Script {
+    let server = SmtpTestServer::start(Script {
         login: "535 5.7.8 no",
         ..GOOD
     })
@@ -269,16 +281,22 @@ async fn a_login_that_is_not_valid_is_the_accounts_fault() {
     let mut account = server.account(&[("username", "shop")]);
     account.secrets.insert(
         "password".to_owned(),
-        crate::providers::Secret::new("hunter2"),
+        crate::providers::AccountSecret::new("hunter2"),
     );
     let answer = Smtp::new(&account)
         .unwrap()
-        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .send(
+            &message(Channel::Email, "ann@example.org"),
+            &send_context(0),
+        )
         .await;
     assert_eq!(class_of(&answer.sent), Class::Account, "{answer:?}");
     let plain = Smtp::new(&server.account(&[("tls", "starttls")])).unwrap();
     let answer = plain
-        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .send(
+            &message(Channel::Email, "ann@example.org"),
+            &send_context(0),
+        )
         .await;
     assert_eq!(
         class_of(&answer.sent),
@@ -303,7 +321,10 @@ async fn nobody_there_is_transient() {
     account.base_url = Some(format!("smtp://127.0.0.1:{port}"));
     let answer = Smtp::new(&account)
         .unwrap()
-        .send(&message(Channel::Email, "ann@example.org"), &told(0))
+        .send(
+            &message(Channel::Email, "ann@example.org"),
+            &send_context(0),
+        )
         .await;
     assert_eq!(class_of(&answer.sent), Class::Transient, "{answer:?}");
 }

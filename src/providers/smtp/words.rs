@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::outbound::retry_after::LONGEST;
+use crate::outbound::retry_after::MAX_RETRY_AFTER;
 use crate::providers::code::row;
 use crate::providers::outcome::{self, Facts};
-use crate::providers::{Answer, Class, Code, Scope, code};
+use crate::providers::{Class, Code, ProviderResponse, Scope, code};
 
 /// The stage of the dialogue at which the server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Connect => "connect",
             Self::Login => "login",
@@ -100,7 +100,13 @@ pub const CODES: &[Code] = &[
 ];
 
 /// Maps an answer to an outcome. `phrases` are in lower case; `to` is the recipient.
-pub(super) fn judge(digits: u16, text: &str, stage: Stage, phrases: &[String], to: &str) -> Answer {
+pub(super) fn judge(
+    digits: u16,
+    text: &str,
+    stage: Stage,
+    phrases: &[String],
+    to: &str,
+) -> ProviderResponse {
     let (digits, low) = (digits.to_string(), text.to_lowercase());
     let enhanced = enhanced(text).filter(|code| code.starts_with(&digits[..1]));
     let word = match () {
@@ -108,13 +114,13 @@ pub(super) fn judge(digits: u16, text: &str, stage: Stage, phrases: &[String], t
         () if digits.starts_with('4') && (low.contains("greylist") || low.contains("graylist")) => {
             "greylist"
         }
-        () => stage.word(),
+        () => stage.as_str(),
     };
     let row = enhanced
         .and_then(|code| code::find(CODES, code, word))
         .or_else(|| code::find(CODES, &digits, word));
     let class = row.map_or(Class::Transient, |row| row.class);
-    let reason = outcome::line(&format!("{digits} {text} ({})", stage.word()), &[to]);
+    let reason = outcome::line(&format!("{digits} {text} ({})", stage.as_str()), &[to]);
     let delay = delay_in(&low);
     let facts = Facts {
         provider_id: None,
@@ -122,9 +128,9 @@ pub(super) fn judge(digits: u16, text: &str, stage: Stage, phrases: &[String], t
         delay,
         reason,
     };
-    Answer {
+    ProviderResponse {
         delay,
-        ..Answer::new(outcome::sent(class, facts), enhanced.unwrap_or(&digits))
+        ..ProviderResponse::new(outcome::sent(class, facts), enhanced.unwrap_or(&digits))
     }
 }
 
@@ -164,7 +170,7 @@ fn delay_in(text: &str) -> Option<Duration> {
             _ => None,
         };
         if let (Some(unit), Ok(number)) = (unit, number.parse::<u64>()) {
-            return Some(Duration::from_secs(number.saturating_mul(unit)).min(LONGEST));
+            return Some(Duration::from_secs(number.saturating_mul(unit)).min(MAX_RETRY_AFTER));
         }
         rest = behind;
     }
@@ -185,7 +191,7 @@ mod tests {
         Stage::Dot,
     ];
 
-    fn judged(digits: u16, text: &str, stage: Stage) -> Answer {
+    fn judged(digits: u16, text: &str, stage: Stage) -> ProviderResponse {
         judge(
             digits,
             text,
@@ -198,7 +204,7 @@ mod tests {
     /// Returns answers that the row might match: three digits, text and stage.
     fn answers(row: &Code) -> Vec<(u16, String, Stage)> {
         let stages = STAGES.into_iter().filter(|stage| {
-            row.code == stage.word() || !STAGES.iter().any(|s| s.word() == row.code)
+            row.code == stage.as_str() || !STAGES.iter().any(|s| s.as_str() == row.code)
         });
         let text = match row.code {
             "phrase" => "Too many messages",
@@ -228,7 +234,7 @@ mod tests {
                 let word = if matches!(row.code, "phrase" | "greylist") {
                     row.code
                 } else {
-                    stage.word()
+                    stage.as_str()
                 };
                 let digits = digits.to_string();
                 let found = enhanced(text).map_or_else(

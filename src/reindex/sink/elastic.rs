@@ -12,7 +12,7 @@ use reqwest::{Client, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{Sink, Trouble, Written};
+use super::{Sink, WriteError, WriteOutcome};
 use crate::outbound::{self, retry_after::retry_after};
 use crate::reindex::Document;
 use crate::reindex::args::Elastic;
@@ -50,7 +50,7 @@ impl ElasticSink {
         }
     }
 
-    async fn send(&self, documents: &[Document]) -> Result<Vec<Written>, Trouble> {
+    async fn send(&self, documents: &[Document]) -> Result<Vec<WriteOutcome>, WriteError> {
         let body = lines(documents, self.asked.creates);
         let bytes = body.len();
         let mut request = self
@@ -62,9 +62,9 @@ impl ElasticSink {
             // Read each time, so that it can be replaced while a job runs.
             let text = hidden::authorization(secret, &self.asked.url)?;
             let mut value = HeaderValue::from_str(&text).map_err(|_| {
-                Trouble::Wrong(format!(
+                WriteError::Wrong(format!(
                     "{} holds what no header can carry",
-                    hidden::shown(secret)
+                    hidden::describe_secret(secret)
                 ))
             })?;
             value.set_sensitive(true);
@@ -73,7 +73,7 @@ impl ElasticSink {
         let response = request.send().await.map_err(lost)?;
         let status = response.status();
         if status == StatusCode::PAYLOAD_TOO_LARGE {
-            return Err(Trouble::TooLarge { bytes });
+            return Err(WriteError::TooLarge { bytes });
         }
         // If the answer has no `Date`, a date to wait for counts as the shortest wait, because this
         // process's clock is not used.
@@ -83,13 +83,13 @@ impl ElasticSink {
         if !status.is_success() {
             let reason = format!("{} {}", status.as_u16(), brief(&text));
             return Err(match status.as_u16() {
-                429 | 503 => Trouble::Busy {
+                429 | 503 => WriteError::Busy {
                     retry_after,
                     reason,
                 },
                 // A missing right may be granted and a proxy may recover, so a retry may help.
-                401 | 403 | 407 | 408 | 500..=599 => Trouble::Lost(reason),
-                _ => Trouble::Wrong(reason),
+                401 | 403 | 407 | 408 | 500..=599 => WriteError::Lost(reason),
+                _ => WriteError::Wrong(reason),
             });
         }
         verdicts(&text, documents.len(), self.asked.creates)
@@ -97,14 +97,14 @@ impl ElasticSink {
 }
 
 impl Sink for ElasticSink {
-    fn prepare(&self) -> BoxFuture<'_, Result<(), Trouble>> {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
         Box::pin(async { Ok(()) })
     }
 
     fn write<'a>(
         &'a self,
         documents: &'a [Document],
-    ) -> BoxFuture<'a, Result<Vec<Written>, Trouble>> {
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
         Box::pin(self.send(documents))
     }
 }
@@ -126,19 +126,20 @@ fn lines(documents: &[Document], creates: bool) -> String {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct BulkResponse {
     #[serde(default)]
     errors: bool,
     items: Option<Vec<Value>>,
 }
 
 /// Parses the answer to `count` documents.
-fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<Written>, Trouble> {
-    let answer: Answer = serde_json::from_str(text)
-        .map_err(|_| Trouble::Lost(format!("its answer was not that of _bulk: {}", brief(text))))?;
+fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<WriteOutcome>, WriteError> {
+    let answer: BulkResponse = serde_json::from_str(text).map_err(|_| {
+        WriteError::Lost(format!("its answer was not that of _bulk: {}", brief(text)))
+    })?;
     let items = answer.items.unwrap_or_default();
     if items.len() != count {
-        return Err(Trouble::Lost(format!(
+        return Err(WriteError::Lost(format!(
             "it answered for {} of {count} documents",
             items.len()
         )));
@@ -146,15 +147,15 @@ fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<Written>, Tro
     let written: Vec<_> = items.iter().map(|item| verdict(item, creates)).collect();
     // An answer that contradicts itself is not trusted; the documents are sent again, which does no
     // harm.
-    if answer.errors && !creates && written.iter().all(|w| *w == Written::Stored) {
-        return Err(Trouble::Lost(
+    if answer.errors && !creates && written.iter().all(|w| *w == WriteOutcome::Stored) {
+        return Err(WriteError::Lost(
             "it answered with errors but named none".to_owned(),
         ));
     }
     Ok(written)
 }
 
-fn verdict(item: &Value, creates: bool) -> Written {
+fn verdict(item: &Value, creates: bool) -> WriteOutcome {
     let outcome = item
         .as_object()
         .and_then(|o| o.values().next())
@@ -170,26 +171,26 @@ fn verdict(item: &Value, creates: bool) -> Written {
         ))
     };
     match status {
-        200..300 => Written::Stored,
+        200..300 => WriteOutcome::Stored,
         // The document exists: an earlier request whose answer was lost stored it, or another
         // writer did.
-        409 if creates => Written::Stored,
-        429 => Written::Rejected(reason()),
+        409 if creates => WriteOutcome::Stored,
+        429 => WriteOutcome::Rejected(reason()),
         // A blocked index, for instance one with a full disk (403 before Elasticsearch 7.7), opens
         // again.
-        403 if kind == "cluster_block_exception" => Written::Busy(reason()),
+        403 if kind == "cluster_block_exception" => WriteOutcome::Busy(reason()),
         // 409 cannot come from `index` without a version; 5xx and a missing status are the node's
         // trouble.
-        0 | 408 | 500.. => Written::Busy(reason()),
-        _ => Written::Refused(reason()),
+        0 | 408 | 500.. => WriteOutcome::Busy(reason()),
+        _ => WriteOutcome::Refused(reason()),
     }
 }
 
-async fn read(mut response: Response) -> Result<String, Trouble> {
+async fn read(mut response: Response) -> Result<String, WriteError> {
     let mut bytes = Vec::new();
     while let Some(chunk) = response.chunk().await.map_err(lost)? {
         if bytes.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(Trouble::Lost(format!(
+            return Err(WriteError::Lost(format!(
                 "its answer was longer than {MAX_ANSWER_BYTES} bytes"
             )));
         }
@@ -200,7 +201,7 @@ async fn read(mut response: Response) -> Result<String, Trouble> {
 
 /// Returns the whole chain of causes, without the address, which may be long and is known to the
 /// operator.
-fn lost(error: reqwest::Error) -> Trouble {
+fn lost(error: reqwest::Error) -> WriteError {
     let error = error.without_url();
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(&error);
@@ -208,7 +209,7 @@ fn lost(error: reqwest::Error) -> Trouble {
         text += &format!(": {c}");
         cause = c.source();
     }
-    Trouble::Lost(text)
+    WriteError::Lost(text)
 }
 
 fn brief(text: &str) -> String {
@@ -258,16 +259,16 @@ mod tests {
 
         let written = verdicts(text, 4, false).unwrap();
 
-        assert_eq!(written[0], Written::Stored);
+        assert_eq!(written[0], WriteOutcome::Stored);
         assert_eq!(
             written[1],
-            Written::Rejected("429 es_rejected_execution_exception: queue full".into())
+            WriteOutcome::Rejected("429 es_rejected_execution_exception: queue full".into())
         );
         assert_eq!(
             written[2],
-            Written::Refused("400 mapper_parsing_exception: failed to parse [x]".into())
+            WriteOutcome::Refused("400 mapper_parsing_exception: failed to parse [x]".into())
         );
-        assert!(matches!(written[3], Written::Busy(_)));
+        assert!(matches!(written[3], WriteOutcome::Busy(_)));
     }
 
     #[test]
@@ -280,11 +281,11 @@ mod tests {
 
         assert!(matches!(
             verdicts(&item("cluster_block_exception"), 1, false).unwrap()[0],
-            Written::Busy(_)
+            WriteOutcome::Busy(_)
         ));
         assert!(matches!(
             verdicts(&item("security_exception"), 1, false).unwrap()[0],
-            Written::Refused(_)
+            WriteOutcome::Refused(_)
         ));
     }
 
@@ -292,10 +293,10 @@ mod tests {
     fn a_document_that_is_made_only_once_is_stored_if_it_is_there_already() {
         let text = r#"{"errors":true,"items":[{"create":{"status":409,"error":{"type":"version_conflict_engine_exception"}}}]}"#;
 
-        assert_eq!(verdicts(text, 1, true).unwrap(), [Written::Stored]);
+        assert_eq!(verdicts(text, 1, true).unwrap(), [WriteOutcome::Stored]);
         assert!(matches!(
             verdicts(&text.replace("create", "index"), 1, false).unwrap()[0],
-            Written::Refused(_)
+            WriteOutcome::Refused(_)
         ));
     }
 
@@ -309,13 +310,13 @@ mod tests {
             r#"{"errors":true,"items":[{"index":{"status":200}}]}"#,
         ] {
             assert!(
-                matches!(verdicts(text, 1, false), Err(Trouble::Lost(_))),
+                matches!(verdicts(text, 1, false), Err(WriteError::Lost(_))),
                 "{text}"
             );
         }
         assert!(matches!(
             verdicts(r#"{"items":[{"index":{}}]}"#, 1, false).unwrap()[0],
-            Written::Busy(_)
+            WriteOutcome::Busy(_)
         ));
     }
 }

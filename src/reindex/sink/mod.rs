@@ -6,4 +6,4 @@ mod written;
 
 pub use elastic::ElasticSink;
 pub use postgres::PostgresSink;
-pub use written::{Sink, Trouble, Written};
+pub use written::{Sink, WriteError, WriteOutcome};

@@ -5,14 +5,14 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use sqlx::AssertSqlSafe;
 
-use super::{Sink, Trouble, Written};
+use super::{Sink, WriteError, WriteOutcome};
 use crate::reindex::Document;
 use crate::reindex::catalogue::Rights;
-use crate::reindex::postgres::{Database, Session, class, qualified, quoted};
+use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
 
 /// A table `(id text primary key, body jsonb, tsv tsvector)` with a GIN index on `tsv`.
 pub struct PostgresSink {
-    session: Session,
+    session: TransactionPool,
     schema: Option<String>,
     table: String,
     index: String,
@@ -23,7 +23,7 @@ pub struct PostgresSink {
 impl PostgresSink {
     /// Opens a sink for the job's table.
     pub fn open(
-        database: Database,
+        database: ReindexDatabase,
         rights: &Rights,
         table: &[String],
         text: Option<Vec<String>>,
@@ -119,14 +119,16 @@ impl PostgresSink {
 
     /// Stores documents, and halves a batch that the database rejects until the faulty documents
     /// are alone.
-    async fn store(&self, documents: &[Document]) -> Result<Vec<Written>, Trouble> {
-        let mut written = vec![Written::Stored; documents.len()];
+    async fn store(&self, documents: &[Document]) -> Result<Vec<WriteOutcome>, WriteError> {
+        let mut written = vec![WriteOutcome::Stored; documents.len()];
         let mut parts = vec![(0, documents.len())];
         while let Some((from, to)) = parts.pop() {
             match self.upsert(&documents[from..to]).await {
                 Ok(()) => {}
                 Err(error) if !faulty(&error) => return Err(trouble(&error)),
-                Err(error) if to - from == 1 => written[from] = Written::Refused(error.to_string()),
+                Err(error) if to - from == 1 => {
+                    written[from] = WriteOutcome::Refused(error.to_string())
+                }
                 Err(_) => parts.extend([(from, from.midpoint(to)), (from.midpoint(to), to)]),
             }
         }
@@ -135,14 +137,14 @@ impl PostgresSink {
 }
 
 impl Sink for PostgresSink {
-    fn prepare(&self) -> BoxFuture<'_, Result<(), Trouble>> {
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>> {
         Box::pin(async { self.create().await.map_err(|e| trouble(&e)) })
     }
 
     fn write<'a>(
         &'a self,
         documents: &'a [Document],
-    ) -> BoxFuture<'a, Result<Vec<Written>, Trouble>> {
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>> {
         Box::pin(self.store(documents))
     }
 }
@@ -153,13 +155,13 @@ fn faulty(error: &sqlx::Error) -> bool {
     matches!(class(error).as_str(), "22" | "23" | "54")
 }
 
-fn trouble(error: &sqlx::Error) -> Trouble {
+fn trouble(error: &sqlx::Error) -> WriteError {
     match class(error).as_str() {
-        "53" => Trouble::Busy {
+        "53" => WriteError::Busy {
             retry_after: None,
             reason: error.to_string(),
         },
-        "42" | "25" | "3F" => Trouble::Wrong(error.to_string()),
-        _ => Trouble::Lost(error.to_string()),
+        "42" | "25" | "3F" => WriteError::Wrong(error.to_string()),
+        _ => WriteError::Lost(error.to_string()),
     }
 }

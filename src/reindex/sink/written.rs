@@ -8,7 +8,7 @@ use crate::reindex::Document;
 
 /// The result of one document of a bulk request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum WriteOutcome {
     Stored,
     /// The index asked for fewer documents; a retry may succeed.
     Rejected(String),
@@ -20,7 +20,7 @@ pub enum Written {
 
 /// The failure of a whole bulk request.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Trouble {
+pub enum WriteError {
     /// The index asks for a retry later.
     #[error("the index is busy: {reason}")]
     Busy {
@@ -47,11 +47,11 @@ pub enum Trouble {
 /// Stores documents in bulk. Storing the same id again overwrites.
 pub trait Sink: Send + Sync + 'static {
     /// Creates everything that must exist before the first document.
-    fn prepare(&self) -> BoxFuture<'_, Result<(), Trouble>>;
+    fn prepare(&self) -> BoxFuture<'_, Result<(), WriteError>>;
 
     /// Stores documents and returns one result for each, in their order.
     fn write<'a>(
         &'a self,
         documents: &'a [Document],
-    ) -> BoxFuture<'a, Result<Vec<Written>, Trouble>>;
+    ) -> BoxFuture<'a, Result<Vec<WriteOutcome>, WriteError>>;
 }

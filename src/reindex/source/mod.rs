@@ -3,5 +3,5 @@
 mod page;
 mod postgres;
 
-pub use page::{Error, Page, Source};
+pub use page::{DocumentPage, DocumentSource, Error};
 pub use postgres::PostgresSource;

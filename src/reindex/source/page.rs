@@ -6,7 +6,7 @@ use crate::reindex::Document;
 
 /// Some documents in the order of their keys.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub struct DocumentPage {
     pub documents: Vec<Document>,
     /// True if more documents follow.
     pub more: bool,
@@ -24,7 +24,7 @@ pub enum Error {
 }
 
 /// Reads documents in pages, in the order of a key that never changes.
-pub trait Source: Send + Sync + 'static {
+pub trait DocumentSource: Send + Sync + 'static {
     /// Estimates the number of documents in a few seconds at most; `None` if it cannot.
     fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>>;
 
@@ -33,5 +33,5 @@ pub trait Source: Send + Sync + 'static {
         &'a self,
         after: Option<&'a [String]>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Page, Error>>;
+    ) -> BoxFuture<'a, Result<DocumentPage, Error>>;
 }

@@ -8,11 +8,11 @@ use futures_util::future::BoxFuture;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::{AssertSqlSafe, Postgres, Row};
 
-use super::{Error, Page, Source};
+use super::{DocumentPage, DocumentSource, Error};
 use crate::reindex::args::{self, Rows};
 use crate::reindex::catalogue::Rights;
 use crate::reindex::document::Document;
-use crate::reindex::postgres::{Database, Session, class, qualified, quoted};
+use crate::reindex::postgres::{ReindexDatabase, TransactionPool, class, qualified, quoted};
 
 /// Most rows that are counted for the estimate; beyond it the planner's figure is used.
 const MAX_COUNTED: i64 = 1_000_000;
@@ -28,8 +28,8 @@ const PLANNED_ROWS: &str = "
 
 /// Reads a table or a query over connections of its own, in read-only transactions.
 pub struct PostgresSource {
-    session: Session,
-    counting: Session,
+    session: TransactionPool,
+    counting: TransactionPool,
     rows: String,
     table: Option<String>,
     key: Vec<String>,
@@ -47,8 +47,8 @@ impl PostgresSource {
     /// it may read what the role of the database's URL may read. Either way it can neither write
     /// nor outlive its page.
     pub fn open(
-        database: Database,
-        source: &args::Source,
+        database: ReindexDatabase,
+        source: &args::SourceArgs,
         id: &str,
         routing: Option<&str>,
     ) -> Self {
@@ -129,9 +129,9 @@ impl PostgresSource {
         Ok(self.types.get().map(Vec::as_slice))
     }
 
-    async fn read(&self, after: Option<&[String]>, limit: usize) -> Result<Page, Error> {
+    async fn read(&self, after: Option<&[String]>, limit: usize) -> Result<DocumentPage, Error> {
         let Some(types) = self.types().await? else {
-            return Ok(Page::default());
+            return Ok(DocumentPage::default());
         };
         if after.is_some_and(|a| a.len() != types.len()) {
             return Err(Error::Wrong(
@@ -173,7 +173,7 @@ impl PostgresSource {
         }
         let more = documents.len() > limit;
         documents.truncate(limit);
-        Ok(Page { documents, more })
+        Ok(DocumentPage { documents, more })
     }
 
     /// Returns `where (q."a", q."b") > (($2::text[])[1]::integer, …)`: an index range, whatever the
@@ -215,7 +215,7 @@ impl PostgresSource {
 /// Runs one statement in a transaction of its own. An error closes the connection, which discards
 /// everything that the statement did.
 async fn ask(
-    session: &Session,
+    session: &TransactionPool,
     query: sqlx::query::Query<'_, Postgres, PgArguments>,
 ) -> Result<Vec<PgRow>, Error> {
     let mut transaction = session.begin().await.map_err(error)?;
@@ -230,7 +230,7 @@ async fn ask(
     Ok(rows)
 }
 
-impl Source for PostgresSource {
+impl DocumentSource for PostgresSource {
     fn estimate(&self) -> BoxFuture<'_, Result<Option<u64>, Error>> {
         Box::pin(self.count())
     }
@@ -239,7 +239,7 @@ impl Source for PostgresSource {
         &'a self,
         after: Option<&'a [String]>,
         limit: usize,
-    ) -> BoxFuture<'a, Result<Page, Error>> {
+    ) -> BoxFuture<'a, Result<DocumentPage, Error>> {
         Box::pin(self.read(after, limit))
     }
 }

@@ -10,17 +10,17 @@ use super::connection::Connection;
 use super::layout::Key;
 
 /// The text of the Lua script.
-pub const LAW: &str = include_str!("../throttle.lua");
+pub const LUA_TEXT: &str = include_str!("../throttle.lua");
 
 /// The Lua script, named by its SHA1 digest in Redis.
-pub(super) struct Law {
+pub(super) struct LuaScript {
     sha: String,
 }
 
-impl Law {
+impl LuaScript {
     pub(super) fn new() -> Self {
         Self {
-            sha: Script::new(LAW).get_hash().to_owned(),
+            sha: Script::new(LUA_TEXT).get_hash().to_owned(),
         }
     }
 
@@ -57,7 +57,7 @@ impl Call {
             Err(error) if is_new(&error) => {
                 redis::cmd("SCRIPT")
                     .arg("LOAD")
-                    .arg(LAW)
+                    .arg(LUA_TEXT)
                     .exec_async(&mut redis)
                     .await?;
                 self.0.query_async(&mut redis).await

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::connection::{Connection, Elsewhere};
-use super::link::{Failure, Link, PROBE_EVERY, PROBE_TIMEOUT};
+use super::link::{CallError, PROBE_EVERY, PROBE_TIMEOUT, RedisLink};
 use super::slots::{Address, Range, SLOTS, ranges};
 
 /// The number of redirections that one call follows.
@@ -30,10 +30,10 @@ const NOBODY: u16 = u16::MAX;
 
 /// The servers of a cluster.
 pub(super) struct Cluster {
-    inner: Arc<Inner>,
+    inner: Arc<ClusterInner>,
 }
 
-struct Inner {
+struct ClusterInner {
     /// The servers that the URL names.
     seeds: Vec<Client>,
     map: ArcSwap<Map>,
@@ -55,13 +55,13 @@ struct Map {
 
 struct Node {
     address: Address,
-    link: Link,
+    link: RedisLink,
 }
 
 impl Cluster {
     /// Connects in the background, starting from any reachable seed.
     pub(super) fn open(seeds: Vec<Client>) -> Self {
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(ClusterInner {
             seeds,
             map: ArcSwap::from_pointee(Map::empty()),
             turn: Mutex::default(),
@@ -81,7 +81,7 @@ impl Cluster {
         slot: u16,
         bound: Duration,
         call: impl Fn(Connection) -> F,
-    ) -> Result<T, Failure>
+    ) -> Result<T, CallError>
     where
         F: Future<Output = RedisResult<T>>,
     {
@@ -96,7 +96,7 @@ impl Cluster {
                 .or_else(|| self.inner.map.load().owner(slot))
             else {
                 self.inner.wake.notify_one();
-                return Err(Failure::new(
+                return Err(CallError::new(
                     "no server of the cluster is known to serve the slot",
                 ));
             };
@@ -107,7 +107,7 @@ impl Cluster {
             .await;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || redirections > MAX_REDIRECTIONS {
-                return Err(Failure::new(
+                return Err(CallError::new(
                     "the slot moves faster than it can be followed",
                 ));
             }
@@ -127,7 +127,7 @@ impl Cluster {
                     let moved = Address::read(address, &node.address)
                         .and_then(|address| self.inner.moved(slot, &address));
                     moved.ok_or_else(|| {
-                        Failure::new(
+                        CallError::new(
                             "the server of the slot has moved to an address that cannot be used",
                         )
                     })?;
@@ -142,7 +142,7 @@ impl Cluster {
                     let is_known = locked(&self.inner.underway).contains(&slot);
                     if waited_in_vain || is_known {
                         locked(&self.inner.underway).insert(slot);
-                        return Err(Failure::new(
+                        return Err(CallError::new(
                             "the slot is on its way to another server of the cluster",
                         ));
                     }
@@ -165,7 +165,7 @@ impl Cluster {
         number: usize,
         bound: Duration,
         call: impl Fn(Connection) -> F,
-    ) -> Option<Result<T, Failure>>
+    ) -> Option<Result<T, CallError>>
     where
         F: Future<Output = RedisResult<T>>,
     {
@@ -221,7 +221,7 @@ impl Map {
     }
 }
 
-impl Inner {
+impl ClusterInner {
     /// Returns the known server at `address`, or opens a link to a new one.
     fn open(&self, address: &Address) -> Option<Arc<Node>> {
         let known = self
@@ -234,7 +234,7 @@ impl Inner {
         known.or_else(|| {
             let seed = self.seeds.first()?.get_connection_info();
             let info = seed.clone().set_addr(elsewhere(seed.addr(), address));
-            let link = Link::open(Client::open(info).ok()?).ok()?;
+            let link = RedisLink::open(Client::open(info).ok()?).ok()?;
             Some(Arc::new(Node {
                 address: address.clone(),
                 link,
@@ -321,7 +321,7 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for ClusterInner {
     fn drop(&mut self) {
         self.wake.notify_one();
     }
@@ -336,7 +336,7 @@ async fn cluster_slots(mut manager: ConnectionManager) -> RedisResult<Value> {
 
 /// Keeps the map current: queries it, pauses, and sleeps while the map is whole until a call finds
 /// it wrong.
-async fn follow(inner: Weak<Inner>, wake: Arc<Notify>) {
+async fn follow(inner: Weak<ClusterInner>, wake: Arc<Notify>) {
     for round in 0.. {
         let Some(cluster) = inner.upgrade() else {
             return;

@@ -5,7 +5,7 @@
 //! cluster, the other keys of a name without one take the key of its knobs as their tag:
 //! `{throttle:mail:knobs}:bucket`. The knobs keep the name that people and LimitLion know.
 
-use crate::throttle::{Name, Problem};
+use crate::throttle::{KnobProblem, Name};
 
 /// The last part of the key that holds the knobs.
 pub(super) const KNOBS: &str = "knobs";
@@ -80,7 +80,7 @@ impl Layout {
     }
 
     /// Refuses a name whose braces would spread its keys over several slots.
-    pub(super) fn check(&self, throttle: &Name) -> Result<(), Problem> {
+    pub(super) fn check(&self, throttle: &Name) -> Result<(), KnobProblem> {
         let texts = [self.prefix.as_str(), throttle.as_str()];
         if !self.is_cluster || has_tag(&texts) || !texts.iter().any(|text| text.contains('}')) {
             return Ok(());
@@ -90,7 +90,7 @@ impl Layout {
              something between it and its }}, for instance {{notify}}:sms, or there must be none",
             self.prefix
         );
-        Err(Problem {
+        Err(KnobProblem {
             field: "name".to_owned(),
             message,
         })

@@ -17,7 +17,7 @@ use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::said::said_by;
+use super::server_errors::error_meaning;
 use crate::throttle::Error;
 
 /// The pause between two probes of a lost server.
@@ -31,21 +31,21 @@ pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 const PROBES_PER_CONNECTION: u32 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum LinkState {
     Connecting,
     Up,
     Lost,
 }
 
 /// A connection whose calls are bounded in time.
-pub(super) struct Link {
-    inner: Arc<Inner>,
+pub(super) struct RedisLink {
+    inner: Arc<LinkInner>,
 }
 
-struct Inner {
+struct LinkInner {
     client: Client,
     manager: ArcSwap<ConnectionManager>,
-    state: watch::Sender<State>,
+    state: watch::Sender<LinkState>,
     why_lost: Mutex<String>,
     wake: Arc<Notify>,
     /// The password of the URL, which must never be shown.
@@ -53,14 +53,14 @@ struct Inner {
 }
 
 /// The reason why a call got no reply.
-pub(super) struct Failure {
+pub(super) struct CallError {
     /// The reason as text, without a password.
     pub(super) text: String,
     /// The error of the client library; `None` if the call was not made or timed out.
     pub(super) error: Option<RedisError>,
 }
 
-impl Link {
+impl RedisLink {
     /// Starts to connect in the background.
     pub(super) fn open(client: Client) -> RedisResult<Self> {
         let secret = client
@@ -68,10 +68,10 @@ impl Link {
             .redis_settings()
             .password()
             .map(ToOwned::to_owned);
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(LinkInner {
             manager: ArcSwap::from_pointee(connect(&client)?),
             client,
-            state: watch::Sender::new(State::Connecting),
+            state: watch::Sender::new(LinkState::Connecting),
             why_lost: Mutex::default(),
             wake: Arc::new(Notify::new()),
             secret: secret.filter(|secret| !secret.is_empty()),
@@ -82,14 +82,14 @@ impl Link {
 
     /// Returns true if the server is connected and answered last time.
     pub(super) fn is_up(&self) -> bool {
-        *self.inner.state.borrow() == State::Up
+        *self.inner.state.borrow() == LinkState::Up
     }
 
     /// Waits until the first connection is established or has failed, up to a second.
     pub(super) async fn settled(&self) {
-        if *self.inner.state.borrow() == State::Connecting {
+        if *self.inner.state.borrow() == LinkState::Connecting {
             let mut state = self.inner.state.subscribe();
-            let connected = state.wait_for(|state| *state != State::Connecting);
+            let connected = state.wait_for(|state| *state != LinkState::Connecting);
             let _ = timeout(PROBE_TIMEOUT, connected).await;
         }
     }
@@ -99,12 +99,12 @@ impl Link {
         &self,
         bound: Duration,
         call: impl FnOnce(ConnectionManager) -> F,
-    ) -> Result<T, Failure>
+    ) -> Result<T, CallError>
     where
         F: Future<Output = RedisResult<T>>,
     {
         if !self.is_up() {
-            return Err(Failure::new(self.inner.why_lost()));
+            return Err(CallError::new(self.inner.why_lost()));
         }
         let manager = ConnectionManager::clone(&self.inner.manager.load());
         match timeout(bound, call(manager)).await {
@@ -114,7 +114,7 @@ impl Link {
                 if means_lost(&error) {
                     self.inner.lose(text.clone());
                 }
-                Err(Failure {
+                Err(CallError {
                     text,
                     error: Some(error),
                 })
@@ -122,13 +122,13 @@ impl Link {
             Err(_) => {
                 let text = format!("no answer within {} ms", bound.as_millis());
                 self.inner.lose(text.clone());
-                Err(Failure::new(text))
+                Err(CallError::new(text))
             }
         }
     }
 }
 
-impl Failure {
+impl CallError {
     pub(super) fn new(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -137,17 +137,17 @@ impl Failure {
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<CallError> for Error {
+    fn from(failure: CallError) -> Self {
         Self::Lost(failure.text)
     }
 }
 
-impl Inner {
+impl LinkInner {
     fn lose(&self, why: String) {
         *self.why_lost.lock().unwrap_or_else(PoisonError::into_inner) = why;
-        let was = self.state.send_replace(State::Lost);
-        if was != State::Lost {
+        let was = self.state.send_replace(LinkState::Lost);
+        if was != LinkState::Lost {
             self.wake.notify_one();
         }
     }
@@ -163,7 +163,7 @@ impl Inner {
 
     /// Returns the error as text, without the password.
     fn text_of(&self, error: &RedisError) -> String {
-        if let Some(said) = said_by(error) {
+        if let Some(said) = error_meaning(error) {
             return said.to_owned();
         }
         let text = error.to_string();
@@ -174,14 +174,14 @@ impl Inner {
     }
 }
 
-impl Drop for Inner {
+impl Drop for LinkInner {
     fn drop(&mut self) {
         self.wake.notify_one();
     }
 }
 
 /// Probes Redis until it answers, then sleeps until a call loses it.
-async fn look(inner: Weak<Inner>, wake: Arc<Notify>) {
+async fn look(inner: Weak<LinkInner>, wake: Arc<Notify>) {
     let mut looks = 0;
     loop {
         let Some(link) = inner.upgrade() else { return };
@@ -217,7 +217,7 @@ async fn look(inner: Weak<Inner>, wake: Arc<Notify>) {
                 tracing::info!("redis answers again");
             }
             looks = 0;
-            link.state.send_replace(State::Up);
+            link.state.send_replace(LinkState::Up);
             drop(link);
             wake.notified().await;
         }

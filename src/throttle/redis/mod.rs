@@ -12,13 +12,13 @@ mod link;
 mod names;
 mod notes;
 mod reply;
-mod said;
+mod server_errors;
 mod servers;
 mod shape;
 mod slots;
 mod store;
 mod tokens;
 
-pub use call::LAW;
-pub use said::said_in;
+pub use call::LUA_TEXT;
+pub use server_errors::reason_meaning;
 pub use store::RedisStore;

@@ -4,7 +4,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 
 use super::connection::Connection;
 use super::store::RedisStore;
-use crate::throttle::notes::{Noted, Notes};
+use crate::throttle::notes::{Notes, NotesSnapshot};
 use crate::throttle::{Error, Name};
 
 /// The last part of the key that holds a throttle's notes.
@@ -16,7 +16,7 @@ const SWAP: &str = "local is = redis.call('HGET', KEYS[1], ARGV[1]) or '' \
                     redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) return 1";
 
 impl Notes for RedisStore {
-    fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Noted, Error>> {
+    fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<NotesSnapshot, Error>> {
         async move {
             let mut pipe = redis::pipe();
             pipe.cmd("HGETALL")
@@ -35,7 +35,7 @@ impl Notes for RedisStore {
                 .clock
                 .as_ref()
                 .map_or(s * 1000 + us / 1000, |clock| clock() / 1000);
-            Ok(Noted {
+            Ok(NotesSnapshot {
                 notes: notes.into_iter().collect(),
                 now_ms,
             })

@@ -6,12 +6,14 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisError, RedisResult, Value, from_redis_value_ref};
 
 use super::shape::Extra;
-use crate::throttle::bucket::{Bucket, Meter, Rate, slower};
+use crate::throttle::bucket::{Bucket, Rate, UsageCounters, slower};
 use crate::throttle::knobs::PLAIN_COST;
-use crate::throttle::loss::Seen;
+use crate::throttle::loss::LastKnown;
 use crate::throttle::rules::{is_blank, number};
 use crate::throttle::serve::sane_cost;
-use crate::throttle::{Answer, Grant, KeyState, LaneAsk, Limit, Name, OnStoreLoss, OverLimit};
+use crate::throttle::{
+    AcquireResponse, Grant, KeyState, LaneRequest, Limit, Name, OnStoreLoss, OverLimit,
+};
 
 /// A text of any bytes, because people may write anything.
 pub(super) struct Text(pub(super) String);
@@ -28,9 +30,9 @@ impl FromRedisValue for Text {
 }
 
 /// The values of a reply, read in order.
-pub(super) struct Parts(std::vec::IntoIter<Value>);
+pub(super) struct ReplyReader(std::vec::IntoIter<Value>);
 
-impl Parts {
+impl ReplyReader {
     pub(super) fn new(values: Vec<Value>) -> Self {
         Self(values.into_iter())
     }
@@ -69,7 +71,7 @@ impl Parts {
 /// The reply to `acquire` and `peek`.
 pub(super) enum Acquired {
     /// The grants, the state to remember for a lost store, and the kinds of lane keys needed.
-    Answer(Answer, Option<Seen>, Extra),
+    Answer(AcquireResponse, Option<LastKnown>, Extra),
     /// A level whose parent differs from the one in the call.
     ChainChanged,
     /// The kinds of lane keys that the call must carry.
@@ -80,9 +82,9 @@ pub(super) enum Acquired {
 pub(super) fn acquired(
     values: Vec<Value>,
     levels: &[(Name, String)],
-    lanes: &[LaneAsk],
+    lanes: &[LaneRequest],
 ) -> RedisResult<Acquired> {
-    let mut parts = Parts::new(values);
+    let mut parts = ReplyReader::new(values);
     match parts.text().as_str() {
         "ok" => {}
         "keys" => return Ok(Acquired::KeysMissing(Extra::read(&parts.text()))),
@@ -164,7 +166,7 @@ pub(super) fn acquired(
     if grants.len() != lanes.len() {
         return Err(garbled("too few lanes"));
     }
-    let seen = Seen {
+    let seen = LastKnown {
         on_store_loss,
         slowest_rps: rates.iter().copied().fold(-1.0, slower),
         window_s,
@@ -172,7 +174,7 @@ pub(super) fn acquired(
         concurrency,
         key_concurrency,
     };
-    let answer = Answer {
+    let answer = AcquireResponse {
         lanes: grants,
         effective_rps: rates.last().copied().unwrap_or(0.0),
         at_us,
@@ -250,7 +252,7 @@ struct Charges {
 }
 
 impl Charges {
-    fn of(&mut self, lane: &LaneAsk, learned: bool) -> Arc<[f64]> {
+    fn of(&mut self, lane: &LaneRequest, learned: bool) -> Arc<[f64]> {
         let (cost, keyed) = (
             sane_cost(lane.cost).min(self.max_cost),
             !lane.key.is_empty() && !learned,
@@ -271,7 +273,7 @@ impl Charges {
 }
 
 /// Reads the reply of the verb `look` for one key.
-pub(super) fn key_state(parts: &mut Parts) -> RedisResult<KeyState> {
+pub(super) fn key_state(parts: &mut ReplyReader) -> RedisResult<KeyState> {
     let (until, why) = (parts.text(), parts.text());
     let (learned, settled) = (float(&parts.text())?, float(&parts.text())?);
     Ok(KeyState {
@@ -285,14 +287,14 @@ pub(super) fn key_state(parts: &mut Parts) -> RedisResult<KeyState> {
 }
 
 /// Reads the counters from the first three texts of the hash.
-pub(super) fn meter(texts: &[Option<Text>]) -> Meter {
+pub(super) fn meter(texts: &[Option<Text>]) -> UsageCounters {
     let at = |i: usize| {
         texts
             .get(i)
             .and_then(|text| text.as_ref()?.0.parse().ok())
             .unwrap_or(0.0)
     };
-    Meter {
+    UsageCounters {
         used: at(0),
         limited_us: at(1),
         limited_to: at(2),

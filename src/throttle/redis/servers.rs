@@ -6,8 +6,8 @@ use redis::{Client, RedisError, RedisResult};
 
 use super::cluster::Cluster;
 use super::connection::{Connection, Elsewhere};
-use super::link::{Failure, Link};
-use crate::throttle::{Error, Problem};
+use super::link::{CallError, RedisLink};
+use crate::throttle::{Error, KnobProblem};
 
 /// The URL schemes of a cluster, each with the scheme of its servers.
 const CLUSTER_SCHEMES: [(&str, &str); 2] = [
@@ -17,7 +17,7 @@ const CLUSTER_SCHEMES: [(&str, &str); 2] = [
 
 /// A single server or the servers of a cluster.
 pub(super) enum Servers {
-    One(Link),
+    One(RedisLink),
     Many(Cluster),
 }
 
@@ -26,7 +26,7 @@ impl Servers {
     pub(super) fn open(url: &str) -> Result<Self, Error> {
         let Some(seeds) = seeds(url)? else {
             return Client::open(url)
-                .and_then(Link::open)
+                .and_then(RedisLink::open)
                 .map(Self::One)
                 .map_err(|error| unusable(error.category()));
         };
@@ -81,10 +81,10 @@ impl Servers {
 }
 
 async fn run_alone<T, F>(
-    link: &Link,
+    link: &RedisLink,
     bound: Duration,
     call: impl Fn(Connection) -> F,
-) -> Result<T, Failure>
+) -> Result<T, CallError>
 where
     F: Future<Output = RedisResult<T>>,
 {
@@ -95,7 +95,7 @@ where
     answer.map_err(|failure| match failure.error.as_ref().and_then(Elsewhere::read) {
         // The server's own message would disclose an address.
         Some(Elsewhere::Moved(_) | Elsewhere::Ask(_)) => {
-            Failure::new("this server is one of a cluster; write REDIS_URL as redis+cluster://host:port,host:port")
+            CallError::new("this server is one of a cluster; write REDIS_URL as redis+cluster://host:port,host:port")
         }
         _ => failure,
     })
@@ -136,7 +136,7 @@ fn unusable(why: &str) -> Error {
         "the URL cannot be used ({why}): it must be redis://host:port, rediss://host:port, redis+unix:///path or, for a cluster, \
          redis+cluster://host:port,host:port or rediss+cluster://host:port,host:port"
     );
-    Error::Invalid(vec![Problem {
+    Error::Invalid(vec![KnobProblem {
         field: "REDIS_URL".to_owned(),
         message,
     }])

@@ -86,7 +86,7 @@ impl Shapes {
         self.0.get(leaf).cloned().unwrap_or_else(plain)
     }
 
-    pub(super) fn keep(&mut self, leaf: &Name, shape: &Shape) {
+    pub(super) fn remember(&mut self, leaf: &Name, shape: &Shape) {
         if let Some(known) = self.0.get_mut(leaf) {
             *known = shape.clone();
             return;

@@ -10,23 +10,23 @@ use futures_util::future::{BoxFuture, FutureExt};
 use redis::{RedisResult, from_redis_value};
 use tokio::time::Instant;
 
-use super::call::{Call, Law};
+use super::call::{Call, LuaScript};
 use super::connection::Connection;
 use super::layout::{KNOBS, Layout, other_tag};
 use super::names::Adoption;
-use super::reply::{self, Parts, Text, float, garbled};
-use super::said::said_in;
+use super::reply::{self, ReplyReader, Text, float, garbled};
+use super::server_errors::reason_meaning;
 use super::servers::Servers;
 use super::shape::Shapes;
-use crate::throttle::bucket::Meter;
-use crate::throttle::loss::Memo;
+use crate::throttle::bucket::UsageCounters;
+use crate::throttle::loss::LossFallback;
 use crate::throttle::memory::Clock;
 use crate::throttle::rules::min_above_max;
 use crate::throttle::store::{MAX_PAUSE_MS, capacity_text, no_hash};
 use crate::throttle::tree::{MAX_LEVELS, MISSING};
 use crate::throttle::{
-    Answer, Ask, Change, Ended, Error, Holder, KeyState, MAX_LANES_PER_ASK, Name, Paused, Problem,
-    Refund, Refused, Scope, Status, Store,
+    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, KnobProblem,
+    MAX_LANES_PER_ASK, Name, Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal,
 };
 
 /// The time limit of an ask, so that work goes on or stops but never hangs.
@@ -39,14 +39,14 @@ const OPERATOR_BOUND: Duration = Duration::from_millis(250);
 pub struct RedisStore {
     pub(super) servers: Servers,
     pub(super) layout: Layout,
-    pub(super) law: Law,
+    pub(super) law: LuaScript,
     pub(super) ask_bound: Duration,
     pub(super) operator_bound: Duration,
     pub(super) clock: Option<Clock>,
     started: Instant,
     workers: AtomicU32,
     pub(super) shapes: Mutex<Shapes>,
-    pub(super) memo: Mutex<Memo>,
+    pub(super) memo: Mutex<LossFallback>,
     pub(super) adoption: Mutex<Adoption>,
     /// The names as last read, used while a cluster has lost the server that holds them.
     pub(super) known: Mutex<Vec<Name>>,
@@ -66,7 +66,7 @@ impl RedisStore {
         Ok(Self {
             layout: Layout::new(prefix, servers.is_cluster()),
             servers,
-            law: Law::new(),
+            law: LuaScript::new(),
             ask_bound: ASK_BOUND,
             operator_bound: OPERATOR_BOUND,
             clock: None,
@@ -101,14 +101,14 @@ impl RedisStore {
 
     // --- a lost store ---
 
-    fn answer_of_lost_store(&self, ask: &Ask, error: &Error) -> Answer {
+    fn answer_of_lost_store(&self, ask: &AcquireRequest, error: &Error) -> AcquireResponse {
         let now_us = self.started.elapsed().as_micros() as i64;
         let said = if let Error::Lost(reason) = error {
-            said_in(reason)
+            reason_meaning(reason)
         } else {
             None
         };
-        Answer {
+        AcquireResponse {
             said,
             ..locked(&self.memo).answer(ask, now_us, self.workers.load(Ordering::Relaxed))
         }
@@ -223,7 +223,7 @@ impl RedisStore {
         {
             let message = format!("{MISSING}{}; nothing flows", other_tag(&status.name, apart));
             status.problems.retain(|problem| problem.field != "parent");
-            status.problems.push(Problem {
+            status.problems.push(KnobProblem {
                 field: "parent".to_owned(),
                 message,
             });
@@ -244,7 +244,11 @@ impl RedisStore {
     }
 
     /// Reports a refusal, again with a narrower scope if the claimed one is not trusted.
-    async fn refuse(&self, throttle: &Name, refused: &Refused<'_>) -> Result<Paused, Error> {
+    async fn refuse(
+        &self,
+        throttle: &Name,
+        refused: &UpstreamRefusal<'_>,
+    ) -> Result<RefusalEffect, Error> {
         let mut refused = refused.clone();
         loop {
             match self.refuse_as(throttle, &refused).await? {
@@ -258,14 +262,14 @@ impl RedisStore {
     async fn refuse_as(
         &self,
         throttle: &Name,
-        refused: &Refused<'_>,
-    ) -> Result<Result<Paused, Scope>, Error> {
+        refused: &UpstreamRefusal<'_>,
+    ) -> Result<Result<RefusalEffect, Scope>, Error> {
         self.layout
             .check(throttle)
             .map_err(|problem| Error::Invalid(vec![problem]))?;
         let begin = |mut call: Call, verb| {
             self.begin(&mut call, verb);
-            match refused.said_us() {
+            match refused.requested_us() {
                 Some(said_us) => call.number(said_us),
                 None => call.text(""),
             }
@@ -303,7 +307,7 @@ impl RedisStore {
             call.text(refused.scope.as_str());
             call
         };
-        let mut parts = Parts::new(self.invoke(throttle, &call, self.operator_bound).await?);
+        let mut parts = ReplyReader::new(self.invoke(throttle, &call, self.operator_bound).await?);
         let is_untrusted = parts.text() == "untrusted";
         let mut number = || {
             parts
@@ -318,7 +322,7 @@ impl RedisStore {
             }));
         }
         let (until_ms, alone, delay_us) = (number()?, number()? == 1, number()?);
-        Ok(Ok(Paused {
+        Ok(Ok(RefusalEffect {
             until_ms,
             alone: alone.then(|| Duration::from_micros(delay_us.max(0) as u64)),
         }))
@@ -326,7 +330,7 @@ impl RedisStore {
 
     /// Returns the number that follows `ok` in a reply.
     async fn second(&self, throttle: &Name, call: &Call) -> Result<i64, Error> {
-        let mut parts = Parts::new(self.invoke(throttle, call, self.operator_bound).await?);
+        let mut parts = ReplyReader::new(self.invoke(throttle, call, self.operator_bound).await?);
         parts.text();
         parts
             .whole()
@@ -366,20 +370,21 @@ impl RedisStore {
             );
         }
         let call = &call;
-        let write =
-            |redis: Connection| async move { Written::read(Parts::new(call.invoke(redis).await?)) };
+        let write = |redis: Connection| async move {
+            SetReply::read(ReplyReader::new(call.invoke(redis).await?))
+        };
         let written = self
             .servers
             .run(self.layout.slot(throttle), self.operator_bound, write)
             .await;
         match written.map_err(|error| refusal_of_wrong_type(error, throttle))? {
-            Written::Unknown => Err(Error::Unknown(throttle.clone())),
-            Written::Conflict(what) => Err(Error::Conflict {
+            SetReply::Unknown => Err(Error::Unknown(throttle.clone())),
+            SetReply::Conflict(what) => Err(Error::Conflict {
                 name: throttle.clone(),
                 what,
             }),
-            Written::MinAboveMax(min, max) => Err(Error::Invalid(vec![min_above_max(min, max)])),
-            Written::Done {
+            SetReply::MinAboveMax(min, max) => Err(Error::Invalid(vec![min_above_max(min, max)])),
+            SetReply::Done {
                 now_us,
                 before,
                 after,
@@ -422,7 +427,7 @@ impl RedisStore {
         call.text(why);
         let written = self.invoke(throttle, &call, self.operator_bound).await;
         let mut parts =
-            Parts::new(written.map_err(|error| refusal_of_wrong_type(error, throttle))?);
+            ReplyReader::new(written.map_err(|error| refusal_of_wrong_type(error, throttle))?);
         if parts.text() == "unknown" {
             Err(Error::Unknown(throttle.clone()))
         } else {
@@ -443,7 +448,8 @@ impl RedisStore {
                     .for_each(|key| call.key(&self.layout.key(throttle, kind, key)));
             }
             self.begin(&mut call, "look");
-            let mut parts = Parts::new(self.invoke(throttle, &call, self.operator_bound).await?);
+            let mut parts =
+                ReplyReader::new(self.invoke(throttle, &call, self.operator_bound).await?);
             parts.text();
             for _ in part {
                 states.push(
@@ -464,7 +470,7 @@ impl RedisStore {
             .get("parent")
             .and_then(|text| Name::new(text.as_deref()?).ok());
         match parent.filter(|parent| !self.layout.is_together(throttle, parent)) {
-            Some(parent) => Err(refuse(Problem {
+            Some(parent) => Err(refuse(KnobProblem {
                 field: "parent".to_owned(),
                 message: other_tag(throttle, &parent),
             })),
@@ -511,7 +517,7 @@ const BUCKET: [&str; 7] = [
 ];
 
 /// The reply of the verb `set`.
-enum Written {
+enum SetReply {
     Unknown,
     Conflict(String),
     MinAboveMax(f64, f64),
@@ -519,12 +525,12 @@ enum Written {
         now_us: i64,
         before: BTreeMap<String, String>,
         after: BTreeMap<String, String>,
-        meter: Meter,
+        meter: UsageCounters,
     },
 }
 
-impl Written {
-    fn read(mut parts: Parts) -> RedisResult<Self> {
+impl SetReply {
+    fn read(mut parts: ReplyReader) -> RedisResult<Self> {
         match parts.text().as_str() {
             "unknown" => Ok(Self::Unknown),
             "conflict" => Ok(Self::Conflict(parts.text())),
@@ -556,7 +562,7 @@ pub(super) fn is_wrong_type(message: &str) -> bool {
 
 fn refusal_of_wrong_type(error: Error, throttle: &Name) -> Error {
     match error {
-        Error::Lost(said) if is_wrong_type(&said) => Error::Invalid(vec![Problem {
+        Error::Lost(said) if is_wrong_type(&said) => Error::Invalid(vec![KnobProblem {
             field: "knobs".to_owned(),
             message: no_hash(throttle),
         }]),
@@ -584,7 +590,7 @@ impl Store for RedisStore {
         self.workers.store(workers, Ordering::Relaxed);
     }
 
-    fn acquire<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         async move {
             self.ask("acquire", ask)
                 .await
@@ -593,7 +599,7 @@ impl Store for RedisStore {
         .boxed()
     }
 
-    fn peek<'a>(&'a self, ask: &'a Ask) -> BoxFuture<'a, Answer> {
+    fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         async move {
             self.ask("peek", ask)
                 .await
@@ -660,17 +666,17 @@ impl Store for RedisStore {
     fn refused<'a>(
         &'a self,
         throttle: &'a Name,
-        refused: &'a Refused<'a>,
-    ) -> BoxFuture<'a, Result<Paused, Error>> {
+        refused: &'a UpstreamRefusal<'a>,
+    ) -> BoxFuture<'a, Result<RefusalEffect, Error>> {
         self.refuse(throttle, refused).boxed()
     }
 
     fn ended<'a>(
         &'a self,
         throttle: &'a Name,
-        ended: &'a [Ended<'a>],
+        ended: &'a [KeyOutcomes<'a>],
     ) -> BoxFuture<'a, Result<(), Error>> {
-        self.tell_ended(throttle, ended).boxed()
+        self.report_outcomes(throttle, ended).boxed()
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
@@ -719,7 +725,7 @@ impl Store for RedisStore {
         .boxed()
     }
 
-    fn keep<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+    fn persist<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
         async move {
             let mut pipe = redis::pipe();
             pipe.cmd("PERSIST")

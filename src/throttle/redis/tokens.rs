@@ -7,29 +7,34 @@ use redis::Value;
 use super::call::Call;
 use super::connection::Connection;
 use super::layout::KNOBS;
-use super::reply::{self, Acquired, Parts};
+use super::reply::{self, Acquired, ReplyReader};
 use super::shape::{Extra, Shape};
 use super::store::{RedisStore, locked};
 use crate::throttle::bucket::STOPPED_WAIT_US;
 use crate::throttle::serve::sane_cost;
 use crate::throttle::tree;
 use crate::throttle::{
-    Answer, Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Refund,
+    AcquireRequest, AcquireResponse, Error, Grant, Holder, KeyOutcomes, LaneRequest, Limit,
+    MAX_LANES_PER_ASK, Name, Refund,
 };
 
 /// The number of attempts, because people may turn knobs during an ask several times in a row, but
 /// not for ever.
-const TRIES: usize = 4;
+const MAX_CONFLICT_RETRIES: usize = 4;
 
 /// The wait reported for a throttle that cannot exist.
-const UNKNOWN_WAIT: Duration = Duration::from_micros(STOPPED_WAIT_US as u64);
+const UNKNOWN_THROTTLE_WAIT: Duration = Duration::from_micros(STOPPED_WAIT_US as u64);
 
 impl RedisStore {
     // --- asks ---
 
     /// Asks for tokens, repeating a call that lacked some keys.
-    pub(super) async fn ask(&self, verb: &str, ask: &Ask) -> Result<Answer, Error> {
-        let mut whole: Option<Answer> = None;
+    pub(super) async fn ask(
+        &self,
+        verb: &str,
+        ask: &AcquireRequest,
+    ) -> Result<AcquireResponse, Error> {
+        let mut whole: Option<AcquireResponse> = None;
         let mut holder = ask.holder.clone();
         let mut rest = ask.lanes.as_slice();
         while !rest.is_empty() || whole.is_none() {
@@ -67,15 +72,15 @@ impl RedisStore {
         verb: &str,
         throttle: &Name,
         holder: Option<&Holder>,
-        lanes: &[LaneAsk],
-    ) -> Result<Answer, Error> {
+        lanes: &[LaneRequest],
+    ) -> Result<AcquireResponse, Error> {
         if self.layout.check(throttle).is_err() {
             return self
                 .answer_of_unknown(throttle, throttle.clone(), lanes)
                 .await;
         }
         let mut shape = locked(&self.shapes).of(throttle);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_CONFLICT_RETRIES {
             let call = self.acquire_call(verb, throttle, &shape, holder, lanes);
             let values = self.invoke(throttle, &call, self.ask_bound).await?;
             match reply::acquired(values, &shape.chain, lanes)
@@ -94,7 +99,7 @@ impl RedisStore {
                     };
                     if needed != shape.extra {
                         shape.extra = needed;
-                        locked(&self.shapes).keep(throttle, &shape);
+                        locked(&self.shapes).remember(throttle, &shape);
                     }
                     if let Some(seen) = seen {
                         locked(&self.memo).saw(throttle, seen);
@@ -107,7 +112,7 @@ impl RedisStore {
                     Err(apart) => return self.answer_of_unknown(throttle, apart, lanes).await,
                 },
             }
-            locked(&self.shapes).keep(throttle, &shape);
+            locked(&self.shapes).remember(throttle, &shape);
         }
         Err(unsteady(throttle))
     }
@@ -118,7 +123,7 @@ impl RedisStore {
         throttle: &Name,
         shape: &Shape,
         holder: Option<&Holder>,
-        lanes: &[LaneAsk],
+        lanes: &[LaneRequest],
     ) -> Call {
         let extra = Extra {
             holds: shape.extra.holds && holder.is_some(),
@@ -152,8 +157,8 @@ impl RedisStore {
         for (_, parent) in shape.chain.iter() {
             call.text(parent);
         }
-        let held = |lane: &LaneAsk| if extra.holds { lane.held } else { 0 };
-        let alike = |a: &LaneAsk, b: &LaneAsk| {
+        let held = |lane: &LaneRequest| if extra.holds { lane.held } else { 0 };
+        let alike = |a: &LaneRequest, b: &LaneRequest| {
             a.want == b.want
                 && a.cost == b.cost
                 && a.key.is_empty() == b.key.is_empty()
@@ -187,7 +192,7 @@ impl RedisStore {
             chain: chain.into(),
             ..shapes.of(leaf)
         };
-        shapes.keep(leaf, &shape);
+        shapes.remember(leaf, &shape);
         Ok(Ok(shape))
     }
 
@@ -207,7 +212,7 @@ impl RedisStore {
             .check(throttle)
             .map_err(|_| Error::Unknown(throttle.clone()))?;
         let mut shape = locked(&self.shapes).of(throttle);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_CONFLICT_RETRIES {
             let mut call = self.law.call(2 * shape.chain.len() + keys.len());
             for (name, _) in shape.chain.iter() {
                 call.key(&self.layout.key(name, KNOBS, ""));
@@ -330,7 +335,7 @@ impl RedisStore {
             let (shape, values) = self
                 .call_chain(throttle, "settle", "bucket", &keys, add)
                 .await?;
-            let mut parts = Parts::new(values);
+            let mut parts = ReplyReader::new(values);
             if parts.text() == "unknown" {
                 let level = parts
                     .whole()
@@ -344,10 +349,10 @@ impl RedisStore {
         Ok(())
     }
 
-    pub(super) async fn tell_ended(
+    pub(super) async fn report_outcomes(
         &self,
         throttle: &Name,
-        ended: &[Ended<'_>],
+        ended: &[KeyOutcomes<'_>],
     ) -> Result<(), Error> {
         for part in ended.chunks(MAX_LANES_PER_ASK) {
             let keys: Vec<(&str, &str)> = [("pauses", "")]
@@ -409,8 +414,8 @@ impl RedisStore {
         &self,
         throttle: &Name,
         missing: Name,
-        lanes: &[LaneAsk],
-    ) -> Result<Answer, Error> {
+        lanes: &[LaneRequest],
+    ) -> Result<AcquireResponse, Error> {
         let time = |mut redis: Connection| async move {
             redis::cmd("TIME")
                 .query_async::<(i64, i64)>(&mut redis)
@@ -420,20 +425,20 @@ impl RedisStore {
             .servers
             .run(self.layout.slot(throttle), self.ask_bound, time)
             .await?;
-        let nothing = |lane: &LaneAsk| match lane.want {
+        let nothing = |lane: &LaneRequest| match lane.want {
             0 => Grant::default(),
             _ => Grant {
-                wait: UNKNOWN_WAIT,
+                wait: UNKNOWN_THROTTLE_WAIT,
                 limit: Some(Limit::Unknown {
                     name: missing.clone(),
                 }),
                 ..Grant::default()
             },
         };
-        Ok(Answer {
+        Ok(AcquireResponse {
             lanes: lanes.iter().map(nothing).collect(),
             at_us: s * 1_000_000 + us,
-            ..Answer::default()
+            ..AcquireResponse::default()
         })
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use flyball::fakes::{Events, Fate, Options, sns};
-use flyball::providers::{self, Account, Disbelieved, Event, Happened, Posted, Secret, Sent};
+use flyball::fakes::{Events, FakeOptions, Fate, sns};
+use flyball::providers::{
+    self, Account, AccountSecret, EventKind, Posted, ProviderEvent, RejectedWebhook, Sent,
+};
 
 use super::subjects::{Subject, mailgun, sendgrid, ses, twilio};
 use super::{LONG, Pair, told, tools};
@@ -15,13 +17,13 @@ use crate::support::eventually;
 const KEY: &str = "the-webhook-signing-key";
 
 /// What each fate is heard as: Twilio tells neither of complaints nor of numbers that are gone for good.
-fn heard(subject: &Subject, fate: Fate) -> Happened {
+fn heard(subject: &Subject, fate: Fate) -> EventKind {
     match (subject.name, fate) {
-        (_, Fate::Delivered) => Happened::Delivered,
-        ("twilio", Fate::Bounced | Fate::Complained) | (_, Fate::Failed) => Happened::Failed,
-        (_, Fate::Bounced) => Happened::Bounced,
-        (_, Fate::Complained) => Happened::Complained,
-        (_, Fate::Unsubscribed) => Happened::Unsubscribed,
+        (_, Fate::Delivered) => EventKind::Delivered,
+        ("twilio", Fate::Bounced | Fate::Complained) | (_, Fate::Failed) => EventKind::Failed,
+        (_, Fate::Bounced) => EventKind::Bounced,
+        (_, Fate::Complained) => EventKind::Complained,
+        (_, Fate::Unsubscribed) => EventKind::Unsubscribed,
     }
 }
 
@@ -36,9 +38,9 @@ async fn start(subject: Subject, fate: Fate, callback: &str) -> Pair {
         ..Events::default()
     };
     subject
-        .start(Options {
+        .start(FakeOptions {
             events: Some(events),
-            ..Options::default()
+            ..FakeOptions::default()
         })
         .await
 }
@@ -52,7 +54,7 @@ fn account(pair: &Pair) -> Account {
     option("sns_cert_host", pair.fake.url());
     account
         .secrets
-        .insert("webhook_signing_key".to_owned(), Secret::new(KEY));
+        .insert("webhook_signing_key".to_owned(), AccountSecret::new(KEY));
     account
 }
 
@@ -61,7 +63,7 @@ async fn read(
     account: &Account,
     url: &str,
     posted: &crate::fakes::Posted,
-) -> Result<Vec<Event>, Disbelieved> {
+) -> Result<Vec<ProviderEvent>, RejectedWebhook> {
     let (headers, body) = posted;
     let text = |(name, value): (&axum::http::HeaderName, &axum::http::HeaderValue)| {
         (name.as_str().to_owned(), value.to_str().unwrap().to_owned())
@@ -157,14 +159,14 @@ async fn events_of_somebody_else_are_not_believed() {
         for name in ["auth_token", "webhook_signing_key"] {
             account
                 .secrets
-                .insert(name.to_owned(), Secret::new("another-secret"));
+                .insert(name.to_owned(), AccountSecret::new("another-secret"));
         }
         account
             .options
             .insert("sns_topic_arn".to_owned(), sns::topic("another"));
         let read = read(&pair, &account, &url, &posted).await;
         assert!(
-            matches!(read, Err(Disbelieved::Signature(_))),
+            matches!(read, Err(RejectedWebhook::Signature(_))),
             "{}: {read:?}",
             pair.subject.name
         );
@@ -190,10 +192,10 @@ async fn a_subscription_is_confirmed_when_sns_asks() {
 
 #[tokio::test]
 async fn ses_says_how_much_the_account_may_send() {
-    let pair = ses().start(Options::default()).await;
+    let pair = ses().start(FakeOptions::default()).await;
     pair.fake.set_quota(
         pair.subject.account,
-        Some(flyball::fakes::Quota::per_second(14.0)),
+        Some(flyball::fakes::WindowQuota::per_second(14.0)),
     );
     assert_eq!(pair.driver.quota(&told(LONG)).await, Some(14.0));
     assert_eq!(pair.requests(), 0, "a question is no message");

@@ -1,6 +1,6 @@
 //! Whatever is given as a recipient, the one address on the wire is the one that suppressions are looked up by.
 
-use flyball::fakes::{Fake, Options};
+use flyball::fakes::{Fake, FakeOptions};
 use flyball::providers::{Channel, Message, Recipient};
 use lettre::message::Mailboxes;
 use proptest::prelude::*;
@@ -188,7 +188,7 @@ async fn sent(pair: &Pair, text: &str) -> Option<(Recipient, Vec<String>)> {
     // These fakes know one path, and tokens of hexadecimal digits; the others have been asked for all the same.
     if !["webhook", "apns"].contains(&name) {
         assert_eq!(
-            answer.sent.word(),
+            answer.sent.as_str(),
             pair.subject.success,
             "{name}: {text:?}: {answer:?}"
         );
@@ -220,7 +220,7 @@ async fn the_one_address_on_the_wire_is_the_one_that_suppressions_are_looked_up_
         if subject.name == "slack by webhook" {
             continue;
         }
-        let pair = subject.start(Options::default()).await;
+        let pair = subject.start(FakeOptions::default()).await;
         let (name, channel) = (pair.subject.name, pair.subject.channel);
         let own = (pair.subject.to)(&pair.fake);
         let texts = texts(channel, &own);
@@ -255,7 +255,7 @@ async fn the_one_address_on_the_wire_is_the_one_that_suppressions_are_looked_up_
             accepted >= 20,
             "{name}: {accepted} accepted, {refused} refused"
         );
-        names.insert(pair.driver.provider().word());
+        names.insert(pair.driver.provider().as_str());
     }
     assert_eq!(names.len(), 10, "every driver was asked: {names:?}");
 }

@@ -1,7 +1,7 @@
 //! Requests are valid by what their providers publish: the parts of those descriptions that concern what is sent here, written down by
 //! hand. Fields that a description does not have fail.
 
-use flyball::fakes::Options;
+use flyball::fakes::FakeOptions;
 use flyball::providers::{Message, Recipient};
 use serde_json::{Value, json};
 
@@ -261,7 +261,7 @@ async fn every_request_is_valid_by_its_providers_published_schema() {
         .filter(|subject| !["smtp", "webhook"].contains(&subject.name))
     {
         let name = subject.name;
-        let pair = subject.start(Options::default()).await;
+        let pair = subject.start(FakeOptions::default()).await;
         let plain = pair.subject.message(&pair.fake);
         let mut full = Message {
             expires_at_s: Some(4_000_000_000),
@@ -280,7 +280,7 @@ async fn every_request_is_valid_by_its_providers_published_schema() {
                 .send(&message, &super::told(std::time::Duration::from_secs(30)))
                 .await;
             assert_eq!(
-                answer.sent.word(),
+                answer.sent.as_str(),
                 pair.subject.success,
                 "{name}: {answer:?}"
             );

@@ -1,7 +1,9 @@
 //! The drivers, how each is set up for its fake, and what differs between them.
 
-use flyball::fakes::{Fake, Speaks, Whom};
-use flyball::providers::{self, Account, Channel, Driver, Refused, Scope, Secret, Tools};
+use flyball::fakes::{Fake, Speaks, ThrottleScope};
+use flyball::providers::{
+    self, Account, AccountSecret, Channel, Driver, InvalidAccount, Scope, Tools,
+};
 
 /// Whose id comes with a success.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -13,7 +15,7 @@ pub enum Id {
 }
 
 /// How a driver is built.
-pub type Build = fn(&Account, &Tools) -> Result<Box<dyn Driver>, Refused>;
+pub type Build = fn(&Account, &Tools) -> Result<Box<dyn Driver>, InvalidAccount>;
 
 /// A driver and what is expected of it.
 pub struct Subject {
@@ -31,7 +33,7 @@ pub struct Subject {
     pub success: &'static str,
     pub gives_id: Id,
     /// Whom each throttle concerns as far as the answer tells.
-    pub scopes: &'static [(Whom, Scope)],
+    pub scopes: &'static [(ThrottleScope, Scope)],
     /// The provider has a place for how long to wait.
     pub tells_delay: bool,
     /// The word for a status of 500, where it is another than for 503.
@@ -64,7 +66,7 @@ fn account(
             .collect(),
         secrets: secrets
             .iter()
-            .map(|(name, value)| ((*name).to_owned(), Secret::new(value)))
+            .map(|(name, value)| ((*name).to_owned(), AccountSecret::new(value)))
             .collect(),
         ..Account::default()
     }
@@ -82,7 +84,7 @@ const USUAL: Subject = Subject {
     to: |_| "ann.recipient@example.org".to_owned(),
     success: "accepted",
     gives_id: Id::Theirs,
-    scopes: &[(Whom::Account, Scope::Account)],
+    scopes: &[(ThrottleScope::Account, Scope::Account)],
     tells_delay: true,
     broken: None,
     unavailable: "transient",
@@ -137,8 +139,8 @@ fn telegram() -> Subject {
         success: "delivered",
         // Whose limit it is the answer does not tell.
         scopes: &[
-            (Whom::Account, Scope::Recipient),
-            (Whom::Recipient, Scope::Recipient),
+            (ThrottleScope::Account, Scope::Recipient),
+            (ThrottleScope::Recipient, Scope::Recipient),
         ],
         ..USUAL
     }
@@ -169,8 +171,8 @@ fn slack_webhook() -> Subject {
         success: "delivered",
         gives_id: Id::None,
         scopes: &[
-            (Whom::Account, Scope::Recipient),
-            (Whom::Recipient, Scope::Recipient),
+            (ThrottleScope::Account, Scope::Recipient),
+            (ThrottleScope::Recipient, Scope::Recipient),
         ],
         suppresses: false,
         ..USUAL
@@ -225,7 +227,7 @@ fn webhook() -> Subject {
         success: "delivered",
         gives_id: Id::None,
         // Whatever is wrong with an endpoint concerns nobody else.
-        scopes: &[(Whom::Account, Scope::Recipient)],
+        scopes: &[(ThrottleScope::Account, Scope::Recipient)],
         unavailable: "throttled",
         unreachable: "throttled",
         unauthorized: "permanent_recipient",
@@ -264,9 +266,9 @@ fn smtp() -> Subject {
         },
         gives_id: Id::Own,
         scopes: &[
-            (Whom::Account, Scope::Account),
-            (Whom::Connection, Scope::Account),
-            (Whom::Recipient, Scope::Recipient),
+            (ThrottleScope::Account, Scope::Account),
+            (ThrottleScope::Connection, Scope::Account),
+            (ThrottleScope::Recipient, Scope::Recipient),
         ],
         // A server that takes nothing just now is given time, as one that is asked too much.
         unavailable: "throttled",
@@ -298,8 +300,8 @@ pub fn twilio() -> Subject {
         channel: Channel::Sms,
         to: |_| "+15005550006".to_owned(),
         scopes: &[
-            (Whom::Account, Scope::Account),
-            (Whom::Sender, Scope::Sender),
+            (ThrottleScope::Account, Scope::Account),
+            (ThrottleScope::Sender, Scope::Sender),
         ],
         ..USUAL
     }
@@ -395,8 +397,8 @@ fn fcm() -> Subject {
         channel: Channel::Push,
         to: |_| "fcm-device-token-of-ann".to_owned(),
         scopes: &[
-            (Whom::Account, Scope::Account),
-            (Whom::Recipient, Scope::Recipient),
+            (ThrottleScope::Account, Scope::Account),
+            (ThrottleScope::Recipient, Scope::Recipient),
         ],
         asks_again_when_unauthorized: true,
         ..USUAL
@@ -427,9 +429,9 @@ fn apns() -> Subject {
         tells_delay: false,
         // There is no limit of the account.
         scopes: &[
-            (Whom::Account, Scope::Recipient),
-            (Whom::Recipient, Scope::Recipient),
-            (Whom::Connection, Scope::Connection),
+            (ThrottleScope::Account, Scope::Recipient),
+            (ThrottleScope::Recipient, Scope::Recipient),
+            (ThrottleScope::Connection, Scope::Connection),
         ],
         ..USUAL
     }

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flyball::api::{self, Deps, Leave, Live, NoDecisions, Secret, Token};
+use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, Permissions, TokenSecret};
 use flyball::jobs::{Context, Handler, Job, Kinds, Outcome, Queue};
 use flyball::notify::{Deliveries, NotificationHandler};
-use flyball::providers::pool::{self, Desk};
+use flyball::providers::pool::{self, AccountPool};
 use flyball::providers::{Account, Limited, Pool, Pools, Provider};
 use flyball::throttle::{Knobs, Notes, RedisStore, Store};
 use futures_util::future::BoxFuture;
@@ -89,7 +89,7 @@ pub async fn contract(has_tokens: bool) -> Contract {
     let pools = Arc::new(Pools(BTreeMap::from([("mail".to_owned(), pool())])));
     let (tell, _changes) = tokio::sync::mpsc::unbounded_channel();
     let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
-    let desk = Desk::open(pool(), as_store, notes, tell).unwrap();
+    let desk = AccountPool::open(pool(), as_store, notes, tell).unwrap();
     pool::seed(&desk).await.unwrap();
     let mut kinds = Kinds::default();
     kinds.register("anything", Anything);
@@ -106,8 +106,13 @@ pub async fn contract(has_tokens: bool) -> Contract {
     }
     let cancel = CancellationToken::new();
     let tokens = [
-        Token::new("default", Secret::new(ADMIN)),
-        Token::of("nobody", None, Leave::default(), Secret::new(NOBODY)),
+        AuthToken::new("default", TokenSecret::new(ADMIN)),
+        AuthToken::of(
+            "nobody",
+            None,
+            Permissions::default(),
+            TokenSecret::new(NOBODY),
+        ),
     ];
     let deps = Deps {
         queue: queue.clone(),

@@ -25,7 +25,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use flyball::jobs::postgres::MIGRATOR;
-use flyball::stack::{Options, Running, as_superuser, spawn};
+use flyball::stack::{RunningStack, SpawnOptions, as_superuser, spawn};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, PgConnection, PgPool};
 
@@ -44,7 +44,7 @@ pub struct Stack {
     template: String,
     /// True if the database server outlives this run, so that databases must be dropped.
     outside: bool,
-    _running: Running,
+    _running: RunningStack,
 }
 
 /// Returns the servers, which the first caller starts.
@@ -66,7 +66,7 @@ fn start() -> Stack {
         .tempdir()
         .expect("a temporary directory")
         .keep();
-    let options = Options {
+    let options = SpawnOptions {
         program: Some(PROGRAM.clone()),
         database_url: given("FLYBALL_TEST_DATABASE_URL"),
         redis_url: given("FLYBALL_TEST_REDIS_URL"),

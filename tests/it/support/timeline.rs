@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use flyball::throttle::{Ask, LaneAsk, Limit, Name, Store};
+use flyball::throttle::{AcquireRequest, LaneRequest, Limit, Name, Store};
 
 /// One call of a client.
 #[derive(Clone, Copy)]
@@ -59,11 +59,11 @@ impl Timeline {
         habit: Habit,
         stop: Arc<AtomicBool>,
     ) {
-        let lanes = vec![LaneAsk {
+        let lanes = vec![LaneRequest {
             want: habit.want,
-            ..LaneAsk::default()
+            ..LaneRequest::default()
         }];
-        let ask = Ask {
+        let ask = AcquireRequest {
             throttle,
             lanes,
             holder: None,

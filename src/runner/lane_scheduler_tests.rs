@@ -1,10 +1,10 @@
 use super::*;
 
-fn board() -> Board {
-    Board::new("test".into(), Duration::from_secs(30))
+fn board() -> LaneScheduler {
+    LaneScheduler::new("test".into(), Duration::from_secs(30))
 }
 
-fn add(board: &mut Board, id: i64, throttle: &str, weight: f32, now: Instant) {
+fn add(board: &mut LaneScheduler, id: i64, throttle: &str, weight: f32, now: Instant) {
     let named = ReadyLane {
         lane_id: id,
         throttle: throttle.into(),
@@ -13,7 +13,7 @@ fn add(board: &mut Board, id: i64, throttle: &str, weight: f32, now: Instant) {
     };
     board.adopt(
         named,
-        Seen {
+        ReadyPriorities {
             lane_id: id,
             priorities: 0b10,
             head: i64::MAX,
@@ -34,7 +34,7 @@ fn grant(granted: u32, limit: Option<Limit>) -> Grant {
 /// Serves `permits` from lanes that never run dry, with at most `tokens` of the throttle; counts
 /// jobs per lane.
 fn serve(
-    board: &mut Board,
+    board: &mut LaneScheduler,
     now: Instant,
     permits: usize,
     tokens: u32,
@@ -47,9 +47,9 @@ fn serve(
             left -= granted;
             grant(granted, (granted < lane.want).then_some(Limit::Throttle))
         });
-        let answer = Answer {
+        let answer = AcquireResponse {
             lanes: lanes.collect(),
-            ..Answer::default()
+            ..AcquireResponse::default()
         };
         board.answered(&asked, &answer, now);
         for (id, grant) in asked
@@ -59,8 +59,8 @@ fn serve(
             .filter(|(_, grant)| grant.granted > 0)
         {
             let claim = board.claim(*id, grant.granted, now, Duration::ZERO);
-            let taken: Vec<Place> = (1..=i64::from(grant.granted))
-                .map(|job_id| Place {
+            let taken: Vec<LaneCursor> = (1..=i64::from(grant.granted))
+                .map(|job_id| LaneCursor {
                     priority: 1,
                     job_id,
                 })
@@ -121,10 +121,10 @@ fn throttles_share_the_permits_by_their_weights() {
             };
             board.answered(
                 &asked,
-                &Answer {
+                &AcquireResponse {
                     lanes,
                     weight,
-                    ..Answer::default()
+                    ..AcquireResponse::default()
                 },
                 now,
             );
@@ -192,9 +192,9 @@ fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
 
     board.answered(
         &asked,
-        &Answer {
+        &AcquireResponse {
             lanes,
-            ..Answer::default()
+            ..AcquireResponse::default()
         },
         now,
     );
@@ -219,9 +219,9 @@ fn a_throttle_that_must_wait_is_not_asked_before_its_time() {
         let limit = (one.ask.throttle.as_str() == "slow").then_some(Limit::Throttle);
         board.answered(
             one,
-            &Answer {
+            &AcquireResponse {
                 lanes: vec![grant(0, limit)],
-                ..Answer::default()
+                ..AcquireResponse::default()
             },
             now,
         );
@@ -294,7 +294,7 @@ fn an_empty_lane_rests_until_it_is_seen_again_and_keeps_what_was_learned_of_it()
     assert!(
         board
             .seen(
-                &[Seen {
+                &[ReadyPriorities {
                     lane_id: 1,
                     priorities: 1,
                     head: 0
@@ -309,7 +309,7 @@ fn an_empty_lane_rests_until_it_is_seen_again_and_keeps_what_was_learned_of_it()
     assert_eq!(
         board
             .seen(
-                &[Seen {
+                &[ReadyPriorities {
                     lane_id: 2,
                     priorities: 1,
                     head: 0
@@ -341,21 +341,21 @@ fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
     let (mut board, now) = (board(), Instant::now());
     add(&mut board, 1, "t", 1.0, now);
     let asked = board.plan(now, 2).remove(0);
-    let answer = Answer {
+    let answer = AcquireResponse {
         lanes: vec![grant(2, None)],
         limits_concurrency: true,
-        ..Answer::default()
+        ..AcquireResponse::default()
     };
     board.answered(&asked, &answer, now);
     let claim = board.claim(1, 2, now, Duration::ZERO);
     board.claimed(
         &claim,
         &[
-            Place {
+            LaneCursor {
                 priority: 1,
                 job_id: 1,
             },
-            Place {
+            LaneCursor {
                 priority: 1,
                 job_id: 2,
             },
@@ -364,7 +364,7 @@ fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
         now,
     );
     let throttle = Name::new("t").unwrap();
-    let word = |held| Held {
+    let word = |held| HoldReport {
         throttle: throttle.clone(),
         held,
         lanes: vec![("1".into(), held)],
@@ -372,14 +372,14 @@ fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
         ring: 0,
     };
 
-    assert_eq!(board.tell(now), [word(2)]);
-    assert_eq!(board.tell(now), []);
+    assert_eq!(board.due_reports(now), [word(2)]);
+    assert_eq!(board.due_reports(now), []);
     board.ended(1);
-    assert_eq!(board.tell(now), [word(1)]);
-    assert_eq!(board.tell(now + TELL_EVERY), [word(1)]);
+    assert_eq!(board.due_reports(now), [word(1)]);
+    assert_eq!(board.due_reports(now + HOLD_REPORT_INTERVAL), [word(1)]);
     board.ended(1);
-    assert_eq!(board.tell(now + TELL_EVERY), [word(0)]);
-    assert_eq!(board.tell(now + 9 * TELL_EVERY), []);
+    assert_eq!(board.due_reports(now + HOLD_REPORT_INTERVAL), [word(0)]);
+    assert_eq!(board.due_reports(now + 9 * HOLD_REPORT_INTERVAL), []);
     assert_eq!(board.plan(now, 5).remove(0).ask.holder.unwrap().held, 0);
 }
 
@@ -390,16 +390,16 @@ fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
     let asked = board.plan(now, 2).remove(0);
     board.answered(
         &asked,
-        &Answer {
+        &AcquireResponse {
             lanes: vec![grant(2, None)],
-            ..Answer::default()
+            ..AcquireResponse::default()
         },
         now,
     );
 
-    assert_eq!(board.tell(now), []);
+    assert_eq!(board.due_reports(now), []);
     assert_eq!(
-        board.tell(now + TELL_ANYWAY)[0].held,
+        board.due_reports(now + UNCOUNTED_REPORT_INTERVAL)[0].held,
         2,
         "a knob may have been set meanwhile"
     );
@@ -407,16 +407,16 @@ fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
 
 /// Returns a board whose throttle `t` counts running jobs, with `held` jobs granted of lane 1 and
 /// none claimed yet.
-fn counting(held: u32, now: Instant) -> (Board, LaneClaim) {
+fn counting(held: u32, now: Instant) -> (LaneScheduler, LaneClaim) {
     let mut board = board();
     add(&mut board, 1, "t", 1.0, now);
     let asked = board.plan(now, held as usize).remove(0);
     board.answered(
         &asked,
-        &Answer {
+        &AcquireResponse {
             lanes: vec![grant(held, None)],
             limits_concurrency: true,
-            ..Answer::default()
+            ..AcquireResponse::default()
         },
         now,
     );
@@ -424,7 +424,7 @@ fn counting(held: u32, now: Instant) -> (Board, LaneClaim) {
     (board, claim)
 }
 
-fn numbers(words: &[Held]) -> Vec<(u32, Vec<u32>)> {
+fn numbers(words: &[HoldReport]) -> Vec<(u32, Vec<u32>)> {
     words
         .iter()
         .map(|word| {
@@ -442,7 +442,7 @@ fn a_release_that_was_not_heard_is_said_again_although_nothing_runs_any_more() {
     let (mut board, claim) = counting(1, now);
     board.claimed(
         &claim,
-        &[Place {
+        &[LaneCursor {
             priority: 1,
             job_id: 1,
         }],
@@ -450,42 +450,45 @@ fn a_release_that_was_not_heard_is_said_again_although_nothing_runs_any_more() {
         now,
     );
     board.ended(1);
-    let word = board.tell(now).remove(0);
+    let word = board.due_reports(now).remove(0);
 
-    board.unheard(&word, now);
+    board.retry_report(&word, now);
 
     assert_eq!(
-        board.tell(now),
+        board.due_reports(now),
         [],
         "a store that is away is not asked at every turn"
     );
-    assert_eq!(board.next_due(now + TELL_AGAIN), Some(now + TELL_AGAIN));
+    assert_eq!(
+        board.next_due(now + REPORT_RETRY_DELAY),
+        Some(now + REPORT_RETRY_DELAY)
+    );
     (0..9).for_each(|_| board.swept());
     assert_eq!(
-        board.tell(now + TELL_AGAIN),
+        board.due_reports(now + REPORT_RETRY_DELAY),
         [word],
         "the lane is not forgotten before it was heard"
     );
-    assert_eq!(board.tell(now + 9 * TELL_EVERY), []);
+    assert_eq!(board.due_reports(now + 9 * HOLD_REPORT_INTERVAL), []);
 }
 
 #[test]
 fn what_was_granted_and_not_found_is_told_as_a_release() {
     let now = Instant::now();
     let (mut board, claim) = counting(2, now);
-    assert_eq!(numbers(&board.tell(now)), [(2, vec![2])]);
+    assert_eq!(numbers(&board.due_reports(now)), [(2, vec![2])]);
 
     board.claimed(&claim, &[], false, now + Duration::from_millis(1));
 
     assert_eq!(
-        numbers(&board.tell(now + Duration::from_millis(1))),
+        numbers(&board.due_reports(now + Duration::from_millis(1))),
         [(0, vec![0])]
     );
     let (mut board, claim) = counting(2, now);
-    board.tell(now);
+    board.due_reports(now);
     board.unclaimed(&claim);
     assert_eq!(
-        numbers(&board.tell(now)),
+        numbers(&board.due_reports(now)),
         [(0, vec![0])],
         "nor what a claim would have taken that failed"
     );
@@ -498,11 +501,11 @@ fn the_last_word_says_that_nothing_is_held_whatever_runs() {
     board.claimed(
         &claim,
         &[
-            Place {
+            LaneCursor {
                 priority: 1,
                 job_id: 1,
             },
-            Place {
+            LaneCursor {
                 priority: 1,
                 job_id: 2,
             },
@@ -510,19 +513,19 @@ fn the_last_word_says_that_nothing_is_held_whatever_runs() {
         false,
         now,
     );
-    board.tell(now);
+    board.due_reports(now);
 
-    assert_eq!(numbers(&board.farewell()), [(0, vec![0])]);
+    assert_eq!(numbers(&board.final_reports()), [(0, vec![0])]);
 }
 
 /// Asks for one lane of a throttle that drops, and answers with the given grant.
-fn dropping(board: &mut Board, now: Instant, given: Grant) -> Asked {
+fn dropping(board: &mut LaneScheduler, now: Instant, given: Grant) -> PlannedAcquire {
     let asked = board.plan(now, 10).remove(0);
-    let answer = Answer {
+    let answer = AcquireResponse {
         lanes: vec![given],
         over_limit: OverLimit::Drop,
         at_us: 1,
-        ..Answer::default()
+        ..AcquireResponse::default()
     };
     board.answered(&asked, &answer, now);
     asked
@@ -540,7 +543,7 @@ fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_
     assert!(!board.is_unclaimed(1));
     board.claimed(
         &claim,
-        &[Place {
+        &[LaneCursor {
             priority: 1,
             job_id: 7,
         }],
@@ -558,7 +561,7 @@ fn a_throttle_is_known_to_drop_from_its_answer_on_and_a_lane_with_a_claim_under_
         "nothing is left to ask for"
     );
     board.seen(
-        &[Seen {
+        &[ReadyPriorities {
             lane_id: 1,
             priorities: 0b10,
             head: 9,
@@ -575,7 +578,7 @@ fn what_came_after_the_ask_is_not_taken_for_dropped() {
     dropping(&mut board, now, grant(0, Some(Limit::Key)));
 
     board.seen(
-        &[Seen {
+        &[ReadyPriorities {
             lane_id: 1,
             priorities: 0b10,
             head: 9,
@@ -600,7 +603,7 @@ fn lanes_of_other_workers_are_not_asked_for_where_their_throttle_drops() {
 
     board.own(u64::MAX);
     board.seen(
-        &[Seen {
+        &[ReadyPriorities {
             lane_id: 1,
             priorities: 0b10,
             head: 9,

@@ -23,9 +23,9 @@ use super::{CheckpointError, OnAmbiguous, Outcome, Scope};
 /// }
 /// # assert!(send("a:80").is_ok() && send("a").is_err());
 /// ```
-pub struct Fault(Outcome);
+pub struct HandlerError(Outcome);
 
-impl Fault {
+impl HandlerError {
     /// Returns a fault that a retry cannot cure: the job becomes a dead letter.
     pub fn dead(error: impl fmt::Display) -> Self {
         Self(Outcome::Dead {
@@ -86,7 +86,7 @@ impl Fault {
 
 /// Converts any error, with its causes, into a retry, except for a lost lease, which hands the job
 /// back.
-impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Fault {
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for HandlerError {
     fn from(error: E) -> Self {
         let error = error.into();
         // A handler that lost its lease must stop, because its results would be refused anyway.
@@ -107,7 +107,7 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for Fault {
     }
 }
 
-impl fmt::Debug for Fault {
+impl fmt::Debug for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
@@ -131,7 +131,7 @@ impl IntoOutcome for () {
     }
 }
 
-impl<T: IntoOutcome, E: Into<Fault>> IntoOutcome for Result<T, E> {
+impl<T: IntoOutcome, E: Into<HandlerError>> IntoOutcome for Result<T, E> {
     fn into_outcome(self) -> Outcome {
         match self {
             Ok(done) => done.into_outcome(),
@@ -163,7 +163,7 @@ mod tests {
             retry("the top: the middle: the root")
         );
         assert_eq!(Err::<(), _>("a text").into_outcome(), retry("a text"));
-        let by_question_mark = || -> Result<(), Fault> {
+        let by_question_mark = || -> Result<(), HandlerError> {
             let _: u8 = "x".parse()?;
             Ok(())
         };
@@ -175,13 +175,13 @@ mod tests {
 
     #[test]
     fn what_is_no_plain_error_keeps_its_meaning() {
-        assert_eq!(Ok::<(), Fault>(()).into_outcome(), Outcome::Done);
+        assert_eq!(Ok::<(), HandlerError>(()).into_outcome(), Outcome::Done);
         assert_eq!(
-            Err::<(), _>(Fault::dead("no")).into_outcome(),
+            Err::<(), _>(HandlerError::dead("no")).into_outcome(),
             Outcome::Dead { error: "no".into() }
         );
         assert_eq!(
-            Ok::<_, Fault>(Outcome::Cancelled).into_outcome(),
+            Ok::<_, HandlerError>(Outcome::Cancelled).into_outcome(),
             Outcome::Cancelled
         );
         assert_eq!(

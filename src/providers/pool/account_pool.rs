@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use tokio::sync::{mpsc, oneshot};
 
-use super::breaker::{Change, Law, State};
-use super::breakers::Probe;
+use super::breaker::{BreakerSettings, BreakerState, Change};
+use super::breakers::ProbeDecision;
 use super::{Breakers, Choice, PoolView, Ring};
 use crate::jobs::Quota;
 use crate::providers::Pool;
 use crate::throttle::{
-    Ask, Ended, Error, Grant, Holder, LaneAsk, Limit, MAX_LANES_PER_ASK, Name, Notes, Refund,
-    Refused, Scope, Store,
+    AcquireRequest, Error, Grant, Holder, KeyOutcomes, LaneRequest, Limit, MAX_LANES_PER_ASK, Name,
+    Notes, Refund, Scope, Store, UpstreamRefusal,
 };
 
 /// The maximum number of messages served by one call.
-const AT_ONCE: usize = 256;
+const MAX_SERVE_BATCH: usize = 256;
 
 /// The minimum pause before exhausted accounts are asked again. One call then serves all waiting
 /// messages whose turn it is; the buckets keep the tokens meanwhile.
@@ -30,7 +30,7 @@ const ASK_EVERY: Duration = Duration::from_millis(4);
 
 /// The rest of an account whose return cannot be foreseen: it is being probed, or the store is
 /// lost.
-const UNKNOWN_WAIT: Duration = Duration::from_millis(250);
+const UNKNOWN_TURN_WAIT: Duration = Duration::from_millis(250);
 
 /// The minimum rest of an account that granted less than was requested, so that it is not asked
 /// without a pause.
@@ -46,7 +46,7 @@ const LONGEST_REST: Duration = Duration::from_secs(300);
 const HOLDER_TTL: Duration = Duration::from_secs(10);
 
 /// The maximum number of results reported by one call.
-const ENDS_AT_ONCE: usize = 256;
+const MAX_OUTCOMES_REPORTED: usize = 256;
 
 /// The nominal rate of an account without a limit, in messages per second: more than any can send.
 /// With a rate of its own, a key that was refused once is open again as soon as its probes have
@@ -56,7 +56,7 @@ const FREE_RPS: f64 = 1e6;
 /// An account lent to one message, for one attempt. The caller reports the result with one of the
 /// desk's methods.
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct AccountLease {
     /// The account's index in the pool.
     pub at: usize,
     /// The message that holds the account.
@@ -69,9 +69,9 @@ pub struct Held {
 
 /// The answer to a request for an account.
 #[derive(Clone, Debug)]
-pub enum Taken {
+pub enum Checkout {
     /// The account to use.
-    Held(Held),
+    Held(AccountLease),
     /// No account for now.
     Wait {
         /// The time until the first one may be asked.
@@ -83,16 +83,16 @@ pub enum Taken {
     Nobody,
 }
 
-struct Wish {
+struct CheckoutRequest {
     message: i64,
     not: Vec<usize>,
     patience: Duration,
     since: Instant,
-    reply: oneshot::Sender<Taken>,
+    reply: oneshot::Sender<Checkout>,
 }
 
 /// The result of a message that the store watches.
-struct End {
+struct SendFeedback {
     account: usize,
     is_success: bool,
     cost: f64,
@@ -101,13 +101,13 @@ struct End {
 
 /// The desk of one pool in one process. Cheap to clone.
 #[derive(Clone)]
-pub struct Desk {
-    shared: Arc<Shared>,
-    wishes: mpsc::Sender<Wish>,
-    ends: mpsc::Sender<End>,
+pub struct AccountPool {
+    shared: Arc<AccountPoolInner>,
+    wishes: mpsc::Sender<CheckoutRequest>,
+    ends: mpsc::Sender<SendFeedback>,
 }
 
-pub(super) struct Shared {
+pub(super) struct AccountPoolInner {
     pub(super) pool: Pool,
     /// The desk's id in the store, unique for each desk.
     id: String,
@@ -132,7 +132,7 @@ pub(super) struct Shared {
     pub(super) moved: Arc<tokio::sync::Notify>,
 }
 
-impl Desk {
+impl AccountPool {
     /// Opens the desk of `pool`, with accounts that all processes share in `store` and breakers in
     /// `notes`. Changes of breakers by this process are sent to `changes`, with the pool's name.
     /// Must be called inside a Tokio runtime.
@@ -143,7 +143,7 @@ impl Desk {
         changes: mpsc::UnboundedSender<(String, Change)>,
     ) -> Result<Self, crate::throttle::name::InvalidName> {
         let accounts = Name::new(format!("{}:accounts", pool.name))?;
-        let law = Law {
+        let law = BreakerSettings {
             failures: pool.breaker_failures,
             window_ms: pool.breaker_window.as_millis() as i64,
             cooldown_ms: pool.breaker_cooldown.as_millis() as i64,
@@ -152,16 +152,20 @@ impl Desk {
         // states.
         let view = PoolView {
             name: pool.name.clone(),
-            provider: pool.provider.word().to_owned(),
-            channel: pool.channel().word().to_owned(),
+            provider: pool.provider.as_str().to_owned(),
+            channel: pool.channel().as_str().to_owned(),
             shedding: pool.shedding,
             ..PoolView::default()
         };
         let limits: Vec<f64> = pool.accounts.iter().map(|limited| limited.rps).collect();
         let many = limits.len();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(AccountPoolInner {
             breakers: Breakers::new(notes, accounts.clone(), law),
-            reference: limits.iter().copied().map(bears).fold(0.0, f64::max),
+            reference: limits
+                .iter()
+                .copied()
+                .map(effective_limit)
+                .fold(0.0, f64::max),
             limits: Mutex::new(limits),
             load: AtomicU64::new(1.0_f64.to_bits()),
             view: ArcSwap::from_pointee(view),
@@ -175,10 +179,10 @@ impl Desk {
             store,
             changes,
         });
-        let (wishes, wished) = mpsc::channel(4 * AT_ONCE);
-        let (ends, ended) = mpsc::channel(16 * ENDS_AT_ONCE);
+        let (wishes, wished) = mpsc::channel(4 * MAX_SERVE_BATCH);
+        let (ends, ended) = mpsc::channel(16 * MAX_OUTCOMES_REPORTED);
         tokio::spawn(serve(shared.clone(), wished));
-        tokio::spawn(tell(shared.clone(), ended));
+        tokio::spawn(report_outcomes(shared.clone(), ended));
         Ok(Self {
             shared,
             wishes,
@@ -195,36 +199,36 @@ impl Desk {
         self.shared.view.load_full()
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<AccountPoolInner> {
         &self.shared
     }
 
     /// Requests the next account in rotation that is not in `not` for the message with this number,
     /// and waits for it for at most `patience`. A message that failed at an account does not become
     /// its probe.
-    pub async fn take(&self, message: i64, not: &[usize], patience: Duration) -> Taken {
+    pub async fn take(&self, message: i64, not: &[usize], patience: Duration) -> Checkout {
         let (since, mut not, mut is_left_to_others) = (Instant::now(), not.to_vec(), false);
         loop {
             let (reply, answer) = oneshot::channel();
-            let wish = Wish {
+            let wish = CheckoutRequest {
                 message,
                 not: not.clone(),
                 patience,
                 since,
                 reply,
             };
-            let closed = || Taken::Wait {
-                wait: UNKNOWN_WAIT,
+            let closed = || Checkout::Wait {
+                wait: UNKNOWN_TURN_WAIT,
                 why: "the process is stopping".to_owned(),
             };
             if self.wishes.send(wish).await.is_err() {
                 return closed();
             }
             let held = match answer.await.unwrap_or_else(|_| closed()) {
-                Taken::Held(held) if self.is_suspect(&held) => held,
-                Taken::Nobody if is_left_to_others => {
+                Checkout::Held(held) if self.is_suspect(&held) => held,
+                Checkout::Nobody if is_left_to_others => {
                     let why = "another message finds out whether the account is back".to_owned();
-                    return Taken::Wait {
+                    return Checkout::Wait {
                         wait: LEFT_TO_OTHERS,
                         why,
                     };
@@ -239,26 +243,26 @@ impl Desk {
                 .probed(&self.shared.name(held.at), message)
                 .await
             {
-                Ok(Probe::Another) => {
+                Ok(ProbeDecision::Another) => {
                     self.unused(&held).await;
                     not.push(held.at);
                     is_left_to_others = true;
                 }
                 probed => {
-                    self.shared.told(probed.map(|probe| match probe {
-                        Probe::Goes(change) => change,
-                        Probe::Another => None,
+                    self.shared.publish_change(probed.map(|probe| match probe {
+                        ProbeDecision::Goes(change) => change,
+                        ProbeDecision::Another => None,
                     }));
-                    return Taken::Held(held);
+                    return Checkout::Held(held);
                 }
             }
         }
     }
 
     /// Reports that the message was sent, or failed for reasons that are not the account's.
-    pub async fn succeeded(&self, held: &Held, quota: Option<Quota>) {
+    pub async fn succeeded(&self, held: &AccountLease, quota: Option<Quota>) {
         if held.grant.watched || quota.is_some() {
-            let end = End {
+            let end = SendFeedback {
                 account: held.at,
                 is_success: true,
                 cost: held.cost,
@@ -271,13 +275,13 @@ impl Desk {
             .breakers
             .succeeded(&self.shared.name(held.at), held.message)
             .await;
-        self.shared.told(closed);
+        self.shared.publish_change(closed);
     }
 
     /// Reports that the provider asked the account to slow down: it is blocked for all workers, for
     /// `delay` if given.
-    pub async fn throttled(&self, held: &Held, delay: Option<Duration>, why: &str) {
-        let refused = Refused {
+    pub async fn throttled(&self, held: &AccountLease, delay: Option<Duration>, why: &str) {
+        let refused = UpstreamRefusal {
             key: &self.shared.name(held.at),
             scope: Scope::Key,
             is_overload: false,
@@ -288,7 +292,7 @@ impl Desk {
         };
         // Without a delay, the store computes one and returns it with the next answer.
         self.shared
-            .rest(held.at, delay.unwrap_or(UNKNOWN_WAIT), why);
+            .rest(held.at, delay.unwrap_or(UNKNOWN_TURN_WAIT), why);
         let _ = self.shared.refuse(&refused).await;
         self.shared.moved.notify_one();
     }
@@ -298,7 +302,7 @@ impl Desk {
     ///
     /// If the provider asked for a `delay` and other messages failed too, the account rests for
     /// that long.
-    pub async fn failed(&self, held: &Held, why: &str, delay: Option<Duration>) -> bool {
+    pub async fn failed(&self, held: &AccountLease, why: &str, delay: Option<Duration>) -> bool {
         let name = self.shared.name(held.at);
         let change = self.shared.breakers.failed(&name, held.message, why).await;
         let is_known = change.is_ok();
@@ -309,12 +313,12 @@ impl Desk {
                 self.shut(held, delay.min(LONGEST_REST), why).await;
             }
         }
-        is_known && self.shared.breakers.seen(&name).state != State::Closed
+        is_known && self.shared.breakers.seen(&name).state != BreakerState::Closed
     }
 
     /// Reports that the account itself was refused. Returns true if the account is known to be
     /// unavailable, so that the message is not at fault.
-    pub async fn account_failed(&self, held: &Held, why: &str) -> bool {
+    pub async fn account_failed(&self, held: &AccountLease, why: &str) -> bool {
         let name = self.shared.name(held.at);
         let change = self
             .shared
@@ -325,13 +329,13 @@ impl Desk {
         if !self.opened(held, change, None).await {
             self.unjudged(held);
         }
-        is_known && self.shared.breakers.seen(&name).state != State::Closed
+        is_known && self.shared.breakers.seen(&name).state != BreakerState::Closed
     }
 
     /// Reports a result that says nothing about the account.
-    pub fn unjudged(&self, held: &Held) {
+    pub fn unjudged(&self, held: &AccountLease) {
         if held.grant.watched {
-            let end = End {
+            let end = SendFeedback {
                 account: held.at,
                 is_success: false,
                 cost: held.cost,
@@ -342,7 +346,7 @@ impl Desk {
     }
 
     /// Returns an account with which no message was sent, and refunds its tokens.
-    pub async fn unused(&self, held: &Held) {
+    pub async fn unused(&self, held: &AccountLease) {
         let key = self.shared.name(held.at);
         let refund = Refund {
             key: &key,
@@ -378,7 +382,7 @@ impl Desk {
             self.shared.rest(at, Duration::ZERO, "");
         }
         let changed = closed.is_some() || resumed;
-        self.shared.told(Ok(closed));
+        self.shared.publish_change(Ok(closed));
         self.shared.moved.notify_one();
         Ok(changed)
     }
@@ -387,11 +391,11 @@ impl Desk {
     /// Returns true if it has opened.
     async fn opened(
         &self,
-        held: &Held,
+        held: &AccountLease,
         change: Result<Option<Change>, Error>,
         delay: Option<Duration>,
     ) -> bool {
-        let opened = matches!(&change, Ok(Some(change)) if change.to == State::Open);
+        let opened = matches!(&change, Ok(Some(change)) if change.to == BreakerState::Open);
         if let Ok(Some(change)) = &change
             && opened
         {
@@ -400,14 +404,14 @@ impl Desk {
             let told = delay.unwrap_or_default().min(LONGEST_REST);
             self.shut(held, cooldown.max(told), &change.why).await;
         }
-        self.shared.told(change);
+        self.shared.publish_change(change);
         opened
     }
 
     /// Shuts the account for all workers for `delay`; one message then goes as a probe.
-    async fn shut(&self, held: &Held, delay: Duration, why: &str) {
+    async fn shut(&self, held: &AccountLease, delay: Duration, why: &str) {
         let key = self.shared.name(held.at);
-        let refused = Refused {
+        let refused = UpstreamRefusal {
             key: &key,
             scope: Scope::Key,
             is_overload: true,
@@ -424,13 +428,13 @@ impl Desk {
 
     /// Returns true if something is known against the account, so that this message may be its
     /// probe.
-    fn is_suspect(&self, held: &Held) -> bool {
+    fn is_suspect(&self, held: &AccountLease) -> bool {
         held.grant.watched
-            || self.shared.breakers.seen(&self.shared.name(held.at)).state != State::Closed
+            || self.shared.breakers.seen(&self.shared.name(held.at)).state != BreakerState::Closed
     }
 }
 
-impl Shared {
+impl AccountPoolInner {
     pub(super) fn name(&self, at: usize) -> String {
         self.pool
             .accounts
@@ -443,7 +447,7 @@ impl Shared {
     fn cost(&self, at: usize) -> f64 {
         let limit = locked(&self.limits).get(at).copied().unwrap_or(-1.0)
             * f64::from_bits(self.load.load(Ordering::Relaxed));
-        (self.reference / bears(limit).max(1e-6)).min(1e9)
+        (self.reference / effective_limit(limit).max(1e-6)).min(1e9)
     }
 
     pub(super) fn set_load(&self, load: f64) {
@@ -467,7 +471,7 @@ impl Shared {
 
     /// Reports a refusal to the store and retries, because a briefly slow store must not cost
     /// another refusal.
-    async fn refuse(&self, refused: &Refused<'_>) -> Result<(), Error> {
+    async fn refuse(&self, refused: &UpstreamRefusal<'_>) -> Result<(), Error> {
         let mut last = Ok(());
         for pause in [0, 20, 200] {
             tokio::time::sleep(Duration::from_millis(pause)).await;
@@ -480,7 +484,7 @@ impl Shared {
     }
 
     /// Sends a change of a breaker to the listeners.
-    fn told(&self, change: Result<Option<Change>, Error>) {
+    fn publish_change(&self, change: Result<Option<Change>, Error>) {
         match change {
             Ok(Some(change)) => {
                 self.moved.notify_one();
@@ -495,9 +499,9 @@ impl Shared {
 }
 
 /// Serves requests until all desks are dropped.
-async fn serve(shared: Arc<Shared>, mut wished: mpsc::Receiver<Wish>) {
-    let mut waiting: Vec<Wish> = Vec::new();
-    let mut next = Next::default();
+async fn serve(shared: Arc<AccountPoolInner>, mut wished: mpsc::Receiver<CheckoutRequest>) {
+    let mut waiting: Vec<CheckoutRequest> = Vec::new();
+    let mut next = NextServe::default();
     loop {
         let more = async {
             match next.at {
@@ -506,7 +510,7 @@ async fn serve(shared: Arc<Shared>, mut wished: mpsc::Receiver<Wish>) {
                 None => {}
             }
         };
-        let room = AT_ONCE.saturating_sub(waiting.len());
+        let room = MAX_SERVE_BATCH.saturating_sub(waiting.len());
         let mut came = Vec::new();
         tokio::select! {
             got = wished.recv_many(&mut came, room.max(1)), if room > 0 => {
@@ -532,16 +536,16 @@ async fn serve(shared: Arc<Shared>, mut wished: mpsc::Receiver<Wish>) {
 
 /// The time at which the remaining requests are served.
 #[derive(Default)]
-struct Next {
+struct NextServe {
     at: Option<tokio::time::Instant>,
     /// The end of a pause in which no request is served, not even a new one.
     dry_until: Option<tokio::time::Instant>,
 }
 
 /// Serves as many requests as possible; returns the time at which to serve the remaining ones.
-async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
+async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) -> NextServe {
     let now_us = shared.now_us();
-    let mut turns: Vec<(usize, Vec<Wish>)> = Vec::new();
+    let mut turns: Vec<(usize, Vec<CheckoutRequest>)> = Vec::new();
     let mut soonest: Option<i64> = None;
     // The result for all requests without exclusions, once no account is left for them.
     let mut dry: Option<Choice> = None;
@@ -562,11 +566,11 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
                     waiting.push(wish);
                 }
             },
-            Choice::Nobody => drop(wish.reply.send(Taken::Nobody)),
+            Choice::Nobody => drop(wish.reply.send(Checkout::Nobody)),
             Choice::Wait { until_us } => {
                 let wait = Duration::from_micros((until_us - now_us).max(0) as u64);
                 if wish.since.elapsed() + wait > wish.patience {
-                    drop(wish.reply.send(Taken::Wait {
+                    drop(wish.reply.send(Checkout::Wait {
                         wait,
                         why: shared.why_rests(until_us, &wish.not),
                     }));
@@ -582,12 +586,12 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
             tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64))
         });
         let dry_until = dry.map(|_| tokio::time::Instant::now() + ASK_EVERY);
-        return Next {
+        return NextServe {
             at: soonest.map(|at| dry_until.map_or(at, |until| at.max(until))),
             dry_until,
         };
     }
-    let lanes = turns.iter().map(|(at, wishes)| LaneAsk {
+    let lanes = turns.iter().map(|(at, wishes)| LaneRequest {
         key: shared.name(*at),
         want: wishes.len() as u32,
         cost: shared.cost(*at),
@@ -600,7 +604,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
         ttl: HOLDER_TTL,
         held: 0,
     };
-    let ask = Ask {
+    let ask = AcquireRequest {
         throttle: shared.accounts.clone(),
         lanes: lanes.collect(),
         holder: Some(holder),
@@ -623,7 +627,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
                 continue;
             }
             left -= 1;
-            let held = Held {
+            let held = AccountLease {
                 at,
                 message: wish.message,
                 grant: Grant {
@@ -632,7 +636,7 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
                 },
                 cost: lane.cost.min(max_cost),
             };
-            if wish.reply.send(Taken::Held(held)).is_err() {
+            if wish.reply.send(Checkout::Held(held)).is_err() {
                 let refund = Refund {
                     key: &lane.key,
                     grant: &grant,
@@ -643,13 +647,13 @@ async fn round(shared: &Shared, waiting: &mut Vec<Wish>) -> Next {
             }
         }
     }
-    Next {
+    NextServe {
         at: (!waiting.is_empty()).then(tokio::time::Instant::now),
         dry_until: None,
     }
 }
 
-impl Shared {
+impl AccountPoolInner {
     /// Returns the reason for the rest of the account that returns first.
     fn why_rests(&self, until_us: i64, not: &[usize]) -> String {
         let ring = locked(&self.ring);
@@ -661,7 +665,7 @@ impl Shared {
 }
 
 /// Returns the rate of an account with this limit, in messages per second.
-pub(super) fn bears(limit: f64) -> f64 {
+pub(super) fn effective_limit(limit: f64) -> f64 {
     if limit < 0.0 { FREE_RPS } else { limit }
 }
 
@@ -670,14 +674,15 @@ fn rest_of(grant: &Grant) -> (Duration, String) {
     match &grant.limit {
         Some(Limit::Paused { why, .. }) => (grant.wait, why.clone()),
         Some(Limit::Probing { .. }) => (
-            grant.wait.max(UNKNOWN_WAIT),
+            grant.wait.max(UNKNOWN_TURN_WAIT),
             "one message finds out whether more are welcome".to_owned(),
         ),
-        Some(Limit::StoreLost) | None => {
-            (UNKNOWN_WAIT, "the throttle store did not answer".to_owned())
-        }
+        Some(Limit::StoreLost) | None => (
+            UNKNOWN_TURN_WAIT,
+            "the throttle store did not answer".to_owned(),
+        ),
         Some(Limit::Unknown { name } | Limit::Stopped { name, .. }) => (
-            UNKNOWN_WAIT,
+            UNKNOWN_TURN_WAIT,
             format!("the throttle {name} lets nothing through"),
         ),
         Some(_) => (grant.wait, "the account has used its rate".to_owned()),
@@ -685,9 +690,9 @@ fn rest_of(grant: &Grant) -> (Duration, String) {
 }
 
 /// Reports the results of watched messages to the store, in batches.
-async fn tell(shared: Arc<Shared>, mut ended: mpsc::Receiver<End>) {
+async fn report_outcomes(shared: Arc<AccountPoolInner>, mut ended: mpsc::Receiver<SendFeedback>) {
     let mut ends = Vec::new();
-    while ended.recv_many(&mut ends, ENDS_AT_ONCE).await > 0 {
+    while ended.recv_many(&mut ends, MAX_OUTCOMES_REPORTED).await > 0 {
         let mut by_account: std::collections::BTreeMap<String, (u32, f64, u32, Option<Quota>)> =
             std::collections::BTreeMap::new();
         for end in ends.drain(..) {
@@ -705,9 +710,9 @@ async fn tell(shared: Arc<Shared>, mut ended: mpsc::Receiver<End>) {
             });
             told.3 = quota.or(told.3);
         }
-        let told: Vec<Ended<'_>> = by_account
+        let told: Vec<KeyOutcomes<'_>> = by_account
             .iter()
-            .map(|(key, (succeeded, tokens, failed, quota))| Ended {
+            .map(|(key, (succeeded, tokens, failed, quota))| KeyOutcomes {
                 key,
                 succeeded: *succeeded,
                 tokens: *tokens,

@@ -18,19 +18,19 @@ const FIRST_REST: Duration = Duration::from_secs(1);
 const MAX_DOUBLINGS: u32 = 8;
 
 /// Wait of the other jobs for the answer of the one that goes first.
-const PROBE: Duration = Duration::from_secs(2);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Time after its last rest at which a host is forgotten.
 const KEEP: Duration = Duration::from_secs(600);
 
 /// The longest rest, even if the host asks for more.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_HOST_REST: Duration = Duration::from_secs(3600);
 
 /// A throttle and a host that its jobs go to.
-pub type Whom = (String, String);
+pub type HostKey = (String, String);
 
 /// Returns the throttle and the host of a URL.
-pub fn whom(throttle: &str, url: &str) -> Whom {
+pub fn whom(throttle: &str, url: &str) -> HostKey {
     let authority = url
         .split_once("://")
         .map_or("", |(_, rest)| rest)
@@ -45,47 +45,49 @@ pub fn whom(throttle: &str, url: &str) -> Whom {
 
 /// The rests of hosts. Times are durations since an arbitrary origin.
 #[derive(Debug, Default)]
-pub struct Rests {
-    known: BTreeMap<Whom, Rest>,
+pub struct HostBackoffs {
+    known: BTreeMap<HostKey, HostBackoff>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Rest {
+struct HostBackoff {
     until: Duration,
     strikes: u32,
 }
 
-impl Rests {
+impl HostBackoffs {
     /// Returns the delay of a job for the host; `None` if it may go.
     ///
     /// `spread`, from 0 to 1, adds that share of the delay, which counts as at least one second, so
     /// that the jobs do not all come back at once.
-    pub fn wait(&mut self, whom: &Whom, now: Duration, spread: f64) -> Option<Duration> {
+    pub fn wait(&mut self, whom: &HostKey, now: Duration, spread: f64) -> Option<Duration> {
         let rest = self.known.get_mut(whom)?;
         let left = rest.until.saturating_sub(now);
         if left.is_zero() {
-            rest.until = now + PROBE;
+            rest.until = now + PROBE_TIMEOUT;
             return None;
         }
         Some(left + left.max(FIRST_REST).mul_f64(spread.clamp(0.0, 1.0)))
     }
 
     /// Records that the host refused a job, with the delay that it asked for, if any.
-    pub fn refused(&mut self, whom: Whom, said: Option<Duration>, now: Duration) {
+    pub fn refused(&mut self, whom: HostKey, said: Option<Duration>, now: Duration) {
         if self.known.len() >= MAX_HOSTS && !self.known.contains_key(&whom) {
             self.make_room(now);
         }
-        let rest = self.known.entry(whom).or_insert(Rest {
+        let rest = self.known.entry(whom).or_insert(HostBackoff {
             until: Duration::ZERO,
             strikes: 0,
         });
         let doubled = FIRST_REST * 2_u32.pow(rest.strikes.min(MAX_DOUBLINGS));
-        rest.until = rest.until.max(now + said.unwrap_or(doubled).min(LONGEST));
+        rest.until = rest
+            .until
+            .max(now + said.unwrap_or(doubled).min(MAX_HOST_REST));
         rest.strikes += 1;
     }
 
     /// Records that the host accepted a job.
-    pub fn welcomed(&mut self, whom: &Whom) {
+    pub fn welcomed(&mut self, whom: &HostKey) {
         self.known.remove(whom);
     }
 
@@ -110,7 +112,7 @@ mod tests {
 
     const S: Duration = Duration::from_secs(1);
 
-    fn whom(host: &str) -> Whom {
+    fn whom(host: &str) -> HostKey {
         super::whom(
             "hooks",
             &format!("https://ann:secret@{}/path?@b", host.to_ascii_uppercase()),
@@ -119,7 +121,7 @@ mod tests {
 
     #[test]
     fn a_host_that_pushed_back_rests_and_then_one_job_goes_first() {
-        let (mut rests, a, b) = (Rests::default(), whom("a"), whom("b"));
+        let (mut rests, a, b) = (HostBackoffs::default(), whom("a"), whom("b"));
         rests.refused(a.clone(), Some(7 * S), S);
 
         assert_eq!(
@@ -129,7 +131,7 @@ mod tests {
         assert_eq!(rests.wait(&a, 2 * S, 1.0), Some(12 * S));
         assert_eq!(
             (rests.wait(&a, 8 * S, 0.0), rests.wait(&a, 8 * S, 0.0)),
-            (None, Some(PROBE)),
+            (None, Some(PROBE_TIMEOUT)),
             "one goes, the next waits"
         );
         rests.welcomed(&a);
@@ -138,18 +140,18 @@ mod tests {
 
     #[test]
     fn without_a_word_the_rest_doubles_and_no_rest_is_longer_than_an_hour() {
-        let (mut rests, a) = (Rests::default(), whom("a"));
+        let (mut rests, a) = (HostBackoffs::default(), whom("a"));
         for seconds in [1, 2, 4] {
             rests.refused(a.clone(), None, Duration::ZERO);
             assert_eq!(rests.wait(&a, Duration::ZERO, 0.0), Some(seconds * S));
         }
         rests.refused(a.clone(), Some(Duration::MAX), Duration::ZERO);
-        assert_eq!(rests.wait(&a, Duration::ZERO, 0.0), Some(LONGEST));
+        assert_eq!(rests.wait(&a, Duration::ZERO, 0.0), Some(MAX_HOST_REST));
     }
 
     #[test]
     fn ever_new_hosts_take_no_more_memory() {
-        let mut rests = Rests::default();
+        let mut rests = HostBackoffs::default();
         (0..2 * MAX_HOSTS)
             .for_each(|n| rests.refused(whom(&n.to_string()), Some(S), Duration::ZERO));
 

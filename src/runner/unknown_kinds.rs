@@ -11,23 +11,23 @@ const FIRST_WAIT: Duration = Duration::from_secs(5);
 
 /// Longest wait of a job. Waits double up to this, so that a kind that no worker runs keeps none
 /// busy.
-const LONGEST_WAIT: Duration = Duration::from_secs(300);
+const MAX_CLAIM_DELAY: Duration = Duration::from_secs(300);
 
 /// Most jobs remembered.
-const MOST: usize = 50_000;
+const MAX_REMEMBERED_JOBS: usize = 50_000;
 
 /// Multiple of its wait after which a job that has not come back has found its worker, and is
 /// forgotten if room is needed.
 const GONE_AFTER: u32 = 4;
 
-struct Stranger {
+struct UnservedJob {
     wait: Duration,
     sent_off: Instant,
 }
 
 /// Number of jobs of a throttle in a row that this worker does not run, after which it leaves the
 /// throttle to others.
-const ROW: u32 = 8;
+const REST_AFTER_JOBS: u32 = 8;
 
 /// First rest of a throttle. Rests double each time that the next job is not for this worker
 /// either.
@@ -38,7 +38,7 @@ const FIRST_REST: Duration = Duration::from_secs(1);
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
 /// A throttle of which only strangers came lately.
-struct Row {
+struct UnservedThrottle {
     jobs: u32,
     rest: Duration,
     until: Instant,
@@ -46,29 +46,29 @@ struct Row {
 
 /// The jobs put off lately, by id, and the throttles of which only such jobs came.
 #[derive(Default)]
-pub(super) struct Strangers {
-    jobs: Mutex<HashMap<i64, Stranger>>,
-    rows: Mutex<HashMap<String, Row>>,
+pub(super) struct UnknownKinds {
+    jobs: Mutex<HashMap<i64, UnservedJob>>,
+    rows: Mutex<HashMap<String, UnservedThrottle>>,
 }
 
-impl Strangers {
+impl UnknownKinds {
     /// Returns the next wait of the job.
     pub(super) fn wait(&self, job_id: i64, now: Instant) -> Duration {
         let mut known = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST && !known.contains_key(&job_id) {
+        if known.len() >= MAX_REMEMBERED_JOBS && !known.contains_key(&job_id) {
             known.retain(|_, stranger| {
                 now.duration_since(stranger.sent_off) < stranger.wait * GONE_AFTER
             });
-            if known.len() >= MOST {
-                return LONGEST_WAIT;
+            if known.len() >= MAX_REMEMBERED_JOBS {
+                return MAX_CLAIM_DELAY;
             }
         }
         let wait = known
             .get(&job_id)
-            .map_or(FIRST_WAIT, |before| (before.wait * 2).min(LONGEST_WAIT));
+            .map_or(FIRST_WAIT, |before| (before.wait * 2).min(MAX_CLAIM_DELAY));
         known.insert(
             job_id,
-            Stranger {
+            UnservedJob {
                 wait,
                 sent_off: now,
             },
@@ -79,13 +79,13 @@ impl Strangers {
     /// Records a job of the throttle that this worker does not run.
     pub(super) fn met(&self, throttle: &str, now: Instant) {
         let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let row = rows.entry(throttle.to_owned()).or_insert(Row {
+        let row = rows.entry(throttle.to_owned()).or_insert(UnservedThrottle {
             jobs: 0,
             rest: FIRST_REST / 2,
             until: now,
         });
         row.jobs += 1;
-        if row.jobs >= ROW && row.until <= now {
+        if row.jobs >= REST_AFTER_JOBS && row.until <= now {
             row.rest = (row.rest * 2).min(LONGEST_REST);
             row.until = now + row.rest;
         }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_job_that_comes_back_waits_twice_as_long_each_time_up_to_five_minutes() {
-        let (strangers, now) = (Strangers::default(), Instant::now());
+        let (strangers, now) = (UnknownKinds::default(), Instant::now());
 
         let waits: Vec<u64> = (0..9).map(|_| strangers.wait(1, now).as_secs()).collect();
 
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_throttle_of_which_only_strangers_come_rests_ever_longer_until_one_comes_that_is_served() {
-        let (strangers, now) = (Strangers::default(), Instant::now());
+        let (strangers, now) = (UnknownKinds::default(), Instant::now());
         let rests = |now| {
             strangers
                 .resting(now)
@@ -165,14 +165,14 @@ mod tests {
 
     #[test]
     fn so_many_strangers_that_they_cannot_be_told_apart_wait_longest_until_some_are_gone() {
-        let (strangers, now) = (Strangers::default(), Instant::now());
-        for job in 0..MOST as i64 {
+        let (strangers, now) = (UnknownKinds::default(), Instant::now());
+        for job in 0..MAX_REMEMBERED_JOBS as i64 {
             strangers.wait(job, now);
         }
 
         let crowded = strangers.wait(-1, now);
         let later = strangers.wait(-1, now + FIRST_WAIT * GONE_AFTER);
 
-        assert_eq!((crowded, later), (LONGEST_WAIT, FIRST_WAIT));
+        assert_eq!((crowded, later), (MAX_CLAIM_DELAY, FIRST_WAIT));
     }
 }

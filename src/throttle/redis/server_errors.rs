@@ -44,7 +44,7 @@ const MEANINGS: [(&str, &str); 15] = [
 ];
 
 /// Returns the meaning of an error reply, or `None` if the server sent none that is known.
-pub(super) fn said_by(error: &RedisError) -> Option<&'static str> {
+pub(super) fn error_meaning(error: &RedisError) -> Option<&'static str> {
     let code = error.code()?;
     MEANINGS
         .iter()
@@ -53,7 +53,7 @@ pub(super) fn said_by(error: &RedisError) -> Option<&'static str> {
 }
 
 /// Returns the meaning if `reason`, the cause of a lost store, is an error reply.
-pub fn said_in(reason: &str) -> Option<&'static str> {
+pub fn reason_meaning(reason: &str) -> Option<&'static str> {
     MEANINGS
         .iter()
         .find(|(_, meaning)| *meaning == reason)

@@ -11,8 +11,8 @@
 //! while the PID uses `xf`, the sample averaged as far as its own noise demands. A wrong lag hint
 //! is corrected downwards: no signal has more lag than its autocorrelation shows.
 
+use super::clamp_finite;
 use super::ewma::smooth;
-use super::within;
 
 /// The spacing assumed for the first sample, in seconds: Prometheus' usual scrape interval.
 const FIRST_GAP_S: f64 = 15.0;
@@ -31,7 +31,7 @@ pub struct Tuning {
 
 /// The learned state of one signal; times are unix seconds, values multiples of the setpoint.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Front {
+pub struct LagFilter {
     /// The time of the newest sample.
     pub at: Option<f64>,
     /// The time at which the newest sample became visible here.
@@ -62,7 +62,7 @@ pub struct Front {
     pub lag_s: f64,
 }
 
-impl Front {
+impl LagFilter {
     /// Creates a front end without samples; `hint_s` is the configured averaging time of the
     /// exporter, in seconds.
     pub fn new(hint_s: f64) -> Self {
@@ -142,7 +142,7 @@ impl Front {
         self.var += k * (off * off - self.var);
         self.dif += k * ((new - old).powi(2) - self.dif);
         if self.n >= 20 && self.var > 1e-9 {
-            let rho = within(1.0 - 0.5 * self.dif / self.var, 0.02, 0.98);
+            let rho = clamp_finite(1.0 - 0.5 * self.dif / self.var, 0.02, 0.98);
             self.tau_s = hint_s.min(1.3 * dt / -rho.ln());
         }
     }
@@ -151,7 +151,7 @@ impl Front {
         if self.n < 8 {
             return 0.0;
         }
-        within(
+        clamp_finite(
             0.5 * dt * (0.5 * self.dif / tuning.noise_max.powi(2) - 1.0),
             0.0,
             tuning.filter_max_s,
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn samples_that_are_not_newer_are_no_news() {
-        let mut front = Front::new(60.0);
+        let mut front = LagFilter::new(60.0);
         front.ingest(20.0, 10.0, 0.5, 60.0, TUNING);
         assert!(!front.is_news(10.0) && !front.is_news(9.0) && !front.is_news(f64::NAN));
         assert!(front.is_news(10.001));
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_step_seen_through_a_lag_is_recovered_by_its_first_sample() {
-        let mut front = Front::new(60.0);
+        let mut front = LagFilter::new(60.0);
         front.ingest(0.0, 0.0, 1.0, 60.0, TUNING);
         let after = 5.0 + (1.0 - 5.0) * (-15f64 / 60.0).exp();
         front.ingest(15.0, 15.0, after, 60.0, TUNING);
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_hint_that_is_too_long_is_corrected_by_the_samples_themselves() {
-        let mut front = Front::new(60.0);
+        let mut front = LagFilter::new(60.0);
         for n in 0..200u32 {
             // A deterministic, uncorrelated series: nothing averages it.
             let x = 1.0 + 0.2 * (f64::from(n * 7919 % 101) / 50.0 - 1.0);

@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Deliveries;
 use crate::jobs::Error;
-use crate::service::{Pace, periodic};
+use crate::service::{LoopOptions, periodic};
 
 const SWEEP_EVERY: Duration = Duration::from_secs(15);
 const FORGET_EVERY: Duration = Duration::from_secs(300);
@@ -15,9 +15,14 @@ const FORGET_EVERY: Duration = Duration::from_secs(300);
 ///
 /// `days` is the retention of messages whose jobs are gone. `dead_days` is the retention of dead
 /// letters that are messages; 0 leaves them to the retention of all dead letters.
-pub async fn keep(deliveries: Deliveries, days: u32, dead_days: u32, cancel: CancellationToken) {
+pub async fn maintain(
+    deliveries: Deliveries,
+    days: u32,
+    dead_days: u32,
+    cancel: CancellationToken,
+) {
     let sweep = periodic(
-        Pace {
+        LoopOptions {
             name: "match_events",
             every: SWEEP_EVERY,
             wake: None,
@@ -38,7 +43,7 @@ pub async fn keep(deliveries: Deliveries, days: u32, dead_days: u32, cancel: Can
         },
     );
     let forget = periodic(
-        Pace {
+        LoopOptions {
             name: "forget_deliveries",
             every: FORGET_EVERY,
             wake: None,

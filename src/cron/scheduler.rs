@@ -7,17 +7,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::postgres::{Advanced, Due, Error};
 use super::{Schedules, Timing};
-use crate::service::{Pace, periodic};
+use crate::service::{LoopOptions, periodic};
 
 /// The time between two checks, and so the most by which an occurrence is late.
-const EVERY: Duration = Duration::from_millis(500);
+const SCHEDULE_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Creates the jobs of due occurrences until `cancel` fires.
-pub async fn keep(schedules: Schedules, cancel: CancellationToken) {
+pub async fn run_schedules(schedules: Schedules, cancel: CancellationToken) {
     periodic(
-        Pace {
+        LoopOptions {
             name: "cron",
-            every: EVERY,
+            every: SCHEDULE_INTERVAL,
             wake: None,
         },
         cancel,
@@ -38,7 +38,7 @@ pub(crate) async fn tick(schedules: &Schedules) -> Result<(), Error> {
             continue;
         }
         match one(schedules, &due).await {
-            Ok(Some(advanced)) => tell(&due, &advanced),
+            Ok(Some(advanced)) => log_result(&due, &advanced),
             // Another worker was faster.
             Ok(None) => {}
             Err(error) => failed = failed.or(Some(error)),
@@ -77,7 +77,7 @@ async fn one(
         .await
 }
 
-fn tell(due: &Due, advanced: &Advanced) {
+fn log_result(due: &Due, advanced: &Advanced) {
     let name = &due.schedule.name;
     if let Some(problem) = &advanced.refused {
         tracing::warn!(schedule.name = %name, problem, "a schedule makes no jobs");

@@ -10,7 +10,7 @@ use crate::jobs::{Error, Queue};
 /// connection broke.
 const LOOK_FOR: Duration = Duration::from_secs(60);
 
-struct Doubt {
+struct UncertainClaim {
     worker_id: i32,
     fence: i64,
     since: Instant,
@@ -19,12 +19,12 @@ struct Doubt {
 /// The claims in doubt. A fence belongs to one claim, so the jobs found under it can safely be
 /// given back.
 #[derive(Default)]
-pub(super) struct Doubts(Mutex<Vec<Doubt>>);
+pub(super) struct UncertainClaims(Mutex<Vec<UncertainClaim>>);
 
-impl Doubts {
+impl UncertainClaims {
     /// Records a claim that failed.
     pub(super) fn note(&self, worker_id: i32, fence: i64) {
-        self.lock().push(Doubt {
+        self.lock().push(UncertainClaim {
             worker_id,
             fence,
             since: Instant::now(),
@@ -48,7 +48,7 @@ impl Doubts {
         Ok(given_back)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Doubt>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<UncertainClaim>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

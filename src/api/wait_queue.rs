@@ -1,4 +1,5 @@
-//! Requests that wait on the server for tokens: one line per throttle and key, first come, first served.
+//! The requests that wait on the server for tokens: one queue per throttle and key, first come,
+//! first served.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,32 +9,33 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use crate::throttle::Name;
 
-/// Requests of one process that may wait at once; more are answered without waiting.
+/// The most requests of one process that may wait at once; further ones are answered without
+/// waiting.
 const WAITING_MAX: usize = 1000;
 
-type Lane = (Name, String);
+type LineKey = (Name, String);
 
-/// All lines of a process. A clone is another handle to the same.
+/// The queues of a process. A clone is another handle to the same queues.
 #[derive(Clone, Debug, Default)]
-pub struct Lines(Arc<Lock<Standing>>);
+pub struct WaitQueues(Arc<Lock<WaitingLines>>);
 
 #[derive(Debug, Default)]
-struct Standing {
-    lines: HashMap<Lane, (Arc<Mutex<()>>, usize)>,
+struct WaitingLines {
+    lines: HashMap<LineKey, (Arc<Mutex<()>>, usize)>,
     waiting: usize,
 }
 
-/// A place in a line, left when it is dropped.
+/// A place in a queue, released when dropped.
 #[derive(Debug)]
-pub struct Place {
-    lines: Lines,
-    lane: Lane,
+pub struct LinePosition {
+    lines: WaitQueues,
+    lane: LineKey,
     line: Arc<Mutex<()>>,
 }
 
-impl Lines {
-    /// Joins the line of a key; `None` if as many wait as may.
-    pub fn join(&self, throttle: &Name, key: &str) -> Option<Place> {
+impl WaitQueues {
+    /// Joins the queue of a key; `None` if the most requests wait already.
+    pub fn join(&self, throttle: &Name, key: &str) -> Option<LinePosition> {
         let lane = (throttle.clone(), key.to_owned());
         let mut standing = self.locked();
         if standing.waiting >= WAITING_MAX {
@@ -42,27 +44,27 @@ impl Lines {
         standing.waiting += 1;
         let (line, places) = standing.lines.entry(lane.clone()).or_default();
         *places += 1;
-        Some(Place {
+        Some(LinePosition {
             lines: self.clone(),
             lane,
             line: line.clone(),
         })
     }
 
-    fn locked(&self) -> Locked<'_, Standing> {
-        // The state is consistent between any two statements, so a poisoned lock is still good.
+    fn locked(&self) -> Locked<'_, WaitingLines> {
+        // Each operation under the lock completes, so a poisoned lock is still consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
-    /// Waits until everybody who came before has left; the turn lasts until it is dropped.
+impl LinePosition {
+    /// Waits until all earlier requests have left; the turn lasts until it is dropped.
     pub async fn turn(&self) -> MutexGuard<'_, ()> {
         self.line.lock().await
     }
 }
 
-impl Drop for Place {
+impl Drop for LinePosition {
     fn drop(&mut self) {
         let mut standing = self.lines.locked();
         standing.waiting -= 1;
@@ -85,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_lane_has_one_turn_at_a_time_and_other_lanes_have_their_own() {
-        let (lines, mail) = (Lines::default(), Name::new("mail").unwrap());
+        let (lines, mail) = (WaitQueues::default(), Name::new("mail").unwrap());
         let [first, second, other] = [
             lines.join(&mail, "a"),
             lines.join(&mail, "a"),
@@ -104,8 +106,8 @@ mod tests {
 
     #[test]
     fn places_are_bounded_and_nothing_is_left_behind() {
-        let (lines, mail) = (Lines::default(), Name::new("mail").unwrap());
-        let places: Vec<Place> = (0..2000)
+        let (lines, mail) = (WaitQueues::default(), Name::new("mail").unwrap());
+        let places: Vec<LinePosition> = (0..2000)
             .map_while(|i| lines.join(&mail, &(i % 7).to_string()))
             .collect();
 

@@ -13,7 +13,7 @@ pub const GOVERNOR: &str = "governor";
 
 /// A manual change of the mode or the rate.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Hand {
+pub struct ManualOverride {
     /// The fields and their new values, such as `mode manual, rps 30`.
     pub what: String,
     /// The author, if recorded.
@@ -24,7 +24,7 @@ pub struct Hand {
     pub why: String,
 }
 
-impl Hand {
+impl ManualOverride {
     /// Returns the author, for a sentence.
     pub fn who(&self) -> &str {
         self.by.as_deref().unwrap_or("somebody")
@@ -42,16 +42,16 @@ impl Hand {
 
 /// The knobs as last seen, to detect manual changes.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Watch {
-    seen: Option<Seen>,
+pub struct OverrideWatch {
+    seen: Option<KnobSnapshot>,
     /// The mode before the manual one, to which the throttle goes back.
     before: Option<Mode>,
     /// The last manual change, if any was seen.
-    pub hand: Option<Hand>,
+    pub hand: Option<ManualOverride>,
 }
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-struct Seen {
+struct KnobSnapshot {
     mode: Mode,
     rps: Option<String>,
     seq: u64,
@@ -59,7 +59,7 @@ struct Seen {
     why: String,
 }
 
-impl Watch {
+impl OverrideWatch {
     /// Compares the knobs at `now` (unix seconds) with the last look; returns true if a person has
     /// changed the mode or the rate since.
     ///
@@ -74,7 +74,7 @@ impl Watch {
         now: f64,
     ) -> bool {
         let (by, why) = (knobs.by.clone(), knobs.why.clone());
-        let sees = Seen {
+        let sees = KnobSnapshot {
             mode: knobs.mode,
             rps: rps.map(str::to_owned),
             seq: knobs.seq,
@@ -100,7 +100,7 @@ impl Watch {
         let told = saw.seq != sees.seq || (&saw.by, &saw.why) != (&sees.by, &sees.why);
         let is_named = told && !sees.by.is_empty() && sees.by != GOVERNOR;
         let dated = saw.seq != sees.seq && is_named && knobs.at_ms > 0;
-        self.hand = Some(Hand {
+        self.hand = Some(ManualOverride {
             what: what.join(", "),
             by: is_named.then_some(sees.by),
             // The store's clock, limited to the time of this look.
@@ -128,7 +128,7 @@ impl Watch {
             seen.mode = mode;
         }
         let what = format!("mode {}", mode.as_str());
-        self.hand = Some(Hand {
+        self.hand = Some(ManualOverride {
             what,
             by: Some(GOVERNOR.to_owned()),
             at: now,
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_hand_has_a_name_a_time_and_a_reason_where_they_were_told() {
-        let mut watch = Watch::default();
+        let mut watch = OverrideWatch::default();
         assert!(!watch.see(
             &knobs(Mode::Auto, 1, "governor", "load"),
             Actuator::Rps,
@@ -199,7 +199,7 @@ mod tests {
             false,
             1000.0
         ));
-        let ann = Hand {
+        let ann = ManualOverride {
             what: "mode manual, rps 30".to_owned(),
             by: Some("ann".to_owned()),
             at: 990.0,
@@ -222,7 +222,7 @@ mod tests {
             false,
             1010.0
         ));
-        let nobody = Hand {
+        let nobody = ManualOverride {
             what: "rps 0".to_owned(),
             by: None,
             at: 1010.0,
@@ -250,7 +250,7 @@ mod tests {
             ..Knobs::default()
         };
         for before in [Mode::Auto, Mode::Shadow, Mode::Off] {
-            let mut watch = Watch::default();
+            let mut watch = OverrideWatch::default();
             watch.see(&until(before, None), Actuator::Rps, Some("5"), true, 900.0);
             watch.see(
                 &until(Mode::Manual, Some(1_000_000)),
@@ -286,7 +286,7 @@ mod tests {
             assert_eq!(watch.hand.as_ref().unwrap().by.as_deref(), Some("governor"));
         }
         assert_eq!(
-            Watch::default().over(&until(Mode::Manual, Some(1)), 1000.0),
+            OverrideWatch::default().over(&until(Mode::Manual, Some(1)), 1000.0),
             Some(Mode::Auto),
             "where no other was seen"
         );

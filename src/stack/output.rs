@@ -11,7 +11,7 @@ pub(super) fn println_json(value: &impl serde::Serialize) {
 }
 
 /// Prints a message for people on standard error.
-pub(super) fn say(line: &str) {
+pub(super) fn log_line(line: &str) {
     let _ = writeln!(io::stderr(), "flyball services: {line}");
 }
 

@@ -1,16 +1,16 @@
-//! Waiting for a store, but not for long: a client that hears "try again" after seconds is better off than one that hangs.
+//! Timeouts for stores: a client that gets an error after seconds can retry, one that hangs cannot.
 
 use std::time::Duration;
 
 use super::problem::{Code, Problem};
 
-/// For one row, one job, one edit.
-pub const ONE: Duration = Duration::from_secs(4);
-/// For a list, which may be read from disk.
-pub const MANY: Duration = Duration::from_secs(15);
+/// The timeout for one row, one job or one edit.
+pub const ROW_TIMEOUT: Duration = Duration::from_secs(4);
+/// The timeout for a list, which may be read from disk.
+pub const LIST_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// What Postgres answers within `limit`, or the problem that it did not.
-pub async fn within<T, E: Into<Problem>>(
+/// Returns the result of `work` within `limit`, or the problem that Postgres did not answer.
+pub async fn with_timeout<T, E: Into<Problem>>(
     limit: Duration,
     work: impl Future<Output = Result<T, E>>,
 ) -> Result<T, Problem> {

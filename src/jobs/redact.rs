@@ -7,7 +7,7 @@ use url::Url;
 const KIND: &str = "http";
 
 /// The text that replaces a credential.
-const HIDDEN: &str = "***";
+const MASK: &str = "***";
 
 /// Parts of the names of headers that carry credentials.
 const SECRET_PARTS: [&str; 11] = [
@@ -35,18 +35,18 @@ pub fn mask_args(kind: &str, args: &mut Value) {
     }
     if let Some(headers) = args.get_mut("headers").and_then(Value::as_object_mut) {
         for (_, value) in headers.iter_mut().filter(|(name, _)| is_secret(name)) {
-            *value = HIDDEN.into();
+            *value = MASK.into();
         }
     }
     if let Some(url) = args.get_mut("url")
         && let Some(mut parsed) = url.as_str().and_then(|text| Url::parse(text).ok())
         && (!parsed.username().is_empty() || parsed.password().is_some())
     {
-        let is_masked = parsed.set_username(HIDDEN).is_ok() && parsed.set_password(None).is_ok();
+        let is_masked = parsed.set_username(MASK).is_ok() && parsed.set_password(None).is_ok();
         *url = if is_masked {
             String::from(parsed).into()
         } else {
-            HIDDEN.into()
+            MASK.into()
         };
     }
 }

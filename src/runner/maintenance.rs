@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::shared::{SHARD_TTL, Shared};
+use super::shared::{SHARD_TTL, WorkerContext};
 use crate::jobs::Error;
-use crate::jobs::postgres::{Crowd, Rescued};
+use crate::jobs::postgres::{PromotionCursor, Rescued};
 use crate::jobs::serving::differences;
-use crate::service::{Pace, periodic};
+use crate::service::{LoopOptions, periodic};
 
 const PROMOTE_EVERY: Duration = Duration::from_millis(200);
 /// Time after which the rest of a crowd is left to the next tick, because a long tick would be
@@ -20,7 +20,7 @@ const CROWDED: Duration = Duration::from_secs(10);
 const RESCUE_EVERY: Duration = Duration::from_secs(2);
 const ORPHANS_EVERY: Duration = Duration::from_secs(30);
 /// Most claims unknown to this worker that one round gives back.
-const FORGOTTEN_AT_ONCE: usize = 100;
+const MAX_CLAIMS_RETURNED: usize = 100;
 
 /// Interval at which live workers are compared.
 const COMPARE_EVERY: Duration = Duration::from_secs(10);
@@ -28,8 +28,8 @@ const COMPARE_EVERY: Duration = Duration::from_secs(10);
 const LEARN_COSTS_EVERY: Duration = Duration::from_secs(5);
 const MAINTAIN_EVERY: Duration = Duration::from_secs(60);
 
-pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace {
+pub(super) async fn promote(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
         name: "promote",
         every: PROMOTE_EVERY,
         wake: None,
@@ -39,10 +39,10 @@ pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
         async move {
             let begun = Instant::now();
             let mut promoted = shared.queue.promote().await?;
-            let mut crowd = Crowd::default();
+            let mut crowd = PromotionCursor::default();
             loop {
                 if promoted.jobs > 0 {
-                    shared.bell.ring(&promoted.lanes);
+                    shared.bell.notify(&promoted.lanes);
                 }
                 if !promoted.more || begun.elapsed() > CROWDED {
                     return Ok::<(), Error>(());
@@ -54,8 +54,8 @@ pub(super) async fn promote(shared: Arc<Shared>, cancel: CancellationToken) {
     .await;
 }
 
-pub(super) async fn rescue(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace {
+pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
         name: "rescue",
         every: RESCUE_EVERY,
         wake: None,
@@ -69,9 +69,9 @@ pub(super) async fn rescue(shared: Arc<Shared>, cancel: CancellationToken) {
                     jobs = found,
                     "gave back jobs of claims whose answer had got lost"
                 );
-                shared.bell.ring(&[]);
+                shared.bell.notify(&[]);
             }
-            tell(&shared, &shared.queue.rescue().await?);
+            log_rescued(&shared, &shared.queue.rescue().await?);
             let cancelled = shared.queue.carry_out_cancels().await?;
             if cancelled > 0 {
                 tracing::info!(
@@ -88,8 +88,8 @@ pub(super) async fn rescue(shared: Arc<Shared>, cancel: CancellationToken) {
     .await;
 }
 
-pub(super) async fn rescue_orphans(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace {
+pub(super) async fn rescue_orphans(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
         name: "rescue_orphans",
         every: ORPHANS_EVERY,
         wake: None,
@@ -97,7 +97,7 @@ pub(super) async fn rescue_orphans(shared: Arc<Shared>, cancel: CancellationToke
     periodic(pace, cancel, || {
         let shared = shared.clone();
         async move {
-            tell(&shared, &shared.queue.rescue_orphans().await?);
+            log_rescued(&shared, &shared.queue.rescue_orphans().await?);
             give_back_forgotten(&shared).await
         }
     })
@@ -107,7 +107,7 @@ pub(super) async fn rescue_orphans(shared: Arc<Shared>, cancel: CancellationToke
 /// Gives back jobs that are leased to this worker and unknown to it. Claims in doubt are looked for
 /// only for a while, and one that waited longer behind a lock in Postgres was carried out after
 /// that.
-async fn give_back_forgotten(shared: &Shared) -> Result<(), Error> {
+async fn give_back_forgotten(shared: &WorkerContext) -> Result<(), Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     // The leases are read first: jobs with leases that old began to run here long ago, or never
     // will.
@@ -117,7 +117,7 @@ async fn give_back_forgotten(shared: &Shared) -> Result<(), Error> {
     for fence in old
         .into_iter()
         .filter(|fence| !known.contains(fence))
-        .take(FORGOTTEN_AT_ONCE)
+        .take(MAX_CLAIMS_RETURNED)
     {
         given_back += shared.queue.disown(worker_id, fence).await?;
     }
@@ -126,12 +126,12 @@ async fn give_back_forgotten(shared: &Shared) -> Result<(), Error> {
             jobs = given_back,
             "gave back jobs that were leased to this worker and did not run here"
         );
-        shared.bell.ring(&[]);
+        shared.bell.notify(&[]);
     }
     Ok(())
 }
 
-fn tell(shared: &Shared, rescued: &Rescued) {
+fn log_rescued(shared: &WorkerContext, rescued: &Rescued) {
     if rescued.workers == 0 && rescued.ready.is_empty() && rescued.dead.is_empty() {
         return;
     }
@@ -146,13 +146,13 @@ fn tell(shared: &Shared, rescued: &Rescued) {
         .metrics
         .rescued
         .inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
-    shared.bell.ring(&rescued.lanes);
+    shared.bell.notify(&rescued.lanes);
 }
 
 /// Logs the differences in what live workers run: once for each difference, and once when all are
 /// over.
-pub(super) async fn tell_differences(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace {
+pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
         name: "differences",
         every: COMPARE_EVERY,
         wake: None,
@@ -183,8 +183,8 @@ pub(super) async fn tell_differences(shared: Arc<Shared>, cancel: CancellationTo
 }
 
 /// Renews this worker's part of the shards.
-pub(super) async fn hold_shards(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace {
+pub(super) async fn hold_shards(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
         name: "hold_shards",
         every: SHARD_TTL / 4,
         wake: None,
@@ -199,8 +199,8 @@ pub(super) async fn hold_shards(shared: Arc<Shared>, cancel: CancellationToken) 
     .await;
 }
 
-pub(super) async fn maintain(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace {
+pub(super) async fn maintain(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
         name: "maintain",
         every: MAINTAIN_EVERY,
         wake: None,
@@ -220,8 +220,8 @@ pub(super) async fn maintain(shared: Arc<Shared>, cancel: CancellationToken) {
 
 /// Records the costs of attempts. Costs that are not written when a worker ends, or when Postgres
 /// fails, are only missing from a mean.
-pub(super) async fn learn_costs(shared: Arc<Shared>, cancel: CancellationToken) {
-    let pace = Pace {
+pub(super) async fn learn_costs(shared: Arc<WorkerContext>, cancel: CancellationToken) {
+    let pace = LoopOptions {
         name: "learn_costs",
         every: LEARN_COSTS_EVERY,
         wake: None,

@@ -26,7 +26,7 @@ pub type Scrape = (f64, Option<f64>);
 
 /// All draws of a day.
 #[derive(Clone, Debug)]
-pub struct Weather {
+pub struct Disturbance {
     /// Days, by resource.
     pub days: Vec<Day>,
     /// Scrapes in the order of their times, the same for all resources because one Prometheus makes
@@ -36,7 +36,7 @@ pub struct Weather {
     pub durations: Vec<f64>,
 }
 
-impl Weather {
+impl Disturbance {
     /// Draws the day of `scenario` with the number `seed`.
     pub fn draw(scenario: &Scenario, seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use super::Queue;
-use super::feedback::FORGET_TOLD;
+use super::feedback::DELETE_OLD_REPORTS;
 use crate::jobs::Error;
 
 /// The result of one round of housekeeping.
@@ -35,7 +35,7 @@ impl Retention {
 }
 
 /// The most rows that one statement deletes.
-const FORGOTTEN_AT_ONCE: i64 = 5_000;
+const MAX_ROWS_DELETED: i64 = 5_000;
 
 /// The most repetitions of one statement in one round.
 const STEPS_MAX: usize = 100;
@@ -44,7 +44,7 @@ const STEPS_MAX: usize = 100;
 const LANES_LOOKED_AT: i64 = 10_000;
 
 /// The most jobs that one step through a day with many live jobs reads.
-const THINNED_AT_ONCE: i32 = 5_000;
+const MAX_ROWS_THINNED: i32 = 5_000;
 
 /// The time after which a round begins to prune no further day, and leaves the rest to the next
 /// round.
@@ -178,7 +178,7 @@ impl Queue {
             FORGET_WORKERS,
             FORGET_CANCELS,
             FORGET_DEPTHS,
-            FORGET_TOLD,
+            DELETE_OLD_REPORTS,
         ];
         for statement in small {
             done.forgotten += self.forget(statement, None).await?;
@@ -194,7 +194,7 @@ impl Queue {
         done.forgotten += lanes.execute(&self.pool).await?.rows_affected();
 
         let unreadable: Vec<i64> = sqlx::query_scalar(FORGET_UNREADABLE)
-            .bind(FORGOTTEN_AT_ONCE)
+            .bind(MAX_ROWS_DELETED)
             .fetch_all(&self.pool)
             .await?;
         if !unreadable.is_empty() {
@@ -245,13 +245,13 @@ impl Queue {
     async fn forget(&self, statement: &'static str, days: Option<u32>) -> Result<u64, Error> {
         let mut forgotten = 0;
         for _ in 0..STEPS_MAX {
-            let mut step = sqlx::query(statement).bind(FORGOTTEN_AT_ONCE);
+            let mut step = sqlx::query(statement).bind(MAX_ROWS_DELETED);
             if let Some(days) = days {
                 step = step.bind(days as i32);
             }
             let rows = step.execute(&self.pool).await?.rows_affected();
             forgotten += rows;
-            if rows < FORGOTTEN_AT_ONCE as u64 {
+            if rows < MAX_ROWS_DELETED as u64 {
                 break;
             }
         }
@@ -271,7 +271,7 @@ impl Queue {
             let thinned = sqlx::query_scalar(THIN_DAY)
                 .bind(day)
                 .bind(kept_days)
-                .bind(THINNED_AT_ONCE);
+                .bind(MAX_ROWS_THINNED);
             let next: Option<i64> = thinned.fetch_one(&self.pool).await?;
             days.extend(next.map(|_| day));
             tokio::time::sleep(step.elapsed() * (THIN_DUTY - 1)).await;

@@ -9,7 +9,7 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 /// The four states in which the walk counts a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum JobTable {
     /// Jobs that may run as soon as tokens allow.
     Ready,
     /// Jobs that wait for a time.
@@ -21,11 +21,16 @@ pub enum Part {
 }
 
 /// All parts, in the order of their numbers.
-pub const PARTS: [Part; 4] = [Part::Ready, Part::Scheduled, Part::Running, Part::Dead];
+pub const JOB_TABLES: [JobTable; 4] = [
+    JobTable::Ready,
+    JobTable::Scheduled,
+    JobTable::Running,
+    JobTable::Dead,
+];
 
 /// The jobs of one lane in one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct LaneCount {
     /// The id of the lane.
     pub lane_id: i64,
     /// The number of jobs.
@@ -36,7 +41,7 @@ pub struct Found {
 
 /// The directory's entry for a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct DirectoryEntry {
     /// The id of the lane.
     pub lane_id: i64,
     /// The name of its throttle.
@@ -57,7 +62,7 @@ pub struct Figures {
 }
 
 #[derive(Debug)]
-struct Lane {
+struct LaneCounter {
     throttle: u32,
     ready: i64,
     oldest: i64,
@@ -83,21 +88,21 @@ struct Throttle {
 
 /// The figures of all lanes and throttles between two pages.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    lanes: BTreeMap<i64, Lane>,
+pub struct DepthCounter {
+    lanes: BTreeMap<i64, LaneCounter>,
     numbers: HashMap<String, u32>,
     names: Vec<String>,
     throttles: Vec<Throttle>,
     /// The lane that the walk over the ready jobs has reached, with its count so far.
-    open: Option<Found>,
+    open: Option<LaneCount>,
     changed: VecDeque<i64>,
     ended: [bool; 4],
     ended_ever: [bool; 4],
 }
 
-impl Ledger {
+impl DepthCounter {
     /// Returns the entries of `found` whose throttle is not known yet.
-    pub fn strangers<'a>(&self, found: &'a [Found]) -> Vec<&'a Found> {
+    pub fn unknown_lanes<'a>(&self, found: &'a [LaneCount]) -> Vec<&'a LaneCount> {
         found
             .iter()
             .filter(|one| !self.lanes.contains_key(&one.lane_id))
@@ -105,9 +110,9 @@ impl Ledger {
     }
 
     /// Records an entry of the directory, unless its lane is known.
-    pub fn introduce(&mut self, entry: &Entry) {
+    pub fn introduce(&mut self, entry: &DirectoryEntry) {
         let throttle = self.number(&entry.throttle);
-        let lane = Lane {
+        let lane = LaneCounter {
             throttle,
             ready: 0,
             oldest: i64::MAX,
@@ -121,7 +126,7 @@ impl Ledger {
     }
 
     /// Records a page of ready jobs, which come in the order of their lanes.
-    pub fn ready(&mut self, page: &[Found], today: i64) {
+    pub fn ready(&mut self, page: &[LaneCount], today: i64) {
         for one in page {
             match &mut self.open {
                 Some(open) if open.lane_id == one.lane_id => {
@@ -137,7 +142,7 @@ impl Ledger {
     }
 
     /// Records a page of jobs of another part.
-    pub fn others(&mut self, part: Part, page: &[Found], today: i64) {
+    pub fn others(&mut self, part: JobTable, page: &[LaneCount], today: i64) {
         for one in page {
             let Some(lane) = self.lanes.get_mut(&one.lane_id) else {
                 continue;
@@ -149,8 +154,8 @@ impl Ledger {
     }
 
     /// Ends the walk over a part.
-    pub fn end(&mut self, part: Part, today: i64) {
-        if part == Part::Ready {
+    pub fn end(&mut self, part: JobTable, today: i64) {
+        if part == JobTable::Ready {
             let before = self.open.take();
             self.leave(before, None, today);
             for throttle in &mut self.throttles {
@@ -250,7 +255,7 @@ impl Ledger {
 
     /// Sets the figure of the lane that the walk has left, and clears the lanes between it and the
     /// next, which have no ready job.
-    fn leave(&mut self, done: Option<Found>, next: Option<i64>, today: i64) {
+    fn leave(&mut self, done: Option<LaneCount>, next: Option<i64>, today: i64) {
         let from = match done {
             Some(done) => {
                 self.set_ready(done.lane_id, done.jobs, done.oldest, today);
@@ -277,7 +282,8 @@ impl Ledger {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        self.throttles[lane.throttle as usize].now.jobs[Part::Ready as usize] += jobs - lane.ready;
+        self.throttles[lane.throttle as usize].now.jobs[JobTable::Ready as usize] +=
+            jobs - lane.ready;
         (lane.ready, lane.oldest) = (jobs, oldest);
         lane.seen |= jobs > 0;
         self.refresh(id, today);
@@ -301,18 +307,18 @@ mod tests {
 
     const TODAY: i64 = 20_000;
 
-    fn found(lane_id: i64, jobs: i64, oldest: i64) -> Found {
-        Found {
+    fn found(lane_id: i64, jobs: i64, oldest: i64) -> LaneCount {
+        LaneCount {
             lane_id,
             jobs,
             oldest,
         }
     }
 
-    fn ledger(lanes: &[(i64, &str)]) -> Ledger {
-        let mut ledger = Ledger::default();
+    fn ledger(lanes: &[(i64, &str)]) -> DepthCounter {
+        let mut ledger = DepthCounter::default();
         for (lane_id, throttle) in lanes {
-            ledger.introduce(&Entry {
+            ledger.introduce(&DirectoryEntry {
                 lane_id: *lane_id,
                 throttle: (*throttle).to_owned(),
                 depth: 0,
@@ -322,7 +328,7 @@ mod tests {
         ledger
     }
 
-    fn figures(ledger: &mut Ledger) -> Vec<(String, [i64; 4], Option<i64>)> {
+    fn figures(ledger: &mut DepthCounter) -> Vec<(String, [i64; 4], Option<i64>)> {
         ledger
             .take_throttles(100)
             .into_iter()
@@ -335,7 +341,7 @@ mod tests {
         let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "b")]);
         ledger.ready(&[found(1, 2, 50), found(2, 3, 10)], TODAY);
         ledger.ready(&[found(2, 4, 5), found(3, 1, 70)], TODAY);
-        ledger.end(Part::Ready, TODAY);
+        ledger.end(JobTable::Ready, TODAY);
 
         assert_eq!(ledger.take_lanes(10, TODAY), [(1, 2), (2, 7), (3, 1)]);
         assert_eq!(
@@ -359,7 +365,7 @@ mod tests {
             ],
             TODAY,
         );
-        ledger.end(Part::Ready, TODAY);
+        ledger.end(JobTable::Ready, TODAY);
         ledger.take_lanes(10, TODAY);
 
         ledger.ready(&[found(3, 5, 3)], TODAY);
@@ -370,7 +376,7 @@ mod tests {
             "3 is not left behind yet, 4 lies ahead"
         );
         assert_eq!(figures(&mut ledger)[0].1[0], 2);
-        ledger.end(Part::Ready, TODAY);
+        ledger.end(JobTable::Ready, TODAY);
         assert_eq!(ledger.take_lanes(10, TODAY), [(3, 5), (4, 0)]);
         assert_eq!(figures(&mut ledger)[0].1[0], 5);
     }
@@ -380,7 +386,7 @@ mod tests {
         let mut ledger = ledger(&[(1, "a"), (2, "a"), (3, "a")]);
         for _ in 0..2 {
             ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
-            ledger.end(Part::Ready, TODAY);
+            ledger.end(JobTable::Ready, TODAY);
         }
         assert_eq!(ledger.take_lanes(2, TODAY).len(), 2);
         assert_eq!(
@@ -390,7 +396,7 @@ mod tests {
         assert_eq!(figures(&mut ledger).len(), 1);
 
         ledger.ready(&[found(1, 1, 1), found(2, 1, 2), found(3, 1, 3)], TODAY);
-        ledger.end(Part::Ready, TODAY);
+        ledger.end(JobTable::Ready, TODAY);
 
         assert!(ledger.take_lanes(10, TODAY).is_empty() && figures(&mut ledger).is_empty());
         ledger.ready(&[found(1, 1, 1)], TODAY + 1);
@@ -405,14 +411,14 @@ mod tests {
     #[test]
     fn the_other_parts_are_replaced_when_their_walk_ends() {
         let mut ledger = ledger(&[(1, "a"), (2, "b")]);
-        ledger.others(Part::Dead, &[found(1, 3, 1)], TODAY);
-        ledger.others(Part::Dead, &[found(1, 2, 9), found(2, 1, 8)], TODAY);
+        ledger.others(JobTable::Dead, &[found(1, 3, 1)], TODAY);
+        ledger.others(JobTable::Dead, &[found(1, 2, 9), found(2, 1, 8)], TODAY);
         assert!(
             figures(&mut ledger)
                 .iter()
                 .all(|(_, jobs, _)| *jobs == [0; 4])
         );
-        ledger.end(Part::Dead, TODAY);
+        ledger.end(JobTable::Dead, TODAY);
         assert_eq!(
             figures(&mut ledger)
                 .iter()
@@ -421,7 +427,7 @@ mod tests {
             [5, 1]
         );
 
-        ledger.end(Part::Dead, TODAY);
+        ledger.end(JobTable::Dead, TODAY);
 
         assert_eq!(
             figures(&mut ledger)
@@ -435,15 +441,15 @@ mod tests {
 
     #[test]
     fn a_lane_without_jobs_is_forgotten_after_two_rounds_and_its_old_figure_is_taken_back_first() {
-        let mut ledger = Ledger::default();
-        ledger.introduce(&Entry {
+        let mut ledger = DepthCounter::default();
+        ledger.introduce(&DirectoryEntry {
             lane_id: 7,
             throttle: "a".into(),
             depth: 12,
             day: TODAY,
         });
-        let round = |ledger: &mut Ledger| {
-            PARTS.iter().for_each(|part| ledger.end(*part, TODAY));
+        let round = |ledger: &mut DepthCounter| {
+            JOB_TABLES.iter().for_each(|part| ledger.end(*part, TODAY));
             assert!(ledger.round() && ledger.is_whole());
         };
 
@@ -452,7 +458,7 @@ mod tests {
         round(&mut ledger);
         round(&mut ledger);
 
-        assert_eq!(ledger.strangers(&[found(7, 1, 1)]).len(), 1);
+        assert_eq!(ledger.unknown_lanes(&[found(7, 1, 1)]).len(), 1);
         assert!(!ledger.round(), "a round needs the end of every part");
     }
 }

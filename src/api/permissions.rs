@@ -1,4 +1,4 @@
-//! Whether the jobs of a request are ones that its token may enqueue.
+//! The check that the token of a request may enqueue its jobs.
 
 use std::collections::BTreeSet;
 
@@ -6,13 +6,14 @@ use super::auth::Caller;
 use super::fields::Errors;
 use super::postgres;
 use super::problem::{Code, Problem};
-use super::state::App;
-use super::within::{ONE, within};
+use super::state::ApiState;
+use super::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::jobs::NewJob;
 
-/// Lets jobs pass, or names each that the token may not enqueue; `is_batch` puts the place of a job into its pointer.
+/// Accepts the jobs, or lists each that the token may not enqueue; with `is_batch` the pointers
+/// hold the index of the job.
 pub async fn check(
-    app: &App,
+    app: &ApiState,
     caller: &Caller,
     jobs: &[NewJob],
     is_batch: bool,
@@ -67,8 +68,9 @@ pub async fn check(
     }
 }
 
-/// Those of the jobs' kinds that are public: by the handlers of this process, and by the word of others on kinds that only they run.
-async fn public_kinds(app: &App, jobs: &[NewJob]) -> Result<BTreeSet<String>, Problem> {
+/// Returns those kinds of the jobs that are public, as the handlers of this process and, for other
+/// kinds, the announcements of other processes declare.
+async fn public_kinds(app: &ApiState, jobs: &[NewJob]) -> Result<BTreeSet<String>, Problem> {
     let here = &app.deps.kinds;
     let named: BTreeSet<&String> = jobs.iter().map(|job| &job.kind).collect();
     let mut public: BTreeSet<String> = named
@@ -77,7 +79,11 @@ async fn public_kinds(app: &App, jobs: &[NewJob]) -> Result<BTreeSet<String>, Pr
         .map(|kind| (*kind).clone())
         .collect();
     if named.iter().any(|kind| here.get(kind).is_none()) {
-        let elsewhere = within(ONE, postgres::read_public_kinds(&app.deps.queue.pool)).await?;
+        let elsewhere = with_timeout(
+            ROW_TIMEOUT,
+            postgres::read_public_kinds(&app.deps.queue.pool),
+        )
+        .await?;
         public.extend(
             elsewhere
                 .into_iter()

@@ -17,7 +17,7 @@ use crate::control::backoff;
 use crate::providers::Channel;
 
 /// The longest rest of any recipient: a day.
-pub const LONGEST: Duration = Duration::from_secs(24 * 3600);
+pub const MAX_REST: Duration = Duration::from_secs(24 * 3600);
 
 /// Rests of endpoints, in seconds; the last one repeats.
 const WEBHOOK_S: [u64; 9] = [5, 300, 1_800, 7_200, 18_000, 36_000, 50_400, 72_000, 86_400];
@@ -32,7 +32,8 @@ const OTHERS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_sec
 ///
 /// The bound doubles with each failure, so that a recipient that keeps refusing is tried less often
 /// in spite of the short delay it asks for.
-const TOLD: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(1_800));
+const REPEATED_REFUSAL_REST: (Duration, Duration) =
+    (Duration::from_secs(1), Duration::from_secs(1_800));
 
 /// Returns the rest after `failures` failures in a row, the last one included; `told` is the delay
 /// that an answer asked for.
@@ -49,14 +50,18 @@ pub fn rest(channel: Channel, failures: u32, told: Option<Duration>) -> Duration
     let nth = failures.max(1) - 1;
     let of = |table: &[u64]| Duration::from_secs(table[(nth as usize).min(table.len() - 1)]);
     let rest = match (told, channel) {
-        (Some(told), _) => told.max(backoff::bound(nth, TOLD.0, TOLD.1)),
+        (Some(told), _) => told.max(backoff::bound(
+            nth,
+            REPEATED_REFUSAL_REST.0,
+            REPEATED_REFUSAL_REST.1,
+        )),
         (None, Channel::Webhook) => of(&WEBHOOK_S),
         (None, Channel::Email) => of(&EMAIL_S),
         (None, Channel::Sms | Channel::Push | Channel::Chat) => {
             backoff::bound(nth, OTHERS.0, OTHERS.1)
         }
     };
-    rest.min(LONGEST)
+    rest.min(MAX_REST)
 }
 
 #[cfg(test)]
@@ -94,7 +99,7 @@ mod tests {
         fn a_rest_is_what_was_said_or_longer_and_never_over_a_day(failures in any::<u32>(), told in prop::option::of(0_u64..200_000)) {
             for (_, channel) in Channel::WORDS {
                 let rested = rest(channel, failures, told.map(Duration::from_secs));
-                prop_assert!(rested >= told.map(Duration::from_secs).unwrap_or_default().min(LONGEST) && rested <= LONGEST);
+                prop_assert!(rested >= told.map(Duration::from_secs).unwrap_or_default().min(MAX_REST) && rested <= MAX_REST);
                 prop_assert!(rest(channel, failures.saturating_add(1), told.map(Duration::from_secs)) >= rested);
             }
         }

@@ -8,27 +8,30 @@ use std::time::Duration;
 use futures_util::{StreamExt as _, stream};
 use tokio_util::sync::CancellationToken;
 
-use crate::service::{Pace, periodic};
-use crate::throttle::postgres::Record;
+use crate::service::{LoopOptions, periodic};
+use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, Change, Name, Status, Store, rules};
 
 /// Longest time that an emptied Redis stays empty, and the longest delay until SQL readers of the
 /// record see a turned knob.
-const EVERY: Duration = Duration::from_secs(1);
+const BACKUP_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Throttles that are read concurrently.
-const ASKED_AT_ONCE: usize = 32;
+const READ_CONCURRENCY: usize = 32;
 
 /// Fields that change with every write, or with the resource behind the throttle, and are not worth
 /// restoring.
 const PASSING: &[&str] = &["seq", "term", "at", "capacity", "capacity_why"];
 
-pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: CancellationToken) {
-    let saved = Arc::new(tokio::sync::Mutex::new((BTreeMap::new(), Odd::new())));
+pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: CancellationToken) {
+    let saved = Arc::new(tokio::sync::Mutex::new((
+        BTreeMap::new(),
+        UnrecordedKnobs::new(),
+    )));
     periodic(
-        Pace {
+        LoopOptions {
             name: "keep knobs",
-            every: EVERY,
+            every: BACKUP_INTERVAL,
             wake: None,
         },
         cancel,
@@ -40,7 +43,7 @@ pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: Cancellat
                 // Each problem is logged once, for as long as it stays the same.
                 odd.iter()
                     .filter(|(name, why)| told.get(*name) != Some(*why))
-                    .for_each(tell);
+                    .for_each(log_failure);
                 *told = odd;
                 anyhow::Ok(())
             }
@@ -50,10 +53,10 @@ pub(super) async fn run(store: Arc<dyn Store>, record: Record, cancel: Cancellat
 }
 
 /// Throttles whose knobs could not be recorded or restored, with the reasons.
-pub(super) type Odd = BTreeMap<Name, String>;
+pub(super) type UnrecordedKnobs = BTreeMap<Name, String>;
 
 /// Logs one problem.
-pub(super) fn tell((name, why): (&Name, &String)) {
+pub(super) fn log_failure((name, why): (&Name, &String)) {
     tracing::warn!(throttle.name = %name, why, "the knobs cannot all be recorded or restored; the other throttles' are");
 }
 
@@ -61,7 +64,7 @@ pub(super) fn tell((name, why): (&Name, &String)) {
 const LONGEST_TEXT: usize = 4096;
 
 /// Most fields of one throttle that are recorded.
-const MOST_FIELDS: usize = 200;
+const MAX_FIELDS: usize = 200;
 
 /// Selects the fields that can be recorded: without NUL, which Postgres cannot store, and within
 /// the limits of size and number. Knobs come before other fields.
@@ -72,8 +75,7 @@ fn recordable(raw: BTreeMap<String, String>) -> (BTreeMap<String, String>, Optio
         .into_iter()
         .filter(|(field, text)| fits(field) && fits(text))
         .partition(|(field, _)| rules::knob(field).is_some());
-    let kept: BTreeMap<String, String> =
-        knobs.into_iter().chain(others).take(MOST_FIELDS).collect();
+    let kept: BTreeMap<String, String> = knobs.into_iter().chain(others).take(MAX_FIELDS).collect();
     let left_out = all - kept.len();
     let why = format!(
         "{left_out} fields hold a NUL, are longer than {LONGEST_TEXT} bytes or are too many; they are not recorded"
@@ -87,10 +89,10 @@ fn recordable(raw: BTreeMap<String, String>) -> (BTreeMap<String, String>, Optio
 /// others; a store that cannot be reached is an error at the end.
 pub(super) async fn tick(
     store: &dyn Store,
-    record: &Record,
+    record: &KnobRecord,
     saved: &mut BTreeMap<Name, BTreeMap<String, String>>,
-) -> anyhow::Result<Odd> {
-    let mut odd = Odd::new();
+) -> anyhow::Result<UnrecordedKnobs> {
+    let mut odd = UnrecordedKnobs::new();
     let kept: BTreeMap<Name, BTreeMap<String, String>> = record.load().await?.into_iter().collect();
     let mut failed: Option<throttle::Error> = None;
     let mut known: BTreeSet<Name> = kept.keys().cloned().collect();
@@ -102,7 +104,7 @@ pub(super) async fn tick(
         let status = store.status(&name).await;
         (name, status)
     };
-    let mut statuses = stream::iter(known).map(read).buffered(ASKED_AT_ONCE);
+    let mut statuses = stream::iter(known).map(read).buffered(READ_CONCURRENCY);
     while let Some((name, status)) = statuses.next().await {
         let status = match (status, kept.get(&name)) {
             (Ok(None), Some(fields)) => match store.was_taken_away(&name).await {
@@ -155,7 +157,7 @@ pub(super) async fn tick(
             continue;
         }
         if has_changed || expires {
-            store.keep(&name).await?;
+            store.persist(&name).await?;
             saved.insert(name, fields);
         }
     }

@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 /// A supervisor of loops. A half-dead process looks healthy and does nothing, so it should end and
 /// be restarted.
 #[derive(Clone, Debug)]
-pub struct Vital {
+pub struct TaskSupervisor {
     lost: watch::Sender<Option<&'static str>>,
 }
 
-impl Default for Vital {
+impl Default for TaskSupervisor {
     fn default() -> Self {
         Self {
             lost: watch::Sender::new(None),
@@ -23,7 +23,7 @@ impl Default for Vital {
     }
 }
 
-impl Vital {
+impl TaskSupervisor {
     /// Spawns `work` as a task, which may end only after `asked` fired.
     pub fn spawn(
         &self,
@@ -64,7 +64,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_loop_that_panics_or_just_ends_is_told_and_one_that_was_asked_to_end_is_not() {
-        let (vital, asked) = (Vital::default(), CancellationToken::new());
+        let (vital, asked) = (TaskSupervisor::default(), CancellationToken::new());
         asked.cancel();
         vital.spawn("obedient", asked, async {}).await.unwrap();
         assert!(

@@ -11,7 +11,7 @@ const MAX_LANES: usize = 20_000;
 
 /// The rings since the dispatcher last looked.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Rung {
+pub(super) struct PendingWakeups {
     /// Lanes that have work.
     pub(super) lanes: BTreeSet<i64>,
     /// True if there is work in a lane that was not named.
@@ -21,14 +21,14 @@ pub(super) struct Rung {
 }
 
 #[derive(Default)]
-pub(super) struct Bell {
-    rung: Mutex<Rung>,
+pub(super) struct Notifier {
+    rung: Mutex<PendingWakeups>,
     notify: Notify,
 }
 
-impl Bell {
+impl Notifier {
     /// Rings for lanes that have work or, if none is named, for work somewhere.
-    pub(super) fn ring(&self, lanes: &[i64]) {
+    pub(super) fn notify(&self, lanes: &[i64]) {
         let mut rung = self.lock();
         rung.times += 1;
         let room = MAX_LANES.saturating_sub(rung.lanes.len());
@@ -40,16 +40,16 @@ impl Bell {
     }
 
     /// Returns the rings since the last call, and forgets them.
-    pub(super) fn take(&self) -> Rung {
+    pub(super) fn take(&self) -> PendingWakeups {
         std::mem::take(&mut self.lock())
     }
 
     /// Waits for the next ring.
-    pub(super) async fn rung(&self) {
+    pub(super) async fn notified(&self) {
         self.notify.notified().await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Rung> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, PendingWakeups> {
         self.rung.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -60,19 +60,19 @@ mod tests {
 
     #[test]
     fn rings_add_up_until_they_are_heard() {
-        let bell = Bell::default();
-        bell.ring(&[1, 2]);
-        bell.ring(&[2]);
-        bell.ring(&[]);
+        let bell = Notifier::default();
+        bell.notify(&[1, 2]);
+        bell.notify(&[2]);
+        bell.notify(&[]);
 
         assert_eq!(
             bell.take(),
-            Rung {
+            PendingWakeups {
                 lanes: [1, 2].into(),
                 somewhere: true,
                 times: 3
             }
         );
-        assert_eq!(bell.take(), Rung::default());
+        assert_eq!(bell.take(), PendingWakeups::default());
     }
 }

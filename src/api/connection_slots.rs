@@ -1,40 +1,40 @@
-//! Connections that are open, and who must leave when there is no room for one more.
+//! The open connections, and the choice of those that are closed when there is no room for another.
 //!
-//! A connection either waits for a request or is being answered. Whoever waits can be sent away without harm, the one that has
-//! waited longest first: somebody who opens connections and says nothing makes room for whoever comes next. One address, or one
-//! network of IPv6, has a share. Where nobody can be sent away a few more places are kept in reserve, on which the health of the
-//! process is told and nothing else.
+//! A connection either waits for a request or is being answered. A waiting one can be closed
+//! without harm, the one that has waited longest first: a client that opens connections and sends
+//! nothing makes room for others. Each address, or IPv6 network, has a share. If no connection can
+//! be closed, a few more places are in reserve, on which only the health of the process is served.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::denied::Origin;
 
-/// Places in reserve.
+/// The number of reserved places.
 const RESERVE: usize = 16;
 
-/// The fewest connections that are allowed, whatever the limit of descriptors says.
+/// The fewest connections that are allowed, whatever the limit of file descriptors is.
 const FEWEST: usize = 8;
 
-/// Names a connection.
+/// The number of a connection.
 pub type Id = u64;
 
-/// Where a new connection stands.
+/// The kind of place that a connection has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// Among the others.
+pub enum ConnectionClass {
+    /// A place that counts towards the limit.
     Ordinary,
-    /// On a place in reserve.
+    /// A reserved place.
     Reserve,
 }
 
-/// Open connections, each with what it takes to close it.
+/// The open connections, each with the means to close it.
 #[derive(Debug)]
-pub struct Crowd<T> {
+pub struct ConnectionSlots<T> {
     most: usize,
     share: usize,
     last: Id,
-    rows: HashMap<Id, Row<T>>,
-    /// Those that wait for a request, longest first.
+    rows: HashMap<Id, ConnectionEntry<T>>,
+    /// The connections that wait for a request, longest first.
     waiting: BTreeMap<u64, Id>,
     turns: u64,
     ordinary: usize,
@@ -42,25 +42,25 @@ pub struct Crowd<T> {
 }
 
 #[derive(Debug)]
-struct Row<T> {
+struct ConnectionEntry<T> {
     origin: Origin,
-    place: Place,
-    /// Its turn among those that wait; none while a request is being answered.
+    place: ConnectionClass,
+    /// The turn among the waiting connections; none while a request is being answered.
     turn: Option<u64>,
     door: T,
 }
 
-/// What became of a connection that came.
+/// The result of the admission of a connection.
 #[derive(Debug)]
 pub struct Admitted<T> {
-    /// Its name and its place; none where there was no room.
-    pub seat: Option<(Id, Place)>,
-    /// Who has to leave for it.
+    /// The number and the place of the new connection; none where there was no room.
+    pub seat: Option<(Id, ConnectionClass)>,
+    /// The connection that must close to make room.
     pub sent_away: Option<T>,
 }
 
-impl<T> Crowd<T> {
-    /// An empty crowd of at most so many, besides those in reserve. Half of them may be of one origin.
+impl<T> ConnectionSlots<T> {
+    /// Creates an empty table of at most `most` ordinary places. Half of them may be of one origin.
     pub fn new(most: usize) -> Self {
         let most = most.max(FEWEST);
         Self {
@@ -75,17 +75,17 @@ impl<T> Crowd<T> {
         }
     }
 
-    /// How many there may be, with those in reserve.
+    /// Returns the most connections that may be open, with those in reserve.
     pub fn bound(&self) -> usize {
         self.most + RESERVE
     }
 
-    /// How many there are, and how many of them wait.
+    /// Returns the number of connections, and of those that wait.
     pub fn counts(&self) -> (usize, usize) {
         (self.rows.len(), self.waiting.len())
     }
 
-    /// Takes a connection in. It waits for its first request.
+    /// Admits a connection. It waits for its first request.
     pub fn admit(&mut self, origin: Origin, door: T) -> Admitted<T> {
         let of_origin = self.origins.get(&origin).copied().unwrap_or_default();
         let (is_full, own) = match of_origin >= self.share {
@@ -94,22 +94,28 @@ impl<T> Crowd<T> {
         };
         if !is_full {
             return Admitted {
-                seat: Some((self.seat(origin, Place::Ordinary, door), Place::Ordinary)),
+                seat: Some((
+                    self.seat(origin, ConnectionClass::Ordinary, door),
+                    ConnectionClass::Ordinary,
+                )),
                 sent_away: None,
             };
         }
-        if let Some(id) = self
-            .longest(|row| row.place == Place::Ordinary && own.is_none_or(|own| row.origin == own))
-        {
+        if let Some(id) = self.longest(|row| {
+            row.place == ConnectionClass::Ordinary && own.is_none_or(|own| row.origin == own)
+        }) {
             let sent_away = self.remove(id);
             return Admitted {
-                seat: Some((self.seat(origin, Place::Ordinary, door), Place::Ordinary)),
+                seat: Some((
+                    self.seat(origin, ConnectionClass::Ordinary, door),
+                    ConnectionClass::Ordinary,
+                )),
                 sent_away,
             };
         }
         let sent_away = match self.rows.len() - self.ordinary < RESERVE {
             true => None,
-            false => match self.longest(|row| row.place == Place::Reserve) {
+            false => match self.longest(|row| row.place == ConnectionClass::Reserve) {
                 Some(id) => self.remove(id),
                 None => {
                     return Admitted {
@@ -120,12 +126,16 @@ impl<T> Crowd<T> {
             },
         };
         Admitted {
-            seat: Some((self.seat(origin, Place::Reserve, door), Place::Reserve)),
+            seat: Some((
+                self.seat(origin, ConnectionClass::Reserve, door),
+                ConnectionClass::Reserve,
+            )),
             sent_away,
         }
     }
 
-    /// A request has come. False for a connection that had to leave: nobody may answer it any more.
+    /// Marks a connection as busy with a request. False for a connection that must close: its
+    /// request may not be answered any more.
     pub fn begins(&mut self, id: Id) -> bool {
         let Some(row) = self.rows.get_mut(&id) else {
             return false;
@@ -136,7 +146,7 @@ impl<T> Crowd<T> {
         true
     }
 
-    /// The answer has been handed over; the connection waits for its next request.
+    /// Marks a connection as waiting: its answer has been sent.
     pub fn ends(&mut self, id: Id) {
         let turn = self.next_turn();
         if let Some(row) = self.rows.get_mut(&id)
@@ -147,32 +157,32 @@ impl<T> Crowd<T> {
         }
     }
 
-    /// The connection is closed.
+    /// Removes a closed connection.
     pub fn leaves(&mut self, id: Id) {
         self.remove(id);
     }
 
-    fn longest(&self, is_meant: impl Fn(&Row<T>) -> bool) -> Option<Id> {
+    fn longest(&self, is_meant: impl Fn(&ConnectionEntry<T>) -> bool) -> Option<Id> {
         self.waiting
             .values()
             .copied()
             .find(|id| self.rows.get(id).is_some_and(&is_meant))
     }
 
-    fn seat(&mut self, origin: Origin, place: Place, door: T) -> Id {
+    fn seat(&mut self, origin: Origin, place: ConnectionClass, door: T) -> Id {
         self.last += 1;
         let turn = self.next_turn();
         self.waiting.insert(turn, self.last);
         self.rows.insert(
             self.last,
-            Row {
+            ConnectionEntry {
                 origin,
                 place,
                 turn: Some(turn),
                 door,
             },
         );
-        if place == Place::Ordinary {
+        if place == ConnectionClass::Ordinary {
             self.ordinary += 1;
             *self.origins.entry(origin).or_default() += 1;
         }
@@ -184,7 +194,7 @@ impl<T> Crowd<T> {
         if let Some(turn) = row.turn {
             self.waiting.remove(&turn);
         }
-        if row.place == Place::Ordinary {
+        if row.place == ConnectionClass::Ordinary {
             self.ordinary -= 1;
             if let Some(count) = self.origins.get_mut(&row.origin) {
                 *count -= 1;
@@ -211,8 +221,8 @@ mod tests {
     }
 
     /// Fills the table with connections of as many origins as there are places.
-    fn full(most: u8) -> (Crowd<u64>, Vec<Id>) {
-        let mut crowd = Crowd::new(most.into());
+    fn full(most: u8) -> (ConnectionSlots<u64>, Vec<Id>) {
+        let mut crowd = ConnectionSlots::new(most.into());
         let ids = (0..most)
             .map(|n| crowd.admit(from(n), n.into()).seat.unwrap().0)
             .collect();
@@ -229,7 +239,7 @@ mod tests {
 
         assert_eq!(
             (admitted.sent_away, admitted.seat.unwrap().1),
-            (Some(1), Place::Ordinary)
+            (Some(1), ConnectionClass::Ordinary)
         );
         assert!(!crowd.begins(ids[1]), "who was sent away is not answered");
         assert_eq!(crowd.counts(), (20, 20));
@@ -237,9 +247,12 @@ mod tests {
 
     #[test]
     fn one_origin_has_a_share_and_takes_no_place_from_others() {
-        let mut crowd = Crowd::new(20);
+        let mut crowd = ConnectionSlots::new(20);
         for n in 0..1000 {
-            assert_eq!(crowd.admit(from(1), n).seat.unwrap().1, Place::Ordinary);
+            assert_eq!(
+                crowd.admit(from(1), n).seat.unwrap().1,
+                ConnectionClass::Ordinary
+            );
         }
         assert_eq!(crowd.counts().0, 10);
         for n in 0..10 {
@@ -254,7 +267,7 @@ mod tests {
         assert!(ids.iter().all(|id| crowd.begins(*id)));
         for n in 0..1000 {
             let admitted = crowd.admit(from(50), n);
-            assert_eq!(admitted.seat.unwrap().1, Place::Reserve);
+            assert_eq!(admitted.seat.unwrap().1, ConnectionClass::Reserve);
         }
         assert_eq!(crowd.counts(), (20 + RESERVE, RESERVE));
         assert!(crowd.rows.len() <= crowd.bound());

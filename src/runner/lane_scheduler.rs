@@ -10,9 +10,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
-use super::lane::{Lane, Standing, Tag};
-use crate::jobs::postgres::{LaneClaim, Place, ReadyLane, Seen, shard_of};
-use crate::throttle::{Answer, Ask, Grant, Holder, LaneAsk, Limit, Name, OverLimit};
+use super::lane::{Lane, LaneStatus, Tag};
+use crate::jobs::postgres::{LaneClaim, LaneCursor, ReadyLane, ReadyPriorities, shard_of};
+use crate::throttle::{
+    AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, Name, OverLimit,
+};
 
 /// Longest wait caused by a knob, because a person may turn it at any time.
 const MAX_KNOB_WAIT: Duration = Duration::from_millis(400);
@@ -28,23 +30,23 @@ const MIN_WAIT: Duration = Duration::from_millis(5);
 const MIN_APPETITE: usize = 8;
 
 /// Interval of reports on a throttle whose running jobs are counted.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const HOLD_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval of reports on a throttle whose running jobs are not counted, because a person may begin
 /// to count at any time.
-const TELL_ANYWAY: Duration = Duration::from_secs(3);
+const UNCOUNTED_REPORT_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Pause before a failed report is sent again.
-const TELL_AGAIN: Duration = Duration::from_millis(250);
+const REPORT_RETRY_DELAY: Duration = Duration::from_millis(250);
 
 /// Number of idle sweeps after which a lane is forgotten.
 const FORGET_AFTER: u32 = 5;
 
 /// The ask of one throttle, with the lanes that it stands for.
 #[derive(Debug)]
-pub struct Asked {
+pub struct PlannedAcquire {
     /// The request to the store.
-    pub ask: Ask,
+    pub ask: AcquireRequest,
     /// The lanes, in the order of the ask.
     pub lanes: Vec<i64>,
     /// True if jobs without a grant are to be dropped, according to the last answer.
@@ -54,7 +56,7 @@ pub struct Asked {
 
 /// A report on the running jobs of one throttle.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
+pub struct HoldReport {
     pub throttle: Name,
     /// Jobs of the throttle that run here.
     pub held: u32,
@@ -101,7 +103,7 @@ struct Ring {
 }
 
 /// The lanes that have work, by throttle.
-pub struct Board {
+pub struct LaneScheduler {
     lanes: HashMap<i64, Lane>,
     rings: Vec<Ring>,
     by_name: HashMap<Name, usize>,
@@ -114,7 +116,7 @@ pub struct Board {
     holder: (String, Duration),
 }
 
-impl Board {
+impl LaneScheduler {
     /// Returns an empty board of a worker, which `holder` identifies in counts of running jobs, and
     /// whose reports lapse after `ttl`.
     pub fn new(holder: String, ttl: Duration) -> Self {
@@ -133,16 +135,16 @@ impl Board {
     // --- input from the queue ---
 
     /// Records lanes that have work; returns those whose name is not known.
-    pub fn seen(&mut self, found: &[Seen], now: Instant) -> Vec<Seen> {
+    pub fn seen(&mut self, found: &[ReadyPriorities], now: Instant) -> Vec<ReadyPriorities> {
         let mut unknown = Vec::new();
         for seen in found {
             match self.lanes.get_mut(&seen.lane_id) {
                 Some(lane) => {
                     lane.pass = self.pass;
                     lane.note(seen.priorities, now);
-                    if lane.standing == Standing::Idle {
+                    if lane.standing == LaneStatus::Idle {
                         lane.last = seen.head;
-                        self.stand(seen.lane_id, Standing::Due);
+                        self.stand(seen.lane_id, LaneStatus::Due);
                     }
                 }
                 None => unknown.push(*seen),
@@ -152,18 +154,18 @@ impl Board {
     }
 
     /// Adds a lane that has work, under its name.
-    pub fn adopt(&mut self, named: ReadyLane, seen: Seen, now: Instant) {
+    pub fn adopt(&mut self, named: ReadyLane, seen: ReadyPriorities, now: Instant) {
         let Ok(throttle) = Name::new(named.throttle) else {
             return;
         };
-        let ring = self.ring(throttle);
+        let ring = self.throttle_index(throttle);
         let mut lane = Lane::new(ring, named.key, named.weight);
         lane.pass = self.pass;
         lane.note(seen.priorities, now);
         lane.last = seen.head;
         self.lanes.entry(named.lane_id).or_insert(lane);
-        if self.lanes[&named.lane_id].standing == Standing::Idle {
-            self.stand(named.lane_id, Standing::Due);
+        if self.lanes[&named.lane_id].standing == LaneStatus::Idle {
+            self.stand(named.lane_id, LaneStatus::Due);
         }
     }
 
@@ -183,7 +185,7 @@ impl Board {
         let due: Vec<i64> = self
             .lanes
             .iter()
-            .filter(|(_, lane)| lane.standing == Standing::Due)
+            .filter(|(_, lane)| lane.standing == LaneStatus::Due)
             .map(|(id, _)| *id)
             .collect();
         for ring in &mut self.rings {
@@ -217,7 +219,7 @@ impl Board {
         self.pass = self.pass.wrapping_add(1);
         let (pass, rings) = (self.pass, &self.rings);
         self.lanes.retain(|id, lane| {
-            let is_busy = lane.standing != Standing::Idle
+            let is_busy = lane.standing != LaneStatus::Idle
                 || lane.held > 0
                 || rings[lane.ring].released.contains(id);
             is_busy || pass.wrapping_sub(lane.pass) <= FORGET_AFTER
@@ -227,7 +229,7 @@ impl Board {
     // --- planning ---
 
     /// Chooses the lanes to ask tokens for, for at most `permits` jobs in total.
-    pub fn plan(&mut self, now: Instant, permits: usize) -> Vec<Asked> {
+    pub fn plan(&mut self, now: Instant, permits: usize) -> Vec<PlannedAcquire> {
         self.wake(now);
         self.leave_guests();
         let mut chosen: HashMap<usize, Turn> = HashMap::new();
@@ -275,7 +277,7 @@ impl Board {
                 rings.push(Reverse((Tag(tag.0 + 1.0 / ring.weight), place)));
             }
         }
-        let mut asked: Vec<Asked> = chosen
+        let mut asked: Vec<PlannedAcquire> = chosen
             .into_iter()
             .filter(|(_, turn)| turn.jobs > 0)
             .map(|(ring, turn)| self.ask(ring, turn))
@@ -284,11 +286,11 @@ impl Board {
         asked
     }
 
-    fn ask(&self, place: usize, turn: Turn) -> Asked {
+    fn ask(&self, place: usize, turn: Turn) -> PlannedAcquire {
         let ring = &self.rings[place];
         let lanes = turn.order.iter().map(|id| {
             let lane = &self.lanes[id];
-            LaneAsk {
+            LaneRequest {
                 key: lane.key.to_string(),
                 want: turn.wants[id],
                 cost: lane.cost,
@@ -300,12 +302,12 @@ impl Board {
             ttl: self.holder.1,
             held: ring.held,
         };
-        let ask = Ask {
+        let ask = AcquireRequest {
             throttle: ring.name.clone(),
             lanes: lanes.collect(),
             holder: Some(holder),
         };
-        Asked {
+        PlannedAcquire {
             ask,
             lanes: turn.order,
             drops: ring.drops,
@@ -314,7 +316,7 @@ impl Board {
     }
 
     /// Applies an answer: charges the grants, and sets the waits of lanes and throttles.
-    pub fn answered(&mut self, asked: &Asked, answer: &Answer, now: Instant) {
+    pub fn answered(&mut self, asked: &PlannedAcquire, answer: &AcquireResponse, now: Instant) {
         let drops = answer.over_limit == OverLimit::Drop;
         let (mut wanted, mut granted_all) = (0, 0);
         for ((id, wish), grant) in asked.lanes.iter().zip(&asked.ask.lanes).zip(&answer.lanes) {
@@ -336,12 +338,12 @@ impl Board {
                 | Limit::Probing { key: true, .. }
                 | Limit::Paused { name: None, .. }
                 | Limit::Concurrency { key: true, .. } => {
-                    self.stand(*id, Standing::Waiting(until));
+                    self.stand(*id, LaneStatus::Waiting(until));
                 }
                 // The other lanes must not wait for the next token: their jobs are to be dropped as
                 // well.
                 Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. } if drops => {
-                    self.stand(*id, Standing::Waiting(until));
+                    self.stand(*id, LaneStatus::Waiting(until));
                 }
                 _ => self.rings[asked.ring].not_before = Some(until),
             }
@@ -376,7 +378,7 @@ impl Board {
                 lane.claims += 1;
                 (lane.begin(now, head_every), lane.look(jobs))
             }
-            None => (Place::default(), false),
+            None => (LaneCursor::default(), false),
         };
         LaneClaim {
             lane_id,
@@ -399,8 +401,8 @@ impl Board {
         let Some(lane) = self.lanes.get_mut(&lane_id) else {
             return;
         };
-        if lane.took(Place::default(), &[], true, asked_at) {
-            self.stand(lane_id, Standing::Idle);
+        if lane.took(LaneCursor::default(), &[], true, asked_at) {
+            self.stand(lane_id, LaneStatus::Idle);
         }
     }
 
@@ -414,7 +416,13 @@ impl Board {
 
     /// Records the jobs that a claim made at `asked_at` took from a lane, as places in the lane;
     /// `is_dry` is true if the claim saw that no job is left behind them.
-    pub fn claimed(&mut self, claim: &LaneClaim, taken: &[Place], is_dry: bool, asked_at: Instant) {
+    pub fn claimed(
+        &mut self,
+        claim: &LaneClaim,
+        taken: &[LaneCursor],
+        is_dry: bool,
+        asked_at: Instant,
+    ) {
         let missing = i64::from(claim.jobs) - taken.len() as i64;
         self.hold(claim.lane_id, -missing);
         let Some(lane) = self.lanes.get_mut(&claim.lane_id) else {
@@ -424,9 +432,9 @@ impl Board {
         lane.claims = lane.claims.saturating_sub(1);
         let is_empty = lane.took(claim.after, taken, is_dry || missing > 0, asked_at);
         match lane.standing {
-            _ if is_empty => self.stand(claim.lane_id, Standing::Idle),
+            _ if is_empty => self.stand(claim.lane_id, LaneStatus::Idle),
             // Of two concurrent claims, the one that found the end was answered first.
-            Standing::Idle => self.stand(claim.lane_id, Standing::Due),
+            LaneStatus::Idle => self.stand(claim.lane_id, LaneStatus::Due),
             _ => {}
         }
     }
@@ -465,7 +473,7 @@ impl Board {
 
     /// Records that the throttles received answers of the lane, which need not wait for them any
     /// longer.
-    pub fn heard(&mut self, lane_id: i64) {
+    pub fn acknowledge(&mut self, lane_id: i64) {
         let was_probing = self.probing.remove(&lane_id);
         let Some(lane) = self.lanes.get(&lane_id) else {
             return;
@@ -474,8 +482,8 @@ impl Board {
         if std::mem::take(&mut ring.probes) {
             ring.not_before = None;
         }
-        if was_probing && matches!(lane.standing, Standing::Waiting(_)) {
-            self.stand(lane_id, Standing::Due);
+        if was_probing && matches!(lane.standing, LaneStatus::Waiting(_)) {
+            self.stand(lane_id, LaneStatus::Due);
         }
     }
 
@@ -495,10 +503,14 @@ impl Board {
 
     /// Returns the reports on running jobs that are due, mostly of throttles whose running jobs are
     /// counted.
-    pub fn tell(&mut self, now: Instant) -> Vec<Held> {
+    pub fn due_reports(&mut self, now: Instant) -> Vec<HoldReport> {
         let mut all = Vec::new();
         for (place, ring) in self.rings.iter_mut().enumerate() {
-            let every = if ring.counts { TELL_EVERY } else { TELL_ANYWAY };
+            let every = if ring.counts {
+                HOLD_REPORT_INTERVAL
+            } else {
+                UNCOUNTED_REPORT_INTERVAL
+            };
             if ring.held > 0 && ring.told.is_none() && !ring.counts {
                 ring.told = Some(now);
             }
@@ -521,7 +533,7 @@ impl Board {
                 // A slot freed here may be the one for which this throttle waits.
                 ring.not_before = None;
             }
-            all.push(ring.word(place, ring.held, ids, |id| {
+            all.push(ring.hold_report(place, ring.held, ids, |id| {
                 self.lanes.get(&id).map(|lane| (&*lane.key, lane.held))
             }));
         }
@@ -530,14 +542,14 @@ impl Board {
 
     /// Records that a report failed. It is repeated soon, because keys that are not named keep
     /// their count.
-    pub fn unheard(&mut self, word: &Held, now: Instant) {
+    pub fn retry_report(&mut self, word: &HoldReport, now: Instant) {
         let ring = &mut self.rings[word.ring];
         ring.released.extend(&word.ids);
-        ring.unheard_until = Some(now + TELL_AGAIN);
+        ring.unheard_until = Some(now + REPORT_RETRY_DELAY);
     }
 
     /// Returns the last reports of a worker that stops, in which no job runs here any more.
-    pub fn farewell(&mut self) -> Vec<Held> {
+    pub fn final_reports(&mut self) -> Vec<HoldReport> {
         let mut all = Vec::new();
         for (place, ring) in self
             .rings
@@ -547,7 +559,7 @@ impl Board {
         {
             let mut ids = std::mem::take(&mut ring.released);
             ids.extend(&ring.holding);
-            all.push(ring.word(place, 0, ids, |id| {
+            all.push(ring.hold_report(place, 0, ids, |id| {
                 self.lanes.get(&id).map(|lane| (&*lane.key, 0))
             }));
         }
@@ -573,7 +585,7 @@ impl Board {
             .rings
             .iter()
             .filter(|ring| ring.counts && ring.held > 0)
-            .map(|ring| ring.told.map_or(now, |at| at + TELL_EVERY));
+            .map(|ring| ring.told.map_or(now, |at| at + HOLD_REPORT_INTERVAL));
         let releases = self
             .rings
             .iter()
@@ -584,7 +596,7 @@ impl Board {
 
     // --- internals ---
 
-    fn ring(&mut self, name: Name) -> usize {
+    fn throttle_index(&mut self, name: Name) -> usize {
         if let Some(place) = self.by_name.get(&name) {
             return *place;
         }
@@ -620,7 +632,7 @@ impl Board {
             .flat_map(|ring| ring.guests.iter().map(|(.., id)| *id))
             .collect();
         for id in guests {
-            self.stand(id, Standing::Idle);
+            self.stand(id, LaneStatus::Idle);
         }
     }
 
@@ -630,16 +642,16 @@ impl Board {
             while let Some((at, id)) = self.rings[place].waiting.first().copied()
                 && at <= now
             {
-                self.stand(id, Standing::Due);
+                self.stand(id, LaneStatus::Due);
             }
         }
     }
 
     /// Changes the standing of a lane, and moves it to the matching set.
-    fn stand(&mut self, id: i64, standing: Standing) {
+    fn stand(&mut self, id: i64, standing: LaneStatus) {
         self.unplace(id);
         if let Some(lane) = self.lanes.get_mut(&id) {
-            if standing == Standing::Due {
+            if standing == LaneStatus::Due {
                 lane.order = lane.last;
                 lane.tag = lane.tag.max(self.rings[lane.ring].begin);
             }
@@ -654,11 +666,11 @@ impl Board {
         };
         let ring = &mut self.rings[lane.ring];
         match lane.standing {
-            Standing::Idle => {}
-            Standing::Due => {
+            LaneStatus::Idle => {}
+            LaneStatus::Due => {
                 _ = ring.due.remove(&rank(id, lane)) || ring.guests.remove(&rank(id, lane))
             }
-            Standing::Waiting(at) => _ = ring.waiting.remove(&(at, id)),
+            LaneStatus::Waiting(at) => _ = ring.waiting.remove(&(at, id)),
         }
     }
 
@@ -668,12 +680,12 @@ impl Board {
         };
         let ring = &mut self.rings[lane.ring];
         match lane.standing {
-            Standing::Idle => {}
-            Standing::Due if self.owned & (1 << shard_of(id)) == 0 => {
+            LaneStatus::Idle => {}
+            LaneStatus::Due if self.owned & (1 << shard_of(id)) == 0 => {
                 _ = ring.guests.insert(rank(id, lane))
             }
-            Standing::Due => _ = ring.due.insert(rank(id, lane)),
-            Standing::Waiting(at) => _ = ring.waiting.insert((at, id)),
+            LaneStatus::Due => _ = ring.due.insert(rank(id, lane)),
+            LaneStatus::Waiting(at) => _ = ring.waiting.insert((at, id)),
         }
     }
 
@@ -695,18 +707,18 @@ impl Board {
 
 impl Ring {
     /// Returns a report on those lanes of this throttle that are still known.
-    fn word<'a>(
+    fn hold_report<'a>(
         &self,
         place: usize,
         held: u32,
         ids: BTreeSet<i64>,
         lane: impl Fn(i64) -> Option<(&'a str, u32)>,
-    ) -> Held {
+    ) -> HoldReport {
         let lanes = ids
             .iter()
             .filter_map(|id| lane(*id))
             .map(|(key, held)| (key.to_owned(), held));
-        Held {
+        HoldReport {
             throttle: self.name.clone(),
             held,
             lanes: lanes.collect(),
@@ -786,5 +798,5 @@ fn wait(grant: &Grant, limit: &Limit) -> Duration {
 }
 
 #[cfg(test)]
-#[path = "board_tests.rs"]
+#[path = "lane_scheduler_tests.rs"]
 mod tests;

@@ -12,19 +12,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::shared::Shared;
-use crate::jobs::About;
-use crate::throttle::{Ended, Name, Quota};
+use super::shared::WorkerContext;
+use crate::jobs::JobInfo;
+use crate::throttle::{KeyOutcomes, Name, Quota};
 
 /// Most lanes watched at once.
 const MAX_WATCHED: usize = 100_000;
 
 /// Pauses before a failed report is sent again; after the last one the report is dropped.
-const SAY_AGAIN_AFTER: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
+const REPORT_RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
 
 /// The end of a job, as reported to the throttles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Completion {
     Succeeded,
     /// Any other end.
     Failed,
@@ -32,15 +32,15 @@ pub(super) enum Answer {
 
 /// Recorded answers that await their report.
 #[derive(Default)]
-pub(super) struct Answers {
-    noted: Mutex<Noted>,
+pub(super) struct Completions {
+    noted: Mutex<CompletionsInner>,
     /// True while some lane is watched.
     watching: AtomicBool,
     wake: Notify,
 }
 
 #[derive(Default)]
-struct Noted {
+struct CompletionsInner {
     watched: HashSet<i64>,
     tallies: BTreeMap<Name, BTreeMap<String, Tally>>,
     /// Lanes whose answers were sent since the dispatcher last asked.
@@ -58,7 +58,7 @@ struct Tally {
     is_hearsay: bool,
 }
 
-impl Answers {
+impl Completions {
     /// Starts or stops recording the ends of a lane's jobs.
     pub(super) fn watch(&self, lane_id: i64, is_watched: bool) {
         if !is_watched && !self.watching.load(Ordering::Relaxed) {
@@ -79,8 +79,8 @@ impl Answers {
     }
 
     /// Records the end of a job if its lane is watched or the answer carries a quota.
-    pub(super) fn note(&self, lane_id: i64, job: &About, answer: Answer) {
-        let quota = job.said().quota;
+    pub(super) fn note(&self, lane_id: i64, job: &JobInfo, answer: Completion) {
+        let quota = job.attempt_report().quota;
         if quota.is_none() && !self.watching.load(Ordering::Relaxed) {
             return;
         }
@@ -99,14 +99,14 @@ impl Answers {
             .or_default();
         tally.lane_id = lane_id;
         match answer {
-            Answer::Succeeded => {
+            Completion::Succeeded => {
                 tally.succeeded += 1;
                 tally.tokens += job.cost;
             }
-            Answer::Failed => tally.failed += 1,
+            Completion::Failed => tally.failed += 1,
         }
         if quota.is_some() {
-            (tally.quota, tally.is_hearsay) = (quota, job.said().is_hearsay);
+            (tally.quota, tally.is_hearsay) = (quota, job.attempt_report().is_hearsay);
         }
         drop(noted);
         self.wake.notify_one();
@@ -128,17 +128,17 @@ impl Answers {
     }
 
     /// Returns the lanes whose answers were sent since the last call; they may be granted jobs now.
-    pub(super) fn take_heard(&self) -> Vec<i64> {
+    pub(super) fn take_acknowledged(&self) -> Vec<i64> {
         std::mem::take(&mut self.lock().heard)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Noted> {
+    fn lock(&self) -> MutexGuard<'_, CompletionsInner> {
         self.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Reports the recorded answers to the throttles, as fast as these accept them, until cancelled.
-pub(super) async fn tell_answers(shared: Arc<Shared>, cancel: CancellationToken) {
+pub(super) async fn report_completions(shared: Arc<WorkerContext>, cancel: CancellationToken) {
     while !cancel.is_cancelled() {
         tokio::select! {
             () = cancel.cancelled() => {}
@@ -146,17 +146,21 @@ pub(super) async fn tell_answers(shared: Arc<Shared>, cancel: CancellationToken)
         }
         let tallies = std::mem::take(&mut shared.answers.lock().tallies);
         for (throttle, tallies) in &tallies {
-            tell(&shared, throttle, tallies).await;
+            report_tallies(&shared, throttle, tallies).await;
         }
     }
 }
 
-async fn tell(shared: &Shared, throttle: &Name, tallies: &BTreeMap<String, Tally>) {
-    let ended: Vec<Ended<'_>> = tallies
+async fn report_tallies(
+    shared: &WorkerContext,
+    throttle: &Name,
+    tallies: &BTreeMap<String, Tally>,
+) {
+    let ended: Vec<KeyOutcomes<'_>> = tallies
         .iter()
         .map(|(key, tally)| tally.ended(key))
         .collect();
-    for pause in SAY_AGAIN_AFTER.into_iter().map(Some).chain([None]) {
+    for pause in REPORT_RETRY_DELAYS.into_iter().map(Some).chain([None]) {
         match (shared.throttles.ended(throttle, &ended).await, pause) {
             (Ok(()), _) => break,
             (Err(_), Some(pause)) => tokio::time::sleep(pause).await,
@@ -174,7 +178,7 @@ async fn tell(shared: &Shared, throttle: &Name, tallies: &BTreeMap<String, Tally
 }
 
 impl Tally {
-    fn ended<'a>(&self, key: &'a str) -> Ended<'a> {
+    fn ended<'a>(&self, key: &'a str) -> KeyOutcomes<'a> {
         let Self {
             succeeded,
             tokens,
@@ -183,7 +187,7 @@ impl Tally {
             is_hearsay,
             ..
         } = *self;
-        Ended {
+        KeyOutcomes {
             key,
             succeeded,
             tokens,

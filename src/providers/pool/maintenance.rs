@@ -7,30 +7,30 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::breaker::State;
-use super::desk::{Desk, Shared, bears};
-use super::shedding::Part;
+use super::account_pool::{AccountPool, AccountPoolInner, effective_limit};
+use super::breaker::BreakerState;
+use super::shedding::AccountCapacity;
 use super::{AccountView, Capacity, Flow, PoolView};
-use crate::providers::{Driver, Metrics, Told, now_s};
-use crate::service::{Pace, periodic};
+use crate::providers::{Driver, PoolMetrics, SendContext, now_s};
+use crate::service::{LoopOptions, periodic};
 use crate::throttle::store::KeyState;
 use crate::throttle::{Change, Error, Knobs, Name, Status};
 
 /// The interval of observations; a change of an account triggers one as well.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const ACCOUNT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The delay of the observation after an account's return, because clocks tick in milliseconds.
 const BACK_AFTER: Duration = Duration::from_millis(2);
 
 /// The number of observations after which an unchanged capacity is published again, in case it was
 /// removed.
-const SAY_EVERY: u32 = 10;
+const CAPACITY_REPEAT_ROUNDS: u32 = 10;
 
 /// The interval at which providers are asked for an account's allowed rate.
 const QUOTA_EVERY: Duration = Duration::from_secs(600);
 
 /// The maximum number of accounts queried at once.
-const QUOTAS_AT_ONCE: usize = 8;
+const QUOTA_CONCURRENCY: usize = 8;
 
 /// The author recorded for the knobs that follow from the settings.
 const BY: &str = "pool";
@@ -51,7 +51,7 @@ const UNLIMITED: usize = 1000;
 const LEARNED: f64 = 0.01;
 
 /// Creates the pool's own throttle if it is missing, and creates or updates that of its accounts.
-pub async fn seed(desk: &Desk) -> Result<(), Error> {
+pub async fn seed(desk: &AccountPool) -> Result<(), Error> {
     let shared = desk.shared();
     let headroom = shared.pool.headroom;
     let whole: f64 = shared.pool.accounts.iter().map(|limited| limited.rps).sum();
@@ -92,7 +92,7 @@ pub async fn seed(desk: &Desk) -> Result<(), Error> {
 }
 
 async fn write(
-    shared: &Shared,
+    shared: &AccountPoolInner,
     throttle: &Name,
     fields: &[(&str, String)],
     absent_only: bool,
@@ -125,16 +125,16 @@ fn number(number: f64) -> String {
 }
 
 /// Maintains the pool until `cancel` fires. `drivers` are those of its accounts, in the same order.
-pub async fn keep(
-    desk: Desk,
+pub async fn maintain(
+    desk: AccountPool,
     drivers: Arc<Vec<Box<dyn Driver>>>,
-    metrics: Metrics,
+    metrics: PoolMetrics,
     cancel: CancellationToken,
 ) {
     let moved = desk.shared().moved.clone();
-    let pace = Pace {
+    let pace = LoopOptions {
         name: "keep pool",
-        every: LOOK_EVERY,
+        every: ACCOUNT_CHECK_INTERVAL,
         wake: Some(moved),
     };
     let rounds = std::sync::atomic::AtomicU32::new(0);
@@ -145,14 +145,14 @@ pub async fn keep(
             desk.shared(),
             &drivers,
             &mut *said.lock().await,
-            round.is_multiple_of(SAY_EVERY),
+            round.is_multiple_of(CAPACITY_REPEAT_ROUNDS),
         )
         .await?;
         metrics.of_pool(&desk.view());
         Ok::<(), Error>(())
     });
     // Five hundred answers take a while, so the observations continue meanwhile.
-    let pace = Pace {
+    let pace = LoopOptions {
         name: "ask quotas",
         every: QUOTA_EVERY,
         wake: None,
@@ -166,7 +166,7 @@ pub async fn keep(
 
 /// Observes each account, and publishes the pool's capacity and view.
 async fn look(
-    shared: &Shared,
+    shared: &AccountPoolInner,
     drivers: &[Box<dyn Driver>],
     said: &mut Option<Capacity>,
     say_again: bool,
@@ -186,9 +186,9 @@ async fn look(
         .clone();
     let of = |at: usize| account(shared, &names[at], limits[at], states.get(at), now_ms);
     let accounts: Vec<AccountView> = (0..names.len()).map(of).collect();
-    let parts: Vec<Part> = accounts
+    let parts: Vec<AccountCapacity> = accounts
         .iter()
-        .map(|account| Part {
+        .map(|account| AccountCapacity {
             // This applies to an account without a limit as well: messages beyond its learned rate
             // must wait in their lane, and not in the slots of a process. A rate of 0 is excluded
             // there, because an account that rests by a reported quota returns before a capacity
@@ -218,9 +218,9 @@ async fn look(
         share_concurrency(&status, drivers);
     }
     wake_when_back(shared, &accounts, now_ms);
-    let all_there: Vec<Part> = limits
+    let all_there: Vec<AccountCapacity> = limits
         .iter()
-        .map(|rps| Part {
+        .map(|rps| AccountCapacity {
             rps: scaled(*rps, shared.pool.headroom),
             is_there: true,
         })
@@ -239,8 +239,8 @@ async fn look(
     };
     shared.view.store(Arc::new(PoolView {
         name: shared.pool.name.clone(),
-        provider: shared.pool.provider.word().to_owned(),
-        channel: shared.pool.channel().word().to_owned(),
+        provider: shared.pool.provider.as_str().to_owned(),
+        channel: shared.pool.channel().as_str().to_owned(),
         shedding: shared.pool.shedding,
         capacity_rps: capacity.rps,
         configured_rps: Capacity::of(&all_there, true).rps,
@@ -255,11 +255,11 @@ async fn look(
 
 /// Schedules an observation for the end of a block that is shorter than the interval, so that the
 /// capacity does not stay low for longer than the block.
-fn wake_when_back(shared: &Shared, accounts: &[AccountView], now_ms: i64) {
+fn wake_when_back(shared: &AccountPoolInner, accounts: &[AccountView], now_ms: i64) {
     let back_at_ms = accounts.iter().filter_map(|account| account.until_ms).min();
     if let Some(wait_ms) = back_at_ms
         .map(|at_ms| at_ms.saturating_sub(now_ms))
-        .filter(|ms| *ms < LOOK_EVERY.as_millis() as i64)
+        .filter(|ms| *ms < ACCOUNT_CHECK_INTERVAL.as_millis() as i64)
     {
         let moved = shared.moved.clone();
         tokio::spawn(async move {
@@ -274,7 +274,7 @@ fn scaled(rps: f64, headroom: f64) -> f64 {
 }
 
 fn account(
-    shared: &Shared,
+    shared: &AccountPoolInner,
     name: &str,
     limit: f64,
     state: Option<&KeyState>,
@@ -286,13 +286,13 @@ fn account(
         .filter(|until| *until > now_ms);
     // Tokens are scaled so that every account has its own rate; for people they become messages
     // again.
-    let messages = |tokens: f64| tokens * bears(limit) / shared.reference.max(1e-6);
+    let messages = |tokens: f64| tokens * effective_limit(limit) / shared.reference.max(1e-6);
     let (flow, until_ms, why) = match breaker.state {
-        State::Open if now_ms < breaker.until_ms => {
+        BreakerState::Open if now_ms < breaker.until_ms => {
             (Flow::Open, Some(breaker.until_ms), breaker.why.clone())
         }
-        State::Open | State::HalfOpen => (Flow::Probing, None, breaker.why.clone()),
-        State::Closed => match (paused_until, state) {
+        BreakerState::Open | BreakerState::HalfOpen => (Flow::Probing, None, breaker.why.clone()),
+        BreakerState::Closed => match (paused_until, state) {
             (Some(until), state) => (
                 Flow::Blocked,
                 Some(until),
@@ -315,7 +315,7 @@ fn account(
             .filter(|learned| {
                 *learned
                     < if limit_rps < 0.0 {
-                        LEARNED * bears(limit)
+                        LEARNED * effective_limit(limit)
                     } else {
                         limit_rps
                     }
@@ -366,13 +366,13 @@ fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
 
 /// Asks the providers for the accounts' allowed rates and adopts those that are below the settings.
 async fn ask_quotas(
-    shared: &Arc<Shared>,
+    shared: &Arc<AccountPoolInner>,
     drivers: &Arc<Vec<Box<dyn Driver>>>,
     cancel: &CancellationToken,
 ) {
     let ask = |at: usize| {
         let (shared, drivers) = (shared.clone(), drivers.clone());
-        let told = Told {
+        let told = SendContext {
             now_s: now_s(),
             timeout: shared.pool.timeout,
             stop: cancel.clone(),
@@ -407,7 +407,7 @@ async fn ask_quotas(
     };
     futures_util::stream::iter(0..drivers.len())
         .map(ask)
-        .buffer_unordered(QUOTAS_AT_ONCE)
+        .buffer_unordered(QUOTA_CONCURRENCY)
         .collect::<Vec<()>>()
         .await;
 }
