@@ -90,10 +90,16 @@ return case channel
     )
 end;
 
--- Null where the one spelling is not known here: the program that sends the message writes it.
+-- The digest of a recipient without a key, as programs compute it. Null where the one spelling is not known here.
+create function flyball.known_digest(channel text, recipient text) returns bytea
+language sql stable parallel safe
+return sha256(convert_to(channel || chr(31) || flyball.normal_recipient(channel, recipient), 'UTF8'));
+
+-- The digest under which a recipient is kept. Null where the one spelling is not known here: the program that sends the message
+-- writes it.
 create function flyball.recipient_digest(channel text, recipient text) returns bytea
 language sql stable parallel safe
-return flyball.keyed_digest(sha256(convert_to(channel || chr(31) || flyball.normal_recipient(channel, recipient), 'UTF8')));
+return flyball.keyed_digest(flyball.known_digest(channel, recipient));
 
 -- A recipient as people may see it.
 create function flyball.mask_recipient(channel text, recipient text) returns text
@@ -110,20 +116,6 @@ language sql immutable parallel safe as $$
         when length(n) >= 5 then '***' || right(n, 2)
         else '***' end
     from (select flyball.normal_recipient(channel, recipient) as n) s
-$$;
-
--- The digests under which a recipient may be suppressed: its own, and that of the spelling of before.
-create function flyball.known_digests(channel text, recipient text) returns bytea[]
-language sql stable parallel safe as $$
-    select array(
-        select sha256(convert_to(channel || chr(31) || s.text, 'UTF8'))
-        from (values
-            (1, flyball.normal_recipient(channel, recipient)),
-            (2, case channel when 'sms' then 'whatsapp:' || flyball.normal_recipient(channel, recipient)
-                when 'email' then lower(btrim(recipient, E' \t\n\r\f' || chr(11)) collate "C")
-                else btrim(recipient, E' \t\n\r\f' || chr(11)) end)) as s(n, text)
-        where s.text is not null
-        order by s.n)
 $$;
 
 -- Refuses what is no recipient of a channel.
@@ -267,20 +259,13 @@ create table flyball.suppression (
     primary key (channel, recipient_digest)
 );
 
--- Nothing goes to a recipient any more, which is known by these digests, the first of which is written. False if it was so already.
-create function flyball.suppress_known(channel text, known bytea[], shown text, reason text, by text) returns boolean
+-- Nothing goes any more to the recipient that is known by this digest. False if it was so already, for the reason that it had.
+create function flyball.suppress_known(channel text, known bytea, shown text, reason text, by text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-    if exists (
-        select from flyball.suppression s
-        where s.channel = suppress_known.channel
-            and s.recipient_digest = any(array(select flyball.keyed_digest(k) from unnest(suppress_known.known) as k))
-    ) then
-        return false;
-    end if;
     insert into flyball.suppression (channel, recipient_digest, reason)
-    values (suppress_known.channel, flyball.keyed_digest(known[1]), left(coalesce(suppress_known.reason, ''), 1000))
+    values (suppress_known.channel, flyball.keyed_digest(known), left(coalesce(suppress_known.reason, ''), 1000))
     on conflict do nothing;
     if not found then
         return false;
@@ -290,21 +275,17 @@ begin
     return true;
 end $$;
 
--- Messages go again to a recipient that is known by these digests. False if none were kept back.
-create function flyball.unsuppress_known(channel text, known bytea[], shown text, why text, by text) returns boolean
+-- Messages go again to the recipient that is known by this digest. False if none were kept back.
+create function flyball.unsuppress_known(channel text, known bytea, shown text, why text, by text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     was jsonb;
 begin
-    with gone as (
-        delete from flyball.suppression s
-        where s.channel = unsuppress_known.channel
-            and s.recipient_digest = any(array(select flyball.keyed_digest(k) from unnest(unsuppress_known.known) as k))
-        returning s.reason, s.created_at
-    )
-    select jsonb_build_object('reason', g.reason, 'created_at', g.created_at) into was from gone g order by g.created_at limit 1;
-    if was is null then
+    delete from flyball.suppression s
+    where s.channel = unsuppress_known.channel and s.recipient_digest = (select flyball.keyed_digest(known))
+    returning jsonb_build_object('reason', s.reason, 'created_at', s.created_at) into was;
+    if not found then
         return false;
     end if;
     perform flyball.note(null, flyball.signed(unsuppress_known.by), 'recipient.unsuppress', unsuppress_known.channel || '/' || shown, was, null,
@@ -317,7 +298,7 @@ create function flyball.suppress(channel text, recipient text, reason text defau
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform flyball.check_recipient('suppress', suppress.channel, suppress.recipient);
-    return flyball.suppress_known(suppress.channel, flyball.known_digests(suppress.channel, suppress.recipient),
+    return flyball.suppress_known(suppress.channel, flyball.known_digest(suppress.channel, suppress.recipient),
         flyball.mask_recipient(suppress.channel, suppress.recipient), suppress.reason, suppress.by);
 end $$;
 
@@ -326,7 +307,7 @@ create function flyball.unsuppress(channel text, recipient text, by text default
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
     perform flyball.check_recipient('unsuppress', unsuppress.channel, unsuppress.recipient);
-    return flyball.unsuppress_known(unsuppress.channel, flyball.known_digests(unsuppress.channel, unsuppress.recipient),
+    return flyball.unsuppress_known(unsuppress.channel, flyball.known_digest(unsuppress.channel, unsuppress.recipient),
         flyball.mask_recipient(unsuppress.channel, unsuppress.recipient), unsuppress.why, unsuppress.by);
 end $$;
 
@@ -338,9 +319,7 @@ begin
     return exists (
         select from flyball.suppression s
         where s.channel = is_suppressed.channel
-            and s.recipient_digest = any(array(
-                select flyball.keyed_digest(k) from unnest(flyball.known_digests(is_suppressed.channel, is_suppressed.recipient)) as k
-            ))
+            and s.recipient_digest = (select flyball.recipient_digest(is_suppressed.channel, is_suppressed.recipient))
     );
 end $$;
 
@@ -682,7 +661,7 @@ cross join lateral jsonb_array_elements(d.attempts) with ordinality as e(value, 
 
 -- === Who may =========================================================================================================
 
-revoke execute on function flyball.keyed_digest, flyball.recipient_digest, flyball.known_digests, flyball.check_recipient,
+revoke execute on function flyball.keyed_digest, flyball.recipient_digest, flyball.known_digest, flyball.check_recipient,
     flyball.suppress_known, flyball.unsuppress_known, flyball.suppress, flyball.unsuppress, flyball.is_suppressed,
     flyball.bury_unsent, flyball.expire_notifications, flyball.requeue_unsent, flyball.note_requeued
 from public;
