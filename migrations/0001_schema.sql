@@ -149,13 +149,11 @@ create table flyball.failure (
 
 -- Unique keys that are taken: until expires_at, or until the job ends where that is null.
 create table flyball.uniq (
-    digest     bytea   primary key,
-    job_id     bigint  not null,
+    digest     bytea  primary key,
+    job_id     bigint not null,
     expires_at timestamptz,
     -- When the burst of enqueues began that a debounced job stands for; null where its job is not debounced.
-    since      timestamptz,
-    -- True for keys that have no owner.
-    ownerless  boolean not null default false
+    since      timestamptz
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off);
 create index uniq_job on flyball.uniq (job_id);

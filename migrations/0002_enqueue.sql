@@ -377,18 +377,6 @@ begin
     replaced := false;
 
     if unique_key is not null then
-        -- A key that was taken before keys had owners is everybody's, until it is free: nobody enqueues the same work again. Nobody
-        -- takes such a job's place either, for it may be anybody's: who replaces gets a job of his own.
-        if owner <> '' and not replaces then
-            select u.job_id, u.expires_at into held from flyball.uniq u
-            where u.digest = flyball.unique_digest('', kind, unique_key) and u.ownerless
-                and (u.expires_at > now() or u.expires_at is null and flyball.job_state(u.job_id) in ('scheduled', 'retryable', 'ready', 'running'));
-            if found then
-                job_id := held.job_id;
-                duplicate := true;
-                return;
-            end if;
-        end if;
         digest := flyball.unique_digest(owner, kind, unique_key);
         -- Each round takes the key, or takes the waiting job out of its queue, or has seen somebody else do so.
         for round in 1..1000 loop
@@ -438,7 +426,7 @@ begin
             end if;
 
             -- The key passes to the new job: its time is over, or the job that had it runs or has ended.
-            update flyball.uniq as u set job_id = job_id, expires_at = until, since = begun, ownerless = false
+            update flyball.uniq as u set job_id = job_id, expires_at = until, since = begun
             where u.digest = digest and u.job_id = held.job_id and u.expires_at is not distinct from held.expires_at;
             exit when found;
         end loop;

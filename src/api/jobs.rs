@@ -181,7 +181,7 @@ pub async fn enqueue(
     let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
     mask_args(&job.summary.kind, &mut job.args);
     if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
-        // It may be of somebody else: of the same tenant, or of the time before keys had owners.
+        // It may be of somebody else of the same tenant.
         job.args = Value::Null;
     }
     let Enqueued {
