@@ -4,19 +4,46 @@
 -- Whatever walks over many rows looks at a bounded number of them and answers where to go on, so that no call holds locks for
 -- long and none becomes dearer with the size of the queue.
 
--- A lane's scheduled jobs, for those who empty a lane.
-create index scheduled_lane on flyball.scheduled (lane_id, job_id);
+-- A row means that a person has stopped everything: no worker claims until it is gone.
+create table flyball.pause (
+    one   boolean     primary key default true check (one),
+    since timestamptz not null default now(),
+    by    text        not null default '',
+    why   text        not null default ''
+);
 
--- The lanes of a throttle in the order of their keys.
-create index lane_throttle on flyball.lane (throttle, key);
+-- What people have done.
+create table flyball.audit (
+    id      bigint      generated always as identity primary key,
+    at      timestamptz not null default clock_timestamp(),
+    who     text        not null,
+    action  text        not null,
+    subject text        not null,
+    before  jsonb,
+    after   jsonb,
+    why     text,
+    -- Which token of the HTTP API was shown, by its name in the settings, and whose it is; null for other doors.
+    token   text,
+    tenant  text
+);
+
+-- Sessions of browsers that people have ended. A session is a signed cookie that no table knows; those that end before their time
+-- stand here, by their digest, until that time, so that every process refuses them.
+create table flyball.signed_out (
+    digest  text   primary key,
+    until_s bigint not null
+);
 
 -- === Words ===========================================================================================================
 
--- Who acts: the owner of the schema may sign for others, as the server does; everybody else signs with the name of the login.
+-- Who acts: the owner of the schema may sign for others, as the server does; everybody else signs with the name of the role. Behind
+-- a unit separator the server tells the token that was shown, and behind another its tenant.
 create function flyball.signed(by text) returns text
 language sql stable
-return left(case when session_user = current_user then coalesce(nullif(by, ''), session_user::text) else session_user::text end, 200);
+return left(case when flyball.caller() = current_user then coalesce(nullif(by, ''), flyball.caller()::text)
+    else translate(flyball.caller()::text, chr(31), '') end, 400);
 
+-- Refuses an argument.
 create function flyball.refuse(what text, field text, message text) returns void
 language plpgsql as $$
 begin
@@ -33,7 +60,10 @@ returns bigint
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    noted bigint;
+    signer constant text := left(split_part(note.who, chr(31), 1), 200);
+    shown  constant text := nullif(split_part(note.who, chr(31), 2), '');
+    whose  constant text := nullif(split_part(note.who, chr(31), 3), '');
+    noted  bigint;
 begin
     update flyball.audit a
     set after = (
@@ -41,11 +71,11 @@ begin
             when 'number' then to_jsonb((n.value)::numeric + coalesce((a.after -> n.key)::numeric, 0)) else n.value end)
         from jsonb_each(note.after) n
     )
-    where a.id = note.operation and a.action = note.action and a.who = note.who
+    where a.id = note.operation and a.action = note.action and a.who = signer and a.token is not distinct from shown
     returning a.id into noted;
     if noted is null then
-        insert into flyball.audit (who, action, subject, before, after, why)
-        values (note.who, note.action, note.subject, note.before, note.after, left(coalesce(note.why, ''), 1000))
+        insert into flyball.audit (who, action, subject, before, after, why, token, tenant)
+        values (signer, note.action, note.subject, note.before, note.after, left(coalesce(note.why, ''), 1000), shown, whose)
         returning id into noted;
     end if;
     return noted;
@@ -76,7 +106,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp set e
         when exists (select from flyball.scheduled s where s.job_id = j.id and s.retry) then 'retryable'
         when exists (select from flyball.scheduled s where s.job_id = j.id) then 'scheduled'
         when exists (select from flyball.dead d where d.job_id = j.id) then 'dead'
-        when (select a.outcome from flyball.attempt a where a.job_id = j.id order by a.finished_at desc limit 1) = 'cancelled' then 'cancelled'
+        when (select a.outcome from flyball.attempt a where a.job_id = j.id order by a.finished_at desc limit 1)
+            in ('cancelled', 'dropped') then 'cancelled'
         else 'completed' end
     from flyball.job j
     where j.id = job_state.job_id
@@ -729,7 +760,8 @@ $$;
 create function flyball.pause_all(why text default '', by text default null) returns boolean
 language plpgsql volatile as $$
 begin
-    insert into flyball.pause (by, why) values (flyball.signed(pause_all.by), left(coalesce(pause_all.why, ''), 1000)) on conflict do nothing;
+    insert into flyball.pause (by, why)
+    values (left(split_part(flyball.signed(pause_all.by), chr(31), 1), 200), left(coalesce(pause_all.why, ''), 1000)) on conflict do nothing;
     if not found then
         return false;
     end if;
@@ -810,21 +842,11 @@ end $$;
 
 -- === Who may =========================================================================================================
 
-do $$
-declare
-    f regprocedure;
-begin
-    for f in
-        select p.oid::regprocedure
-        from pg_proc p
-        where p.pronamespace = 'flyball'::regnamespace
-            and p.proname = any(array['signed', 'refuse', 'note', 'check_lane', 'check_walk', 'job_state', 'cancel', 'hold_keys', 'retry', 'reschedule',
-                'discard', 'cancel_walk', 'cancel_jobs', 'purge_lane', 'dead_walk', 'requeue_dead', 'discard_dead', 'pause_all', 'resume_all', 'set_weight',
-                'id_at'])
-    loop
-        execute format('revoke execute on function %s from public', f);
-    end loop;
-end $$;
+revoke execute on function flyball.signed, flyball.refuse, flyball.note, flyball.check_lane, flyball.check_walk, flyball.job_state,
+    flyball.cancel, flyball.hold_keys, flyball.retry, flyball.reschedule, flyball.discard, flyball.cancel_walk, flyball.cancel_jobs,
+    flyball.purge_lane, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.pause_all, flyball.resume_all,
+    flyball.set_weight, flyball.id_at
+from public;
 
 comment on function flyball.job_state is 'Where a job stands: scheduled, ready, running, retryable, completed, cancelled or dead; null if there is no such job.';
 comment on function flyball.cancel is 'Cancels a waiting job at once and asks a running one to stop.';

@@ -234,6 +234,25 @@ begin
     field := null;
 end $$;
 
+-- What a schedule makes is what its author may enqueue: a worker makes it later, who may do everything. By whatever way its row is written.
+create function flyball.check_author() returns trigger
+language plpgsql as $$
+begin
+    if not flyball.may_enqueue(new.kind) then
+        raise exception using errcode = '42501', column = 'kind', hint = 'No schedule was changed.',
+            message = format('schedule: kind: %s is not public, and role %s has no leave to enqueue it; it may enqueue: %s',
+                to_json(new.kind), to_json(flyball.caller()), flyball.enqueueable());
+    elsif new.throttle like 'api:%' and not flyball.is_operator() then
+        raise exception using errcode = '42501', column = 'throttle', hint = 'No schedule was changed.',
+            message = format('schedule: throttle: %s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own',
+                to_json(new.throttle));
+    end if;
+    return new;
+end $$;
+
+create trigger check_author before insert or update of name, kind, args, throttle, key, cost, expression on flyball.cron
+for each row when (new.kind is not null) execute function flyball.check_author();
+
 -- Makes a schedule, or replaces the one of this name; true if it is new. The same expression and zone again keep the next
 -- occurrence, so that a program may declare its schedules at each start. It runs with the rights of its caller: who may
 -- change schedules needs rights on flyball.cron.
@@ -259,7 +278,7 @@ declare
     bad   record;
     fresh boolean;
 begin
-    select * into bad from flyball.check_schedule(name, expression, time_zone, catch_up, overlap);
+    select c.field, c.message, '22023' as code into bad from flyball.check_schedule(name, expression, time_zone, catch_up, overlap) c;
     if bad.field is null then
         select * into bad from flyball.check_job(
             kind => kind, args => args, throttle => throttle, key => key, priority => priority, max_attempts => max_attempts,
@@ -268,7 +287,7 @@ begin
     end if;
     if bad.field is not null then
         raise exception using
-            errcode = '22023',
+            errcode = coalesce(bad.code, '22023'),
             message = format('schedule: %s: %s', bad.field, bad.message),
             column = bad.field,
             hint = 'No schedule was changed.';
@@ -318,27 +337,28 @@ end $$;
 
 -- Makes the job of one occurrence; `at` null is "now, by hand". Under overlap `skip` the unique key is the schedule's, so
 -- that an unfinished job stands in the way of the next. Under `allow` it is the occurrence's, kept for an hour, so that
--- nothing that moves a schedule back makes it twice.
-create function flyball.make_scheduled_job(c flyball.cron, at timestamptz, out job_id bigint, out duplicate boolean)
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+-- nothing that moves a schedule back makes it twice. It makes nothing but what stands in the table, for those who may change it there.
+create function flyball.occur(name text, at timestamptz, out job_id bigint, out duplicate boolean)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
-    job jsonb;
+    c      flyball.cron;
+    unique_key constant text := 'cron:' || name;
 begin
-    job := jsonb_build_object('kind', c.kind, 'args', c.args, 'throttle', c.throttle, 'key', c.key, 'priority', c.priority,
-        'max_attempts', c.max_attempts, 'cost', c.cost);
-    if c.timeout_s is not null then
-        job := job || jsonb_build_object('timeout', c.timeout_s);
+    if not has_table_privilege(flyball.caller(), 'flyball.cron'::regclass, 'UPDATE') then
+        raise exception using errcode = '42501', message = format('role %s may not run schedules: it has no right to update flyball.cron',
+            to_json(flyball.caller()));
     end if;
-    if at is not null then
-        job := job || jsonb_build_object('run_at', at);
+    select * into c from flyball.cron k where k.name = name;
+    if not found then
+        return;
     end if;
-    if c.overlap = 'skip' then
-        job := job || jsonb_build_object('unique_key', 'cron:' || c.name);
-    elsif at is not null then
-        job := job || jsonb_build_object('unique_key', 'cron:' || c.name || '@' || extract(epoch from at)::bigint, 'unique_for', 3600);
-    end if;
-    select e.job_id, e.duplicate into job_id, duplicate from flyball.enqueue_many(jsonb_build_array(job)) e;
+    select e.job_id, e.duplicate into job_id, duplicate
+    from flyball.enqueue_rows_as('cron', true, array[c.kind], array[c.args], array[c.throttle], array[c.key], array[c.priority::int],
+        array[at], array[c.max_attempts::int],
+        array[case when c.overlap = 'skip' then unique_key when at is not null then unique_key || '@' || extract(epoch from at)::bigint end],
+        array[case when c.overlap <> 'skip' and at is not null then 3600::float8 end],
+        array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false]) e;
 end $$;
 
 -- Makes the job of a schedule now, beside its times; no row if there is no such schedule.
@@ -352,7 +372,7 @@ begin
     if not found then
         return;
     end if;
-    select m.job_id, m.duplicate into job_id, duplicate from flyball.make_scheduled_job(c, null) m;
+    select m.job_id, m.duplicate into job_id, duplicate from flyball.occur(c.name, null) m;
     if not duplicate then
         update flyball.cron k set last_job_id = job_id where k.name = name;
     end if;
@@ -387,7 +407,7 @@ begin
     begin
         foreach at in array occurrences loop
             continue when at <= c.last_at;
-            select m.job_id, m.duplicate into job from flyball.make_scheduled_job(c, at) m;
+            select m.job_id, m.duplicate into job from flyball.occur(c.name, at) m;
             if job.duplicate then
                 skipped := skipped + 1;
             else
@@ -396,7 +416,7 @@ begin
             end if;
         end loop;
     -- A full lane that takes no more (53400) is such a word as well, not a failure of Postgres.
-    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded then
+    exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
         made := 0;
         skipped := 0;
         last_id := null;

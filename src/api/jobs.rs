@@ -183,8 +183,7 @@ pub async fn enqueue(
     let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
     mask_args(&job.summary.kind, &mut job.args);
     if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
-        // The existing job may belong to another client: of the same tenant, or from the time
-        // before keys had owners.
+        // The existing job may belong to another client of the same tenant.
         job.args = Value::Null;
     }
     let Enqueued {

@@ -27,16 +27,6 @@ pub fn digest(channel: Channel, identity: &str) -> Vec<u8> {
         .to_vec()
 }
 
-/// Returns all unkeyed digests under which a recipient may be suppressed; new suppressions use the
-/// first.
-pub fn digests(recipient: &Recipient) -> Vec<Vec<u8>> {
-    recipient
-        .known_as()
-        .iter()
-        .map(|text| digest(recipient.channel(), text))
-        .collect()
-}
-
 /// Masks a recipient for people: `a***@e***.com`, `+1555***00`.
 pub fn mask(recipient: &Recipient) -> String {
     let identity = recipient.identity();

@@ -134,27 +134,6 @@ impl Recipient {
     pub fn mailbox(&self) -> Option<Mailbox> {
         Mailbox::parse(&self.given).filter(|_| self.channel == Channel::Email)
     }
-
-    /// Returns every spelling under which the recipient may have been suppressed: its identity
-    /// first, then the spellings that earlier versions stored.
-    pub fn known_as(&self) -> Vec<String> {
-        let mut all = vec![self.identity.clone()];
-        match self.channel {
-            Channel::Email => {
-                all.push(self.given.to_ascii_lowercase());
-                if let Some((local, domain)) = self.identity.rsplit_once('@') {
-                    all.push(format!("{local}@{}", idna::domain_to_unicode(domain).0));
-                }
-            }
-            Channel::Sms => all.push(format!("{WHATSAPP}{}", self.identity)),
-            Channel::Push | Channel::Chat | Channel::Webhook => {
-                all.extend([self.given.clone(), self.address.clone()])
-            }
-        }
-        let mut seen = std::collections::HashSet::new();
-        all.retain(|text| seen.insert(text.clone()));
-        all
-    }
 }
 
 impl fmt::Debug for Recipient {

@@ -313,28 +313,6 @@ async fn roles_and_tokens_of_one_tenant_share_their_unique_keys() {
 }
 
 #[tokio::test]
-async fn keys_that_were_taken_before_they_had_owners_still_keep_work_from_being_done_twice() {
-    let house = House::new().await;
-    house.owner("select flyball.enqueue('http', unique_key => 'old'); update flyball.uniq set ownerless = true").await;
-    let found = "select flyball.enqueue('http', unique_key => 'old')";
-    assert_eq!(house.as_role("web", found).await, None);
-    assert_eq!(house.as_role("owner", found).await, None);
-    assert_eq!(
-        house.text("select count(*)::text from flyball.job").await,
-        "1"
-    );
-    // Who replaces takes nobody's place, and loses nothing of what he sends.
-    let replaced = "select flyball.enqueue('http', '{\"mine\": 1}', unique_key => 'old', replace => true, run_at => now() + interval '1 hour')";
-    assert_eq!(house.as_role("web", replaced).await, None);
-    assert_eq!(
-        house
-            .text("select string_agg(args::text, ' ' order by id) from flyball.job")
-            .await,
-        r#"{} {"mine": 1}"#
-    );
-}
-
-#[tokio::test]
 async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_and_every_door_refuses_more()
  {
     let house = House::new().await;

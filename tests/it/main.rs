@@ -60,6 +60,7 @@ mod reindex_postgres;
 mod reindex_rights;
 mod replay;
 mod runner;
+mod schema;
 mod services;
 mod signals;
 mod simulate;

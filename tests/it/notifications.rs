@@ -510,62 +510,6 @@ async fn what_a_dead_message_says_is_wiped_when_nobody_asked_for_it() {
 }
 
 #[tokio::test]
-async fn who_was_suppressed_by_an_older_version_stays_so() {
-    let (database, _, deliveries) = store().await;
-    for (channel, before, now) in [
-        (Channel::Sms, "whatsapp:+15550100000", "+15550100000"),
-        (
-            Channel::Email,
-            "ada@bücher.example",
-            "Ada <ada@xn--bcher-kva.example>",
-        ),
-        (
-            Channel::Email,
-            "ada <ada@example.com>",
-            "Ada <Ada@example.com>",
-        ),
-        (Channel::Webhook, "https://A.example", "https://A.example"),
-        (Channel::Chat, "@News", "@News"),
-    ] {
-        let kept = keyed(&database, recipient::digest(channel, before)).await;
-        let insert = sqlx::query(
-            "insert into flyball.suppression (channel, recipient_digest, reason) values ($1, $2, 'old')",
-        );
-        insert
-            .bind(channel.as_str())
-            .bind(kept)
-            .execute(database.pool())
-            .await
-            .unwrap();
-        let recipient = Recipient::parse(channel, now).unwrap();
-        let begun = deliveries
-            .begin(BeginRequest {
-                job_id: 1,
-                channel,
-                recipient: recipient.clone(),
-            })
-            .await
-            .unwrap();
-        assert_eq!(begun.suppressed.as_deref(), Some("old"), "{before}");
-        assert_eq!(
-            deliveries
-                .suppression(&recipient)
-                .await
-                .unwrap()
-                .unwrap()
-                .reason,
-            "old"
-        );
-        assert!(
-            deliveries
-                .unsuppress(&recipient, &flyball::jobs::Attribution::default())
-                .await
-                .unwrap()
-        );
-    }
-}
-
-#[tokio::test]
 async fn a_message_is_queued_then_what_was_written_down() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("Ada@Example.com")).await;

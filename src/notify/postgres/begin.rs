@@ -24,18 +24,6 @@ with asked as materialized (
     select a.job_id, a.channel, flyball.keyed_digest(a.known) as digest, a.n
     from unnest($1::bigint[], $2::text[], $3::bytea[]) with ordinality as a(job_id, channel, known, n)
 ),
-barred as materialized (
-    select distinct on (k.n) k.n, h.reason
-    from (
-        select k.n, k.channel, flyball.keyed_digest(k.known) as digest
-        from unnest($6::bigint[], $7::text[], $8::bytea[]) as k(n, channel, known)
-        offset 0
-    ) k
-    cross join lateral (
-        select q.reason from flyball.suppression q where q.channel = k.channel and q.recipient_digest = k.digest limit 1
-    ) h
-    order by k.n
-),
 due as materialized (
     select h.channel, h.recipient_digest
     from (select distinct a.channel, a.digest from asked a order by a.channel, a.digest) a
@@ -64,7 +52,9 @@ select u.reason, d.tries, d.last_outcome, d.requeued_at, j.since as waits_since,
     end as rest_s
 from asked s
 left join first f on f.channel = s.channel and f.recipient_digest = s.digest
-left join barred u on u.n = s.n
+left join lateral (
+    select h.reason from flyball.suppression h where h.channel = s.channel and h.recipient_digest = s.digest limit 1
+) u on true
 left join lateral (
     select h.state, h.tries, h.last_outcome, h.requeued_at from flyball.delivery h where h.job_id = s.job_id limit 1
 ) d on true
@@ -81,32 +71,17 @@ order by s.n";
 pub(super) async fn begin(db: &Db, asked: &[BeginRequest]) -> Result<Vec<Begun>, Error> {
     let ids: Vec<i64> = asked.iter().map(|one| one.job_id).collect();
     let channels: Vec<&str> = asked.iter().map(|one| one.channel.as_str()).collect();
-    // The digests under which each recipient may be suppressed, with the number of its message,
-    // which `ordinality` counts from 1.
-    let (mut places, mut words, mut digests) = (Vec::new(), Vec::new(), Vec::new());
-    for (one, n) in asked.iter().zip(1_i64..) {
-        for digest in recipient::digests(&one.recipient) {
-            places.push(n);
-            words.push(one.channel.as_str());
-            digests.push(digest);
-        }
-    }
-    let own: Vec<Vec<u8>> = asked
+    let digests: Vec<Vec<u8>> = asked
         .iter()
         .map(|one| recipient::digest(one.channel, one.recipient.identity()))
         .collect();
     let statement = sqlx::query(BEGIN)
         .bind(ids)
         .bind(channels)
-        .bind(own)
+        .bind(digests)
         .bind(FIRST_MESSAGE_S)
         .bind(BEHIND_S);
-    let rows = statement
-        .bind(places)
-        .bind(words)
-        .bind(digests)
-        .fetch_all(db)
-        .await?;
+    let rows = statement.fetch_all(db).await?;
     let begun = |row: &sqlx::postgres::PgRow| {
         let moment = |column| {
             row.try_get::<Option<Timestamp>, _>(column)

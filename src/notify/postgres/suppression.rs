@@ -12,8 +12,7 @@ use crate::providers::{Channel, Recipient};
 pub(super) const FIND: &str = "
 select channel, encode(recipient_digest, 'hex') as digest, reason, pool, account, created_at
 from flyball.suppression
-where channel = $1 and recipient_digest = any(array(select flyball.keyed_digest(k) from unnest($2::bytea[]) as k))
-limit 1";
+where channel = $1 and recipient_digest = (select flyball.keyed_digest($2))";
 
 pub(super) const LIST: &str = "
 select channel, encode(recipient_digest, 'hex') as digest, reason, pool, account, created_at
@@ -29,10 +28,10 @@ pub(super) const UNSUPPRESS: &str = "select flyball.unsuppress_known($1, $2, $3,
 impl Deliveries {
     /// Returns a recipient's suppression; `None` if it is not suppressed.
     pub async fn suppression(&self, recipient: &Recipient) -> Result<Option<Suppression>, Error> {
-        let digests = recipient::digests(recipient);
+        let digest = recipient::digest(recipient.channel(), recipient.identity());
         let row = sqlx::query(FIND)
             .bind(recipient.channel().as_str())
-            .bind(digests)
+            .bind(digest)
             .fetch_optional(&self.db)
             .await?;
         Ok(row.as_ref().map(suppression).transpose()?)
@@ -86,11 +85,10 @@ impl Deliveries {
         recipient: &Recipient,
         signed: &Attribution,
     ) -> Result<bool, Error> {
-        let (digests, shown) = (recipient::digests(recipient), recipient::mask(recipient));
         let statement = sqlx::query_scalar(statement)
             .bind(recipient.channel().as_str())
-            .bind(digests)
-            .bind(shown)
+            .bind(recipient::digest(recipient.channel(), recipient.identity()))
+            .bind(recipient::mask(recipient))
             .bind(&signed.why)
             .bind(signed.line());
         Ok(statement.fetch_one(&self.db).await?)

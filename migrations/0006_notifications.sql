@@ -1,25 +1,105 @@
--- Chapter 11: notifications. What became of each message, what its provider told afterwards, and to whom nothing goes any more.
+-- Chapter 6: notifications. What became of each message, what its provider told afterwards, and to whom nothing goes any more.
 --
 -- One row for a message, written after each attempt by a statement that writes those of many; jobs stay as they are. An address
 -- is kept as a digest and in a form that people may see, so that this record may outlive the job and its arguments.
 
-insert into flyball.kind (name) values ('notification') on conflict do nothing;
+-- === Digests =========================================================================================================
+
+-- A digest without a key of a phone number is as good as the number, because all numbers can be tried. So every digest is an
+-- HMAC-SHA-256 over the digest that a program computes, under a key that is made here and never leaves this database.
+
+-- The key as HMAC uses it: 32 random bytes, filled up and mixed with its two constants.
+create table flyball.digest_key (
+    is_only   boolean primary key default true check (is_only),
+    inner_pad bytea   not null check (length(inner_pad) = 64),
+    outer_pad bytea   not null check (length(outer_pad) = 64)
+);
+-- Whoever may read all tables of the schema still finds nothing in this one; it is read by one function of its owner.
+alter table flyball.digest_key enable row level security;
+revoke all on flyball.digest_key from public;
+
+do $$
+declare
+    -- Four random UUIDs hold 488 bits of Postgres' strong random source; this needs no extension.
+    key       constant bytea := sha256(decode(replace(gen_random_uuid()::text || gen_random_uuid()::text || gen_random_uuid()::text
+        || gen_random_uuid()::text, '-', ''), 'hex'));
+    inner_pad bytea := decode(repeat('36', 64), 'hex');
+    outer_pad bytea := decode(repeat('5c', 64), 'hex');
+begin
+    for n in 0..31 loop
+        inner_pad := set_byte(inner_pad, n, get_byte(inner_pad, n) # get_byte(key, n));
+        outer_pad := set_byte(outer_pad, n, get_byte(outer_pad, n) # get_byte(key, n));
+    end loop;
+    insert into flyball.digest_key (inner_pad, outer_pad) values (inner_pad, outer_pad);
+end $$;
+
+-- The digest under which a recipient is kept, of the digest that a program computes.
+create function flyball.keyed_digest(known bytea) returns bytea
+language plpgsql stable strict security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    key flyball.digest_key;
+begin
+    select * into strict key from flyball.digest_key;
+    return sha256(key.outer_pad || sha256(key.inner_pad || known));
+end $$;
 
 -- === Recipients ======================================================================================================
 
--- The law of src/notify/recipient.rs in its own words; a test gives both the same recipients.
-
--- Two spellings of one recipient are the same recipient. Only letters of ASCII have their case changed, in both languages.
+-- The one spelling of a recipient, by the law of src/providers/recipient.rs as far as SQL can keep it; null where it cannot: a domain
+-- with letters beyond ASCII, a URL that is not in its normal form, and what is no recipient at all.
 create function flyball.normal_recipient(channel text, recipient text) returns text
 language sql immutable parallel safe
 return case channel
-    when 'email' then lower(btrim(recipient, E' \t\n\r\f' || chr(11)) collate "C")
-    when 'sms' then translate(recipient, E' -().\t\n\r\f' || chr(11), '')
-    else btrim(recipient, E' \t\n\r\f' || chr(11)) end;
+    when 'email' then (
+        select m[2] || '@' || m[3]
+        from regexp_match(
+            lower(btrim(recipient, E' \t\n\r\f' || chr(11)) collate "C"),
+            '^(?:((?:"[^"<>@\\[:cntrl:]]*"|[^"<>@,;:()\[\]\\[:cntrl:]]*) *<))?'
+                || '([a-z0-9!#$%&''*+/=?^_`{|}~-]{1,64}(?:\.[a-z0-9!#$%&''*+/=?^_`{|}~-]+)*)@([a-z0-9_](?:[a-z0-9._-]*[a-z0-9_])?)>?$') as m
+        where (m[1] is not null) = (btrim(recipient, E' \t\n\r\f' || chr(11)) like '%>')
+            and position('=?' in coalesce(m[1], '')) = 0
+            and coalesce(m[1], '') ~ '^[ -~]*$'
+            and length(m[2]) <= 64 and length(m[3]) <= 253 and m[3] !~ '\.\.|-\.|\.-|[^.]{64}|(^|[.])(0x[0-9a-f]*|[0-9]+)$'
+            and m[3] !~ '(^|\.)xn--'
+    )
+    when 'sms' then (
+        select n
+        from regexp_replace(translate(recipient, E' -().\t\n\r\f' || chr(11), ''), '^whatsapp:', '', 'i') as n
+        where n ~ '^\+[1-9][0-9]{4,14}$'
+    )
+    when 'push' then (
+        select case when r ~ '^[0-9A-Fa-f]{64,}$' then lower(r collate "C") else r end
+        from btrim(recipient, E' \t\n\r\f' || chr(11)) as r
+        where r ~ '^[!-~]+$' and length(r) <= 4096
+    )
+    when 'chat' then (
+        select case
+            when r ~ '^[+-]?[0-9]{1,18}$' then (r::bigint)::text
+            when r ~ '^[@#]' then lower(r collate "C")
+            else r end
+        from btrim(recipient, E' \t\n\r\f' || chr(11)) as r
+        where r ~ '^[!#-+.-:=?-~-]{1,128}$'
+    )
+    when 'webhook' then (
+        select case when r ~ '^https?://[^/]*$' then r || '/' else r end
+        from btrim(recipient, E' \t\n\r\f' || chr(11)) as r
+        where r ~ '^https?://[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*(?::[1-9][0-9]{0,4})?(?:/[A-Za-z0-9/._~!$&()*+,;=:@-]*(?:\?[A-Za-z0-9/._~!$&()*+,;=:@?-]*)?)?$'
+            and r !~ '^https?://[^/:]*\.?(?:0x[0-9a-f]*|[0-9]+)(?::|/|$)' and r !~ '/\.\.?(/|\?|$)' and r !~ '[/.]xn--'
+            and r !~ '^https://[^/:]*:443(/|$)' and r !~ '^http://[^/:]*:80(/|$)'
+            and coalesce(substring(r from '^https?://[^/:]*:([0-9]+)')::int, 0) <= 65535
+    )
+end;
 
-create function flyball.recipient_digest(channel text, recipient text) returns bytea
+-- The digest of a recipient without a key, as programs compute it. Null where the one spelling is not known here.
+create function flyball.known_digest(channel text, recipient text) returns bytea
 language sql stable parallel safe
 return sha256(convert_to(channel || chr(31) || flyball.normal_recipient(channel, recipient), 'UTF8'));
+
+-- The digest under which a recipient is kept. Null where the one spelling is not known here: the program that sends the message
+-- writes it.
+create function flyball.recipient_digest(channel text, recipient text) returns bytea
+language sql stable parallel safe
+return flyball.keyed_digest(flyball.known_digest(channel, recipient));
 
 -- A recipient as people may see it.
 create function flyball.mask_recipient(channel text, recipient text) returns text
@@ -35,8 +115,29 @@ language sql immutable parallel safe as $$
         when channel <> 'sms' and length(n) >= 12 then left(n, 3) || '***' || right(n, 2)
         when length(n) >= 5 then '***' || right(n, 2)
         else '***' end
-    from flyball.normal_recipient(channel, recipient) as n
+    from (select flyball.normal_recipient(channel, recipient) as n) s
 $$;
+
+-- Refuses what is no recipient of a channel.
+create function flyball.check_recipient(what text, channel text, recipient text) returns void
+language plpgsql as $$
+begin
+    if check_recipient.channel is null or check_recipient.channel not in ('sms', 'email', 'push', 'chat', 'webhook') then
+        perform flyball.refuse(what, 'channel', format('%s is not a channel; allowed are sms, email, push, chat and webhook',
+            coalesce(to_json(left(check_recipient.channel, 40))::text, 'null')));
+    elsif btrim(coalesce(check_recipient.recipient, ''), E' \t\n\r\f' || chr(11)) = '' then
+        perform flyball.refuse(what, 'recipient', 'is empty; give the address, number, token, chat or URL');
+    elsif octet_length(check_recipient.recipient) > 4096 then
+        perform flyball.refuse(what, 'recipient', format('is %s bytes long; at most 4096 are allowed', octet_length(check_recipient.recipient)));
+    elsif flyball.normal_recipient(check_recipient.channel, check_recipient.recipient) is null then
+        perform flyball.refuse(what, 'recipient', case check_recipient.channel
+            when 'email' then 'must be exactly one mail address of ASCII letters; one with other letters or an xn-- domain is read by POST and DELETE /api/v1/suppressions'
+            when 'sms' then 'must be a number in E.164 form, such as +15550100'
+            when 'push' then 'must be one device''s token'
+            when 'chat' then 'must be one chat''s id or name'
+            else 'must be a URL in its normal form, without escapes; any other is read by POST and DELETE /api/v1/suppressions' end);
+    end if;
+end $$;
 
 -- === Deliveries ======================================================================================================
 
@@ -65,10 +166,9 @@ create table flyball.delivery (
     requeued_at      timestamptz,
     created_at       timestamptz not null default clock_timestamp(),
     updated_at       timestamptz not null default clock_timestamp()
-) with (fillfactor = 75);
+) with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 create index delivery_provider_id on flyball.delivery (pool, provider_id) where provider_id is not null;
 create index delivery_unsent on flyball.delivery (pool, job_id) where unsent;
-alter table flyball.delivery set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 
 -- How far a message has come. What comes late and would lead back changes nothing.
 create function flyball.delivery_rank(state text) returns int
@@ -107,6 +207,16 @@ create index delivery_event_waiting on flyball.delivery_event (pool, provider_id
 create index delivery_event_unmatched on flyball.delivery_event (received_at) where job_id is null;
 create index delivery_event_received on flyball.delivery_event (received_at);
 
+-- Tokens of signatures that do not cover what they sign for: one that was seen is believed again only with the same body.
+create table flyball.event_token (
+    digest      bytea       primary key,
+    body_digest bytea       not null,
+    expires_at  timestamptz not null
+);
+create index event_token_expires on flyball.event_token (expires_at);
+
+-- === Accounts ========================================================================================================
+
 -- What each account's messages came to, by the hour in which it was heard.
 create table flyball.account_tally (
     pool         text        not null,
@@ -121,8 +231,23 @@ create table flyball.account_tally (
 ) with (fillfactor = 50);
 create index account_tally_hour on flyball.account_tally (hour);
 
+-- Changes of accounts' breakers, each of them once, for people and for alerts.
+create table flyball.account_event (
+    id         bigint generated always as identity primary key,
+    pool       text        not null,
+    account    text        not null,
+    from_state text        not null,
+    to_state   text        not null,
+    reason     text        not null,
+    changed_at timestamptz not null,
+    created_at timestamptz not null default clock_timestamp()
+);
+create index account_event_of_pool on flyball.account_event (pool, id desc);
+create index account_event_created on flyball.account_event (created_at);
+
 -- === Whom nothing goes to ============================================================================================
 
+-- Recipients that are suppressed, by the keyed digest of the address.
 create table flyball.suppression (
     channel          text        not null,
     recipient_digest bytea       not null,
@@ -134,64 +259,83 @@ create table flyball.suppression (
     primary key (channel, recipient_digest)
 );
 
-create function flyball.check_recipient(what text, channel text, recipient text) returns void
-language plpgsql as $$
-begin
-    if check_recipient.channel is null or check_recipient.channel not in ('sms', 'email', 'push', 'chat', 'webhook') then
-        perform flyball.refuse(what, 'channel', format('%s is not a channel; allowed are sms, email, push, chat and webhook',
-            coalesce(to_json(left(check_recipient.channel, 40))::text, 'null')));
-    elsif coalesce(flyball.normal_recipient(check_recipient.channel, check_recipient.recipient), '') = '' then
-        perform flyball.refuse(what, 'recipient', 'is empty; give the address, number, token, chat or URL');
-    elsif octet_length(check_recipient.recipient) > 4096 then
-        perform flyball.refuse(what, 'recipient', format('is %s bytes long; at most 4096 are allowed', octet_length(check_recipient.recipient)));
-    end if;
-end $$;
-
--- Nothing goes to the recipient on this channel any more. False if it was so already, for the reason that it had.
-create function flyball.suppress(channel text, recipient text, reason text default '', by text default null) returns boolean
+-- Nothing goes any more to the recipient that is known by this digest. False if it was so already, for the reason that it had.
+create function flyball.suppress_known(channel text, known bytea, shown text, reason text, by text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-    perform flyball.check_recipient('suppress', suppress.channel, suppress.recipient);
     insert into flyball.suppression (channel, recipient_digest, reason)
-    values (suppress.channel, flyball.recipient_digest(suppress.channel, suppress.recipient), left(coalesce(suppress.reason, ''), 1000))
+    values (suppress_known.channel, flyball.keyed_digest(known), left(coalesce(suppress_known.reason, ''), 1000))
     on conflict do nothing;
     if not found then
         return false;
     end if;
-    perform flyball.note(null, flyball.signed(suppress.by), 'recipient.suppress',
-        suppress.channel || '/' || flyball.mask_recipient(suppress.channel, suppress.recipient), null, null, suppress.reason);
+    perform flyball.note(null, flyball.signed(suppress_known.by), 'recipient.suppress', suppress_known.channel || '/' || shown, null, null,
+        suppress_known.reason);
     return true;
 end $$;
 
--- Messages go to the recipient again. False if none were kept back.
-create function flyball.unsuppress(channel text, recipient text, by text default null, why text default '') returns boolean
+-- Messages go again to the recipient that is known by this digest. False if none were kept back.
+create function flyball.unsuppress_known(channel text, known bytea, shown text, why text, by text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
     was jsonb;
 begin
-    perform flyball.check_recipient('unsuppress', unsuppress.channel, unsuppress.recipient);
     delete from flyball.suppression s
-    where s.channel = unsuppress.channel
-        and s.recipient_digest = flyball.recipient_digest(unsuppress.channel, unsuppress.recipient)
+    where s.channel = unsuppress_known.channel and s.recipient_digest = (select flyball.keyed_digest(known))
     returning jsonb_build_object('reason', s.reason, 'created_at', s.created_at) into was;
     if not found then
         return false;
     end if;
-    perform flyball.note(null, flyball.signed(unsuppress.by), 'recipient.unsuppress',
-        unsuppress.channel || '/' || flyball.mask_recipient(unsuppress.channel, unsuppress.recipient), was, null, unsuppress.why);
+    perform flyball.note(null, flyball.signed(unsuppress_known.by), 'recipient.unsuppress', unsuppress_known.channel || '/' || shown, was, null,
+        unsuppress_known.why);
     return true;
 end $$;
 
+-- Nothing goes to the recipient on this channel any more. False if it was so already, for the reason that it had.
+create function flyball.suppress(channel text, recipient text, reason text default '', by text default null) returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform flyball.check_recipient('suppress', suppress.channel, suppress.recipient);
+    return flyball.suppress_known(suppress.channel, flyball.known_digest(suppress.channel, suppress.recipient),
+        flyball.mask_recipient(suppress.channel, suppress.recipient), suppress.reason, suppress.by);
+end $$;
+
+-- Messages go to the recipient again. False if none were kept back.
+create function flyball.unsuppress(channel text, recipient text, by text default null, why text default '') returns boolean
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    perform flyball.check_recipient('unsuppress', unsuppress.channel, unsuppress.recipient);
+    return flyball.unsuppress_known(unsuppress.channel, flyball.known_digest(unsuppress.channel, unsuppress.recipient),
+        flyball.mask_recipient(unsuppress.channel, unsuppress.recipient), unsuppress.why, unsuppress.by);
+end $$;
+
+-- Whether nothing goes to the recipient on this channel.
 create function flyball.is_suppressed(channel text, recipient text) returns boolean
-language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
-    select exists (
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
+begin
+    perform flyball.check_recipient('is_suppressed', is_suppressed.channel, is_suppressed.recipient);
+    return exists (
         select from flyball.suppression s
         where s.channel = is_suppressed.channel
-            and s.recipient_digest = flyball.recipient_digest(is_suppressed.channel, is_suppressed.recipient)
-    )
-$$;
+            and s.recipient_digest = (select flyball.recipient_digest(is_suppressed.channel, is_suppressed.recipient))
+    );
+end $$;
+
+-- Until when nothing goes to a recipient that could not take a message, by whatever message, and how many tries in a row it could
+-- not take.
+create table flyball.recipient_rest (
+    channel          text        not null,
+    recipient_digest bytea       not null,
+    failures         int         not null,
+    rests_until      timestamptz not null,
+    -- Until then one message finds out whether it is there again.
+    first_until      timestamptz not null default '-infinity',
+    primary key (channel, recipient_digest)
+) with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
+create index recipient_rest_until on flyball.recipient_rest (rests_until);
+comment on table flyball.recipient_rest is 'Recipients that could not take a message, and until when they are left alone.';
 
 -- === Deadlines =======================================================================================================
 
@@ -396,7 +540,7 @@ begin
 end $$;
 
 -- Messages of a pool that died because no account was there run again, at most max_jobs, the oldest first; their deadlines
--- count from now on.
+-- count from now on. A mark that is younger than a minute is left to the next look: such a message may be just dying.
 create function flyball.requeue_unsent(pool text, max_jobs int default 1000, by text default null, out looked_at bigint, out jobs bigint)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
@@ -429,8 +573,10 @@ begin
         on conflict do nothing
     )
     select count(*), left(string_agg(distinct w.lane_id::text, ','), 7900) into jobs, rung from was_dead w;
-    -- Those that are not dead any more have been seen to by somebody else.
-    update flyball.delivery d set unsent = false where d.job_id = any(ids) and d.unsent;
+    -- Those that are not dead any more have been seen to by somebody else. A message says first that it found no account and dies then,
+    -- so whoever has only just said it may be about to.
+    update flyball.delivery d set unsent = false
+    where d.job_id = any(ids) and d.unsent and d.updated_at < clock_timestamp() - interval '1 minute';
     if jobs > 0 then
         perform flyball.note(null, flyball.signed(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
             jsonb_build_object('jobs', jobs, 'filter', jsonb_build_object('throttle', requeue_unsent.pool, 'unsent', true)),
@@ -439,7 +585,8 @@ begin
     end if;
 end $$;
 
--- A dead message that runs again, by whatever door, is queued again and waits as long as a new one.
+-- A dead message that runs again, by whatever door, is queued again and waits as long as a new one. It begins anew: how it ended
+-- before says nothing of this time.
 create function flyball.note_requeued() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -452,7 +599,7 @@ begin
         and exists (select from flyball.ready r where r.lane_id = g.lane_id and r.priority = g.priority and r.job_id = g.job_id)
     on conflict on constraint delivery_pkey do update
     set state = case when d.state in ('failed', 'suppressed') then 'queued' else d.state end,
-        unsent = false, requeued_at = excluded.requeued_at, updated_at = clock_timestamp();
+        last_outcome = null, unsent = false, requeued_at = excluded.requeued_at, updated_at = clock_timestamp();
     return null;
 end $$;
 
@@ -512,296 +659,12 @@ select d.job_id, d.channel, d.pool, d.provider, greatest(d.tries - jsonb_array_l
 from flyball.delivery d
 cross join lateral jsonb_array_elements(d.attempts) with ordinality as e(value, n);
 
--- === Priority ========================================================================================================
-
--- The priority of a job whose arguments name the urgency of a message.
-create function flyball.notification_priority(args jsonb) returns int
-language sql immutable parallel safe
-return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when 'low' then 3 else 2 end;
-
--- The front doors as they were, but that a message of the default priority gets that of its arguments.
-create or replace function flyball.enqueue(
-    kind text,
-    args jsonb default '{}',
-    throttle text default 'default',
-    key text default '',
-    priority int default 1,
-    run_at timestamptz default null,
-    max_attempts int default 10,
-    unique_key text default null,
-    unique_for interval default null,
-    cost float8 default 1,
-    traceparent text default null,
-    timeout interval default null,
-    debounce interval default null,
-    debounce_max interval default null,
-    replace boolean default false,
-    out job_id bigint,
-    out duplicate boolean,
-    out replaced boolean,
-    out backlog jsonb)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_variable
-declare
-    bad   record;
-    rings boolean;
-begin
-    if kind = 'notification' and priority = 1 then
-        priority := flyball.notification_priority(args);
-    end if;
-
-    if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace then
-        -- The whole of a plain job. It inserts nothing where `check_job` might have a word to say, where today's partition
-        -- is missing, and where the throttle has a cap on its backlogs. The text of the arguments is measured itself: what they
-        -- take as jsonb says little about it, as 1e100000 takes as much as 1.5, and a value from a table may be compressed.
-        with kept as (
-            insert into flyball.job
-                (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args, traceparent, timeout_s)
-            select flyball.next_id(), flyball.lane_of(throttle, key), priority, max_attempts, cost, kind, throttle, key, args,
-                traceparent, extract(epoch from timeout)
-            from flyball.kind k
-            where k.name = kind
-                and octet_length(args::text) <= 262144
-                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128
-                and octet_length(key) <= 512
-                and priority between 0 and 3
-                and max_attempts between 1 and 1000
-                and cost > 0 and cost <= 1e9
-                and (traceparent is null or flyball.is_traceparent(traceparent))
-                and (timeout is null or timeout >= interval '1 microsecond' and timeout <= interval '366 days')
-                and to_regclass('flyball.job_' || flyball.day_of(now())) is not null
-                and not exists (select from flyball.knobs b where b.throttle = throttle and b.fields ? 'max_backlog')
-            returning id, lane_id
-        )
-        insert into flyball.ready as r (lane_id, priority, job_id, cost, holds_unique)
-        select kept.lane_id, priority, kept.id, cost, false from kept
-        returning r.job_id, false, false, (select d.asleep from flyball.doorbell d) is distinct from false
-        into job_id, duplicate, replaced, rings;
-        if rings then
-            perform pg_notify('flyball', flyball.lane_of(throttle, key)::text);
-            return;
-        elsif rings is not null then
-            return;
-        end if;
-    end if;
-
-    select * into bad from flyball.check_job(kind, args, throttle, key, priority, max_attempts, unique_key, unique_for, cost,
-        run_at, traceparent, timeout, debounce, debounce_max, replace);
-    if bad.field is not null then
-        raise exception using
-            errcode = '22023',
-            message = format('enqueue: %s: %s', bad.field, bad.message),
-            column = bad.field,
-            hint = 'Nothing was enqueued.';
-    end if;
-    select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
-    from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace) a;
-end $$;
-
-create or replace function flyball.enqueue_rows(
-    kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
-    unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
-    debounces float8[], debounce_maxes float8[], replaces boolean[])
-returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
-#variable_conflict use_column
-declare
-    size     constant int := coalesce(cardinality(kinds), 0);
-    today    constant bigint := flyball.day_of(now());
-    at_once  constant boolean := run_ats is not null and array_remove(run_ats, null) = '{}';
-    plain    constant boolean := unique_keys is not null and array_remove(unique_keys, null) = '{}';
-    untraced constant boolean := array_remove(traceparents, null) = '{}';
-    untimed  constant boolean := array_remove(timeouts, null) = '{}';
-    one      record;
-    got      record;
-    over     jsonb;
-    place    bigint;
-    ids      bigint[];
-    lanes    bigint[];
-    twins    boolean[];
-    swaps    boolean[];
-    backlogs jsonb[];
-begin
-    if size > 10000 then
-        raise exception using errcode = '22023', column = '',
-            message = format('enqueue_many: jobs: has %s elements; at most 10000 are allowed', size),
-            hint = 'Nothing was enqueued.';
-    elsif array[cardinality(args), cardinality(throttles), cardinality(keys), cardinality(priorities), cardinality(run_ats),
-            cardinality(max_attempts), cardinality(unique_keys), cardinality(unique_fors), cardinality(costs),
-            cardinality(traceparents), cardinality(timeouts), cardinality(debounces), cardinality(debounce_maxes),
-            cardinality(replaces)] is distinct from array_fill(size, array[14]) then
-        raise exception using errcode = '22023', column = '',
-            message = 'enqueue_rows: every argument must be an array with one element for each job', hint = 'Nothing was enqueued.';
-    elsif size = 0 then
-        return;
-    end if;
-
-    if 'notification' = any (kinds) and 1 = any (priorities) then
-        priorities := array(
-            select case when g.kind = 'notification' and g.priority = 1 then flyball.notification_priority(g.args) else g.priority end
-            from unnest(kinds, priorities, args) with ordinality as g(kind, priority, args, n)
-            order by g.n);
-    end if;
-
-    -- Each column is looked at as a whole, which costs a fraction of looking at each job. Only if a column holds something that
-    -- might be wrong are the jobs judged one by one.
-    if (plain and at_once
-        and array_remove(unique_fors, null) = '{}' and array_remove(debounces, null) = '{}' and array_remove(debounce_maxes, null) = '{}'
-        and false = all (replaces)
-        and case when kinds[1] = all (kinds) then exists (select from flyball.kind k where k.name = kinds[1])
-                 else kinds <@ array(select k.name from flyball.kind k where k.name in (select distinct unnest(kinds))) end
-        and array_position(args, null) is null
-        and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
-        and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
-                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128
-                                  from (select distinct unnest(throttles) as t) as t) end
-        and 512 >= all (select octet_length(k) from unnest(keys) as k)
-        and 0 <= all (priorities) and 3 >= all (priorities)
-        and 1 <= all (max_attempts) and 1000 >= all (max_attempts)
-        and 0 < all (costs) and 1e9 >= all (costs)
-        and (untraced or true = all (select flyball.is_traceparent(t) from unnest(array_remove(traceparents, null)) as t))
-        and (untimed or 1e-6 <= all (array_remove(timeouts, null)) and 366 * 86400.0 >= all (array_remove(timeouts, null)))) is not true
-    then
-        for one in
-            select g.n, c.field, c.message
-            from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs,
-                    traceparents, timeouts, debounces, debounce_maxes, replaces) with ordinality
-                as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
-                    timeout, debounce, debounce_max, replace, n)
-            cross join lateral flyball.check_job(g.kind, g.args, g.throttle, g.key, g.priority, g.max_attempts, g.unique_key,
-                flyball.span(g.unique_for), g.cost, g.run_at, g.traceparent, flyball.span(g.timeout), flyball.span(g.debounce),
-                flyball.span(g.debounce_max), g.replace) c
-            where c.field is not null
-            order by g.n
-            limit 1
-        loop
-            raise exception using
-                errcode = '22023',
-                message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
-                column = one.field,
-                table = (one.n - 1)::text,
-                hint = 'Nothing was enqueued.';
-        end loop;
-    end if;
-
-    if to_regclass('flyball.job_' || today) is null then
-        perform flyball.ensure_day(today);
-    end if;
-
-    -- Lanes with a cap are looked at once each, before anything is added to them.
-    if exists (
-        select from (select distinct unnest(throttles)) as t(name)
-        join flyball.knobs b on b.throttle = t.name and b.fields ? 'max_backlog'
-    ) then
-        backlogs := array_fill(null::jsonb, array[size]);
-        for one in
-            select g.throttle, g.key, flyball.lane_of(g.throttle, g.key) as lane, array_agg(g.n) as places
-            from unnest(throttles, keys, run_ats, unique_keys) with ordinality as g(throttle, key, run_at, unique_key, n)
-            where g.unique_key is null and (g.run_at is null or g.run_at <= now())
-            group by 1, 2, 3
-            order by 3
-        loop
-            over := flyball.check_backlog('enqueue_many', one.throttle, one.key, one.lane, cardinality(one.places));
-            if over is not null then
-                foreach place in array one.places loop
-                    backlogs[place] := over;
-                end loop;
-            end if;
-        end loop;
-    end if;
-
-    ids := array(select today << 38 | nextval('flyball.job_seq') from generate_series(1, size));
-    lanes := case when throttles[1] = all (throttles) and keys[1] = all (keys)
-        then array_fill(flyball.lane_of(throttles[1], keys[1]), array[size])
-        else array(select flyball.lane_of(g.throttle, g.key) from (select unnest(throttles) as throttle, unnest(keys) as key) as g) end;
-
-    if plain and at_once and untraced and untimed then
-        insert into flyball.job (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args)
-        select unnest(ids), unnest(lanes), unnest(priorities), unnest(max_attempts), unnest(costs), unnest(kinds), unnest(throttles),
-            unnest(keys), unnest(args);
-        insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
-        select unnest(lanes), unnest(priorities), unnest(ids), unnest(costs), false;
-    else
-        insert into flyball.job
-            (id, lane_id, priority, max_attempts, cost, run_at, kind, throttle, key, args, traceparent, timeout_s)
-        select g.id, g.lane, g.priority, g.max_attempts, g.cost, g.run_at, g.kind, g.throttle, g.key, g.args, g.traceparent, g.timeout
-        from (
-            select unnest(ids) as id, unnest(lanes) as lane, unnest(priorities) as priority, unnest(max_attempts) as max_attempts,
-                unnest(costs) as cost, unnest(run_ats) as run_at, unnest(kinds) as kind, unnest(throttles) as throttle,
-                unnest(keys) as key, unnest(args) as args, unnest(traceparents) as traceparent, unnest(timeouts) as timeout,
-                unnest(unique_keys) as unique_key
-        ) as g
-        where g.unique_key is null;
-        insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
-        select g.lane, g.priority, g.id, g.cost, false
-        from (
-            select unnest(lanes) as lane, unnest(priorities) as priority, unnest(ids) as id, unnest(costs) as cost,
-                unnest(run_ats) as run_at, unnest(unique_keys) as unique_key
-        ) as g
-        where g.unique_key is null and (g.run_at is null or g.run_at <= now());
-    end if;
-
-    if not at_once then
-        insert into flyball.scheduled (job_id, run_at, lane_id, priority, cost, retry, holds_unique)
-        select g.id, g.run_at, g.lane, g.priority, g.cost, false, false
-        from unnest(ids, run_ats, lanes, priorities, costs, unique_keys) as g(id, run_at, lane, priority, cost, unique_key)
-        where g.unique_key is null and g.run_at > now();
-    end if;
-
-    if coalesce((select d.asleep from flyball.doorbell d), true) then
-        -- No lane in particular where several got work.
-        perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
-        from unnest(lanes, run_ats, unique_keys) as g(lane, run_at, unique_key)
-        where g.unique_key is null and (g.run_at is null or g.run_at <= now())
-        having count(*) > 0;
-    end if;
-
-    if plain then
-        return query select unnest(ids), false, false, unnest(backlogs);
-        return;
-    end if;
-
-    twins := array_fill(false, array[size]);
-    swaps := array_fill(false, array[size]);
-    backlogs := coalesce(backlogs, array_fill(null::jsonb, array[size]));
-    -- In the order of their keys' digests, as everybody takes many keys: who wants the same ones waits and never crosses.
-    for one in
-        select g.*
-        from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents,
-                timeouts, debounces, debounce_maxes, replaces) with ordinality
-            as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
-                timeout, debounce, debounce_max, replace, n)
-        where g.unique_key is not null
-        order by sha256(convert_to(g.kind || chr(31) || g.unique_key, 'UTF8')), g.n
-    loop
-        got := flyball.admit('enqueue_many', one.kind, one.args, one.throttle, one.key, one.priority, one.run_at,
-            one.max_attempts, one.unique_key, flyball.span(one.unique_for), one.cost, one.traceparent, flyball.span(one.timeout),
-            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace);
-        ids[one.n] := got.job_id;
-        twins[one.n] := got.duplicate;
-        swaps[one.n] := got.replaced;
-        backlogs[one.n] := got.backlog;
-    end loop;
-    return query select * from unnest(ids, twins, swaps, backlogs);
-end $$;
-
 -- === Who may =========================================================================================================
 
-do $$
-declare
-    f regprocedure;
-begin
-    for f in
-        select p.oid::regprocedure
-        from pg_proc p
-        where p.pronamespace = 'flyball'::regnamespace
-            and p.proname = any(array['check_recipient', 'suppress', 'unsuppress', 'is_suppressed', 'bury_unsent', 'expire_notifications',
-                'requeue_unsent', 'note_requeued'])
-    loop
-        execute format('revoke execute on function %s from public', f);
-    end loop;
-end $$;
+revoke execute on function flyball.keyed_digest, flyball.recipient_digest, flyball.known_digest, flyball.check_recipient,
+    flyball.suppress_known, flyball.unsuppress_known, flyball.suppress, flyball.unsuppress, flyball.is_suppressed,
+    flyball.bury_unsent, flyball.expire_notifications, flyball.requeue_unsent, flyball.note_requeued
+from public;
 
 comment on view flyball.notification is 'Every message with its state, account, attempts and reason; the recipient is masked.';
 comment on view flyball.delivery_attempt is 'Every attempt at a message that is kept, one row each.';

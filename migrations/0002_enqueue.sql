@@ -1,49 +1,155 @@
--- Chapter 3: enqueueing at the speed of a bare INSERT, jobs that replace the one that waits, caps on a lane's backlog.
+-- Chapter 2: enqueueing. Who may enqueue what, whose unique keys are whose, what is wrong with a job, and the doors.
+--
+-- Four laws. A kind that is not public is enqueued by operators and by roles that `flyball.producer` names. A unique key belongs to
+-- whoever took it: the same key of somebody else is another one, so that nobody rewrites or holds up what is not his. Keys that begin
+-- with `cron:` belong to schedules. A throttle of the HTTP API itself gets work from operators alone.
 --
 -- The front doors run one plain statement while everything is in order. Only what looks wrong, or asks for more than an insert
 -- (a unique key, a later time, a capped lane), is looked at with care, by the one function that knows every rule and message.
 
--- The same days and lanes as before, in words that the planner can inline: a call of a function costs more than its work.
-create or replace function flyball.day_of(at timestamptz) returns bigint
-language sql immutable parallel safe
-return ((at at time zone 'UTC')::date - date '2020-01-01')::bigint;
+-- === Who asks ========================================================================================================
 
-create or replace function flyball.lane_of(throttle text, key text) returns bigint
+-- The role that asks: the one of SET ROLE where there is one, else the login. Inside `security definer` functions `current_user` is
+-- their owner; this still names the one outside, also behind a pooler, whose login may take another role for each transaction.
+-- A `security definer` function of somebody else changes nothing about it: what counts is who runs the transaction.
+create function flyball.caller() returns name
 language sql stable parallel safe
-return ('x' || encode(substr(sha256(convert_to(throttle || chr(31) || key, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint;
+return case when current_setting('role') = 'none' then session_user else current_setting('role')::name end;
 
--- The doors check every job already, by name. Checked again here, each of these would be parsed and compiled anew for every
--- single insert, which costs three times as much as the rest of it.
-alter table flyball.job
-    drop constraint job_priority_check, drop constraint job_max_attempts_check, drop constraint job_cost_check,
-    drop constraint job_kind_check, drop constraint job_throttle_check, drop constraint job_key_check,
-    drop constraint job_timeout_s_check;
+-- Operators are those who may write the table of jobs itself, and so need no door: the owner of the schema, its members,
+-- superusers, and roles that were granted as much.
+create function flyball.is_operator() returns boolean
+language sql stable
+return has_table_privilege(flyball.caller(), 'flyball.job'::regclass, 'INSERT');
 
--- When the burst of enqueues began that a debounced job stands for; null where its job is not debounced.
-alter table flyball.uniq add column since timestamptz;
+-- What roles may do beyond what everybody with usage on the schema may. A row holds for the members of its role as well.
+create table flyball.producer (
+    role   text   primary key check (octet_length(role) between 1 and 63),
+    kinds  text[] not null default '{}',
+    tenant text   check (octet_length(tenant) between 1 and 64)
+);
+comment on table flyball.producer is 'Roles that may enqueue kinds that are not public, and whose unique keys are those of a tenant.';
+comment on column flyball.producer.kinds is 'Kinds that members of the role may enqueue besides the public ones.';
+comment on column flyball.producer.tenant is 'Whose unique keys its jobs take: those of the API''s tokens of this tenant. Null for the role''s own.';
 
--- When the job's unique key is free whether or not the job has ended; null where the job holds its key until it ends. It is kept
--- beyond the key itself, so that a dead job that is to run again is known to have no claim on it.
-alter table flyball.job add column unique_until timestamptz;
+-- Whether the caller may enqueue a kind.
+create function flyball.may_enqueue(kind text) returns boolean
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return exists (select from flyball.kind k where k.name = may_enqueue.kind and k.public) or flyball.is_operator() or exists (
+        select from flyball.producer p
+        join pg_catalog.pg_roles r on r.rolname = p.role
+        where may_enqueue.kind = any(p.kinds) and pg_has_role(flyball.caller(), r.oid, 'USAGE'));
+end $$;
 
-drop function flyball.enqueue(text, jsonb, text, text, int, timestamptz, int, text, interval, float8);
-drop function flyball.enqueue_many(jsonb);
-drop function flyball.check_job(text, jsonb, text, text, int, int, text, interval, float8, timestamptz);
+-- The kinds that the caller may enqueue, for messages.
+create function flyball.enqueueable() returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return (select coalesce(string_agg(k.name, ', ' order by k.name), 'none') from flyball.kind k where flyball.may_enqueue(k.name));
+end $$;
+
+-- Whose unique keys the caller's are: those of operators are ''.
+create function flyball.holder() returns text
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    asks constant name := flyball.caller();
+begin
+    if flyball.is_operator() then
+        return '';
+    end if;
+    return coalesce((
+        select 'tenant:' || p.tenant
+        from flyball.producer p
+        join pg_catalog.pg_roles r on r.rolname = p.role
+        where p.tenant is not null and pg_has_role(asks, r.oid, 'USAGE')
+        order by p.role <> asks, p.role
+        limit 1), 'role:' || asks);
+end $$;
+
+-- What stands in flyball.uniq for a key. No text holds a zero byte, so that no key of one owner can be written as another's.
+create function flyball.unique_digest(owner text, kind text, key text) returns bytea
+language sql immutable parallel safe
+return case when owner = '' then sha256(convert_to(kind || chr(31) || key, 'UTF8'))
+    else sha256(convert_to(owner, 'UTF8') || '\x00'::bytea || convert_to(kind, 'UTF8') || '\x00'::bytea || convert_to(key, 'UTF8')) end;
+
+-- Registers a kind ahead of its first worker. `public` says whether every role may enqueue it: null leaves that as it is, and is true
+-- for a new kind.
+create function flyball.register_kind(name text, public boolean default null) returns void
+language plpgsql volatile as $$
+#variable_conflict use_variable
+begin
+    if name is null or octet_length(name) not between 1 and 128 then
+        raise exception using errcode = '22023', column = 'name', hint = 'Nothing was registered.',
+            message = format('register_kind: name: %s', case when name is null then 'must not be null; give the kind''s name'
+                when name = '' then 'must not be empty; give the kind''s name'
+                else format('is %s bytes long; at most 128 are allowed', octet_length(name)) end);
+    end if;
+    insert into flyball.kind as k (name, public) values (name, coalesce(public, true))
+    on conflict on constraint kind_pkey do update set public = coalesce(register_kind.public, k.public)
+    where register_kind.public <> k.public;
+end $$;
+
+-- === What a job may cost =============================================================================================
+
+-- The dearest job that a throttle takes, by its recorded knobs: `max_cost`, else 10 windows' worth of tokens, and 1000 at least.
+-- What a person may have written there and is no such number counts as absent, as in `Knobs::max_cost`.
+create function flyball.max_cost(throttle text) returns float8
+language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    number constant text := '^-?[0-9]{1,12}(\.[0-9]{0,20})?([eE][+-]?[0-9]{1,2})?$';
+    f      jsonb;
+    rate   float8;
+    span   float8;
+begin
+    select b.fields into f from flyball.knobs b where b.throttle = max_cost.throttle;
+    if f ->> 'max_cost' ~ number and (f ->> 'max_cost')::float8 between 0.001 and 1e9 then
+        return (f ->> 'max_cost')::float8;
+    end if;
+    rate := case when f ->> 'rps' ~ number then (f ->> 'rps')::float8 end;
+    span := case when f ->> 'window' ~ number then (f ->> 'window')::float8 end;
+    if f ->> 'mode' = 'auto' and coalesce(rate, 0) >= 0 then
+        rate := greatest(rate, case when f ->> 'max' ~ number then (f ->> 'max')::float8 else 1000 end);
+    end if;
+    return case when rate < 0 then 1e9 else least(greatest(10 * coalesce(span, 1) * coalesce(rate, 0), 1000), 1e9) end;
+end $$;
 
 -- === What is wrong ===================================================================================================
 
--- Says what is wrong with a job, or nothing. One place for SQL, HTTP and CLI alike.
+-- Version, trace, parent and flags as W3C Trace Context writes them; a trace or a parent of zeros only is none.
+create function flyball.is_traceparent(text text) returns boolean
+language sql immutable parallel safe
+return text ~ '^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$';
+
+-- Seconds as an interval; what no argument allows stays out of every argument's range.
+create function flyball.span(seconds float8) returns interval
+language sql immutable parallel safe
+return case when seconds is null then null when abs(seconds) <= 1e9 then make_interval(secs => seconds)
+            else interval '1000000000 seconds' end;
+
+-- The seconds of a span that JSON gives as a number or as the text of an interval. Of any other value the type's own name is
+-- read as an interval, which fails: `[1]` would pass for one.
+create function flyball.seconds_of(span jsonb) returns float8
+language sql stable parallel safe
+return case jsonb_typeof(span) when 'null' then null when 'number' then span::float8
+            when 'string' then extract(epoch from (span #>> '{}')::interval)::float8
+            else extract(epoch from jsonb_typeof(span)::interval)::float8 end;
+
+-- Says what is wrong with a job, or nothing, and by what code. One place for SQL, HTTP and CLI alike.
 create function flyball.check_job(
     kind text, args jsonb, throttle text, key text, priority int, max_attempts int,
     unique_key text, unique_for interval, cost float8, run_at timestamptz,
     traceparent text default null, timeout interval default null, debounce interval default null,
     debounce_max interval default null, replace boolean default false,
-    out field text, out message text)
-language plpgsql stable parallel safe as $$
+    owner text default null, trusted boolean default flyball.is_operator(),
+    out field text, out message text, out code text)
+language plpgsql stable as $$
 #variable_conflict use_variable
 declare
     known text;
+    most  float8;
 begin
+    code := '22023';
     field := 'kind';
     if kind is null or kind = '' then
         message := 'must name what runs the job, for instance ''http''';
@@ -54,6 +160,11 @@ begin
     elsif not exists (select 1 from flyball.kind k where k.name = kind) then
         select string_agg(k.name, ', ' order by k.name) into known from flyball.kind k;
         message := format('%s is not a kind that any worker has registered; known kinds: %s', to_json(kind), known);
+        return;
+    elsif not trusted and not flyball.may_enqueue(kind) then
+        code := '42501';
+        message := format('%s is not public, and role %s has no leave to enqueue it; it may enqueue: %s', to_json(kind),
+            to_json(flyball.caller()), flyball.enqueueable());
         return;
     end if;
 
@@ -71,6 +182,10 @@ begin
     if throttle is null or throttle !~ '^[A-Za-z0-9._/:{}-]+$' or octet_length(throttle) > 128 then
         message := format('%s is not a throttle''s name; use 1 to 128 letters, digits or any of . _ - / : { }',
             coalesce(to_json(left(throttle, 64))::text, 'null'));
+        return;
+    elsif not trusted and throttle like 'api:%' then
+        code := '42501';
+        message := format('%s is a throttle of the HTTP API itself, which only operators may give work to; name one of your own', to_json(throttle));
         return;
     end if;
 
@@ -97,6 +212,9 @@ begin
     if unique_key = '' or octet_length(unique_key) > 512 then
         message := format('is %s bytes long; allowed are 1 to 512, or null for none', octet_length(unique_key));
         return;
+    elsif unique_key like 'cron:%' and owner is distinct from 'cron' then
+        message := 'begins with "cron:", which is kept for the jobs of schedules; begin it with anything else';
+        return;
     end if;
 
     field := 'unique_for';
@@ -111,6 +229,11 @@ begin
     field := 'cost';
     if cost is null or cost = 'NaN'::float8 or cost <= 0 or cost > 1e9 then
         message := format('is %s; allowed is more than 0 and at most 1e9 tokens', coalesce(cost::text, 'null'));
+        return;
+    end if;
+    most := flyball.max_cost(throttle);
+    if cost > most then
+        message := format('is %s; throttle %s takes jobs of at most %s tokens (its knob max_cost)', cost, throttle, most);
         return;
     end if;
 
@@ -173,25 +296,6 @@ begin
     field := null;
 end $$;
 
--- Version, trace, parent and flags as W3C Trace Context writes them; a trace or a parent of zeros only is none.
-create function flyball.is_traceparent(text text) returns boolean
-language sql immutable parallel safe
-return text ~ '^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$';
-
--- Seconds as an interval; what no argument allows stays out of every argument's range.
-create function flyball.span(seconds float8) returns interval
-language sql immutable parallel safe
-return case when seconds is null then null when abs(seconds) <= 1e9 then make_interval(secs => seconds)
-            else interval '1000000000 seconds' end;
-
--- The seconds of a span that JSON gives as a number or as the text of an interval. Of any other value the type's own name is
--- read as an interval, which fails: `[1]` would pass for one.
-create function flyball.seconds_of(span jsonb) returns float8
-language sql stable parallel safe
-return case jsonb_typeof(span) when 'null' then null when 'number' then span::float8
-            when 'string' then extract(epoch from (span #>> '{}')::interval)::float8
-            else extract(epoch from jsonb_typeof(span)::interval)::float8 end;
-
 -- === What an enqueue looks at ========================================================================================
 
 -- What a lane's cap says about `adding` more jobs: null where there is none or room is left, else the depth and the cap.
@@ -240,15 +344,19 @@ begin
     backlog := jsonb_build_object('depth', depth + adding, 'max', cap);
 end $$;
 
+-- The priority of a job whose arguments name the urgency of a message.
+create function flyball.notification_priority(args jsonb) returns int
+language sql immutable parallel safe
+return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when 'low' then 3 else 2 end;
+
 -- === One job, with care ==============================================================================================
 
--- Enqueues one job, whose arguments have been checked, by all the rules. The front doors come here with whatever is more than
--- a plain insert.
-create function flyball.admit(
+-- Enqueues one job, whose arguments have been checked, by all the rules but those of its throttle's knobs.
+create function flyball.admit_as_told(
     door text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
-    debounce interval, debounce_max interval, replace boolean,
+    debounce interval, debounce_max interval, replace boolean, owner text,
     out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -269,7 +377,7 @@ begin
     replaced := false;
 
     if unique_key is not null then
-        digest := sha256(convert_to(kind || chr(31) || unique_key, 'UTF8'));
+        digest := flyball.unique_digest(owner, kind, unique_key);
         -- Each round takes the key, or takes the waiting job out of its queue, or has seen somebody else do so.
         for round in 1..1000 loop
             if round = 1000 then
@@ -369,10 +477,35 @@ begin
     end if;
 end $$;
 
+-- Enqueues one job, whose arguments have been checked, by all the rules; the front doors come here with whatever is more than a
+-- plain insert. Where the throttle's knob `over_limit` says merge, a job with a unique key takes the place of the one that waits, as
+-- if it had said `replace`, and the history of that one tells. The record of the knobs is no older than a second or so; a word that
+-- is none counts as wait, as everywhere.
+create function flyball.admit(
+    door text,
+    kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
+    unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
+    debounce interval, debounce_max interval, replace boolean, owner text,
+    out job_id bigint, out duplicate boolean, out replaced boolean, out backlog jsonb)
+language plpgsql volatile as $$
+#variable_conflict use_variable
+declare
+    merges constant boolean := unique_key is not null and unique_for is null and debounce is null and not replace
+        and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
+begin
+    select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
+    from flyball.admit_as_told(door, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
+        traceparent, timeout, debounce, debounce_max, replace or merges, owner) a;
+    if merges and replaced then
+        insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
+    end if;
+end $$;
+
 -- === The front doors =================================================================================================
 
 -- Enqueues one job in the caller's own transaction. It runs with the rights of the schema's owner, so that a role needs
--- nothing but `grant usage on schema flyball`: it can enqueue, and neither read nor change what others have enqueued.
+-- nothing but `grant usage on schema flyball`: it can enqueue, and neither read nor change what others have enqueued. The plain way
+-- is for what everybody may: the rest is looked at with care. A message of the default priority gets that of its arguments.
 create function flyball.enqueue(
     kind text,
     args jsonb default '{}',
@@ -399,9 +532,13 @@ declare
     bad   record;
     rings boolean;
 begin
+    if kind = 'notification' and priority = 1 then
+        priority := flyball.notification_priority(args);
+    end if;
+
     if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace then
         -- The whole of a plain job. It inserts nothing where `check_job` might have a word to say, where today's partition
-        -- is missing, and where the throttle has a cap on its backlogs. The text of the arguments is measured itself: what they
+        -- is missing, and where the throttle has a cap on its backlogs or costs. The text of the arguments is measured itself: what they
         -- take as jsonb says little about it, as 1e100000 takes as much as 1.5, and a value from a table may be compressed.
         with kept as (
             insert into flyball.job
@@ -409,17 +546,17 @@ begin
             select flyball.next_id(), flyball.lane_of(throttle, key), priority, max_attempts, cost, kind, throttle, key, args,
                 traceparent, extract(epoch from timeout)
             from flyball.kind k
-            where k.name = kind
+            where k.name = kind and case when k.public then true else flyball.may_enqueue(kind) end
                 and octet_length(args::text) <= 262144
-                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128
+                and throttle ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttle) <= 128 and left(throttle, 4) <> 'api:'
                 and octet_length(key) <= 512
                 and priority between 0 and 3
                 and max_attempts between 1 and 1000
-                and cost > 0 and cost <= 1e9
+                and cost > 0 and cost <= 1
                 and (traceparent is null or flyball.is_traceparent(traceparent))
                 and (timeout is null or timeout >= interval '1 microsecond' and timeout <= interval '366 days')
                 and to_regclass('flyball.job_' || flyball.day_of(now())) is not null
-                and not exists (select from flyball.knobs b where b.throttle = throttle and b.fields ? 'max_backlog')
+                and not exists (select from flyball.knobs b where b.throttle = throttle and b.fields ?| array['max_backlog', 'max_cost'])
             returning id, lane_id
         )
         insert into flyball.ready as r (lane_id, priority, job_id, cost, holds_unique)
@@ -438,24 +575,25 @@ begin
         run_at, traceparent, timeout, debounce, debounce_max, replace);
     if bad.field is not null then
         raise exception using
-            errcode = '22023',
+            errcode = bad.code,
             message = format('enqueue: %s: %s', bad.field, bad.message),
             column = bad.field,
             hint = 'Nothing was enqueued.';
     end if;
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
     from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace) a;
+        traceparent, timeout, debounce, debounce_max, replace, case when unique_key is null then '' else flyball.holder() end) a;
 end $$;
 
--- Enqueues many jobs given column by column, all or none; element n of every array belongs to job n. For programs: it spares
--- both sides the JSON. Spans are in seconds. Answers one row per job, in order.
-create function flyball.enqueue_rows(
+-- Enqueues for an owner of unique keys what was looked at before: the doors below see who asks; the HTTP API knows its tokens. It
+-- runs with the rights of its caller, so that nobody gains anything by calling it past the doors.
+create function flyball.enqueue_rows_as(
+    owner text, trusted boolean,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
     unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
     debounces float8[], debounce_maxes float8[], replaces boolean[])
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile as $$
 #variable_conflict use_column
 declare
     size     constant int := coalesce(cardinality(kinds), 0);
@@ -488,40 +626,49 @@ begin
         return;
     end if;
 
+    if 'notification' = any (kinds) and 1 = any (priorities) then
+        priorities := array(
+            select case when g.kind = 'notification' and g.priority = 1 then flyball.notification_priority(g.args) else g.priority end
+            from unnest(kinds, priorities, args) with ordinality as g(kind, priority, args, n)
+            order by g.n);
+    end if;
+
     -- Each column is looked at as a whole, which costs a fraction of looking at each job. Only if a column holds something that
     -- might be wrong are the jobs judged one by one.
     if (plain and at_once
         and array_remove(unique_fors, null) = '{}' and array_remove(debounces, null) = '{}' and array_remove(debounce_maxes, null) = '{}'
         and false = all (replaces)
-        and case when kinds[1] = all (kinds) then exists (select from flyball.kind k where k.name = kinds[1])
-                 else kinds <@ array(select k.name from flyball.kind k where k.name in (select distinct unnest(kinds))) end
+        and case when kinds[1] = all (kinds) then exists (select from flyball.kind k where k.name = kinds[1] and (trusted or k.public))
+                 else kinds <@ array(select k.name from flyball.kind k where k.name in (select distinct unnest(kinds)) and (trusted or k.public)) end
         and array_position(args, null) is null
         and 262144 >= all (select octet_length(a::text) from unnest(args) as a)
         and case when throttles[1] = all (throttles) then throttles[1] ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(throttles[1]) <= 128
-                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128
+                      and (trusted or left(throttles[1], 4) <> 'api:')
+                 else true = all (select t ~ '^[A-Za-z0-9._/:{}-]+$' and octet_length(t) <= 128 and (trusted or left(t, 4) <> 'api:')
                                   from (select distinct unnest(throttles) as t) as t) end
         and 512 >= all (select octet_length(k) from unnest(keys) as k)
         and 0 <= all (priorities) and 3 >= all (priorities)
         and 1 <= all (max_attempts) and 1000 >= all (max_attempts)
-        and 0 < all (costs) and 1e9 >= all (costs)
+        and 0 < all (costs) and 1 >= all (costs)
+        and not exists (select from flyball.knobs b where b.throttle = any(array(select distinct unnest(throttles))) and b.fields ? 'max_cost')
         and (untraced or true = all (select flyball.is_traceparent(t) from unnest(array_remove(traceparents, null)) as t))
         and (untimed or 1e-6 <= all (array_remove(timeouts, null)) and 366 * 86400.0 >= all (array_remove(timeouts, null)))) is not true
     then
         for one in
-            select g.n, c.field, c.message
+            select g.n, c.field, c.message, c.code
             from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs,
                     traceparents, timeouts, debounces, debounce_maxes, replaces) with ordinality
                 as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
                     timeout, debounce, debounce_max, replace, n)
             cross join lateral flyball.check_job(g.kind, g.args, g.throttle, g.key, g.priority, g.max_attempts, g.unique_key,
                 flyball.span(g.unique_for), g.cost, g.run_at, g.traceparent, flyball.span(g.timeout), flyball.span(g.debounce),
-                flyball.span(g.debounce_max), g.replace) c
+                flyball.span(g.debounce_max), g.replace, owner, trusted) c
             where c.field is not null
             order by g.n
             limit 1
         loop
             raise exception using
-                errcode = '22023',
+                errcode = one.code,
                 message = format('enqueue_many: jobs[%s].%s: %s', one.n - 1, one.field, one.message),
                 column = one.field,
                 table = (one.n - 1)::text,
@@ -617,17 +764,30 @@ begin
             as g(kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost, traceparent,
                 timeout, debounce, debounce_max, replace, n)
         where g.unique_key is not null
-        order by sha256(convert_to(g.kind || chr(31) || g.unique_key, 'UTF8')), g.n
+        order by flyball.unique_digest(owner, g.kind, g.unique_key), g.n
     loop
         got := flyball.admit('enqueue_many', one.kind, one.args, one.throttle, one.key, one.priority, one.run_at,
             one.max_attempts, one.unique_key, flyball.span(one.unique_for), one.cost, one.traceparent, flyball.span(one.timeout),
-            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace);
+            flyball.span(one.debounce), flyball.span(one.debounce_max), one.replace, owner);
         ids[one.n] := got.job_id;
         twins[one.n] := got.duplicate;
         swaps[one.n] := got.replaced;
         backlogs[one.n] := got.backlog;
     end loop;
     return query select * from unnest(ids, twins, swaps, backlogs);
+end $$;
+
+-- Enqueues many jobs given column by column, all or none; element n of every array belongs to job n. For programs: it spares
+-- both sides the JSON. Spans are in seconds. Answers one row per job, in order.
+create function flyball.enqueue_rows(
+    kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
+    unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
+    debounces float8[], debounce_maxes float8[], replaces boolean[])
+returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    return query select * from flyball.enqueue_rows_as(flyball.holder(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+        run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces);
 end $$;
 
 -- Enqueues many jobs, all or none, in the caller's own transaction; answers one row per job, in order.
@@ -647,6 +807,8 @@ declare
     value   jsonb;
     type    text;
     wanted  text;
+    -- What JSON makes of a timestamptz, what Postgres prints, and RFC 3339; "yesterday" and "now" are words of Postgres alone.
+    moment  constant text := '^\d{4,6}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)? ?([Zz]|[+-]\d\d(:?\d\d)?)?$';
     beyond  text;
     problem text;
 begin
@@ -672,7 +834,7 @@ begin
                 and coalesce(jsonb_typeof(a.j -> 'max_attempts') = 'number' and f.max_attempts = trunc(f.max_attempts), true)
                 and coalesce(jsonb_typeof(a.j -> 'cost') = 'number', true)
                 and coalesce(jsonb_typeof(a.j -> 'replace') = 'boolean', true)
-                and coalesce(jsonb_typeof(a.j -> 'run_at') in ('string', 'null'), true)
+                and coalesce(jsonb_typeof(a.j -> 'run_at') = 'null' or a.j ->> 'run_at' ~ moment, true)
                 and coalesce(jsonb_typeof(a.j -> 'unique_key') in ('string', 'null'), true)
                 and coalesce(jsonb_typeof(a.j -> 'traceparent') in ('string', 'null'), true)
             ) as whole,
@@ -729,13 +891,14 @@ begin
                     elsif name = 'run_at' or name = any(spans) then
                         begin
                             if name = 'run_at' then
-                                perform (j ->> name)::timestamptz;
+                                problem := case when (j ->> name)::timestamptz is null or j ->> name !~ moment
+                                    then format('"%s" is not a time; write it like 2026-11-20T14:00:00Z', left(j ->> name, 64)) end;
                             elsif abs(flyball.seconds_of(value)) > 1e9 then
                                 problem := beyond;
                             end if;
                         exception when data_exception then
                             problem := case name
-                                when 'run_at' then format('"%s" is not a time; write it like 2026-11-20T14:00:00Z', j ->> name)
+                                when 'run_at' then format('"%s" is not a time; write it like 2026-11-20T14:00:00Z', left(j ->> name, 64))
                                 else format('"%s" is not a span; write seconds as a number, or a text like "10 minutes"', j ->> name) end;
                         end;
                     end if;
@@ -763,6 +926,8 @@ begin
         c.unique_keys, c.unique_fors, c.costs, c.traceparents, c.timeouts, c.debounces, c.debounce_maxes, c.replaces);
 end $$;
 
+comment on function flyball.may_enqueue is 'Whether the caller may enqueue jobs of a kind.';
 comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
 comment on function flyball.enqueue_many is 'Enqueues up to 10,000 jobs, all or none; elements have the same field names as flyball.enqueue.';
 comment on function flyball.enqueue_rows is 'Enqueues up to 10,000 jobs given column by column, all or none; spans are in seconds.';
+comment on function flyball.enqueue_rows_as is 'As flyball.enqueue_rows, for an owner of unique keys; needs rights on the tables.';

@@ -1,14 +1,7 @@
--- Chapter 6: depth without counting, and small tables that stay small. One process at a time walks the waiting jobs in short
--- slices and writes down what it found, so that nobody who asks how deep a queue is ever counts anything.
+-- Chapter 8: depth without counting, and tables that stay small. One process at a time walks the waiting jobs in short slices and
+-- writes down what it found, so that nobody who asks how deep a queue is ever counts anything.
 
--- How many ready jobs a lane held when it was last walked, and when that was written. Only changes are written, and at least
--- once a day for a lane that still has jobs of any sort, so that one of long ago can be told from one that is in use.
-alter table flyball.lane add column depth bigint not null default 0;
-alter table flyball.lane add column depth_at timestamptz not null default now();
-
--- The deepest lanes of a throttle, and its lanes by key. Empty lanes, which are most, stay out of the first.
-create index lane_deepest on flyball.lane (throttle, depth, lane_id) where depth > 0;
-create index if not exists lane_throttle on flyball.lane (throttle, key);
+-- === Depth ===========================================================================================================
 
 -- One row for each throttle that has or had jobs.
 create table flyball.depth (
@@ -32,25 +25,7 @@ create table flyball.sweep (
 ) with (fillfactor = 50);
 insert into flyball.sweep default values;
 
--- Live workers are few, those that have stopped may be many. Only starting and stopping touches this index.
-create index worker_live on flyball.worker (id) where stopped_at is null;
-
--- The hot tables grow by what is dead in them between two vacuums, so that is bounded by count in all of them.
-alter table flyball.scheduled set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
-    autovacuum_vacuum_cost_delay = 0, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000,
-    vacuum_truncate = off);
-alter table flyball.lease set (autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000);
-alter table flyball.uniq set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
-    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
-alter table flyball.lane set (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000,
-    autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
-alter table flyball.failure set (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
-    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 20000);
-
--- === Housekeeping ====================================================================================================
-
--- Unique keys that expire by themselves are found without looking at all others.
-create index uniq_expires on flyball.uniq (expires_at) where expires_at is not null;
+-- === Days ============================================================================================================
 
 -- Days past their retention that could not be dropped, because jobs of theirs still live or ended lately: emptied again once a
 -- day. `next` is where the thinning of such a day goes on, null when it has come to its end; `pruned_at` is its last step.
@@ -66,14 +41,17 @@ create table flyball.day (
 -- little patience, what survives is found before it is taken, and a day in which more than `most` jobs do is not emptied at all
 -- but answered with -1: flyball.thin_day is for those. Null means that somebody else is at it.
 --
--- Looking before locking is safe: a job of a day that is over can stop living meanwhile, but none begins to. What such a job
+-- Looking before locking is nearly safe: a job of a day that is over can stop living meanwhile, and none begins to, but for what a
+-- transaction of that very day had enqueued and commits while its day is being emptied. So there is a second look behind a lock that
+-- keeps writers out and lets claims pass; only when it is done are readers kept out, for as long as the TRUNCATE takes. Whoever holds
+-- that second lock and cannot get the last one lets both go: a producer may wait for the one while it holds the other. What a job
 -- says can change, because a producer may replace it; so what was copied and has changed is copied again behind the lock.
-drop function flyball.prune_day(bigint);
 create function flyball.prune_day(day bigint, since timestamptz default 'infinity', most bigint default 20000) returns bigint
 language plpgsql set lock_timeout = '100ms' set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
 declare
     live  bigint;
+    late  bigint := 0;
     young bigint;
     tries int := 0;
     low   bigint := prune_day.day << 38;
@@ -117,11 +95,26 @@ begin
     execute format('create temporary table flyball_versions on commit drop as select j.id, j.xmin as version from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
     execute format('create temporary table flyball_jobs on commit drop as select j.* from flyball_live l join flyball.job_%s j on j.id = l.job_id', prune_day.day);
     create index on flyball_jobs (id);
+    create temporary table flyball_late (job_id bigint) on commit drop;
     loop
         begin
+            -- Whoever has enqueued into this day has ended when this is granted, and nobody else can; claims go on.
+            execute format('lock table flyball.job_%s in share row exclusive mode', prune_day.day);
+            insert into flyball_late
+            select l.job_id from (
+                select job_id from flyball.ready where job_id >= low and job_id < high
+                union all select job_id from flyball.lease where job_id >= low and job_id < high
+                union all select job_id from flyball.scheduled where job_id >= low and job_id < high
+                union all select job_id from flyball.dead where job_id >= low and job_id < high
+            ) l
+            where not exists (select 1 from flyball_live k where k.job_id = l.job_id)
+            limit most + 1;
+            get diagnostics late = row_count;
+            exit when live + late > most;
             execute format('lock table flyball.job_%1$s, flyball.attempt_%1$s in access exclusive mode', prune_day.day);
             exit;
         exception when lock_not_available then
+            -- What was locked is free again, and what was found is forgotten.
             tries := tries + 1;
             if tries >= 20 then
                 raise;
@@ -130,8 +123,16 @@ begin
             perform pg_sleep(0.2 + random() * 0.2);
         end;
     end loop;
+    if live + late > most then
+        drop table flyball_live, flyball_versions, flyball_jobs, flyball_late;
+        insert into flyball.day as d (day, kept, next) values (prune_day.day, -1, low)
+        on conflict on constraint day_pkey do update set kept = -1, next = coalesce(d.next, excluded.next);
+        return -1;
+    end if;
+    insert into flyball_live select job_id from flyball_late;
+    insert into flyball_versions select job_id, null from flyball_late;
     -- Jobs may have been replaced, and attempts added, until now.
-    execute format('create temporary table flyball_replaced on commit drop as select j.* from flyball_versions v join flyball.job_%s j on j.id = v.id where j.xmin <> v.version', prune_day.day);
+    execute format('create temporary table flyball_replaced on commit drop as select j.* from flyball_versions v join flyball.job_%s j on j.id = v.id where j.xmin is distinct from v.version', prune_day.day);
     delete from flyball_jobs j using flyball_replaced r where j.id = r.id;
     execute format('create temporary table flyball_attempts on commit drop as select a.* from flyball_live l join flyball.attempt_%s a on a.job_id = l.job_id', prune_day.day);
     execute format('truncate flyball.job_%1$s, flyball.attempt_%1$s', prune_day.day);
@@ -152,7 +153,7 @@ begin
             null;
         end;
     end if;
-    drop table flyball_live, flyball_versions, flyball_jobs, flyball_replaced, flyball_attempts;
+    drop table flyball_live, flyball_versions, flyball_jobs, flyball_replaced, flyball_attempts, flyball_late;
     return live;
 end $$;
 
