@@ -1,9 +1,10 @@
 //! The connections of a listener: counted, reported in metrics, and closed where there is no room.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -145,7 +146,7 @@ impl Connections {
                 reason: why.as_str(),
             })
             .inc();
-        let mut told = self.0.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = self.0.told.lock();
         told.since += 1;
         if told.at.is_none_or(|at| at.elapsed() >= LOG_INTERVAL) {
             let (count, reason) = (told.since, why.as_str());
@@ -162,8 +163,7 @@ impl Connections {
     }
 
     fn crowd(&self) -> MutexGuard<'_, ConnectionSlots<CancellationToken>> {
-        // Each operation under the lock completes, so a poisoned lock is still consistent.
-        self.0.crowd.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.crowd.lock()
     }
 
     fn count(&self, crowd: &ConnectionSlots<CancellationToken>) {

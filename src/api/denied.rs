@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// The most origins that are remembered. A client with more addresses is limited by the rate of all
 /// of them together.
@@ -65,8 +66,7 @@ impl Denied {
     }
 
     fn locked(&self) -> MutexGuard<'_, Memory> {
-        // Each operation under the lock completes, so a poisoned lock is still consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

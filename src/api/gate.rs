@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::extract::{ConnectInfo, MatchedPath, Request, State};
 use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::acquire::remaining;
 use super::auth::{AuthMethod, Caller};
@@ -51,12 +51,11 @@ struct CachedPromise {
 
 impl Gate {
     fn locked(&self) -> MutexGuard<'_, HashMap<Name, CachedPromise>> {
-        // Each operation under the lock completes, so a poisoned lock is still consistent.
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock()
     }
 
     fn absent(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
-        self.absent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.absent.lock()
     }
 }
 

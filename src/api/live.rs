@@ -1,9 +1,10 @@
 //! Live state: the last ten minutes of ticks, the latest sample, and a broadcast to all listeners.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::sync::broadcast;
 
@@ -209,11 +210,7 @@ impl Live {
     }
 
     fn streams(&self) -> MutexGuard<'_, BTreeMap<(bool, String), usize>> {
-        // Each operation under the lock completes, so a poisoned lock is still consistent.
-        self.0
-            .streams
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.streams.lock()
     }
 
     /// Returns the history after tick `after` (or all of it), with the id of its last tick, and a
@@ -225,7 +222,7 @@ impl Live {
     }
 
     fn history_buffer(&self) -> MutexGuard<'_, VecDeque<(i64, Arc<str>)>> {
-        self.0.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.ring.lock()
     }
 }
 

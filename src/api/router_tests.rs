@@ -2,11 +2,12 @@
 //! does not answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
 use sqlx::postgres::PgPoolOptions;
@@ -70,7 +71,7 @@ impl Shelf {
     }
 
     fn find(&self, name: &Name) -> Option<Status> {
-        self.throttles.lock().unwrap().get(name).cloned()
+        self.throttles.lock().get(name).cloned()
     }
 
     fn grant(&self, ask: &AcquireRequest) -> AcquireResponse {
@@ -216,7 +217,7 @@ impl Store for Shelf {
     fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, throttle::Error>> {
         Box::pin(async {
             self.answers()
-                .map(|()| self.throttles.lock().unwrap().keys().cloned().collect())
+                .map(|()| self.throttles.lock().keys().cloned().collect())
         })
     }
 
@@ -244,10 +245,7 @@ impl Store for Shelf {
                 .and_then(|text| text.as_ref()?.parse().ok())
                 .unwrap_or(1.0);
             let after = status_of(name, rps, seq + 1);
-            self.throttles
-                .lock()
-                .unwrap()
-                .insert(name.clone(), after.clone());
+            self.throttles.lock().insert(name.clone(), after.clone());
             Ok((before, after))
         })
     }
@@ -295,7 +293,6 @@ async fn door(token: Option<&str>) -> Door {
     shelf
         .throttles
         .lock()
-        .unwrap()
         .insert(name.clone(), status_of(&name, 5.0, 17));
     let pool = PgPoolOptions::new()
         .acquire_timeout(Duration::from_millis(200))

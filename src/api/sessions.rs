@@ -1,11 +1,11 @@
 //! Sessions of browsers that have sent a token, and those that were ended by a logout.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::{constant_time, digest, hmac};
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::auth::TokenSecret;
 use super::postgres;
@@ -119,8 +119,7 @@ impl SignedOut {
     }
 
     fn known(&self) -> MutexGuard<'_, EndedSessions> {
-        // Each operation under the lock completes, so a poisoned lock is still consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex as Lock, MutexGuard as Locked, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::{Mutex as Lock, MutexGuard as Locked};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::throttle::Name;
@@ -52,8 +53,7 @@ impl WaitQueues {
     }
 
     fn locked(&self) -> Locked<'_, WaitingLines> {
-        // Each operation under the lock completes, so a poisoned lock is still consistent.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Takes part in the election of the governor's leader, and governs while this process leads.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::{Policies, servers};
@@ -159,11 +160,11 @@ struct Term(Mutex<Option<(u64, Instant)>>);
 
 impl Term {
     fn get(&self) -> Option<(u64, Instant)> {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.0.lock()
     }
 
     fn set(&self, term: Option<(u64, Instant)>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = term;
+        *self.0.lock() = term;
     }
 
     /// Returns the term, unless its lease may have expired.

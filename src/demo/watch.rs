@@ -1,8 +1,9 @@
 //! Observations of the store and the throttle, four times a second, for the report.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -47,10 +48,7 @@ impl StoreWatch {
                     documents: now.documents,
                     rps,
                 };
-                samples
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(sample);
+                samples.lock().push(sample);
             }
         });
         Self {
@@ -60,18 +58,11 @@ impl StoreWatch {
     }
 
     pub(super) fn samples(&self) -> Vec<StoreSample> {
-        self.seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.seen.lock().clone()
     }
 
     pub(super) fn last(&self) -> Option<StoreSample> {
-        self.seen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .last()
-            .cloned()
+        self.seen.lock().last().cloned()
     }
 }
 

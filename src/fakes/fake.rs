@@ -1,11 +1,12 @@
 //! A running fake.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::HeaderMap;
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
@@ -188,11 +189,7 @@ impl Fake {
     /// Sets the latency of answers from now on; `None` means none.
     pub fn set_latency(&self, latency: Option<Latency>) {
         let pace = latency.map(|latency| Arc::new(LatencyModel::new(latency)));
-        *self
-            .server
-            .pace
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = pace;
+        *self.server.pace.lock() = pace;
     }
 
     /// Limits a connection to one request at a time for this time after a rejected request, as APNs
@@ -219,12 +216,7 @@ impl Fake {
 
     /// Invalidates all issued access tokens.
     pub fn revoke_tokens(&self) {
-        self.server
-            .house
-            .tokens
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.server.house.tokens.lock().clear();
     }
 
     /// Returns the names of all accounts in the ledger, sorted.
@@ -266,11 +258,7 @@ impl Fake {
 
     /// Returns path, headers and body of the last HTTP request.
     pub fn last(&self) -> Option<(String, HeaderMap, String)> {
-        let last = self
-            .server
-            .last
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let last = self.server.last.lock();
         let text = |came: &IncomingRequest| String::from_utf8_lossy(&came.body).into_owned();
         last.as_ref()
             .map(|came| (came.uri.to_string(), came.headers.clone(), text(came)))
@@ -326,12 +314,7 @@ impl Fake {
 
     /// Returns true if the subscription to an account's events was confirmed.
     pub fn is_subscribed(&self, account: &str) -> bool {
-        let confirmed = self
-            .server
-            .house
-            .confirmed
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let confirmed = self.server.house.confirmed.lock();
         confirmed.contains(&sns::topic(account))
     }
 }

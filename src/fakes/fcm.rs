@@ -1,7 +1,6 @@
 //! Firebase Cloud Messaging HTTP v1 in Google's format, with the token endpoint of its service
 //! accounts.
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use serde_json::json;
@@ -83,7 +82,7 @@ fn token(came: &IncomingRequest, house: &House) -> Reply {
             "Invalid OAuth scope or ID token audience provided.",
         );
     }
-    let mut tokens = house.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tokens = house.tokens.lock();
     let token = format!("ya29.fake-{}-{}", came.now_ms, tokens.len());
     tokens.insert(token.clone());
     Reply::json(
@@ -109,12 +108,7 @@ impl WireFormat for Fcm {
             .header("authorization")
             .strip_prefix("Bearer ")
             .unwrap_or_default();
-        if !house
-            .tokens
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .contains(bearer)
-        {
+        if !house.tokens.lock().contains(bearer) {
             return refused(unauthenticated());
         }
         if !house.knows(project) {

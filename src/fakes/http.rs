@@ -1,7 +1,7 @@
 //! The HTTP server of the formats.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -42,7 +42,7 @@ pub(super) async fn answer(
         wire.read(&came, &server.house),
         mark(&[came.uri.path().as_bytes(), &came.body]),
     );
-    *server.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(came);
+    *server.last.lock() = Some(came);
     let reply = match read {
         Read::Message(asked) => message(&server, &*wire, &asked, mark).await?,
         Read::Quota(account) => {

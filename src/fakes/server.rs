@@ -1,10 +1,11 @@
 //! The state that all connections of a fake share.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -68,7 +69,7 @@ pub(super) struct FakeServer {
 impl FakeServer {
     /// Locks the ledger; no task waits for anything else while it holds the lock.
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ledger.lock()
     }
 
     /// Decides on a message and returns the time of the decision, in unix milliseconds.
@@ -108,11 +109,7 @@ impl FakeServer {
 
     /// Waits for the time that an answer takes.
     pub(super) async fn work(&self) {
-        let pace = self
-            .pace
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        let pace = self.pace.lock().clone();
         if let Some(pace) = pace {
             let _place = pace.room.acquire().await;
             sleep(pace.latency.base).await;

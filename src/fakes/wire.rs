@@ -1,11 +1,11 @@
 //! The common interface of all providers' formats: requests and answers.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Uri};
+use parking_lot::Mutex;
 
 use super::{Fault, ThrottleScope};
 

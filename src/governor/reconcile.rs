@@ -10,10 +10,11 @@
 //! journaled.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
 use super::actuator::{Actuator, BREAKERS_ZERO, limited_by_slots};
@@ -1154,8 +1155,6 @@ pub fn spell(rps: f64) -> String {
     Actuator::Rps.spell(rps)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .expect("no code panics while it holds this lock")
+fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
+    mutex.lock()
 }

@@ -1,10 +1,11 @@
 //! The context of a running handler.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -71,7 +72,7 @@ impl AttemptReport {
 impl JobInfo {
     /// Returns the reports that the handler has made so far.
     pub fn attempt_report(&self) -> AttemptReport {
-        *self.said.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.said.lock()
     }
 }
 
@@ -199,7 +200,7 @@ impl Context {
     }
 
     fn update_report(&self, change: impl FnOnce(&mut AttemptReport)) {
-        change(&mut self.job.said.lock().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.job.said.lock());
     }
 
     /// Returns the last checkpoint of this job, from any of its attempts.
@@ -241,11 +242,7 @@ impl Context {
     ) -> Result<(), CheckpointError> {
         let is_whole = total.is_some_and(|total| done >= total);
         {
-            let mut last = self
-                .job
-                .last_progress
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.job.last_progress.lock();
             if !is_whole && last.is_some_and(|at| at.elapsed() < PROGRESS_EVERY) {
                 return Ok(());
             }

@@ -1,11 +1,11 @@
 //! The handler of the kind `http`: one request, one outcome.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 
 use super::apart::apart;
@@ -163,7 +163,7 @@ impl HttpHandler {
     }
 
     fn rests(&self) -> MutexGuard<'_, HostBackoffs> {
-        self.rests.lock().unwrap_or_else(PoisonError::into_inner)
+        self.rests.lock()
     }
 
     fn sign(

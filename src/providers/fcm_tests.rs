@@ -1,9 +1,10 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use aws_lc_rs::encoding::AsDer;
 use aws_lc_rs::rsa::{KeyPair, KeySize};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::fcm::{CODES, Fcm, body, judge};
@@ -199,7 +200,7 @@ impl Google {
             );
         }
         assert!(request.starts_with("POST /v1/projects/shop-1/messages:send "));
-        let mut messages = self.messages.lock().unwrap();
+        let mut messages = self.messages.lock();
         if request.contains("Bearer t1") && !messages.is_empty() {
             return (
                 401,
@@ -248,7 +249,7 @@ async fn a_token_is_asked_for_once_and_again_after_a_401() {
         2,
         "all of them share the second token"
     );
-    assert_eq!(google.messages.lock().unwrap().len(), 9);
+    assert_eq!(google.messages.lock().len(), 9);
 
     let late = driver
         .send(

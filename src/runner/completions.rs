@@ -5,10 +5,11 @@
 //! are recorded; all others need no report.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
@@ -133,7 +134,7 @@ impl Completions {
     }
 
     fn lock(&self) -> MutexGuard<'_, CompletionsInner> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
+        self.noted.lock()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Upkeep that some worker does for all: promotes due jobs, rescues lost ones, and maintains the
 //! tables.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::shared::{SHARD_TTL, WorkerContext};
@@ -163,10 +164,7 @@ pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: Cancella
         async move {
             let differences = differences(&shared.queue.serving().await?);
             shared.metrics.differences.set(differences.len() as i64);
-            let before = std::mem::replace(
-                &mut *told.lock().unwrap_or_else(PoisonError::into_inner),
-                differences.clone(),
-            );
+            let before = std::mem::replace(&mut *told.lock(), differences.clone());
             for difference in differences
                 .iter()
                 .filter(|difference| !before.contains(difference))

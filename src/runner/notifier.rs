@@ -2,8 +2,8 @@
 //! return to their lane.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, PoisonError};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 /// Most lanes remembered one by one between two looks; further ones count as work somewhere.
@@ -49,8 +49,8 @@ impl Notifier {
         self.notify.notified().await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, PendingWakeups> {
-        self.rung.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, PendingWakeups> {
+        self.rung.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! The kinds that this worker runs, each with its handler and its metrics, looked up once per job.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -24,7 +25,7 @@ impl OfRun {
     /// Records the cost of an attempt.
     pub(super) fn cost(&self, tokens: f64) {
         self.cost.observe(tokens);
-        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tally = self.tally.lock();
         *tally = (tally.0 + 1, tally.1 + tokens);
     }
 }
@@ -67,8 +68,7 @@ impl Runs {
     /// kind.
     pub(super) fn take_costs(&self) -> Vec<(String, u64, f64)> {
         let take = |(kind, of_run): (&String, &Arc<OfRun>)| {
-            let (attempts, tokens) =
-                std::mem::take(&mut *of_run.tally.lock().unwrap_or_else(PoisonError::into_inner));
+            let (attempts, tokens) = std::mem::take(&mut *of_run.tally.lock());
             (attempts > 0).then(|| (kind.clone(), attempts, tokens))
         };
         self.0.iter().filter_map(take).collect()

@@ -1,10 +1,11 @@
 //! State shared by the loops of one worker, and the configuration of a worker.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -127,13 +128,13 @@ impl WorkerContext {
 
     /// Records that this worker can serve lanes.
     pub(super) fn able(&self) {
-        *self.able_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        *self.able_at.lock() = Instant::now();
     }
 
     fn is_able(&self) -> bool {
         // While everything is paused there is nothing to serve, and no other worker could do
         // better.
-        let able_at = *self.able_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let able_at = *self.able_at.lock();
         self.paused.load(Ordering::Relaxed) || able_at.elapsed() < UNABLE_AFTER
     }
 

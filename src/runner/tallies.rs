@@ -2,8 +2,9 @@
 //! governor.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::jobs::postgres::Tally;
 
@@ -130,7 +131,7 @@ impl Tallies {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, (Tally, ReportState)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,8 +1,9 @@
 //! Claims whose answer was lost. Postgres may have carried them out, so that jobs are leased to a
 //! worker that does not run them.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::jobs::{Error, Queue};
 
@@ -48,7 +49,7 @@ impl UncertainClaims {
         Ok(given_back)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<UncertainClaim>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, Vec<UncertainClaim>> {
+        self.0.lock()
     }
 }

@@ -3,8 +3,9 @@
 //! time is an argument.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// First wait of a job that this worker does not run, because another worker may run its kind.
 const FIRST_WAIT: Duration = Duration::from_secs(5);
@@ -54,7 +55,7 @@ pub(super) struct UnknownKinds {
 impl UnknownKinds {
     /// Returns the next wait of the job.
     pub(super) fn wait(&self, job_id: i64, now: Instant) -> Duration {
-        let mut known = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.jobs.lock();
         if known.len() >= MAX_REMEMBERED_JOBS && !known.contains_key(&job_id) {
             known.retain(|_, stranger| {
                 now.duration_since(stranger.sent_off) < stranger.wait * GONE_AFTER
@@ -78,7 +79,7 @@ impl UnknownKinds {
 
     /// Records a job of the throttle that this worker does not run.
     pub(super) fn met(&self, throttle: &str, now: Instant) {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = self.rows.lock();
         let row = rows.entry(throttle.to_owned()).or_insert(UnservedThrottle {
             jobs: 0,
             rest: FIRST_REST / 2,
@@ -93,7 +94,7 @@ impl UnknownKinds {
 
     /// Records a job of the throttle that this worker runs.
     pub(super) fn served(&self, throttle: &str) {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rows = self.rows.lock();
         if !rows.is_empty() {
             rows.remove(throttle);
         }
@@ -101,7 +102,7 @@ impl UnknownKinds {
 
     /// Returns the throttles that rest here, each with the end of its rest.
     pub(super) fn resting(&self, now: Instant) -> Vec<(String, Instant)> {
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
+        let rows = self.rows.lock();
         rows.iter()
             .filter(|(_, row)| row.until > now)
             .map(|(throttle, row)| (throttle.clone(), row.until))

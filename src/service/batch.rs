@@ -2,10 +2,11 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{Instant, sleep_until};
 
@@ -36,7 +37,7 @@ struct BatcherShared<T, R> {
 impl<T, R> BatcherShared<T, R> {
     fn lock(&self) -> MutexGuard<'_, BatchQueue<T, R>> {
         // No code that runs under the lock leaves it inconsistent.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.waiting.lock()
     }
 }
 
@@ -202,7 +203,7 @@ mod tests {
         let sizes = Arc::new(Mutex::new(Vec::new()));
         let seen = sizes.clone();
         let batcher = Batcher::new(8, move |items: Vec<u64>| -> BoxFuture<'static, Vec<u64>> {
-            seen.lock().unwrap().push(items.len());
+            seen.lock().push(items.len());
             let gate = gate.clone();
             Box::pin(async move {
                 let _pass = gate.acquire_owned().await;
@@ -225,7 +226,7 @@ mod tests {
         for (n, answer) in all.await {
             assert_eq!(answer, Ok(n * 2));
         }
-        let sizes = sizes.lock().unwrap();
+        let sizes = sizes.lock();
         assert_eq!(sizes.iter().sum::<usize>(), 300);
         assert!(
             sizes.iter().all(|size| *size <= 8) && sizes.len() < 60,
@@ -241,7 +242,7 @@ mod tests {
             100,
             Duration::from_millis(50),
             move |items: Vec<u64>| -> BoxFuture<'static, Vec<u64>> {
-                seen.lock().unwrap().push(items.len());
+                seen.lock().push(items.len());
                 Box::pin(std::future::ready(items))
             },
         );
@@ -258,7 +259,7 @@ mod tests {
             }
         });
         futures_util::future::join_all(all).await;
-        let sizes = sizes.lock().unwrap();
+        let sizes = sizes.lock();
         assert_eq!(sizes.iter().sum::<usize>(), 203);
         // One call for each 50 ms of the elapsed time, and those at its two ends.
         let most = 3 + 2 + begun.elapsed().as_millis() as usize / 50;

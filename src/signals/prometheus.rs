@@ -1,8 +1,9 @@
 //! Readings from Prometheus (and servers with its HTTP API), with the samples' own times.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::server::{Access, SignalServer};
 use super::{Error, Missing, Reading, promql, series};
@@ -154,9 +155,7 @@ impl Prometheus {
     }
 
     fn kept(&self) -> MutexGuard<'_, BTreeMap<String, (usize, f64)>> {
-        self.usual
-            .lock()
-            .expect("no code panics while it holds this lock")
+        self.usual.lock()
     }
 
     /// Returns the value of `query` as a unix time on the caller's clock.
@@ -246,10 +245,7 @@ impl Prometheus {
     }
 
     fn offset(&self) -> f64 {
-        *self
-            .offset_s
-            .lock()
-            .expect("no code panics while it holds this lock")
+        *self.offset_s.lock()
     }
 
     /// Records the difference between Prometheus' clock and the caller's.
@@ -260,10 +256,7 @@ impl Prometheus {
         let Some(theirs) = theirs else { return };
         // The header has whole seconds, so the true time is half a second later on average.
         let seen = theirs + 0.5 - now;
-        let mut offset = self
-            .offset_s
-            .lock()
-            .expect("no code panics while it holds this lock");
+        let mut offset = self.offset_s.lock();
         if (seen - *offset).abs() > CLOCKS_AGREE_S {
             *offset = if seen.abs() > CLOCKS_AGREE_S {
                 seen

@@ -1,11 +1,12 @@
 //! Jobs in memory, under the queue's own rules as far as a test of handlers can observe them.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{Error, clock};
 use crate::jobs::postgres::Ending;
@@ -71,7 +72,7 @@ impl Memory {
     }
 
     fn locked(&self) -> MutexGuard<'_, MemoryJobs> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+        self.jobs.lock()
     }
 
     pub(super) fn enqueue(&self, job: NewJob) -> Result<i64, Error> {
@@ -303,21 +304,13 @@ struct InMemory(Mutex<BTreeMap<i64, Checkpoint>>);
 
 impl InMemory {
     fn forget(&self, job_id: i64) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(&job_id);
+        self.0.lock().remove(&job_id);
     }
 }
 
 impl Checkpoints for InMemory {
     fn load(&self, job_id: i64) -> BoxFuture<'_, Result<Option<Checkpoint>, CheckpointError>> {
-        let kept = self
-            .0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&job_id)
-            .cloned();
+        let kept = self.0.lock().get(&job_id).cloned();
         Box::pin(std::future::ready(Ok(kept)))
     }
 
@@ -327,10 +320,7 @@ impl Checkpoints for InMemory {
         _: i64,
         at: &'a Checkpoint,
     ) -> BoxFuture<'a, Result<(), CheckpointError>> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(job_id, at.clone());
+        self.0.lock().insert(job_id, at.clone());
         Box::pin(std::future::ready(Ok(())))
     }
 }

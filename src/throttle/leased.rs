@@ -6,11 +6,12 @@
 //! the horizon; one that goes through here, at once.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -97,7 +98,7 @@ impl LeasedStore {
 
 impl LeaseCache {
     fn locked(&self) -> MutexGuard<'_, HashMap<Name, Holding>> {
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+        self.holdings.lock()
     }
 
     fn now(&self) -> Instant {

@@ -2,10 +2,11 @@
 //! examples.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::bucket::{Bucket, Rate, STOPPED_WAIT_US, Start, UsageCounters};
 use super::holds::Holds;
@@ -72,10 +73,7 @@ impl MemoryStore {
     }
 
     fn locked(&self) -> MutexGuard<'_, Throttles> {
-        // The state is consistent between any two statements, so a poisoned lock is still usable.
-        self.throttles
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.throttles.lock()
     }
 
     fn now(&self) -> i64 {

@@ -1,9 +1,9 @@
 //! Notes in memory, for a single process and for tests.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
+use parking_lot::Mutex;
 
 use super::memory::Clock;
 use super::notes::{Notes, NotesSnapshot};
@@ -27,7 +27,7 @@ impl MemoryNotes {
 
 impl Notes for MemoryNotes {
     fn read<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<NotesSnapshot, Error>> {
-        let notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let notes = self.notes.lock();
         let of = notes.iter().filter(|((name, _), _)| name == throttle);
         let notes = of
             .map(|((_, key), note)| (key.clone(), note.clone()))
@@ -46,7 +46,7 @@ impl Notes for MemoryNotes {
         old: Option<&'a str>,
         new: &'a str,
     ) -> BoxFuture<'a, Result<bool, Error>> {
-        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut notes = self.notes.lock();
         let place = (throttle.clone(), key.to_owned());
         let is_same = notes.get(&place).map(String::as_str) == old;
         if is_same {

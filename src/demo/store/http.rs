@@ -27,7 +27,7 @@ pub(super) struct SearchStore {
     cores: u32,
     queue: u32,
     turns: Semaphore,
-    load: std::sync::Mutex<Load>,
+    load: parking_lot::Mutex<Load>,
     stored: AtomicU64,
     rejected: AtomicU64,
     since: Instant,
@@ -41,7 +41,7 @@ impl SearchStore {
             cores,
             queue,
             turns: Semaphore::new(cores as usize),
-            load: std::sync::Mutex::new(Load::new(cores, 0.0)),
+            load: parking_lot::Mutex::new(Load::new(cores, 0.0)),
             stored: AtomicU64::new(0),
             rejected: AtomicU64::new(0),
             since: Instant::now(),
@@ -50,13 +50,7 @@ impl SearchStore {
 
     fn load<T>(&self, act: impl FnOnce(&mut Load, f64) -> T) -> T {
         let now_s = self.since.elapsed().as_secs_f64();
-        act(
-            &mut self
-                .load
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
-            now_s,
-        )
+        act(&mut self.load.lock(), now_s)
     }
 
     /// Takes a place among the running and queued requests; `None` if the queue is full.

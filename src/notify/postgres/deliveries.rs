@@ -1,10 +1,11 @@
 //! The store of deliveries, which batches the writes of many callers into few statements.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{begin, events, record};
 use crate::jobs::Error;
@@ -57,7 +58,7 @@ impl Places {
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 impl Deliveries {

@@ -1,12 +1,13 @@
 //! The driver of an account.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{HeaderName, HeaderValue};
 use http::{Request, Uri};
 use http_body_util::Full;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::connections::{ApnsConnections, PushError, StreamError};
@@ -210,11 +211,7 @@ impl Apns {
         let deadline = Instant::now() + told.timeout;
         let (mut is_fresh, mut is_renewed) = (false, false);
         loop {
-            let token = self
-                .tokens
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .current(told.now_s);
+            let token = self.tokens.lock().current(told.now_s);
             let Ok(token) = token else {
                 return ProviderResponse::new(
                     Sent::AccountFailure {
@@ -237,7 +234,7 @@ impl Apns {
                     );
                 }
                 Try::Expired(answer) => {
-                    let mut tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut tokens = self.tokens.lock();
                     if is_renewed || !tokens.expired(&token, told.now_s) {
                         return answer;
                     }

@@ -1,13 +1,14 @@
 //! Tests of the driver against an HTTP/2 server whose behaviour is selected by the tokens in the
 //! paths.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use h2::Reason;
 use h2::server::SendResponse;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore};
@@ -71,7 +72,7 @@ impl ApnsTestServer {
                 if is_deaf.load(Ordering::SeqCst) {
                     continue;
                 }
-                let mut all = seen.lock().unwrap();
+                let mut all = seen.lock();
                 let number = all.connections.len();
                 all.connections.push(Connection {
                     is_alive: true,
@@ -81,7 +82,7 @@ impl ApnsTestServer {
                 let (seen, gate) = (seen.clone(), gate.clone());
                 tokio::spawn(async move {
                     let _ = speak(tcp, number, &seen, &gate).await;
-                    seen.lock().unwrap().connections[number].is_alive = false;
+                    seen.lock().connections[number].is_alive = false;
                 });
             }
         });
@@ -105,12 +106,12 @@ impl ApnsTestServer {
     }
 
     fn connections(&self) -> usize {
-        self.seen.lock().unwrap().connections.len()
+        self.seen.lock().connections.len()
     }
 
     async fn until(&self, what: &str, is_so: impl Fn(&ApnsTraffic) -> bool) {
         for _ in 0..6000 {
-            if is_so(&self.seen.lock().unwrap()) {
+            if is_so(&self.seen.lock()) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -139,7 +140,7 @@ async fn speak(
             wire.graceful_shutdown();
         }
         {
-            let mut all = seen.lock().unwrap();
+            let mut all = seen.lock();
             all.last = Some(request.headers().clone());
             all.open += 1;
             all.peak = all.peak.max(all.open);
@@ -182,7 +183,7 @@ async fn answer(
         gate.acquire().await.unwrap().forget();
     }
     let (status, reason) = {
-        let mut all = seen.lock().unwrap();
+        let mut all = seen.lock();
         all.open -= 1;
         let is_expired = all.expired.as_ref() == Some(&authorization);
         let own = &mut all.connections[number];
@@ -257,7 +258,7 @@ async fn a_push_has_its_headers_and_one_connection_serves_many() {
             provider_id: Some("apple-1".to_owned())
         }
     );
-    let seen = server.seen.lock().unwrap();
+    let seen = server.seen.lock();
     assert!(!seen.was_hasty, "one stream until an answer was good");
     assert!(
         seen.connections
@@ -287,7 +288,7 @@ async fn a_new_connection_gets_one_push_until_an_answer_was_good() {
         .await;
     server.gate.add_permits(9);
     all_accepted(pushes).await;
-    let seen = server.seen.lock().unwrap();
+    let seen = server.seen.lock();
     assert!(!seen.was_hasty);
     assert_eq!((seen.connections.len(), seen.connections[0].peak), (1, 9));
 }
@@ -314,7 +315,7 @@ async fn connections_come_with_the_load_and_go_with_the_limit() {
     server.gate.add_permits(9);
     all_accepted(more).await;
     {
-        let seen = server.seen.lock().unwrap();
+        let seen = server.seen.lock();
         assert!(!seen.was_hasty);
         assert_eq!(
             (seen.peak, seen.connections.len()),
@@ -468,7 +469,7 @@ async fn an_expired_token_is_replaced_once_and_not_too_early() {
     let server = ApnsTestServer::start().await;
     let driver = server.driver("10");
     let expire = || {
-        let mut seen = server.seen.lock().unwrap();
+        let mut seen = server.seen.lock();
         let last = seen.last.as_ref().unwrap()["authorization"]
             .to_str()
             .unwrap()

@@ -2,9 +2,10 @@
 //! confirmed.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use super::super::{Account, Call, Http, HttpAnswer, Posted, ProviderEvent, RejectedWebhook};
@@ -82,12 +83,7 @@ impl Certs {
     }
 
     fn find(&self, url: &str, now_s: i64) -> Option<Result<Arc<[u8]>, RejectedWebhook>> {
-        match self
-            .known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(url)?
-        {
+        match self.known.lock().get(url)? {
             CachedCertificate::Good(certificate) => Some(Ok(certificate.clone())),
             CachedCertificate::Bad(until_s, why) => {
                 (now_s < *until_s).then(|| Err(RejectedWebhook::Signature(why.clone())))
@@ -96,7 +92,7 @@ impl Certs {
     }
 
     fn cache_certificate(&self, url: &str, known: CachedCertificate) {
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.known.lock();
         if all.len() >= MAX_CERTIFICATES {
             // Good certificates stay as long as there is a bad one to evict.
             let bad = all

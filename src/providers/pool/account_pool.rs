@@ -4,11 +4,12 @@
 //! collected for the next, so that the store's load grows with the number of accounts and not of
 //! messages.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{mpsc, oneshot};
 
 use super::breaker::{BreakerSettings, BreakerState, Change};
@@ -728,5 +729,5 @@ async fn report_outcomes(shared: Arc<AccountPoolInner>, mut ended: mpsc::Receive
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

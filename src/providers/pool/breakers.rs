@@ -2,9 +2,11 @@
 //! compare-and-set.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::breaker::{Breaker, BreakerSettings, BreakerState, Change};
 use crate::throttle::{Error, Name, Notes};
@@ -208,7 +210,7 @@ fn parse(note: &str) -> Breaker {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 #[cfg(test)]

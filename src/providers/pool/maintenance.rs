@@ -179,11 +179,7 @@ async fn look(
         .collect();
     let now_ms = shared.breakers.refresh().await?;
     let states = shared.store.look(&shared.accounts, &names).await?;
-    let limits = shared
-        .limits
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .clone();
+    let limits = shared.limits.lock().clone();
     let of = |at: usize| account(shared, &names[at], limits[at], states.get(at), now_ms);
     let accounts: Vec<AccountView> = (0..names.len()).map(of).collect();
     let parts: Vec<AccountCapacity> = accounts
@@ -395,12 +391,7 @@ async fn ask_quotas(
             } else {
                 rps.min(configured)
             };
-            if let Some(kept) = shared
-                .limits
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .get_mut(at)
-            {
+            if let Some(kept) = shared.limits.lock().get_mut(at) {
                 *kept = limit;
             }
         }

@@ -2,7 +2,6 @@
 //! time.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use lettre::transport::smtp::authentication::{Credentials, DEFAULT_MECHANISMS};
@@ -10,6 +9,7 @@ use lettre::transport::smtp::client::{AsyncSmtpConnection, TlsParameters};
 use lettre::transport::smtp::commands::{Data, Mail, Rcpt, Rset};
 use lettre::transport::smtp::extension::{ClientId, Extension, MailBodyParameter, MailParameter};
 use lettre::transport::smtp::{Error, response};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::mail::Ready;
@@ -77,7 +77,7 @@ impl SmtpConnections {
     /// Sets the maximum number of idle connections.
     pub(super) fn set_max_idle(&self, most: usize) {
         self.most.store(most, Ordering::Relaxed);
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         let surplus = idle.len().saturating_sub(most);
         idle.drain(..surplus);
     }
@@ -110,7 +110,7 @@ impl SmtpConnections {
     }
 
     fn kept(&self) -> Option<AsyncSmtpConnection> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         idle.retain(|(_, since)| since.elapsed() < IDLE_TIMEOUT);
         idle.pop().map(|(connection, _)| connection)
     }
@@ -188,7 +188,7 @@ impl SmtpConnections {
                 .await
                 .is_ok_and(|answer| answer.is_ok()),
         };
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = self.idle.lock();
         if is_good && idle.len() < self.most.load(Ordering::Relaxed) {
             idle.push((used, Instant::now()));
         }

@@ -1,7 +1,8 @@
 //! Tests of the driver against a line-based server on a real socket.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -51,7 +52,7 @@ impl SmtpTestServer {
         };
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                *connections.lock().unwrap() += 1;
+                *connections.lock() += 1;
                 tokio::spawn(speak(stream, script, mails.clone()));
             }
         });
@@ -97,7 +98,7 @@ async fn speak(stream: TcpStream, script: Script, mails: Arc<Mutex<Vec<String>>>
                 }
                 mail.push_str(&line);
             }
-            mails.lock().unwrap().push(mail);
+            mails.lock().push(mail);
             write_line(&mut stream, script.dot).await?;
             left -= 1;
             if left == 0 {
@@ -149,8 +150,8 @@ async fn a_mail_is_taken_and_the_connection_is_kept() {
         };
         assert_eq!(provider_id.as_deref(), Some("<job_7@example.com>"));
     }
-    assert_eq!(*server.connections.lock().unwrap(), 1);
-    let mails = server.mails.lock().unwrap();
+    assert_eq!(*server.connections.lock(), 1);
+    let mails = server.mails.lock();
     assert_eq!(mails.len(), 3);
     assert!(mails[0].contains("Message-ID: <job_7@example.com>"));
     assert!(
@@ -173,11 +174,7 @@ async fn a_connection_that_the_server_has_closed_is_replaced() {
             .await;
         assert_eq!(class_of(&answer.sent), Class::Accepted, "{answer:?}");
     }
-    assert_eq!(
-        server.mails.lock().unwrap().len(),
-        3,
-        "each mail arrives once"
-    );
+    assert_eq!(server.mails.lock().len(), 3, "each mail arrives once");
 }
 
 #[tokio::test]
@@ -242,7 +239,7 @@ async fn after_a_refusal_the_connection_takes_the_next_mail() {
             .await;
         assert_eq!(class_of(&answer.sent), Class::Suppress);
     }
-    assert_eq!(*server.connections.lock().unwrap(), 1);
+    assert_eq!(*server.connections.lock(), 1);
 }
 
 #[tokio::test]
@@ -264,11 +261,7 @@ async fn a_lost_connection_is_ambiguous_only_after_the_contents() {
         )
         .await;
     assert_eq!(class_of(&answer.sent), Class::Ambiguous, "{answer:?}");
-    assert_eq!(
-        server.mails.lock().unwrap().len(),
-        1,
-        "it is not said twice"
-    );
+    assert_eq!(server.mails.lock().len(), 1, "it is not said twice");
 }
 
 #[tokio::test]

@@ -6,10 +6,11 @@
 //! server is lost, which detects a fail-over. Callers never wait for it.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::{Mutex, MutexGuard};
 use redis::aio::ConnectionManager;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, RedisResult, Value};
 use tokio::sync::{Notify, watch};
@@ -391,7 +392,6 @@ fn address_of(address: &ConnectionAddr) -> Option<Address> {
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every statement under these locks leaves the data consistent, so a poisoned lock is still
     // usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

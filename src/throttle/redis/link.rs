@@ -8,10 +8,11 @@
 //! ```
 //! While the server is lost, one task probes it with PING; callers never wait for it.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, ErrorKind, RedisError, RedisResult, ServerErrorKind};
 use tokio::sync::{Notify, watch};
@@ -145,7 +146,7 @@ impl From<CallError> for Error {
 
 impl LinkInner {
     fn lose(&self, why: String) {
-        *self.why_lost.lock().unwrap_or_else(PoisonError::into_inner) = why;
+        *self.why_lost.lock() = why;
         let was = self.state.send_replace(LinkState::Lost);
         if was != LinkState::Lost {
             self.wake.notify_one();
@@ -153,7 +154,7 @@ impl LinkInner {
     }
 
     fn why_lost(&self) -> String {
-        let why = self.why_lost.lock().unwrap_or_else(PoisonError::into_inner);
+        let why = self.why_lost.lock();
         if why.is_empty() {
             "not connected yet".to_owned()
         } else {

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
+use parking_lot::Mutex;
 use redis::{RedisResult, from_redis_value};
 use tokio::time::Instant;
 
@@ -577,10 +577,9 @@ fn hash(fields: Vec<(Text, Text)>) -> BTreeMap<String, String> {
         .collect()
 }
 
-pub(super) fn locked<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    // Every statement under these locks leaves the data consistent, so a poisoned lock is still
+pub(super) fn locked<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {
     // usable.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }
 
 // === impl Store ===
