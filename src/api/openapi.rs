@@ -22,7 +22,7 @@ use super::{openapi_bounds, openapi_examples, openapi_problems};
 pub(super) const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 
 /// The schemas that no operation names: the events of the stream.
-const OF_THE_STREAM: [&str; 4] = ["Tick", "Decision", "Failure", "AuditEntry"];
+const OF_THE_STREAM: [&str; 4] = ["Tick", "Decision", "FailedAttempt", "AuditEntry"];
 
 /// The bodies that equal another one without a field: the new name, the other, the field, and the
 /// operation that takes it.
@@ -53,7 +53,7 @@ pub fn document(mut api: OpenApi, has_tokens: bool) -> Value {
     for (name, schema) in [
         ("Problem", ProblemBody::schema()),
         ("FieldError", super::fields::FieldError::schema()),
-        ("Place", super::fields::FieldLocation::schema()),
+        ("FieldLocation", super::fields::FieldLocation::schema()),
         ("Tick", super::live::Tick::schema()),
         ("TickThrottle", super::live::TickThrottle::schema()),
         ("TickSignal", super::live::TickSignal::schema()),

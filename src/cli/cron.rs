@@ -55,10 +55,10 @@ pub(super) enum Command {
 pub(super) struct Set {
     /// Its name
     name: String,
-    /// When: minute hour day-of-month month day-of-week, with the second in front or not, or @daily
-    /// and the like
+    /// Cron expression: minute hour day-of-month month day-of-week, optionally with the second in
+    /// front, or @daily and the like
     expression: String,
-    /// What runs its jobs, e.g. http
+    /// Kind of its jobs, e.g. http
     kind: String,
     /// Arguments of its jobs as JSON, @FILE, or - for standard input
     #[arg(long, default_value = "{}")]
@@ -81,7 +81,7 @@ pub(super) struct Set {
     /// Tokens that a job takes from its throttle
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     cost: f64,
-    /// How long one attempt may take: a span such as 10m, or seconds
+    /// Longest time of one attempt: a span such as 10m, or seconds
     #[arg(long, value_name = "SPAN", allow_negative_numbers = true, value_parser = when::seconds)]
     timeout: Option<f64>,
     /// After a downtime: one run for all that were missed, all of them (at most 100), or none
@@ -120,10 +120,10 @@ pub(super) struct NextArgs {
 
 #[derive(clap::Args)]
 pub(super) struct CronAuditArgs {
-    /// Who does it
+    /// Name for the audit log
     #[arg(long, env = "USER", default_value = "cli")]
     by: String,
-    /// Why, for the audit
+    /// Reason, for the audit log
     #[arg(long, default_value = "")]
     why: String,
     /// Print JSON

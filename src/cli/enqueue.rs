@@ -28,7 +28,7 @@ const WRONG_SHOWN: usize = 20;
   flyball enqueue notification --args @message.json --throttle mail        the throttle is the pool's name
   flyball enqueue --file jobs.ndjson        one job per line, with the fields of POST /api/v1/jobs")]
 pub(super) struct Args {
-    /// What runs the job, e.g. http, notification or reindex
+    /// Kind of the job, e.g. http, notification or reindex
     #[arg(required_unless_present = "file")]
     kind: Option<String>,
     /// Arguments as JSON, @FILE, or - for standard input
@@ -52,7 +52,7 @@ pub(super) struct Args {
     /// While an unfinished job of this kind has this key, no second one is made
     #[arg(long)]
     unique_key: Option<String>,
-    /// How long the unique key stays taken, whether or not the job has finished: a span such as 1h,
+    /// Time for which the unique key stays taken, even after the job has finished: a span such as 1h,
     /// or seconds
     #[arg(long, value_name = "SPAN", requires = "unique_key", allow_negative_numbers = true, value_parser = when::seconds)]
     unique_for: Option<f64>,
@@ -62,15 +62,14 @@ pub(super) struct Args {
     /// The caller's trace, as W3C Trace Context writes it
     #[arg(long)]
     traceparent: Option<String>,
-    /// How long one attempt may take instead of the kind's own time-out: a span such as 10m, or
+    /// Longest time of one attempt, instead of the kind's own timeout: a span such as 10m, or
     /// seconds
     #[arg(long, value_name = "SPAN", allow_negative_numbers = true, value_parser = when::seconds)]
     timeout: Option<f64>,
-    /// How long to wait for the next job with this unique key, which takes the place of the one
-    /// that waits
+    /// Time to wait for the next job with this unique key, which replaces the one that waits
     #[arg(long, value_name = "SPAN", requires = "unique_key", allow_negative_numbers = true, value_parser = when::seconds)]
     debounce: Option<f64>,
-    /// How long after the first the last of such jobs runs at the latest; ten times --debounce if
+    /// Longest time from the first of such jobs to the run of the last; ten times --debounce if
     /// absent
     #[arg(long, value_name = "SPAN", requires = "debounce", allow_negative_numbers = true, value_parser = when::seconds)]
     debounce_max: Option<f64>,

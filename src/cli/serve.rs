@@ -8,7 +8,7 @@ use crate::jobs::Kinds;
 
 #[derive(clap::Args)]
 pub(super) struct Args {
-    /// What this process does: any of api, runner, governor, separated by commas
+    /// Roles of this process: any of api, runner, governor, separated by commas
     #[arg(
         long,
         value_delimiter = ',',

@@ -47,7 +47,7 @@ pub struct ServicesArgs {
     )]
     pub prometheus_url: Option<String>,
 
-    /// How often Prometheus asks its targets: a whole number and ms, s or m.
+    /// Interval at which Prometheus asks its targets: a whole number and ms, s or m.
     #[arg(long, value_name = "INTERVAL", default_value = "5s", value_parser = parse_interval_ms)]
     pub scrape_interval: u64,
 

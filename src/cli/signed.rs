@@ -4,10 +4,10 @@ use crate::jobs;
 
 #[derive(clap::Args)]
 pub(super) struct AuditArgs {
-    /// Who asks for it
+    /// Name for the audit log
     #[arg(long, env = "USER", default_value = "cli")]
     pub(super) by: String,
-    /// Why, for the audit
+    /// Reason, for the audit log
     #[arg(long, default_value = "")]
     pub(super) why: String,
     /// Print JSON

@@ -40,13 +40,13 @@ pub(super) struct Args {
     /// Say which scenarios there are, and end
     #[arg(long)]
     list: bool,
-    /// How many days of each
+    /// Number of days of each
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
     /// The number of the first day: the same number is the same day
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Whom to compare
+    /// Controllers to compare
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "flyball,pid,aimd,fixed", value_parser = contender)]
     controllers: Vec<Contender>,
     /// A knobs file whose [governor] table replaces the scenarios' own

@@ -22,11 +22,11 @@ pub struct DemoOptions {
     #[arg(long)]
     pub headless: bool,
 
-    /// Which act is shown; both of a headless run share --seconds, two fifths to three.
+    /// Act to show; both of a headless run share --seconds, two fifths to three.
     #[arg(long, value_enum, default_value = "both")]
     pub act: Act,
 
-    /// How long a headless run takes, from the first document or message on.
+    /// Duration of a headless run, from the first document or message on.
     #[arg(long, value_name = "N", default_value_t = 180.0, value_parser = seconds)]
     pub seconds: f64,
 
@@ -34,7 +34,7 @@ pub struct DemoOptions {
     #[arg(long, value_name = "FILE")]
     pub report: Option<PathBuf>,
 
-    /// When the documents become ten times harder, in seconds; default 75, or after 40 % of the act
+    /// Time at which the documents become ten times harder, in seconds; default 75, or after 40 % of the act
     /// when headless.
     #[arg(long, value_name = "N", value_parser = seconds)]
     pub harder_after: Option<f64>,
@@ -170,7 +170,7 @@ pub struct PlotOptions {
     #[arg(long, value_name = "FILE")]
     pub against: Option<PathBuf>,
 
-    /// Where the SVG goes.
+    /// File for the SVG.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
 }
