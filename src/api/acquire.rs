@@ -100,8 +100,9 @@ pub struct Granted {
     wait_s: f64,
     /// The end of the wait as a time by the store's clock, where it is known.
     until: Option<Timestamp>,
-    /// The level that limits: `tier`, `throttle`, `key`, `concurrency`, `paused`, `stopped`,
-    /// `unknown` or `store_lost`, with its facts. `null` if everything was granted.
+    /// The level that limits: `tier`, `throttle`, `key`, `learned`, `probing`, `concurrency`,
+    /// `holders`, `paused`, `stopped`, `unknown` or `store_lost`, with its facts. `null` if
+    /// everything was granted.
     #[schema(value_type = Option<Object>)]
     limit: Option<Limit>,
     /// The limit in one sentence.

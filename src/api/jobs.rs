@@ -50,17 +50,6 @@ pub(super) enum Searched {
     Ended,
 }
 
-/// The states with their names.
-const STATES: [(&str, JobState); 7] = [
-    ("scheduled", JobState::Scheduled),
-    ("ready", JobState::Ready),
-    ("running", JobState::Running),
-    ("retryable", JobState::Retryable),
-    ("completed", JobState::Completed),
-    ("cancelled", JobState::Cancelled),
-    ("dead", JobState::Dead),
-];
-
 /// A job with the reason for its wait.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct JobView {
@@ -505,14 +494,6 @@ pub fn id_of(text: &str) -> Result<i64, Problem> {
     })
 }
 
-/// Returns the name of a state.
-pub fn state_name(state: JobState) -> &'static str {
-    STATES
-        .iter()
-        .find(|(_, known)| *known == state)
-        .map_or("unknown", |(name, _)| name)
-}
-
 /// Returns the job as its sender described it, for a job that was stored and could not be read
 /// back.
 fn as_sent(job: NewJob, id: i64) -> Detail {
@@ -563,7 +544,7 @@ fn next_page(filter: &JobFilter, before: i64) -> String {
         if filter.ended {
             Some("ended")
         } else {
-            filter.state.map(state_name)
+            filter.state.map(JobState::as_str)
         },
     );
     add("kind", filter.kind.as_deref());

@@ -7,7 +7,7 @@ use axum::{Extension, Json};
 use jiff::Timestamp;
 
 use super::auth::Caller;
-use super::jobs::{JobView, found, id_of, state_name, view};
+use super::jobs::{JobView, found, id_of, view};
 use super::operate::{signed, signed_of_query};
 use super::problem::{Code, Problem};
 use super::query::Query;
@@ -88,7 +88,7 @@ pub async fn cancel(
                 Code::WrongState,
                 format!(
                     "job {id} is {} already, so it cannot be cancelled",
-                    state_name(state)
+                    state.as_str()
                 ),
             ));
         }
@@ -118,7 +118,7 @@ pub async fn retry(
         RetryAnswer::Refused(state) => {
             let detail = format!(
                 "job {id} is {}; only dead, retryable and scheduled jobs can be retried",
-                state_name(state)
+                state.as_str()
             );
             Err(Problem::new(Code::WrongState, detail))
         }
@@ -163,7 +163,7 @@ pub async fn reschedule(
         MoveAnswer::Refused(state) => {
             let detail = format!(
                 "job {id} is {}; only scheduled, ready and retryable jobs can be rescheduled",
-                state_name(state)
+                state.as_str()
             );
             Err(Problem::new(Code::WrongState, detail))
         }
@@ -189,7 +189,7 @@ pub async fn discard(
         MoveAnswer::Refused(state) => {
             let detail = format!(
                 "job {id} is {}; only dead jobs can be discarded",
-                state_name(state)
+                state.as_str()
             );
             Err(Problem::new(Code::WrongState, detail))
         }

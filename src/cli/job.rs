@@ -172,7 +172,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 CancelAnswer::Requested => "asked to stop",
                 CancelAnswer::Ended(state) => bail!(CliError::Refused(format!(
                     "job {id} is {} already",
-                    state_name(state)
+                    state.as_str()
                 ))),
                 CancelAnswer::NotFound => bail!(unknown(id)),
             };
@@ -296,7 +296,7 @@ async fn search(queue: &Queue, list: ListArgs) -> anyhow::Result<()> {
 fn refused(id: i64, state: State, allowed: &str) -> anyhow::Result<()> {
     bail!(CliError::Refused(format!(
         "job {id} is {}; {allowed}",
-        state_name(state)
+        state.as_str()
     )))
 }
 
@@ -315,7 +315,7 @@ fn unknown(id: i64) -> CliError {
 fn row(job: &Summary) -> Vec<String> {
     vec![
         job.id.to_string(),
-        state_name(job.state),
+        job.state.as_str().to_owned(),
         job.kind.clone(),
         job.throttle.clone(),
         job.key.clone(),
@@ -335,7 +335,7 @@ fn show(job: &Detail) -> anyhow::Result<()> {
     say!("job        {}", head.id);
     say!(
         "state      {}{}",
-        state_name(head.state),
+        head.state.as_str(),
         if job.cancelling {
             ", asked to stop"
         } else {
@@ -404,11 +404,4 @@ fn parse_search(text: &str) -> Result<Search, String> {
     parse_state(text)
         .map(Search::In)
         .map_err(|allowed| format!("{allowed}, ended"))
-}
-
-pub(super) fn state_name(state: State) -> String {
-    serde_json::to_value(state)
-        .ok()
-        .and_then(|value| value.as_str().map(str::to_owned))
-        .unwrap_or_default()
 }

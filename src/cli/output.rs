@@ -55,6 +55,15 @@ pub(super) fn clean(text: &str) -> String {
         .collect()
 }
 
+/// Returns a text of at most `most` characters, cut with an ellipsis.
+pub(super) fn clipped(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    let kept = text.chars().take(most.saturating_sub(1));
+    kept.chain(['…']).collect()
+}
+
 /// Prints a table without lines, as wide as the terminal allows.
 pub(super) fn table(
     header: &[&str],
@@ -99,7 +108,13 @@ pub(super) fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{clean, rate};
+    use super::{clean, clipped, rate};
+
+    #[test]
+    fn a_long_text_is_cut_and_says_so() {
+        assert_eq!(clipped("short", 5), "short");
+        assert_eq!(clipped("äöüßé!", 5), "äöüß…");
+    }
 
     #[test]
     fn what_could_steer_a_terminal_is_written_as_an_escape() {

@@ -408,7 +408,7 @@ async fn import(
         let fields = ["rps", "burst", "window"]
             .map(|field| one.knobs.get(field).cloned().unwrap_or_default());
         [
-            vec![one.name.clone()],
+            vec![output::clipped(&one.name, SHOWN_NAME)],
             fields.to_vec(),
             vec![one.note.clone()],
         ]
@@ -420,6 +420,9 @@ async fn import(
     }
     Ok(())
 }
+
+/// Characters of a name that a table shows: anybody can have written a longer one.
+const SHOWN_NAME: usize = 60;
 
 /// A hash that another program has written.
 #[derive(serde::Serialize)]

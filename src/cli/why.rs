@@ -95,7 +95,7 @@ async fn job(queue: &Queue, throttles: &dyn Store, id: i64, json: bool) -> anyho
         }
         None => say!(
             "job {id} does not wait: it is {}",
-            super::job::state_name(detail.summary.state)
+            detail.summary.state.as_str()
         ),
     }
     Ok(())

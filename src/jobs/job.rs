@@ -1,5 +1,6 @@
 //! A job: a row with a kind and arguments that a handler will run.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -26,6 +27,46 @@ pub enum State {
     Cancelled,
     /// A dead letter: it runs again only if it is requeued.
     Dead,
+}
+
+impl State {
+    /// All states, in the order in which a job may pass through them.
+    pub const ALL: [Self; 7] = [
+        Self::Scheduled,
+        Self::Ready,
+        Self::Running,
+        Self::Retryable,
+        Self::Completed,
+        Self::Cancelled,
+        Self::Dead,
+    ];
+
+    /// Returns the name of the state in SQL, HTTP and the command line.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Ready => "ready",
+            Self::Running => "running",
+            Self::Retryable => "retryable",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// A text that names no state of a job.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a state of a job")]
+pub struct UnknownState(pub String);
+
+impl FromStr for State {
+    type Err = UnknownState;
+
+    fn from_str(name: &str) -> Result<Self, UnknownState> {
+        let found = Self::ALL.into_iter().find(|state| state.as_str() == name);
+        found.ok_or_else(|| UnknownState(name.to_owned()))
+    }
 }
 
 /// A job to be enqueued.
@@ -314,4 +355,22 @@ pub struct Job {
     pub timeout: Option<Duration>,
     /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_state_is_read_as_it_is_written_and_another_text_is_no_state() {
+        for state in State::ALL {
+            assert_eq!(state.as_str().parse(), Ok(state));
+            let json = serde_json::to_value(state).unwrap();
+            assert_eq!(json, state.as_str(), "the same name on the wire");
+        }
+        assert_eq!(
+            "finished".parse::<State>(),
+            Err(UnknownState("finished".to_owned()))
+        );
+    }
 }

@@ -6,9 +6,9 @@ use futures_util::future::BoxFuture;
 use sqlx::Row;
 
 use super::Queue;
-use super::states::{last_word, moment, state_name};
+use super::states::{last_word, moment};
 use crate::jobs::operate::{Attribution, BulkCursor, BulkResult, COUNT_MAX, CancelFilter, Count};
-use crate::jobs::{CancelAnswer, Error};
+use crate::jobs::{CancelAnswer, Error, State};
 
 pub(super) const CANCEL: &str = "select flyball.cancel($1, $2, $3)";
 
@@ -95,7 +95,7 @@ impl Queue {
             "cancelled" => CancelAnswer::Cancelled,
             "requested" => CancelAnswer::Requested,
             "not found" => CancelAnswer::NotFound,
-            ended => CancelAnswer::Ended(last_word(ended)),
+            ended => CancelAnswer::Ended(last_word(ended)?),
         })
     }
 
@@ -119,7 +119,7 @@ impl Queue {
             .bind(&filter.kind)
             .bind(&filter.throttle)
             .bind(&filter.key)
-            .bind(filter.state.map(state_name))
+            .bind(filter.state.map(State::as_str))
             .bind(filter.created_after.map(moment))
             .bind(filter.created_before.map(moment))
             .bind(walk.max_jobs as i32)

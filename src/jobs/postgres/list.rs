@@ -13,7 +13,7 @@ use sqlx::postgres::PgRow;
 
 use super::Queue;
 use super::read::summary;
-use super::states::{moment, state_name};
+use super::states::moment;
 use crate::jobs::{Error, JobFilter, JobPage, State, Summary};
 
 /// The most rows that one statement walks over, which takes a few milliseconds.
@@ -267,7 +267,7 @@ fn is_open(filter: &JobFilter) -> bool {
 
 fn states(filter: &JobFilter) -> Option<Vec<&'static str>> {
     match filter.state {
-        Some(state) => Some(vec![state_name(state)]),
+        Some(state) => Some(vec![state.as_str()]),
         None => filter.ended.then(|| vec!["completed", "cancelled", "dead"]),
     }
 }

@@ -145,7 +145,7 @@ pub(super) fn summary(row: &PgRow) -> Result<Summary, sqlx::Error> {
         kind: row.try_get("kind")?,
         throttle: row.try_get("throttle")?,
         key: row.try_get("key")?,
-        state: states::state(row.try_get("state")?),
+        state: states::state(row.try_get("state")?)?,
         priority: row.try_get::<i16, _>("priority")?.into(),
         attempt: row.try_get::<i16, _>("attempt")?.into(),
         max_attempts: row.try_get::<i16, _>("max_attempts")?.into(),

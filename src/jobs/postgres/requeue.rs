@@ -48,7 +48,7 @@ impl Queue {
         Ok(match said.as_str() {
             "ready" | "already ready" => RetryAnswer::Ready,
             "not found" => RetryAnswer::NotFound,
-            other => RetryAnswer::Refused(last_word(other)),
+            other => RetryAnswer::Refused(last_word(other)?),
         })
     }
 
@@ -65,7 +65,7 @@ impl Queue {
             .bind(signed.line())
             .bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
-        Ok(moved(&said, "scheduled"))
+        moved(&said, "scheduled")
     }
 
     /// Gives up a dead job for good; it ends as cancelled.
@@ -75,7 +75,7 @@ impl Queue {
             .bind(signed.line())
             .bind(&signed.why);
         let said: String = statement.fetch_one(&self.pool).await?;
-        Ok(moved(&said, "cancelled"))
+        moved(&said, "cancelled")
     }
 
     /// Makes dead jobs that match the filter ready again, at most `walk.max_jobs` in this call.
@@ -148,10 +148,10 @@ impl Queue {
     }
 }
 
-fn moved(said: &str, done: &str) -> MoveAnswer {
-    match said {
+fn moved(said: &str, done: &str) -> Result<MoveAnswer, Error> {
+    Ok(match said {
         "not found" => MoveAnswer::NotFound,
         said if said == done => MoveAnswer::Moved,
-        other => MoveAnswer::Refused(last_word(other)),
-    }
+        other => MoveAnswer::Refused(last_word(other)?),
+    })
 }
