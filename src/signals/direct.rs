@@ -67,13 +67,13 @@ mod tests {
         let count = Arc::clone(&asked);
         let page = axum::routing::get(move || {
             let n = count.fetch_add(1, Ordering::SeqCst);
-            async move { n.to_string() }
+            async move { format!("{{\"n\": {n}}}") }
         });
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let app = axum::Router::new().route("/", page);
         tokio::spawn(async move { axum::serve(listener, app).await });
-        let direct = Direct::new(Target::Page(HttpProbe::json(&url, "").unwrap()));
+        let direct = Direct::new(Target::Page(HttpProbe::json(&url, "/n").unwrap()));
 
         for (now, expected) in [(100.0, 0.0), (100.1, 0.0), (100.25, 1.0)] {
             assert_eq!(direct.read(now).await.unwrap().value, expected, "at {now}");
