@@ -1,6 +1,6 @@
 //! Search for keys that hold their jobs back, among the deepest lanes of a throttle.
 
-use super::state::ReadError;
+use super::read_error::ReadError;
 use crate::jobs::{LanesAfter, Queue};
 use crate::throttle::{
     AcquireRequest, HeldKeys, LaneRequest, MAX_LANES_PER_ASK, Name, Status, Store,

@@ -46,6 +46,7 @@ mod openapi_bounds;
 mod openapi_examples;
 mod openapi_problems;
 pub mod operate;
+mod operation_id;
 pub mod pace;
 pub mod pause;
 pub mod permissions;
@@ -54,6 +55,7 @@ pub mod postgres;
 pub mod problem;
 pub mod provider_events;
 pub mod query;
+pub mod read_error;
 pub mod redact;
 pub mod router;
 pub mod sample;
@@ -80,9 +82,10 @@ pub use limits::{DEFAULT_TENANT, seed as seed_limits};
 pub use listen::{ListenError, bind};
 pub use live::Live;
 pub use obstacles::Obstacles;
+pub use read_error::ReadError;
 pub use scopes::{Permissions, TokenScope};
 pub use serve::{serve, serve_within};
 pub use state::{
     Decision, Decisions, Deps, FindingState, GovernorState, ManualOverrideState, NoDecisions,
-    QuotaState, ReadError, ShadowState, SignalState, Trip,
+    QuotaState, ShadowState, SignalState, Trip,
 };

@@ -14,6 +14,7 @@ use utoipa::PartialSchema as _;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{Info, License, OpenApi};
 
+use super::operation_id::id_of;
 use super::problem::ProblemBody;
 use super::state::ApiState;
 use super::{openapi_bounds, openapi_examples, openapi_problems};
@@ -103,14 +104,6 @@ pub(super) fn operations(document: &mut Value) -> Vec<(String, String, &mut Map<
         .filter(|(_, method, _)| METHODS.contains(&method.as_str()))
         .filter_map(|(path, method, operation)| Some((path, method, operation.as_object_mut()?)))
         .collect()
-}
-
-/// Returns the identifier of an operation.
-pub(super) fn id_of(operation: &Map<String, Value>) -> &str {
-    operation
-        .get("operationId")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }
 
 /// Flattens each schema that is composed of others, because an object that allows no field but its

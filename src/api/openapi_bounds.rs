@@ -16,8 +16,8 @@ use super::jobs_input::{
 };
 use super::lanes::{WEIGHT_MAX, WEIGHT_MIN};
 use super::many::{LIVE, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
-use super::openapi::id_of;
 use super::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
+use super::operation_id::id_of;
 use super::query::PAGE_MAX;
 use super::suppressions::{CURSOR_BYTES_MAX, RECIPIENT_BYTES_MAX};
 use crate::cron::schedule::{CATCH_UPS, NAME_BYTES_MAX as SCHEDULE_BYTES_MAX, OVERLAPS};

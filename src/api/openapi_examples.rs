@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::openapi::id_of;
+use super::operation_id::id_of;
 
 /// Adds the examples of an operation to its body and to its first successful answer.
 pub(super) fn apply(operation: &mut Map<String, Value>) {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::limits::Group;
-use super::openapi::id_of;
+use super::operation_id::id_of;
 use super::problem::{Code, MEDIA_TYPE};
 use super::scopes::{Need, need};
 use Code::{

@@ -8,7 +8,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 
 use super::audit::AuditEntry;
-use super::state::ReadError;
+use super::read_error::ReadError;
 use super::workers::Worker;
 use crate::postgres::Db;
 

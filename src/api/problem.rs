@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::fields::{Errors, FieldError};
 use super::json::Unread;
-use super::state::ReadError;
+use super::read_error::ReadError;
 use crate::{jobs, throttle};
 
 /// The media type of a problem.

@@ -14,6 +14,7 @@ use super::auth::AuthToken;
 use super::gate::Gate;
 use super::live::Live;
 use super::metrics::HttpMetrics;
+use super::read_error::ReadError;
 use super::sessions::SignedOut;
 use super::wait_queue::WaitQueues;
 use crate::notify::Deliveries;
@@ -77,17 +78,6 @@ pub trait Decisions: Send + Sync + 'static {
         &'a self,
         status: &'a throttle::Status,
     ) -> BoxFuture<'a, Result<Option<String>, ReadError>>;
-}
-
-/// The reason for which something could not be read from Postgres.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// Postgres does not answer.
-    #[error("postgres did not answer: {0}")]
-    Lost(String),
-    /// Any other error of Postgres.
-    #[error("postgres failed: {0}")]
-    Failed(String),
 }
 
 /// One decision of a governor.

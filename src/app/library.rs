@@ -16,13 +16,13 @@ use crate::throttle::{Change, Error, Knobs, Name};
 /// ```no_run
 /// use flyball::Runner;
 /// use flyball::cron::NewSchedule;
-/// use flyball::jobs::{Context, Fault, NewJob};
+/// use flyball::jobs::{Context, HandlerError, NewJob};
 /// use serde_json::json;
 ///
 /// # #[derive(serde::Deserialize)]
 /// struct Report { of: String }
 ///
-/// async fn report(report: Report, context: Context) -> Result<(), Fault> {
+/// async fn report(report: Report, context: Context) -> Result<(), HandlerError> {
 ///     context.progress(1, Some(1), format!("report of {}", report.of)).await?;
 ///     Ok(())
 /// }

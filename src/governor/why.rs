@@ -262,7 +262,6 @@ fn holds(asked: &WhyInput, view: &View) -> String {
             return format!("not raised, because {above}{reads}");
         }
         "week" => "standing ready at what this hour of the week has borne, for nobody waits",
-        "room" => "held at what the model has room for",
         "late" => "not raised, because the next reading is late",
         "confirm" => "restarted after a trip and not raised until a sample confirms it",
         "floor" => "at the floor below its usual rate",

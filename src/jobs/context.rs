@@ -223,9 +223,9 @@ impl Context {
     /// when `done` reaches `total`.
     ///
     /// ```no_run
-    /// # use flyball::jobs::{Context, Fault};
+    /// # use flyball::jobs::{Context, HandlerError};
     /// # async fn send(_: &str) -> Result<(), std::io::Error> { Ok(()) }
-    /// async fn send_all(letters: Vec<String>, context: Context) -> Result<(), Fault> {
+    /// async fn send_all(letters: Vec<String>, context: Context) -> Result<(), HandlerError> {
     ///     let begun = context.last_checkpoint().await?.map_or(0, |at| at.done as usize);
     ///     for (n, letter) in letters.iter().enumerate().skip(begun) {
     ///         send(letter).await?;

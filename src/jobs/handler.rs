@@ -120,14 +120,14 @@ impl Kinds {
     /// Registers an async function of typed arguments as a handler.
     ///
     /// ```
-    /// use flyball::jobs::{Context, Fault, Kinds};
+    /// use flyball::jobs::{Context, HandlerError, Kinds};
     ///
     /// #[derive(serde::Deserialize)]
     /// struct Greeting {
     ///     name: String,
     /// }
     ///
-    /// async fn greet(greeting: Greeting, _: Context) -> Result<(), Fault> {
+    /// async fn greet(greeting: Greeting, _: Context) -> Result<(), HandlerError> {
     ///     println!("hello, {}", greeting.name);
     ///     Ok(())
     /// }

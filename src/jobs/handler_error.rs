@@ -11,11 +11,11 @@ use super::{CheckpointError, OnAmbiguous, Outcome, Scope};
 /// Any error becomes one by `?`, and means: try again later.
 ///
 /// ```
-/// use flyball::jobs::Fault;
+/// use flyball::jobs::HandlerError;
 ///
-/// fn send(address: &str) -> Result<(), Fault> {
+/// fn send(address: &str) -> Result<(), HandlerError> {
 ///     if address.is_empty() {
-///         return Err(Fault::dead("the address is empty"));
+///         return Err(HandlerError::dead("the address is empty"));
 ///     }
 ///     let port: u16 = address.rsplit(':').next().unwrap_or_default().parse()?; // tried again
 ///     let _ = port;

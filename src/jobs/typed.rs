@@ -19,7 +19,7 @@ use super::{Context, HandlerError, IntoOutcome, Issue, Job, NewJob, Outcome};
 /// the job dead, with a pointer to the field.
 ///
 /// ```
-/// use flyball::jobs::{Context, Fault, Kinds, TypedHandler};
+/// use flyball::jobs::{Context, HandlerError, Kinds, TypedHandler};
 /// use serde::{Deserialize, Serialize};
 ///
 /// #[derive(Serialize, Deserialize)]
@@ -33,7 +33,7 @@ use super::{Context, HandlerError, IntoOutcome, Issue, Job, NewJob, Outcome};
 ///     type Args = Greeting;
 ///     const KIND: &str = "greet";
 ///
-///     async fn run(&self, greeting: Greeting, context: Context) -> Result<(), Fault> {
+///     async fn run(&self, greeting: Greeting, context: Context) -> Result<(), HandlerError> {
 ///         println!("hello, {} (attempt {})", greeting.name, context.job.attempt);
 ///         Ok(())
 ///     }

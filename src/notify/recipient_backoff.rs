@@ -40,7 +40,7 @@ const REPEATED_REFUSAL_REST: (Duration, Duration) =
 ///
 /// ```
 /// use std::time::Duration;
-/// use flyball::notify::patience::rest;
+/// use flyball::notify::recipient_backoff::rest;
 /// use flyball::providers::Channel;
 ///
 /// assert_eq!(rest(Channel::Webhook, 2, None), Duration::from_secs(300));

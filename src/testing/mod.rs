@@ -7,16 +7,16 @@
 //! [`TestQueue::drain`] moves it as far as retries and scheduled jobs need.
 //!
 //! ```
-//! use flyball::jobs::{Context, Fault, Kinds, NewJob};
+//! use flyball::jobs::{Context, HandlerError, Kinds, NewJob};
 //! use flyball::testing::TestQueue;
 //! use serde_json::json;
 //!
 //! # #[derive(serde::Serialize, serde::Deserialize)]
 //! struct Greeting { name: String }
 //!
-//! async fn greet(greeting: Greeting, _: Context) -> Result<(), Fault> {
+//! async fn greet(greeting: Greeting, _: Context) -> Result<(), HandlerError> {
 //!     if greeting.name.is_empty() {
-//!         return Err(Fault::dead("nobody to greet"));
+//!         return Err(HandlerError::dead("nobody to greet"));
 //!     }
 //!     Ok(())
 //! }
