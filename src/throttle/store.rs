@@ -89,7 +89,7 @@ impl Default for LaneRequest {
     }
 }
 
-/// The answer to an [`Ask`].
+/// The answer to an [`AcquireRequest`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcquireResponse {
     /// The grants, one per lane, in the order of the ask.
