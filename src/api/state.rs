@@ -282,7 +282,7 @@ impl Decisions for NoDecisions {
 #[derive(Clone)]
 pub struct ApiState(Arc<AppParts>);
 
-/// The parts of [`App`].
+/// The parts of [`ApiState`].
 pub struct AppParts {
     /// The dependencies from the composition root.
     pub deps: Deps,

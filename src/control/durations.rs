@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// The number of buckets: the first counts durations below [`FIRST_S`], the last all durations
+/// The number of buckets: the first counts durations below [`FIRST_BUCKET_S`], the last all durations
 /// above the other bounds.
 pub const BUCKETS: usize = 64;
 

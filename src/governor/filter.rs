@@ -1,7 +1,7 @@
 //! The governor as a filter: one line of JSON in, one line of JSON out, so that any external model
 //! can drive it.
 //!
-//! It runs [`State::tick`], as in mode `auto`; this file only parses a line strictly and reports
+//! It runs [`ControlState::tick`], as in mode `auto`; this file only parses a line strictly and reports
 //! its errors. A refused line changes nothing.
 
 use serde_json::{Map, Value};

@@ -55,7 +55,7 @@ pub struct DirectoryEntry {
 /// The figures of one throttle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// The number of jobs by [`Part`].
+    /// The number of jobs by [`JobTable`].
     pub jobs: [i64; 4],
     /// The id of the oldest ready job, if there is one.
     pub oldest: Option<i64>,

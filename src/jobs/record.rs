@@ -153,7 +153,7 @@ pub struct JobFilter {
 pub struct JobPage {
     /// The jobs, newest first; a page may be short, or empty, although more follow.
     pub jobs: Vec<Summary>,
-    /// The [`Filter::before`] of the next page; `None` after the last page.
+    /// The [`JobFilter::before`] of the next page; `None` after the last page.
     pub next: Option<i64>,
 }
 

@@ -52,7 +52,7 @@ impl Policy {
     }
 
     /// Returns the longest wait after attempt number `attempt` (from 1) failed, at most
-    /// [`LONGEST_WAIT`].
+    /// [`MAX_DELAY`].
     pub fn longest(&self, attempt: i32) -> Duration {
         let max = self.max.min(MAX_DELAY);
         let grown = self.base.as_secs_f64()

@@ -84,7 +84,7 @@ pub struct Attempt {
     pub at: Timestamp,
     /// The account; empty if none was available.
     pub account: String,
-    /// The outcome: a value of [`crate::providers::Sent::word`], or [`NO_ACCOUNT`].
+    /// The outcome: a value of [`crate::providers::Sent::as_str`], or [`NO_ACCOUNT`].
     pub outcome: &'static str,
     /// The status exactly as the provider sent it.
     pub status: String,

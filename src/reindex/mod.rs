@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Read [`backfill`] first. The nouns are pure: [`Catalogue`] (the sources and sinks that jobs may
-//! name), [`Args`], [`Window`] (the documents ahead of the cursor), [`Pace`] (the number of tokens
+//! name), [`Args`], [`Window`] (the documents ahead of the cursor), [`BulkPacer`] (the number of tokens
 //! to ask for), [`Progress`]. Technologies are in [`source`] and [`sink`].
 //!
 //! Its promise: every row that the source had when its page was read is sent at least once, under

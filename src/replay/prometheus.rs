@@ -23,7 +23,7 @@ pub fn rate_query(throttle: &str) -> String {
 
 /// Reads the loads of `policy`, and the rate by `rate_query`, between two times (unix seconds), in
 /// steps of `step_s` if they are not raw samples. Series without samples are left to
-/// [`Record::check`] to report.
+/// [`Recording::check`] to report.
 pub async fn record(
     sources: &Sources,
     policy: &Policy,

@@ -27,7 +27,7 @@ pub struct SearchDir {
 pub struct Program {
     /// The executable.
     pub path: PathBuf,
-    /// See [`Place::library_path`].
+    /// See [`SearchDir::library_path`].
     pub library_path: Option<OsString>,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Each is a pure type in its own file, called once per tick, and stored in the state, so that a
 //! successor continues to watch. A finding has a name, a time and one sentence for a person
-//! ([`Found`]). Two watchdogs act: [`oscillation`] lowers the gain, and [`sharing`] lets one of two
+//! ([`ActiveFinding`]). Two watchdogs act: [`oscillation`] lowers the gain, and [`sharing`] lets one of two
 //! governors of the same signal follow the other. None of them stops any work.
 
 pub mod deaf;

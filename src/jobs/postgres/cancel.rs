@@ -108,7 +108,7 @@ impl Queue {
 
     /// Cancels jobs that match the filter, at most `walk.max_jobs` in this call.
     ///
-    /// A call with [`Walked::next`] continues from there.
+    /// A call with [`BulkResult::next`] continues from there.
     pub async fn cancel_jobs(
         &self,
         filter: &CancelFilter,

@@ -173,7 +173,7 @@ impl Queue {
     /// Returns a page of jobs by filter, newest first.
     ///
     /// Any filter takes a few tens of milliseconds at most, so the page may be short, or empty,
-    /// although more follow: go on from [`Page::next`] until there is none.
+    /// although more follow: go on from [`JobPage::next`] until there is none.
     pub async fn page(&self, filter: &JobFilter) -> Result<JobPage, Error> {
         let begun = Instant::now();
         let limit = filter.limit.clamp(1, 1000);
