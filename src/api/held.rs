@@ -2,12 +2,10 @@
 
 use super::read_error::ReadError;
 use crate::jobs::{LanesAfter, Queue};
+use crate::throttle::tree::MAX_LEVELS;
 use crate::throttle::{
     AcquireRequest, HeldKeys, LaneRequest, MAX_LANES_PER_ASK, Name, Status, Store,
 };
-
-/// The most levels above a throttle that are read.
-const MAX_LEVELS: usize = 8;
 
 /// Counts the keys of a throttle that hold jobs back; `None` where none does.
 pub async fn held_keys(

@@ -209,26 +209,28 @@ pub async fn holds(app: &ApiState, name: &Name, keys: Vec<String>) -> Vec<LaneHo
         .look(name, &keys)
         .await
         .unwrap_or_default();
-    let mut holds: Vec<LaneHold> = states.into_iter().map(hold).collect();
+    let mut holds: Vec<LaneHold> = states.into_iter().map(LaneHold::from).collect();
     holds.resize(keys.len(), LaneHold::default());
     holds
 }
 
-fn hold(state: KeyState) -> LaneHold {
-    let until = state
-        .paused_until_ms
-        .and_then(|ms| Timestamp::from_millisecond(ms).ok());
-    let is_learned = state.learned_rps.is_some() || state.probing;
-    LaneHold {
-        paused: state.paused_until_ms.map(|_| LanePause {
-            until,
-            why: state.why,
-        }),
-        learned: is_learned.then_some(LearnedPace {
-            rps: state.learned_rps,
-            probing: state.probing,
-            refused: state.refused,
-        }),
+impl From<KeyState> for LaneHold {
+    fn from(state: KeyState) -> Self {
+        let until = state
+            .paused_until_ms
+            .and_then(|ms| Timestamp::from_millisecond(ms).ok());
+        let is_learned = state.learned_rps.is_some() || state.probing;
+        Self {
+            paused: state.paused_until_ms.map(|_| LanePause {
+                until,
+                why: state.why,
+            }),
+            learned: is_learned.then_some(LearnedPace {
+                rps: state.learned_rps,
+                probing: state.probing,
+                refused: state.refused,
+            }),
+        }
     }
 }
 

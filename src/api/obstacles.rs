@@ -1,13 +1,11 @@
 //! The obstacles of a throttle besides its rate: a pause after a refusal, a debt, a throttle above,
 //! keys, failures.
 
+use super::waiting::first_line;
 use crate::governor::decision::unix_s;
 use crate::governor::explain::{number, seconds};
 use crate::jobs::Failing;
 use crate::throttle::{HeldKeys, Status};
-
-/// The longest error that is quoted, in characters.
-const QUOTED: usize = 200;
 
 /// The facts about a throttle besides its rate.
 #[derive(Clone, Copy, Debug)]
@@ -159,10 +157,7 @@ fn left(asked: &Obstacles, until_ms: i64) -> String {
 
 /// Quotes the first line of a text, shortened.
 fn quoted(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default();
-    let short: String = line.chars().take(QUOTED).collect();
-    let dots = if short.len() < line.len() { "…" } else { "" };
-    format!("\"{short}{dots}\"")
+    format!("\"{}\"", first_line(text))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use super::postgres;
 use super::state::{Deps, GovernorState};
 use super::throttle_view;
 use crate::jobs::{Depth, Failing};
+use crate::throttle::tree::MAX_LEVELS;
 use crate::throttle::{HeldKeys, Name, Status};
 
 /// The most throttles that are sampled each second; the API serves further ones without a measured
@@ -38,8 +39,6 @@ const KEYS_REST: Duration = Duration::from_secs(3);
 const KEYS_THROTTLES_MAX: usize = 100;
 /// The most throttles in which keys are searched for concurrently.
 const KEY_CONCURRENCY: usize = 2;
-/// The most levels above a throttle that are read.
-const MAX_LEVELS: usize = 8;
 /// The longest wait of a tick for the journal; after it the previous state is used.
 const JOURNAL_TIMEOUT: Duration = Duration::from_millis(600);
 /// The age up to which the first read for a new listener reports events; a listener that has one

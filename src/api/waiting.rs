@@ -231,7 +231,7 @@ pub fn rate(rps: f64) -> String {
     }
 }
 
-fn first_line(text: &str) -> String {
+pub(super) fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     if line.chars().count() > 200 {
         line.chars().take(200).chain(['…']).collect()

@@ -10,6 +10,7 @@ use super::bulk::Bulk;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output};
+use crate::api::lane_list::LaneHold;
 use crate::config::Settings;
 use crate::jobs::{LaneDepth, LanesAfter};
 use crate::throttle::{KeyState, Name};
@@ -143,8 +144,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     "waiting": waiting,
                     "oldest_at": oldest_at,
                     "first_seen": first_seen,
-                    "paused": paused(state),
-                    "learned": learned(state),
+                    "paused": hold(state).paused,
+                    "learned": hold(state).learned,
                 }))?;
             } else {
                 say!("throttle   {throttle}");
@@ -234,18 +235,13 @@ fn held(state: Option<&KeyState>) -> String {
     pause.or(learned).or(probing).unwrap_or_default()
 }
 
-fn paused(state: Option<&KeyState>) -> Option<Value> {
-    let state = state?;
-    let until = Timestamp::from_millisecond(state.paused_until_ms?).ok();
-    Some(json!({ "until": until, "why": state.why }))
-}
-
-fn learned(state: Option<&KeyState>) -> Option<Value> {
-    let state = state.filter(|state| state.learned_rps.is_some() || state.probing)?;
-    Some(json!({ "rps": state.learned_rps, "probing": state.probing, "refused": state.refused }))
+/// Returns the pause and the learned rate of a key, as the API shows them.
+fn hold(state: Option<&KeyState>) -> LaneHold {
+    state.cloned().map(LaneHold::from).unwrap_or_default()
 }
 
 fn lane_json(lane: &LaneDepth, state: Option<&KeyState>) -> Value {
+    let hold = hold(state);
     json!({
         "key": lane.key,
         "weight": lane.weight,
@@ -253,8 +249,8 @@ fn lane_json(lane: &LaneDepth, state: Option<&KeyState>) -> Value {
         "counted_at": lane.counted_at,
         "oldest_at": lane.oldest_at,
         "first_seen": lane.first_seen,
-        "paused": paused(state),
-        "learned": learned(state),
+        "paused": hold.paused,
+        "learned": hold.learned,
     })
 }
 

@@ -8,7 +8,7 @@ use crate::docs::read;
 use crate::support::database;
 
 const PINNED: &str = "tests/it/schema.txt";
-/// What each line of the description says is written in the query itself.
+/// The query that describes the schema; its comments explain each line of the answer.
 const DESCRIBE: &str = include_str!("schema.sql");
 /// If this variable is `1`, the test writes the file anew instead of comparing.
 const BLESS: &str = "FLYBALL_BLESS";

@@ -37,7 +37,7 @@ async fn server() -> String {
     url
 }
 
-/// What the program prints.
+/// Runs the program and returns its output.
 async fn printed(house: &House, words: &[&str]) -> String {
     let mut command = house.command();
     command.args(words);
