@@ -148,7 +148,7 @@ create table flyball.failure (
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 20000);
 
 -- Unique keys that are taken: until expires_at, or until the job ends where that is null.
-create table flyball.uniq (
+create table flyball.unique_holder (
     digest     bytea  primary key,
     job_id     bigint not null,
     expires_at timestamptz,
@@ -156,9 +156,9 @@ create table flyball.uniq (
     since      timestamptz
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off);
-create index uniq_job on flyball.uniq (job_id);
+create index unique_holder_job on flyball.unique_holder (job_id);
 -- Unique keys that expire by themselves are found without looking at all others.
-create index uniq_expires on flyball.uniq (expires_at) where expires_at is not null;
+create index unique_holder_expires on flyball.unique_holder (expires_at) where expires_at is not null;
 
 -- === Lanes and kinds =================================================================================================
 

@@ -50,7 +50,7 @@ begin
 end $$;
 
 -- Whose unique keys the caller's are: those of operators are ''.
-create function flyball.holder() returns text
+create function flyball.unique_owner() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
     asks constant name := flyball.caller();
@@ -67,7 +67,7 @@ begin
         limit 1), 'role:' || asks);
 end $$;
 
--- What stands in flyball.uniq for a key. No text holds a zero byte, so that no key of one owner can be written as another's.
+-- What stands in flyball.unique_holder for a key. No text holds a zero byte, so that no key of one owner can be written as another's.
 create function flyball.unique_digest(owner text, kind text, key text) returns bytea
 language sql immutable parallel safe
 return case when owner = '' then sha256(convert_to(kind || chr(31) || key, 'UTF8'))
@@ -352,7 +352,7 @@ return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when '
 -- === One job, with care ==============================================================================================
 
 -- Enqueues one job, whose arguments have been checked, by all the rules but those of its throttle's knobs.
-create function flyball.admit_as_told(
+create function flyball.admit_unchecked(
     door text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
     unique_key text, unique_for interval, cost float8, traceparent text, timeout interval,
@@ -385,13 +385,13 @@ begin
                     hint = 'Nothing was enqueued. Try again.';
             end if;
             -- A second producer of the same new key waits here until the first has committed or rolled back.
-            insert into flyball.uniq as u (digest, job_id, expires_at, since) values (digest, job_id, until, begun)
+            insert into flyball.unique_holder as u (digest, job_id, expires_at, since) values (digest, job_id, until, begun)
             on conflict do nothing;
             exit when found;
 
             if replaces then
                 -- Producers who replace take turns, so that the key cannot pass to another job while we look for this one.
-                select u.job_id, u.expires_at, u.since into held from flyball.uniq u where u.digest = digest for update;
+                select u.job_id, u.expires_at, u.since into held from flyball.unique_holder u where u.digest = digest for update;
                 continue when not found;
                 -- Promotion moves a job from here to `ready`, so this is the order in which to look. Whoever deletes the row
                 -- has the job: a claim skips it, or has been faster.
@@ -405,7 +405,7 @@ begin
                 replaced := found;
                 exit when replaced;
             else
-                select u.job_id, u.expires_at, u.since into held from flyball.uniq u where u.digest = digest;
+                select u.job_id, u.expires_at, u.since into held from flyball.unique_holder u where u.digest = digest;
                 continue when not found;
             end if;
 
@@ -426,7 +426,7 @@ begin
             end if;
 
             -- The key passes to the new job: its time is over, or the job that had it runs or has ended.
-            update flyball.uniq as u set job_id = job_id, expires_at = until, since = begun
+            update flyball.unique_holder as u set job_id = job_id, expires_at = until, since = begun
             where u.digest = digest and u.job_id = held.job_id and u.expires_at is not distinct from held.expires_at;
             exit when found;
         end loop;
@@ -442,7 +442,7 @@ begin
         if debounce is not null and not tried then
             begun := coalesce(held.since, begun);
         end if;
-        update flyball.uniq as u set since = begun where u.digest = digest and u.since is distinct from begun;
+        update flyball.unique_holder as u set since = begun where u.digest = digest and u.since is distinct from begun;
         due := least(due, begun + coalesce(debounce_max, debounce * 10));
         update flyball.job as j
         set lane_id = lane, priority = priority, max_attempts = max_attempts, cost = cost, run_at = due, throttle = throttle,
@@ -468,7 +468,7 @@ begin
         values (lane, priority, job_id, cost, unique_key is not null and unique_for is null);
         -- Producers ring only while a dispatcher sleeps: one that is awake sees new jobs by their numbers. A job that has an old
         -- number and just came to this lane it would find late.
-        if replaced and stood_in is distinct from lane or coalesce((select d.asleep from flyball.doorbell d), true) then
+        if replaced and stood_in is distinct from lane or coalesce((select d.asleep from flyball.wakeup d), true) then
             perform pg_notify('flyball', lane::text);
         end if;
     else
@@ -494,7 +494,7 @@ declare
         and exists (select from flyball.knobs b where b.throttle = throttle and b.fields ->> 'over_limit' = 'merge');
 begin
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
-    from flyball.admit_as_told(door, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
+    from flyball.admit_unchecked(door, kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
         traceparent, timeout, debounce, debounce_max, replace or merges, owner) a;
     if merges and replaced then
         insert into flyball.attempt (job_id, attempt, outcome) values (job_id, 0, 'merged');
@@ -561,7 +561,7 @@ begin
         )
         insert into flyball.ready as r (lane_id, priority, job_id, cost, holds_unique)
         select kept.lane_id, priority, kept.id, cost, false from kept
-        returning r.job_id, false, false, (select d.asleep from flyball.doorbell d) is distinct from false
+        returning r.job_id, false, false, (select d.asleep from flyball.wakeup d) is distinct from false
         into job_id, duplicate, replaced, rings;
         if rings then
             perform pg_notify('flyball', flyball.lane_of(throttle, key)::text);
@@ -582,7 +582,7 @@ begin
     end if;
     select a.job_id, a.duplicate, a.replaced, a.backlog into job_id, duplicate, replaced, backlog
     from flyball.admit('enqueue', kind, args, throttle, key, priority, run_at, max_attempts, unique_key, unique_for, cost,
-        traceparent, timeout, debounce, debounce_max, replace, case when unique_key is null then '' else flyball.holder() end) a;
+        traceparent, timeout, debounce, debounce_max, replace, case when unique_key is null then '' else flyball.unique_owner() end) a;
 end $$;
 
 -- Enqueues for an owner of unique keys what was looked at before: the doors below see who asks; the HTTP API knows its tokens. It
@@ -740,7 +740,7 @@ begin
         where g.unique_key is null and g.run_at > now();
     end if;
 
-    if coalesce((select d.asleep from flyball.doorbell d), true) then
+    if coalesce((select d.asleep from flyball.wakeup d), true) then
         -- No lane in particular where several got work.
         perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
         from unnest(lanes, run_ats, unique_keys) as g(lane, run_at, unique_key)
@@ -786,7 +786,7 @@ create function flyball.enqueue_rows(
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
-    return query select * from flyball.enqueue_rows_as(flyball.holder(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
+    return query select * from flyball.enqueue_rows_as(flyball.unique_owner(), flyball.is_operator(), kinds, args, throttles, keys, priorities,
         run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces);
 end $$;
 

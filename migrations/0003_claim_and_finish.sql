@@ -12,7 +12,7 @@ create table flyball.worker (
     stopped_at   timestamptz,
     kinds        text[]      not null default '{}',
     -- Whether its leases were given back after its end.
-    swept        boolean     not null default false,
+    rescued        boolean     not null default false,
     -- A worker whose permits are all in use looks after no lanes, and has no part in sharing them out.
     serves       boolean     not null default true,
     -- What it can run besides its kinds, each with a digest of the settings behind it: {"pool alerts": "1f0c...", "channel sms": ""}.
@@ -31,11 +31,11 @@ create table flyball.shard (
 insert into flyball.shard (shard) select generate_series(0, 63);
 
 -- Producers ring only while a dispatcher sleeps: a NOTIFY per insert would make all commits queue behind each other.
-create unlogged table flyball.doorbell (
+create unlogged table flyball.wakeup (
     one    boolean primary key default true check (one),
     asleep boolean not null default true
 );
-insert into flyball.doorbell default values;
+insert into flyball.wakeup default values;
 
 -- Running jobs that somebody wants stopped.
 create table flyball.cancel (

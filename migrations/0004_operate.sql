@@ -16,7 +16,7 @@ create table flyball.pause (
 create table flyball.audit (
     id      bigint      generated always as identity primary key,
     at      timestamptz not null default clock_timestamp(),
-    who     text        not null,
+    actor   text        not null,
     action  text        not null,
     subject text        not null,
     before  jsonb,
@@ -29,7 +29,7 @@ create table flyball.audit (
 
 -- Sessions of browsers that people have ended. A session is a signed cookie that no table knows; those that end before their time
 -- stand here, by their digest, until that time, so that every process refuses them.
-create table flyball.signed_out (
+create table flyball.revoked_session (
     digest  text   primary key,
     until_s bigint not null
 );
@@ -55,27 +55,27 @@ begin
 end $$;
 
 -- One line of the audit log for one operation, however many batches it takes: the numbers of a later batch are added to it.
-create function flyball.note(operation bigint, who text, action text, subject text, before jsonb, after jsonb, why text)
+create function flyball.write_audit(operation bigint, actor text, action text, subject text, before jsonb, after jsonb, why text)
 returns bigint
 language plpgsql as $$
 #variable_conflict use_column
 declare
-    signer constant text := left(split_part(note.who, chr(31), 1), 200);
-    shown  constant text := nullif(split_part(note.who, chr(31), 2), '');
-    whose  constant text := nullif(split_part(note.who, chr(31), 3), '');
+    signer constant text := left(split_part(write_audit.actor, chr(31), 1), 200);
+    shown  constant text := nullif(split_part(write_audit.actor, chr(31), 2), '');
+    whose  constant text := nullif(split_part(write_audit.actor, chr(31), 3), '');
     noted  bigint;
 begin
     update flyball.audit a
     set after = (
         select jsonb_object_agg(n.key, case jsonb_typeof(n.value)
             when 'number' then to_jsonb((n.value)::numeric + coalesce((a.after -> n.key)::numeric, 0)) else n.value end)
-        from jsonb_each(note.after) n
+        from jsonb_each(write_audit.after) n
     )
-    where a.id = note.operation and a.action = note.action and a.who = signer and a.token is not distinct from shown
+    where a.id = write_audit.operation and a.action = write_audit.action and a.actor = signer and a.token is not distinct from shown
     returning a.id into noted;
     if noted is null then
-        insert into flyball.audit (who, action, subject, before, after, why, token, tenant)
-        values (signer, note.action, note.subject, note.before, note.after, left(coalesce(note.why, ''), 1000), shown, whose)
+        insert into flyball.audit (actor, action, subject, before, after, why, token, tenant)
+        values (signer, write_audit.action, write_audit.subject, write_audit.before, write_audit.after, left(coalesce(write_audit.why, ''), 1000), shown, whose)
         returning id into noted;
     end if;
     return noted;
@@ -147,9 +147,9 @@ begin
         ),
         freed as (
             -- A key that a producer holds just then passes to its job; waiting for it here could end in a deadlock.
-            delete from flyball.uniq
+            delete from flyball.unique_holder
             where digest = any(array(
-                select u.digest from flyball.uniq u
+                select u.digest from flyball.unique_holder u
                 where u.expires_at is null and u.job_id = any(array(select w.job_id from waiting w))
                 for update skip locked
             ))
@@ -164,7 +164,7 @@ begin
         into seen;
 
         if seen.cancelled or seen.requested then
-            perform flyball.note(null, flyball.signed(by), 'job.cancel', cancel.job_id::text, null,
+            perform flyball.write_audit(null, flyball.signed(by), 'job.cancel', cancel.job_id::text, null,
                 jsonb_build_object('state', case when seen.cancelled then 'cancelled' else 'asked to stop' end), why);
             return case when seen.cancelled then 'cancelled' else 'requested' end;
         elsif not seen.found then
@@ -181,7 +181,7 @@ end $$;
 -- A job that died gave its unique key back. These dead jobs are to run again: takes their keys as far as nobody has them now, and
 -- answers the jobs that hold theirs until they end. Of several with one key the newest gets it. A key with a time of its own
 -- (unique_for) does not end with its job and does not begin again with it either.
-create function flyball.hold_keys(jobs bigint[]) returns bigint[]
+create function flyball.lock_unique_keys(jobs bigint[]) returns bigint[]
 language plpgsql volatile set enable_seqscan = off as $$
 declare
     ids     bigint[];
@@ -198,13 +198,13 @@ begin
     if ids is null then
         return '{}';
     end if;
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u where u.digest = any(digests) and u.expires_at <= now() for update skip locked
+        select u.digest from flyball.unique_holder u where u.digest = any(digests) and u.expires_at <= now() for update skip locked
     ));
     -- As with a second producer, this waits for a first one who has not committed; in the order in which all take many keys.
-    insert into flyball.uniq (digest, job_id) select unnest(digests), unnest(ids) on conflict do nothing;
-    return array(select u.job_id from flyball.uniq u where u.digest = any(digests) and u.job_id = any(ids) and u.expires_at is null);
+    insert into flyball.unique_holder (digest, job_id) select unnest(digests), unnest(ids) on conflict do nothing;
+    return array(select u.job_id from flyball.unique_holder u where u.digest = any(digests) and u.job_id = any(ids) and u.expires_at is null);
 end $$;
 
 -- Makes a dead, retryable or scheduled job ready now. A dead one starts over with all its attempts unless they are kept, and takes
@@ -229,7 +229,7 @@ begin
         ),
         again as (
             insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
-            select d.*, d.job_id = any(flyball.hold_keys(array[d.job_id])) from was_dead d
+            select d.*, d.job_id = any(flyball.lock_unique_keys(array[d.job_id])) from was_dead d
             union all
             select * from was_scheduled
             on conflict do nothing
@@ -238,7 +238,7 @@ begin
         select a.lane_id into lane from again a;
 
         if lane is not null then
-            perform flyball.note(null, flyball.signed(by), 'job.retry', retry.job_id::text, null, null, why);
+            perform flyball.write_audit(null, flyball.signed(by), 'job.retry', retry.job_id::text, null, null, why);
             perform pg_notify('flyball', lane::text);
             return 'ready';
         end if;
@@ -290,7 +290,7 @@ begin
         select exists (select from later) or exists (select from turned) into moved;
 
         if moved then
-            perform flyball.note(null, flyball.signed(by), 'job.reschedule', reschedule.job_id::text, null,
+            perform flyball.write_audit(null, flyball.signed(by), 'job.reschedule', reschedule.job_id::text, null,
                 jsonb_build_object('run_at', reschedule.run_at), why);
             return 'scheduled';
         end if;
@@ -327,7 +327,7 @@ begin
         select exists (select from was_dead) into gone;
 
         if gone then
-            perform flyball.note(null, flyball.signed(by), 'job.discard', discard.job_id::text, null, null, why);
+            perform flyball.write_audit(null, flyball.signed(by), 'job.discard', discard.job_id::text, null, null, why);
             return 'cancelled';
         end if;
         state := flyball.job_state(discard.job_id);
@@ -463,9 +463,9 @@ begin
                 select t.job_id, t.attempt, 'cancelled' from taken t
             ),
             freed as (
-                delete from flyball.uniq
+                delete from flyball.unique_holder
                 where digest = any(array(
-                    select u.digest from flyball.uniq u
+                    select u.digest from flyball.unique_holder u
                     where u.job_id = any(array(select t.job_id from taken t where t.holds_unique)) and u.expires_at is null
                     for update skip locked
                 ))
@@ -518,9 +518,9 @@ begin
                 select t.job_id, t.attempt, 'cancelled' from taken t
             ),
             freed as (
-                delete from flyball.uniq
+                delete from flyball.unique_holder
                 where digest = any(array(
-                    select u.digest from flyball.uniq u
+                    select u.digest from flyball.unique_holder u
                     where u.job_id = any(array(select t.job_id from taken t where t.holds_unique)) and u.expires_at is null
                     for update skip locked
                 ))
@@ -586,7 +586,7 @@ begin
     end loop;
 
     if not dry_run and cancelled + requested > 0 then
-        operation := flyball.note(operation, flyball.signed(by), action, subject, null,
+        operation := flyball.write_audit(operation, flyball.signed(by), action, subject, null,
             jsonb_build_object('cancelled', cancelled, 'requested', requested, 'filter', jsonb_strip_nulls(jsonb_build_object(
                 'kind', kind, 'throttle', throttle, 'key', key, 'states', to_jsonb(states), 'created_after', created_after,
                 'created_before', created_before))), why);
@@ -694,7 +694,7 @@ begin
         returning d.*
     ),
     held as materialized (
-        select unnest(flyball.hold_keys(array(select t.job_id from taken t))) as job_id
+        select unnest(flyball.lock_unique_keys(array(select t.job_id from taken t))) as job_id
     ),
     again as (
         insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
@@ -715,7 +715,7 @@ begin
 
     jobs := case when dry_run then seen.matched else seen.taken end;
     if not dry_run and jobs > 0 then
-        operation := flyball.note(operation, flyball.signed(by), action,
+        operation := flyball.write_audit(operation, flyball.signed(by), action,
             coalesce(throttle || coalesce('/' || nullif(key, ''), ''), kind, 'dead letters'), null,
             jsonb_build_object('jobs', jobs, 'filter', jsonb_strip_nulls(jsonb_build_object('kind', kind, 'throttle', throttle, 'key', key,
                 'error_like', error_like, 'died_after', died_after, 'died_before', died_before,
@@ -765,7 +765,7 @@ begin
     if not found then
         return false;
     end if;
-    perform flyball.note(null, flyball.signed(pause_all.by), 'all.pause', 'everything', null, null, pause_all.why);
+    perform flyball.write_audit(null, flyball.signed(pause_all.by), 'all.pause', 'everything', null, null, pause_all.why);
     return true;
 end $$;
 
@@ -779,7 +779,7 @@ begin
     if ended is null then
         return false;
     end if;
-    perform flyball.note(null, flyball.signed(resume_all.by), 'all.resume', 'everything', ended, null, resume_all.why);
+    perform flyball.write_audit(null, flyball.signed(resume_all.by), 'all.resume', 'everything', ended, null, resume_all.why);
     perform pg_notify('flyball', '');
     return true;
 end $$;
@@ -805,7 +805,7 @@ begin
     insert into flyball.lane as l (lane_id, throttle, key, weight)
     values (flyball.lane_of(set_weight.throttle, set_weight.key), set_weight.throttle, set_weight.key, set_weight.weight)
     on conflict on constraint lane_pkey do update set weight = excluded.weight;
-    perform flyball.note(null, flyball.signed(set_weight.by), 'lane.weight', throttle || coalesce('/' || nullif(key, ''), ''),
+    perform flyball.write_audit(null, flyball.signed(set_weight.by), 'lane.weight', throttle || coalesce('/' || nullif(key, ''), ''),
         jsonb_build_object('weight', coalesce(old, 1)), jsonb_build_object('weight', set_weight.weight), set_weight.why);
     return coalesce(old, 1);
 end $$;
@@ -842,8 +842,8 @@ end $$;
 
 -- === Who may =========================================================================================================
 
-revoke execute on function flyball.signed, flyball.refuse, flyball.note, flyball.check_lane, flyball.check_walk, flyball.job_state,
-    flyball.cancel, flyball.hold_keys, flyball.retry, flyball.reschedule, flyball.discard, flyball.cancel_walk, flyball.cancel_jobs,
+revoke execute on function flyball.signed, flyball.refuse, flyball.write_audit, flyball.check_lane, flyball.check_walk, flyball.job_state,
+    flyball.cancel, flyball.lock_unique_keys, flyball.retry, flyball.reschedule, flyball.discard, flyball.cancel_walk, flyball.cancel_jobs,
     flyball.purge_lane, flyball.dead_walk, flyball.requeue_dead, flyball.discard_dead, flyball.pause_all, flyball.resume_all,
     flyball.set_weight, flyball.id_at
 from public;

@@ -338,7 +338,7 @@ end $$;
 -- Makes the job of one occurrence; `at` null is "now, by hand". Under overlap `skip` the unique key is the schedule's, so
 -- that an unfinished job stands in the way of the next. Under `allow` it is the occurrence's, kept for an hour, so that
 -- nothing that moves a schedule back makes it twice. It makes nothing but what stands in the table, for those who may change it there.
-create function flyball.occur(name text, at timestamptz, out job_id bigint, out duplicate boolean)
+create function flyball.enqueue_occurrence(name text, at timestamptz, out job_id bigint, out duplicate boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
 declare
@@ -372,7 +372,7 @@ begin
     if not found then
         return;
     end if;
-    select m.job_id, m.duplicate into job_id, duplicate from flyball.occur(c.name, null) m;
+    select m.job_id, m.duplicate into job_id, duplicate from flyball.enqueue_occurrence(c.name, null) m;
     if not duplicate then
         update flyball.cron k set last_job_id = job_id where k.name = name;
     end if;
@@ -407,7 +407,7 @@ begin
     begin
         foreach at in array occurrences loop
             continue when at <= c.last_at;
-            select m.job_id, m.duplicate into job from flyball.occur(c.name, at) m;
+            select m.job_id, m.duplicate into job from flyball.enqueue_occurrence(c.name, at) m;
             if job.duplicate then
                 skipped := skipped + 1;
             else

@@ -195,7 +195,7 @@ create table flyball.delivery_event (
     account          text        not null,
     channel          text        not null,
     provider_id      text        not null,
-    happened         text        not null check (happened in ('sent', 'delivered', 'bounced', 'failed', 'complained', 'unsubscribed')),
+    event_type         text        not null check (event_type in ('sent', 'delivered', 'bounced', 'failed', 'complained', 'unsubscribed')),
     recipient_digest bytea,
     reason           text        not null default '',
     at               timestamptz not null,
@@ -270,7 +270,7 @@ begin
     if not found then
         return false;
     end if;
-    perform flyball.note(null, flyball.signed(suppress_known.by), 'recipient.suppress', suppress_known.channel || '/' || shown, null, null,
+    perform flyball.write_audit(null, flyball.signed(suppress_known.by), 'recipient.suppress', suppress_known.channel || '/' || shown, null, null,
         suppress_known.reason);
     return true;
 end $$;
@@ -288,7 +288,7 @@ begin
     if not found then
         return false;
     end if;
-    perform flyball.note(null, flyball.signed(unsuppress_known.by), 'recipient.unsuppress', unsuppress_known.channel || '/' || shown, was, null,
+    perform flyball.write_audit(null, flyball.signed(unsuppress_known.by), 'recipient.unsuppress', unsuppress_known.channel || '/' || shown, was, null,
         unsuppress_known.why);
     return true;
 end $$;
@@ -325,17 +325,17 @@ end $$;
 
 -- Until when nothing goes to a recipient that could not take a message, by whatever message, and how many tries in a row it could
 -- not take.
-create table flyball.recipient_rest (
+create table flyball.recipient_backoff (
     channel          text        not null,
     recipient_digest bytea       not null,
     failures         int         not null,
-    rests_until      timestamptz not null,
+    backoff_until      timestamptz not null,
     -- Until then one message finds out whether it is there again.
-    first_until      timestamptz not null default '-infinity',
+    first_backoff_until      timestamptz not null default '-infinity',
     primary key (channel, recipient_digest)
 ) with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
-create index recipient_rest_until on flyball.recipient_rest (rests_until);
-comment on table flyball.recipient_rest is 'Recipients that could not take a message, and until when they are left alone.';
+create index recipient_backoff_until on flyball.recipient_backoff (backoff_until);
+comment on table flyball.recipient_backoff is 'Recipients that could not take a message, and until when they are left alone.';
 
 -- === Deadlines =======================================================================================================
 
@@ -346,12 +346,12 @@ return make_interval(secs => case when jsonb_typeof(args -> 'valid_for_s') = 'nu
     then greatest(least((args -> 'valid_for_s')::numeric, 316224000), 0.001)::float8 else least(otherwise, 316224000) end);
 
 -- Buries messages that were taken out of their queue, because no account was there.
-create function flyball.bury_unsent(pool text, ids bigint[], lanes bigint[], priorities smallint[], attempts smallint[], costs float8[], holders bigint[])
+create function flyball.dead_letter_unsent(pool text, ids bigint[], lanes bigint[], priorities smallint[], attempts smallint[], costs float8[], holders bigint[])
 returns void
 language plpgsql volatile set enable_seqscan = off as $$
 #variable_conflict use_column
 declare
-    why constant text := format('no account of pool %s was available until its deadline', bury_unsent.pool);
+    why constant text := format('no account of pool %s was available until its deadline', dead_letter_unsent.pool);
 begin
     with gone as (
         select * from unnest(ids, lanes, priorities, attempts, costs) as g(job_id, lane_id, priority, attempt, cost)
@@ -369,13 +369,13 @@ begin
         insert into flyball.failure (job_id, attempt, outcome, error)
         select g.job_id, g.attempt, 'dead', why from gone g
     )
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u where u.expires_at is null and u.job_id = any(holders) for update skip locked
+        select u.digest from flyball.unique_holder u where u.expires_at is null and u.job_id = any(holders) for update skip locked
     ));
     insert into flyball.delivery as d
         (job_id, channel, pool, state, recipient_digest, recipient, category, attempts, tries, last_outcome, reason, unsent)
-    select j.id, coalesce(j.args ->> 'channel', ''), bury_unsent.pool, 'failed',
+    select j.id, coalesce(j.args ->> 'channel', ''), dead_letter_unsent.pool, 'failed',
         flyball.recipient_digest(j.args ->> 'channel', j.args ->> 'to'),
         coalesce(flyball.mask_recipient(j.args ->> 'channel', j.args ->> 'to'), ''), coalesce(j.args ->> 'category', ''),
         jsonb_build_array(jsonb_build_object('at', to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), 'account', null,
@@ -478,7 +478,7 @@ begin
                 order by p.priority desc, p.job_id desc limit 1
             ) w on true;
             if seen.ids is not null then
-                perform flyball.bury_unsent(expire_notifications.throttle, seen.ids, seen.lanes, seen.priorities, seen.attempts, seen.costs, seen.holders);
+                perform flyball.dead_letter_unsent(expire_notifications.throttle, seen.ids, seen.lanes, seen.priorities, seen.attempts, seen.costs, seen.holders);
                 jobs := jobs + cardinality(seen.ids);
             end if;
             if seen.walked >= rows_left or seen.late >= jobs_left then
@@ -521,7 +521,7 @@ begin
         into seen
         from listed n;
         if seen.ids is not null then
-            perform flyball.bury_unsent(expire_notifications.throttle, seen.ids, seen.lanes, seen.priorities, seen.attempts, seen.costs, seen.holders);
+            perform flyball.dead_letter_unsent(expire_notifications.throttle, seen.ids, seen.lanes, seen.priorities, seen.attempts, seen.costs, seen.holders);
             jobs := jobs + cardinality(seen.ids);
         end if;
         if seen.walked >= rows_left or seen.late >= jobs_left then
@@ -565,7 +565,7 @@ begin
         delete from flyball.dead d where d.job_id = any(ids) returning *
     ),
     held as materialized (
-        select unnest(flyball.hold_keys(array(select w.job_id from was_dead w))) as job_id
+        select unnest(flyball.lock_unique_keys(array(select w.job_id from was_dead w))) as job_id
     ),
     again as (
         insert into flyball.ready (lane_id, priority, job_id, attempt, cost, holds_unique)
@@ -578,7 +578,7 @@ begin
     update flyball.delivery d set unsent = false
     where d.job_id = any(ids) and d.unsent and d.updated_at < clock_timestamp() - interval '1 minute';
     if jobs > 0 then
-        perform flyball.note(null, flyball.signed(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
+        perform flyball.write_audit(null, flyball.signed(requeue_unsent.by), 'dead.requeue', requeue_unsent.pool, null,
             jsonb_build_object('jobs', jobs, 'filter', jsonb_build_object('throttle', requeue_unsent.pool, 'unsent', true)),
             'accounts are available again');
         perform pg_notify('flyball', rung);
@@ -587,7 +587,7 @@ end $$;
 
 -- A dead message that runs again, by whatever door, is queued again and waits as long as a new one. It begins anew: how it ended
 -- before says nothing of this time.
-create function flyball.note_requeued() returns trigger
+create function flyball.record_requeued() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
     insert into flyball.delivery as d (job_id, channel, pool, state, recipient_digest, recipient, category, requeued_at)
@@ -603,8 +603,8 @@ begin
     return null;
 end $$;
 
-create trigger note_requeued after delete on flyball.dead
-referencing old table as gone for each statement execute function flyball.note_requeued();
+create trigger record_requeued after delete on flyball.dead
+referencing old table as gone for each statement execute function flyball.record_requeued();
 
 -- === For people who look =============================================================================================
 
@@ -663,7 +663,7 @@ cross join lateral jsonb_array_elements(d.attempts) with ordinality as e(value, 
 
 revoke execute on function flyball.keyed_digest, flyball.recipient_digest, flyball.known_digest, flyball.check_recipient,
     flyball.suppress_known, flyball.unsuppress_known, flyball.suppress, flyball.unsuppress, flyball.is_suppressed,
-    flyball.bury_unsent, flyball.expire_notifications, flyball.requeue_unsent, flyball.note_requeued
+    flyball.dead_letter_unsent, flyball.expire_notifications, flyball.requeue_unsent, flyball.record_requeued
 from public;
 
 comment on view flyball.notification is 'Every message with its state, account, attempts and reason; the recipient is masked.';

@@ -76,7 +76,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
     let rounds = cli.rounds() * 2 + 1;
     for asleep in [false, true] {
         // Producers notify only a sleeping dispatcher; a busy one is the common case.
-        sqlx::query("update flyball.doorbell set asleep = $1")
+        sqlx::query("update flyball.wakeup set asleep = $1")
             .bind(asleep)
             .execute(&mut connection)
             .await?;
@@ -115,7 +115,7 @@ pub async fn measure(world: &World, cli: &Cli, report: Report) -> anyhow::Result
         }
         row(&table, name, &ours, Some((wall, cpu, GOAL_SINGLE, false)));
     }
-    sqlx::query("update flyball.doorbell set asleep = false")
+    sqlx::query("update flyball.wakeup set asleep = false")
         .execute(&mut connection)
         .await?;
     let queue = Queue::connect(&world.database_url, 1, std::time::Duration::from_secs(20)).await?;

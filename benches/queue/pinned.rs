@@ -120,7 +120,7 @@ async fn once(
     let mut reader = PgConnection::connect(&world.database_url).await?;
     if pinned {
         sqlx::raw_sql(
-            "begin isolation level repeatable read; select count(*) from flyball.doorbell",
+            "begin isolation level repeatable read; select count(*) from flyball.wakeup",
         )
         .execute(&mut reader)
         .await?;

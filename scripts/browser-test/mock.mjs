@@ -60,8 +60,8 @@ class World {
     if (!empty) {
       this.pools = new MockPools(now);
       const past = (s, entry) => this.audit.unshift({ at: iso(now - s), ...entry });
-      past(1900, { who: 'tom', action: 'throttle.set', subject: 'webhooks', before: { rps: 20 }, after: { rps: 50 }, why: 'customer asked for more' });
-      past(48, { who: 'anna', action: 'throttle.set', subject: 'reindex', before: { max: 1000 }, after: { max: 2000 }, why: 'new disks' });
+      past(1900, { actor: 'tom', action: 'throttle.set', subject: 'webhooks', before: { rps: 20 }, after: { rps: 50 }, why: 'customer asked for more' });
+      past(48, { actor: 'anna', action: 'throttle.set', subject: 'reindex', before: { max: 1000 }, after: { max: 2000 }, why: 'new disks' });
     }
   }
 
@@ -255,7 +255,7 @@ class World {
     if (knobs.rps !== undefined) Object.assign(t, { bad: false, problems: [] });
     Object.assign(t.knobs, { by: by || 'api', at_ms: Math.round(Date.now()), why: why ?? '' });
     t.seq = this.seq++;
-    const entry = { at: new Date().toISOString(), who: by || 'api', action: 'throttle.set', subject: t.name, before, after, why: why ?? null };
+    const entry = { at: new Date().toISOString(), actor: by || 'api', action: 'throttle.set', subject: t.name, before, after, why: why ?? null };
     this.audit.unshift(entry);
     this.emit('audit', entry);
   }

@@ -157,8 +157,8 @@ test('governed_throttles_come_first_those_of_the_api_last_and_vanished_ones_go',
 test('a_plot_carries_edits_by_people_only', () => {
   const state = emptyState();
   apply(state, tick(NOW, { a: row() }));
-  for (const who of ['governor', 'anna']) apply(state, { type: 'audit', data: { at: iso(NOW), who, action: 'throttle.set', subject: 'a', before: { rps: 1 }, after: { rps: 2 } } });
-  assert.deepEqual(plot(state.throttles.get('a'), NOW - 10, NOW).edits, [{ t: NOW, who: 'anna' }]);
+  for (const actor of ['governor', 'anna']) apply(state, { type: 'audit', data: { at: iso(NOW), actor, action: 'throttle.set', subject: 'a', before: { rps: 1 }, after: { rps: 2 } } });
+  assert.deepEqual(plot(state.throttles.get('a'), NOW - 10, NOW).edits, [{ t: NOW, actor: 'anna' }]);
 });
 
 test('only_what_differs_is_sent_and_a_text_that_is_no_number_is_told', () => {
@@ -209,7 +209,7 @@ test('a_history_has_a_column_for_every_term', () => {
 });
 
 test('the_audit_line_says_what_who_when_and_why', () => {
-  const entry = { t: NOW, who: 'anna', action: 'throttle.set', subject: 'reindex', before: { rps: 120, seq: 1, paused: false }, after: { rps: 5, seq: 2, paused: false }, why: 'provider asked' };
+  const entry = { t: NOW, actor: 'anna', action: 'throttle.set', subject: 'reindex', before: { rps: 120, seq: 1, paused: false }, after: { rps: 5, seq: 2, paused: false }, why: 'provider asked' };
   assert.equal(auditLine(entry, NOW), `rps 120 → 5 by anna, ${format.clock(NOW)}, 'provider asked'`);
   assert.equal(editText({ ...entry, before: { paused: false }, after: { paused: true } }), 'paused');
   assert.equal(editText({ ...entry, before: { knobs: { rps: 1 } }, after: { knobs: { rps: -1 } } }), 'rps 1 → unlimited');
@@ -273,7 +273,7 @@ test('an_optional_knob_is_emptied_and_a_needed_one_is_not', () => {
 });
 
 test('an_edit_says_what_was_done', () => {
-  const entry = (action, more = {}) => ({ at: '', t: 0, who: 'ann', subject: 'crm', before: null, after: null, why: null, action, ...more });
+  const entry = (action, more = {}) => ({ at: '', t: 0, actor: 'ann', subject: 'crm', before: null, after: null, why: null, action, ...more });
   assert.equal(editText(entry('dead.requeue', { after: { jobs: 524 } })), 'requeued dead letters: jobs 524');
   assert.equal(editText(entry('dead.discard', { after: { jobs: 524 } })), 'discarded dead letters: jobs 524');
   assert.equal(editText(entry('key.pause', { after: { seconds: 900 } })), 'key paused: seconds 900');

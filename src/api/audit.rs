@@ -26,9 +26,9 @@ pub struct AuditEntry {
     pub at: Timestamp,
     /// The author of the change, as the request names it.
     #[schema(example = "alice")]
-    pub who: String,
+    pub actor: String,
     /// The name in the settings of the API token that was sent; `null` for changes without a token.
-    /// Unlike `who`, a client cannot choose it.
+    /// Unlike `actor`, a client cannot choose it.
     pub token: Option<String>,
     /// The tenant of that token.
     pub tenant: Option<String>,
@@ -56,13 +56,13 @@ const TEXT_CHARS_MAX: usize = 1000;
 
 impl AuditEntry {
     /// Creates an entry for a change that happens now; Postgres sets its number and time.
-    pub fn now(who: String, action: &str, subject: String, why: String) -> Self {
+    pub fn now(actor: String, action: &str, subject: String, why: String) -> Self {
         let at = Timestamp::UNIX_EPOCH;
         let (token, tenant, before, after) = (None, None, None, None);
         Self {
             id: 0,
             at,
-            who,
+            actor,
             token,
             tenant,
             action: action.to_owned(),
@@ -130,7 +130,7 @@ pub async fn note(app: &ApiState, entry: &AuditEntry) -> Option<String> {
     .err()?;
     tracing::error!(
         reason = problem.detail,
-        who = entry.who,
+        actor = entry.actor,
         action = entry.action,
         subject = entry.subject,
         "a change was made but not written to the audit log"

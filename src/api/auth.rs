@@ -199,7 +199,7 @@ pub async fn caller(app: &ApiState, headers: &HeaderMap, now: Timestamp) -> Opti
         if let Some(token) = tokens
             .iter()
             .find(|token| token.sessions.holds(value, now.as_second()))
-            && !app.signed_out.holds(app, value, now).await
+            && !app.revoked_session.holds(app, value, now).await
         {
             return Some(token.caller(AuthMethod::Session));
         }
@@ -292,7 +292,7 @@ pub async fn logout(State(app): State<ApiState>, headers: HeaderMap) -> Response
             .iter()
             .any(|token| token.sessions.holds(value, now.as_second()))
         {
-            app.signed_out.end(&app, value, now).await;
+            app.revoked_session.end(&app, value, now).await;
         }
     }
     // Without tokens there is no login.

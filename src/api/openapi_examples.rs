@@ -162,7 +162,7 @@ fn answer(operation: &str) -> Option<Value> {
         "unsuppress" => json!({ "suppressed": false, "changed": true }),
         "resume_account" => json!({ "changed": true }),
         "list_audit" => json!({ "entries": [{
-            "id": 7, "at": AT, "who": "alice", "token": "default", "tenant": null, "action": "throttle.set", "subject": "hooks",
+            "id": 7, "at": AT, "actor": "alice", "token": "default", "tenant": null, "action": "throttle.set", "subject": "hooks",
             "before": { "rps": "10" }, "after": { "rps": "5" }, "why": "search is being upgraded",
         }] }),
         "list_decisions" => json!({ "decisions": [] }),

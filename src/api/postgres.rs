@@ -27,12 +27,12 @@ pub const STATEMENTS: [(&str, &str); 9] = [
 
 /// Adds an entry to the audit log.
 const WRITE_AUDIT: &str = "
-    insert into flyball.audit (who, action, subject, before, after, why, token, tenant)
+    insert into flyball.audit (actor, action, subject, before, after, why, token, tenant)
     values ($1, $2, $3, $4, $5, $6, $7, $8)";
 
 /// Reads the audit log, newest first by the primary key.
 const READ_AUDIT: &str = "
-    select id, at, who, token, tenant, action, subject, before, after, why
+    select id, at, actor, token, tenant, action, subject, before, after, why
     from flyball.audit
     order by id desc
     limit $1";
@@ -87,22 +87,22 @@ const READ_PUBLIC_KINDS: &str = "
 /// Reads the sessions that were ended before their expiry.
 const READ_SIGNED_OUT: &str = "
     select digest, until_s
-    from flyball.signed_out
+    from flyball.revoked_session
     order by until_s desc
     limit 10000";
 
 /// Adds an ended session, and deletes those that have expired.
 const WRITE_SIGNED_OUT: &str = "
     with over as (
-        delete from flyball.signed_out where until_s <= $3
+        delete from flyball.revoked_session where until_s <= $3
     )
-    insert into flyball.signed_out (digest, until_s) values ($1, $2)
+    insert into flyball.revoked_session (digest, until_s) values ($1, $2)
     on conflict do nothing";
 
 /// Adds an entry to the audit log.
 pub async fn write_audit(pool: &Db, entry: &AuditEntry) -> Result<(), ReadError> {
     sqlx::query(WRITE_AUDIT)
-        .bind(&entry.who)
+        .bind(&entry.actor)
         .bind(&entry.action)
         .bind(&entry.subject)
         .bind(&entry.before)
@@ -211,7 +211,7 @@ fn entry(row: &PgRow) -> Result<AuditEntry, sqlx::Error> {
     Ok(AuditEntry {
         id: row.try_get("id")?,
         at: time(row, "at")?,
-        who: row.try_get::<Option<String>, _>("who")?.unwrap_or_default(),
+        actor: row.try_get::<Option<String>, _>("actor")?.unwrap_or_default(),
         token: row.try_get("token")?,
         tenant: row.try_get("tenant")?,
         action: row.try_get("action")?,

@@ -293,7 +293,7 @@ pub struct AppParts {
     /// The requests that wait for tokens.
     pub lines: WaitQueues,
     /// The sessions that were ended before their expiry.
-    pub signed_out: SignedOut,
+    pub revoked_session: SignedOut,
     /// The text of `/openapi.json`.
     pub openapi: String,
 }
@@ -311,7 +311,7 @@ impl ApiState {
             http,
             gate,
             lines,
-            signed_out: SignedOut::default(),
+            revoked_session: SignedOut::default(),
             openapi,
         }))
     }

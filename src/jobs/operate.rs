@@ -32,7 +32,7 @@ pub struct Via {
 }
 
 impl Attribution {
-    /// Returns the signature in the format of `flyball.note`: the author, then the token and its
+    /// Returns the signature in the format of `flyball.write_audit`: the author, then the token and its
     /// tenant behind separators that no name contains.
     pub(crate) fn line(&self) -> String {
         let part = |text: &str| text.replace(SEPARATOR, "");

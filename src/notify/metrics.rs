@@ -25,7 +25,7 @@ struct MessageLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct EventLabels {
     pool: String,
-    happened: &'static str,
+    event_type: &'static str,
 }
 
 impl NotifyMetrics {
@@ -56,10 +56,10 @@ impl NotifyMetrics {
     }
 
     /// Counts new events.
-    pub(super) fn count_events(&self, pool: &str, happened: EventKind, events: u64) {
+    pub(super) fn count_events(&self, pool: &str, event_type: EventKind, events: u64) {
         let labels = EventLabels {
             pool: pool.to_owned(),
-            happened: happened.as_str(),
+            event_type: event_type.as_str(),
         };
         self.events.get_or_create(&labels).inc_by(events);
     }

@@ -46,7 +46,7 @@ pub struct ProviderEvent {
     /// The provider's id of the message, as in the driver's [`super::Sent`].
     pub provider_id: String,
     /// The kind of the event.
-    pub happened: EventKind,
+    pub event_type: EventKind,
     /// The recipient, if the event names one; never logged.
     pub recipient: Option<String>,
     /// The time of the event, in unix seconds.
@@ -59,7 +59,7 @@ impl std::fmt::Debug for ProviderEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ProviderEvent")
             .field("provider_id", &self.provider_id)
-            .field("happened", &self.happened)
+            .field("event_type", &self.event_type)
             .finish_non_exhaustive()
     }
 }

@@ -86,7 +86,7 @@ struct Ring {
     not_before: Option<Instant>,
     /// The end of a rest in which other workers serve the throttle, because this worker could run
     /// none of its jobs.
-    rests_until: Option<Instant>,
+    backoff_until: Option<Instant>,
     appetite: usize,
     held: u32,
     /// Lanes of which jobs are held.
@@ -207,8 +207,8 @@ impl LaneScheduler {
             return;
         };
         let ring = &mut self.rings[ring];
-        if ring.rests_until.is_none_or(|at| at < until) {
-            ring.rests_until = Some(until);
+        if ring.backoff_until.is_none_or(|at| at < until) {
+            ring.backoff_until = Some(until);
             ring.appetite = 1;
         }
     }
@@ -244,7 +244,7 @@ impl LaneScheduler {
                 ring.begin = ring.begin.max(lowest.0);
                 if ring
                     .not_before
-                    .max(ring.rests_until)
+                    .max(ring.backoff_until)
                     .is_none_or(|at| at <= now)
                 {
                     ring.tag = ring.tag.max(self.begin);
@@ -579,7 +579,7 @@ impl LaneScheduler {
             } else {
                 now
             };
-            Some(first.max(ring.not_before.max(ring.rests_until).unwrap_or(now)))
+            Some(first.max(ring.not_before.max(ring.backoff_until).unwrap_or(now)))
         });
         let words = self
             .rings
@@ -610,7 +610,7 @@ impl LaneScheduler {
             guests: BTreeSet::new(),
             waiting: BTreeSet::new(),
             not_before: None,
-            rests_until: None,
+            backoff_until: None,
             appetite: MIN_APPETITE * 8,
             held: 0,
             holding: BTreeSet::new(),

@@ -49,7 +49,7 @@ order by j.id";
 // Time moves by moving the times of the waiting jobs.
 const ADVANCE: &str = "
 with keys as (
-    update flyball.uniq set expires_at = expires_at - make_interval(secs => $1), since = since - make_interval(secs => $1)
+    update flyball.unique_holder set expires_at = expires_at - make_interval(secs => $1), since = since - make_interval(secs => $1)
 )
 update flyball.scheduled set run_at = run_at - make_interval(secs => $1)";
 const NEXT_DUE: &str = "

@@ -774,7 +774,7 @@ async fn a_knob_is_turned_under_its_seq_with_a_line_in_the_audit_log() {
     let audit = api.body("/api/v1/audit").await;
     let entry = &audit["entries"][0];
     assert_eq!(
-        (&entry["who"], &entry["action"], &entry["subject"]),
+        (&entry["actor"], &entry["action"], &entry["subject"]),
         (&json!("alice"), &json!("throttle.set"), &json!("reindex"))
     );
     assert_eq!(
@@ -1215,7 +1215,7 @@ async fn a_change_by_anybody_is_an_event_of_the_stream() {
     let api = spawn_api(None).await;
     api.turn("reindex", &[("rps", "5")]).await;
     let mut stream = api.get("/api/v1/stream").await;
-    let insert = "insert into flyball.audit (who, action, subject) values ('cli', 'throttle.set', 'reindex')";
+    let insert = "insert into flyball.audit (actor, action, subject) values ('cli', 'throttle.set', 'reindex')";
     let mut text = String::new();
     let seen = async {
         // The first look at the journals sets the mark, so lines are written until one is seen.
@@ -1228,7 +1228,7 @@ async fn a_change_by_anybody_is_an_event_of_the_stream() {
     tokio::time::timeout(SOON, seen)
         .await
         .expect("an audit event");
-    assert!(text.contains("\"who\":\"cli\""), "{text}");
+    assert!(text.contains("\"actor\":\"cli\""), "{text}");
 }
 
 // === the process ===

@@ -331,7 +331,7 @@ async fn while_a_job_is_unfinished_the_next_occurrence_makes_none() {
     );
 
     // The job ends, which frees the key, and the schedule goes on.
-    house.run("delete from flyball.uniq").await;
+    house.run("delete from flyball.unique_holder").await;
     house
         .until("another job", "tick", |one| {
             one.last_job_id != skipped.last_job_id
@@ -376,7 +376,7 @@ async fn declaring_a_schedule_again_keeps_its_time_and_a_persons_pause() {
         .unwrap();
     assert_eq!(timeout, 7.5, "the job has the schedule's time-out");
     house
-        .run("truncate flyball.job, flyball.ready, flyball.uniq")
+        .run("truncate flyball.job, flyball.ready, flyball.unique_holder")
         .await;
 
     assert!(house.schedules.pause("daily", true).await.unwrap());
@@ -1003,7 +1003,7 @@ async fn a_process_serves_schedules_over_http_and_runs_them() {
         ),
         (404, json!("schedule_not_found"))
     );
-    let sql = "select concat_ws(' ', action, nullif(who, 'http'), why) from flyball.audit where subject = 'tick' order by id";
+    let sql = "select concat_ws(' ', action, nullif(actor, 'http'), why) from flyball.audit where subject = 'tick' order by id";
     let audit: Vec<String> = sqlx::query_scalar(sql)
         .fetch_all(database.pool())
         .await
@@ -1154,7 +1154,7 @@ async fn the_command_line_has_the_same_schedules() {
         assert!(was == code && err.contains(said), "{words:?}: {was} {err}");
     }
     let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
-    let who: Vec<String> = sqlx::query_scalar("select distinct who from flyball.audit")
+    let who: Vec<String> = sqlx::query_scalar("select distinct actor from flyball.audit")
         .fetch_all(&queue.pool)
         .await
         .unwrap();

@@ -339,7 +339,7 @@ async fn no_page_and_no_list_touches_more_than_its_part_of_a_hundred_thousand_la
         insert into flyball.failure (job_id, attempt, outcome) select id, 1, 'failed' from flyball.job order by id limit 10000;
         insert into flyball.dead (job_id, lane_id, priority, attempt, cost) select id, lane_id, priority, 1, 1 from flyball.job order by id desc limit 5000;
         delete from flyball.ready r using flyball.dead d where r.job_id = d.job_id;
-        insert into flyball.audit (who, action, subject) select 'a', 'b', 'c' from generate_series(1, 5000);
+        insert into flyball.audit (actor, action, subject) select 'a', 'b', 'c' from generate_series(1, 5000);
         analyze").await;
     let mut connection = queue.pool.acquire().await.unwrap();
 

@@ -618,7 +618,7 @@ async fn the_rights_that_the_guide_gives_a_producer_are_enough_and_no_more() {
         "delete from flyball.ready",
         "insert into flyball.ready (lane_id, priority, job_id, cost) values (1, 1, 1, 1)",
         "select flyball.register_kind('x')",
-        "insert into flyball.audit (who, action, subject) values ('a', 'b', 'c')",
+        "insert into flyball.audit (actor, action, subject) values ('a', 'b', 'c')",
     ];
     for statement in forbidden {
         let refused = sqlx::raw_sql(statement)

@@ -224,7 +224,7 @@ async fn a_debounced_job_waits_for_quiet_but_not_for_ever() {
         let pool = queue.pool.clone();
         let id = first.id;
         async move {
-            let sql = "update flyball.uniq set since = since - make_interval(secs => $1) where job_id = $2";
+            let sql = "update flyball.unique_holder set since = since - make_interval(secs => $1) where job_id = $2";
             sqlx::query(sql)
                 .bind(f64::from(by))
                 .bind(id)
@@ -285,7 +285,7 @@ async fn a_burst_begins_with_the_first_job_that_is_debounced_however_long_anothe
             .debounce(Duration::from_secs(100))
     };
     let ages = async || {
-        let sql = "update flyball.uniq set since = since - interval '1 hour'";
+        let sql = "update flyball.unique_holder set since = since - interval '1 hour'";
         sqlx::query(sql).execute(&queue.pool).await.unwrap();
     };
     let plain = one(
@@ -606,7 +606,7 @@ async fn whatever_races_the_last_arguments_run_last() {
         "select (select count(*) from flyball.job) as jobs,
             (select count(*) from flyball.attempt where outcome = 'completed') as completed,
             (select count(distinct job_id) from flyball.attempt where outcome = 'completed') as once,
-            (select count(*) from flyball.uniq) as keys,
+            (select count(*) from flyball.unique_holder) as keys,
             (select args ->> 'n' from flyball.job order by id desc limit 1) as newest",
     )
     .fetch_one(database.pool())

@@ -270,7 +270,7 @@ async fn a_job_that_is_replaced_while_its_day_is_emptied_stays_replaced() {
     };
     let young = queue.enqueue(&[later("old")]).await.unwrap()[0].id;
     let old = (day << 38) + 101;
-    run(pool, &format!("update flyball.job set id = {old} where id = {young}; update flyball.uniq set job_id = {old}; update flyball.scheduled set job_id = {old} where job_id = {young}")).await;
+    run(pool, &format!("update flyball.job set id = {old} where id = {young}; update flyball.unique_holder set job_id = {old}; update flyball.scheduled set job_id = {old} where job_id = {young}")).await;
     let mut reader = PgConnection::connect(database.url()).await.unwrap();
     sqlx::raw_sql(AssertSqlSafe(format!(
         "begin; select count(*) from flyball.job_{day}"
@@ -442,7 +442,7 @@ async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
         "it does not come back"
     );
     assert_eq!(
-        number(pool, "select count(*) from flyball.uniq").await,
+        number(pool, "select count(*) from flyball.unique_holder").await,
         0,
         "its unique key is free again"
     );
@@ -509,7 +509,7 @@ async fn a_lease_whose_job_is_gone_is_told_of_when_its_worker_is_dead() {
     );
     assert_eq!(number(pool, "select count(*) from flyball.lease").await, 0);
     assert_eq!(
-        number(pool, "select count(*) from flyball.uniq").await,
+        number(pool, "select count(*) from flyball.unique_holder").await,
         0,
         "its unique key is free again"
     );
@@ -633,8 +633,8 @@ async fn small_tables_stay_small() {
     let (database, queue) = queue().await;
     let pool = database.pool();
     run(pool, "
-        insert into flyball.uniq (digest, job_id, expires_at) select int4send(i), i, now() - interval '1 s' from generate_series(1, 12000) i;
-        insert into flyball.uniq (digest, job_id, expires_at) select int4send(-i), i, case when i > 5 then now() + interval '1 h' end from generate_series(1, 10) i;
+        insert into flyball.unique_holder (digest, job_id, expires_at) select int4send(i), i, now() - interval '1 s' from generate_series(1, 12000) i;
+        insert into flyball.unique_holder (digest, job_id, expires_at) select int4send(-i), i, case when i > 5 then now() + interval '1 h' end from generate_series(1, 10) i;
         insert into flyball.cancel (job_id, requested_at) values (1, now() - interval '2 minutes'), (2, now() - interval '2 minutes'), (3, now());
         insert into flyball.worker (name, host, pid, ttl, stopped_at) select 'w', 'h', 1, '30 s', now() - interval '2 days' from generate_series(1, 7000);
         insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost) values (2, 1, 7, 1, 1, 1, 1);
@@ -644,7 +644,7 @@ async fn small_tables_stay_small() {
 
     queue.maintain(WEEK).await.unwrap();
 
-    assert_eq!(number(pool, "select count(*) from flyball.uniq").await, 10);
+    assert_eq!(number(pool, "select count(*) from flyball.unique_holder").await, 10);
     let left: Vec<i64> = sqlx::query_scalar("select job_id from flyball.cancel order by 1")
         .fetch_all(pool)
         .await

@@ -880,7 +880,7 @@ async fn a_cancel_that_crosses_a_failing_attempt_holds_however_late_the_retry_is
     for id in [waits, runs, unique] {
         assert_eq!(state(&queue, id).await, State::Cancelled);
     }
-    for table in ["cancel", "scheduled", "ready", "lease", "uniq"] {
+    for table in ["cancel", "scheduled", "ready", "lease", "unique_holder"] {
         let left: i64 = sqlx::query_scalar(AssertSqlSafe(format!(
             "select count(*) from flyball.{table}"
         )))

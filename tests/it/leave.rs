@@ -175,7 +175,7 @@ async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_do
         "select flyball.enqueue_rows_as('', true, array['reindex'], array['{}'::jsonb], array['default'], array[''], array[1],
             array[null::timestamptz], array[10], array[null::text], array[null::float8], array[1::float8], array[null::text],
             array[null::float8], array[null::float8], array[null::float8], array[false])",
-        "select flyball.occur('nightly', null)",
+        "select flyball.enqueue_occurrence('nightly', null)",
         "select flyball.run_schedule('nightly')",
         "select flyball.register_kind('reindex', true)",
         "update flyball.kind set public = true",

@@ -75,16 +75,16 @@ fn sent(job_id: i64, to: &str) -> DeliveryUpdate {
 fn event(
     event_id: &str,
     job_id: i64,
-    happened: EventKind,
+    event_type: EventKind,
     recipient: Option<&str>,
 ) -> ProviderEvent {
     ProviderEvent {
         event_id: event_id.into(),
         provider_id: format!("p{job_id}"),
-        happened,
+        event_type,
         recipient: recipient.map(str::to_owned),
         at_s: 1_700_000_000,
-        reason: format!("said {}", happened.as_str()),
+        reason: format!("said {}", event_type.as_str()),
     }
 }
 
@@ -676,14 +676,14 @@ async fn an_event_counts_once_in_whatever_order_it_comes() {
     assert_eq!(told(&deliveries, vec![delivered]).await, 0);
     assert_eq!(state(&database, id).await, "delivered");
 
-    for (event_id, happened, then) in [
+    for (event_id, event_type, then) in [
         ("e0", EventKind::Sent, "delivered"),
         ("e2", EventKind::Failed, "delivered"),
         ("e3", EventKind::Bounced, "bounced"),
         ("e4", EventKind::Delivered, "bounced"),
     ] {
         assert_eq!(
-            told(&deliveries, vec![event(event_id, id, happened, None)]).await,
+            told(&deliveries, vec![event(event_id, id, event_type, None)]).await,
             1,
             "{event_id}"
         );
@@ -709,7 +709,7 @@ async fn events_of_one_message_in_one_request_lead_to_the_furthest() {
         EventKind::Unsubscribed,
     ];
     let events = events
-        .map(|happened| event(happened.as_str(), id, happened, Some("a@b.c")))
+        .map(|event_type| event(event_type.as_str(), id, event_type, Some("a@b.c")))
         .to_vec();
     let fresh = deliveries.record_events(notice(events)).await.unwrap();
 
@@ -1208,7 +1208,7 @@ async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
 
     run(
         &database,
-        "update flyball.recipient_rest set rests_until = now() - interval '1 s'",
+        "update flyball.recipient_backoff set backoff_until = now() - interval '1 s'",
     )
     .await;
     let first = asked()
@@ -1244,7 +1244,7 @@ async fn rests_and_changes_of_accounts_are_forgotten() {
     let (database, _, deliveries) = store().await;
     run(
         &database,
-        "insert into flyball.recipient_rest (channel, recipient_digest, failures, rests_until)
+        "insert into flyball.recipient_backoff (channel, recipient_digest, failures, backoff_until)
          values ('sms', 'a', 1, now() - interval '2 days'), ('sms', 'b', 1, now()), ('sms', 'c', 1, now() + interval '1 day')",
     )
     .await;
@@ -1258,7 +1258,7 @@ async fn rests_and_changes_of_accounts_are_forgotten() {
     deliveries.forget(7).await.unwrap();
 
     let left: (i64, i64) =
-        sqlx::query_as("select (select count(*) from flyball.recipient_rest), (select count(*) from flyball.account_event)")
+        sqlx::query_as("select (select count(*) from flyball.recipient_backoff), (select count(*) from flyball.account_event)")
             .fetch_one(database.pool())
             .await
             .unwrap();

@@ -729,7 +729,7 @@ async fn recipients_are_suppressed_looked_up_listed_and_let_go_without_being_sho
         );
     }
     let audit: Vec<(String, String, String)> = sqlx::query_as(
-        "select who, action, subject from flyball.audit where who = 'kim' order by id",
+        "select actor, action, subject from flyball.audit where actor = 'kim' order by id",
     )
     .fetch_all(api.database.pool())
     .await

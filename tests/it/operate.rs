@@ -121,7 +121,7 @@ async fn die(queue: &Queue, worker: i32, job: NewJob, error: &str) -> i64 {
 
 async fn audit(database: &Database) -> Vec<(String, String, String, Value)> {
     sqlx::query_as(
-        "select who, action, subject, coalesce(after, 'null') from flyball.audit order by id",
+        "select actor, action, subject, coalesce(after, 'null') from flyball.audit order by id",
     )
     .fetch_all(database.pool())
     .await
@@ -454,7 +454,7 @@ async fn a_dead_job_that_runs_again_holds_its_unique_key_until_it_ends() {
         BTreeSet::from([alone, first, second])
     );
     assert_eq!(
-        count(&database, "uniq").await,
+        count(&database, "unique_holder").await,
         0,
         "their ends free the keys"
     );
@@ -508,7 +508,7 @@ async fn a_dead_job_whose_key_another_holds_meanwhile_runs_again_without_it() {
         );
     }
     queue.finish(&[free(holder), free(newer)]).await.unwrap();
-    assert_eq!(count(&database, "uniq").await, 0);
+    assert_eq!(count(&database, "unique_holder").await, 0);
 }
 
 #[tokio::test]
@@ -523,7 +523,7 @@ async fn a_key_with_a_time_of_its_own_does_not_begin_again_with_its_job() {
         die(&queue, worker, window("over"), "no").await,
         die(&queue, worker, window("still"), "no").await,
     );
-    sqlx::query("delete from flyball.uniq where job_id = $1")
+    sqlx::query("delete from flyball.unique_holder where job_id = $1")
         .bind(over)
         .execute(database.pool())
         .await
@@ -708,7 +708,7 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
         .unwrap();
     assert_eq!((done.jobs, done.requested, done.next), (3, 1, None));
     assert_eq!(
-        count(&database, "uniq").await,
+        count(&database, "unique_holder").await,
         0,
         "the unique key of a cancelled job is free"
     );
@@ -798,7 +798,7 @@ async fn a_count_stops_at_ten_thousand() {
 }
 
 #[tokio::test]
-async fn dead_letters_are_requeued_by_filter_and_ring_the_doorbell() {
+async fn dead_letters_are_requeued_by_filter_and_wake_workers() {
     let (database, queue) = queue().await;
     let worker = worker(&queue).await;
     let timeout = die(&queue, worker, job("t", "a"), "timeout after 30 s").await;
@@ -889,7 +889,7 @@ async fn dead_letters_are_requeued_by_filter_and_ring_the_doorbell() {
     assert_eq!((walked.jobs, walked.next), (2, None));
     tokio::time::timeout(SOON, bell.recv())
         .await
-        .expect("the doorbell rings")
+        .expect("a notification arrives")
         .unwrap();
     for id in [timeout, refused] {
         let job = queue.get(id).await.unwrap().unwrap();
@@ -1349,7 +1349,7 @@ async fn a_lane_is_weighed_whether_or_not_a_worker_has_seen_it() {
 // === everything ===
 
 #[tokio::test]
-async fn everything_is_paused_once_and_resuming_rings_the_doorbell() {
+async fn everything_is_paused_once_and_resuming_wakes_workers() {
     let (database, queue) = queue().await;
     assert_eq!(queue.paused().await.unwrap(), None);
     let mut bell = PgListener::connect(database.url()).await.unwrap();
@@ -1377,7 +1377,7 @@ async fn everything_is_paused_once_and_resuming_rings_the_doorbell() {
     assert!(!queue.resume_all(&Attribution::default()).await.unwrap());
     tokio::time::timeout(SOON, bell.recv())
         .await
-        .expect("the doorbell rings")
+        .expect("a notification arrives")
         .unwrap();
     assert_eq!(queue.paused().await.unwrap(), None);
     let lines = audit(&database).await;

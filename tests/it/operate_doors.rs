@@ -165,7 +165,7 @@ impl House {
             .iter()
             .map(|entry| {
                 (
-                    entry["who"].as_str().unwrap().to_owned(),
+                    entry["actor"].as_str().unwrap().to_owned(),
                     entry["action"].as_str().unwrap().to_owned(),
                 )
             })
@@ -467,7 +467,7 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
     );
     let entry = &house.get("/api/v1/audit").await["entries"][0];
     assert_eq!(
-        (&entry["who"], &entry["action"], &entry["subject"]),
+        (&entry["actor"], &entry["action"], &entry["subject"]),
         (&json!("ann"), &json!("throttle.delete"), &json!("t"))
     );
     assert_eq!(

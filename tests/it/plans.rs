@@ -23,7 +23,7 @@ const BIG: &[&str] = &[
     "scheduled",
     "dead",
     "lease",
-    "uniq",
+    "unique_holder",
     "checkpoint",
     "lane",
 ];
@@ -40,7 +40,7 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     ("forget workers", "lease"),
     ("forget unreadable leases", "lease"),
     // Once a minute.
-    ("forget unique keys", "uniq"),
+    ("forget unique keys", "unique_holder"),
     // Planned while nothing is scheduled it may go by the index of lanes, until the vacuum that comes after some thousand rows.
     ("walk scheduled", "scheduled"),
     // Lanes with a weight of their own, which are few and have an index.
@@ -71,7 +71,7 @@ fn fill(Size { jobs, lanes }: Size) -> String {
          insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost)
          select id, 1, (select min(w.id) from flyball.worker w where w.name = 'w') + (id / 100) % 20, lane_id, priority, 1, cost
          from flyball.job where id % 100 = 1;
-         insert into flyball.uniq (digest, job_id) select sha256(id::text::bytea), id from flyball.job where id % 10 = 3;
+         insert into flyball.unique_holder (digest, job_id) select sha256(id::text::bytea), id from flyball.job where id % 10 = 3;
          insert into flyball.attempt (job_id, attempt, outcome, worker_id) select id, 1, 'failed', 1 from flyball.job where id % 10 = 0;
          insert into flyball.lane (lane_id, throttle, key)
          select flyball.lane_of('t', n::text), 't', n::text from generate_series(0, {lanes} - 1) n;"
@@ -80,11 +80,11 @@ fn fill(Size { jobs, lanes }: Size) -> String {
 
 const EMPTY: &str = "
     delete from flyball.job; delete from flyball.ready; delete from flyball.scheduled; delete from flyball.lease;
-    delete from flyball.attempt; delete from flyball.lane; delete from flyball.uniq; delete from flyball.dead; delete from flyball.worker";
+    delete from flyball.attempt; delete from flyball.lane; delete from flyball.unique_holder; delete from flyball.dead; delete from flyball.worker";
 
 const ANALYZE: &str = "
     analyze flyball.ready, flyball.job, flyball.scheduled, flyball.lease, flyball.attempt, flyball.lane, flyball.dead, flyball.worker,
-        flyball.cancel, flyball.uniq";
+        flyball.cancel, flyball.unique_holder";
 
 /// Statistics change only when the test says so.
 const NO_AUTOVACUUM: &str = "
@@ -149,7 +149,7 @@ async fn all_cases(many: Size) {
         "lease",
         "attempt",
         "lane",
-        "uniq",
+        "unique_holder",
         "job",
     ] {
         say(&format!("vacuum (analyze, truncate off) flyball.{table}")).await;
@@ -280,7 +280,7 @@ fn pins(table: &str, condition: &str) -> bool {
         "job" => "(id = ",
         "lane" if condition.contains("(key = ") => return true,
         "lane" => "lane_id = ",
-        "uniq" if condition.contains("digest = ") => return true,
+        "unique_holder" if condition.contains("digest = ") => return true,
         _ => "job_id = ",
     };
     condition.contains(column)
@@ -348,7 +348,7 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
             "{case}: {what}: {about} rows asked for, {by_index} index entries and {by_scan} scanned rows read"
         );
         assert_eq!(by_scan, 0, "{case}: {what}");
-        // A few hundred are spent on catalogs of ours: workers, doorbell, cancels.
+        // A few hundred are spent on catalogs of ours: workers, wakeup, cancels.
         assert!(
             by_index <= about * most_for_each + 1000,
             "{case}: {what}: {by_index} index entries for {about} rows"

@@ -525,7 +525,7 @@ async fn a_job_of_a_long_transaction_is_claimed_within_three_seconds_of_its_comm
     house.until_completed(&others, SOON).await;
     eventually("the dispatcher sleeps", SOON, || async {
         (house
-            .count("select count(*) from flyball.doorbell where asleep")
+            .count("select count(*) from flyball.wakeup where asleep")
             .await
             == 1)
             .then_some(())

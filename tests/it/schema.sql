@@ -91,7 +91,7 @@ lines as (
     union all
     select format('rows of flyball.shard: %s to %s, %s', min(s.shard), max(s.shard), count(*)) from flyball.shard s
     union all
-    select format('rows of flyball.doorbell: %s', count(*)) from flyball.doorbell
+    select format('rows of flyball.wakeup: %s', count(*)) from flyball.wakeup
     union all
     select format('rows of flyball.sweep: %s', count(*)) from flyball.sweep
     union all

@@ -599,7 +599,7 @@ async fn the_audit_log_names_the_token_whatever_the_request_calls_itself() {
             "{entry}"
         );
         assert!(
-            entry["who"].as_str().unwrap().starts_with("alice"),
+            entry["actor"].as_str().unwrap().starts_with("alice"),
             "{entry}"
         );
     }
@@ -777,12 +777,12 @@ async fn a_session_that_was_ended_is_good_nowhere() {
         "another session of the same token goes on"
     );
     // Other processes read it where this one wrote it.
-    let ended: i64 = sqlx::query_scalar("select count(*) from flyball.signed_out")
+    let ended: i64 = sqlx::query_scalar("select count(*) from flyball.revoked_session")
         .fetch_one(house.database.pool())
         .await
         .unwrap();
     assert_eq!(ended, 1);
-    sqlx::query("insert into flyball.signed_out select encode(sha256(convert_to($1, 'UTF8')), 'hex'), 9000000000")
+    sqlx::query("insert into flyball.revoked_session select encode(sha256(convert_to($1, 'UTF8')), 'hex'), 9000000000")
         .bind(second.split_once('=').unwrap().1)
         .execute(house.database.pool())
         .await

@@ -228,7 +228,7 @@ function drawFilter(all) {
  */
 function announce({ type, data }, before) {
   if (type === 'audit') {
-    if (data.who !== 'governor') setText($('aloud'), `${data.subject}: ${auditLine({ ...data, t: Date.parse(data.at) / 1000 })}`);
+    if (data.actor !== 'governor') setText($('aloud'), `${data.subject}: ${auditLine({ ...data, t: Date.parse(data.at) / 1000 })}`);
   } else if (!before || before.breaker !== data.breaker || before.limiting !== data.limiting || before.mode !== data.mode) {
     setText($('aloud'), `${data.throttle}: ${unitOf(data) ? 'knob' : 'rate'} ${rate(data.rps)}${unitOf(data)}, breaker ${breakerText(data.breaker)}. ${data.reason ?? ''}`);
   }

@@ -349,13 +349,13 @@ function drawEdits(ctx, at, data, x, colours) {
     ctx.lineTo(px + 4, at.rates.top - 3);
     ctx.lineTo(px, at.rates.top + 4);
     ctx.fill();
-    const width = ctx.measureText(edit.who).width + 10;
+    const width = ctx.measureText(edit.actor).width + 10;
     const room = Math.min(labelled, at.right) - px > width;
     if (!room && labelled - px < width) continue; // Flags close together are one person's row of edits; the newest has the name.
     labelled = room ? px : px - width;
     ctx.textBaseline = 'top';
     ctx.textAlign = room ? 'left' : 'right';
-    halo(ctx, edit.who, px + (room ? 6 : -6), at.rates.top - 2, colours);
+    halo(ctx, edit.actor, px + (room ? 6 : -6), at.rates.top - 2, colours);
   }
 }
 

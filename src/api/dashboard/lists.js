@@ -103,9 +103,9 @@ export function retryButton(id) {
 export function showAudit(body, empty, entries, now) {
   const rows = entries.slice(0, AUDIT_ROWS);
   showRows(body, empty, rows.length);
-  keyed(body, rows, (a) => `${a.at}/${a.who}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`, (a) => h('tr', null,
+  keyed(body, rows, (a) => `${a.at}/${a.actor}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`, (a) => h('tr', null,
     cell('at', clock(a.t, now), 'num'),
-    cell('who', a.token ? `${a.who} (token ${a.token})` : a.who),
+    cell('who', a.token ? `${a.actor} (token ${a.token})` : a.actor),
     cell('what', h('span', null, h('b', null, a.subject), ` ${editText(a)}`), 'wide'),
     cell('why', a.why ?? '', 'wide')));
 }

@@ -189,7 +189,7 @@ export class Panel {
     show(this.deleteRow, Boolean(detail?.knobs) && !isApiLimit(throttle));
     const values = valuesOf(detail);
     setText(this.knobSummary, detail ? `${FIELDS.filter((f) => f.name !== 'mode' && !(f.kind === 'time' && (values[f.name] ?? null) === null)).map((f) => `${f.label} ${knobValue(f.name, values[f.name])}`).join(' · ')} · seq ${detail.seq}` : '');
-    const edit = throttle.edits.find((e) => e.who !== 'governor');
+    const edit = throttle.edits.find((e) => e.actor !== 'governor');
     setText(this.edit, edit ? auditLine(edit, time.now) : '');
     show(this.edit, Boolean(edit));
     this.drawSpark(throttle, time);

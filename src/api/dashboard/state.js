@@ -17,7 +17,7 @@ const LIST_ROWS = 200;
  *   breaker: string | null, mode: string | null, limiting: string | null, reason: string, terms?: Record<string, unknown> }} Decision
  * @typedef {{ job_id: number, kind: string, throttle: string, key: string, attempt: number, outcome: string,
  *   error: string | null, at: string, t: number }} Failure
- * @typedef {{ at: string, t: number, who: string, token?: string | null, action: string, subject: string, before: any, after: any,
+ * @typedef {{ at: string, t: number, actor: string, token?: string | null, action: string, subject: string, before: any, after: any,
  *   why: string | null }} Audit
  * @typedef {{ name: string, detail: any, detailAfter: number, ring: Ring<Point>, decisions: Decision[], edits: Audit[] }} Throttle
  * @typedef {'connecting' | 'live' | 'lost' | 'unauthorized'} Phase
@@ -289,7 +289,7 @@ function takeDecision(state, row) {
  */
 function takeAudit(state, row) {
   const entry = { ...row, t: unixSeconds(row.at) ?? 0 };
-  const key = (/** @type {Audit} */ a) => `${a.at}/${a.who}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`;
+  const key = (/** @type {Audit} */ a) => `${a.at}/${a.actor}/${a.action}/${a.subject}/${JSON.stringify(a.after)}`;
   if (!insert(state.audit, entry, key)) return;
   for (const throttle of state.throttles.values()) {
     if (concerns(entry, throttle.name)) throttle.edits = state.audit.filter((a) => concerns(a, throttle.name));

@@ -65,7 +65,7 @@ export function editText(entry) {
  */
 export function auditLine(entry, now) {
   const why = entry.why ? `, '${entry.why}'` : '';
-  return `${editText(entry)} by ${entry.who || 'somebody'}, ${clock(entry.t, now)}${why}`;
+  return `${editText(entry)} by ${entry.actor || 'somebody'}, ${clock(entry.t, now)}${why}`;
 }
 
 /**

@@ -58,9 +58,9 @@ history as (
     insert into flyball.attempt (job_id, attempt, outcome) select job_id, attempt, 'cancelled' from waited
 ),
 freed as (
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u
+        select u.digest from flyball.unique_holder u
         where u.expires_at is null and u.job_id = any(array(select job_id from waited))
         for update skip locked
     ))

@@ -158,9 +158,9 @@ trouble as (
     select job_id, attempt, 'lost', 'it was claimed, and the job is not in flyball.job any more' from missing
 ),
 freed as (
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u
+        select u.digest from flyball.unique_holder u
         where u.expires_at is null and u.job_id = any(array(select job_id from missing where holds_unique))
         for update skip locked
     ))

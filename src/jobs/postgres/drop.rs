@@ -34,9 +34,9 @@ history as (
     select job_id, attempt, 'dropped', $1, 'dropped: over the limit of its throttle' from gone
 ),
 freed as (
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u
+        select u.digest from flyball.unique_holder u
         where u.expires_at is null and u.job_id = any(array(select job_id from gone where holds_unique))
         for update skip locked
     ))

@@ -86,9 +86,9 @@ history as (
     select job_id, attempt, 'completed', worker_id, claimed_at from taken
 ),
 freed as (
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u
+        select u.digest from flyball.unique_holder u
         where u.expires_at is null and u.job_id = any(array(select job_id from taken where holds_unique))
         for update skip locked
     ))
@@ -154,9 +154,9 @@ buried as (
     on conflict do nothing
 ),
 freed as (
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u
+        select u.digest from flyball.unique_holder u
         where u.expires_at is null
             and u.job_id = any(array(select job_id from ended where holds_unique and (dead or outcome in ('completed', 'cancelled'))))
         for update skip locked

@@ -113,10 +113,10 @@ pub(super) const WEIGHTS: &str =
     "select lane_id, weight from flyball.lane where weight <> 1 order by lane_id limit 100000";
 
 pub(super) const SLEEP: &str = "
-insert into flyball.doorbell as d (one, asleep) values (true, true)
+insert into flyball.wakeup as d (one, asleep) values (true, true)
 on conflict (one) do update set asleep = true where not d.asleep";
 
-pub(super) const WAKE: &str = "update flyball.doorbell set asleep = false where asleep";
+pub(super) const WAKE: &str = "update flyball.wakeup set asleep = false where asleep";
 
 impl Queue {
     /// Returns lanes of a range of ids that hold ready jobs now, beginning with the lowest id; some

@@ -79,8 +79,8 @@ pub(super) const THIN_DAY: &str =
     "select next from flyball.thin_day($1, now() - make_interval(days => $2), $3)";
 
 pub(super) const FORGET_UNIQUE: &str = "
-delete from flyball.uniq
-where digest = any(array(select digest from flyball.uniq where expires_at < now() order by expires_at limit $1))";
+delete from flyball.unique_holder
+where digest = any(array(select digest from flyball.unique_holder where expires_at < now() order by expires_at limit $1))";
 
 pub(super) const FORGET_FAILURES: &str = "
 delete from flyball.failure

@@ -11,7 +11,7 @@ mod connect;
 mod costs;
 mod deepest;
 mod depth;
-mod doorbell;
+mod listen;
 mod drop;
 mod enqueue;
 mod error;

@@ -24,7 +24,7 @@ pub struct Rescued {
 // it. A lost attempt counts, so that a job that kills its worker cannot do so for ever; but an
 // attempt that left a checkpoint made progress, and does not count.
 //
-// A dead worker's leases are taken in the statement that marks it as swept, so that if a rescuer
+// A dead worker's leases are taken in the statement that marks it as rescued, so that if a rescuer
 // dies half-way, the next one continues.
 //
 // A lease whose job cannot be found (it was deleted by hand, or a backup was restored in part) is
@@ -33,7 +33,7 @@ pub struct Rescued {
 pub(super) const RESCUE: &str = "
 with gone as (
     update flyball.worker
-    set stopped_at = coalesce(stopped_at, clock_timestamp()), swept = true
+    set stopped_at = coalesce(stopped_at, clock_timestamp()), rescued = true
     where id = any($1::int[]) and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())
     returning id
 ),
@@ -80,9 +80,9 @@ buried as (
     on conflict do nothing
 ),
 freed as (
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u
+        select u.digest from flyball.unique_holder u
         where u.expires_at is null and u.job_id = any(array(
                 select job_id from sorted where holds_unique and (over or cancelled)
                 union all
@@ -107,7 +107,7 @@ select (select count(*) from gone) as workers, (
 
 pub(super) const GONE: &str = "
 select id from flyball.worker
-where not swept and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())";
+where not rescued and (stopped_at is not null or heartbeat_at + ttl < clock_timestamp())";
 
 // A claim in flight while its worker was declared dead leaves a lease behind that no rescue sweeps
 // any more; so does a lease that was restored from a backup without its worker. A worker that has
@@ -115,7 +115,7 @@ where not swept and (stopped_at is not null or heartbeat_at + ttl < clock_timest
 pub(super) const ORPHANED: &str = "
 select distinct l.worker_id from flyball.lease l
 where not exists (select 1 from flyball.worker w where w.id = l.worker_id and (
-    w.stopped_at is null or not w.swept or w.stopped_at > clock_timestamp() - interval '10 seconds'))";
+    w.stopped_at is null or not w.rescued or w.stopped_at > clock_timestamp() - interval '10 seconds'))";
 
 impl Queue {
     /// Marks workers whose time to live has passed, and gives their jobs back.
@@ -124,7 +124,7 @@ impl Queue {
         self.sweep(gone).await
     }
 
-    /// Gives back jobs that are leased to workers that are unknown or already swept.
+    /// Gives back jobs that are leased to workers that are unknown or already rescued.
     ///
     /// It reads all leases.
     pub async fn rescue_orphans(&self) -> Result<Rescued, Error> {

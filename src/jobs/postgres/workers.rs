@@ -113,9 +113,9 @@ history as (
     select job_id, attempt, 'cancelled', worker_id, claimed_at from judged where cancelled
 ),
 freed as (
-    delete from flyball.uniq
+    delete from flyball.unique_holder
     where digest = any(array(
-        select u.digest from flyball.uniq u
+        select u.digest from flyball.unique_holder u
         where u.expires_at is null and u.job_id = any(array(select job_id from judged where holds_unique and cancelled))
         for update skip locked
     ))
@@ -144,7 +144,7 @@ pub(super) const STOP: &str = "
 with told as (
     delete from flyball.feedback where worker_id = $1
 )
-update flyball.worker set stopped_at = clock_timestamp(), swept = true where id = $1 and stopped_at is null";
+update flyball.worker set stopped_at = clock_timestamp(), rescued = true where id = $1 and stopped_at is null";
 
 impl Queue {
     /// Registers a worker under a fresh identity, and the kinds that it runs; returns its id.

@@ -28,16 +28,16 @@ due as materialized (
     select h.channel, h.recipient_digest
     from (select distinct a.channel, a.digest from asked a order by a.channel, a.digest) a
     cross join lateral (
-        select r.channel, r.recipient_digest from flyball.recipient_rest r
-        where r.channel = a.channel and r.recipient_digest = a.digest and r.rests_until <= clock_timestamp()
-            and r.first_until <= clock_timestamp()
+        select r.channel, r.recipient_digest from flyball.recipient_backoff r
+        where r.channel = a.channel and r.recipient_digest = a.digest and r.backoff_until <= clock_timestamp()
+            and r.first_backoff_until <= clock_timestamp()
         limit 1
         for update skip locked
     ) h
 ),
 first as (
-    update flyball.recipient_rest r
-    set first_until = clock_timestamp() + make_interval(secs => $4)
+    update flyball.recipient_backoff r
+    set first_backoff_until = clock_timestamp() + make_interval(secs => $4)
     from due
     where r.channel = due.channel and r.recipient_digest = due.recipient_digest
     returning r.channel, r.recipient_digest
@@ -48,7 +48,7 @@ select u.reason, d.tries, d.last_outcome, d.requeued_at, j.since as waits_since,
     case
         when r.failures is null then null
         when f.channel is not null and row_number() over (partition by s.channel, s.digest, f.channel order by s.n) = 1 then null
-        else greatest(extract(epoch from r.rests_until - clock_timestamp()), $5)::float8
+        else greatest(extract(epoch from r.backoff_until - clock_timestamp()), $5)::float8
     end as rest_s
 from asked s
 left join first f on f.channel = s.channel and f.recipient_digest = s.digest
@@ -62,7 +62,7 @@ left join lateral (
     select greatest(h.created_at, h.run_at, d.requeued_at) as since from flyball.job h where h.id = s.job_id limit 1
 ) j on true
 left join lateral (
-    select h.failures, h.rests_until from flyball.recipient_rest h
+    select h.failures, h.backoff_until from flyball.recipient_backoff h
     where h.channel = s.channel and h.recipient_digest = s.digest limit 1
 ) r on true
 order by s.n";

@@ -138,8 +138,8 @@ impl Deliveries {
             .submit(notice)
             .await
             .unwrap_or_else(|broken| Err(lost(broken)))?;
-        for (happened, events) in &fresh {
-            self.metrics.count_events(&pool, *happened, *events);
+        for (event_type, events) in &fresh {
+            self.metrics.count_events(&pool, *event_type, *events);
         }
         Ok(fresh)
     }

@@ -29,34 +29,34 @@ const FIRST_SWEEP_S: f64 = 3_600.0;
 // recipient at once; for the message it takes effect when it is applied.
 pub(super) const RECORD_EVENTS: &str = "
 with said as materialized (
-    select s.pool, s.account, s.channel, s.event_id, s.provider_id, s.happened, flyball.keyed_digest(s.known) as digest, s.reason, s.at_s
+    select s.pool, s.account, s.channel, s.event_id, s.provider_id, s.event_type, flyball.keyed_digest(s.known) as digest, s.reason, s.at_s
     from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::bytea[], $8::text[], $9::float8[])
-        as s(pool, account, channel, event_id, provider_id, happened, known, reason, at_s)
+        as s(pool, account, channel, event_id, provider_id, event_type, known, reason, at_s)
 ),
 new as (
-    insert into flyball.delivery_event (pool, account, channel, event_id, provider_id, happened, recipient_digest, reason, at)
-    select pool, account, channel, event_id, provider_id, happened, digest, reason, to_timestamp(at_s)
+    insert into flyball.delivery_event (pool, account, channel, event_id, provider_id, event_type, recipient_digest, reason, at)
+    select pool, account, channel, event_id, provider_id, event_type, digest, reason, to_timestamp(at_s)
     from said
     order by pool, event_id
     on conflict do nothing
-    returning pool, account, channel, event_id, happened, recipient_digest
+    returning pool, account, channel, event_id, event_type, recipient_digest
 ),
 barred as (
     insert into flyball.suppression (channel, recipient_digest, reason, pool, account)
-    select distinct on (channel, recipient_digest) channel, recipient_digest, happened, pool, account
+    select distinct on (channel, recipient_digest) channel, recipient_digest, event_type, pool, account
     from new
-    where happened in ('bounced', 'complained', 'unsubscribed') and recipient_digest is not null
+    where event_type in ('bounced', 'complained', 'unsubscribed') and recipient_digest is not null
     order by channel, recipient_digest
     on conflict do nothing
     returning 1
 ),
 counted as (
     insert into flyball.account_tally as t (pool, account, hour, delivered, bounced, complained, unsubscribed)
-    select pool, account, date_trunc('hour', now(), 'UTC'), count(*) filter (where happened = 'delivered'),
-        count(*) filter (where happened = 'bounced'), count(*) filter (where happened = 'complained'),
-        count(*) filter (where happened = 'unsubscribed')
+    select pool, account, date_trunc('hour', now(), 'UTC'), count(*) filter (where event_type = 'delivered'),
+        count(*) filter (where event_type = 'bounced'), count(*) filter (where event_type = 'complained'),
+        count(*) filter (where event_type = 'unsubscribed')
     from new
-    where happened in ('delivered', 'bounced', 'complained', 'unsubscribed') and (select count(*) from barred) >= 0
+    where event_type in ('delivered', 'bounced', 'complained', 'unsubscribed') and (select count(*) from barred) >= 0
     group by pool, account
     order by pool, account
     on conflict (pool, account, hour) do update
@@ -76,8 +76,8 @@ found as materialized (
     select e.*, d.job_id, d.channel as to_channel, d.recipient_digest as to_digest
     from keys k
     cross join lateral (
-        select q.ctid as tid, q.pool, q.account, q.happened, q.recipient_digest, q.reason, q.at,
-            case q.happened when 'complained' then 'delivered' when 'unsubscribed' then 'queued' else q.happened end as state
+        select q.ctid as tid, q.pool, q.account, q.event_type, q.recipient_digest, q.reason, q.at,
+            case q.event_type when 'complained' then 'delivered' when 'unsubscribed' then 'queued' else q.event_type end as state
         from flyball.delivery_event q
         where q.pool = k.pool and q.provider_id = k.provider_id and q.job_id is null
         limit 100
@@ -94,7 +94,7 @@ found as materialized (
 news as materialized (
     select job_id, (array_agg(state order by flyball.delivery_rank(state) desc, at desc))[1] as state,
         (array_agg(reason order by flyball.delivery_rank(state) desc, at desc))[1] as reason,
-        bool_or(happened = 'complained') as complained
+        bool_or(event_type = 'complained') as complained
     from found
     group by job_id
     order by job_id
@@ -112,9 +112,9 @@ moved as (
 ),
 barred as (
     insert into flyball.suppression (channel, recipient_digest, reason, pool, account)
-    select distinct on (to_channel, to_digest) to_channel, to_digest, happened, pool, account
+    select distinct on (to_channel, to_digest) to_channel, to_digest, event_type, pool, account
     from found
-    where happened in ('bounced', 'complained', 'unsubscribed') and recipient_digest is null and to_digest is not null
+    where event_type in ('bounced', 'complained', 'unsubscribed') and recipient_digest is null and to_digest is not null
         and (select count(*) from moved) >= 0
     order by to_channel, to_digest
     on conflict do nothing
@@ -157,10 +157,10 @@ pub(super) async fn record_events(db: &Db, notices: &[Notice]) -> Result<Vec<Fre
             }
             match fresh
                 .iter_mut()
-                .find(|(happened, _)| *happened == event.happened)
+                .find(|(event_type, _)| *event_type == event.event_type)
             {
                 Some((_, count)) => *count += 1,
-                None => fresh.push((event.happened, 1)),
+                None => fresh.push((event.event_type, 1)),
             }
         }
         fresh
@@ -185,7 +185,7 @@ async fn write(
         .bind(column(events, |(notice, _)| notice.channel.as_str()))
         .bind(column(events, |(_, event)| line(&event.event_id)))
         .bind(column(events, |(_, event)| line(&event.provider_id)))
-        .bind(column(events, |(_, event)| event.happened.as_str()))
+        .bind(column(events, |(_, event)| event.event_type.as_str()))
         .bind(column(events, |(notice, event)| digest(notice, event)))
         .bind(column(events, |(_, event)| line(&event.reason)))
         // Postgres has no times before its epoch, nor any far in the future.

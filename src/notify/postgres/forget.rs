@@ -55,10 +55,10 @@ where id = any(array(
 
 // No message has gone to the recipient since its rest ended; the next one tries it afresh.
 pub(super) const FORGET_RESTS: &str = "
-delete from flyball.recipient_rest
+delete from flyball.recipient_backoff
 where ctid = any(array(
-    select ctid from flyball.recipient_rest
-    where rests_until < now() - make_interval(days => least($1, 1)) order by rests_until limit $2
+    select ctid from flyball.recipient_backoff
+    where backoff_until < now() - make_interval(days => least($1, 1)) order by backoff_until limit $2
     for update skip locked
 ))";
 

@@ -84,7 +84,7 @@ where s.provider_id is not null and exists (
 
 // Rests of a recipient with several messages in flight become one: the longest.
 pub(super) const UPSERT_RECIPIENT_REST: &str = "
-insert into flyball.recipient_rest as r (channel, recipient_digest, failures, rests_until)
+insert into flyball.recipient_backoff as r (channel, recipient_digest, failures, backoff_until)
 select s.channel, s.digest, max(s.failures), clock_timestamp() + make_interval(secs => max(s.rest_s))
 from (
     select k.channel, flyball.keyed_digest(k.known) as digest, k.failures, k.rest_s
@@ -93,18 +93,18 @@ from (
 group by s.channel, s.digest
 order by s.channel, s.digest
 on conflict (channel, recipient_digest) do update
-set failures = greatest(r.failures, excluded.failures), rests_until = greatest(r.rests_until, excluded.rests_until),
-    first_until = '-infinity'";
+set failures = greatest(r.failures, excluded.failures), backoff_until = greatest(r.backoff_until, excluded.backoff_until),
+    first_backoff_until = '-infinity'";
 
 // Rows are locked in the order of their keys, as in all other statements.
 pub(super) const REST_NO_MORE: &str = "
-delete from flyball.recipient_rest
+delete from flyball.recipient_backoff
 where ctid = any(array(
     select r.ctid
     from (
         select k.channel, flyball.keyed_digest(k.known) as digest from unnest($1::text[], $2::bytea[]) as k(channel, known) offset 0
     ) s
-    join flyball.recipient_rest r on r.channel = s.channel and r.recipient_digest = s.digest
+    join flyball.recipient_backoff r on r.channel = s.channel and r.recipient_digest = s.digest
     order by r.channel, r.recipient_digest
     for update of r
 ))";

@@ -98,7 +98,7 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<ProviderEvent> {
             .map(str::to_owned)
     };
     let word = text(&data["event"])?;
-    let happened = match word.as_str() {
+    let event_type = match word.as_str() {
         "accepted" => EventKind::Sent,
         "delivered" => EventKind::Delivered,
         "failed" => failed(data)?,
@@ -137,7 +137,7 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<ProviderEvent> {
     };
     Some(ProviderEvent {
         event_id: text(&data["id"]).unwrap_or_else(made),
-        happened,
+        event_type,
         at_s,
         reason: words::tidy(
             account,
@@ -238,7 +238,7 @@ mod tests {
         let expected = ProviderEvent {
             event_id: "e1".into(),
             provider_id: "1.2@mg.example.com".into(),
-            happened: EventKind::Delivered,
+            event_type: EventKind::Delivered,
             recipient: Some("ann@example.com".into()),
             at_s: 1_699_999_990,
             reason: "delivered 250 OK".into(),
@@ -376,7 +376,7 @@ mod tests {
         for (word, more, expected) in cases {
             let events = post(&[], &signed(NOW_S, &event(word, more.clone()))).unwrap();
             assert_eq!(
-                events.first().map(|event| event.happened),
+                events.first().map(|event| event.event_type),
                 expected,
                 "{word} {more}"
             );

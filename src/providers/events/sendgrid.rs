@@ -91,7 +91,7 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>
 fn one(account: &Account, event: &Value, now_s: i64) -> Option<ProviderEvent> {
     let text = |name: &str| event[name].as_str().filter(|text| !text.is_empty());
     let word = text("event")?;
-    let happened = match (word, text("type")) {
+    let event_type = match (word, text("type")) {
         ("processed", _) => EventKind::Sent,
         ("delivered", _) => EventKind::Delivered,
         ("bounce", Some("blocked")) | ("dropped", _) => EventKind::Failed,
@@ -122,7 +122,7 @@ fn one(account: &Account, event: &Value, now_s: i64) -> Option<ProviderEvent> {
     };
     Some(ProviderEvent {
         event_id: text("sg_event_id").map_or_else(made, str::to_owned),
-        happened,
+        event_type,
         recipient: text("email").map(str::to_owned),
         at_s,
         reason: words::tidy(
@@ -280,7 +280,7 @@ mod tests {
             let event = json!([{ "event": word, "type": kind, "sg_message_id": "a" }]);
             let events = sender.post_signed(&event).unwrap();
             assert_eq!(
-                events.first().map(|event| event.happened),
+                events.first().map(|event| event.event_type),
                 expected,
                 "{word} {kind}"
             );
@@ -299,10 +299,10 @@ mod tests {
         ]);
         let events = Sender::new().post_signed(&events).unwrap();
         assert_eq!(events.len(), 2);
-        let event = |event_id: &str, happened, recipient: &str, at_s, reason: &str| ProviderEvent {
+        let event = |event_id: &str, event_type, recipient: &str, at_s, reason: &str| ProviderEvent {
             event_id: event_id.into(),
             provider_id: "abc".into(),
-            happened,
+            event_type,
             recipient: Some(recipient.into()),
             at_s,
             reason: reason.into(),

@@ -25,7 +25,7 @@ pub fn events(
         .or_else(|| notice["notificationType"].as_str());
     let word =
         word.ok_or_else(|| RejectedWebhook::Unreadable("eventType is missing".to_owned()))?;
-    let Some((happened, part)) = happened(word, &notice) else {
+    let Some((event_type, part)) = event_type(word, &notice) else {
         return Ok(Vec::new());
     };
     let provider_id = notice["mail"]["messageId"].as_str();
@@ -38,7 +38,7 @@ pub fn events(
     let event = |(index, (recipient, told)): (usize, (Option<&str>, String))| ProviderEvent {
         event_id: format!("{notice_id}:{index}"),
         provider_id: provider_id.to_owned(),
-        happened,
+        event_type,
         recipient: recipient.map(str::to_owned),
         at_s,
         reason: words::tidy(account, &format!("{word} {told}")),
@@ -52,22 +52,22 @@ pub fn events(
 
 /// Returns the kind of the event and the part of the notice with its details; `None` for an event
 /// that is ignored.
-fn happened<'a>(word: &str, notice: &'a Value) -> Option<(EventKind, &'a Value)> {
-    let happened = |name: &str, happened| Some((happened, &notice[name]));
+fn event_type<'a>(word: &str, notice: &'a Value) -> Option<(EventKind, &'a Value)> {
+    let event_type = |name: &str, event_type| Some((event_type, &notice[name]));
     match word {
-        "Send" => happened("send", EventKind::Sent),
-        "Delivery" => happened("delivery", EventKind::Delivered),
+        "Send" => event_type("send", EventKind::Sent),
+        "Delivery" => event_type("delivery", EventKind::Delivered),
         "Bounce" if notice["bounce"]["bounceType"] == "Permanent" => {
-            happened("bounce", EventKind::Bounced)
+            event_type("bounce", EventKind::Bounced)
         }
-        "Bounce" => happened("bounce", EventKind::Failed),
-        "Complaint" => happened("complaint", EventKind::Complained),
-        "Reject" => happened("reject", EventKind::Failed),
-        "Rendering Failure" => happened("failure", EventKind::Failed),
+        "Bounce" => event_type("bounce", EventKind::Failed),
+        "Complaint" => event_type("complaint", EventKind::Complained),
+        "Reject" => event_type("reject", EventKind::Failed),
+        "Rendering Failure" => event_type("failure", EventKind::Failed),
         "Subscription"
             if notice["subscription"]["newTopicPreferences"]["unsubscribeAll"] == true =>
         {
-            happened("subscription", EventKind::Unsubscribed)
+            event_type("subscription", EventKind::Unsubscribed)
         }
         _ => None,
     }
@@ -168,7 +168,7 @@ mod tests {
             notice["mail"] = json!({ "messageId": "m1", "destination": ["ann@example.com"] });
             let events = parse_notice(&notice);
             assert_eq!(
-                events.first().map(|event| event.happened),
+                events.first().map(|event| event.event_type),
                 expected,
                 "{notice}"
             );
@@ -192,7 +192,7 @@ mod tests {
         let event = |index: u8, recipient: &str, reason: &str| ProviderEvent {
             event_id: format!("n1:{index}"),
             provider_id: "m1".into(),
-            happened: EventKind::Bounced,
+            event_type: EventKind::Bounced,
             recipient: Some(recipient.into()),
             at_s: 1_700_000_000,
             reason: reason.into(),

@@ -489,7 +489,7 @@ async fn version_2_is_believed_and_its_certificate_is_fetched_once() {
         assert_eq!(
             (
                 events[0].provider_id.as_str(),
-                events[0].happened,
+                events[0].event_type,
                 events[0].at_s
             ),
             ("m1", EventKind::Delivered, NOW_S)

@@ -90,14 +90,14 @@ fn event(
         .ok_or_else(|| RejectedWebhook::Unreadable("MessageSid is missing".to_owned()))?;
     let code = find("ErrorCode").unwrap_or_default();
     // A recipient's reply, such as STOP, arrives as a message from that number.
-    let (status, happened, recipient) = match (
+    let (status, event_type, recipient) = match (
         find("OptOutType"),
         find("MessageStatus").or_else(|| find("SmsStatus")),
     ) {
         (Some("STOP"), _) => ("stop", EventKind::Unsubscribed, find("From")),
         (Some(_), _) | (None, None) => return Ok(None),
-        (None, Some(status)) => match happened(status, code) {
-            Some(happened) => (status, happened, find("To")),
+        (None, Some(status)) => match event_type(status, code) {
+            Some(event_type) => (status, event_type, find("To")),
             None => return Ok(None),
         },
     };
@@ -106,14 +106,14 @@ fn event(
     Ok(Some(ProviderEvent {
         event_id: format!("{sid}:{status}"),
         provider_id: sid.to_owned(),
-        happened,
+        event_type,
         recipient: recipient.map(str::to_owned),
         at_s: now_s,
         reason: words::tidy(account, &told.join(" ")),
     }))
 }
 
-fn happened(status: &str, code: &str) -> Option<EventKind> {
+fn event_type(status: &str, code: &str) -> Option<EventKind> {
     match (status, code) {
         ("failed" | "undelivered", "21610") => Some(EventKind::Unsubscribed),
         ("failed" | "undelivered" | "canceled", _) => Some(EventKind::Failed),
@@ -209,7 +209,7 @@ mod tests {
         let expected = ProviderEvent {
             event_id: "SM1:delivered".into(),
             provider_id: "SM1".into(),
-            happened: EventKind::Delivered,
+            event_type: EventKind::Delivered,
             recipient: Some("+15550100123".into()),
             at_s: examples::NOW_S,
             reason: "delivered".into(),
@@ -295,7 +295,7 @@ mod tests {
                 ("To", "+15550100"),
             ]);
             assert_eq!(
-                event.as_ref().map(|event| event.happened),
+                event.as_ref().map(|event| event.event_type),
                 expected,
                 "{status}"
             );
@@ -312,7 +312,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(
-            (stop.happened, stop.recipient.as_deref()),
+            (stop.event_type, stop.recipient.as_deref()),
             (EventKind::Unsubscribed, Some("+15550100"))
         );
         assert!(

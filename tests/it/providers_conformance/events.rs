@@ -120,7 +120,7 @@ async fn events_tell_what_became_of_the_message_and_are_known_again() {
             panic!("{}: {fate:?}: {told:?}", pair.subject.name)
         };
         assert_eq!(
-            first.happened,
+            first.event_type,
             heard(&pair.subject, fate),
             "{}: {fate:?}",
             pair.subject.name

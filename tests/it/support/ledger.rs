@@ -28,7 +28,7 @@ where not exists (select from flyball.worker w where w.id = l.worker_id and w.st
 
 /// The number of locks of unique keys whose job has ended.
 const STUCK: &str = "
-select count(*) from flyball.uniq u
+select count(*) from flyball.unique_holder u
 where u.expires_at is null and exists (
     select from flyball.attempt a where a.job_id = u.job_id and a.outcome in ('completed', 'cancelled')
 )";
