@@ -1,34 +1,37 @@
--- Flyball in Postgres 15 and newer. Chapter 1: jobs, lanes and days.
+-- Flyball on Postgres 15 and newer. Chapter 1: jobs, lanes and days.
 --
--- The idea of the layout: a job is written once and never updated; what changes while it lives are narrow rows that are only
--- inserted and deleted (ready, lease, scheduled), so that vacuum has little to do and a long history costs a claim nothing.
--- A lane is an index prefix, so a lane that may not run costs nothing either: it is simply not asked for.
+-- A job's row is written once and never updated. Its changing state is in narrow rows that are only
+-- inserted and deleted (ready, lease, scheduled). So vacuum has little work, and a long history
+-- does not slow down a claim. A lane is an index prefix: a lane that may not run is not queried and
+-- costs nothing.
 
 create schema if not exists flyball;
 
--- === Numbers =========================================================================================================
+-- === Identifiers =====================================================================================================
 
--- 38 bits of sequence under 15 bits of day: ids stay below 2^53 (exact in JavaScript), and a day is a range of ids.
+-- 15 bits of day above 38 bits of sequence: ids stay below 2^53 (exact in JavaScript), and a day is
+-- a range of ids.
 create sequence flyball.job_seq as bigint maxvalue 274877906943 cycle cache 1;
 
--- The number of a day, in words that the planner can inline: a call of a function costs more than its work.
+-- The number of a day. Written so that the planner can inline it: a function call would cost more
+-- than its work.
 create function flyball.day_of(at timestamptz) returns bigint
 language sql immutable parallel safe
 return ((at at time zone 'UTC')::date - date '2020-01-01')::bigint;
 
--- The number of the next job.
+-- The id of the next job.
 create function flyball.next_id() returns bigint
 language sql volatile
 return (flyball.day_of(now()) << 38) | nextval('flyball.job_seq');
 
--- A lane's id is a hash, not a row, so that producers of one lane never wait for each other.
+-- A lane's id is a hash and not a row, so producers of one lane never wait for each other.
 create function flyball.lane_of(throttle text, key text) returns bigint
 language sql stable parallel safe
 return ('x' || encode(substr(sha256(convert_to(throttle || chr(31) || key, 'UTF8')), 1, 8), 'hex'))::bit(64)::bigint;
 
--- How an attempt ends. `ambiguous`: the work was handed over and no answer came, so nobody knows whether it was done. `dropped`:
--- the job was over the limit of a throttle that drops, and ended without having run. `merged`: another job with the same unique
--- key took the place of this one while it waited.
+-- How an attempt ends. `ambiguous`: the request was sent and no response came, so it may or may not
+-- have been processed. `dropped`: the job exceeded the limit of a throttle that drops, and never
+-- ran. `merged`: another job with the same unique key replaced it while it waited.
 create type flyball.outcome as enum
     ('completed', 'failed', 'throttled', 'snoozed', 'dead', 'cancelled', 'lost', 'handed_back', 'ambiguous', 'dropped', 'merged');
 
@@ -36,8 +39,8 @@ create type flyball.outcome as enum
 
 -- Written once. Partitioned by day through the id; old days are truncated, not deleted row by row.
 --
--- The doors check every job, by name. Checked again here, each check would be parsed and compiled anew for every single insert,
--- which costs three times as much as the rest of it.
+-- The functions that enqueue check every job. Check constraints here would be parsed and compiled
+-- again for each insert, which takes three times as long as the rest of the insert.
 create table flyball.job (
     id           bigint      not null,
     lane_id      bigint      not null,
@@ -51,35 +54,37 @@ create table flyball.job (
     key          text        not null,
     unique_key   bytea,
     args         jsonb       not null,
-    -- The caller's trace, handed on to the handler.
+    -- The caller's trace context, passed to the handler.
     traceparent  text,
-    -- A time-out of this job alone, in seconds.
+    -- Timeout of this job, in seconds; null for that of its kind.
     timeout_s    real,
-    -- When the job's unique key is free whether or not the job has ended; null where the job holds its key until it ends. It is
-    -- kept beyond the key itself, so that a dead job that is to run again is known to have no claim on it.
+    -- Time at which the unique key expires whether or not the job has ended; null if the job holds
+    -- its key until it ends. Kept after the key itself has expired: a dead job that is requeued
+    -- then does not take the key again.
     unique_until timestamptz,
     primary key (id)
 ) partition by range (id);
 
--- What may run now. The index is the queue: one probe per lane, oldest first within a priority.
+-- Jobs that may run now. The index is the queue: one probe per lane, oldest first within a
+-- priority.
 --
--- Hot tables are vacuumed by count, not by share, which bounds what is dead in them between two vacuums; truncating their tail
--- would take a lock that stops every claim.
+-- Hot tables are vacuumed by row count and not by fraction, which bounds the dead rows between two
+-- vacuums. Truncating their tail would take a lock that blocks every claim.
 create table flyball.ready (
     lane_id      bigint   not null,
     priority     smallint not null,
     job_id       bigint   not null,
     attempt      smallint not null default 0,
     cost         float8   not null,
-    -- Most jobs hold no unique key until they end; for those, finishing need not look for one.
+    -- Most jobs hold no unique key until they end; for those, finishing does not look for one.
     holds_unique boolean  not null default true
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000, vacuum_truncate = off);
 create unique index ready_lane on flyball.ready (lane_id, priority, job_id);
 
--- What is running. The fence is a random number chosen by the claiming worker: a sequence could repeat one after a crash.
--- Leases of a dead worker are looked for once, when it is found dead, so finding them needs no index that every claim would
--- have to feed.
+-- Running jobs. The fence is a random number chosen by the worker that claims: a sequence could
+-- repeat a number after a crash. The leases of a dead worker are searched once, when it is found
+-- dead, so this needs no index that every claim would have to maintain.
 create table flyball.lease (
     job_id       bigint      primary key,
     fence        bigint      not null,
@@ -93,7 +98,8 @@ create table flyball.lease (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off, autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000);
 
--- What runs later: at a time its producer named (retry = false) or after a failed attempt (retry = true).
+-- Jobs that run later: at a time chosen by the producer (retry = false) or after a failed attempt
+-- (retry = true).
 create table flyball.scheduled (
     job_id       bigint      primary key,
     run_at       timestamptz not null,
@@ -103,16 +109,16 @@ create table flyball.scheduled (
     cost         float8      not null,
     retry        boolean     not null,
     holds_unique boolean     not null default true,
-    -- Its turn among all that is due at once, which a trigger fills in.
+    -- The promotion group among all jobs that are due at once; set by a trigger.
     turn         smallint    not null default 0
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 200000, vacuum_truncate = off);
 create index scheduled_due on flyball.scheduled (run_at);
 create index scheduled_turn on flyball.scheduled (turn, run_at);
--- A lane's scheduled jobs, for those who empty a lane.
+-- A lane's scheduled jobs, for purging a lane.
 create index scheduled_lane on flyball.scheduled (lane_id, job_id);
 
--- The dead letters: kept until somebody requeues or their day is pruned after requeueing.
+-- Dead letters: kept until they are requeued or discarded; a requeued one is pruned with its day.
 create table flyball.dead (
     job_id   bigint      primary key,
     lane_id  bigint      not null,
@@ -136,7 +142,7 @@ create table flyball.attempt (
 ) partition by range (job_id);
 create index attempt_job on flyball.attempt (job_id);
 
--- Recent failures for people who look; small, so that no page ever scans the history.
+-- Recent failures for dashboards and the CLI. Small, so that no page scans the history.
 create table flyball.failure (
     id      bigint          generated always as identity primary key,
     job_id  bigint          not null,
@@ -147,47 +153,50 @@ create table flyball.failure (
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000,
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 20000);
 
--- Unique keys that are taken: until expires_at, or until the job ends where that is null.
+-- Unique keys in use: until expires_at, or until the job ends if expires_at is null.
 create table flyball.unique_holder (
     digest     bytea  primary key,
     job_id     bigint not null,
     expires_at timestamptz,
-    -- When the burst of enqueues began that a debounced job stands for; null where its job is not debounced.
+    -- Start of the burst of enqueues that a debounced job stands for; null if the job is not
+    -- debounced.
     since      timestamptz
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 20000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off);
 create index unique_holder_job on flyball.unique_holder (job_id);
--- Unique keys that expire by themselves are found without looking at all others.
+-- Finds expired unique keys without reading the others.
 create index unique_holder_expires on flyball.unique_holder (expires_at) where expires_at is not null;
 
 -- === Lanes and kinds =================================================================================================
 
--- The directory of lanes, written by whoever first sees a lane, never by enqueue.
+-- The directory of lanes, written by the worker that first sees a lane and never by enqueue.
 create table flyball.lane (
     lane_id    bigint      primary key,
     throttle   text        not null,
     key        text        not null,
     first_seen timestamptz not null default now(),
-    -- Its share beside the other lanes of its throttle.
+    -- Share relative to the other lanes of its throttle.
     weight     real        not null default 1 check (weight > 0 and weight <= 1000),
-    -- How many ready jobs it held when it was last walked, and when that was written. Only changes are written, and at least once
-    -- a day for a lane that still has jobs of any sort, so that one of long ago can be told from one that is in use.
+    -- Number of ready jobs when the lane was last walked, and the time of that write. Only changes
+    -- are written, and at least once a day for a lane that still has jobs, so that unused lanes can
+    -- be told from used ones.
     depth      bigint      not null default 0,
     depth_at   timestamptz not null default now()
 ) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0,
     vacuum_truncate = off);
--- Lanes with a weight of their own are few; everybody else has 1.
+-- Few lanes have a weight of their own; all others have 1.
 create index lane_weighted on flyball.lane (lane_id) where weight <> 1;
--- The lanes of a throttle in the order of their keys.
+-- Lists the lanes of a throttle in the order of their keys.
 create index lane_throttle on flyball.lane (throttle, key);
--- The deepest lanes of a throttle. Empty lanes, which are most, stay out.
+-- Finds the deepest lanes of a throttle. Empty lanes, the majority, are left out.
 create index lane_deepest on flyball.lane (throttle, depth, lane_id) where depth > 0;
 
 -- The kinds that some worker runs or that were registered by hand.
 create table flyball.kind (
     name          text        primary key check (octet_length(name) between 1 and 128),
     registered_at timestamptz not null default now(),
-    -- How many attempts have ended since this is counted, and what one of the last thousand or so cost in the mean, in tokens.
+    -- Number of attempts that have ended since counting began, and the mean cost in tokens of about
+    -- the last thousand.
     attempts      bigint      not null default 0,
     mean_cost     float8,
     -- Whether every role may enqueue it.
@@ -197,7 +206,8 @@ insert into flyball.kind (name, public) values ('http', true), ('notification', 
 
 -- === Days ============================================================================================================
 
--- Makes the partitions of a day. Attaching a ready-made table locks the parent so lightly that workers and producers go on beside it.
+-- Creates the partitions of a day. Attaching an existing table takes such a weak lock on the parent
+-- that workers and producers continue.
 create function flyball.ensure_day(day bigint) returns void
 language plpgsql as $$
 declare

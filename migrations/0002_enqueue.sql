@@ -1,36 +1,41 @@
--- Chapter 2: enqueueing. Who may enqueue what, whose unique keys are whose, what is wrong with a job, and the doors.
+-- Chapter 2: enqueueing: permissions, owners of unique keys, validation of a job, and the functions
+-- that enqueue.
 --
--- Four laws. A kind that is not public is enqueued by operators and by roles that `flyball.producer` names. A unique key belongs to
--- whoever took it: the same key of somebody else is another one, so that nobody rewrites or holds up what is not his. Keys that begin
--- with `cron:` belong to schedules. A throttle of the HTTP API itself gets work from operators alone.
+-- Four laws. A kind that is not public is enqueued only by operators and by roles in
+-- `flyball.producer`. A unique key belongs to its owner: the same key of another owner is a
+-- different key, so nobody replaces or delays the jobs of others. Keys that begin with `cron:`
+-- belong to schedules. A throttle of the HTTP API accepts jobs from operators only.
 --
--- The front doors run one plain statement while everything is in order. Only what looks wrong, or asks for more than an insert
--- (a unique key, a later time, a capped lane), is looked at with care, by the one function that knows every rule and message.
+-- The entry points run one plain statement for a valid and simple job. A job that looks invalid, or
+-- needs more than an insert (a unique key, a later time, a lane with a limit), goes through the one
+-- function that knows every rule and message.
 
--- === Who asks ========================================================================================================
+-- === The caller ======================================================================================================
 
--- The role that asks: the one of SET ROLE where there is one, else the login. Inside `security definer` functions `current_user` is
--- their owner; this still names the one outside, also behind a pooler, whose login may take another role for each transaction.
--- A `security definer` function of somebody else changes nothing about it: what counts is who runs the transaction.
+-- The calling role: that of SET ROLE if it is set, else the login. Inside `security definer`
+-- functions `current_user` is their owner; this still names the caller, also behind a pooler, whose
+-- login may take another role per transaction. A `security definer` function of another owner does
+-- not change it: the role that runs the transaction counts.
 create function flyball.caller() returns name
 language sql stable parallel safe
 return case when current_setting('role') = 'none' then session_user else current_setting('role')::name end;
 
--- Operators are those who may write the table of jobs itself, and so need no door: the owner of the schema, its members,
--- superusers, and roles that were granted as much.
+-- Operators may write the table of jobs directly: the owner of the schema, its members, superusers,
+-- and roles with that grant.
 create function flyball.is_operator() returns boolean
 language sql stable
 return has_table_privilege(flyball.caller(), 'flyball.job'::regclass, 'INSERT');
 
--- What roles may do beyond what everybody with usage on the schema may. A row holds for the members of its role as well.
+-- Permissions of roles beyond those of every role with usage on the schema. A row also holds for
+-- the members of its role.
 create table flyball.producer (
     role   text   primary key check (octet_length(role) between 1 and 63),
     kinds  text[] not null default '{}',
     tenant text   check (octet_length(tenant) between 1 and 64)
 );
-comment on table flyball.producer is 'Roles that may enqueue kinds that are not public, and whose unique keys are those of a tenant.';
-comment on column flyball.producer.kinds is 'Kinds that members of the role may enqueue besides the public ones.';
-comment on column flyball.producer.tenant is 'Whose unique keys its jobs take: those of the API''s tokens of this tenant. Null for the role''s own.';
+comment on table flyball.producer is 'Roles that may enqueue kinds that are not public, and the tenant that owns their unique keys.';
+comment on column flyball.producer.kinds is 'Kinds that members of the role may enqueue in addition to the public ones.';
+comment on column flyball.producer.tenant is 'Tenant that owns the unique keys of its jobs, shared with the API''s tokens of that tenant. Null: the role itself.';
 
 -- Whether the caller may enqueue a kind.
 create function flyball.may_enqueue(kind text) returns boolean
@@ -42,14 +47,14 @@ begin
         where may_enqueue.kind = any(p.kinds) and pg_has_role(flyball.caller(), r.oid, 'USAGE'));
 end $$;
 
--- The kinds that the caller may enqueue, for messages.
+-- The kinds that the caller may enqueue, for error messages.
 create function flyball.enqueueable() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 begin
     return (select coalesce(string_agg(k.name, ', ' order by k.name), 'none') from flyball.kind k where flyball.may_enqueue(k.name));
 end $$;
 
--- Whose unique keys the caller's are: those of operators are ''.
+-- The owner of the caller's unique keys; '' for operators.
 create function flyball.unique_owner() returns text
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -67,14 +72,15 @@ begin
         limit 1), 'role:' || asks);
 end $$;
 
--- What stands in flyball.unique_holder for a key. No text holds a zero byte, so that no key of one owner can be written as another's.
+-- The digest of a unique key. No text holds a zero byte, so no key of one owner equals a key of
+-- another.
 create function flyball.unique_digest(owner text, kind text, key text) returns bytea
 language sql immutable parallel safe
 return case when owner = '' then sha256(convert_to(kind || chr(31) || key, 'UTF8'))
     else sha256(convert_to(owner, 'UTF8') || '\x00'::bytea || convert_to(kind, 'UTF8') || '\x00'::bytea || convert_to(key, 'UTF8')) end;
 
--- Registers a kind ahead of its first worker. `public` says whether every role may enqueue it: null leaves that as it is, and is true
--- for a new kind.
+-- Registers a kind before its first worker starts. `public` says whether every role may enqueue it;
+-- null leaves it unchanged, and means true for a new kind.
 create function flyball.register_kind(name text, public boolean default null) returns void
 language plpgsql volatile as $$
 #variable_conflict use_variable
@@ -90,10 +96,11 @@ begin
     where register_kind.public <> k.public;
 end $$;
 
--- === What a job may cost =============================================================================================
+-- === The highest cost ================================================================================================
 
--- The dearest job that a throttle takes, by its recorded knobs: `max_cost`, else 10 windows' worth of tokens, and 1000 at least.
--- What a person may have written there and is no such number counts as absent, as in `Knobs::max_cost`.
+-- The highest cost of a job that a throttle accepts, by its recorded knobs: `max_cost`, else 10
+-- windows of tokens, and at least 1000. An unreadable value counts as absent, as in
+-- `Knobs::max_cost`.
 create function flyball.max_cost(throttle text) returns float8
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -114,28 +121,31 @@ begin
     return case when rate < 0 then 1e9 else least(greatest(10 * coalesce(span, 1) * coalesce(rate, 0), 1000), 1e9) end;
 end $$;
 
--- === What is wrong ===================================================================================================
+-- === Validation ======================================================================================================
 
--- Version, trace, parent and flags as W3C Trace Context writes them; a trace or a parent of zeros only is none.
+-- Version, trace id, parent id and flags in the format of W3C Trace Context; a trace id or a parent
+-- id of zeros is invalid.
 create function flyball.is_traceparent(text text) returns boolean
 language sql immutable parallel safe
 return text ~ '^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$';
 
--- Seconds as an interval; what no argument allows stays out of every argument's range.
+-- Seconds as an interval; an impossible number becomes a value outside of every argument's range.
 create function flyball.span(seconds float8) returns interval
 language sql immutable parallel safe
 return case when seconds is null then null when abs(seconds) <= 1e9 then make_interval(secs => seconds)
             else interval '1000000000 seconds' end;
 
--- The seconds of a span that JSON gives as a number or as the text of an interval. Of any other value the type's own name is
--- read as an interval, which fails: `[1]` would pass for one.
+-- The seconds of a duration that JSON gives as a number or as the text of an interval. For any
+-- other JSON type, the name of the type is read as an interval, which fails: otherwise `[1]` would
+-- be accepted.
 create function flyball.seconds_of(span jsonb) returns float8
 language sql stable parallel safe
 return case jsonb_typeof(span) when 'null' then null when 'number' then span::float8
             when 'string' then extract(epoch from (span #>> '{}')::interval)::float8
             else extract(epoch from jsonb_typeof(span)::interval)::float8 end;
 
--- Says what is wrong with a job, or nothing, and by what code. One place for SQL, HTTP and CLI alike.
+-- Returns what is wrong with a job and its error code, or nothing. The same rules for SQL, HTTP and
+-- CLI.
 create function flyball.check_job(
     kind text, args jsonb, throttle text, key text, priority int, max_attempts int,
     unique_key text, unique_for interval, cost float8, run_at timestamptz,
@@ -296,12 +306,13 @@ begin
     field := null;
 end $$;
 
--- === What an enqueue looks at ========================================================================================
+-- === Reads of an enqueue =============================================================================================
 
--- What a lane's cap says about `adding` more jobs: null where there is none or room is left, else the depth and the cap.
--- Counting stops one above the cap, and at 5,000: a higher cap is judged by the depth that was written down when the lane was
--- last walked, which is cheap and some seconds old. A figure of which nobody knows since ten minutes whether it still holds
--- refuses nothing. A bitmap would hold the whole lane before anything is counted. What a person may have written into the knob and is no number is no cap.
+-- Checks a lane's limit for `adding` more jobs: null if there is no limit or enough room, else the
+-- depth and the limit. Counting stops one above the limit and at 5,000: a higher limit is compared
+-- with the depth recorded when the lane was last walked, which is cheap and some seconds old. A
+-- recorded depth that is older than ten minutes refuses nothing. A bitmap scan would read the whole
+-- lane before counting. An unreadable knob is no limit.
 create function flyball.check_backlog(door text, throttle text, key text, lane bigint, adding bigint, out backlog jsonb)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off as $$
 #variable_conflict use_variable
@@ -344,14 +355,14 @@ begin
     backlog := jsonb_build_object('depth', depth + adding, 'max', cap);
 end $$;
 
--- The priority of a job whose arguments name the urgency of a message.
+-- The priority of a job whose arguments state the urgency of a message.
 create function flyball.notification_priority(args jsonb) returns int
 language sql immutable parallel safe
 return case args ->> 'priority' when 'critical' then 0 when 'high' then 1 when 'low' then 3 else 2 end;
 
--- === One job, with care ==============================================================================================
+-- === One job, all rules ==============================================================================================
 
--- Enqueues one job, whose arguments have been checked, by all the rules but those of its throttle's knobs.
+-- Enqueues one job with validated arguments, by all rules except those of its throttle's knobs.
 create function flyball.admit_unchecked(
     door text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
@@ -378,23 +389,26 @@ begin
 
     if unique_key is not null then
         digest := flyball.unique_digest(owner, kind, unique_key);
-        -- Each round takes the key, or takes the waiting job out of its queue, or has seen somebody else do so.
+        -- Each round takes the key, or takes the waiting job out of its queue, or has seen another
+        -- transaction do so.
         for round in 1..1000 loop
             if round = 1000 then
                 raise exception using errcode = '40001', message = format('%s: the job that holds the unique_key kept moving', door),
                     hint = 'Nothing was enqueued. Try again.';
             end if;
-            -- A second producer of the same new key waits here until the first has committed or rolled back.
+            -- A second producer of the same new key waits here until the first commits or rolls
+            -- back.
             insert into flyball.unique_holder as u (digest, job_id, expires_at, since) values (digest, job_id, until, begun)
             on conflict do nothing;
             exit when found;
 
             if replaces then
-                -- Producers who replace take turns, so that the key cannot pass to another job while we look for this one.
+                -- Producers that replace run one after another, so that the key cannot pass to
+                -- another job during the search for this one.
                 select u.job_id, u.expires_at, u.since into held from flyball.unique_holder u where u.digest = digest for update;
                 continue when not found;
-                -- Promotion moves a job from here to `ready`, so this is the order in which to look. Whoever deletes the row
-                -- has the job: a claim skips it, or has been faster.
+                -- Promotion moves a job from here to `ready`, so this is the order of the search.
+                -- The transaction that deletes the row has the job: a claim skips it or was faster.
                 delete from flyball.scheduled s where s.job_id = held.job_id returning null::bigint, s.attempt > 0 into stood_in, tried;
                 if not found then
                     delete from flyball.ready r
@@ -409,7 +423,7 @@ begin
                 continue when not found;
             end if;
 
-            -- One statement, hence one snapshot, in which a job stands in one table only.
+            -- One statement and so one snapshot, in which a job is in one table only.
             select exists (select from flyball.scheduled s where s.job_id = held.job_id)
                     or exists (
                         select from flyball.ready r
@@ -425,7 +439,8 @@ begin
                 return;
             end if;
 
-            -- The key passes to the new job: its time is over, or the job that had it runs or has ended.
+            -- The key passes to the new job: it has expired, or the job that held it is running or
+            -- has ended.
             update flyball.unique_holder as u set job_id = job_id, expires_at = until, since = begun
             where u.digest = digest and u.job_id = held.job_id and u.expires_at is not distinct from held.expires_at;
             exit when found;
@@ -433,12 +448,13 @@ begin
     end if;
 
     if replaced then
-        -- The job becomes what was said last, in its place and under its number. Workers read it only after a claim of the
-        -- row that is inserted below, so none can run it with the old arguments.
+        -- The waiting job keeps its place and its id and gets the new arguments. Workers read it
+        -- only after they claim the row that is inserted below, so none can run it with the old
+        -- arguments.
         job_id := held.job_id;
         duplicate := true;
-        -- The burst goes on that the waiting job stands for. What was not put off is no burst, and what has been tried and failed
-        -- is over: then a new one begins, with all its attempts.
+        -- The burst of the waiting job continues. A job that was not delayed is no burst, and one
+        -- that was tried and failed is over: then a new burst begins, with all attempts.
         if debounce is not null and not tried then
             begun := coalesce(held.since, begun);
         end if;
@@ -466,8 +482,8 @@ begin
     if due is null or due <= now() then
         insert into flyball.ready (lane_id, priority, job_id, cost, holds_unique)
         values (lane, priority, job_id, cost, unique_key is not null and unique_for is null);
-        -- Producers ring only while a dispatcher sleeps: one that is awake sees new jobs by their numbers. A job that has an old
-        -- number and just came to this lane it would find late.
+        -- Producers notify only while a dispatcher sleeps: an active one sees new jobs by their
+        -- ids. A job with an old id that just came to this lane would be found late.
         if replaced and stood_in is distinct from lane or coalesce((select d.asleep from flyball.wakeup d), true) then
             perform pg_notify('flyball', lane::text);
         end if;
@@ -477,10 +493,10 @@ begin
     end if;
 end $$;
 
--- Enqueues one job, whose arguments have been checked, by all the rules; the front doors come here with whatever is more than a
--- plain insert. Where the throttle's knob `over_limit` says merge, a job with a unique key takes the place of the one that waits, as
--- if it had said `replace`, and the history of that one tells. The record of the knobs is no older than a second or so; a word that
--- is none counts as wait, as everywhere.
+-- Enqueues one job with validated arguments by all rules; the entry points call it for anything
+-- beyond a plain insert. If the throttle's knob `over_limit` is merge, a job with a unique key
+-- replaces the waiting one, as with `replace`, and the history of that one records it. The recorded
+-- knobs are at most a second or so old; an unreadable knob counts as wait.
 create function flyball.admit(
     door text,
     kind text, args jsonb, throttle text, key text, priority int, run_at timestamptz, max_attempts int,
@@ -501,11 +517,12 @@ begin
     end if;
 end $$;
 
--- === The front doors =================================================================================================
+-- === Entry points ====================================================================================================
 
--- Enqueues one job in the caller's own transaction. It runs with the rights of the schema's owner, so that a role needs
--- nothing but `grant usage on schema flyball`: it can enqueue, and neither read nor change what others have enqueued. The plain way
--- is for what everybody may: the rest is looked at with care. A message of the default priority gets that of its arguments.
+-- Enqueues one job in the caller's own transaction. It runs with the rights of the schema's owner,
+-- so a role needs only `grant usage on schema flyball`: it can enqueue, and neither read nor change
+-- what others have enqueued. The fast path is for jobs that every role may enqueue; all others are
+-- checked in full. A message of the default priority gets the priority in its arguments.
 create function flyball.enqueue(
     kind text,
     args jsonb default '{}',
@@ -537,9 +554,10 @@ begin
     end if;
 
     if run_at is null and unique_key is null and unique_for is null and debounce is null and debounce_max is null and not replace then
-        -- The whole of a plain job. It inserts nothing where `check_job` might have a word to say, where today's partition
-        -- is missing, and where the throttle has a cap on its backlogs or costs. The text of the arguments is measured itself: what they
-        -- take as jsonb says little about it, as 1e100000 takes as much as 1.5, and a value from a table may be compressed.
+        -- The whole of a plain job. It inserts nothing if `check_job` might refuse, if today's
+        -- partition is missing, or if the throttle limits its backlog or its costs. The length of
+        -- the arguments' text is measured: their size as jsonb says little, because 1e100000 takes
+        -- as much as 1.5, and a value from a table may be compressed.
         with kept as (
             insert into flyball.job
                 (id, lane_id, priority, max_attempts, cost, kind, throttle, key, args, traceparent, timeout_s)
@@ -585,8 +603,9 @@ begin
         traceparent, timeout, debounce, debounce_max, replace, case when unique_key is null then '' else flyball.unique_owner() end) a;
 end $$;
 
--- Enqueues for an owner of unique keys what was looked at before: the doors below see who asks; the HTTP API knows its tokens. It
--- runs with the rights of its caller, so that nobody gains anything by calling it past the doors.
+-- Enqueues validated jobs for an owner of unique keys: the functions below determine the caller;
+-- the HTTP API knows its tokens. It runs with the rights of its caller, so calling it directly
+-- gains nothing.
 create function flyball.enqueue_rows_as(
     owner text, trusted boolean,
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
@@ -633,8 +652,8 @@ begin
             order by g.n);
     end if;
 
-    -- Each column is looked at as a whole, which costs a fraction of looking at each job. Only if a column holds something that
-    -- might be wrong are the jobs judged one by one.
+    -- Each column is checked as a whole, which is far cheaper than checking each job. Only if a
+    -- column holds a suspicious value are the jobs checked one by one.
     if (plain and at_once
         and array_remove(unique_fors, null) = '{}' and array_remove(debounces, null) = '{}' and array_remove(debounce_maxes, null) = '{}'
         and false = all (replaces)
@@ -680,7 +699,7 @@ begin
         perform flyball.ensure_day(today);
     end if;
 
-    -- Lanes with a cap are looked at once each, before anything is added to them.
+    -- Each lane with a limit is checked once, before jobs are added to it.
     if exists (
         select from (select distinct unnest(throttles)) as t(name)
         join flyball.knobs b on b.throttle = t.name and b.fields ? 'max_backlog'
@@ -741,7 +760,7 @@ begin
     end if;
 
     if coalesce((select d.asleep from flyball.wakeup d), true) then
-        -- No lane in particular where several got work.
+        -- No lane is named if several got jobs.
         perform pg_notify('flyball', case when min(g.lane) = max(g.lane) then min(g.lane)::text else '' end)
         from unnest(lanes, run_ats, unique_keys) as g(lane, run_at, unique_key)
         where g.unique_key is null and (g.run_at is null or g.run_at <= now())
@@ -756,7 +775,8 @@ begin
     twins := array_fill(false, array[size]);
     swaps := array_fill(false, array[size]);
     backlogs := coalesce(backlogs, array_fill(null::jsonb, array[size]));
-    -- In the order of their keys' digests, as everybody takes many keys: who wants the same ones waits and never crosses.
+    -- Keys are taken in the order of their digests, as everywhere: transactions that want the same
+    -- keys wait and never deadlock.
     for one in
         select g.*
         from unnest(kinds, args, throttles, keys, priorities, run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents,
@@ -777,8 +797,9 @@ begin
     return query select * from unnest(ids, twins, swaps, backlogs);
 end $$;
 
--- Enqueues many jobs given column by column, all or none; element n of every array belongs to job n. For programs: it spares
--- both sides the JSON. Spans are in seconds. Answers one row per job, in order.
+-- Enqueues many jobs given column by column, all or none; element n of every array belongs to job
+-- n. For programs: it avoids JSON on both sides. Durations are in seconds. Returns one row per job,
+-- in order.
 create function flyball.enqueue_rows(
     kinds text[], args jsonb[], throttles text[], keys text[], priorities int[], run_ats timestamptz[], max_attempts int[],
     unique_keys text[], unique_fors float8[], costs float8[], traceparents text[], timeouts float8[],
@@ -790,7 +811,8 @@ begin
         run_ats, max_attempts, unique_keys, unique_fors, costs, traceparents, timeouts, debounces, debounce_maxes, replaces);
 end $$;
 
--- Enqueues many jobs, all or none, in the caller's own transaction; answers one row per job, in order.
+-- Enqueues many jobs, all or none, in the caller's own transaction; returns one row per job, in
+-- order.
 create function flyball.enqueue_many(jobs jsonb)
 returns table (job_id bigint, duplicate boolean, replaced boolean, backlog jsonb)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
@@ -807,7 +829,8 @@ declare
     value   jsonb;
     type    text;
     wanted  text;
-    -- What JSON makes of a timestamptz, what Postgres prints, and RFC 3339; "yesterday" and "now" are words of Postgres alone.
+    -- Timestamps as JSON writes a timestamptz, as Postgres prints it, and as RFC 3339 says;
+    -- "yesterday" and "now" are not accepted.
     moment  constant text := '^\d{4,6}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)? ?([Zz]|[+-]\d\d(:?\d\d)?)?$';
     beyond  text;
     problem text;
@@ -823,7 +846,7 @@ begin
         return;
     end if;
 
-    -- All elements at once. Where a value is of another type than its column, or a text is no time, nothing is said yet.
+    -- All elements at once. Type errors are not reported yet at this point.
     begin
         select bool_and(
                 a.j - allowed = '{}'
@@ -929,5 +952,5 @@ end $$;
 comment on function flyball.may_enqueue is 'Whether the caller may enqueue jobs of a kind.';
 comment on function flyball.enqueue is 'Enqueues one job in the caller''s own transaction. See the README for the meaning of each argument.';
 comment on function flyball.enqueue_many is 'Enqueues up to 10,000 jobs, all or none; elements have the same field names as flyball.enqueue.';
-comment on function flyball.enqueue_rows is 'Enqueues up to 10,000 jobs given column by column, all or none; spans are in seconds.';
+comment on function flyball.enqueue_rows is 'Enqueues up to 10,000 jobs given column by column, all or none; durations are in seconds.';
 comment on function flyball.enqueue_rows_as is 'As flyball.enqueue_rows, for an owner of unique keys; needs rights on the tables.';

@@ -1,6 +1,8 @@
--- Chapter 3: what serves workers, who claim jobs and finish them. The statements themselves stand in src/jobs/postgres.
+-- Chapter 3: tables of the workers, which claim and finish jobs. The statements are in
+-- src/jobs/postgres.
 
--- A fresh row per process start, never a host's name: a restarted worker must not inherit the leases of the dead one.
+-- A new row per process start and never the host's name: a restarted worker must not inherit the
+-- leases of the dead one.
 create table flyball.worker (
     id           int         generated always as identity primary key,
     name         text        not null,
@@ -11,18 +13,20 @@ create table flyball.worker (
     ttl          interval    not null,
     stopped_at   timestamptz,
     kinds        text[]      not null default '{}',
-    -- Whether its leases were given back after its end.
+    -- Whether its leases were given back after it ended.
     rescued        boolean     not null default false,
-    -- A worker whose permits are all in use looks after no lanes, and has no part in sharing them out.
+    -- Whether it takes part in sharing out lanes. A worker whose slots are all in use serves none.
     serves       boolean     not null default true,
-    -- What it can run besides its kinds, each with a digest of the settings behind it: {"pool alerts": "1f0c...", "channel sms": ""}.
+    -- Capabilities besides kinds, each with a digest of the settings behind it: {"pool alerts":
+    -- "1f0c...", "channel sms": ""}.
     offers       jsonb       not null default '{}'
 ) with (fillfactor = 50);
--- Live workers are few, those that have stopped may be many. Only starting and stopping touches this index.
+-- Live workers are few, stopped ones may be many. Only starting and stopping updates this index.
 create index worker_live on flyball.worker (id) where stopped_at is null;
 
--- Who looks after which lanes: the top six bits of a lane's id name its shard, so a shard is a range of the index. Ownership
--- only spares workers from looking at the same lanes; claims stay correct whoever makes them.
+-- Which worker serves which lanes: the top six bits of a lane's id are its shard, so a shard is a
+-- range of the index. Ownership only saves workers from querying the same lanes; claims are correct
+-- without it.
 create table flyball.shard (
     shard      smallint    primary key check (shard between 0 and 63),
     worker_id  int,
@@ -30,20 +34,20 @@ create table flyball.shard (
 ) with (fillfactor = 50);
 insert into flyball.shard (shard) select generate_series(0, 63);
 
--- Producers ring only while a dispatcher sleeps: a NOTIFY per insert would make all commits queue behind each other.
+-- Producers notify only while a dispatcher sleeps: a NOTIFY per insert would serialise all commits.
 create unlogged table flyball.wakeup (
     one    boolean primary key default true check (one),
     asleep boolean not null default true
 );
 insert into flyball.wakeup default values;
 
--- Running jobs that somebody wants stopped.
+-- Running jobs that were asked to stop.
 create table flyball.cancel (
     job_id       bigint      primary key,
     requested_at timestamptz not null default now()
 );
 
--- Where long jobs leave their cursor.
+-- Cursors of long jobs.
 create table flyball.checkpoint (
     job_id     bigint      primary key,
     cursor     jsonb       not null,
@@ -53,17 +57,19 @@ create table flyball.checkpoint (
     updated_at timestamptz not null default clock_timestamp()
 ) with (fillfactor = 50);
 
--- === Turns ===========================================================================================================
+-- === Promotion =======================================================================================================
 
--- A crowd that is due at once stands in nobody's way. Whatever waits for its time belongs to a turn: its throttle (one of 4095
--- groups), whether it is a retry, and its priority. Where more is due than one step moves, turns are served side by side.
+-- A crowd of jobs that is due at once does not delay other jobs. Every scheduled job belongs to a
+-- group: its throttle (one of 4095 hash values), whether it is a retry, and its priority. If more
+-- jobs are due than one step promotes, the groups are served side by side.
 
--- Two throttles may share a group; they then share a turn, and nothing worse. Turns below 8 are of jobs whose throttle is not known.
+-- Two throttles with the same hash share a group, which costs only fairness between them. Groups
+-- below 8 hold jobs with an unknown throttle.
 create function flyball.turn_of(throttle text, priority smallint, retry boolean) returns smallint
 language sql immutable parallel safe
 return (coalesce(1 + (hashtext(throttle) & 2147483647) % 4095, 0) << 3 | case when retry then 0 else 4 end | priority)::smallint;
 
--- The throttle stands in the job's own row, which is written before it is scheduled.
+-- The throttle is in the job's own row, which is written before the job is scheduled.
 create function flyball.take_turn() returns trigger
 language plpgsql as $$
 begin

@@ -1,10 +1,11 @@
--- Chapter 4: what people do to jobs that exist. Functions about one job run with the rights of the schema's owner, so that a
--- role may be given one of them by a single grant; functions about many jobs are the owner's own. Nobody else may call any.
+-- Chapter 4: operations on existing jobs. Functions on one job run with the rights of the schema's
+-- owner, so a single grant gives a role one of them; functions on many jobs run with the caller's
+-- rights. By default only the owner may call them.
 --
--- Whatever walks over many rows looks at a bounded number of them and answers where to go on, so that no call holds locks for
--- long and none becomes dearer with the size of the queue.
+-- A function that walks over many rows reads a bounded number of them and returns where to
+-- continue, so no call holds locks for long and none becomes slower with the size of the queue.
 
--- A row means that a person has stopped everything: no worker claims until it is gone.
+-- A row means that everything is paused: no worker claims until it is deleted.
 create table flyball.pause (
     one   boolean     primary key default true check (one),
     since timestamptz not null default now(),
@@ -12,7 +13,7 @@ create table flyball.pause (
     why   text        not null default ''
 );
 
--- What people have done.
+-- The audit log.
 create table flyball.audit (
     id      bigint      generated always as identity primary key,
     at      timestamptz not null default clock_timestamp(),
@@ -22,22 +23,25 @@ create table flyball.audit (
     before  jsonb,
     after   jsonb,
     why     text,
-    -- Which token of the HTTP API was shown, by its name in the settings, and whose it is; null for other doors.
+    -- The HTTP API's token, by its name in the settings, and its tenant; null for other entry
+    -- points.
     token   text,
     tenant  text
 );
 
--- Sessions of browsers that people have ended. A session is a signed cookie that no table knows; those that end before their time
--- stand here, by their digest, until that time, so that every process refuses them.
+-- Browser sessions that were ended before they expired. A session is a signed cookie without a row
+-- of its own; the digest of a revoked one is kept here until it expires, so that every process
+-- refuses it.
 create table flyball.revoked_session (
     digest  text   primary key,
     until_s bigint not null
 );
 
--- === Words ===========================================================================================================
+-- === Helpers =========================================================================================================
 
--- Who acts: the owner of the schema may sign for others, as the server does; everybody else signs with the name of the role. Behind
--- a unit separator the server tells the token that was shown, and behind another its tenant.
+-- The actor: the owner of the schema may name another one, as the server does; every other caller
+-- is recorded under the name of its role. The server appends the token after a unit separator, and
+-- its tenant after another.
 create function flyball.signed(by text) returns text
 language sql stable
 return left(case when flyball.caller() = current_user then coalesce(nullif(by, ''), flyball.caller()::text)
@@ -54,7 +58,8 @@ begin
         hint = 'Nothing was changed.';
 end $$;
 
--- One line of the audit log for one operation, however many batches it takes: the numbers of a later batch are added to it.
+-- Writes one line of the audit log per operation, however many batches it takes: the numbers of a
+-- later batch are added to it.
 create function flyball.write_audit(operation bigint, actor text, action text, subject text, before jsonb, after jsonb, why text)
 returns bigint
 language plpgsql as $$
@@ -81,7 +86,7 @@ begin
     return noted;
 end $$;
 
--- What is wrong with the name of a lane, as for enqueue; or nothing.
+-- Returns what is wrong with the name of a lane, by the rules of enqueue; or nothing.
 create function flyball.check_lane(what text, throttle text, key text) returns void
 language plpgsql as $$
 begin
@@ -97,7 +102,8 @@ end $$;
 
 -- === One job =========================================================================================================
 
--- Where a job stands; null if there is no such job (any more). A job is in one table at a time, and nowhere once it has ended.
+-- The state of a job; null if there is no such job (any more). A job is in one table at a time, and
+-- in none once it has ended.
 create function flyball.job_state(job_id bigint) returns text
 language sql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
     select case
@@ -113,8 +119,8 @@ language sql stable security definer set search_path = pg_catalog, pg_temp set e
     where j.id = job_state.job_id
 $$;
 
--- Cancels a waiting job at once and asks a running one to stop. Answers 'cancelled', 'requested', 'already completed' (or
--- cancelled, or dead), or 'not found'.
+-- Cancels a waiting job at once and asks a running one to stop. Returns 'cancelled', 'requested',
+-- 'already completed' (or cancelled, or dead), or 'not found'.
 create function flyball.cancel(job_id bigint, by text default null, why text default '') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -122,13 +128,15 @@ declare
     seen  record;
     state text;
 begin
-    -- A job may be claimed or come back between two looks, so look again before saying that it ended.
+    -- A job may be claimed or come back between two looks, so look again before reporting that it
+    -- ended.
     for i in 1..20 loop
         with named as (
             select j.id, j.lane_id, j.priority from flyball.job j where j.id = cancel.job_id
         ),
         was_ready as (
-            -- By values and not by a join, which the planner may turn round when it believes that nothing waits.
+            -- By values and not by a join, which the planner may reverse if it believes that
+            -- nothing waits.
             delete from flyball.ready r
             where r.lane_id = (select n.lane_id from named n) and r.priority = (select n.priority from named n)
                 and r.job_id = cancel.job_id
@@ -146,7 +154,8 @@ begin
             select w.job_id, w.attempt, 'cancelled' from waiting w
         ),
         freed as (
-            -- A key that a producer holds just then passes to its job; waiting for it here could end in a deadlock.
+            -- A key that a producer holds at this moment passes to its job; waiting for it here
+            -- could deadlock.
             delete from flyball.unique_holder
             where digest = any(array(
                 select u.digest from flyball.unique_holder u
@@ -178,9 +187,9 @@ begin
     raise exception using errcode = '40001', message = format('cancel: job %s moves faster than it can be caught; try again', job_id);
 end $$;
 
--- A job that died gave its unique key back. These dead jobs are to run again: takes their keys as far as nobody has them now, and
--- answers the jobs that hold theirs until they end. Of several with one key the newest gets it. A key with a time of its own
--- (unique_for) does not end with its job and does not begin again with it either.
+-- Takes the unique keys of dead jobs that are requeued, as far as they are free, and returns the
+-- jobs whose keys other jobs hold until they end. Of several jobs with one key the newest gets it.
+-- A key with a duration of its own (unique_for) neither ends nor restarts with its job.
 create function flyball.lock_unique_keys(jobs bigint[]) returns bigint[]
 language plpgsql volatile set enable_seqscan = off as $$
 declare
@@ -202,14 +211,16 @@ begin
     where digest = any(array(
         select u.digest from flyball.unique_holder u where u.digest = any(digests) and u.expires_at <= now() for update skip locked
     ));
-    -- As with a second producer, this waits for a first one who has not committed; in the order in which all take many keys.
+    -- Like a second producer, this waits for a first one that has not committed; in the order in
+    -- which every transaction takes many keys.
     insert into flyball.unique_holder (digest, job_id) select unnest(digests), unnest(ids) on conflict do nothing;
     return array(select u.job_id from flyball.unique_holder u where u.digest = any(digests) and u.job_id = any(ids) and u.expires_at is null);
 end $$;
 
--- Makes a dead, retryable or scheduled job ready now. A dead one starts over with all its attempts unless they are kept, and takes
--- its unique key again; if another job holds the key meanwhile, it is ready without.
--- Answers 'ready', 'already ready' (or completed, or cancelled), 'still running', or 'not found'.
+-- Makes a dead, retryable or scheduled job ready now. A dead one starts over with all its attempts
+-- unless they are kept, and takes its unique key again; if another job holds the key, it becomes
+-- ready without it. Returns 'ready', 'already ready' (or completed, or cancelled), 'still running',
+-- or 'not found'.
 create function flyball.retry(job_id bigint, keep_attempts boolean default false, by text default null, why text default '')
 returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
@@ -254,8 +265,8 @@ begin
     raise exception using errcode = '40001', message = format('retry: job %s moves faster than it can be caught; try again', job_id);
 end $$;
 
--- Lets a waiting job wait until a time. Answers 'scheduled', 'still running', 'already completed' (or cancelled, or dead), or
--- 'not found'.
+-- Moves a waiting job to a time. Returns 'scheduled', 'still running', 'already completed' (or
+-- cancelled, or dead), or 'not found'.
 create function flyball.reschedule(job_id bigint, run_at timestamptz, by text default null, why text default '') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -306,8 +317,8 @@ begin
     raise exception using errcode = '40001', message = format('reschedule: job %s moves faster than it can be caught; try again', job_id);
 end $$;
 
--- Gives a dead job up for good: it ends as cancelled. Answers 'cancelled', 'already completed' (or cancelled), 'still running'
--- (or ready, scheduled, retryable), or 'not found'.
+-- Discards a dead job: it ends as cancelled. Returns 'cancelled', 'already completed' (or
+-- cancelled), 'still running' (or ready, scheduled, retryable), or 'not found'.
 create function flyball.discard(job_id bigint, by text default null, why text default '') returns text
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -344,7 +355,7 @@ end $$;
 
 -- === Many jobs =======================================================================================================
 
--- Refuses what no walk can work with.
+-- Validates the arguments of a walk.
 create function flyball.check_walk(what text, max_jobs int, start text, shape text, low timestamptz, high timestamptz, low_name text, high_name text)
 returns void
 language plpgsql as $$
@@ -362,9 +373,10 @@ begin
     end if;
 end $$;
 
--- The walk behind cancel_jobs and purge_lane: ready jobs in the order of their lanes, then scheduled ones, then running ones.
--- What is walked is materialized in the order of an index, and a lateral with a limit is run once per row and in that order: so
--- `matched` stops at its limit without sorting, and its last row is where the next call goes on.
+-- The walk of cancel_jobs and purge_lane: ready jobs in the order of their lanes, then scheduled
+-- ones, then running ones. The walked rows are materialized in the order of an index, and a lateral
+-- with a limit runs once per row in that order: so `matched` stops at its limit without sorting,
+-- and its last row is where the next call continues.
 create function flyball.cancel_walk(
     what text, action text, subject text, kind text, throttle text, key text, states text[],
     created_after timestamptz, created_before timestamptz, max_jobs int, dry_run boolean, start text, by text, why text,
@@ -372,7 +384,7 @@ create function flyball.cancel_walk(
 language plpgsql volatile set enable_seqscan = off set jit = off as $$
 #variable_conflict use_column
 declare
-    -- Rows that one call looks at, so that it ends within a fraction of a second whatever the filter is.
+    -- Rows read per call, so that a call ends within a fraction of a second with any filter.
     walk_rows constant bigint := 10000;
     shape     constant text := '^((ready/-?[0-9]{1,19}/[0-9]/[0-9]{1,18})|(scheduled/-?[0-9]{1,19}/[0-9]{1,18})|(running/[0-9]{1,18}))(#[0-9]{1,18})?$';
     lane_low  bigint := -9223372036854775808;
@@ -417,7 +429,8 @@ begin
         if phase = 'ready' then
             at_priority := part[3]::smallint;
         end if;
-        -- The place may be one of another walk: in front of the lane that is named, the walk begins with it.
+        -- The position may come from another walk: if it is before the named lane, the walk begins
+        -- at that lane.
         if at_lane < lane_low then
             at_lane := lane_low;
             at_priority := -1;
@@ -597,8 +610,9 @@ begin
         when 'running' then format('running/%s', at_id) end || coalesce('#' || operation, '');
 end $$;
 
--- Cancels up to max_jobs jobs that the filter names: waiting ones at once, running ones are asked to stop. While `next` is not
--- null there may be more: call again with `start` set to it. With dry_run nothing is changed and the numbers say what would be.
+-- Cancels up to max_jobs jobs that match the filter: waiting ones at once, running ones are asked
+-- to stop. While `next` is not null there may be more: call again with `start` set to it. With
+-- dry_run nothing changes and the numbers say what would change.
 create function flyball.cancel_jobs(
     kind text default null, throttle text default null, key text default null, state text default null,
     created_after timestamptz default null, created_before timestamptz default null,
@@ -621,7 +635,8 @@ begin
         start, by, why) w;
 end $$;
 
--- Cancels up to max_jobs waiting jobs of one lane, the oldest first; running ones go on. While `next` is not null there may be more.
+-- Cancels up to max_jobs waiting jobs of one lane, the oldest first; running ones continue. While
+-- `next` is not null there may be more.
 create function flyball.purge_lane(
     throttle text, key text, max_jobs int default 10000, dry_run boolean default false, start text default null,
     by text default null, why text default '',
@@ -634,7 +649,7 @@ begin
         array['ready', 'scheduled', 'retryable'], null, null, max_jobs, coalesce(dry_run, false), start, by, why) w;
 end $$;
 
--- The walk behind requeue_dead and discard_dead, the oldest job first.
+-- The walk of requeue_dead and discard_dead, the oldest job first.
 create function flyball.dead_walk(
     what text, action text, discard boolean, kind text, throttle text, key text, error_like text,
     died_after timestamptz, died_before timestamptz, keep_attempts boolean, max_jobs int, dry_run boolean, start text, by text, why text,
@@ -721,7 +736,7 @@ begin
                 'error_like', error_like, 'died_after', died_after, 'died_before', died_before,
                 'keep_attempts', case when not discard then keep_attempts end))), why);
         if not discard then
-            -- As many lanes as a notification can carry; those of the rest are found by the next sweep.
+            -- At most as many lanes as a notification can carry; the next sweep finds the others.
             perform pg_notify('flyball', seen.lanes);
         end if;
     end if;
@@ -729,7 +744,8 @@ begin
         when seen.walked = walk_rows then 'dead/' || seen.walked_to end || coalesce('#' || operation, '');
 end $$;
 
--- Makes up to max_jobs dead jobs ready again, each with its unique key if nobody else holds it. error_like is a pattern of LIKE: 'timeout%' begins with, '%timeout%' contains.
+-- Makes up to max_jobs dead jobs ready again, each with its unique key if the key is free.
+-- error_like is a pattern of LIKE: 'timeout%' begins with, '%timeout%' contains.
 create function flyball.requeue_dead(
     kind text default null, throttle text default null, key text default null, error_like text default null,
     max_jobs int default 1000, died_after timestamptz default null, died_before timestamptz default null,
@@ -742,7 +758,7 @@ language sql volatile as $$
         coalesce(keep_attempts, false), max_jobs, coalesce(dry_run, false), start, by, why) w
 $$;
 
--- Gives up to max_jobs dead jobs up for good; they end as cancelled.
+-- Discards up to max_jobs dead jobs; they end as cancelled.
 create function flyball.discard_dead(
     kind text default null, throttle text default null, key text default null, error_like text default null,
     max_jobs int default 1000, died_after timestamptz default null, died_before timestamptz default null,
@@ -754,9 +770,10 @@ language sql volatile as $$
         false, max_jobs, coalesce(dry_run, false), start, by, why) w
 $$;
 
--- === Everything ======================================================================================================
+-- === Pause of everything =============================================================================================
 
--- Stops all claiming until resume_all; what runs goes on. False if a pause is in force already, which stays as it is.
+-- Stops all claiming until resume_all; running jobs continue. False if everything is paused
+-- already; that pause is kept.
 create function flyball.pause_all(why text default '', by text default null) returns boolean
 language plpgsql volatile as $$
 begin
@@ -769,7 +786,7 @@ begin
     return true;
 end $$;
 
--- Ends the pause of everything. False if there was none.
+-- Ends the pause of everything. False if there is none.
 create function flyball.resume_all(why text default '', by text default null) returns boolean
 language plpgsql volatile as $$
 declare
@@ -786,7 +803,7 @@ end $$;
 
 -- === Lanes ===========================================================================================================
 
--- Sets a lane's share beside the other lanes of its throttle. Answers the weight that it had.
+-- Sets a lane's share relative to the other lanes of its throttle. Returns the previous weight.
 create function flyball.set_weight(throttle text, key text, weight float8, by text default null, why text default '') returns float8
 language plpgsql volatile as $$
 #variable_conflict use_column
@@ -810,9 +827,10 @@ begin
     return coalesce(old, 1);
 end $$;
 
--- === Finding =========================================================================================================
+-- === Search by time ==================================================================================================
 
--- The first id of the day of `at` whose job was enqueued after `at`, found by halving; the end of the day if there is none.
+-- The first id of the day of `at` whose job was enqueued after `at`, found by bisection; the end of
+-- the day if there is none.
 create function flyball.id_at(at timestamptz) returns bigint
 language plpgsql stable set enable_seqscan = off as $$
 #variable_conflict use_column
@@ -840,7 +858,7 @@ begin
     return low;
 end $$;
 
--- === Who may =========================================================================================================
+-- === Permissions =====================================================================================================
 
 revoke execute on function flyball.signed, flyball.refuse, flyball.write_audit, flyball.check_lane, flyball.check_walk, flyball.job_state,
     flyball.cancel, flyball.lock_unique_keys, flyball.retry, flyball.reschedule, flyball.discard, flyball.cancel_walk, flyball.cancel_jobs,
@@ -848,15 +866,15 @@ revoke execute on function flyball.signed, flyball.refuse, flyball.write_audit, 
     flyball.set_weight, flyball.id_at
 from public;
 
-comment on function flyball.job_state is 'Where a job stands: scheduled, ready, running, retryable, completed, cancelled or dead; null if there is no such job.';
+comment on function flyball.job_state is 'The state of a job: scheduled, ready, running, retryable, completed, cancelled or dead; null if there is no such job.';
 comment on function flyball.cancel is 'Cancels a waiting job at once and asks a running one to stop.';
 comment on function flyball.retry is 'Makes a dead, retryable or scheduled job ready now.';
-comment on function flyball.reschedule is 'Lets a waiting job wait until a time.';
-comment on function flyball.discard is 'Gives a dead job up for good.';
-comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that a filter names; call again with start => next for more.';
+comment on function flyball.reschedule is 'Moves a waiting job to a time.';
+comment on function flyball.discard is 'Discards a dead job.';
+comment on function flyball.cancel_jobs is 'Cancels up to max_jobs jobs that match a filter; call again with start => next for more.';
 comment on function flyball.purge_lane is 'Cancels up to max_jobs waiting jobs of one lane; call again for more.';
-comment on function flyball.requeue_dead is 'Makes up to max_jobs dead jobs that a filter names ready again; call again with start => next for more.';
-comment on function flyball.discard_dead is 'Gives up to max_jobs dead jobs that a filter names up for good.';
+comment on function flyball.requeue_dead is 'Makes up to max_jobs dead jobs that match a filter ready again; call again with start => next for more.';
+comment on function flyball.discard_dead is 'Discards up to max_jobs dead jobs that match a filter.';
 comment on function flyball.pause_all is 'Stops all claiming until flyball.resume_all().';
 comment on function flyball.resume_all is 'Ends the pause of everything.';
-comment on function flyball.set_weight is 'Sets a lane''s share beside the other lanes of its throttle.';
+comment on function flyball.set_weight is 'Sets a lane''s share relative to the other lanes of its throttle.';

@@ -1,5 +1,6 @@
--- Chapter 5: schedules. A schedule is a row; whoever finds it due makes its job and moves it on in one statement, so that no
--- process leads, and a crash neither loses an occurrence nor makes it twice.
+-- Chapter 5: schedules. A schedule is a row; the worker that finds it due makes its job and
+-- advances it in one statement, so no leader is needed, and a crash neither loses an occurrence nor
+-- makes it twice.
 
 create table flyball.cron (
     name         text        primary key,
@@ -13,17 +14,19 @@ create table flyball.cron (
     max_attempts int         not null default 10,
     cost         float8      not null default 1,
     timeout_s    float8      check (timeout_s > 0),
-    -- What becomes of occurrences that were missed while nothing ran, and of one that comes while the last job is unfinished.
+    -- Policy for occurrences that were missed while no worker ran, and for one that is due while
+    -- the last job is unfinished.
     catch_up     text        not null default 'one' check (catch_up in ('one', 'all', 'none')),
     overlap      text        not null default 'skip' check (overlap in ('skip', 'allow')),
     paused       boolean     not null default false,
-    -- The next occurrence. Null: some worker computes it, because only a worker reads expressions and time zones as a whole.
+    -- The next occurrence. Null: a worker computes it, because only workers evaluate expressions
+    -- and time zones in full.
     next_at      timestamptz,
-    -- The last occurrence that was looked at: none is looked at twice.
+    -- The last occurrence that was handled; none is handled twice.
     last_at      timestamptz,
     last_job_id  bigint,
     skipped_at   timestamptz,
-    -- Why it makes no jobs, or made none the last time.
+    -- The reason why it makes no jobs, or made none the last time.
     problem      text,
     updated_at   timestamptz not null default clock_timestamp(),
     check (catch_up <> 'all' or overlap = 'allow')
@@ -32,10 +35,10 @@ create index cron_due on flyball.cron (next_at) where not paused;
 
 -- === Expressions =====================================================================================================
 
--- The law of src/cron/expression.rs in its own words, so that what cannot be is refused here and not found by a worker later. A test
--- gives both the same expressions.
+-- The rules of the workers' cron parser in SQL, so that an impossible expression is refused here
+-- and not found later by a worker. A test gives both the same expressions.
 
--- What a value of a field stands for, a number or a word; null where it is none.
+-- The number of a value of a field, written as a number or a name; null if it is neither.
 create function flyball.cron_value(value text, low int, high int, words text[]) returns int
 language sql immutable parallel safe
 return case
@@ -43,13 +46,13 @@ return case
         (select min(w.n)::int + low - 1 from unnest(words) with ordinality as w(word, n) where lower(value) in (w.word, left(w.word, 3)))
     when value ~ '^[0-9]+$' then case when value::numeric between low and high then value::int end end;
 
--- What is wrong with a value that stands for nothing.
+-- The error message for such a value.
 create function flyball.cron_wrong(value text) returns text
 language sql immutable parallel safe
 return case when value ~ '^[0-9]+$' then format('%s is out of range', value) else format('%s is not a value', to_json(value)) end;
 
--- What one element of a field names, as bits: a value, `*`, a range, each with a step or without. Sunday has two numbers, so that
--- `top` is above `high` for the days of the week.
+-- The values of one element of a field as bits: a value, `*`, or a range, each with or without a
+-- step. Sunday has two numbers, so `top` is above `high` for the days of the week.
 create function flyball.cron_item(item text, low int, high int, top int, words text[], out bits bigint, out problem text)
 language plpgsql immutable as $$
 declare
@@ -76,7 +79,7 @@ begin
             problem := flyball.cron_wrong(edge);
             return;
         elsif top > high and range like '%-%' and last = 0 and first > 0 then
-            -- A week may end with Sunday.
+            -- A range of weekdays may end with Sunday.
             last := top;
         end if;
         if first > last then
@@ -87,8 +90,8 @@ begin
     select bit_or(1::bigint << n) into bits from generate_series(first, last, stride) as n;
 end $$;
 
--- What a field names, as bits: its values; bit 0 of the days of a month is the last one, bits 9 to 13 of the days of a week are the
--- first to the fifth of some weekday, and bit 8 the last of some.
+-- The values of a field as bits. Bit 0 of the days of a month is the last day; bits 9 to 13 of the
+-- days of a week are the first to the fifth of some weekday, and bit 8 the last of some.
 create function flyball.cron_bits(value text, low int, high int, top int, words text[], out bits bigint, out problem text)
 language plpgsql immutable as $$
 declare
@@ -121,8 +124,9 @@ begin
     end loop;
 end $$;
 
--- Whether some day fits the two fields of days and that of months, given as bits. Any day of a year falls on each weekday some year,
--- so that it is enough to look at the places that a weekday can have in a month.
+-- Whether any day matches the two fields of days and that of months, given as bits. Every date
+-- falls on each weekday in some year, so it suffices to check the positions that a weekday can have
+-- in a month.
 create function flyball.cron_occurs(days bigint, months bigint, weekdays bigint) returns boolean
 language sql immutable parallel safe
 return exists (
@@ -133,7 +137,7 @@ return exists (
         and (days & (1::bigint << d.day) <> 0 or days & 1 <> 0 and d.day = m.last)
         and (weekdays & 255 <> 0 or weekdays & (1::bigint << 9 + (d.day - 1) / 7) <> 0 or weekdays & 256 <> 0 and d.day > m.last - 7));
 
--- Says what is wrong with a cron expression, or nothing.
+-- Returns what is wrong with a cron expression, or nothing.
 create function flyball.check_expression(expression text) returns text
 language plpgsql immutable as $$
 declare
@@ -177,7 +181,7 @@ begin
         end if;
         named[at] := one.bits;
     end loop;
-    -- Where both fields of days are restricted, either suffices, and one of them always comes.
+    -- If both fields of days are restricted, either suffices, and one of them always comes.
     if (parts[4] like '*%' or parts[6] like '*%') and not flyball.cron_occurs(named[4], named[5], named[6]) then
         return 'never comes: no day matches all fields';
     end if;
@@ -186,7 +190,7 @@ end $$;
 
 -- === Schedules =======================================================================================================
 
--- Says what is wrong with the time of a schedule, or nothing.
+-- Returns what is wrong with the times of a schedule, or nothing.
 create function flyball.check_schedule(
     name text, expression text, time_zone text, catch_up text, overlap text,
     out field text, out message text)
@@ -234,7 +238,8 @@ begin
     field := null;
 end $$;
 
--- What a schedule makes is what its author may enqueue: a worker makes it later, who may do everything. By whatever way its row is written.
+-- A schedule makes only jobs that its author may enqueue, because the worker that makes them later
+-- has all rights. Checked however the row is written.
 create function flyball.check_author() returns trigger
 language plpgsql as $$
 begin
@@ -253,9 +258,9 @@ end $$;
 create trigger check_author before insert or update of name, kind, args, throttle, key, cost, expression on flyball.cron
 for each row when (new.kind is not null) execute function flyball.check_author();
 
--- Makes a schedule, or replaces the one of this name; true if it is new. The same expression and zone again keep the next
--- occurrence, so that a program may declare its schedules at each start. It runs with the rights of its caller: who may
--- change schedules needs rights on flyball.cron.
+-- Makes a schedule or replaces the one of this name; true if it is new. The same expression and
+-- time zone keep the next occurrence, so a program may declare its schedules at each start. It runs
+-- with the rights of its caller, which needs rights on flyball.cron.
 create function flyball.schedule(
     name text,
     expression text,
@@ -303,7 +308,8 @@ begin
             throttle = excluded.throttle, key = excluded.key, priority = excluded.priority, max_attempts = excluded.max_attempts,
             cost = excluded.cost, timeout_s = excluded.timeout_s, catch_up = excluded.catch_up, overlap = excluded.overlap,
             paused = coalesce(paused, c.paused),
-            -- What was paused or could not be computed begins anew; what only gets other arguments keeps its time.
+            -- A schedule that was paused or had a problem starts afresh; one that only gets other
+            -- arguments keeps its next occurrence.
             next_at = case when (c.expression, c.time_zone, c.paused) = (excluded.expression, excluded.time_zone, coalesce(paused, c.paused))
                            then c.next_at end,
             problem = null, updated_at = clock_timestamp()
@@ -311,7 +317,7 @@ begin
     return fresh;
 end $$;
 
--- Takes a schedule away; false if there is none. Jobs that it has made stay.
+-- Deletes a schedule; false if there is none. Its jobs stay.
 create function flyball.unschedule(name text) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -320,8 +326,8 @@ begin
     return found;
 end $$;
 
--- Pauses a schedule or lets it go on; false if there is none. What is missed during a pause stays missed, and what was wrong before
--- it is tried anew: the next time is computed again.
+-- Pauses or resumes a schedule; false if there is none. Occurrences during a pause stay missed, and
+-- a problem from before it is tried again: the next occurrence is computed anew.
 create function flyball.pause_schedule(name text, paused boolean default true) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -335,9 +341,10 @@ begin
     return found or exists (select from flyball.cron c where c.name = name);
 end $$;
 
--- Makes the job of one occurrence; `at` null is "now, by hand". Under overlap `skip` the unique key is the schedule's, so
--- that an unfinished job stands in the way of the next. Under `allow` it is the occurrence's, kept for an hour, so that
--- nothing that moves a schedule back makes it twice. It makes nothing but what stands in the table, for those who may change it there.
+-- Makes the job of one occurrence; `at` null is "now, by hand". With overlap `skip` the unique key
+-- is the schedule's, so an unfinished job blocks the next one. With `allow` it is the occurrence's,
+-- kept for an hour, so moving a schedule back does not make its job twice. It makes only the job in
+-- the table, and only for roles that may change the table.
 create function flyball.enqueue_occurrence(name text, at timestamptz, out job_id bigint, out duplicate boolean)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -361,7 +368,8 @@ begin
         array[c.cost::float8], array[null::text], array[c.timeout_s::float8], array[null::float8], array[null::float8], array[false]) e;
 end $$;
 
--- Makes the job of a schedule now, beside its times; no row if there is no such schedule.
+-- Makes the job of a schedule now, in addition to its occurrences; no row if there is no such
+-- schedule.
 create function flyball.run_schedule(name text) returns table (job_id bigint, duplicate boolean)
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_variable
@@ -379,9 +387,10 @@ begin
     return next;
 end $$;
 
--- A worker's word on a schedule that it found due or without a next time: make the jobs of these occurrences and move it on.
--- It counts only if the schedule still stands as the worker saw it, so of many workers exactly one is heard; no row for the
--- others. What cannot be enqueued is told as the schedule's problem and not tried again before the next occurrence.
+-- Called by a worker that found a schedule due or without a next occurrence: makes the jobs of
+-- these occurrences and advances the schedule. It takes effect only if the schedule is still as the
+-- worker saw it, so of many workers exactly one succeeds; the others get no row. A job that cannot
+-- be enqueued is recorded as the schedule's problem and not tried again before the next occurrence.
 create function flyball.advance_schedule(
     name text, expression text, time_zone text, seen_next_at timestamptz,
     occurrences timestamptz[], next_at timestamptz, problem text)
@@ -415,7 +424,7 @@ begin
                 last_id := job.job_id;
             end if;
         end loop;
-    -- A full lane that takes no more (53400) is such a word as well, not a failure of Postgres.
+    -- A full lane that refuses jobs (53400) is such a problem too, and not a failure of Postgres.
     exception when data_exception or integrity_constraint_violation or raise_exception or configuration_limit_exceeded or insufficient_privilege then
         made := 0;
         skipped := 0;
@@ -433,5 +442,5 @@ begin
 end $$;
 
 comment on function flyball.schedule is 'Makes or replaces a schedule: a job at each time of a cron expression. See docs/reference/sql.md.';
-comment on function flyball.pause_schedule is 'Pauses a schedule or lets it go on from its next occurrence.';
-comment on function flyball.unschedule is 'Takes a schedule away; jobs that it has made stay.';
+comment on function flyball.pause_schedule is 'Pauses a schedule or resumes it with its next occurrence.';
+comment on function flyball.unschedule is 'Deletes a schedule; its jobs stay.';

@@ -1,26 +1,29 @@
--- Chapter 6: notifications. What became of each message, what its provider told afterwards, and to whom nothing goes any more.
+-- Chapter 6: notifications: the delivery record of each message, events from providers, and
+-- suppressions.
 --
--- One row for a message, written after each attempt by a statement that writes those of many; jobs stay as they are. An address
--- is kept as a digest and in a form that people may see, so that this record may outlive the job and its arguments.
+-- One row per message, written after each attempt by a statement that writes many. An address is
+-- kept as a digest and in a masked form, so this record may outlive the job and its arguments.
 
 -- === Digests =========================================================================================================
 
--- A digest without a key of a phone number is as good as the number, because all numbers can be tried. So every digest is an
--- HMAC-SHA-256 over the digest that a program computes, under a key that is made here and never leaves this database.
+-- An unkeyed digest of a phone number is as good as the number, because all numbers can be tried.
+-- So every digest is an HMAC-SHA-256 over the digest that a program computes, under a key that is
+-- made here and never leaves this database.
 
--- The key as HMAC uses it: 32 random bytes, filled up and mixed with its two constants.
+-- The HMAC key: 32 random bytes, padded and combined with the two constants of HMAC.
 create table flyball.digest_key (
     is_only   boolean primary key default true check (is_only),
     inner_pad bytea   not null check (length(inner_pad) = 64),
     outer_pad bytea   not null check (length(outer_pad) = 64)
 );
--- Whoever may read all tables of the schema still finds nothing in this one; it is read by one function of its owner.
+-- A role that may read all tables of the schema still reads nothing here; one function of its owner
+-- does.
 alter table flyball.digest_key enable row level security;
 revoke all on flyball.digest_key from public;
 
 do $$
 declare
-    -- Four random UUIDs hold 488 bits of Postgres' strong random source; this needs no extension.
+    -- Four random UUIDs hold 488 bits from Postgres' strong random source; this needs no extension.
     key       constant bytea := sha256(decode(replace(gen_random_uuid()::text || gen_random_uuid()::text || gen_random_uuid()::text
         || gen_random_uuid()::text, '-', ''), 'hex'));
     inner_pad bytea := decode(repeat('36', 64), 'hex');
@@ -33,7 +36,7 @@ begin
     insert into flyball.digest_key (inner_pad, outer_pad) values (inner_pad, outer_pad);
 end $$;
 
--- The digest under which a recipient is kept, of the digest that a program computes.
+-- The stored digest of a recipient, from the digest that a program computes.
 create function flyball.keyed_digest(known bytea) returns bytea
 language plpgsql stable strict security definer set search_path = pg_catalog, pg_temp as $$
 declare
@@ -45,8 +48,9 @@ end $$;
 
 -- === Recipients ======================================================================================================
 
--- The one spelling of a recipient, by the law of src/providers/recipient.rs as far as SQL can keep it; null where it cannot: a domain
--- with letters beyond ASCII, a URL that is not in its normal form, and what is no recipient at all.
+-- The canonical spelling of a recipient, by the rules of src/providers/recipient.rs as far as SQL
+-- can apply them; null if it cannot: a domain with non-ASCII letters, a URL that is not normalised,
+-- and an invalid recipient.
 create function flyball.normal_recipient(channel text, recipient text) returns text
 language sql immutable parallel safe
 return case channel
@@ -90,18 +94,19 @@ return case channel
     )
 end;
 
--- The digest of a recipient without a key, as programs compute it. Null where the one spelling is not known here.
+-- The unkeyed digest of a recipient, as programs compute it. Null if SQL cannot compute the
+-- canonical spelling.
 create function flyball.known_digest(channel text, recipient text) returns bytea
 language sql stable parallel safe
 return sha256(convert_to(channel || chr(31) || flyball.normal_recipient(channel, recipient), 'UTF8'));
 
--- The digest under which a recipient is kept. Null where the one spelling is not known here: the program that sends the message
--- writes it.
+-- The stored digest of a recipient. Null if SQL cannot compute the canonical spelling: the program
+-- that sends the message writes it.
 create function flyball.recipient_digest(channel text, recipient text) returns bytea
 language sql stable parallel safe
 return flyball.keyed_digest(flyball.known_digest(channel, recipient));
 
--- A recipient as people may see it.
+-- The masked form of a recipient.
 create function flyball.mask_recipient(channel text, recipient text) returns text
 language sql immutable parallel safe as $$
     select case
@@ -118,7 +123,7 @@ language sql immutable parallel safe as $$
     from (select flyball.normal_recipient(channel, recipient) as n) s
 $$;
 
--- Refuses what is no recipient of a channel.
+-- Refuses an invalid recipient of a channel.
 create function flyball.check_recipient(what text, channel text, recipient text) returns void
 language plpgsql as $$
 begin
@@ -141,7 +146,8 @@ end $$;
 
 -- === Deliveries ======================================================================================================
 
--- What became of a message. A message without a row here is queued, or its job ended before anything was tried.
+-- The delivery record of a message. A message without a row is queued, or its job ended before any
+-- attempt.
 create table flyball.delivery (
     job_id           bigint      primary key,
     channel          text        not null,
@@ -151,17 +157,17 @@ create table flyball.delivery (
     state            text        not null check (state in ('queued', 'sent', 'delivered', 'failed', 'bounced', 'suppressed')),
     provider_id      text,
     recipient_digest bytea,
-    -- As people may see it.
+    -- The masked form.
     recipient        text        not null default '',
     category         text        not null default '',
-    -- The last 50, oldest first: at, account, outcome, status, reason, ms.
+    -- The last 50 attempts, oldest first: at, account, outcome, status, reason, ms.
     attempts         jsonb       not null default '[]',
-    -- How many there were in all, and how the last one ended.
+    -- Number of all attempts, and the outcome of the last one.
     tries            int         not null default 0,
     last_outcome     text,
     reason           text        not null default '',
     complained       boolean     not null default false,
-    -- It died because no account was there.
+    -- Whether it died because no account was available.
     unsent           boolean     not null default false,
     requeued_at      timestamptz,
     created_at       timestamptz not null default clock_timestamp(),
@@ -170,13 +176,13 @@ create table flyball.delivery (
 create index delivery_provider_id on flyball.delivery (pool, provider_id) where provider_id is not null;
 create index delivery_unsent on flyball.delivery (pool, job_id) where unsent;
 
--- How far a message has come. What comes late and would lead back changes nothing.
+-- Order of the states. A late report of an earlier state changes nothing.
 create function flyball.delivery_rank(state text) returns int
 language sql immutable parallel safe
 return case state when 'queued' then 0 when 'sent' then 1 when 'failed' then 2 when 'suppressed' then 2 when 'delivered' then 3
     when 'bounced' then 4 else -1 end;
 
--- The last 50 of both.
+-- The last 50 of both lists.
 create function flyball.append_attempts(have jsonb, more jsonb) returns jsonb
 language sql immutable parallel safe as $$
     select case when jsonb_array_length(have) + jsonb_array_length(more) <= 50 then have || more else (
@@ -186,9 +192,9 @@ language sql immutable parallel safe as $$
     ) end
 $$;
 
--- === What providers tell =============================================================================================
+-- === Provider events =================================================================================================
 
--- One row for each event. One that comes before its message was written down waits without a job.
+-- One row per event. An event that arrives before its message is recorded waits without a job.
 create table flyball.delivery_event (
     pool             text        not null,
     event_id         text        not null,
@@ -207,7 +213,8 @@ create index delivery_event_waiting on flyball.delivery_event (pool, provider_id
 create index delivery_event_unmatched on flyball.delivery_event (received_at) where job_id is null;
 create index delivery_event_received on flyball.delivery_event (received_at);
 
--- Tokens of signatures that do not cover what they sign for: one that was seen is believed again only with the same body.
+-- Tokens of signatures that do not cover the body: a token that was used is accepted again only
+-- with the same body.
 create table flyball.event_token (
     digest      bytea       primary key,
     body_digest bytea       not null,
@@ -217,7 +224,7 @@ create index event_token_expires on flyball.event_token (expires_at);
 
 -- === Accounts ========================================================================================================
 
--- What each account's messages came to, by the hour in which it was heard.
+-- Counts per account, by the hour in which the event was received.
 create table flyball.account_tally (
     pool         text        not null,
     account      text        not null,
@@ -231,7 +238,7 @@ create table flyball.account_tally (
 ) with (fillfactor = 50);
 create index account_tally_hour on flyball.account_tally (hour);
 
--- Changes of accounts' breakers, each of them once, for people and for alerts.
+-- State changes of accounts' breakers, each once, for the dashboard and for alerts.
 create table flyball.account_event (
     id         bigint generated always as identity primary key,
     pool       text        not null,
@@ -245,21 +252,22 @@ create table flyball.account_event (
 create index account_event_of_pool on flyball.account_event (pool, id desc);
 create index account_event_created on flyball.account_event (created_at);
 
--- === Whom nothing goes to ============================================================================================
+-- === Suppressions ====================================================================================================
 
--- Recipients that are suppressed, by the keyed digest of the address.
+-- Suppressed recipients, by the keyed digest of the address.
 create table flyball.suppression (
     channel          text        not null,
     recipient_digest bytea       not null,
     reason           text        not null,
-    -- Whose event or answer it was; null where a person said so.
+    -- The account whose event or response caused it; null if a person did.
     pool             text,
     account          text,
     created_at       timestamptz not null default clock_timestamp(),
     primary key (channel, recipient_digest)
 );
 
--- Nothing goes any more to the recipient that is known by this digest. False if it was so already, for the reason that it had.
+-- Suppresses the recipient with this digest. False if it is suppressed already; the first reason is
+-- kept.
 create function flyball.suppress_known(channel text, known bytea, shown text, reason text, by text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -275,7 +283,7 @@ begin
     return true;
 end $$;
 
--- Messages go again to the recipient that is known by this digest. False if none were kept back.
+-- Ends the suppression of the recipient with this digest. False if it was not suppressed.
 create function flyball.unsuppress_known(channel text, known bytea, shown text, why text, by text) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
@@ -293,7 +301,7 @@ begin
     return true;
 end $$;
 
--- Nothing goes to the recipient on this channel any more. False if it was so already, for the reason that it had.
+-- Suppresses a recipient on a channel. False if it is suppressed already; the first reason is kept.
 create function flyball.suppress(channel text, recipient text, reason text default '', by text default null) returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -302,7 +310,7 @@ begin
         flyball.mask_recipient(suppress.channel, suppress.recipient), suppress.reason, suppress.by);
 end $$;
 
--- Messages go to the recipient again. False if none were kept back.
+-- Ends the suppression of a recipient. False if it was not suppressed.
 create function flyball.unsuppress(channel text, recipient text, by text default null, why text default '') returns boolean
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 begin
@@ -311,7 +319,7 @@ begin
         flyball.mask_recipient(unsuppress.channel, unsuppress.recipient), unsuppress.why, unsuppress.by);
 end $$;
 
--- Whether nothing goes to the recipient on this channel.
+-- Whether a recipient is suppressed on this channel.
 create function flyball.is_suppressed(channel text, recipient text) returns boolean
 language plpgsql stable security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -323,29 +331,29 @@ begin
     );
 end $$;
 
--- Until when nothing goes to a recipient that could not take a message, by whatever message, and how many tries in a row it could
--- not take.
+-- Backoff of recipients that could not take a message: its end, which holds for all messages, and
+-- the number of failed attempts in a row.
 create table flyball.recipient_backoff (
     channel          text        not null,
     recipient_digest bytea       not null,
     failures         int         not null,
     backoff_until      timestamptz not null,
-    -- Until then one message finds out whether it is there again.
+    -- Until this time, one message probes whether the recipient is available again.
     first_backoff_until      timestamptz not null default '-infinity',
     primary key (channel, recipient_digest)
 ) with (fillfactor = 75, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0, vacuum_truncate = off);
 create index recipient_backoff_until on flyball.recipient_backoff (backoff_until);
-comment on table flyball.recipient_backoff is 'Recipients that could not take a message, and until when they are left alone.';
+comment on table flyball.recipient_backoff is 'Recipients that could not take a message, and the end of their backoff.';
 
 -- === Deadlines =======================================================================================================
 
--- How long a message may wait, from its arguments or else the pool's own.
+-- The longest wait of a message, from its arguments or else from its pool.
 create function flyball.valid_for(args jsonb, otherwise float8) returns interval
 language sql immutable parallel safe
 return make_interval(secs => case when jsonb_typeof(args -> 'valid_for_s') = 'number'
     then greatest(least((args -> 'valid_for_s')::numeric, 316224000), 0.001)::float8 else least(otherwise, 316224000) end);
 
--- Buries messages that were taken out of their queue, because no account was there.
+-- Makes messages dead that were taken out of their queue, because no account was available.
 create function flyball.dead_letter_unsent(pool text, ids bigint[], lanes bigint[], priorities smallint[], attempts smallint[], costs float8[], holders bigint[])
 returns void
 language plpgsql volatile set enable_seqscan = off as $$
@@ -389,13 +397,15 @@ begin
         reason = excluded.reason, unsent = flyball.delivery_rank(d.state) <= 2, updated_at = clock_timestamp();
 end $$;
 
--- Buries waiting messages of a throttle whose deadline has passed, at most max_jobs, walking through a bounded part of its lanes.
--- While `next` is not null the walk has not come to its end: call again with `start` set to it. What somebody claims just then is his.
+-- Makes waiting messages of a throttle dead if their deadline has passed, at most max_jobs, walking
+-- through a bounded part of its lanes. While `next` is not null the walk is not complete: call
+-- again with `start` set to it. A message that a worker claims at the same moment belongs to that
+-- worker.
 create function flyball.expire_notifications(throttle text, valid_for float8, max_jobs int default 1000, start text default null, out jobs bigint, out next text)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
 declare
-    -- Rows and lanes that one call looks at, so that it ends within a fraction of a second.
+    -- Rows and lanes read per call, so that a call ends within a fraction of a second.
     walk_rows   constant int := 5000;
     walk_lanes  constant int := 200;
     rows_left   int := walk_rows;
@@ -411,7 +421,7 @@ declare
 begin
     jobs := 0;
     if start is not null then
-        -- 'r' or 's', priority, job, key: the key may hold anything.
+        -- 'r' or 's', priority, job, key: the key may hold any character.
         part := regexp_match(start, '^([rs])/(-?[0-9]{1,2})/([0-9]{1,18})/(.*)$');
         if part is null then
             perform flyball.refuse('expire_notifications', 'start', 'is not a place to go on from; give what "next" answered, or null to begin');
@@ -431,7 +441,7 @@ begin
              order by l.throttle, l.key limit walk_lanes)
         ) n
     loop
-        -- The lane where the last call stopped may be gone from the directory.
+        -- The lane where the last call stopped may have left the directory.
         if not is_first or lane.key <> at_key then
             is_later := false;
             at_priority := -1;
@@ -531,7 +541,7 @@ begin
         rows_left := rows_left - seen.walked;
         jobs_left := jobs_left - seen.late;
     end loop;
-    -- The directory may have more lanes than were looked at.
+    -- The directory may have more lanes than were read.
     select format('r/-1/0/%s', l.key) into next
     from flyball.lane l
     where l.throttle = expire_notifications.throttle and l.key > at_key
@@ -539,8 +549,9 @@ begin
     limit 1;
 end $$;
 
--- Messages of a pool that died because no account was there run again, at most max_jobs, the oldest first; their deadlines
--- count from now on. A mark that is younger than a minute is left to the next look: such a message may be just dying.
+-- Requeues messages of a pool that died because no account was available, at most max_jobs, the
+-- oldest first; their deadlines start again. A mark that is younger than a minute is left for the
+-- next call: such a message may be dying at this moment.
 create function flyball.requeue_unsent(pool text, max_jobs int default 1000, by text default null, out looked_at bigint, out jobs bigint)
 language plpgsql volatile set enable_seqscan = off set enable_bitmapscan = off set jit = off as $$
 #variable_conflict use_column
@@ -573,8 +584,8 @@ begin
         on conflict do nothing
     )
     select count(*), left(string_agg(distinct w.lane_id::text, ','), 7900) into jobs, rung from was_dead w;
-    -- Those that are not dead any more have been seen to by somebody else. A message says first that it found no account and dies then,
-    -- so whoever has only just said it may be about to.
+    -- Jobs that are not dead any more were handled by another process. A message records first that
+    -- it found no account and then dies, so one with a fresh mark may be about to die.
     update flyball.delivery d set unsent = false
     where d.job_id = any(ids) and d.unsent and d.updated_at < clock_timestamp() - interval '1 minute';
     if jobs > 0 then
@@ -585,8 +596,8 @@ begin
     end if;
 end $$;
 
--- A dead message that runs again, by whatever door, is queued again and waits as long as a new one. It begins anew: how it ended
--- before says nothing of this time.
+-- A dead message that is requeued, by any entry point, is queued again with a new deadline. It
+-- starts afresh: its last end says nothing about this run.
 create function flyball.record_requeued() returns trigger
 language plpgsql security definer set search_path = pg_catalog, pg_temp set enable_seqscan = off as $$
 begin
@@ -606,9 +617,9 @@ end $$;
 create trigger record_requeued after delete on flyball.dead
 referencing old table as gone for each statement execute function flyball.record_requeued();
 
--- === For people who look =============================================================================================
+-- === Views ===========================================================================================================
 
--- Every message with its state: what was written down, else what its job says.
+-- Every message with its state: the recorded one, else that of its job.
 create view flyball.notification as
 select j.id as job_id, coalesce(d.channel, j.args ->> 'channel') as channel, coalesce(d.pool, j.throttle) as pool,
     coalesce(d.provider, '') as provider, d.account,
@@ -659,7 +670,7 @@ select d.job_id, d.channel, d.pool, d.provider, greatest(d.tries - jsonb_array_l
 from flyball.delivery d
 cross join lateral jsonb_array_elements(d.attempts) with ordinality as e(value, n);
 
--- === Who may =========================================================================================================
+-- === Permissions =====================================================================================================
 
 revoke execute on function flyball.keyed_digest, flyball.recipient_digest, flyball.known_digest, flyball.check_recipient,
     flyball.suppress_known, flyball.unsuppress_known, flyball.suppress, flyball.unsuppress, flyball.is_suppressed,
@@ -668,7 +679,7 @@ from public;
 
 comment on view flyball.notification is 'Every message with its state, account, attempts and reason; the recipient is masked.';
 comment on view flyball.delivery_attempt is 'Every attempt at a message that is kept, one row each.';
-comment on function flyball.suppress is 'Nothing goes to the recipient on this channel any more.';
-comment on function flyball.unsuppress is 'Messages go to the recipient again.';
-comment on function flyball.is_suppressed is 'Whether nothing goes to the recipient on this channel.';
-comment on function flyball.requeue_unsent is 'Messages that died because no account was there run again.';
+comment on function flyball.suppress is 'Suppresses a recipient on a channel.';
+comment on function flyball.unsuppress is 'Ends the suppression of a recipient.';
+comment on function flyball.is_suppressed is 'Whether a recipient is suppressed on this channel.';
+comment on function flyball.requeue_unsent is 'Requeues messages that died because no account was available.';

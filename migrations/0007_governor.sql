@@ -1,4 +1,5 @@
--- Chapter 7: throttles and their governor. What people set, what the work itself says, who leads, and what was decided.
+-- Chapter 7: throttles and their governor: recorded knobs, feedback of the workers, leadership,
+-- state and decisions.
 
 -- The last knobs of every throttle, from which an emptied Redis is restored.
 create table flyball.knobs (
@@ -7,11 +8,12 @@ create table flyball.knobs (
     updated_at timestamptz not null default clock_timestamp()
 );
 
--- What workers tell. Each worker counts how the jobs of each throttle ended and tells it with its heartbeat, so that a governor in
--- another process can hear of dearer jobs, refusals and failures within a second or two.
+-- Feedback of the workers. Each worker counts how the jobs of each throttle end and writes the
+-- counts with its heartbeat, so that a governor in another process sees higher costs, refusals and
+-- failures within one or two seconds.
 --
--- Counters begin at 0 when their row is made, and a worker that starts anew is another worker. They are as young as the heartbeat
--- of their worker: a row that did not change is not written again.
+-- Counters start at 0 when their row is inserted, and a restarted worker is a new worker. Their age
+-- is that of the worker's heartbeat: a row without changes is not written again.
 create table flyball.feedback (
     worker_id     int         not null,
     throttle      text        not null,
@@ -21,20 +23,21 @@ create table flyball.feedback (
     busy_s        float8      not null,
     running       bigint      not null,
     created_at    timestamptz not null default clock_timestamp(),
-    -- Those among `completed` that neither `busy_s` nor `durations` knows.
+    -- Completed attempts without a known duration: not in `busy_s`, not in `durations`.
     untimed       bigint      not null default 0,
-    -- Attempts that succeeded by how long they took, so that a governor can hold the slowest hundredth where it shall be: less than a
-    -- millisecond first, and each bucket a fifth wider than the one before; buckets at the end that are 0 are left out.
+    -- Histogram of the durations of successful attempts, from which the governor estimates the p99.
+    -- The first bucket is below a millisecond, and each bucket is a fifth wider than the one
+    -- before. Trailing empty buckets are left out.
     durations     bigint[]    not null default '{}',
-    -- When an attempt last succeeded and last failed, and how many had failed by the last success; so whoever reads all rows of a
-    -- throttle knows how many have failed since.
+    -- Times of the last success and the last failure, and the number of failures up to the last
+    -- success. From all rows of a throttle together follows how many attempts have failed since.
     succeeded_at  timestamptz,
     failed_at     timestamptz,
     failed_before bigint      not null default 0,
     primary key (worker_id, throttle)
 ) with (fillfactor = 50);
 
--- Who leads, under a term that only grows.
+-- Leaders, each under a term that only grows.
 create table flyball.leader (
     name       text        primary key,
     holder     text        not null,
@@ -42,7 +45,7 @@ create table flyball.leader (
     expires_at timestamptz not null
 );
 
--- What the governor knows of a throttle.
+-- State of the governor per throttle.
 create table flyball.governor (
     throttle   text        primary key,
     term       bigint      not null,
@@ -50,7 +53,7 @@ create table flyball.governor (
     updated_at timestamptz not null default clock_timestamp()
 );
 
--- What it decided, and why.
+-- Decisions of the governor and their reasons.
 create table flyball.decision (
     id           bigint      generated always as identity primary key,
     throttle     text        not null,

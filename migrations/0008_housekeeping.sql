@@ -1,5 +1,6 @@
--- Chapter 8: depth without counting, and tables that stay small. One process at a time walks the waiting jobs in short slices and
--- writes down what it found, so that nobody who asks how deep a queue is ever counts anything.
+-- Chapter 8: depth without counting, and tables that stay small. One process at a time walks the
+-- waiting jobs in short slices and records what it found, so reading the depth of a queue never
+-- counts rows.
 
 -- === Depth ===========================================================================================================
 
@@ -14,8 +15,9 @@ create table flyball.depth (
     counted_at      timestamptz not null default clock_timestamp()
 ) with (fillfactor = 50);
 
--- How old the figures may be: those of throttles are no older than `at`, those of lanes no older than `lanes_at`, and every lane
--- that had jobs of any sort at `walked_at` was seen since then. Null until the first walk has come to its end.
+-- Age of the figures: those of throttles are no older than `at`, those of lanes no older than
+-- `lanes_at`, and every lane that had jobs at `walked_at` was visited since then. Null until the
+-- first walk is complete.
 create table flyball.sweep (
     one       boolean     primary key default true check (one),
     at        timestamptz,
@@ -27,8 +29,9 @@ insert into flyball.sweep default values;
 
 -- === Days ============================================================================================================
 
--- Days past their retention that could not be dropped, because jobs of theirs still live or ended lately: emptied again once a
--- day. `next` is where the thinning of such a day goes on, null when it has come to its end; `pruned_at` is its last step.
+-- Days past their retention that could not be dropped because some of their jobs are alive or ended
+-- recently; they are emptied again once a day. `next` is where the thinning of such a day
+-- continues, null at its end; `pruned_at` is the time of its last step.
 create table flyball.day (
     day       bigint      primary key,
     pruned_at timestamptz not null default now(),
@@ -36,16 +39,19 @@ create table flyball.day (
     next      bigint
 );
 
--- Empties one day: rows of jobs that still live, or that have an attempt which ended after `since`, survive; everything else goes
--- with one TRUNCATE. Claims read every partition, so they wait while this one is locked: therefore the lock is asked for with
--- little patience, what survives is found before it is taken, and a day in which more than `most` jobs do is not emptied at all
--- but answered with -1: flyball.thin_day is for those. Null means that somebody else is at it.
+-- Empties one day with one TRUNCATE. Rows of jobs that are alive, or that have an attempt that
+-- ended after `since`, are copied and survive. Claims read every partition, so they wait while this
+-- one is locked. Therefore the lock timeout is short, the surviving rows are collected before the
+-- lock is taken, and a day with more than `most` surviving jobs is not emptied but returns -1;
+-- flyball.thin_day is for those. Null means that another process is working on the day.
 --
--- Looking before locking is nearly safe: a job of a day that is over can stop living meanwhile, and none begins to, but for what a
--- transaction of that very day had enqueued and commits while its day is being emptied. So there is a second look behind a lock that
--- keeps writers out and lets claims pass; only when it is done are readers kept out, for as long as the TRUNCATE takes. Whoever holds
--- that second lock and cannot get the last one lets both go: a producer may wait for the one while it holds the other. What a job
--- says can change, because a producer may replace it; so what was copied and has changed is copied again behind the lock.
+-- Collecting before locking is almost safe: a job of a past day can end meanwhile, and none can
+-- begin, except a job that a transaction of that day enqueued and commits while the day is being
+-- emptied. So there is a second look behind a lock that blocks writers and lets claims pass. Only
+-- after it are readers blocked, for the duration of the TRUNCATE. If the last lock cannot be had,
+-- the second one is released too: a producer may hold one and wait for the other. A job's arguments
+-- can change, because a producer may replace it; rows that changed after they were copied are
+-- copied again behind the lock.
 create function flyball.prune_day(day bigint, since timestamptz default 'infinity', most bigint default 20000) returns bigint
 language plpgsql set lock_timeout = '100ms' set enable_hashjoin = off set enable_mergejoin = off as $$
 #variable_conflict use_column
@@ -74,7 +80,8 @@ begin
         limit most + 1;
     get diagnostics live = row_count;
     create index on flyball_live (job_id);
-    -- After the look at what lives, so that whatever ends in between is seen by one of both.
+    -- After the look at the living jobs, so that a job that ends in between is seen by one of the
+    -- two.
     if live <= most then
         execute format('
             insert into flyball_live
@@ -98,7 +105,8 @@ begin
     create temporary table flyball_late (job_id bigint) on commit drop;
     loop
         begin
-            -- Whoever has enqueued into this day has ended when this is granted, and nobody else can; claims go on.
+            -- When this lock is granted, all transactions that enqueued into this day have ended,
+            -- and no new one can; claims continue.
             execute format('lock table flyball.job_%s in share row exclusive mode', prune_day.day);
             insert into flyball_late
             select l.job_id from (
@@ -114,12 +122,12 @@ begin
             execute format('lock table flyball.job_%1$s, flyball.attempt_%1$s in access exclusive mode', prune_day.day);
             exit;
         exception when lock_not_available then
-            -- What was locked is free again, and what was found is forgotten.
+            -- The locks are released and what was collected is dropped.
             tries := tries + 1;
             if tries >= 20 then
                 raise;
             end if;
-            -- Whoever waited behind this goes first.
+            -- Transactions that waited behind this go first.
             perform pg_sleep(0.2 + random() * 0.2);
         end;
     end loop;
@@ -144,8 +152,9 @@ begin
     insert into flyball.day as d (day, kept) values (prune_day.day, live)
     on conflict on constraint day_pkey do update set pruned_at = now(), kept = excluded.kept, next = null;
     if live = 0 then
-        -- Nothing lives here any more: the empty tables go too, so that the list of partitions does not grow for ever. That
-        -- needs the parents for a moment; if they are busy, the empty tables wait for another day.
+        -- No living job is left: the empty tables are dropped too, so that the list of partitions
+        -- does not grow without end. This locks the parents for a moment; if they are busy, the
+        -- empty tables stay for another day.
         begin
             execute format('drop table flyball.job_%1$s, flyball.attempt_%1$s', prune_day.day);
             delete from flyball.day d where d.day = prune_day.day;
@@ -157,9 +166,10 @@ begin
     return live;
 end $$;
 
--- One step through a day that prune_day left alone: looks at up to `rows` jobs from where the step before ended, and deletes those
--- that neither live nor have an attempt which ended after `since`, with their attempts. Locks nothing but the rows it deletes.
--- Answers where it will go on, null at the end or where somebody else is at it.
+-- One step through a day that prune_day left alone: looks at up to `rows` jobs from where the
+-- previous step ended, and deletes those that are not alive and have no attempt that ended after
+-- `since`, with their attempts. Locks only the rows that it deletes. Returns where to continue,
+-- null at the end or if another process is working on the day.
 create function flyball.thin_day(day bigint, since timestamptz, rows int, out deleted bigint, out next bigint)
 language plpgsql as $$
 declare
@@ -173,7 +183,7 @@ begin
         delete from flyball.day d where d.day = thin_day.day;
         return;
     end if;
-    -- One probe for each job and table: as a join, a planner might read all that waits in each step.
+    -- One probe per job and table: as a join, the planner might read all waiting jobs in each step.
     execute format('
         with page as materialized (
             select id, lane_id, priority from flyball.job_%1$s where id > $1 order by id limit $2

@@ -1430,7 +1430,7 @@ async fn nobody_may_operate_until_let_and_one_grant_is_enough_for_one_job() {
         "resume_all()",
         "set_weight('t', '', 1)",
         "signed('x')",
-        "note(null, 'a', 'b', 'c', null, null, '')",
+        "write_audit(null, 'a', 'b', 'c', null, null, '')",
         "id_at(now())",
     ];
     for call in forbidden {
