@@ -119,11 +119,9 @@ async fn once(
     fill::settle(&world.pool).await?;
     let mut reader = PgConnection::connect(&world.database_url).await?;
     if pinned {
-        sqlx::raw_sql(
-            "begin isolation level repeatable read; select count(*) from flyball.wakeup",
-        )
-        .execute(&mut reader)
-        .await?;
+        sqlx::raw_sql("begin isolation level repeatable read; select count(*) from flyball.wakeup")
+            .execute(&mut reader)
+            .await?;
     }
     let patience = Duration::from_secs(if cli.full { 600 } else { 180 });
     if cli.statements {

@@ -83,7 +83,7 @@ export class MockPools {
     const hasLimit = pool.accounts.every((one) => one.limit_rps >= 0);
     const back = Math.min(...pool.accounts.map((one) => one.until_ms ?? Infinity));
     return { name: pool.name, provider: pool.provider, channel: pool.channel, shedding: pool.shedding, capacity_rps: hasLimit ? sum(there) : there.length ? null : 0, configured_rps: hasLimit ? sum(pool.accounts) : null,
-      there: there.length, back_at_ms: there.length === 0 && back < Infinity ? back : null, at_ms: this.now * 1000, accounts: pool.accounts };
+      available: there.length, available_at_ms: there.length === 0 && back < Infinity ? back : null, at_ms: this.now * 1000, accounts: pool.accounts };
   }
 
   /** Answers what is asked of pools and messages, or null for another path. */

@@ -11,7 +11,7 @@ import { capacitySentence, handSentence } from '../../src/api/dashboard/words.js
 
 const NOW_MS = 1_700_000_000_000;
 const account = (more = {}) => ({ name: 'one', state: 'flowing', until_ms: null, why: '', limit_rps: 100, learned_rps: null, refused: 0, failures: 0, changed_at_ms: 0, ...more });
-const pool = (more = {}) => ({ name: 'sms', provider: 'twilio', channel: 'sms', shedding: true, capacity_rps: 200, configured_rps: 200, there: 2, back_at_ms: null, at_ms: NOW_MS, accounts: [account(), account({ name: 'two' })], ...more });
+const pool = (more = {}) => ({ name: 'sms', provider: 'twilio', channel: 'sms', shedding: true, capacity_rps: 200, configured_rps: 200, available: 2, available_at_ms: null, at_ms: NOW_MS, accounts: [account(), account({ name: 'two' })], ...more });
 
 test('a_countdown_goes_in_whole_seconds_and_never_below_nothing', () => {
   const left = (ms) => pools.countdown(NOW_MS + ms, NOW_MS);
@@ -32,20 +32,20 @@ test('the_servers_clock_is_that_of_the_quickest_of_the_last_answers', () => {
 
 test('capacity_is_told_in_messages_or_in_accounts_and_zero_when_nobody_is_there', () => {
   assert.deepEqual(pools.capacity(pool({ capacity_rps: 450_000, configured_rps: 500_000 })), { now: '450,000', unit: '/s', of: 'of 500,000/s configured', share: 0.9 });
-  assert.deepEqual(pools.capacity(pool({ capacity_rps: null, configured_rps: null, there: 1 })), { now: '1', unit: '', of: 'of 2 accounts, without a limit of the rate', share: 0.5 });
-  assert.equal(pools.capacity(pool({ there: 0, capacity_rps: null })).now, '0');
+  assert.deepEqual(pools.capacity(pool({ capacity_rps: null, configured_rps: null, available: 1 })), { now: '1', unit: '', of: 'of 2 accounts, without a limit of the rate', share: 0.5 });
+  assert.equal(pools.capacity(pool({ available: 0, capacity_rps: null })).now, '0');
   assert.equal(pools.capacity(pool({ capacity_rps: 300 })).share, 1);
-  assert.equal(pools.capacity(pool({ at_ms: 0, accounts: [], there: 0 })).now, '–');
+  assert.equal(pools.capacity(pool({ at_ms: 0, accounts: [], available: 0 })).now, '–');
   assert.deepEqual([0, 0.001, 0.5, 0.999, 1].map(pools.wholePercent), ['0 %', 'under 1 %', '50 %', '99 %', '100 %']);
 });
 
 test('a_pool_stands_as_its_accounts_do', () => {
   assert.deepEqual(pools.poolStanding(pool(), NOW_MS), { text: 'all there', tone: 'calm' });
-  assert.deepEqual(pools.poolStanding(pool({ there: 1 }), NOW_MS), { text: '1 of 2 away', tone: 'note' });
-  assert.deepEqual(pools.poolStanding(pool({ there: 0, back_at_ms: NOW_MS + 12_000 }), NOW_MS), { text: 'nobody there, back in 12 s', tone: 'alarm' });
-  assert.deepEqual(pools.poolStanding(pool({ there: 0 }), NOW_MS), { text: 'nobody there', tone: 'alarm' });
-  assert.deepEqual(pools.poolStanding(pool({ at_ms: 0, there: 0, accounts: [] }), NOW_MS), { text: 'not looked at yet', tone: 'note' });
-  assert.equal(pools.worst([pool(), pool({ there: 0 }), pool({ there: 1 })]), 'alarm');
+  assert.deepEqual(pools.poolStanding(pool({ available: 1 }), NOW_MS), { text: '1 of 2 away', tone: 'note' });
+  assert.deepEqual(pools.poolStanding(pool({ available: 0, available_at_ms: NOW_MS + 12_000 }), NOW_MS), { text: 'nobody there, back in 12 s', tone: 'alarm' });
+  assert.deepEqual(pools.poolStanding(pool({ available: 0 }), NOW_MS), { text: 'nobody there', tone: 'alarm' });
+  assert.deepEqual(pools.poolStanding(pool({ at_ms: 0, available: 0, accounts: [] }), NOW_MS), { text: 'not looked at yet', tone: 'note' });
+  assert.equal(pools.worst([pool(), pool({ available: 0 }), pool({ available: 1 })]), 'alarm');
   assert.equal(pools.worst([]), 'calm');
 });
 

@@ -750,7 +750,7 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             "depth" | "max" | "max_backlog" | "ready" | "held_ready" | "scheduled" | "running"
             | "dead" | "jobs" | "requested" | "attempt" | "attempts" | "done" | "total" | "tries"
             | "ms" | "seq" | "errors_omitted" | "workers" | "running_total" | "at" | "remaining"
-            | "granted" | "retry_after_ms" | "wait_s" | "returned" | "there" | "failures"
+            | "granted" | "retry_after_ms" | "wait_s" | "returned" | "available" | "failures"
             | "refused" | "mean_cost" | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds"
             | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s"
             | "higher_s" | "stopped_s" | "parked_jobs",

@@ -211,7 +211,9 @@ fn entry(row: &PgRow) -> Result<AuditEntry, sqlx::Error> {
     Ok(AuditEntry {
         id: row.try_get("id")?,
         at: time(row, "at")?,
-        actor: row.try_get::<Option<String>, _>("actor")?.unwrap_or_default(),
+        actor: row
+            .try_get::<Option<String>, _>("actor")?
+            .unwrap_or_default(),
         token: row.try_get("token")?,
         tenant: row.try_get("tenant")?,
         action: row.try_get("action")?,

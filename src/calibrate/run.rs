@@ -418,16 +418,16 @@ impl CalibrationSession {
                 plan.reason
             )));
         }
-        let patience_s = self.policy.law.stale_hold_s.max(
+        let stale_after_s = self.policy.law.stale_hold_s.max(
             3.5 * watch
                 .state
                 .signals
                 .iter()
                 .fold(0.0, |most, s| s.front.gap_s.max(most)),
         );
-        if now - watch.newest > patience_s {
+        if now - watch.newest > stale_after_s {
             return Err(CalibrationEnd::Hindered(format!(
-                "the signal {} has had no new sample for {patience_s:.0} s",
+                "the signal {} has had no new sample for {stale_after_s:.0} s",
                 self.signal
             )));
         }

@@ -122,7 +122,7 @@ impl LagFilter {
 
     /// Returns the seconds of silence after which the signal is stale: `hold_s`, or `gaps` usual
     /// spacings if that is longer.
-    pub fn patience_s(&self, hold_s: f64, gaps: f64) -> f64 {
+    pub fn stale_after_s(&self, hold_s: f64, gaps: f64) -> f64 {
         hold_s.max(gaps * self.gap_s)
     }
 

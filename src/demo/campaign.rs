@@ -364,7 +364,7 @@ impl Act<'_> {
             refused: totals.refused,
             rps: throttle["knobs"]["rps"].as_f64(),
             capacity_rps: pool["capacity_rps"].as_f64(),
-            there: pool["there"].as_u64().unwrap_or(0),
+            available: pool["available"].as_u64().unwrap_or(0),
             learned_rps: governor["signals"][0]["learned_quota"]["rps"].as_f64(),
         };
         Ok((
@@ -401,7 +401,7 @@ impl Act<'_> {
             clock(now.t_s),
             sent / span_s,
             100.0 * refused / (sent + refused).max(1.0),
-            now.there,
+            now.available,
             format_number(now.capacity_rps),
             format_number(now.rps),
             format_number(now.learned_rps),

@@ -28,7 +28,7 @@ pub(super) struct CampaignSnapshot {
     /// The pool's capacity according to the API, in messages per second.
     pub(super) capacity_rps: Option<f64>,
     /// The number of available accounts.
-    pub(super) there: u64,
+    pub(super) available: u64,
     /// The quota of all accounts as learned from refusals, in messages per second.
     pub(super) learned_rps: Option<f64>,
 }

@@ -556,7 +556,7 @@ impl ControlState {
     /// Returns the signals without a new sample for too long.
     fn stale(&self, policy: &Policy, now: f64) -> Vec<String> {
         let late = |signal: &&Signal| {
-            now - signal.front.seen.unwrap_or(self.began_at) > self.patience_s(policy, signal)
+            now - signal.front.seen.unwrap_or(self.began_at) > self.stale_after_s(policy, signal)
         };
         self.signals
             .iter()
@@ -566,9 +566,13 @@ impl ControlState {
     }
 
     /// Returns the silence after which a signal is stale, in seconds.
-    pub(super) fn patience_s(&self, policy: &Policy, signal: &Signal) -> f64 {
+    pub(super) fn stale_after_s(&self, policy: &Policy, signal: &Signal) -> f64 {
         let own_s = policy.signal(&signal.name).and_then(|about| about.stale_s);
-        own_s.unwrap_or_else(|| signal.front.patience_s(policy.law.stale_hold_s, STALE_GAPS))
+        own_s.unwrap_or_else(|| {
+            signal
+                .front
+                .stale_after_s(policy.law.stale_hold_s, STALE_GAPS)
+        })
     }
 
     pub(super) fn rebase(&mut self, policy: &Policy, now: f64) {

@@ -250,7 +250,7 @@ impl ControlState {
             .zip(&policy.signals)
             .filter_map(|(signal, about)| {
                 let seen = signal.front.seen?;
-                (now - seen <= self.patience_s(policy, signal))
+                (now - seen <= self.stale_after_s(policy, signal))
                     .then_some(signal.value? / about.setpoint)
             });
         fresh.filter(|x| x.is_finite()).reduce(f64::max)

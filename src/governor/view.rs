@@ -108,7 +108,7 @@ pub struct SignalView {
     heard_at: f64,
     #[serde(skip)]
     /// The silence after which it is stale, in seconds.
-    patience_s: f64,
+    stale_after_s: f64,
 }
 
 /// A quota learned from refusals.
@@ -161,7 +161,7 @@ impl View {
                 stale: false,
                 problem: None,
                 heard_at: signal.front.seen.unwrap_or(state.began_at),
-                patience_s: state.patience_s(policy, signal),
+                stale_after_s: state.stale_after_s(policy, signal),
             },
         );
         let mut view = Self {
@@ -216,7 +216,7 @@ impl View {
             signal.age_s = signal
                 .at
                 .map(|at| (now - super::decision::unix_s(at)).max(0.0));
-            signal.stale = now - signal.heard_at > signal.patience_s;
+            signal.stale = now - signal.heard_at > signal.stale_after_s;
         }
     }
 }

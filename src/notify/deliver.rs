@@ -598,7 +598,7 @@ impl DeliveryRun<'_> {
             .carrier
             .desk
             .view()
-            .away_at_ms
+            .unavailable_at_ms
             .is_some_and(|at_ms| self.ended_at_s * 1000 <= at_ms + AWAY_MS);
         let (outcome, error) = match is_refused || was_away {
             // The message found an account, but its recipient was unavailable.

@@ -102,7 +102,7 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
         if view.at_ms == 0 {
             return Ok(());
         }
-        let is_away = view.away_at_ms == Some(view.at_ms);
+        let is_away = view.unavailable_at_ms == Some(view.at_ms);
         // While accounts are available, a message past its deadline ends when its turn comes.
         let expired = match is_away {
             true => deliveries.expire(&pool.name, pool.valid_for, MAX_MESSAGES_PER_STEP).await?,

@@ -783,7 +783,11 @@ async fn a_full_lane_that_rejects_takes_nothing_and_names_itself() {
         "all or none"
     );
     assert_eq!(
-        count(database.pool(), "select count(*) from flyball.unique_holder").await,
+        count(
+            database.pool(),
+            "select count(*) from flyball.unique_holder"
+        )
+        .await,
         1,
         "a refused job leaves no key behind"
     );

@@ -232,7 +232,7 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
     })
     .await;
     let view = desk.view();
-    assert_eq!((view.there, view.configured_rps), (9, Some(1000.0)));
+    assert_eq!((view.available, view.configured_rps), (9, Some(1000.0)));
     assert!(
         view.accounts[held.at]
             .until_ms
@@ -321,9 +321,9 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
     );
     assert_eq!(why, "answered 429");
     let view = desk.view();
-    assert_eq!(view.there, 0);
+    assert_eq!(view.available, 0);
     assert!(
-        view.back_at_ms
+        view.available_at_ms
             .is_some_and(|back| back > view.at_ms && back <= view.at_ms + 23_000),
         "{view:?}"
     );
@@ -585,7 +585,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
             .await;
     }
     eventually("the blocks", SOON, || async {
-        (desk.view().there == ACCOUNTS - 2).then_some(())
+        (desk.view().available == ACCOUNTS - 2).then_some(())
     })
     .await;
 
@@ -629,7 +629,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
         .collect();
     let mut fewest = ACCOUNTS;
     while Instant::now() < until {
-        fewest = fewest.min(desk.view().there);
+        fewest = fewest.min(desk.view().available);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for task in tasks {
@@ -672,7 +672,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
         "no bucket; what is under way is the limit"
     );
     eventually("a look", SOON, || async {
-        (one.view().there == 2).then_some(())
+        (one.view().available == 2).then_some(())
     })
     .await;
     let view = one.view();
@@ -701,7 +701,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
         (workers.flow(1, 1) == Flow::Blocked).then_some(())
     })
     .await;
-    assert_eq!(other.view().there, 1);
+    assert_eq!(other.view().available, 1);
     // It is felt out: one, then twice as many with each that goes well; and then as many as anybody wants are under way at once.
     let all = eventually("as many at once as before", SOON, || async {
         let mut all = Vec::new();

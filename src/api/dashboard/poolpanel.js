@@ -45,7 +45,7 @@ export class PoolPanel {
     this.of = h('span', { class: 'sub num' });
     this.bar = h('div', { class: 'share', role: 'meter', 'aria-label': `Capacity of ${name}`, 'aria-valuemin': '0', 'aria-valuemax': '100' }, h('i', null));
     this.share = h('span', { class: 'sub num' });
-    this.there = h('b', { class: 'num' });
+    this.available = h('b', { class: 'num' });
     this.thereOf = h('i', null);
     this.back = h('span', { class: 'sub num' });
     this.knob = h('b', { class: 'num' });
@@ -65,7 +65,7 @@ export class PoolPanel {
       h('div', { class: 'pool-readouts' },
         h('div', { class: 'readout bears' }, h('span', { class: 'label' }, 'capacity now'), h('span', { class: 'value' }, this.now, this.unit, ' ', this.of),
           h('div', { class: 'share-row' }, this.bar, this.share)),
-        h('div', { class: 'readout' }, h('span', { class: 'label' }, 'accounts there'), h('span', { class: 'value' }, this.there, this.thereOf), this.back),
+        h('div', { class: 'readout' }, h('span', { class: 'label' }, 'accounts there'), h('span', { class: 'value' }, this.available, this.thereOf), this.back),
         h('div', { class: 'readout' }, h('span', { class: 'label' }, 'knob'), h('span', { class: 'value' }, this.knob, this.knobUnit), this.knobNote)),
       this.note, this.grid.element,
       h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Events'), this.newest),
@@ -101,10 +101,10 @@ export class PoolPanel {
     setAttr(this.bar, 'data-tone', stand.tone);
     setAttr(this.bar, 'aria-valuenow', String(Math.round(bears.share * 100)));
     setAttr(this.bar, 'aria-valuetext', `${bears.now}${bears.unit} ${bears.of}`);
-    setText(this.there, count(pool.there));
+    setText(this.available, count(pool.available));
     setText(this.thereOf, ` of ${count(all)}`);
-    setText(this.back, all === 0 ? '' : pool.there > 0 ? (pool.there === all ? 'none is blocked' : `${count(all - pool.there)} blocked or open`) : `back ${inTime(pool.back_at_ms, nowMs) || 'when one is resumed'}`);
-    this.back.classList.toggle('alarming', pool.there === 0 && all > 0);
+    setText(this.back, all === 0 ? '' : pool.available > 0 ? (pool.available === all ? 'none is blocked' : `${count(all - pool.available)} blocked or open`) : `back ${inTime(pool.available_at_ms, nowMs) || 'when one is resumed'}`);
+    this.back.classList.toggle('alarming', pool.available === 0 && all > 0);
 
     const facts = throttleFacts(throttle, nowMs / 1000, pool);
     setText(this.knob, facts?.knob ?? UNKNOWN);

@@ -9,7 +9,7 @@ import { capacitySentence, handSentence, turnsSlots } from './words.js';
  * @typedef {{ name: string, state: Flow, until_ms: number | null, why: string, limit_rps: number, learned_rps: number | null,
  *   refused: number, failures: number, changed_at_ms: number }} Account
  * @typedef {{ name: string, provider: string, channel: string, shedding: boolean, capacity_rps: number | null,
- *   configured_rps: number | null, there: number, back_at_ms: number | null, at_ms: number, accounts: Account[] }} Pool
+ *   configured_rps: number | null, available: number, available_at_ms: number | null, at_ms: number, accounts: Account[] }} Pool
  */
 
 /**
@@ -116,10 +116,10 @@ export function capacity(pool) {
   if (!pool.at_ms) return { now: UNKNOWN, unit: '', of: 'its accounts have not been looked at yet', share: 0 };
   const configured = finite(pool.configured_rps);
   if (configured === null || configured <= 0) {
-    const share = all ? pool.there / all : 0;
-    return { now: count(pool.there), unit: '', of: `of ${count(all)} ${all === 1 ? 'account' : 'accounts'}, without a limit of the rate`, share };
+    const share = all ? pool.available / all : 0;
+    return { now: count(pool.available), unit: '', of: `of ${count(all)} ${all === 1 ? 'account' : 'accounts'}, without a limit of the rate`, share };
   }
-  const now = pool.there === 0 ? 0 : finite(pool.capacity_rps) ?? configured;
+  const now = pool.available === 0 ? 0 : finite(pool.capacity_rps) ?? configured;
   const share = Math.min(1, Math.max(0, now / configured));
   return { now: messages(now), unit: '/s', of: `of ${messages(configured)}/s configured`, share };
 }
@@ -143,11 +143,11 @@ export function wholePercent(share) {
 export function poolStanding(pool, nowMs) {
   const all = pool.accounts.length;
   if (!pool.at_ms) return { text: 'not looked at yet', tone: 'note' };
-  if (pool.there === 0) {
-    const back = inTime(pool.back_at_ms, nowMs);
+  if (pool.available === 0) {
+    const back = inTime(pool.available_at_ms, nowMs);
     return { text: back ? `nobody there, back ${back}` : 'nobody there', tone: 'alarm' };
   }
-  if (pool.there < all) return { text: `${count(all - pool.there)} of ${count(all)} away`, tone: 'note' };
+  if (pool.available < all) return { text: `${count(all - pool.available)} of ${count(all)} away`, tone: 'note' };
   return { text: 'all there', tone: 'calm' };
 }
 
@@ -233,7 +233,7 @@ export function throttleFacts(throttle, now, pool) {
   const said = governed ? decision?.reason ?? detail.governor.reason ?? '' : handSentence(detail, now);
   const isOurs = !governed && detail.knobs?.by === 'pool';
   const free = isOurs ? 'Nothing holds it back: the knob is what the settings of the pool allow.' : said;
-  const reason = detail.paused ? 'Paused by hand.' : capacitySentence(detail, pool?.at_ms && pool.there > 0 ? availableText(pool) : undefined) || free;
+  const reason = detail.paused ? 'Paused by hand.' : capacitySentence(detail, pool?.at_ms && pool.available > 0 ? availableText(pool) : undefined) || free;
   return { knob: messages(isSlots ? slots : effective), unit: isSlots ? ' slots' : effective !== null && effective >= 0 ? '/s' : '', reason };
 }
 
@@ -260,7 +260,7 @@ export function eventReason(event, events) {
 export function availableText(pool) {
   const found = counts(pool.accounts);
   const away = [found.blocked && `${count(found.blocked)} blocked`, found.open && `${count(found.open)} with an open breaker`].filter(Boolean).join(', ');
-  return `${count(pool.there)} of ${count(pool.accounts.length)} accounts are available${away ? `: ${away}` : ''}`;
+  return `${count(pool.available)} of ${count(pool.accounts.length)} accounts are available${away ? `: ${away}` : ''}`;
 }
 
 /**

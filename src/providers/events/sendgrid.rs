@@ -299,14 +299,15 @@ mod tests {
         ]);
         let events = Sender::new().post_signed(&events).unwrap();
         assert_eq!(events.len(), 2);
-        let event = |event_id: &str, event_type, recipient: &str, at_s, reason: &str| ProviderEvent {
-            event_id: event_id.into(),
-            provider_id: "abc".into(),
-            event_type,
-            recipient: Some(recipient.into()),
-            at_s,
-            reason: reason.into(),
-        };
+        let event =
+            |event_id: &str, event_type, recipient: &str, at_s, reason: &str| ProviderEvent {
+                event_id: event_id.into(),
+                provider_id: "abc".into(),
+                event_type,
+                recipient: Some(recipient.into()),
+                at_s,
+                reason: reason.into(),
+            };
         assert!(
             events[0]
                 == event(

@@ -193,7 +193,7 @@ async fn look(
                 .learned_rps
                 .filter(|rps| account.limit_rps >= 0.0 || *rps > 0.0)
                 .unwrap_or(account.limit_rps),
-            is_there: matches!(account.state, Flow::Flowing | Flow::Probing),
+            is_available: matches!(account.state, Flow::Flowing | Flow::Probing),
         })
         .collect();
     let capacity = Capacity::of(&parts, shared.pool.shedding);
@@ -214,24 +214,24 @@ async fn look(
         share_concurrency(&status, drivers);
     }
     wake_when_back(shared, &accounts, now_ms);
-    let all_there: Vec<AccountCapacity> = limits
+    let all_available: Vec<AccountCapacity> = limits
         .iter()
         .map(|rps| AccountCapacity {
             rps: scaled(*rps, shared.pool.headroom),
-            is_there: true,
+            is_available: true,
         })
         .collect();
-    let back_at_ms = (capacity.there == 0)
+    let available_at_ms = (capacity.available == 0)
         .then(|| accounts.iter().filter_map(|account| account.until_ms).min())
         .flatten();
     // An account that is being probed is not available yet.
     let is_away = accounts
         .iter()
         .all(|account| account.state != Flow::Flowing);
-    let away_at_ms = if is_away {
+    let unavailable_at_ms = if is_away {
         Some(now_ms)
     } else {
-        shared.view.load().away_at_ms
+        shared.view.load().unavailable_at_ms
     };
     shared.view.store(Arc::new(PoolView {
         name: shared.pool.name.clone(),
@@ -239,10 +239,10 @@ async fn look(
         channel: shared.pool.channel().as_str().to_owned(),
         shedding: shared.pool.shedding,
         capacity_rps: capacity.rps,
-        configured_rps: Capacity::of(&all_there, true).rps,
-        there: capacity.there,
-        back_at_ms,
-        away_at_ms,
+        configured_rps: Capacity::of(&all_available, true).rps,
+        available: capacity.available,
+        available_at_ms,
+        unavailable_at_ms,
         at_ms: now_ms,
         accounts,
     }));
@@ -252,8 +252,8 @@ async fn look(
 /// Schedules an observation for the end of a block that is shorter than the interval, so that the
 /// capacity does not stay low for longer than the block.
 fn wake_when_back(shared: &AccountPoolInner, accounts: &[AccountView], now_ms: i64) {
-    let back_at_ms = accounts.iter().filter_map(|account| account.until_ms).min();
-    if let Some(wait_ms) = back_at_ms
+    let available_at_ms = accounts.iter().filter_map(|account| account.until_ms).min();
+    if let Some(wait_ms) = available_at_ms
         .map(|at_ms| at_ms.saturating_sub(now_ms))
         .filter(|ms| *ms < ACCOUNT_CHECK_INTERVAL.as_millis() as i64)
     {
@@ -339,14 +339,14 @@ fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
     } else {
         String::new()
     };
-    let there = match capacity.there {
+    let available = match capacity.available {
         0 => format!("no account is available: {blocked} blocked, {open} with an open breaker"),
-        there if there == all => format!("all {all} accounts are available"),
-        there => format!(
-            "{there} of {all} accounts are available: {blocked} blocked, {open} with an open breaker"
+        available if available == all => format!("all {all} accounts are available"),
+        available => format!(
+            "{available} of {all} accounts are available: {blocked} blocked, {open} with an open breaker"
         ),
     };
-    there + &learned
+    available + &learned
 }
 
 /// Shares the knob `concurrency` equally among the drivers.

@@ -15,7 +15,7 @@ pub struct AccountCapacity {
     /// The account's limit, in messages per second; below 0 for none.
     pub rps: f64,
     /// The account is neither blocked nor has an open breaker.
-    pub is_there: bool,
+    pub is_available: bool,
 }
 
 /// The capacity of a pool.
@@ -27,36 +27,38 @@ pub struct Capacity {
     /// unavailable.
     pub load: f64,
     /// The number of available accounts.
-    pub there: usize,
+    pub available: usize,
 }
 
 impl Capacity {
     /// Computes the capacity of `parts`.
     pub fn of(parts: &[AccountCapacity], shedding: bool) -> Self {
-        let there = parts.iter().filter(|part| part.is_there).count();
-        let sum = |only_there: bool| {
-            let counted = parts.iter().filter(|part| part.is_there || !only_there);
+        let available = parts.iter().filter(|part| part.is_available).count();
+        let sum = |only_available: bool| {
+            let counted = parts
+                .iter()
+                .filter(|part| part.is_available || !only_available);
             let is_limited = counted.clone().all(|part| part.rps >= 0.0);
             is_limited.then(|| counted.map(|part| part.rps).sum::<f64>())
         };
         let (all, present) = (sum(false), sum(true));
-        if there == 0 {
+        if available == 0 {
             return Self {
                 rps: Some(0.0),
                 load: 1.0,
-                there,
+                available,
             };
         }
         match (shedding, all, present) {
             (false, Some(all), Some(present)) if present > 0.0 => Self {
                 rps: Some(all),
                 load: all / present,
-                there,
+                available,
             },
             _ => Self {
                 rps: present,
                 load: 1.0,
-                there,
+                available,
             },
         }
     }
@@ -72,7 +74,7 @@ mod tests {
         (0..accounts)
             .map(|at| AccountCapacity {
                 rps: 1000.0,
-                is_there: at >= away,
+                is_available: at >= away,
             })
             .collect()
     }
@@ -81,7 +83,7 @@ mod tests {
     fn a_tenth_of_the_accounts_away_is_a_tenth_less_and_nobody_gets_more() {
         let capacity = Capacity::of(&pool(500, 50), true);
         assert_eq!(
-            (capacity.rps, capacity.load, capacity.there),
+            (capacity.rps, capacity.load, capacity.available),
             (Some(450_000.0), 1.0, 450)
         );
     }
@@ -100,11 +102,11 @@ mod tests {
         let free = [
             AccountCapacity {
                 rps: -1.0,
-                is_there: true,
+                is_available: true,
             },
             AccountCapacity {
                 rps: 5.0,
-                is_there: true,
+                is_available: true,
             },
         ];
         assert_eq!(Capacity::of(&free, true).rps, None);
@@ -116,9 +118,9 @@ mod tests {
         fn the_whole_is_the_sum_of_those_that_are_there(
             parts in prop::collection::vec((0.0_f64..2000.0, any::<bool>()), 1..500),
         ) {
-            let parts: Vec<AccountCapacity> = parts.into_iter().map(|(rps, is_there)| AccountCapacity { rps, is_there }).collect();
+            let parts: Vec<AccountCapacity> = parts.into_iter().map(|(rps, is_available)| AccountCapacity { rps, is_available }).collect();
             let capacity = Capacity::of(&parts, true);
-            let sum: f64 = parts.iter().filter(|part| part.is_there).map(|part| part.rps).sum();
+            let sum: f64 = parts.iter().filter(|part| part.is_available).map(|part| part.rps).sum();
             prop_assert!((capacity.rps.unwrap() - sum).abs() < 1e-6);
             prop_assert_eq!(capacity.load, 1.0);
         }

@@ -69,12 +69,12 @@ pub struct PoolView {
     /// The capacity with all accounts available, in messages per second; absent for no limit.
     pub configured_rps: Option<f64>,
     /// The number of available accounts.
-    pub there: usize,
+    pub available: usize,
     /// The time at which the first account returns if none is available, in unix milliseconds.
-    pub back_at_ms: Option<i64>,
+    pub available_at_ms: Option<i64>,
     /// The last time at which no account was flowing, in unix milliseconds; absent if there always
     /// was one.
-    pub away_at_ms: Option<i64>,
+    pub unavailable_at_ms: Option<i64>,
     /// The store's clock at the snapshot, in unix milliseconds; 0 before the first.
     pub at_ms: i64,
     /// The accounts in their order of rotation.
