@@ -32,17 +32,15 @@ pub fn margins(
     spacing_s: f64,
     late_s: f64,
 ) -> Margins {
-    let told = lag_s.max(law.integral_min_s);
+    let lag = lag_s.max(law.integral_min_s);
     let share = (1.0 - fit.background).clamp(0.0, 1.0);
-    let gain = law.gain * (told / 60.0).min(LAG_MAX_MIN) * share / share.clamp(SHARE_OVER, 1.0);
+    let gain = law.gain * (lag / 60.0).min(LAG_MAX_MIN) * share / share.clamp(SHARE_OVER, 1.0);
     let dead_s = fit.dead_time_s + late_s + 0.5 * (spacing_s + law.tick_s);
     let size = |w: f64| {
-        gain * (1.0 + (told * w).powi(2)).sqrt()
-            / (told * w)
-            / (1.0 + (fit.lag_s * w).powi(2)).sqrt()
+        gain * (1.0 + (lag * w).powi(2)).sqrt() / (lag * w) / (1.0 + (fit.lag_s * w).powi(2)).sqrt()
     };
     let angle = |w: f64| {
-        (told * w).atan() - std::f64::consts::FRAC_PI_2 - dead_s * w - (fit.lag_s * w).atan()
+        (lag * w).atan() - std::f64::consts::FRAC_PI_2 - dead_s * w - (fit.lag_s * w).atan()
     };
     // The frequencies reach from a cycle in some ten hours to one in half a second.
     let w = |n: u32| 1e-4 * 1.01f64.powi(i32::try_from(n).unwrap_or(0));

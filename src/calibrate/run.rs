@@ -550,16 +550,16 @@ impl CalibrationSession {
         first: &Status,
         stop: &CalibrationEnd,
     ) -> String {
-        let mut told = String::new();
+        let mut error_text = String::new();
         for _ in 0..RESTORE_TRIES {
             match self.try_put_back(watch, first, stop).await {
                 Ok(sentence) => return sentence,
-                Err(error) => told = error.to_string(),
+                Err(error) => error_text = error.to_string(),
             }
             tokio::time::sleep(SAMPLE_INTERVAL).await;
         }
         format!(
-            "The knob could not be put back ({told}); its lease lapses within {} s, to safe_rps.",
+            "The knob could not be put back ({error_text}); its lease lapses within {} s, to safe_rps.",
             LEASE_MS / 1000
         )
     }
@@ -772,8 +772,8 @@ mod tests {
             ),
         ];
         for (knobs, expected) in cases {
-            let said = judged(knobs);
-            assert!(said.starts_with(expected), "{knobs:?} gave {said:?}");
+            let verdict = judged(knobs);
+            assert!(verdict.starts_with(expected), "{knobs:?} gave {verdict:?}");
         }
         assert_eq!(
             judged(&[

@@ -115,7 +115,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         }
         _ => false,
     };
-    let told = CalibrationSummary {
+    let summary = CalibrationSummary {
         fit,
         ended: &ended,
         law: &law,
@@ -125,9 +125,9 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
         path: &path,
     };
     if args.json {
-        told.json(&about.name)
+        summary.json(&about.name)
     } else {
-        told.print(&about.name)
+        summary.print(&about.name)
     }?;
     Ok(ExitCode::SUCCESS)
 }

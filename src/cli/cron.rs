@@ -404,11 +404,11 @@ fn local(timing: Option<&Timing>, at: Timestamp) -> String {
     }
 }
 
-fn answer(one: &One, said: &str) -> anyhow::Result<()> {
+fn answer(one: &One, result: &str) -> anyhow::Result<()> {
     if one.signed.json {
-        return output::json(&json!({ "name": one.name, "result": said }));
+        return output::json(&json!({ "name": one.name, "result": result }));
     }
-    say!("schedule {} is {said}", one.name);
+    say!("schedule {} is {result}", one.name);
     Ok(())
 }
 

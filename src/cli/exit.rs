@@ -25,16 +25,16 @@ pub(super) enum CliError {
 
 /// Returns the error with its causes, in one line.
 pub(super) fn message(error: &anyhow::Error) -> String {
-    let mut said = Vec::<String>::new();
+    let mut parts = Vec::<String>::new();
     for cause in error.chain() {
         let text = without_line(cause.to_string());
         let lines: Vec<String> = text.lines().map(super::output::clean).collect();
         let text = lines.join("\n");
-        if !said.iter().any(|earlier| earlier.contains(&text)) {
-            said.push(text);
+        if !parts.iter().any(|earlier| earlier.contains(&text)) {
+            parts.push(text);
         }
     }
-    said.join(": ")
+    parts.join(": ")
 }
 
 /// Cuts off the line of Postgres' own source that reported an error, because it means nothing to

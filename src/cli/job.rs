@@ -166,7 +166,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Cancel(Cancel {
             id: Some(id), bulk, ..
         }) => {
-            let said = match queue.cancel_signed(id, &bulk.signed.signature()).await? {
+            let result = match queue.cancel_signed(id, &bulk.signed.signature()).await? {
                 // A second cancellation of the same job has the wanted result.
                 CancelAnswer::Cancelled | CancelAnswer::Ended(State::Cancelled) => "cancelled",
                 CancelAnswer::Requested => "asked to stop",
@@ -176,7 +176,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 ))),
                 CancelAnswer::NotFound => bail!(unknown(id)),
             };
-            answer(id, bulk.signed.json, said)?;
+            answer(id, bulk.signed.json, result)?;
         }
         Command::Cancel(Cancel {
             kind,
@@ -300,11 +300,11 @@ fn refused(id: i64, state: State, allowed: &str) -> anyhow::Result<()> {
     )))
 }
 
-fn answer(id: i64, json: bool, said: &str) -> anyhow::Result<()> {
+fn answer(id: i64, json: bool, result: &str) -> anyhow::Result<()> {
     if json {
-        return output::json(&serde_json::json!({ "id": id, "result": said }));
+        return output::json(&serde_json::json!({ "id": id, "result": result }));
     }
-    say!("job {id} is {said}");
+    say!("job {id} is {result}");
     Ok(())
 }
 

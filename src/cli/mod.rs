@@ -106,8 +106,8 @@ pub fn main() -> ExitCode {
         Err(error) => {
             let message = exit::message(&error);
             if is_json {
-                let told = serde_json::json!({ "error": { "message": message, "exit_code": exit::number_of(&error) } });
-                eprintln!("{told}");
+                let body = serde_json::json!({ "error": { "message": message, "exit_code": exit::number_of(&error) } });
+                eprintln!("{body}");
             } else {
                 eprintln!("flyball: {message}");
             }

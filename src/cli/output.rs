@@ -127,10 +127,10 @@ mod tests {
 
     #[test]
     fn rates_are_short_and_special_ones_are_words() {
-        let said: Vec<String> = [-1.0, 0.0, 0.05, 2.5, 40.0, 1234.5]
+        let texts: Vec<String> = [-1.0, 0.0, 0.05, 2.5, 40.0, 1234.5]
             .into_iter()
             .map(rate)
             .collect();
-        assert_eq!(said, ["unlimited", "stopped", "0.05", "2.5", "40", "1234"]);
+        assert_eq!(texts, ["unlimited", "stopped", "0.05", "2.5", "40", "1234"]);
     }
 }

@@ -60,8 +60,8 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
                     .as_ref()
                     .map_or_else(|| 0.0, |status| status.at_us as f64 / 1e6);
                 let governor = journal.view(&name, now).await?;
-                let said = json!({ "throttle": name, "sentence": sentence, "governor": governor, "decisions": decisions });
-                output::json(&said)?;
+                let answer = json!({ "throttle": name, "sentence": sentence, "governor": governor, "decisions": decisions });
+                output::json(&answer)?;
             } else {
                 say!("{sentence}");
                 if args.history.is_some() {

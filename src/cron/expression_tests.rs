@@ -170,7 +170,7 @@ fn of_two_restricted_day_fields_either_suffices() {
 
 #[test]
 fn a_wrong_expression_is_refused_by_field_with_what_was_wrong_and_what_is_allowed() {
-    for (text, said) in [
+    for (text, message) in [
         (
             "61 * * * *",
             "minute: 61 is out of range; allowed: 0 to 59, * for all, lists (1,3), ranges (1-5), steps (*/2)",
@@ -229,7 +229,7 @@ fn a_wrong_expression_is_refused_by_field_with_what_was_wrong_and_what_is_allowe
         ("@every 5m", "expression: \"@every 5m\" is not known"),
     ] {
         let error = Expression::parse(text).unwrap_err().to_string();
-        assert!(error.starts_with(said), "{text}: {error}");
+        assert!(error.starts_with(message), "{text}: {error}");
     }
     assert!(
         Expression::parse(&"1,".repeat(200))

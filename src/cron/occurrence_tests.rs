@@ -250,7 +250,7 @@ proptest! {
 
     #[test]
     fn occurrences_are_those_that_somebody_with_a_watch_would_see(
-        said in expression_cases(), zone in 0..ZONES.len(), year in 1990i16..2045, change in 0usize..3, hours_before in 0i64..60,
+        case in expression_cases(), zone in 0..ZONES.len(), year in 1990i16..2045, change in 0usize..3, hours_before in 0i64..60,
     ) {
         let zone = TimeZone::get(ZONES[zone]).unwrap();
         let start = zone.to_zoned(date(year, 1, 1).at(0, 0, 0, 0)).unwrap().timestamp();
@@ -260,7 +260,7 @@ proptest! {
         let minutes = 4 * 24 * 60;
         let until = from + jiff::SignedDuration::from_mins(minutes);
 
-        let expression = Expression::parse(&said.text).unwrap();
+        let expression = Expression::parse(&case.text).unwrap();
         let mut found = Vec::new();
         let mut at = from;
         while let Some(next) = expression.next_after(&zone, at).filter(|next| *next <= until) {
@@ -269,16 +269,16 @@ proptest! {
             at = next;
         }
 
-        prop_assert_eq!(&found, &said.occurrences(&zone, from, minutes), "{} after {}", &said.text, from);
+        prop_assert_eq!(&found, &case.occurrences(&zone, from, minutes), "{} after {}", &case.text, from);
         prop_assert_eq!(expression.last_between(&zone, from, until), found.last().copied());
     }
 
     #[test]
     fn from_any_second_the_next_occurrence_is_later_and_none_lies_between(
-        said in expression_cases(), zone in 0..ZONES.len(), at in 631_152_000i64..2_524_608_000,
+        case in expression_cases(), zone in 0..ZONES.len(), at in 631_152_000i64..2_524_608_000,
     ) {
         let zone = TimeZone::get(ZONES[zone]).unwrap();
-        let expression = Expression::parse(&said.text).unwrap();
+        let expression = Expression::parse(&case.text).unwrap();
         let at = Timestamp::from_second(at).unwrap();
         let next = expression.next_after(&zone, at).unwrap();
         prop_assert!(next > at);

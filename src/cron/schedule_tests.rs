@@ -108,12 +108,12 @@ fn everything_that_is_wrong_with_a_schedule_is_told_at_once() {
     let wrong = NewSchedule::new("a b", "0 25 * * *", job)
         .time_zone("Europe/Atlantis")
         .catch_up(CatchUp::All);
-    let told: Vec<&str> = wrong
+    let fields: Vec<&str> = wrong
         .problems()
         .iter()
         .map(|problem| problem.field)
         .collect();
-    assert_eq!(told, ["name", "expression", "catch_up", "unique_key"]);
+    assert_eq!(fields, ["name", "expression", "catch_up", "unique_key"]);
 
     let zone = Timing::new("@daily", "Europe/Atlantis").unwrap_err();
     assert_eq!(zone.field, "time_zone");

@@ -477,10 +477,10 @@ mod tests {
             ),
         ];
         for (text, expected) in cases {
-            let said = Recording::parse(text, &["load"]).unwrap_err().to_string();
+            let error = Recording::parse(text, &["load"]).unwrap_err().to_string();
             assert!(
-                said.starts_with(expected),
-                "{text:?} gave\n{said}\nnot\n{expected}"
+                error.starts_with(expected),
+                "{text:?} gave\n{error}\nnot\n{expected}"
             );
         }
     }
@@ -528,8 +528,8 @@ mod tests {
             ),
         ];
         for (record, expected) in cases {
-            let said = record.check(&["load"]).unwrap_err().to_string();
-            assert!(said.starts_with(expected), "{said}\nnot\n{expected}");
+            let error = record.check(&["load"]).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}\nnot\n{expected}");
         }
         assert_eq!(
             record(samples(4, 50), samples(0, 40)).check(&["load"]),

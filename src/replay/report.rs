@@ -95,9 +95,9 @@ pub fn replay(
         .map(|about| Track::new(record, about, &policy.law, from, to))
         .collect();
     let moved = movement(record, from, to);
-    let told = moved.is_none_or(|factor| factor >= MOVED);
+    let is_certain = moved.is_none_or(|factor| factor >= MOVED);
 
-    let shares: Vec<Option<f64>> = if told {
+    let shares: Vec<Option<f64>> = if is_certain {
         vec![None]
     } else {
         SHARES.map(Some).to_vec()
@@ -117,7 +117,7 @@ pub fn replay(
             course: outcome.course,
         });
     }
-    let mut notes = vec![certainty(moved.filter(|_| !told))];
+    let mut notes = vec![certainty(moved.filter(|_| !is_certain))];
     notes.push(
         "It is taken that there was always enough work: where the queue was empty, fewer jobs would have been done.".to_owned(),
     );
@@ -275,12 +275,12 @@ mod tests {
         let text =
             "[[signal]]\nname = \"p99\"\nkind = \"latency\"\nquery = \"p99\"\nsetpoint = 1.0\n";
         let policy = Policy::parse(text, "x.toml").unwrap().unwrap();
-        let said = replay("reindex", &policy, &settings(), &Recording::default())
+        let error = replay("reindex", &policy, &settings(), &Recording::default())
             .unwrap_err()
             .to_string();
         assert!(
-            said.starts_with("policy: has no load from Prometheus"),
-            "{said}"
+            error.starts_with("policy: has no load from Prometheus"),
+            "{error}"
         );
     }
 }

@@ -185,7 +185,12 @@ const PLANTS: [(&str, Plant); 5] = [
 ];
 const SECONDS: u32 = 9000;
 
-fn replayed(plant: Plant, control: Control, seed: u32, told: ReportCheck) -> (ReplayReport, Truth) {
+fn replayed(
+    plant: Plant,
+    control: Control,
+    seed: u32,
+    check: ReportCheck,
+) -> (ReplayReport, Truth) {
     let policy = Policy::parse(POLICY, "x.toml").unwrap().unwrap();
     let recorded = play(plant, control, SECONDS, seed);
     let report = replay(
@@ -198,7 +203,7 @@ fn replayed(plant: Plant, control: Control, seed: u32, told: ReportCheck) -> (Re
         &recorded.record,
     )
     .unwrap();
-    told(&report);
+    check(&report);
     (report, play(plant, Control::Governed, SECONDS, seed))
 }
 

@@ -81,24 +81,24 @@ impl Leader {
     /// Takes or renews the lease with a term that is later than `seen`, a term read from the store
     /// that leaders write to, unless `seen` is the current term of this leader.
     pub async fn hold_above(&self, seen: u64) -> Result<Option<u64>, sqlx::Error> {
-        let ask = sqlx::query_scalar(HOLD_LEADERSHIP)
+        let query = sqlx::query_scalar(HOLD_LEADERSHIP)
             .bind(self.name)
             .bind(&self.holder)
             .bind(self.ttl.as_secs_f64())
             .bind(seen as i64);
-        let asked = tokio::time::timeout(self.ttl / 2, ask.fetch_optional(&self.pool));
-        let term: Option<i64> = asked.await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
+        let answer = tokio::time::timeout(self.ttl / 2, query.fetch_optional(&self.pool));
+        let term: Option<i64> = answer.await.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         Ok(term.map(|term| term as u64))
     }
 
     /// Releases the lease, so that another process may lead at once. Returns within half the lease
     /// time.
     pub async fn release(&self) -> Result<(), sqlx::Error> {
-        let ask = sqlx::query(RELEASE)
+        let query = sqlx::query(RELEASE)
             .bind(self.name)
             .bind(&self.holder)
             .execute(&self.pool);
-        tokio::time::timeout(self.ttl / 2, ask)
+        tokio::time::timeout(self.ttl / 2, query)
             .await
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
         Ok(())

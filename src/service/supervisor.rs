@@ -24,17 +24,17 @@ impl Default for TaskSupervisor {
 }
 
 impl TaskSupervisor {
-    /// Spawns `work` as a task, which may end only after `asked` fired.
+    /// Spawns `work` as a task, which may end only after `cancel` fired.
     pub fn spawn(
         &self,
         name: &'static str,
-        asked: CancellationToken,
+        cancel: CancellationToken,
         work: impl Future<Output = ()> + Send + 'static,
     ) -> JoinHandle<()> {
         let lost = self.lost.clone();
         tokio::spawn(async move {
             let panicked = AssertUnwindSafe(work).catch_unwind().await.is_err();
-            if panicked || !asked.is_cancelled() {
+            if panicked || !cancel.is_cancelled() {
                 tracing::error!(
                     service = name,
                     panicked,
@@ -64,9 +64,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_loop_that_panics_or_just_ends_is_told_and_one_that_was_asked_to_end_is_not() {
-        let (vital, asked) = (TaskSupervisor::default(), CancellationToken::new());
-        asked.cancel();
-        vital.spawn("obedient", asked, async {}).await.unwrap();
+        let (vital, cancel) = (TaskSupervisor::default(), CancellationToken::new());
+        cancel.cancel();
+        vital.spawn("obedient", cancel, async {}).await.unwrap();
         assert!(
             tokio::time::timeout(Duration::from_millis(20), vital.lost())
                 .await
