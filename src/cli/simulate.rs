@@ -11,7 +11,7 @@ use super::output::say;
 use crate::governor::Policy;
 use crate::simulate::compare::{self, ComparisonRow, Sum};
 use crate::simulate::disturbance::Disturbance;
-use crate::simulate::{Contender, Scenario, library, plot};
+use crate::simulate::{Contender, Scenario, library, plot, random_table};
 
 #[derive(clap::Args)]
 #[command(
@@ -28,15 +28,19 @@ Examples:
   flyball simulate --all --seeds 20               every scenario, twenty days each
   flyball simulate S1 S13 --svg pictures          two of them, with a picture of the first day of each
   flyball simulate mine.toml --set gain=1.2       a plant of your own, under another law
-  flyball simulate --all --set durations=false    what a part of the law buys"
+  flyball simulate --all --set durations=false    what a part of the law buys
+  flyball simulate --random 400 --seed 1          400 plants drawn at random, beside an oracle that is 35 s late"
 )]
 pub(super) struct Args {
     /// Names of scenarios, or files
-    #[arg(value_name = "SCENARIO", required_unless_present_any = ["all", "list"])]
+    #[arg(value_name = "SCENARIO", required_unless_present_any = ["all", "list", "random"])]
     scenarios: Vec<String>,
     /// Every scenario that comes with the program
     #[arg(long, conflicts_with = "scenarios")]
     all: bool,
+    /// Draw N plants at random instead, one day each; --seed chooses the series
+    #[arg(long, value_name = "N", conflicts_with_all = ["scenarios", "all", "list", "seeds", "svg", "policy", "set"], value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    random: Option<u64>,
     /// Say which scenarios there are, and end
     #[arg(long)]
     list: bool,
@@ -46,8 +50,8 @@ pub(super) struct Args {
     /// The number of the first day: the same number is the same day
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Controllers to compare
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "flyball,pid,aimd,fixed", value_parser = contender)]
+    /// Controllers to compare: flyball, pid, aimd, fixed, oracle (knows the plant, 35 s late)
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "flyball,pid,aimd,fixed", default_value_if("random", clap::builder::ArgPredicate::IsPresent, "flyball,pid,oracle"), value_parser = contender)]
     controllers: Vec<Contender>,
     /// A knobs file whose [governor] table replaces the scenarios' own
     #[arg(long, value_name = "FILE")]
@@ -67,6 +71,9 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(plants) = args.random {
+        return random(args, plants);
+    }
     let known = library::scenarios()?;
     if args.list && args.json {
         let all: Vec<_> = known
@@ -116,6 +123,67 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     } else {
         tables(&scenarios, &rows, &sums, args)?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Number of plants that are listed with the lowest use.
+const WORST_PLANTS: usize = 10;
+
+fn random(args: &Args, plants: u64) -> anyhow::Result<ExitCode> {
+    let scores = random_table::scores(&args.controllers, args.seed, plants)?;
+    let rows = random_table::rows(&args.controllers, &scores);
+    if args.json {
+        output::json(&serde_json::json!({ "seed": args.seed, "rows": rows, "plants": scores }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let percent = |value: f64| format!("{:.1}", 100.0 * value);
+    let ratio =
+        |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+    let header = [
+        "controller",
+        "used %",
+        "used % (p5)",
+        "of oracle",
+        "of oracle (p5)",
+        "over s",
+        "overload, x pid",
+        "unstable",
+    ];
+    let cells = rows.iter().map(|row| {
+        vec![
+            row.controller.to_owned(),
+            percent(row.used),
+            percent(row.used_p5),
+            ratio(row.of_oracle),
+            ratio(row.of_oracle_p5),
+            format!("{:.0}", row.overload_s),
+            ratio(row.overload_of_pid),
+            row.unstable.to_string(),
+        ]
+    });
+    print(args, &header, cells)?;
+    say!("");
+    let mut header = vec!["plant".to_owned()];
+    header.extend(
+        args.controllers
+            .iter()
+            .map(|one| format!("{} %", one.name())),
+    );
+    header.push("what it is".to_owned());
+    let header: Vec<&str> = header.iter().map(String::as_str).collect();
+    let worst = random_table::worst(&scores, 0, WORST_PLANTS);
+    let cells = worst.into_iter().map(|plant| {
+        let mut cells = vec![plant.plant.to_string()];
+        cells.extend(plant.scores.iter().map(|score| percent(score.throughput)));
+        cells.push(plant.about.clone());
+        cells
+    });
+    print(args, &header, cells)?;
+    say!("");
+    say!(
+        "{plants} plants of seed {}, two hours each; the distribution is in docs/governor.md",
+        args.seed
+    );
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,6 +1,6 @@
 //! Controllers of the knob: the governor itself, and common alternatives.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::bare_pid::BarePid;
 use crate::governor::policy::{Heard, Policy, SignalKind};
@@ -17,11 +17,19 @@ pub enum Contender {
     Aimd,
     /// No controller: the rate that a person once set.
     Fixed,
+    /// The greatest rate that was possible 35 seconds ago, with exact knowledge of the plant.
+    Oracle,
 }
 
 impl Contender {
     /// All contenders, the governor first.
-    pub const ALL: [Self; 4] = [Self::Flyball, Self::Pid, Self::Aimd, Self::Fixed];
+    pub const ALL: [Self; 5] = [
+        Self::Flyball,
+        Self::Pid,
+        Self::Aimd,
+        Self::Fixed,
+        Self::Oracle,
+    ];
 
     /// Returns the contender's name in tables and on the command line.
     pub fn name(self) -> &'static str {
@@ -30,6 +38,7 @@ impl Contender {
             Self::Pid => "pid",
             Self::Aimd => "aimd",
             Self::Fixed => "fixed",
+            Self::Oracle => "oracle",
         }
     }
 
@@ -50,6 +59,10 @@ impl Contender {
                 step: 0.02 * rps,
             }),
             Self::Fixed => Box::new(Fixed(rps)),
+            Self::Oracle => Box::new(Oracle {
+                possible: VecDeque::new(),
+                rps,
+            }),
         }
     }
 }
@@ -63,6 +76,9 @@ pub trait Controller {
     fn look(&mut self, _now: f64, _achieved_rps: f64, _looks: &[SignalSample]) -> Option<f64> {
         None
     }
+
+    /// Tells a controller that knows the plant the greatest possible rate; called once per second.
+    fn learn_possible(&mut self, _rps: f64) {}
 
     /// Lets another process take over at `now` from the stored state, with `rps` in force.
     fn take_over(&mut self, _now: f64, _rps: f64) {}
@@ -217,5 +233,31 @@ struct Fixed(f64);
 impl Controller for Fixed {
     fn tick(&mut self, _seen: &Observation) -> f64 {
         self.0
+    }
+}
+
+/// Knows the greatest possible rate exactly, but [`ORACLE_DELAY_S`] late: about the age of a sample
+/// from Prometheus. Nothing that only measures can do much better.
+struct Oracle {
+    possible: VecDeque<f64>,
+    rps: f64,
+}
+
+/// Delay of the oracle's knowledge, in seconds.
+const ORACLE_DELAY_S: usize = 35;
+
+impl Controller for Oracle {
+    fn tick(&mut self, _seen: &Observation) -> f64 {
+        if self.possible.len() > ORACLE_DELAY_S {
+            self.rps = self.possible[0];
+        }
+        self.rps
+    }
+
+    fn learn_possible(&mut self, rps: f64) {
+        self.possible.push_back(rps);
+        if self.possible.len() > ORACLE_DELAY_S + 1 {
+            self.possible.pop_front();
+        }
     }
 }

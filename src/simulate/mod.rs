@@ -17,6 +17,8 @@ pub mod exporter;
 pub mod library;
 pub mod plant;
 pub mod plot;
+pub mod random_plant;
+pub mod random_table;
 pub mod run;
 pub mod scenario;
 pub mod score;

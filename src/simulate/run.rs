@@ -200,11 +200,13 @@ impl<'a> Loop<'a> {
         });
         let heard = heard.fold(0.0, f64::max);
         let (x, true_x) = (worst(&self.page.series).max(heard), worst(&real).max(heard));
+        let possible = self.oracle(&machines, demand.min(quota));
+        self.controller.learn_possible(possible);
         self.record.seconds.push(SimulatedSecond {
             t: now,
             knob,
             achieved: done,
-            oracle: self.oracle(&machines, demand.min(quota)),
+            oracle: possible,
             x,
             true_x,
             refused: if rate > 0.0 { 1.0 - done / rate } else { 0.0 },
