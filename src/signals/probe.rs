@@ -50,17 +50,14 @@ impl HttpProbe {
 
     fn at(url: &str, place: CompiledExtractor) -> Result<Self, Error> {
         Ok(Self {
-            server: SignalServer::new(&Access::open(url), "", TIMEOUT)?,
+            server: SignalServer::new(&Access::open(url), TIMEOUT)?,
             place,
         })
     }
 
     /// Reads the number; `now` is its time unless the page gives another.
     pub async fn read(&self, now: f64) -> Result<Reading, Error> {
-        let (_, body) = self
-            .server
-            .ask(self.server.question(None), TIMEOUT, PAGE_MAX)
-            .await?;
+        let body = self.server.get(PAGE_MAX).await?;
         match &self.place {
             CompiledExtractor::Metric(series) => {
                 Ok(series.read(&String::from_utf8_lossy(&body), now)?)

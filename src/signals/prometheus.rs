@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
+use prometheus_http_query::response::{Data, Sample};
+use reqwest::header::AUTHORIZATION;
 
 use super::server::{Access, SignalServer};
 use super::{Error, Missing, Reading, promql, series};
 
 /// Timeout of a request to Prometheus.
 pub const TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The path of instant queries.
-pub(super) const QUERY: &str = "/api/v1/query";
 
 /// The range over which raw samples are queried, in seconds: long enough for a missed minute or
 /// two.
@@ -51,7 +50,7 @@ impl Prometheus {
 
     /// Creates a client of a server with this access.
     pub fn with(access: &Access) -> Result<Self, Error> {
-        let server = SignalServer::new(access, QUERY, TIMEOUT)?;
+        let server = SignalServer::new(access, TIMEOUT)?;
         Ok(Self {
             server,
             access: access.clone(),
@@ -81,7 +80,7 @@ impl Prometheus {
     ) -> Result<Vec<Reading>, Error> {
         let query = query.trim();
         if promql::is_selector(query) {
-            let all = self.ask(&format!("{query}[{WINDOW_S}s]"), now).await?;
+            let all = self.query(&format!("{query}[{WINDOW_S}s]"), now).await?;
             if all.len() > series::SERIES_MAX {
                 return Err(Missing::Many {
                     series: all.len(),
@@ -101,7 +100,7 @@ impl Prometheus {
                 Ok(worst)
             };
         }
-        let series = self.ask(query, now).await?;
+        let series = self.query(query, now).await?;
         let values: Vec<Reading> = series.iter().filter_map(|s| s.last().copied()).collect();
         let worst = values.iter().copied().reduce(|a, b| {
             if b.value > a.value || b.value.is_nan() {
@@ -136,8 +135,8 @@ impl Prometheus {
         }
         // The median, because a deployment that runs old and new side by side for some minutes does
         // not change it.
-        let asked = format!("quantile_over_time(0.5, count({query})[2h:1m])");
-        let usual = match self.ask(&asked, now).await {
+        let usual_count = format!("quantile_over_time(0.5, count({query})[2h:1m])");
+        let usual = match self.query(&usual_count, now).await {
             Ok(answer) => answer
                 .first()
                 .and_then(|s| s.last())
@@ -160,7 +159,7 @@ impl Prometheus {
 
     /// Returns the value of `query` as a unix time on the caller's clock.
     async fn time(&self, query: &str, now: f64) -> Result<Option<f64>, Error> {
-        let series = self.ask(query, now).await?;
+        let series = self.query(query, now).await?;
         Ok(series
             .first()
             .and_then(|s| s.last())
@@ -168,43 +167,72 @@ impl Prometheus {
     }
 
     /// Runs one query and returns every series with its samples, in times of the caller's clock.
-    async fn ask(&self, query: &str, now: f64) -> Result<Vec<Vec<Reading>>, Error> {
-        let form = [("query", query), ("timeout", "2s")];
-        let (head, data) = self.post(&self.server, query, &form, TIMEOUT).await?;
-        self.compare_clocks(head, now);
-        data.series(self.offset())
-            .ok_or_else(|| self.not_numbers(&data))
+    async fn query(&self, query: &str, now: f64) -> Result<Vec<Vec<Reading>>, Error> {
+        let (clock, data) = self
+            .send(&self.server, &Question::Instant { query, at: None })
+            .await?;
+        self.compare_clocks(clock, now);
+        Ok(series_of(&data, self.offset()))
     }
 
-    /// Returns the same server at another path, with the timeout `within`.
-    pub(super) fn patient(&self, path: &str, within: Duration) -> Result<SignalServer, Error> {
-        SignalServer::new(&self.access, path, within)
+    /// Returns the same server with another timeout.
+    pub(super) fn with_timeout(&self, timeout: Duration) -> Result<SignalServer, Error> {
+        SignalServer::new(&self.access, timeout)
     }
 
     /// Sends one query and returns the server's clock, if it has a `Date`, and the answer's data.
-    pub(super) async fn post(
+    ///
+    /// The response is read raw: its size is bounded, and the warnings of an incomplete answer are
+    /// errors.
+    pub(super) async fn send(
         &self,
         server: &SignalServer,
-        query: &str,
-        form: &[(&str, &str)],
-        within: Duration,
+        question: &Question<'_>,
     ) -> Result<(Option<f64>, Data), Error> {
-        let (head, body) = match server
-            .ask(server.question(Some(form)), within, ANSWER_MAX)
-            .await
-        {
+        let client = server.prometheus()?;
+        let authorization = server.authorization().await?;
+        // The server gives up first, so that its own error arrives.
+        let timeout_ms = (server.timeout().as_millis() * 9 / 10) as i64;
+        let sent = match *question {
+            Question::Instant { query, at } => {
+                let mut request = client.query(query).timeout(timeout_ms);
+                if let Some(at) = at {
+                    request = request.at(at);
+                }
+                if let Some(value) = authorization {
+                    request = request.header(AUTHORIZATION, value);
+                }
+                request.post_raw().await
+            }
+            Question::Range {
+                query,
+                from,
+                to,
+                step_s,
+            } => {
+                let mut request = client
+                    .query_range(query, from, to, step_s)
+                    .timeout(timeout_ms);
+                if let Some(value) = authorization {
+                    request = request.header(AUTHORIZATION, value);
+                }
+                request.post_raw().await
+            }
+        };
+        let response = sent.map_err(|error| server.lost(&error))?;
+        let (clock, body) = match server.read(response, ANSWER_MAX).await {
             Err(Error::Refused {
                 status: 400 | 422,
                 message,
                 ..
             }) => {
-                let told = serde_json::from_str::<QueryResponse>(&message)
+                let message = serde_json::from_str::<QueryResponse>(&message)
                     .ok()
-                    .and_then(|a| a.error)
+                    .and_then(|answer| answer.error)
                     .unwrap_or(message);
                 return Err(Error::BadQuery {
-                    query: query.to_owned(),
-                    message: told,
+                    query: question.query().to_owned(),
+                    message,
                 });
             }
             other => other?,
@@ -225,23 +253,14 @@ impl Prometheus {
             .collect();
         if !warnings.is_empty() {
             return Err(Error::Partial {
-                query: query.to_owned(),
+                query: question.query().to_owned(),
                 warnings: warnings.join("; "),
             });
         }
-        Ok((
-            head,
-            answer
-                .data
-                .ok_or_else(|| garbled("an answer without data".to_owned()))?,
-        ))
-    }
-
-    pub(super) fn not_numbers(&self, data: &Data) -> Error {
-        Error::Garbled {
-            url: self.server.redacted_url().to_owned(),
-            reason: format!("a {} is not a series of numbers", data.result_type),
-        }
+        let data = answer
+            .data
+            .ok_or_else(|| garbled("an answer without data".to_owned()))?;
+        Ok((clock, data))
     }
 
     fn offset(&self) -> f64 {
@@ -276,38 +295,45 @@ struct QueryResponse {
     warnings: Vec<String>,
 }
 
-#[derive(serde::Deserialize)]
-pub(super) struct Data {
-    #[serde(rename = "resultType")]
-    result_type: String,
-    result: serde_json::Value,
+/// A query, evaluated at one time or at regular steps; times are unix seconds of the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Question<'a> {
+    Instant {
+        query: &'a str,
+        /// `None` for the server's present.
+        at: Option<i64>,
+    },
+    Range {
+        query: &'a str,
+        from: i64,
+        to: i64,
+        step_s: f64,
+    },
 }
 
-impl Data {
-    pub(super) fn series(&self, offset_s: f64) -> Option<Vec<Vec<Reading>>> {
-        let point = |pair: &serde_json::Value| {
-            let at = pair.get(0)?.as_f64()? - offset_s;
-            // Values are texts: "0.5", "NaN", "+Inf".
-            Some(Reading {
-                value: pair.get(1)?.as_str()?.parse().ok()?,
-                at,
-            })
-        };
-        match self.result_type.as_str() {
-            "scalar" => Some(vec![vec![point(&self.result)?]]),
-            "vector" => self
-                .result
-                .as_array()?
-                .iter()
-                .map(|s| Some(vec![point(s.get("value")?)?]))
-                .collect(),
-            "matrix" => self
-                .result
-                .as_array()?
-                .iter()
-                .map(|s| s.get("values")?.as_array()?.iter().map(point).collect())
-                .collect(),
-            _ => None,
+impl<'a> Question<'a> {
+    fn query(&self) -> &'a str {
+        match self {
+            Self::Instant { query, .. } | Self::Range { query, .. } => query,
         }
+    }
+}
+
+/// Returns every series with its samples, in times that are `offset_s` earlier.
+pub(super) fn series_of(data: &Data, offset_s: f64) -> Vec<Vec<Reading>> {
+    let reading = |sample: &Sample| Reading {
+        value: sample.value(),
+        at: sample.timestamp() - offset_s,
+    };
+    match data {
+        Data::Scalar(sample) => vec![vec![reading(sample)]],
+        Data::Vector(all) => all
+            .iter()
+            .map(|series| vec![reading(series.sample())])
+            .collect(),
+        Data::Matrix(all) => all
+            .iter()
+            .map(|series| series.samples().iter().map(reading).collect())
+            .collect(),
     }
 }

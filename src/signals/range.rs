@@ -5,12 +5,9 @@
 
 use std::time::Duration;
 
-use super::prometheus::QUERY;
+use super::prometheus::{Question, series_of};
 use super::series::{clock, worst};
 use super::{Error, Missing, Prometheus, Reading, promql};
-
-/// The path of range queries.
-const RANGE: &str = "/api/v1/query_range";
 
 /// Timeout of one piece, which reads hours from disk.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -65,19 +62,14 @@ impl Prometheus {
     }
 
     async fn raw(&self, query: &str, start: f64, end: f64) -> Result<Vec<Reading>, Error> {
-        let (ranged, time) = (
-            format!("{query}[{}s]", (end - start).ceil()),
-            end.to_string(),
-        );
-        let form = [
-            ("query", ranged.as_str()),
-            ("time", &time),
-            ("timeout", "55s"),
-        ];
-        let (_, data) = self
-            .post(&self.patient(QUERY, TIMEOUT)?, query, &form, TIMEOUT)
-            .await?;
-        merged(data.series(0.0).ok_or_else(|| self.not_numbers(&data))?)
+        // The API takes whole seconds; the caller drops what lies outside of its range.
+        let at = end.ceil();
+        let ranged = format!("{query}[{}s]", (at - start).ceil());
+        self.past(&Question::Instant {
+            query: &ranged,
+            at: Some(at as i64),
+        })
+        .await
     }
 
     async fn evaluated(
@@ -88,22 +80,18 @@ impl Prometheus {
         step_s: f64,
     ) -> Result<Vec<Reading>, Error> {
         // The first point is a step after the end of the piece before.
-        let (first, last, step) = (
-            (start + step_s).to_string(),
-            end.to_string(),
-            step_s.to_string(),
-        );
-        let form = [
-            ("query", query),
-            ("start", &first),
-            ("end", &last),
-            ("step", &step),
-            ("timeout", "55s"),
-        ];
-        let (_, data) = self
-            .post(&self.patient(RANGE, TIMEOUT)?, query, &form, TIMEOUT)
-            .await?;
-        merged(data.series(0.0).ok_or_else(|| self.not_numbers(&data))?)
+        self.past(&Question::Range {
+            query,
+            from: (start + step_s).floor() as i64,
+            to: end.ceil() as i64,
+            step_s,
+        })
+        .await
+    }
+
+    async fn past(&self, question: &Question<'_>) -> Result<Vec<Reading>, Error> {
+        let (_, data) = self.send(&self.with_timeout(TIMEOUT)?, question).await?;
+        merged(series_of(&data, 0.0))
     }
 }
 

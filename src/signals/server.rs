@@ -8,8 +8,10 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Certificate, RequestBuilder, StatusCode, Url};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Certificate, Response, StatusCode, Url};
 
 use super::Error;
 
@@ -57,27 +59,23 @@ impl Access {
     }
 }
 
-/// A server that is queried at one path.
+/// A server that is queried for readings.
 #[derive(Clone, Debug)]
 pub(super) struct SignalServer {
     client: reqwest::Client,
     url: Url,
-    shown: String,
+    redacted_url: String,
     credentials: Credentials,
+    timeout: Duration,
 }
 
 impl SignalServer {
-    /// Creates a client of the server at that address and `path` below it, with the timeout
-    /// `within`.
-    pub(super) fn new(access: &Access, path: &str, within: Duration) -> Result<Self, Error> {
-        let mut url = address(&access.url)?;
-        if !path.is_empty() {
-            url.set_path(&format!("{}{path}", url.path().trim_end_matches('/')));
-            url.set_query(None);
-        }
-        let shown = shown(&url);
+    /// Creates a client of the server at that address; every request has this timeout.
+    pub(super) fn new(access: &Access, timeout: Duration) -> Result<Self, Error> {
+        let url = address(&access.url)?;
+        let redacted_url = redacted(&url);
         let refuse = |reason: &str| Error::Address {
-            url: shown.clone(),
+            url: redacted_url.clone(),
             reason: reason.to_owned(),
         };
         let mut headers = HeaderMap::new();
@@ -90,8 +88,8 @@ impl SignalServer {
             headers.append(name, value);
         }
         let mut client = reqwest::Client::builder()
-            .timeout(within)
-            .connect_timeout(within)
+            .timeout(timeout)
+            .connect_timeout(timeout)
             .redirect(reqwest::redirect::Policy::none())
             .pool_max_idle_per_host(2)
             .default_headers(headers);
@@ -111,59 +109,54 @@ impl SignalServer {
         Ok(Self {
             client,
             url,
-            shown,
+            redacted_url,
             credentials: access.credentials.clone(),
+            timeout,
         })
     }
 
     /// Returns the address without secrets.
     pub(super) fn redacted_url(&self) -> &str {
-        &self.shown
+        &self.redacted_url
     }
 
-    /// Builds a request, with a form in its body or without.
-    pub(super) fn question(&self, form: Option<&[(&str, &str)]>) -> RequestBuilder {
-        match form {
-            Some(form) => self.client.post(self.url.clone()).form(form),
-            None => self.client.get(self.url.clone()),
+    /// Returns the timeout of every request.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Returns a client of Prometheus' HTTP API on the same connections. Its requests take
+    /// [`Self::authorization`].
+    pub(super) fn prometheus(&self) -> Result<prometheus_http_query::Client, Error> {
+        let mut url = self.url.clone();
+        url.set_query(None);
+        let prefix = url.path().trim_end_matches('/').to_owned();
+        url.set_path(&prefix);
+        prometheus_http_query::Client::from(self.client.clone(), url.as_str()).map_err(|_| {
+            Error::Address {
+                url: self.redacted_url.clone(),
+                reason: "it cannot be extended by a path".to_owned(),
+            }
+        })
+    }
+
+    /// Gets the address itself and reads at most `max_bytes` of the body.
+    pub(super) async fn get(&self, max_bytes: usize) -> Result<Vec<u8>, Error> {
+        let mut request = self.client.get(self.url.clone());
+        if let Some(value) = self.authorization().await? {
+            request = request.header(AUTHORIZATION, value);
         }
+        let response = request.send().await.map_err(|error| self.lost(&error))?;
+        Ok(self.read(response, max_bytes).await?.1)
     }
 
-    /// Sends a request and reads at most `most` bytes. Returns the server's clock, if it has a
+    /// Reads at most `max_bytes` of a response's body. Returns the server's clock, if it has a
     /// `Date`, and the body.
-    pub(super) async fn ask(
+    pub(super) async fn read(
         &self,
-        question: RequestBuilder,
-        within: Duration,
-        most: usize,
+        mut response: Response,
+        max_bytes: usize,
     ) -> Result<(Option<f64>, Vec<u8>), Error> {
-        let url = || self.shown.clone();
-        let lost = |e: reqwest::Error| {
-            if e.is_timeout() {
-                return Error::TimedOut {
-                    url: url(),
-                    within_ms: within.as_millis(),
-                };
-            }
-            // The outer error names the whole address; its causes do not.
-            let e = e.without_url();
-            let mut reason: &dyn std::error::Error = &e;
-            while let Some(source) = reason.source() {
-                reason = source;
-            }
-            Error::Unreachable {
-                url: url(),
-                reason: reason.to_string(),
-            }
-        };
-        let question = match &self.credentials {
-            Credentials::None => question,
-            Credentials::Bearer(token) => question.bearer_auth(self.reveal(token).await?),
-            Credentials::Basic(user, password) => {
-                question.basic_auth(user, Some(self.reveal(password).await?))
-            }
-        };
-        let mut response = question.send().await.map_err(lost)?;
         let date = response
             .headers()
             .get("date")
@@ -172,11 +165,11 @@ impl SignalServer {
             .and_then(|d| d.duration_since(SystemTime::UNIX_EPOCH).ok())
             .map(|d| d.as_secs_f64());
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(lost)? {
-            if body.len() + chunk.len() > most {
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.lost(&error))? {
+            if body.len() + chunk.len() > max_bytes {
                 return Err(Error::Garbled {
-                    url: url(),
-                    reason: format!("more than {most} bytes"),
+                    url: self.redacted_url.clone(),
+                    reason: format!("more than {max_bytes} bytes"),
                 });
             }
             body.extend_from_slice(&chunk);
@@ -190,12 +183,51 @@ impl SignalServer {
                 &String::from_utf8_lossy(&body)
             };
             return Err(Error::Refused {
-                url: url(),
+                url: self.redacted_url.clone(),
                 status,
                 message: message.chars().take(500).collect(),
             });
         }
         Ok((clock, body))
+    }
+
+    /// Returns the error of a request without a complete response.
+    pub(super) fn lost(&self, error: &(dyn std::error::Error + 'static)) -> Error {
+        // The outer errors name the whole address; the innermost cause does not.
+        let causes = || std::iter::successors(Some(error), |error| error.source());
+        let is_timeout = |error: &(dyn std::error::Error + 'static)| {
+            error
+                .downcast_ref::<reqwest::Error>()
+                .is_some_and(reqwest::Error::is_timeout)
+        };
+        if causes().any(is_timeout) {
+            return Error::TimedOut {
+                url: self.redacted_url.clone(),
+                within_ms: self.timeout.as_millis(),
+            };
+        }
+        Error::Unreachable {
+            url: self.redacted_url.clone(),
+            reason: causes().last().map(ToString::to_string).unwrap_or_default(),
+        }
+    }
+
+    /// Returns the header with the credentials, if there are any.
+    pub(super) async fn authorization(&self) -> Result<Option<HeaderValue>, Error> {
+        let text = match &self.credentials {
+            Credentials::None => return Ok(None),
+            Credentials::Bearer(token) => format!("Bearer {}", self.reveal(token).await?),
+            Credentials::Basic(user, password) => {
+                let pair = format!("{user}:{}", self.reveal(password).await?);
+                format!("Basic {}", BASE64_STANDARD.encode(pair))
+            }
+        };
+        let mut value = HeaderValue::try_from(text).map_err(|_| Error::Address {
+            url: self.redacted_url.clone(),
+            reason: "its credentials cannot be sent in a header".to_owned(),
+        })?;
+        value.set_sensitive(true);
+        Ok(Some(value))
     }
 
     async fn reveal(&self, secret: &SecretSource) -> Result<String, Error> {
@@ -205,7 +237,7 @@ impl SignalServer {
                 tokio::fs::read_to_string(path)
                     .await
                     .map_err(|error| Error::Unreachable {
-                        url: self.shown.clone(),
+                        url: self.redacted_url.clone(),
                         reason: format!("the file of its credentials cannot be read: {error}"),
                     })?
             }
@@ -229,7 +261,7 @@ fn address(text: &str) -> Result<Url, Error> {
 }
 
 /// Returns an address without its secret parts.
-fn shown(url: &Url) -> String {
+fn redacted(url: &Url) -> String {
     let mut url = url.clone();
     // These fail only for addresses that can hold neither.
     let _ = url.set_username("");
@@ -251,7 +283,7 @@ mod tests {
 
     #[test]
     fn an_address_is_shown_without_its_secrets() {
-        let server = |url: &str| SignalServer::new(&Access::open(url), "", Duration::from_secs(1));
+        let server = |url: &str| SignalServer::new(&Access::open(url), Duration::from_secs(1));
         let server_of = |url: &str| server(url).unwrap().redacted_url().to_owned();
         assert_eq!(
             server_of("http://ann:very-secret@host:9090/x?token=very-secret#y"),
@@ -286,7 +318,7 @@ mod tests {
                 authorities: authorities.map(|pem| pem.into()),
                 ..Access::open("https://host")
             };
-            SignalServer::new(&access, "", Duration::from_secs(1))
+            SignalServer::new(&access, Duration::from_secs(1))
                 .map(|_| ())
                 .map_err(|e| e.to_string())
         };
