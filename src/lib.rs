@@ -39,15 +39,13 @@ pub mod cli;
 #[doc(hidden)]
 pub mod control;
 #[doc(hidden)]
-pub mod demo;
-#[doc(hidden)]
-pub mod fakes;
-#[doc(hidden)]
 pub mod governor;
 #[doc(hidden)]
 pub mod notify;
 #[doc(hidden)]
 pub mod outbound;
+#[doc(hidden)]
+pub mod plot;
 #[doc(hidden)]
 pub mod postgres;
 #[doc(hidden)]

@@ -13,7 +13,6 @@ mod complaints;
 mod conservation;
 mod costs;
 mod cron;
-mod demo;
 mod dependencies;
 mod depth;
 mod docs;
