@@ -32,7 +32,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    Demo(DemoArgs),
+    Demo(Box<DemoArgs>),
     /// The search store of the demo
     #[command(hide = true)]
     DemoStore(demo::StoreOptions),

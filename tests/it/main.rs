@@ -23,6 +23,7 @@ mod enqueue_replace;
 mod failover;
 mod fairness;
 mod fakes;
+mod features;
 mod feedback;
 mod governor;
 mod governor_capacity;
