@@ -8,7 +8,7 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify browser-test fresh clean
+.PHONY: help demo test soak build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify browser-test fresh clean
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -31,6 +31,12 @@ check: lint ## what a change must pass before it is shown: lint, then the test o
 lint: ## formatting and clippy, warnings are errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+
+features: ## compile the library with each of its features alone; warnings are errors
+	@for feature in "" runner http reindex notifications governor api cli; do \
+		echo "features: $${feature:-none}" && \
+		cargo clippy --lib --no-default-features --features "$$feature" -- -D warnings || exit 1; \
+	done
 
 fmt: ## format the sources
 	cargo fmt --all

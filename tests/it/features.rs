@@ -184,7 +184,7 @@ fn the_page_of_features_has_each_with_what_it_turns_on_and_its_number_of_crates(
         .collect();
     let mut documented = BTreeMap::new();
     for row in page.lines().filter(|line| line.starts_with("| ")).skip(1) {
-        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
         let code = |text: &str| -> BTreeSet<String> {
             let words = text.split('`').skip(1).step_by(2);
             words.map(str::to_owned).collect()
