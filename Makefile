@@ -8,13 +8,13 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 ARGS ?=
 
-.PHONY: help demo test soak build check lint fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify browser-test fresh clean
+.PHONY: help demo test soak build check lint features fmt docs bench bench-queue bench-burst bench-throttle bench-trip bench-notify browser-test fresh clean
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: ## install what is missing, build, and show a governed reindex on a dashboard (Ctrl-C ends it)
-	@scripts/setup.sh --demo && exec cargo run -- demo $(ARGS)
+	@scripts/setup.sh --demo && exec cargo run -p flyball-lab -- demo $(ARGS)
 
 test: ## install what is missing, build, and run all tests on a private Postgres, Redis and Prometheus
 	@scripts/setup.sh && exec scripts/test.sh $(ARGS)
@@ -29,29 +29,35 @@ check: lint ## what a change must pass before it is shown: lint, then the test o
 	cargo test --test it -- tidy
 
 lint: ## formatting and clippy, warnings are errors
-	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+features: ## compile the library with each of its features alone; warnings are errors
+	@for feature in "" runner http reindex notifications governor api cli; do \
+		echo "features: $${feature:-none}" && \
+		cargo clippy --lib --no-default-features --features "$$feature" -- -D warnings || exit 1; \
+	done
 
 fmt: ## format the sources
-	cargo fmt
+	cargo fmt --all
 
 docs: ## build the library's documentation: target/doc/flyball/index.html
 	cargo doc --no-deps
 
 bench-queue: ## measure the queue on private servers; the long form with ARGS="--full", one case with ARGS="--only drain"
-	@scripts/setup.sh && exec cargo bench --bench queue -- $(ARGS)
+	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench queue -- $(ARGS)
 
 bench-burst: ## measure a burst of one key against a server that refuses, in the four modes of on_429
-	@scripts/setup.sh && exec cargo bench --bench burst -- $(ARGS)
+	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench burst -- $(ARGS)
 
 bench-throttle: ## measure throttles on a private Redis; one case with ARGS="--only accuracy"
-	@scripts/setup.sh && exec cargo bench --bench throttle -- $(ARGS)
+	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench throttle -- $(ARGS)
 
 bench-trip: ## measure from a load that rises to the last token granted anywhere; FLYBALL_TRIPS times (10)
 	@scripts/setup.sh && exec cargo test --test it -- --ignored --nocapture bench_trips $(ARGS)
 
 bench-notify: ## measure notifications with a fake provider: rates, limits, CPU; one part with ARGS="--part send"
-	@scripts/setup.sh && exec cargo bench --bench notify -- $(ARGS)
+	@scripts/setup.sh && exec cargo bench -p flyball-lab --bench notify -- $(ARGS)
 
 bench: bench-queue bench-throttle bench-burst bench-trip bench-notify ## all five
 

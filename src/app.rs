@@ -1,16 +1,22 @@
 //! The composition root: the only place that assembles the rooms into a process.
 
+#[cfg(feature = "api")]
 mod clock;
+#[cfg(feature = "api")]
 mod decisions;
 mod descriptors;
+#[cfg(feature = "governor")]
 mod govern;
 mod knob_backup;
 mod library;
 mod logging;
+#[cfg(feature = "notifications")]
 mod pools;
 mod seeding;
+#[cfg(feature = "governor")]
 mod servers;
 
+#[cfg(feature = "api")]
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
@@ -23,28 +29,44 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "api")]
 use crate::api;
-use crate::config::{DEFAULT_SCOPES, KindSettings, Settings, TokenFound};
+#[cfg(feature = "api")]
+use crate::config::{DEFAULT_SCOPES, TokenFound};
+use crate::config::{KindSettings, Settings};
 use crate::cron::{self, Schedules};
+#[cfg(feature = "governor")]
 use crate::governor::Policy;
 use crate::jobs::postgres::{Retention, Schema};
 use crate::jobs::{Kinds, Queue, Tuning};
+#[cfg(feature = "notifications")]
 use crate::notify::NotificationHandler;
+#[cfg(feature = "http")]
 use crate::outbound::{self, Guard, HttpHandler, Secrets};
 use crate::postgres::{UnusablePostgres, reach};
+#[cfg(feature = "reindex")]
 use crate::reindex::{self, ReindexDatabase, ReindexHandler};
 use crate::runner::{self, Worker};
 use crate::service::TaskSupervisor;
+#[cfg(feature = "api")]
+use crate::throttle::Knobs;
+#[cfg(feature = "governor")]
+use crate::throttle::Name;
+#[cfg(feature = "notifications")]
+use crate::throttle::Notes;
 use crate::throttle::postgres::KnobRecord;
-use crate::throttle::{Knobs, KnobsFile, LeasedStore, Name, Notes, RedisStore, Store};
+use crate::throttle::{KnobsFile, LeasedStore, RedisStore, Store};
 
+#[cfg(feature = "api")]
 pub use decisions::JournalReader;
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
+#[cfg(feature = "governor")]
 pub use servers::prometheus_sources;
 
 use seeding::Seeding;
 
+#[cfg(feature = "notifications")]
 /// The name of the kind that sends messages.
 const NOTIFICATION: &str = "notification";
 
@@ -54,6 +76,7 @@ pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres; set DATABASE_URL or
 /// Longest wait for Postgres at start.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 
+#[cfg(feature = "governor")]
 /// The policies of the governed throttles, each with the throttle's name.
 pub(crate) type Policies = Vec<(Name, Policy)>;
 
@@ -79,6 +102,20 @@ impl Roles {
         runner: true,
         governor: true,
     };
+
+    /// Refuses roles that this build does not contain.
+    fn check(self) -> anyhow::Result<()> {
+        for (is_wanted, is_there, role) in [
+            (self.api, cfg!(feature = "api"), "api"),
+            (self.governor, cfg!(feature = "governor"), "governor"),
+        ] {
+            anyhow::ensure!(
+                is_there || !is_wanted,
+                "the role {role} needs the feature {role} of the crate flyball"
+            );
+        }
+        Ok(())
+    }
 }
 
 /// A running process.
@@ -100,14 +137,20 @@ impl App {
     /// Connects, migrates the schema, seeds knobs, and starts the roles. `more` are kinds besides
     /// the built-in ones.
     pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
-        let (mut files, policies) = read_knobs(settings.knobs_folder()?)?;
+        roles.check()?;
+        let mut files = read_knobs(settings.knobs_folder()?)?;
+        #[cfg(feature = "governor")]
+        let policies = policies(&files)?;
         let own = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
         if !settings.knobs_dir.is_empty() && files.iter().all(|file| file.name != own.name) {
             files.push(own);
         }
-        let open_files = descriptors::raise_limit();
+        descriptors::raise_limit();
+        #[cfg(feature = "api")]
         let tokens = settings.tokens()?;
+        #[cfg(feature = "notifications")]
         let built = pools::build(settings, guard(settings)?)?;
+        #[cfg(feature = "api")]
         let listener = match roles.api {
             true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
             false => None,
@@ -128,28 +171,27 @@ impl App {
             &settings.redis_url,
             &settings.redis_prefix,
         )?);
+        #[cfg(feature = "notifications")]
         let notes: Arc<dyn Notes> = redis.clone();
         let leased = Arc::new(LeasedStore::new(
             redis,
             Duration::from_millis(settings.token_lease_ms.into()),
         ));
         let throttles: Arc<dyn Store> = leased.clone();
-        let tenants: BTreeSet<&str> = tokens
-            .iter()
-            .filter_map(|token| token.settings?.tenant.as_deref())
-            .chain([api::DEFAULT_TENANT])
-            .collect();
-        let tenants: Vec<String> = tenants
-            .into_iter()
-            .filter(|_| roles.api)
-            .map(str::to_owned)
-            .collect();
+        #[cfg(feature = "api")]
+        let tenants = match roles.api {
+            true => tenants(&tokens),
+            false => Vec::new(),
+        };
 
         let mut registry = Registry::default();
         let metrics = runner::WorkerMetrics::register(&mut registry);
+        #[cfg(feature = "notifications")]
         let open = pools::open(built, &queue, &throttles, &notes, &mut registry)?;
+        #[cfg(feature = "notifications")]
         let has_alerts = open.pools.0.values().any(|pool| pool.alert_url.is_some());
         let mut kinds = built_in_kinds(settings, Some(&queue))?;
+        #[cfg(feature = "notifications")]
         kinds.register(
             NOTIFICATION,
             NotificationHandler::new(open.pools.clone(), Some(open.means.clone())),
@@ -164,11 +206,14 @@ impl App {
             }
         }
         leased.register(&mut registry);
+        #[cfg(feature = "api")]
         let connections = api::Connections::new(descriptors::connections(
             settings.http_connections,
-            open_files,
+            descriptors::raise_limit(),
         ));
+        #[cfg(feature = "api")]
         connections.register(&mut registry);
+        #[cfg(feature = "api")]
         let (pools, deliveries, tools) = (
             open.pools.clone(),
             open.means.deliveries.clone(),
@@ -176,6 +221,7 @@ impl App {
         );
         let cancel = CancellationToken::new();
         let vital = TaskSupervisor::default();
+        #[cfg(feature = "notifications")]
         let desks: Vec<_> = open
             .means
             .carriers
@@ -187,8 +233,11 @@ impl App {
             store: throttles.clone(),
             record,
             files,
+            #[cfg(feature = "api")]
             tenants,
+            #[cfg(feature = "notifications")]
             desks: desks.clone(),
+            #[cfg(feature = "notifications")]
             has_alerts,
         };
         let seeds = seeding.start(cancel.child_token()).await?;
@@ -199,6 +248,7 @@ impl App {
         );
         let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
         tasks.extend(seeds);
+        #[cfg(feature = "notifications")]
         tasks.extend(open.start(
             roles.runner,
             (settings.retention_days, settings.dead_message_days),
@@ -229,13 +279,19 @@ impl App {
                 None
             }
         };
+        #[cfg(feature = "api")]
         let decisions = Arc::new(JournalReader::new(&queue, &throttles, &policies));
+        #[cfg(feature = "governor")]
         if roles.governor {
             let governor = govern::governor(settings, &queue, &throttles, policies)?;
             let govern = govern::run(governor, queue.clone(), cancel.child_token());
             tasks.push(vital.spawn("govern", cancel.child_token(), govern));
         }
+        #[cfg(not(feature = "api"))]
+        let address = None;
+        #[cfg(feature = "api")]
         let mut address = None;
+        #[cfg(feature = "api")]
         if let Some(listener) = listener {
             address = Some(listener.local_addr()?);
             let deps = api::Deps {
@@ -369,7 +425,19 @@ fn died(name: &str) -> anyhow::Error {
     )
 }
 
+/// Returns the tenants of the tokens, and the one of callers without a tenant.
+#[cfg(feature = "api")]
+fn tenants(tokens: &[TokenFound<'_>]) -> Vec<String> {
+    let tenants: BTreeSet<&str> = tokens
+        .iter()
+        .filter_map(|token| token.settings?.tenant.as_deref())
+        .chain([api::DEFAULT_TENANT])
+        .collect();
+    tenants.into_iter().map(str::to_owned).collect()
+}
+
 /// Builds the API's form of a token.
+#[cfg(feature = "api")]
 fn token(found: &TokenFound<'_>) -> api::AuthToken {
     let secret = api::TokenSecret::new(found.secret.clone());
     let Some(set) = found.settings else {
@@ -434,6 +502,7 @@ impl Signals {
 
 /// Builds the kinds that come with Flyball. Without a queue they can check arguments, but no
 /// reindex can read the queue's own database.
+#[cfg(feature = "http")]
 pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
     // The worker process decides which addresses may be reached, not the process that only checks
     // arguments.
@@ -447,7 +516,6 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
         Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
         None => Secrets::default(),
     };
-    let own = queue.map(|queue| ReindexDatabase::of(&queue.pool));
     let mut kinds = Kinds::default();
     kinds.register(
         "http",
@@ -457,6 +525,7 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
             lookup: None,
         })?,
     );
+    #[cfg(feature = "reindex")]
     kinds.register(
         "reindex",
         ReindexHandler::new(
@@ -464,9 +533,10 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
                 guard,
                 catalogue: settings.catalogue(),
             },
-            own,
+            queue.map(|queue| ReindexDatabase::of(&queue.pool)),
         )?,
     );
+    #[cfg(feature = "notifications")]
     kinds.register(
         NOTIFICATION,
         NotificationHandler::new(Arc::new(settings.pools_without_credentials()), None),
@@ -474,7 +544,14 @@ pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Res
     Ok(kinds)
 }
 
+/// Builds no kinds: this build contains none.
+#[cfg(not(feature = "http"))]
+pub fn built_in_kinds(_: &Settings, _: Option<&Queue>) -> anyhow::Result<Kinds> {
+    Ok(Kinds::default())
+}
+
 /// Builds the guard on the addresses that jobs may reach besides the public internet.
+#[cfg(feature = "http")]
 fn guard(settings: &Settings) -> anyhow::Result<Guard> {
     if settings.allow_private_urls {
         return Ok(Guard::open());
@@ -483,6 +560,7 @@ fn guard(settings: &Settings) -> anyhow::Result<Guard> {
 }
 
 /// Returns the environment's variables that are valid UTF-8.
+#[cfg(feature = "http")]
 fn environment() -> impl Iterator<Item = (String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -503,13 +581,18 @@ fn worker_config(settings: &Settings) -> runner::Config {
 
 /// Reads every file of the knobs folder; an invalid one stops the start. A missing folder counts as
 /// empty.
-pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies)> {
+pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<Vec<KnobsFile>> {
     if !dir.exists() {
-        return Ok((Vec::new(), Vec::new()));
+        return Ok(Vec::new());
     }
-    let files = KnobsFile::read_dir(dir)?;
+    Ok(KnobsFile::read_dir(dir)?)
+}
+
+/// Reads the policies in the knobs files; an invalid one stops the start.
+#[cfg(feature = "governor")]
+pub(crate) fn policies(files: &[KnobsFile]) -> anyhow::Result<Policies> {
     let mut policies = Vec::new();
-    for file in &files {
+    for file in files {
         match Policy::parse(&file.text, &file.path.display().to_string())? {
             Some(policy) => policies.push((file.name.clone(), policy)),
             None if file.text.lines().any(|line| line.trim() == "[governor]") => {
@@ -518,5 +601,5 @@ pub(crate) fn read_knobs(dir: &Path) -> anyhow::Result<(Vec<KnobsFile>, Policies
             None => {}
         }
     }
-    Ok((files, policies))
+    Ok(policies)
 }

@@ -1,6 +1,7 @@
 //! Settings: the commented default file, a file of the user's own, and the environment, in this
 //! order.
 
+#[cfg(feature = "notifications")]
 pub mod pools;
 mod reindex;
 mod servers;
@@ -11,10 +12,12 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::postgres::{Access, Pooler};
+#[cfg(feature = "notifications")]
 use crate::providers::Pools;
 use crate::reindex::Catalogue;
 use crate::throttle::Name;
 
+#[cfg(feature = "notifications")]
 pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
 pub use reindex::{ReindexSettings, SINK_KEYS, SOURCE_KEYS, SinkSettings, SourceSettings};
 pub use servers::{DatabaseServer, POSTGRES_KEYS, PROMETHEUS_KEYS, PrometheusServer};
@@ -259,6 +262,7 @@ pub enum Error {
         /// The fault, and the allowed values.
         message: String,
     },
+    #[cfg(feature = "notifications")]
     /// A pool, or an account of one, cannot be used as it is set.
     #[error(transparent)]
     Pool(#[from] pools::PoolProblem),
@@ -284,6 +288,7 @@ impl Settings {
         let mut table: toml::Table =
             toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
         let mut places = BTreeMap::new();
+        #[cfg(feature = "notifications")]
         let mut pool_lines = BTreeMap::new();
         let usual = Path::new(USUAL_FILE);
         let file = file.or_else(|| usual.exists().then_some(usual));
@@ -303,7 +308,10 @@ impl Settings {
             for (place, line) in table_lines(&text) {
                 places.insert(place.clone(), format!("{shown}:{line}: {place}"));
             }
-            pool_lines = pools::lines(&shown, &text);
+            #[cfg(feature = "notifications")]
+            {
+                pool_lines = pools::lines(&shown, &text);
+            }
             table.extend(own);
         }
         for (key, env) in KEYS {
@@ -326,15 +334,18 @@ impl Settings {
                 places.insert((*key).to_owned(), place);
             }
         }
-        let mut settings: Self =
-            table
-                .try_into()
-                .map_err(|error: toml::de::Error| Error::File {
-                    file: "settings".to_owned(),
-                    line: 1,
-                    message: error.message().to_owned(),
-                })?;
-        settings.pool_lines = pool_lines;
+        let settings: Self = table
+            .try_into()
+            .map_err(|error: toml::de::Error| Error::File {
+                file: "settings".to_owned(),
+                line: 1,
+                message: error.message().to_owned(),
+            })?;
+        #[cfg(feature = "notifications")]
+        let settings = Self {
+            pool_lines,
+            ..settings
+        };
         settings.check(&places)?;
         Ok(settings)
     }
@@ -455,12 +466,14 @@ impl Settings {
         })
     }
 
+    #[cfg(feature = "notifications")]
     /// Returns the pools with their credentials, read from the places that the settings name.
     pub fn pools(&self) -> Result<Pools, Error> {
         Ok(pools::read(&self.pools, Some(&pools::Real))
             .map_err(|problem| problem.located(&self.pool_lines))?)
     }
 
+    #[cfg(feature = "notifications")]
     /// Builds the error for an account's setting that its driver cannot use, with its place in the
     /// file.
     pub fn unusable(
@@ -478,6 +491,7 @@ impl Settings {
         Error::Pool(problem.located(&self.pool_lines))
     }
 
+    #[cfg(feature = "notifications")]
     /// Returns the pools without their credentials, for callers that only check arguments.
     pub fn pools_without_credentials(&self) -> Pools {
         pools::read(&self.pools, None).unwrap_or_default()
@@ -698,6 +712,7 @@ impl Settings {
                 return refuse(&format!("{table}.{name}.{key}"), value.to_owned(), allowed);
             }
         }
+        #[cfg(feature = "notifications")]
         pools::read(&self.pools, None).map_err(|problem| problem.located(&self.pool_lines))?;
         for (kind, set) in &self.kinds {
             let numbers = [

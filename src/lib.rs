@@ -11,12 +11,17 @@
 //!   its error, and [`jobs::Context`] is its interface to the running job;
 //! - [`cron::NewSchedule`] creates jobs by the clock;
 //! - [`testing::TestQueue`] runs due jobs inline in your tests.
+//!
+//! All features are on by default. A program that only enqueues or takes tokens needs none of them:
+//! `docs/reference/features.md` lists what each adds.
 
 // The façade: what a program that uses the library may rely on. ARCHITECTURE.md lists it, and
 // tests/it/library.rs holds the two together.
 
+#[cfg(feature = "runner")]
 #[warn(missing_docs)]
 pub mod app;
+#[cfg(feature = "runner")]
 #[warn(missing_docs)]
 pub mod config;
 #[warn(missing_docs)]
@@ -30,47 +35,67 @@ pub mod throttle;
 
 // The rooms behind it, open to the tests, the benchmarks and the binary of this package alone.
 
+#[cfg(feature = "api")]
 #[doc(hidden)]
 pub mod api;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod calibrate;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]
 pub mod control;
-#[doc(hidden)]
-pub mod demo;
-#[doc(hidden)]
-pub mod fakes;
+#[cfg(feature = "governor")]
 #[doc(hidden)]
 pub mod governor;
+#[cfg(feature = "notifications")]
 #[doc(hidden)]
 pub mod notify;
+#[cfg(feature = "http")]
 #[doc(hidden)]
 pub mod outbound;
+#[cfg(feature = "cli")]
+#[doc(hidden)]
+pub mod plot;
 #[doc(hidden)]
 pub mod postgres;
+#[cfg(feature = "notifications")]
 #[doc(hidden)]
 pub mod providers;
+#[cfg(feature = "reindex")]
 #[doc(hidden)]
 pub mod reindex;
+/// The part of the room that the settings need in any case.
+#[cfg(all(feature = "runner", not(feature = "reindex")))]
+#[doc(hidden)]
+pub mod reindex {
+    pub mod catalogue;
+    pub use catalogue::Catalogue;
+}
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod replay;
+#[cfg(feature = "runner")]
 #[doc(hidden)]
 pub mod runner;
 #[doc(hidden)]
 pub mod service;
+#[cfg(feature = "governor")]
 #[doc(hidden)]
 pub mod signals;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod simulate;
+#[cfg(feature = "cli")]
 #[doc(hidden)]
 pub mod stack;
 
+#[cfg(feature = "runner")]
 pub use app::Runner;
 pub use jobs::Client;
 
 /// The examples of the README, compiled so that they stay true.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "cli"))]
 #[doc = include_str!("../README.md")]
 pub struct Readme;

@@ -17,6 +17,7 @@ pub(super) fn raise_limit() -> u64 {
 
 /// Returns the number of connections that the API may have open: the setting, but at most half of
 /// the process's limit.
+#[cfg(feature = "api")]
 pub(super) fn connections(set: usize, limit: u64) -> usize {
     set.min(usize::try_from(limit / 2).unwrap_or(usize::MAX))
 }

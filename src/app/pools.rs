@@ -22,6 +22,7 @@ use crate::throttle::{Notes, Store};
 pub(super) struct RunningPools {
     pub(super) pools: Arc<Pools>,
     pub(super) means: DeliveryServices,
+    #[cfg(feature = "api")]
     pub(super) tools: Tools,
     pub(super) alarms: Alarms,
     changes: mpsc::UnboundedReceiver<(String, Change)>,
@@ -30,6 +31,7 @@ pub(super) struct RunningPools {
 /// The pools of the settings with a driver for each account, before any connection.
 pub(super) struct Built {
     pools: Arc<Pools>,
+    #[cfg(feature = "api")]
     tools: Tools,
     drivers: BTreeMap<String, Arc<Vec<Box<dyn Driver>>>>,
 }
@@ -58,6 +60,7 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> 
     }
     Ok(Built {
         pools,
+        #[cfg(feature = "api")]
         tools,
         drivers,
     })
@@ -73,6 +76,7 @@ pub(super) fn open(
 ) -> anyhow::Result<RunningPools> {
     let Built {
         pools,
+        #[cfg(feature = "api")]
         tools,
         drivers,
     } = built;
@@ -95,6 +99,7 @@ pub(super) fn open(
             deliveries,
             metrics,
         },
+        #[cfg(feature = "api")]
         tools,
         alarms: Alarms::new(queue.clone()),
         changes,

@@ -7,16 +7,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "notifications")]
 use anyhow::Context as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{STARTUP_TIMEOUT, knob_backup};
+#[cfg(feature = "api")]
 use crate::api;
+#[cfg(feature = "notifications")]
 use crate::notify::ALERTS;
+#[cfg(feature = "notifications")]
 use crate::providers::pool::{self, AccountPool};
 use crate::throttle::postgres::KnobRecord;
-use crate::throttle::{self, Change, KnobsFile, Name, Store, seed};
+use crate::throttle::{self, KnobsFile, Store, seed};
+#[cfg(feature = "notifications")]
+use crate::throttle::{Change, Name};
 
 /// Longest wait for a Redis that may be starting too.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -30,8 +36,11 @@ pub(super) struct Seeding {
     pub(super) store: Arc<dyn Store>,
     pub(super) record: KnobRecord,
     pub(super) files: Vec<KnobsFile>,
+    #[cfg(feature = "api")]
     pub(super) tenants: Vec<String>,
+    #[cfg(feature = "notifications")]
     pub(super) desks: Vec<AccountPool>,
+    #[cfg(feature = "notifications")]
     /// True if a pool sends its alarms to a URL.
     pub(super) has_alerts: bool,
 }
@@ -94,13 +103,18 @@ impl Seeding {
         let odd = knob_backup::tick(store, &self.record, &mut BTreeMap::new()).await?;
         odd.iter().for_each(knob_backup::log_failure);
         let seeded = seed(store, &self.files).await?;
-        let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();
-        api::seed_limits(store, &tenants).await?;
+        #[cfg(feature = "api")]
+        {
+            let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();
+            api::seed_limits(store, &tenants).await?;
+        }
+        #[cfg(feature = "notifications")]
         for desk in &self.desks {
             pool::seed(desk)
                 .await
                 .with_context(|| format!("the throttles of pool {}", desk.pool().name))?;
         }
+        #[cfg(feature = "notifications")]
         if self.has_alerts {
             seed_alerts(store).await?;
         }
@@ -115,6 +129,7 @@ fn cause(error: &anyhow::Error) -> Option<&throttle::Error> {
     error.chain().find_map(|cause| cause.downcast_ref())
 }
 
+#[cfg(feature = "notifications")]
 /// Creates the throttle of alarms if it does not exist; existing knobs stay.
 async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
     let Ok(name) = Name::new(ALERTS) else {

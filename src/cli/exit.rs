@@ -24,7 +24,7 @@ pub(super) enum CliError {
 }
 
 /// Returns the error with its causes, in one line.
-pub(super) fn message(error: &anyhow::Error) -> String {
+pub fn message(error: &anyhow::Error) -> String {
     let mut parts = Vec::<String>::new();
     for cause in error.chain() {
         let text = without_line(cause.to_string());
@@ -57,7 +57,7 @@ pub(super) fn code(error: &anyhow::Error) -> ExitCode {
 }
 
 /// Returns the exit code that stands for the error, as a number.
-pub(super) fn number_of(error: &anyhow::Error) -> u8 {
+pub fn number_of(error: &anyhow::Error) -> u8 {
     error.chain().find_map(number).unwrap_or(1)
 }
 
@@ -108,7 +108,7 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
     if let Some(crate::api::ListenError::Taken { .. }) = cause.downcast_ref() {
         return Some(71);
     }
-    if cause.is::<crate::demo::Unavailable>() || cause.is::<crate::api::ReadError>() {
+    if cause.is::<crate::api::ReadError>() {
         return Some(69);
     }
     if let Some(error) = cause.downcast_ref::<signals::Error>() {

@@ -7,9 +7,8 @@ mod calibrate;
 mod connect;
 mod cron;
 mod dead;
-mod demo;
 mod enqueue;
-mod exit;
+pub mod exit;
 mod governor;
 mod job;
 mod lane;
@@ -87,10 +86,6 @@ enum Command {
     /// answers; asks first
     Calibrate(calibrate::Args),
     Services(services::ServicesArgs),
-    Demo(demo::Args),
-    /// The search store of the demo
-    #[command(hide = true)]
-    DemoStore(crate::demo::StoreOptions),
 }
 
 /// Runs the command line of this process and returns its exit code.
@@ -131,10 +126,7 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     }
     let mut settings = Settings::from_env(cli.config.as_deref())?;
     // A command reports its errors itself; log lines are for commands that run on.
-    let runs_on = matches!(
-        cli.command,
-        Command::Serve(_) | Command::Demo(_) | Command::DemoStore(_) | Command::Calibrate(_)
-    );
+    let runs_on = matches!(cli.command, Command::Serve(_) | Command::Calibrate(_));
     if !runs_on && settings.log == Settings::defaults().log {
         "error".clone_into(&mut settings.log);
     }
@@ -158,10 +150,6 @@ fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             Command::Why(args) => why::run(args, settings).await,
             Command::Calibrate(args) => calibrate::run(args, settings).await,
             Command::Replay(args) => replay::run(args, settings).await,
-            Command::Demo(args) => demo::run(args, settings).await,
-            Command::DemoStore(options) => crate::demo::store::serve(options)
-                .await
-                .map(|()| ExitCode::SUCCESS),
             Command::Services(_) | Command::Simulate(_) | Command::Governor(_) => {
                 unreachable!("handled above")
             }

@@ -48,7 +48,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
             let journal = app::JournalReader::new(
                 &queue,
                 &throttles,
-                &app::read_knobs(settings.knobs_folder()?)?.1,
+                &app::policies(&app::read_knobs(settings.knobs_folder()?)?)?,
             );
             let sentence = journal.sentence(&name, status.as_ref()).await?;
             let history = args.history.unwrap_or(0);

@@ -21,7 +21,8 @@ pub const PREVIEW: usize = 5;
 const MISSED_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// The policy for occurrences that were missed while nothing ran.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum CatchUp {
     /// One run for all of them.
@@ -34,7 +35,8 @@ pub enum CatchUp {
 }
 
 /// The policy for an occurrence while the job of the one before is unfinished.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Overlap {
     /// No job for this occurrence.
@@ -281,7 +283,8 @@ impl Timing {
 }
 
 /// A schedule with its present state.
-#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Schedule {
     /// The unique name, 1 to 128 bytes.
     pub name: String,

@@ -10,7 +10,8 @@ use serde_json::Value;
 use super::Error;
 
 /// The state of a job, as shown to people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum State {
     /// Waiting for a later time.
@@ -72,7 +73,8 @@ impl FromStr for State {
 /// A job to be enqueued.
 ///
 /// Field names and defaults are the same in SQL, HTTP, CLI and Rust.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewJob {
     /// The registered kind whose handler runs the job, such as `http` or `reindex`.

@@ -132,7 +132,8 @@ pub struct BulkResult {
 }
 
 /// A count that may have stopped early.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Count {
     /// The jobs counted; a lower bound if `more` is true.
     pub jobs: i64,
@@ -158,7 +159,8 @@ pub enum MoveAnswer {
 }
 
 /// A pause of all claiming, in all processes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Pause {
     /// The time at which the pause began.
     pub since: Timestamp,

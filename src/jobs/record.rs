@@ -22,7 +22,8 @@ pub struct Enqueued {
 
 /// A lane with more ready jobs than its throttle's knob `max_backlog` allows: a signal to send
 /// less.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Backlog {
     /// Ready jobs of the lane, counted no further than one above the cap.
     pub depth: i64,
@@ -31,7 +32,8 @@ pub struct Backlog {
 }
 
 /// A job in a list.
-#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Summary {
     /// The id of the job: 53 bits, ascending by day.
     pub id: i64,
@@ -60,7 +62,8 @@ pub struct Summary {
 }
 
 /// A job with its details: arguments, attempts, worker and progress.
-#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Detail {
     /// The same fields as in lists.
     #[serde(flatten)]
@@ -91,7 +94,8 @@ pub struct Detail {
 }
 
 /// A finished attempt.
-#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Attempt {
     /// The number of the attempt, from 1.
     pub attempt: i32,
@@ -111,7 +115,8 @@ pub struct Attempt {
 }
 
 /// The progress of a long job, for people.
-#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Progress {
     /// Units done, such as documents.
     pub done: i64,
@@ -158,7 +163,8 @@ pub struct JobPage {
 }
 
 /// The number of jobs of a throttle in each state, as last counted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Depth {
     /// The name of the throttle.
     pub throttle: String,
@@ -225,7 +231,8 @@ pub struct LanePage {
 }
 
 /// A recent attempt that did not succeed.
-#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct FailedAttempt {
     /// The id of the job.
     pub job_id: i64,

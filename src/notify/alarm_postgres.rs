@@ -33,7 +33,8 @@ select account, from_state, to_state, reason, changed_at from flyball.account_ev
 pub const STATEMENTS: &[&str] = &[INSERT, NEWEST_EVENTS];
 
 /// A recorded change of an account's breaker.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct AccountEvent {
     /// The account.
     pub account: String,

@@ -7,7 +7,8 @@ use super::DeliveryState;
 use crate::providers::Channel;
 
 /// A message and its outcome.
-#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Notification {
     /// The number of its job.
     pub id: i64,
@@ -24,7 +25,7 @@ pub struct Notification {
     /// The provider's own id of the message.
     pub provider_id: Option<String>,
     /// The recipient, masked.
-    #[schema(example = "a***@e***.com")]
+    #[cfg_attr(feature = "api", schema(example = "a***@e***.com"))]
     pub to: String,
     /// The category of the message; empty for none.
     pub category: String,
@@ -45,7 +46,8 @@ pub struct Notification {
 }
 
 /// One attempt at one account.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct DeliveryAttempt {
     /// The start of the attempt.
     pub at: Timestamp,
@@ -89,7 +91,8 @@ pub struct NotificationPage {
 }
 
 /// A recipient that is suppressed on one channel.
-#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Suppression {
     /// The channel on which it is suppressed.
     pub channel: String,

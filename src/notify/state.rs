@@ -1,9 +1,8 @@
 //! States of a message's delivery.
 
 /// The state of a message. It never goes back, however late and in whatever order events arrive.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum DeliveryState {
     /// Waiting for its time, its throttle, an account or the next attempt.

@@ -1,36 +1,26 @@
 //! The picture of a replay: load and setpoint with the overload shaded, rates on a log axis, and
 //! the parts of the load.
-//!
-//! No background and colours of middle lightness, so that it reads on a light and on a dark page.
 
-use plotters::coord::Shift;
-use plotters::coord::ranged1d::{Ranged, ValueFormatter};
-use plotters::coord::types::RangedCoordf64;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::report::ReplayReport;
 use super::run::ReplayPoint;
+use crate::plot::{
+    self, Axes, BASELINE_COLOR as RECORDED, GOVERNED_COLOR as WOULD_BE, INK_COLOR,
+    OTHER_COLOR as ROOM_COLOR, OVERLOAD_COLOR, Panel, PlotArea, PlotResult, SETPOINT_COLOR,
+};
 
-const PLOT_SIZE: (u32, u32) = (960, 840);
-const INK_COLOR: RGBColor = RGBColor(0x7d, 0x85, 0x90);
-const RECORDED: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
-const WOULD_BE: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
-const OVERLOAD_COLOR: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
-const SETPOINT_COLOR: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
-const ROOM_COLOR: RGBColor = RGBColor(0xa3, 0x71, 0xf7);
+const HEIGHT: u32 = 840;
+/// Pixel at which the names of the lines begin.
+const NAMES_X: i32 = 540;
 /// Upper end of the load's axis, in setpoints, however high a recording went.
 const LOAD_MAX: f64 = 12.0;
 /// The lowest rate that is drawn, as a share of the highest.
 const DECADES: f64 = 1e-3;
 
-type ReplayArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Panel<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, Y>>;
-type ReplayPlotResult = Result<(), Box<dyn std::error::Error>>;
-
 /// Draws a report as SVG; of a range, its middle variant.
 pub fn svg(report: &ReplayReport) -> Result<String, String> {
-    let mut svg = String::new();
     let Some(variant) = report.would_be.get(report.would_be.len() / 2) else {
         return Err("there is nothing to draw".to_owned());
     };
@@ -42,19 +32,15 @@ pub fn svg(report: &ReplayReport) -> Result<String, String> {
         ),
         None => format!("load of {} in setpoints", report.throttle),
     };
-    {
-        let root = SVGBackend::with_string(&mut svg, PLOT_SIZE).into_drawing_area();
+    plot::svg(HEIGHT, |root| {
         let panels = root.split_evenly((3, 1));
-        load_panel(&panels[0], &variant.course, &title)
-            .and_then(|()| rate_panel(&panels[1], &variant.course))
-            .and_then(|()| parts_panel(&panels[2], &variant.course))
-            .and_then(|()| Ok(root.present()?))
-            .map_err(|error| error.to_string())?;
-    }
-    Ok(svg)
+        load_panel(&panels[0], &variant.course, &title)?;
+        rate_panel(&panels[1], &variant.course)?;
+        parts_panel(&panels[2], &variant.course)
+    })
 }
 
-fn load_panel(area: &ReplayArea, course: &[ReplayPoint], title: &str) -> ReplayPlotResult {
+fn load_panel(area: &PlotArea, course: &[ReplayPoint], title: &str) -> PlotResult {
     let top = highest(course, |m| m.recorded.max(m.would_be)).clamp(1.5, LOAD_MAX);
     let mut chart = axes(area, course, 0.0..top, "")?;
     for (of, colour) in [
@@ -75,12 +61,7 @@ fn load_panel(area: &ReplayArea, course: &[ReplayPoint], title: &str) -> ReplayP
         chart.draw_series(LineSeries::new(line, colour.stroke_width(2)))?;
     }
     let end = course.last().map_or(1.0, at);
-    chart.draw_series(DashedLineSeries::new(
-        [(0.0, 1.0), (end, 1.0)],
-        6,
-        5,
-        SETPOINT_COLOR.stroke_width(2),
-    ))?;
+    plot::setpoint(&mut chart, end, 1.0)?;
     heading(
         area,
         title,
@@ -93,7 +74,7 @@ fn load_panel(area: &ReplayArea, course: &[ReplayPoint], title: &str) -> ReplayP
     )
 }
 
-fn rate_panel(area: &ReplayArea, course: &[ReplayPoint]) -> ReplayPlotResult {
+fn rate_panel(area: &PlotArea, course: &[ReplayPoint]) -> PlotResult {
     let top = 1.5 * highest(course, |m| m.achieved.max(m.knob)).max(1e-6);
     let bottom = DECADES * top;
     let mut chart = axes(area, course, (bottom..top).log_scale(), "")?;
@@ -122,7 +103,7 @@ fn rate_panel(area: &ReplayArea, course: &[ReplayPoint]) -> ReplayPlotResult {
     )
 }
 
-fn parts_panel(area: &ReplayArea, course: &[ReplayPoint]) -> ReplayPlotResult {
+fn parts_panel(area: &PlotArea, course: &[ReplayPoint]) -> PlotResult {
     let top = highest(course, |m| m.background + m.ours).clamp(1.5, LOAD_MAX);
     let mut chart = axes(area, course, 0.0..top, "minutes")?;
     for (upper, lower, colour) in [
@@ -153,50 +134,28 @@ fn parts_panel(area: &ReplayArea, course: &[ReplayPoint]) -> ReplayPlotResult {
 
 /// Returns a panel with time below and `values` at its side.
 fn axes<'a, 'b, Y>(
-    area: &'a ReplayArea<'b>,
+    area: &'a PlotArea<'b>,
     course: &[ReplayPoint],
     values: Y,
     below: &str,
-) -> Result<Panel<'a, 'b, Y::CoordDescType>, Box<dyn std::error::Error>>
+) -> PlotResult<Panel<'a, 'b, Y::CoordDescType>>
 where
-    Y: plotters::coord::ranged1d::AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
     Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
 {
-    let end = course.last().map_or(1.0, at).max(1.0);
-    let mut chart = ChartBuilder::on(area)
-        .margin_top(34)
-        .margin_right(16)
-        .x_label_area_size(if below.is_empty() { 10 } else { 44 })
-        .y_label_area_size(56)
-        .build_cartesian_2d(0.0..end, values)?;
-    let label = ("sans-serif", 13).into_font().color(&INK_COLOR);
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(INK_COLOR.mix(0.2))
-        .axis_style(INK_COLOR)
-        .label_style(label.clone())
-        .axis_desc_style(label)
-        .x_labels(if below.is_empty() { 0 } else { 10 })
-        .y_labels(5)
-        .x_desc(below)
-        .x_label_formatter(&|minutes| format!("{minutes:.0}"))
-        .draw()?;
-    Ok(chart)
+    let axes = Axes {
+        end: course.last().map_or(1.0, at).max(1.0),
+        x_labels: if below.is_empty() { 0 } else { 10 },
+        x_desc: below,
+        x_format: &|minutes| format!("{minutes:.0}"),
+        y_labels: 5,
+        y_format: &plot::decimals,
+    };
+    axes.panel(area, values)
 }
 
-fn heading(area: &ReplayArea, title: &str, names: &[(&str, RGBColor)]) -> ReplayPlotResult {
-    let left = Pos::new(HPos::Left, VPos::Center);
-    let style = |size: i32| ("sans-serif", size).into_font().color(&INK_COLOR).pos(left);
-    area.draw(&Text::new(title.to_owned(), (56, 17), style(15)))?;
-    let mut x = 540;
-    for (name, colour) in names {
-        area.draw(&Rectangle::new([(x, 13), (x + 16, 21)], colour.filled()))?;
-        area.draw(&Text::new((*name).to_owned(), (x + 22, 17), style(13)))?;
-        x += 40 + 8 * i32::try_from(name.len()).unwrap_or(0);
-    }
-    Ok(())
+fn heading(area: &PlotArea, title: &str, names: &[(&str, RGBColor)]) -> PlotResult {
+    plot::heading(area, title, NAMES_X, names)
 }
 
 /// Returns the moment's time, in minutes.

@@ -1,32 +1,21 @@
 //! The picture of a day, in six panels: the load, the rate, the model's estimate, the deciding
 //! limit, the controller's terms, and the totals.
-//!
-//! No background and colours of middle lightness, so that it reads on a light and on a dark page.
 
-use std::error::Error;
-
-use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::run::{SimulatedSecond, SimulationRecord};
 use super::scenario::Scenario;
 use crate::governor::Actuator;
+use crate::plot::{
+    self, Axes, BASELINE_COLOR, GOVERNED_COLOR, INK_COLOR, OTHER_COLOR, OVERLOAD_COLOR, Panel,
+    PlotArea, PlotResult, SETPOINT_COLOR,
+};
 
-const WIDTH: u32 = 960;
 /// Heights of the panels, from the top.
 const HEIGHTS: [u32; 6] = [210, 210, 150, 70, 150, 190];
-const INK_COLOR: RGBColor = RGBColor(0x7d, 0x85, 0x90);
-const GOVERNED_COLOR: RGBColor = RGBColor(0x2f, 0x81, 0xf7);
-const BASELINE_COLOR: RGBColor = RGBColor(0xdb, 0x6d, 0x28);
-const OVERLOAD_COLOR: RGBColor = RGBColor(0xe5, 0x53, 0x4b);
-const SETPOINT_COLOR: RGBColor = RGBColor(0x2d, 0xa4, 0x4e);
-const OTHER_COLOR: RGBColor = RGBColor(0x8e, 0x6c, 0xd9);
-
-type SimulationArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type SimulationPlotResult = Result<(), Box<dyn Error>>;
-type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+/// Pixel at which the names of the lines begin.
+const NAMES_X: i32 = 330;
 
 /// Draws the governor's day beside another controller's.
 ///
@@ -38,22 +27,17 @@ pub fn draw(
     governed: &SimulationRecord,
     against: (&str, &SimulationRecord),
 ) -> Result<String, String> {
-    let mut svg = String::new();
-    {
-        let height = HEIGHTS.iter().sum();
-        let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
-        panels(&root, scenario, governed, against).map_err(|error| error.to_string())?;
-        root.present().map_err(|error| error.to_string())?;
-    }
-    Ok(svg)
+    plot::svg(HEIGHTS.iter().sum(), |root| {
+        panels(root, scenario, governed, against)
+    })
 }
 
 fn panels(
-    root: &SimulationArea,
+    root: &PlotArea,
     scenario: &Scenario,
     governed: &SimulationRecord,
     (name, other): (&str, &SimulationRecord),
-) -> SimulationPlotResult {
+) -> PlotResult {
     let mut rest = root.clone();
     let mut next = |height: u32| {
         let (panel, below) = rest.split_vertically(height);
@@ -76,12 +60,12 @@ fn panels(
 }
 
 fn load(
-    area: &SimulationArea,
+    area: &PlotArea,
     scenario: &Scenario,
     minutes: f64,
     governed: &SimulationRecord,
     (name, other): (&str, &SimulationRecord),
-) -> SimulationPlotResult {
+) -> PlotResult {
     let highest = governed.seconds.iter().map(|s| s.x).fold(1.5, f64::max);
     // Another controller may leave the panel, because the governor's own day is the subject.
     let top = 1.15
@@ -109,12 +93,7 @@ fn load(
         clipped(governed),
         GOVERNED_COLOR.stroke_width(2),
     ))?;
-    chart.draw_series(DashedLineSeries::new(
-        [(0.0, 1.0), (minutes, 1.0)],
-        6,
-        5,
-        SETPOINT_COLOR.stroke_width(2),
-    ))?;
+    plot::setpoint(&mut chart, minutes, 1.0)?;
     let title = format!("{}: load in setpoints", scenario.name);
     heading(
         area,
@@ -129,11 +108,11 @@ fn load(
 }
 
 fn rate(
-    area: &SimulationArea,
+    area: &PlotArea,
     scenario: &Scenario,
     minutes: f64,
     governed: &SimulationRecord,
-) -> SimulationPlotResult {
+) -> PlotResult {
     let rates = governed
         .seconds
         .iter()
@@ -180,7 +159,7 @@ fn rate(
     )
 }
 
-fn model(area: &SimulationArea, minutes: f64, governed: &SimulationRecord) -> SimulationPlotResult {
+fn model(area: &PlotArea, minutes: f64, governed: &SimulationRecord) -> PlotResult {
     let believed = || {
         governed
             .thoughts
@@ -208,11 +187,7 @@ fn model(area: &SimulationArea, minutes: f64, governed: &SimulationRecord) -> Si
 }
 
 /// Draws the deciding signals and limits as colours along the time.
-fn ribbon(
-    area: &SimulationArea,
-    minutes: f64,
-    governed: &SimulationRecord,
-) -> SimulationPlotResult {
+fn ribbon(area: &PlotArea, minutes: f64, governed: &SimulationRecord) -> PlotResult {
     let mut chart = chart(area, minutes, (0.0, 1.0), false, 0)?;
     let tick = governed
         .thoughts
@@ -247,7 +222,7 @@ fn colour_of(limiting: &str) -> RGBColor {
     }
 }
 
-fn terms(area: &SimulationArea, minutes: f64, governed: &SimulationRecord) -> SimulationPlotResult {
+fn terms(area: &PlotArea, minutes: f64, governed: &SimulationRecord) -> PlotResult {
     let mut chart = chart(area, minutes, (-1.0, 1.0), false, 4)?;
     for (n, colour) in [
         (0, GOVERNED_COLOR),
@@ -272,11 +247,11 @@ fn terms(area: &SimulationArea, minutes: f64, governed: &SimulationRecord) -> Si
 }
 
 fn totals(
-    area: &SimulationArea,
+    area: &PlotArea,
     minutes: f64,
     governed: &SimulationRecord,
     (name, other): (&str, &SimulationRecord),
-) -> SimulationPlotResult {
+) -> PlotResult {
     let overload = |record: &SimulationRecord| total(record, |s| (s.x - 1.0).max(0.0) + s.refused);
     let (ours, theirs) = (overload(governed), overload(other));
     let last = |course: &[(f64, f64)]| course.last().map_or(0.0, |point| point.1);
@@ -326,59 +301,28 @@ fn course(
 /// Returns a panel over the minutes. With `log` its labels are powers of ten; without `labels` its
 /// height means nothing.
 fn chart<'a, 'b>(
-    area: &'a SimulationArea<'b>,
+    area: &'a PlotArea<'b>,
     minutes: f64,
     (bottom, top): (f64, f64),
     log: bool,
     labels: usize,
-) -> Result<Chart<'a, 'b>, Box<dyn Error>> {
-    let mut chart = ChartBuilder::on(area)
-        .margin_top(30)
-        .margin_right(16)
-        .x_label_area_size(22)
-        .y_label_area_size(56)
-        .build_cartesian_2d(0.0..minutes, bottom..top)?;
-    let value = |value: &f64| {
-        if log {
-            crate::governor::explain::number(10f64.powf(*value))
-        } else {
-            format!("{value:.1}")
-        }
+) -> PlotResult<Panel<'a, 'b, RangedCoordf64>> {
+    let axes = Axes {
+        end: minutes,
+        x_labels: 12,
+        x_desc: "",
+        x_format: &|minute| format!("{minute:.0} min"),
+        y_labels: labels,
+        y_format: &|value| match log {
+            true => crate::governor::explain::number(10f64.powf(*value)),
+            false => format!("{value:.1}"),
+        },
     };
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .light_line_style(TRANSPARENT)
-        .bold_line_style(INK_COLOR.mix(0.2))
-        .axis_style(INK_COLOR)
-        .label_style(("sans-serif", 12).into_font().color(&INK_COLOR))
-        .x_labels(12)
-        .y_labels(labels)
-        .x_label_formatter(&|minute| format!("{minute:.0} min"))
-        .y_label_formatter(&value)
-        .draw()?;
-    Ok(chart)
+    axes.panel(area, bottom..top)
 }
 
-fn heading(
-    area: &SimulationArea,
-    title: &str,
-    legend: &[(&str, RGBColor)],
-) -> SimulationPlotResult {
-    let left = Pos::new(HPos::Left, VPos::Center);
-    area.draw(&Text::new(
-        title.to_owned(),
-        (56, 15),
-        ("sans-serif", 14).into_font().color(&INK_COLOR).pos(left),
-    ))?;
-    let mut x = 330;
-    for (name, colour) in legend {
-        area.draw(&Rectangle::new([(x, 11), (x + 14, 19)], colour.filled()))?;
-        let style = ("sans-serif", 13).into_font().color(&INK_COLOR).pos(left);
-        area.draw(&Text::new((*name).to_owned(), (x + 20, 15), style))?;
-        x += 36 + 8 * name.len() as i32;
-    }
-    Ok(())
+fn heading(area: &PlotArea, title: &str, legend: &[(&str, RGBColor)]) -> PlotResult {
+    plot::heading(area, title, NAMES_X, legend)
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Fake, FakeOptions, Latency, Speaks};
 use flyball::governor::{Decision, Journal};
 use flyball::jobs::{Kinds, NewJob};
 use flyball::throttle::{Name, Status};
+use flyball_fakes::{Fake, FakeOptions, Latency, Speaks};
 use serde_json::json;
 
 use crate::docs::{blocks, read};
@@ -35,7 +35,7 @@ qh7pp3L8jWluXtvVRhYT7DUIMuyhRANCAASiJPhjlzjA7Rd+ip5/+kDrfUt9jKl5
 ";
 
 /// An RSA key of the same sort.
-const RSA: &str = include_str!("../../src/fakes/keys/test_only_sns_key.pem");
+const RSA: &str = include_str!("../../lab/fakes/src/keys/test_only_sns_key.pem");
 
 /// A process with a pool `push`, the knobs file of the guide, and a server with a knee.
 struct House {

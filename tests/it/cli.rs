@@ -868,7 +868,7 @@ fn every_help_text_tells_what_the_command_is_for() {
         "{whole}"
     );
     for command in [
-        "serve", "migrate", "enqueue", "job", "throttle", "why", "services", "demo",
+        "serve", "migrate", "enqueue", "job", "throttle", "why", "services",
     ] {
         assert!(
             whole.contains(&format!("  {command} ")),

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Events, Fake, FakeOptions, Fate, Speaks};
 use flyball::jobs::{Kinds, NewJob};
 use flyball::signals::complaints_postgres::{TALLY, from_tally};
+use flyball_fakes::{Events, Fake, FakeOptions, Fate, Speaks};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, Executor as _, SqlSafeStr as _};
 

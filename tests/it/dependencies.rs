@@ -201,28 +201,31 @@ fn every_dependency_has_a_licence_that_is_allowed() {
 
 #[test]
 fn every_dependency_is_used() {
-    let manifest = table("Cargo.toml");
-    let read = |folders: &[&str]| -> String {
-        folders
-            .iter()
-            .map(|folder| sources(&root().join(folder)))
-            .collect()
-    };
-    let (product, tests) = (
-        read(&["src"]),
-        read(&["src", "tests", "benches", "examples"]),
-    );
-    for (section, sources) in [("dependencies", &product), ("dev-dependencies", &tests)] {
-        for name in manifest[section].as_table().unwrap().keys() {
-            let word = name.replace('-', "_");
-            let is_used = [
-                format!("{word}::"),
-                format!("use {word};"),
-                format!("use {word} "),
-            ]
-            .iter()
-            .any(|text| sources.contains(text.as_str()));
-            assert!(is_used, "nothing uses {name} of [{section}]");
+    for package in ["", "lab", "lab/fakes"] {
+        let folder = root().join(package);
+        let manifest = table(folder.join("Cargo.toml").to_str().unwrap());
+        let read = |folders: &[&str]| -> String {
+            folders
+                .iter()
+                .map(|name| sources(&folder.join(name)))
+                .collect()
+        };
+        let (product, tests) = (
+            read(&["src"]),
+            read(&["src", "tests", "benches", "examples"]),
+        );
+        for (section, sources) in [("dependencies", &product), ("dev-dependencies", &tests)] {
+            for name in manifest[section].as_table().unwrap().keys() {
+                let word = name.replace('-', "_");
+                let is_used = [
+                    format!("{word}::"),
+                    format!("use {word};"),
+                    format!("use {word} "),
+                ]
+                .iter()
+                .any(|text| sources.contains(text.as_str()));
+                assert!(is_used, "nothing uses {name} of [{section}] in {package:?}");
+            }
         }
     }
 }

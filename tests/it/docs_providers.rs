@@ -208,7 +208,7 @@ fn credential(key: &str) -> String {
         "private_key" => read("tests/it/support/apns_test_only.p8"),
         "service_account" => serde_json::json!({
             "type": "service_account", "project_id": "shop-1", "client_email": "flyball@shop-1.iam.gserviceaccount.com",
-            "private_key": read("src/fakes/keys/test_only_sns_key.pem"), "token_uri": "https://oauth2.googleapis.com/token",
+            "private_key": read("lab/fakes/src/keys/test_only_sns_key.pem"), "token_uri": "https://oauth2.googleapis.com/token",
         })
         .to_string(),
         "signing_secret" => "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz".to_owned(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use flyball::fakes::{
+use flyball_fakes::{
     Events, Fake, FakeOptions, Fate, Fault, Latency, Rule, RuleMatch, SecondTotals, Speaks,
     WindowQuota,
 };

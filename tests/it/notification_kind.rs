@@ -7,10 +7,10 @@ use std::time::Duration;
 use flyball::api::why_job_waits;
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
 use flyball::jobs::serving::differences;
 use flyball::jobs::{Kinds, NewJob, State};
 use flyball::throttle::{Change, Name};
+use flyball_fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota};
 use serde_json::{Value, json};
 use sqlx::Row;
 

@@ -10,7 +10,6 @@ use axum::extract::State as Shared;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Fake, FakeOptions, Fault, Speaks};
 use flyball::jobs::{Issue, Kinds, NewJob, Queue, State};
 use flyball::notify::{Deliveries, DeliveryServices, NotificationHandler, PoolHandle};
 use flyball::providers::pool::{self, AccountPool};
@@ -21,6 +20,7 @@ use flyball::providers::{
 };
 use flyball::runner::{self, Worker};
 use flyball::throttle::{Notes, Store};
+use flyball_fakes::{Fake, FakeOptions, Fault, Speaks};
 use futures_util::future::BoxFuture;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};

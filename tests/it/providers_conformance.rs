@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::fakes::{Fake, FakeOptions, Fault, WindowQuota};
 use flyball::outbound::Guard;
 use flyball::providers::{
     AccountSecret, Channel, Driver, Http, InvalidAccount, Message, ProviderResponse, Recipient,
     Scope, SendContext, Sent, Tools,
 };
+use flyball_fakes::{Fake, FakeOptions, Fault, WindowQuota};
 use serde_json::Map;
 use tokio_util::sync::CancellationToken;
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::fakes::{Fake, FakeOptions, Speaks, WindowQuota};
 use flyball::jobs::{Kinds, NewJob};
+use flyball_fakes::{Fake, FakeOptions, Speaks, WindowQuota};
 use serde_json::{Value, json};
 
 use crate::support::{Database, database, redis_prefix, stack};

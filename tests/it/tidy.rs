@@ -8,6 +8,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("control", &[]),
     ("postgres", &[]),
     ("service", &["postgres"]),
+    ("plot", &[]),
     ("stack", &[]),
     ("throttle", &["control", "postgres"]),
     ("signals", &["control", "postgres"]),
@@ -18,14 +19,13 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         "governor",
         &["control", "postgres", "service", "signals", "throttle"],
     ),
-    ("simulate", &["control", "governor"]),
+    ("simulate", &["control", "governor", "plot"]),
     ("runner", &["control", "jobs", "service", "throttle"]),
     ("outbound", &["control", "jobs"]),
     (
         "reindex",
         &["control", "jobs", "outbound", "postgres", "throttle"],
     ),
-    ("fakes", &[]),
     (
         "providers",
         &[
@@ -45,7 +45,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     ("calibrate", &["control", "governor", "signals", "throttle"]),
-    ("replay", &["control", "governor", "signals"]),
+    ("replay", &["control", "governor", "plot", "signals"]),
     (
         "api",
         &[
@@ -84,27 +84,6 @@ const MAY_NAME: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "demo",
-        &[
-            "api",
-            "app",
-            "config",
-            "control",
-            "fakes",
-            "governor",
-            "jobs",
-            "notify",
-            "postgres",
-            "providers",
-            "reindex",
-            "runner",
-            "service",
-            "signals",
-            "stack",
-            "throttle",
-        ],
-    ),
-    (
         "cli",
         &[
             "api",
@@ -113,8 +92,6 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "config",
             "control",
             "cron",
-            "demo",
-            "fakes",
             "governor",
             "jobs",
             "notify",
@@ -142,12 +119,11 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "config",
             "control",
             "cron",
-            "demo",
-            "fakes",
             "governor",
             "jobs",
             "notify",
             "outbound",
+            "plot",
             "postgres",
             "providers",
             "reindex",
@@ -173,16 +149,6 @@ const NOUNS: &[&str] = &[
     "cron/expression.rs",
     "cron/occurrence.rs",
     "cron/schedule.rs",
-    "demo/pool.rs",
-    "demo/tally.rs",
-    "fakes/event_forms.rs",
-    "fakes/events.rs",
-    "fakes/latency.rs",
-    "fakes/ledger.rs",
-    "fakes/options.rs",
-    "fakes/plan.rs",
-    "fakes/quota.rs",
-    "fakes/sigv4.rs",
     "governor/actuator.rs",
     "governor/plan.rs",
     "governor/policy.rs",
@@ -283,20 +249,20 @@ const IMPURE: &[&str] = &[
 
 /// A library, and the words in a path below `src` one of which must occur where it is named.
 const TECHNOLOGIES: &[(&str, &[&str])] = &[
-    ("sqlx::", &["postgres", "jobs/record.rs", "demo/"]),
+    ("sqlx::", &["postgres", "jobs/record.rs"]),
     ("redis::", &["redis"]),
     ("pid::", &["control/", "simulate/bare_pid"]),
-    ("axum::", &["api/", "demo/", "fakes/"]),
+    ("axum::", &["api/"]),
     ("rust_embed::", &["api/"]),
-    ("plotters::", &["demo/", "plot"]),
+    ("plotters::", &["plot"]),
     ("minijinja::", &["outbound/template"]),
     (
         "hyper_util::",
-        &["outbound/hyper", "providers/apns", "fakes/", "api/serve"],
+        &["outbound/hyper", "providers/apns", "api/serve"],
     ),
     ("lettre::", &["providers/smtp"]),
     ("aws_sigv4::", &["providers/ses"]),
-    ("clap::", &["cli/", "demo/"]),
+    ("clap::", &["cli/"]),
 ];
 
 struct Source {
@@ -520,7 +486,7 @@ fn a_doc_comment_begins_with_a_verb_or_a_noun() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// All Rust sources below `src`.
+/// All Rust sources of the product and of the laboratory.
 fn all_files() -> Vec<PathBuf> {
     fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -533,9 +499,11 @@ fn all_files() -> Vec<PathBuf> {
         }
     }
     let mut found = Vec::new();
-    walk(
-        &Path::new(env!("CARGO_MANIFEST_DIR")).join("src"),
-        &mut found,
-    );
+    for folder in ["src", "lab/src", "lab/fakes/src"] {
+        walk(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
+            &mut found,
+        );
+    }
     found
 }

@@ -57,6 +57,7 @@ impl Error {
     ///
     /// Everything else may succeed the next time: a deadlock, a cancelled statement, an unavailable
     /// server.
+    #[cfg(feature = "runner")]
     pub(crate) fn blames_a_row(&self) -> bool {
         match self {
             Self::Lost(_) | Self::Full { .. } => false,

@@ -1,7 +1,8 @@
 //! A snapshot of a pool, for people.
 
 /// The state of an account.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Flow {
     /// Messages go through the account.
@@ -31,7 +32,8 @@ impl Flow {
 }
 
 /// A snapshot of an account.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct AccountView {
     /// The name of the account.
     pub name: String,
@@ -54,7 +56,8 @@ pub struct AccountView {
 }
 
 /// A snapshot of a pool.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, utoipa::ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct PoolView {
     /// The name of the pool and of its throttle.
     pub name: String,

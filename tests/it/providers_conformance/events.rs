@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use flyball::fakes::{Events, FakeOptions, Fate, sns};
 use flyball::providers::{
     self, Account, AccountSecret, EventKind, Posted, ProviderEvent, RejectedWebhook, Sent,
 };
+use flyball_fakes::{Events, FakeOptions, Fate, sns};
 
 use super::subjects::{Subject, mailgun, sendgrid, ses, twilio};
 use super::{LONG, Pair, told, tools};
@@ -195,7 +195,7 @@ async fn ses_says_how_much_the_account_may_send() {
     let pair = ses().start(FakeOptions::default()).await;
     pair.fake.set_quota(
         pair.subject.account,
-        Some(flyball::fakes::WindowQuota::per_second(14.0)),
+        Some(flyball_fakes::WindowQuota::per_second(14.0)),
     );
     assert_eq!(pair.driver.quota(&told(LONG)).await, Some(14.0));
     assert_eq!(pair.requests(), 0, "a question is no message");

@@ -1,7 +1,7 @@
 //! Whatever is given as a recipient, the one address on the wire is the one that suppressions are looked up by.
 
-use flyball::fakes::{Fake, FakeOptions};
 use flyball::providers::{Channel, Message, Recipient};
+use flyball_fakes::{Fake, FakeOptions};
 use lettre::message::Mailboxes;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree as _;

@@ -1,8 +1,8 @@
 //! Requests are valid by what their providers publish: the parts of those descriptions that concern what is sent here, written down by
 //! hand. Fields that a description does not have fail.
 
-use flyball::fakes::FakeOptions;
 use flyball::providers::{Message, Recipient};
+use flyball_fakes::FakeOptions;
 use serde_json::{Value, json};
 
 use super::subjects::subjects;

@@ -1,9 +1,9 @@
 //! The drivers, how each is set up for its fake, and what differs between them.
 
-use flyball::fakes::{Fake, Speaks, ThrottleScope};
 use flyball::providers::{
     self, Account, AccountSecret, Channel, Driver, InvalidAccount, Scope, Tools,
 };
+use flyball_fakes::{Fake, Speaks, ThrottleScope};
 
 /// Whose id comes with a success.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -375,7 +375,7 @@ pub fn mailgun() -> Subject {
 
 fn fcm() -> Subject {
     /// A key that is made for tests and known to everybody.
-    const KEY: &str = include_str!("../../../src/fakes/keys/test_only_sns_key.pem");
+    const KEY: &str = include_str!("../../../lab/fakes/src/keys/test_only_sns_key.pem");
     Subject {
         name: "fcm",
         speaks: Speaks::Fcm,

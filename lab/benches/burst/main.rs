@@ -1,0 +1,309 @@
+//! A burst of 10,000 jobs of one key against a server with a fixed window, in the four modes of
+//! `on_429`, beside the calculated refusals: `make bench-burst`.
+//!
+//! Jobs of other keys trickle in at the same time, and must start as if there were no burst.
+
+mod server;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use flyball::jobs::{Kinds, NewJob, Queue};
+use flyball::outbound::{self, HttpHandler};
+use flyball::runner::{Config, Worker, WorkerMetrics};
+use flyball::stack::{SpawnOptions, spawn};
+use flyball::throttle::{Change, Name, RedisStore, Store};
+use serde_json::json;
+use server::{BURST, Rules};
+
+/// Measures a burst of one key on private servers.
+#[derive(Parser, Debug)]
+struct Cli {
+    /// Jobs of the burst
+    #[arg(long, default_value_t = 10_000)]
+    jobs: usize,
+    /// Requests of one key that the server answers in a second
+    #[arg(long, default_value_t = 1_000.0)]
+    quota: f64,
+    /// Jobs of other keys, one every so many milliseconds
+    #[arg(long, default_value_t = 20)]
+    trickle_ms: u64,
+    /// Only the rows whose name holds this
+    #[arg(long)]
+    only: Option<String>,
+    /// Given by cargo, means nothing
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// One row of the table.
+struct Row {
+    name: String,
+    knobs: Vec<(&'static str, String)>,
+    rules: Rules,
+    arithmetic: String,
+    /// The most refusals that meet the goal.
+    goal: Option<u64>,
+}
+
+/// The goal for the start of jobs of other keys, in milliseconds, at the 99th percentile.
+const GOAL_MS: f64 = 50.0;
+
+fn met(is_met: bool) -> &'static str {
+    if is_met { "met" } else { "missed" }
+}
+
+struct Came {
+    refused: u64,
+    took: Duration,
+    /// The time from enqueue to the server for jobs of other keys, in milliseconds: median and 99th
+    /// percentile.
+    started_ms: (f64, f64),
+}
+
+fn rows(cli: &Cli) -> Vec<Row> {
+    let (jobs, quota) = (cli.jobs as f64, cli.quota);
+    let windows = (jobs / quota).ceil();
+    let with = |mode: &'static str, share: f64| {
+        let mut knobs = vec![("on_429", mode.to_owned()), ("key_burst", "0".to_owned())];
+        if share > 0.0 {
+            knobs.push(("key_rps", format!("{}", quota * share)));
+        }
+        knobs
+    };
+    let alone = Rules {
+        quota,
+        others: 0.0,
+        tells: false,
+    };
+    let half = Rules {
+        others: quota / 2.0,
+        ..alone
+    };
+    let row = |name: &str, knobs, rules: Rules, arithmetic: String| {
+        let goal = match (
+            name.contains("active-informed") || name.contains("told") || name.contains("no rate"),
+            rules.others > 0.0,
+        ) {
+            (true, true) => Some(100),
+            (true, false) if !name.contains("100 %") => Some(0),
+            _ => None,
+        };
+        Row {
+            name: name.to_owned(),
+            knobs,
+            rules,
+            arithmetic,
+            goal,
+        }
+    };
+    vec![
+        row(
+            "passive-naive",
+            with("passive-naive", 0.0),
+            alone,
+            format!("{:.0}", quota * windows * (windows - 1.0) / 2.0),
+        ),
+        row(
+            "passive-informed",
+            with("passive-informed", 0.0),
+            alone,
+            format!("{:.0} x those under way", windows - 1.0),
+        ),
+        row(
+            "active-naive, at 97 % of the quota",
+            with("active-naive", 0.97),
+            alone,
+            "0".to_owned(),
+        ),
+        row(
+            "active-informed, at 97 %",
+            with("active-informed", 0.97),
+            alone,
+            "0".to_owned(),
+        ),
+        row(
+            "active-informed, at 100 %",
+            with("active-informed", 1.0),
+            alone,
+            "0, and what jitter adds".to_owned(),
+        ),
+        row(
+            "active-informed, told what is left",
+            with("active-informed", 1.0),
+            Rules {
+                tells: true,
+                ..alone
+            },
+            "0".to_owned(),
+        ),
+        row(
+            "half used by others: passive-informed",
+            with("passive-informed", 0.0),
+            half,
+            format!("{:.0} x those under way", 2.0 * windows - 1.0),
+        ),
+        row(
+            "half used by others: active-naive",
+            with("active-naive", 1.0),
+            half,
+            format!("about {:.0}", jobs),
+        ),
+        row(
+            "half used by others: active-informed",
+            with("active-informed", 1.0),
+            half,
+            "a pause a period".to_owned(),
+        ),
+        row(
+            "half used by others: no rate known",
+            with("active-informed", 0.0),
+            half,
+            "a pause a period".to_owned(),
+        ),
+        row(
+            "half used by others: told what is left",
+            with("active-informed", 0.0),
+            Rules {
+                tells: true,
+                ..half
+            },
+            "a pause a period".to_owned(),
+        ),
+    ]
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let cli = Cli::parse();
+    let dir = tempfile::tempdir()?;
+    let options = SpawnOptions {
+        program: Some(PathBuf::from(env!("CARGO_BIN_EXE_flyball-lab"))),
+        ephemeral: true,
+        said: Some(dir.path().join("services.log")),
+        prometheus_url: Some("http://127.0.0.1:9".to_owned()),
+        ..SpawnOptions::default()
+    };
+    let running = spawn(dir.path(), &options)?;
+    let queue = Queue::connect(&running.urls.database_url, 6, Duration::from_secs(20)).await?;
+    queue.migrate().await?;
+    println!(
+        "{} jobs of one key, {} a second allowed\n",
+        cli.jobs, cli.quota
+    );
+    println!("| what | refused | arithmetic | took | other keys start after, p50 / p99 |");
+    println!("|---|---|---|---|---|");
+    for (at, row) in rows(&cli).iter().enumerate() {
+        if cli
+            .only
+            .as_ref()
+            .is_some_and(|only| !row.name.contains(only.as_str()))
+        {
+            continue;
+        }
+        let store: Arc<dyn Store> = Arc::new(RedisStore::connect(
+            &running.urls.redis_url,
+            &format!("{at}:"),
+        )?);
+        let came = burst(&cli, row, &queue, store, at).await?;
+        let (p50, p99) = came.started_ms;
+        println!(
+            "| {} | {}{} | {} | {:.1} s | {p50:.1} / {p99:.1} ms ({}) |",
+            row.name,
+            came.refused,
+            row.goal.map_or(String::new(), |goal| format!(
+                " (at most {goal}: {})",
+                met(came.refused <= goal)
+            )),
+            row.arithmetic,
+            came.took.as_secs_f64(),
+            met(p99 <= GOAL_MS),
+        );
+    }
+    Ok(())
+}
+
+async fn burst(
+    cli: &Cli,
+    row: &Row,
+    queue: &Queue,
+    store: Arc<dyn Store>,
+    at: usize,
+) -> anyhow::Result<Came> {
+    let throttle = format!("burst{at}");
+    let mut fields: BTreeMap<String, Option<String>> = row
+        .knobs
+        .iter()
+        .map(|(knob, text)| ((*knob).to_owned(), Some(text.clone())))
+        .collect();
+    fields.insert("rps".to_owned(), Some("-1".to_owned()));
+    let change = Change {
+        fields,
+        create: true,
+        by: "bench".to_owned(),
+        ..Change::default()
+    };
+    store.set(&Name::new(throttle.as_str())?, &change).await?;
+    let (address, seen) = server::start(row.rules).await?;
+    let mut kinds = Kinds::default();
+    let allowed = outbound::HttpConfig {
+        guard: outbound::Guard::open(),
+        ..outbound::HttpConfig::default()
+    };
+    kinds.register("http", HttpHandler::new(allowed)?);
+    let job = |key: String| {
+        let args = json!({"url": format!("http://{address}/{key}"), "method": "POST"});
+        NewJob {
+            throttle: throttle.clone(),
+            key,
+            ..NewJob::new("http", args)
+        }
+    };
+    let jobs = vec![job(BURST.to_owned()); cli.jobs];
+    for some in jobs.chunks(1000) {
+        queue.enqueue(some).await?;
+    }
+    let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
+    let begun = Instant::now();
+    let worker = Worker::start(Config::default(), queue.clone(), store, kinds, metrics).await?;
+    let (mut sent, mut next) = (Vec::new(), 0);
+    let is_over = || seen.lock().expect("a lock").served >= cli.jobs as u64;
+    while !is_over() && begun.elapsed() < Duration::from_secs(600) {
+        let key = format!("other{next}");
+        next += 1;
+        let now = Instant::now();
+        queue.enqueue(&[job(key.clone())]).await?;
+        sent.push((key, now));
+        tokio::time::sleep(Duration::from_millis(cli.trickle_ms)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    worker.stop().await;
+    let seen = seen.lock().expect("a lock");
+    let started = |(key, at): &(String, Instant)| {
+        Some(seen.trickled.get(key)?.duration_since(*at).as_secs_f64() * 1000.0)
+    };
+    let mut started: Vec<f64> = sent.iter().filter_map(started).collect();
+    anyhow::ensure!(
+        started.len() == sent.len(),
+        "{} of {} jobs of other keys came",
+        started.len(),
+        sent.len()
+    );
+    anyhow::ensure!(
+        seen.served >= cli.jobs as u64,
+        "only {} of {} jobs were answered",
+        seen.served,
+        cli.jobs
+    );
+    started.sort_by(f64::total_cmp);
+    let share = |share: f64| started[((started.len() - 1) as f64 * share) as usize];
+    let took = seen.last.unwrap_or(begun).duration_since(begun);
+    Ok(Came {
+        refused: seen.refused,
+        took,
+        started_ms: (share(0.5), share(0.99)),
+    })
+}

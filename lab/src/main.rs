@@ -1,0 +1,103 @@
+//! The command `flyball-lab`: the demo of Flyball.
+//!
+//! The benchmarks of this package are below `benches`.
+
+mod demo;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use flyball::cli::exit;
+use flyball::config::Settings;
+
+/// The exit code for something that must be installed: EX_UNAVAILABLE of sysexits.h.
+const EXIT_UNAVAILABLE: u8 = 69;
+
+/// Commands of the product that the demo and the benchmarks start as processes of their own.
+const OF_THE_PRODUCT: [&str; 2] = ["services", "serve"];
+
+/// The demo of Flyball.
+#[derive(Parser)]
+#[command(name = "flyball-lab", version, about, propagate_version = true)]
+struct Cli {
+    /// Settings file; without it flyball.toml is read if it is there
+    #[arg(long, global = true, env = "FLYBALL_CONFIG", value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(Box<DemoArgs>),
+    /// The search store of the demo
+    #[command(hide = true)]
+    DemoStore(demo::StoreOptions),
+}
+
+/// Show Flyball: a real reindex of real documents under a governor, then a campaign of messages, on
+/// a dashboard
+///
+/// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the
+/// governor; loads 117,659 documents; indexes them through the throttle `reindex`; makes them ten
+/// times harder to index after a while. Then it sends 20,000 messages over a pool of accounts;
+/// blocks one, suspends one, and halves the quota of all. Runs until Ctrl-C, or with --headless for
+/// some seconds.
+///
+/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1
+/// anything else.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
+struct DemoArgs {
+    #[command(subcommand)]
+    command: Option<DemoCommand>,
+    #[command(flatten)]
+    options: demo::DemoOptions,
+}
+
+#[derive(Subcommand)]
+enum DemoCommand {
+    /// Draw the picture of a report
+    Plot(demo::PlotOptions),
+}
+
+fn main() -> ExitCode {
+    let first = std::env::args().nth(1);
+    if first.is_some_and(|word| OF_THE_PRODUCT.contains(&word.as_str())) {
+        return flyball::cli::main();
+    }
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("flyball-lab: {}", exit::message(&error));
+            let is_missing = error.chain().any(|cause| cause.is::<demo::Unavailable>());
+            ExitCode::from(match is_missing {
+                true => EXIT_UNAVAILABLE,
+                false => exit::number_of(&error),
+            })
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let settings = Settings::from_env(cli.config.as_deref())?;
+    flyball::app::start_logging(&settings)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    let ended = runtime.block_on(async {
+        match cli.command {
+            Command::Demo(args) => match args.command {
+                Some(DemoCommand::Plot(options)) => demo::plot(&options),
+                None => demo::run(args.options, settings).await,
+            },
+            Command::DemoStore(options) => demo::serve(options).await,
+        }
+    });
+    // A handler that does not stop must not keep the process alive.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended
+}
