@@ -44,6 +44,7 @@ pub mod demo;
 pub mod fakes;
 #[doc(hidden)]
 pub mod governor;
+mod input;
 #[doc(hidden)]
 pub mod notify;
 #[doc(hidden)]

@@ -255,4 +255,42 @@ mod tests {
 
         assert_eq!(texts, (Some(String::new()), None));
     }
+
+    #[test]
+    fn refusals_are_as_pinned() {
+        let cases = [
+            "limt=1",
+            "limit=0",
+            "limit=",
+            "limit=x",
+            "state=redy",
+            "before=soon",
+            "dry_run=yes",
+            "kind=a%00",
+            "kind=aaaaaaaaaaa",
+            "limit=1&limit=2",
+        ];
+        let names = ["limit", "state", "before", "dry_run", "kind"];
+        let lines = |query: Query| -> Vec<String> {
+            let errors = query.errors.listed.into_iter();
+            errors
+                .map(|error| format!("{}: {}", error.pointer, error.message))
+                .collect()
+        };
+        let read = cases.map(|text| {
+            let given = url::form_urlencoded::parse(text.as_bytes());
+            let mut query = Query::open(given.into_owned().collect(), &names);
+            query.whole("limit", 1..=1000);
+            query.choice("state", &[("ready", 1), ("dead", 2)]);
+            query.time("before");
+            query.flag("dry_run");
+            query.text("kind", 10);
+            (text.to_owned(), lines(query))
+        });
+        let none = Query::open(pairs(&[("a", "1")]), &[]);
+        let none = ("a=1 (no parameters)".to_owned(), lines(none));
+        let unread = ["key=%ff", "%ff=1"]
+            .map(|text| (text.to_owned(), vec![unreadable(text).unwrap().detail]));
+        crate::input::pinned::check("query", read.into_iter().chain([none]).chain(unread));
+    }
 }

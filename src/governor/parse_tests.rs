@@ -390,3 +390,46 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         );
     }
 }
+
+#[test]
+fn refusals_are_as_pinned() {
+    let lines = [
+        "lag_s = \"5\"\nkind = \"weather\"",
+        "lag_s = nan\nscale = 0\nstale_s = 1",
+        "qery = \"q\"",
+        "trip = 0.5\nsoft = 0.1",
+        "trip = 4\nsoft = 5",
+        "kind = \"ratio\"\nsetpoints = 1",
+        "series_min = 1.5",
+        "server = \"\"",
+        "source = \"depth\"\nkind = \"latency\"\nserver = \"a\"\nurl = \"http://x\"",
+        "source = \"feedback\"",
+        "source = \"http\"",
+        "source = \"http\"\nurl = \"http://u:p@x\"\nmetric = \"a\"\npointer = \"/a\"",
+        "source = \"complaints\"\nkind = \"ratio\"",
+        "source = \"postgres\"",
+        "probe = \"here\"",
+        "probe = \"http://x\"\nprobe_metric = \"a{\"",
+        "probe = \"http://x\"\nprobe_pointer = \"a\"",
+        "probe_pointer = \"/a\"",
+    ];
+    let texts = [
+        "[[signal]]\n".to_owned(),
+        "signal = 1\n".to_owned(),
+        "signal = [1]\n".to_owned(),
+        "governor = 1\n".to_owned(),
+        "a = \n".to_owned(),
+        "[[signal]]\nname = \"a b\"\nquery = \" \"\nsetpoint = 0\n".to_owned(),
+        format!("{0}{0}", signal_with("")),
+        signal_with("[governor]\ntick_s = 0\nbreaker = 1\nactuator = \"rsp\"\ntik_s = 1"),
+        signal_with("[governor]\nactuator = \"concurrency\"\ndurations = true"),
+    ];
+    let cases = lines.map(signal_with).into_iter().chain(texts);
+    crate::input::pinned::check(
+        "policy",
+        cases.map(|text| {
+            let found = refused(&text);
+            (text, found)
+        }),
+    );
+}

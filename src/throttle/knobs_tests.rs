@@ -425,3 +425,58 @@ fn the_highest_cost_follows_from_the_rate_that_is_wanted_and_does_not_fall_with_
         );
     }
 }
+
+#[test]
+fn refusals_are_as_pinned() {
+    let set = [
+        json!({"rps": "ten"}),
+        json!({"rps": null, "burst": 1e5}),
+        json!({"rps": [1], "safe_rps": -1, "window": 0}),
+        json!({"mode": "atuo", "paused": "yes", "parent": "two words"}),
+        json!({"mode": 1, "concurrency": 2.5, "max_backlog": 0}),
+        json!({"manual_until_ms": 5, "max_pause": 0.5}),
+        json!({"seq": 1, "why": "x", "rsp": 1}),
+        json!({"min": 5, "max": 2}),
+    ];
+    let set = set.map(|fields| {
+        let given: BTreeMap<String, serde_json::Value> =
+            serde_json::from_value(fields.clone()).unwrap();
+        (fields.to_string(), Knobs::check(&given).unwrap_err())
+    });
+    let hashes: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("rps", "ten"), ("mode", "atuo")],
+        &[("rps", "5"), ("burst", "x"), ("concurrency", "many")],
+        &[
+            ("rps", "5"),
+            ("on_429", "x"),
+            ("trust_scope", ""),
+            ("paused", "maybe"),
+            ("parent", "a b"),
+        ],
+        &[
+            ("rps", "5"),
+            ("min", "9"),
+            ("max", "2"),
+            ("colour", "red"),
+            ("why", "a\0"),
+        ],
+        &[
+            ("rps", "5"),
+            ("over_limit", "x"),
+            ("on_backlog", "y"),
+            ("on_store_loss", "z"),
+            ("max_cost", "-"),
+        ],
+    ];
+    let read = hashes.map(|fields| (format!("hash {fields:?}"), read(fields).1));
+    crate::input::pinned::check(
+        "knobs",
+        set.into_iter().chain(read).map(|(input, problems)| {
+            let lines = problems
+                .into_iter()
+                .map(|problem| format!("{}: {}", problem.field, problem.message));
+            (input, lines.collect())
+        }),
+    );
+}

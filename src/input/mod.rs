@@ -1,0 +1,4 @@
+//! Reading of all input: arguments of jobs, bodies and queries of requests, and settings.
+
+#[cfg(test)]
+pub(crate) mod pinned;
