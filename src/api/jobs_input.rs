@@ -223,7 +223,7 @@ fn args(fields: &mut ObjectReader<'_>, kind: Option<&str>, args: &Value, known: 
         fields.wrong_below("args", &at, "the text holds a NUL character (\\u0000), which cannot be stored; remove it or encode the data, for instance as base64");
     }
     if let Some(handler) = kind.and_then(|kind| known.here.get(kind)) {
-        for issue in handler.check(args) {
+        for issue in handler.prepare(args).err().unwrap_or_default() {
             fields.wrong_below("args", &issue.pointer, issue.message);
         }
     }

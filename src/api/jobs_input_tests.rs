@@ -1,34 +1,31 @@
 //! Tests of the requests to enqueue that are accepted and refused.
 
-use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 
 use super::*;
-use crate::jobs::{Context, Handler, Issue, Job, Outcome};
+use crate::jobs::{Handler, Issue, Outcome, PreparedJob};
 
 struct Http;
 
 impl Handler for Http {
-    fn check(&self, args: &Value) -> Vec<Issue> {
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
         match args.get("url") {
-            Some(Value::String(url)) if url.contains("://") => Vec::new(),
-            _ => vec![Issue {
+            Some(Value::String(url)) if url.contains("://") => {
+                Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
+            }
+            _ => Err(vec![Issue {
                 pointer: "/url".to_owned(),
                 message: "a URL with a scheme is needed".to_owned(),
-            }],
+            }]),
         }
-    }
-
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        unreachable!("nothing runs here")
     }
 }
 
 struct Free;
 
 impl Handler for Free {
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        unreachable!("nothing runs here")
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
     }
 }
 
@@ -408,4 +405,71 @@ fn fields_that_do_not_go_together_are_named() {
         assert_eq!(at, pointer, "{body}");
         assert!(message.contains(said), "{body}: {message}");
     }
+}
+
+#[test]
+fn refusals_are_as_pinned() {
+    let free = |more: Value| {
+        let mut job = json!({"kind": "free"});
+        job.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        job
+    };
+    let cases = [
+        json!([]),
+        json!(null),
+        json!("x"),
+        json!({}),
+        json!({"kind": 7}),
+        json!({"kind": ""}),
+        json!({"kind": "htp"}),
+        json!({"kind": "http", "args": {"url": 1}}),
+        free(json!({"colour": 1, "priorty": 2, "a/b": 3})),
+        free(json!({"args": {"a/b": ["\0"], "\0": 1}})),
+        free(json!({"throttle": 1, "key": 2})),
+        free(json!({"throttle": "two words", "key": "x".repeat(513)})),
+        free(json!({"throttle": "", "key": "a\0b"})),
+        free(json!({"priority": 7, "max_attempts": 0})),
+        free(json!({"priority": "high", "max_attempts": 1.5})),
+        free(json!({"priority": [1, 2], "max_attempts": {}})),
+        free(json!({"run_at": "soon"})),
+        free(json!({"run_at": 7})),
+        free(json!({"unique_key": "", "unique_for": 0})),
+        free(json!({"unique_key": "cron:a"})),
+        free(json!({"unique_for": "1 month", "cost": 0})),
+        free(json!({"unique_for": 60})),
+        free(json!({"cost": "1", "traceparent": "00-x"})),
+        free(json!({"traceparent": 1, "timeout": 1e-9})),
+        free(json!({"timeout": [], "replace": "yes"})),
+        free(json!({"debounce": 5, "replace": true})),
+        free(json!({"unique_key": "a", "unique_for": 5, "debounce": 5, "replace": true})),
+        free(
+            json!({"unique_key": "a", "debounce": 5, "debounce_max": 1, "run_at": "2030-01-31T09:30:00Z"}),
+        ),
+        free(json!({"unique_key": "a", "debounce_max": 1})),
+    ];
+    let known = |body: Value| {
+        batch(
+            body,
+            &KnownKinds {
+                here: &kinds(),
+                elsewhere: &["remote".to_owned()],
+            },
+        )
+        .map(drop)
+        .unwrap_err()
+    };
+    let lines = |errors: Errors| {
+        let each = errors.listed.into_iter();
+        each.map(|error| format!("{}: {}", error.pointer, error.message))
+            .collect::<Vec<_>>()
+    };
+    let single = cases.map(|job| (job.to_string(), lines(read(job).unwrap_err())));
+    let many = [
+        json!({}),
+        json!([{"kind": "free"}, 7, {"kind": "remot", "cost": -1}]),
+    ]
+    .map(|body| (body.to_string(), lines(known(body))));
+    crate::input::pinned::check("enqueue", single.into_iter().chain(many));
 }

@@ -61,7 +61,7 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
     }
     let issues = kinds
         .get(KIND)
-        .map(|handler| handler.check(&job.args))
+        .and_then(|handler| handler.prepare(&job.args).err())
         .unwrap_or_default();
     for issue in &issues {
         fields.wrong_at(&issue.pointer, issue.message.clone());
@@ -142,26 +142,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::jobs::{Context, Handler, Issue, Job, Outcome};
+    use crate::jobs::{Handler, Issue, Outcome, PreparedJob};
 
     /// A handler whose check requires a recipient.
     struct Wants;
 
     impl Handler for Wants {
-        fn check(&self, args: &Value) -> Vec<Issue> {
+        fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
             let issue = Issue {
                 pointer: "/to".into(),
                 message: "the field is missing".into(),
             };
             if args["to"].is_string() {
-                Vec::new()
+                Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
             } else {
-                vec![issue]
+                Err(vec![issue])
             }
-        }
-
-        fn run(&self, _: Job, _: Context) -> futures_util::future::BoxFuture<'_, Outcome> {
-            Box::pin(async { Outcome::Done })
         }
     }
 
@@ -262,6 +258,41 @@ mod tests {
         assert_eq!(
             with(json!({"channel": "sms", "provider": "mail"})),
             Err(vec!["/channel".into()])
+        );
+    }
+
+    #[test]
+    fn refusals_are_as_pinned() {
+        let email = |more: Value| {
+            let mut body = json!({"channel": "email", "to": "a@b.c"});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            body
+        };
+        let cases = [
+            json!([]),
+            json!({}),
+            email(
+                json!({"chanel": "email", "key": 7, "run_at": "soon", "unique_key": "", "body": "\0"}),
+            ),
+            email(json!({"provider": "twilio"})),
+            email(json!({"provider": 1})),
+            email(json!({"channel": "fax"})),
+            email(json!({"channel": "sms"})),
+        ];
+        crate::input::pinned::check(
+            "notify",
+            cases.map(|body| {
+                let mut kinds = Kinds::default();
+                kinds.register(KIND, Wants);
+                let pools = super::super::provider_events::example_pools();
+                let errors = message(body.clone(), &kinds, &pools).unwrap_err().listed;
+                let lines = errors
+                    .into_iter()
+                    .map(|error| format!("{}: {}", error.pointer, error.message));
+                (body.to_string(), lines.collect())
+            }),
         );
     }
 }

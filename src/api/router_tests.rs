@@ -17,7 +17,7 @@ use super::*;
 use crate::api::live::{STREAMS_MAX, Tick};
 use crate::api::state::NoDecisions;
 use crate::api::{AuthToken, Live, TokenSecret};
-use crate::jobs::{self, Context, Handler, Job, Outcome};
+use crate::jobs::{self, Handler, Issue, Outcome, PreparedJob};
 use crate::throttle::store::KnobProblem;
 use crate::throttle::{
     self, AcquireRequest, AcquireResponse, Change, Grant, Holder, KeyOutcomes, Knobs, Limit, Name,
@@ -271,8 +271,8 @@ fn check_knobs(
 struct Noop;
 
 impl Handler for Noop {
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async { Outcome::Done })
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
     }
 }
 

@@ -179,15 +179,6 @@ impl Args {
         }
     }
 
-    /// Returns a message about the source or sink that these arguments name and that this process
-    /// does not know.
-    pub fn unknown(args: &Value, catalogue: &Catalogue) -> Option<String> {
-        let (part, name) = Self::lacking(args, catalogue)?;
-        Some(format!(
-            "the settings of this worker have no [reindex.{part}s.{name}]"
-        ))
-    }
-
     /// Returns `source` or `sink` and the name that this process does not know.
     pub fn lacking<'a>(args: &'a Value, catalogue: &Catalogue) -> Option<(&'static str, &'a str)> {
         let name = |part: &str| args.get(part)?.get("name")?.as_str();
