@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value};
 
 use super::issue::{Issue, IssueSink, pointer};
-use super::wording::{describe, missing, must_be, must_be_one_of, unknown};
+use super::wording::{any_of, missing, must_be, must_be_one_of, unknown};
 
 /// The form of times, for messages.
 pub const TIME: &str =
@@ -142,6 +142,29 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Opens an object that was taken from a field, at the JSON pointer `below` this object.
+    pub fn nested<'b>(
+        &'b mut self,
+        value: &'b Value,
+        below: &str,
+        allowed: &[&str],
+    ) -> Option<Reader<'b>> {
+        let at = format!("{}{below}", self.at);
+        let Value::Object(map) = value else {
+            self.issues.add(not_an_object(&at, allowed, value));
+            return None;
+        };
+        let mut nested = Reader {
+            object: Object::Borrowed(map),
+            at,
+            null_is_absent: self.null_is_absent,
+            hides_values: self.hides_values,
+            issues: &mut *self.issues,
+        };
+        nested.only(allowed);
+        Some(nested)
+    }
+
     /// Returns the names of all fields.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.object.map().keys().map(String::as_str)
@@ -162,6 +185,15 @@ impl<'a> Reader<'a> {
             Object::Borrowed(map) => map.get(name).cloned(),
         };
         value.filter(|value| !(self.null_is_absent && value.is_null()))
+    }
+
+    /// Returns the fields that are left after the known ones were taken (unknown ones are already
+    /// reported).
+    pub fn rest(self) -> Map<String, Value> {
+        match self.object {
+            Object::Owned(map) => map,
+            Object::Borrowed(map) => map.clone(),
+        }
     }
 
     /// Takes a field, with `null` read as absent; for fields whose absence has a meaning.
@@ -349,7 +381,11 @@ impl<'a> Reader<'a> {
             .map(|(_, found)| *found);
         if found.is_none() {
             let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.wrong(name, must_be_one_of(&names, &value));
+            if self.hides_values {
+                self.refuse(name, &any_of(&names), &value);
+            } else {
+                self.wrong(name, must_be_one_of(&names, &value));
+            }
         }
         found
     }
@@ -364,8 +400,7 @@ fn object_with(allowed: &[&str]) -> String {
 }
 
 fn not_an_object(at: &str, allowed: &[&str], found: &Value) -> Issue {
-    let message = format!("must be {}, not {}", object_with(allowed), describe(found));
-    Issue::new(at, message)
+    Issue::new(at, must_be(&object_with(allowed), found))
 }
 
 #[cfg(test)]

@@ -49,12 +49,12 @@ fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
         json!({"channel": "fax", "to": 7, "priority": "urgent", "colour": 1, "valid_for_s": 0, "on_ambiguous": "drop"}),
     );
     for expected in [
-        "/colour is not a field",
-        "/channel must be one of sms, email, push, chat, webhook",
+        "/colour is not a known field; allowed: channel, to, from",
+        "/channel must be sms, email, push, chat or webhook",
         "/to must be a text",
         "/body is missing",
         "/priority must be critical, high, normal or low",
-        "/valid_for_s must be 1 to",
+        "/valid_for_s must be a number from 1 to",
         "/on_ambiguous must be retry or dead",
     ] {
         assert!(
@@ -67,7 +67,7 @@ fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
     assert_eq!(
         nothing,
         [
-            "/to is missing: say whom the message is for",
+            "/to is missing: it must be the recipient of the message",
             "/body must be a text"
         ]
     );
@@ -95,9 +95,17 @@ fn templates_are_bounded_and_stand_alone() {
         wrong(args).join("; ")
     };
     assert!(base(json!({"template": "{% set a = 1 %}"})).contains("/template/body"));
-    assert!(base(json!({"template": "a", "body": "b"})).contains("/body stands beside a template"));
-    assert!(base(json!({"body": "b", "data": {}})).contains("/data fills in a template"));
-    assert!(base(json!({"template": {"text": "b"}})).contains("/template/text is not a part"));
+    assert!(
+        base(json!({"template": "a", "body": "b"}))
+            .contains("/body must be left out beside a template")
+    );
+    assert!(
+        base(json!({"body": "b", "data": {}}))
+            .contains("/data must be left out without a template")
+    );
+    assert!(
+        base(json!({"template": {"text": "b"}})).contains("/template/text is not a known field")
+    );
 }
 
 #[test]

@@ -92,25 +92,28 @@ fn urls_that_cannot_be_sent_to_are_refused() {
     let cases = [
         (json!({}), "is missing"),
         (json!({"url": 3}), "must be a text"),
-        (json!({"url": ""}), "has no scheme"),
+        (
+            json!({"url": ""}),
+            "must be a URL that begins with http:// or https://",
+        ),
         (
             json!({"url": "example.com/hook"}),
-            "has no scheme: it must begin with http:// or https://",
+            "must be a URL that begins with http:// or https://, not one without a scheme",
         ),
         (
             json!({"url": "ftp://example.com"}),
-            "has the scheme \"ftp\"",
+            "must be a URL that begins with http:// or https://, not ftp://",
         ),
         (
             json!({"url": "file:///etc/passwd"}),
-            "has the scheme \"file\"",
+            "must be a URL that begins with http:// or https://, not file://",
         ),
-        (json!({"url": "http:///path"}), "has no host"),
-        (json!({"url": "http://?x"}), "has no host"),
-        (json!({"url": "http://a b/"}), "has blanks"),
+        (json!({"url": "http:///path"}), "must have a host"),
+        (json!({"url": "http://?x"}), "must have a host"),
+        (json!({"url": "http://a b/"}), "must be without blanks"),
         (
             json!({"url": "http://a/\r\nX: y"}),
-            "has blanks or control characters",
+            "must be without blanks and control characters",
         ),
     ];
     for (args, expected) in cases {
@@ -147,7 +150,7 @@ fn all_issues_are_listed_with_pointers() {
     assert!(
         found[0]
             .1
-            .contains("fields are method, url, headers, body, template, data"),
+            .contains("allowed: method, url, headers, body, template, data"),
         "{}",
         found[0].1
     );
@@ -165,32 +168,32 @@ fn each_field_says_what_it_may_be() {
         (
             json!({"connect_timeout_ms": 60_001}),
             "/connect_timeout_ms",
-            "60001 is not allowed: it must be a whole number from 1 to 60000",
+            "must be a whole number from 1 to 60000, not 60001",
         ),
         (
             json!({"redirects": -1}),
             "/redirects",
-            "-1 is not allowed: it must be a whole number from 0 to 10",
+            "must be a whole number from 0 to 10, not -1",
         ),
         (
             json!({"excerpt_bytes": 3001}),
             "/excerpt_bytes",
-            "3001 is not allowed: it must be a whole number from 0 to 3000",
+            "must be a whole number from 0 to 3000, not 3001",
         ),
         (
             json!({"http2_prior_knowledge": "yes"}),
             "/http2_prior_knowledge",
-            "it must be true or false",
+            "must be true or false, not \"yes\"",
         ),
         (
             json!({"throttled_scope": "tenant"}),
             "/throttled_scope",
-            "\"tenant\" is not allowed: use key or account or throttle",
+            "must be key, account or throttle, not \"tenant\"",
         ),
         (
             json!({"on_ambiguous": 1}),
             "/on_ambiguous",
-            "1 is not allowed: use retry or dead",
+            "must be retry or dead, not 1",
         ),
         (
             json!({"template": "{{ a", "data": {}}),
@@ -201,12 +204,12 @@ fn each_field_says_what_it_may_be() {
         (
             json!({"template": "a", "body": "b"}),
             "/template",
-            "cannot be used together with body",
+            "must be left out beside body",
         ),
         (
             json!({"data": {}}),
             "/data",
-            "fills in a template, and there is none",
+            "must be left out without a template to fill in",
         ),
         (
             json!({"template": "a", "data": [1]}),
@@ -226,7 +229,7 @@ fn each_field_says_what_it_may_be() {
         (
             json!({"secret": "a", "headers": {"Webhook-Id": "x"}}),
             "/headers/Webhook-Id",
-            "is set by the signature",
+            "must be left out beside a secret",
         ),
     ];
     for (mut args, at, said) in cases {

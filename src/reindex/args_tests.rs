@@ -209,7 +209,7 @@ fn without_the_operators_switch_every_field_of_a_jobs_own_is_refused_by_name() {
     assert!(
         issues
             .iter()
-            .any(|issue| issue.message.ends_with("one of fts, search")),
+            .any(|issue| issue.message.ends_with("allowed: fts, search")),
         "{issues:?}"
     );
 }

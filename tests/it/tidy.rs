@@ -208,6 +208,7 @@ const NOUNS: &[&str] = &[
     "governor/watchdogs/watch.rs",
     "governor/week.rs",
     "governor/why.rs",
+    "input/file.rs",
     "input/issue.rs",
     "input/reader.rs",
     "input/toml.rs",
