@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::fields::{Errors, ObjectReader, clipped};
+use super::fields::{Errors, ObjectReader, describe, missing};
 use super::jobs_input::{ARGS_BYTES_MAX, KEY_BYTES_MAX, find_nul, run_at};
+use crate::input::wording::any_of;
 use crate::jobs::{Kinds, NewJob};
 use crate::notify::args::{FIELDS, PRIORITIES, USUAL_PRIORITY};
 use crate::notify::recipient::KIND;
@@ -48,7 +49,7 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
     let bytes = job.args.to_string().len();
     if bytes > ARGS_BYTES_MAX {
         fields.wrong_whole(format!(
-            "the message has {bytes} bytes; allowed: at most {ARGS_BYTES_MAX} (256 KiB)"
+            "must be at most {ARGS_BYTES_MAX} bytes (256 KiB), not {bytes}"
         ));
     }
     let mut nuls = Vec::new();
@@ -56,7 +57,7 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
     for at in &nuls {
         fields.wrong_at(
             at,
-            "the text holds a NUL character (\\u0000), which cannot be stored; remove it",
+            "must be without the character NUL (\\u0000), which cannot be stored; remove it",
         );
     }
     let issues = kinds
@@ -90,23 +91,17 @@ fn route<'a>(
     args: &Map<String, Value>,
     pools: &'a Pools,
 ) -> Result<&'a Pool, (&'static str, String)> {
-    let words = || Channel::WORDS.map(|(word, _)| word).join(", ");
+    let words = || any_of(&Channel::WORDS.map(|(word, _)| word));
     let channel = match args.get("channel") {
         None | Some(Value::Null) => {
-            return Err((
-                "channel",
-                format!("the field is missing; allowed: one of {}", words()),
-            ));
+            return Err(("channel", missing(&words())));
         }
         Some(value) => value
             .as_str()
             .and_then(|text| Channel::WORDS.iter().find(|(word, _)| *word == text)),
     };
     let Some((word, channel)) = channel else {
-        return Err((
-            "channel",
-            format!("it is no channel; allowed: one of {}", words()),
-        ));
+        return Err(("channel", format!("must be {}", words())));
     };
     let named = match args.get("provider") {
         None | Some(Value::Null) => None,
@@ -114,25 +109,30 @@ fn route<'a>(
         Some(_) => {
             return Err((
                 "provider",
-                "it is not a text; allowed: the name of a pool or of a provider".to_owned(),
+                "must be the name of a pool or of a provider".to_owned(),
             ));
         }
     };
     pools.route(*channel, named).ok_or_else(|| {
-        let carrying: Vec<&str> =
-            pools.0.values().filter(|pool| pool.channel() == *channel).map(|pool| pool.name.as_str()).collect();
+        let carrying: Vec<&str> = pools
+            .0
+            .values()
+            .filter(|pool| pool.channel() == *channel)
+            .map(|pool| pool.name.as_str())
+            .collect();
         match named {
-            Some(name) if !carrying.is_empty() => {
-                let name = clipped(name);
-                (
-                    "provider",
-                    format!(
-                        "{name:?} is no pool or provider that carries {word}; allowed: {}, or leave it out",
-                        carrying.join(", ")
-                    ),
-                )
-            }
-            _ => ("channel", format!("no pool carries {word}; set one up as [pools.<name>] in the settings")),
+            Some(name) if !carrying.is_empty() => (
+                "provider",
+                format!(
+                    "must be a pool or provider that carries {word}, not {}; allowed: {}",
+                    describe(&name.into()),
+                    carrying.join(", ")
+                ),
+            ),
+            _ => (
+                "channel",
+                format!("no pool carries {word}; set one up as [pools.<name>] in the settings"),
+            ),
         }
     })
 }

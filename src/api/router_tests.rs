@@ -651,7 +651,7 @@ async fn a_bad_job_is_refused_with_every_field_and_the_pointers_of_a_batch_have_
         refused["errors"][1]["message"]
             .as_str()
             .unwrap()
-            .starts_with("7 is not a text")
+            .starts_with("must be a text of 1 to 128 bytes, not 7")
     );
 
     let batch = json!([{"kind": "noop"}, job]);
