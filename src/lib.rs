@@ -49,6 +49,7 @@ pub mod control;
 #[cfg(feature = "governor")]
 #[doc(hidden)]
 pub mod governor;
+mod input;
 #[cfg(feature = "notifications")]
 #[doc(hidden)]
 pub mod notify;

@@ -194,9 +194,7 @@ pub async fn give_back(
             Some(value) => tokens = fields.positive_of("tokens", &value, COST_MAX, " tokens"),
             None => fields.wrong(
                 "tokens",
-                format!(
-                    "the field is missing; allowed: a number above 0, at most {COST_MAX} tokens"
-                ),
+                format!("is missing: it must be a number above 0 and at most {COST_MAX} tokens"),
             ),
         }
     }

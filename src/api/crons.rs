@@ -21,6 +21,7 @@ use super::timeout::{ROW_TIMEOUT, with_timeout};
 use super::{body, permissions};
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS, check_name};
 use crate::cron::{self, NewSchedule, RunNowOutcome, Schedule, Schedules};
+use crate::input::wording::must_be_one_of;
 use crate::jobs::NewJob;
 
 /// The fields of a schedule besides those of its job.
@@ -341,10 +342,7 @@ fn read(
     let Value::Object(map) = value else {
         errors.body(
             "",
-            format!(
-                "{} is not an object; allowed: a schedule as an object",
-                fields::describe(&value)
-            ),
+            fields::must_be("an object, which is a schedule", &value),
         );
         return Err(errors);
     };
@@ -392,7 +390,7 @@ fn read(
             }
             None => fields.wrong(
                 "expression",
-                "the field is missing; allowed: a cron expression such as \"30 2 * * *\"",
+                "is missing: it must be a cron expression such as \"30 2 * * *\"",
             ),
         }
         if let Some(zone) = fields.text("time_zone", 1..=ZONE_BYTES_MAX) {
@@ -406,10 +404,7 @@ fn read(
         }
         match fields.take_nullable("paused") {
             Some(Value::Bool(paused)) => schedule.paused = Some(paused),
-            Some(other) => fields.wrong(
-                "paused",
-                format!("{} is not true or false", fields::describe(&other)),
-            ),
+            Some(other) => fields.wrong("paused", fields::must_be("true or false", &other)),
             None => {}
         }
         by = fields.text("by", 1..=BY_BYTES_MAX);
@@ -439,14 +434,7 @@ fn read_choice<T: Copy + Default>(
     let known = words.iter().find(|(word, _)| value.as_str() == Some(word));
     if known.is_none() {
         let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-        fields.wrong(
-            name,
-            format!(
-                "{} is not one of them; allowed: {}",
-                fields::describe(value),
-                allowed.join(", ")
-            ),
-        );
+        fields.wrong(name, must_be_one_of(&allowed, value));
     }
     known.map(|(_, value)| *value).unwrap_or_default()
 }

@@ -3,7 +3,8 @@
 use jiff::{SignedDuration, Span, SpanRelativeTo, Timestamp};
 use serde_json::{Value, json};
 
-use super::fields::{Errors, ObjectReader, clipped, describe, pointer, unknown};
+use super::fields::{Errors, ObjectReader, TIME, must_be, pointer};
+use crate::input::wording::{any_of, must_be_one_of};
 use crate::jobs::check::{OF_SCHEDULES, SCHEDULES_ONLY};
 use crate::jobs::{Kinds, NewJob};
 use crate::throttle::Name;
@@ -88,7 +89,7 @@ pub fn one(body: Value, known: &KnownKinds<'_>) -> Result<NewJob, Errors> {
     if body.is_array() {
         errors.body(
             "",
-            "this route takes one job as an object; an array of jobs goes to /api/v1/jobs/batch",
+            "must be one job as an object; a list of jobs goes to /api/v1/jobs/batch",
         );
         return Err(errors);
     }
@@ -104,17 +105,14 @@ pub fn batch(body: Value, known: &KnownKinds<'_>) -> Result<Vec<NewJob>, Errors>
     let Value::Array(items) = body else {
         errors.body(
             "",
-            format!("{} is not an array; this route takes an array of jobs, one job goes to /api/v1/jobs", describe(&body)),
+            must_be("a list of jobs", &body) + "; one job goes to /api/v1/jobs",
         );
         return Err(errors);
     };
     if items.len() > BATCH_MAX {
         errors.body(
             "",
-            format!(
-                "the batch has {} jobs; allowed: at most {BATCH_MAX}",
-                items.len()
-            ),
+            format!("must be at most {BATCH_MAX} jobs, not {}", items.len()),
         );
         return Err(errors);
     }
@@ -181,7 +179,7 @@ fn job(value: Value, at: &str, known: &KnownKinds<'_>, errors: &mut Errors) -> O
     if let Some(timeout_s) = job.timeout_s.filter(|seconds| *seconds < TIMEOUT_MIN_S) {
         fields.wrong(
             "timeout",
-            format!("{timeout_s} is out of range; allowed: at least {TIMEOUT_MIN_S} seconds"),
+            format!("must be at least {TIMEOUT_MIN_S} seconds, not {timeout_s}"),
         );
     }
     job.debounce_s = span(&mut fields, "debounce", SPAN_MAX_S);
@@ -197,15 +195,12 @@ fn kind(fields: &mut ObjectReader<'_>, known: &KnownKinds<'_>) -> Option<String>
     let names = known.names();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let Some(value) = fields.take("kind") else {
-        fields.wrong(
-            "kind",
-            format!("the field is missing; allowed: one of {}", names.join(", ")),
-        );
+        fields.missing("kind", &any_of(&names));
         return None;
     };
     let kind = fields.text_of("kind", value, 1..=KIND_BYTES_MAX)?;
     if !names.contains(&kind.as_str()) {
-        fields.wrong("kind", unknown(&kind, "kind", &names));
+        fields.wrong("kind", must_be_one_of(&names, &kind.into()));
         return None;
     }
     Some(kind)
@@ -214,16 +209,16 @@ fn kind(fields: &mut ObjectReader<'_>, known: &KnownKinds<'_>) -> Option<String>
 fn args(fields: &mut ObjectReader<'_>, kind: Option<&str>, args: &Value, known: &KnownKinds<'_>) {
     let bytes = serde_json::to_string(args).map_or(usize::MAX, |text| text.len());
     if bytes > ARGS_BYTES_MAX {
-        fields.wrong("args", format!("the arguments have {bytes} bytes; allowed: at most {ARGS_BYTES_MAX} (256 KiB); keep large data elsewhere and pass a reference"));
+        fields.wrong("args", format!("must be at most {ARGS_BYTES_MAX} bytes (256 KiB), not {bytes}; keep large data elsewhere and pass a reference"));
         return;
     }
     let mut nuls = Vec::new();
     find_nul(args, "", &mut nuls);
     for at in nuls {
-        fields.wrong_below("args", &at, "the text holds a NUL character (\\u0000), which cannot be stored; remove it or encode the data, for instance as base64");
+        fields.wrong_below("args", &at, "must be without the character NUL (\\u0000), which cannot be stored; remove it or encode the data, for instance as base64");
     }
     if let Some(handler) = kind.and_then(|kind| known.here.get(kind)) {
-        for issue in handler.check(args) {
+        for issue in handler.prepare(args).err().unwrap_or_default() {
             fields.wrong_below("args", &issue.pointer, issue.message);
         }
     }
@@ -252,23 +247,13 @@ pub fn find_nul(value: &Value, at: &str, found: &mut Vec<String>) {
 
 /// Reads the time of a run.
 pub fn run_at(fields: &mut ObjectReader<'_>, value: &Value) -> Option<Timestamp> {
-    const ALLOWED: &str = "allowed: an RFC 3339 time with an offset, such as 2030-01-31T09:30:00Z or 2030-01-31T09:30:00+01:00, from 1970 to ten years from now";
-    let Some(text) = value.as_str() else {
-        fields.wrong(
-            "run_at",
-            format!("{} is not a time; {ALLOWED}", describe(value)),
-        );
-        return None;
-    };
-    let parsed = text
-        .parse::<Timestamp>()
-        .ok()
+    let parsed = value
+        .as_str()
+        .and_then(|text| text.parse::<Timestamp>().ok())
         .filter(|at| (0..7_289_654_400).contains(&at.as_second()));
     if parsed.is_none() {
-        fields.wrong(
-            "run_at",
-            format!("{:?} is not a time; {ALLOWED}", clipped(text)),
-        );
+        let allowed = format!("{TIME}, from 1970 to ten years from now");
+        fields.refuse("run_at", &allowed, value);
     }
     parsed
 }
@@ -293,14 +278,11 @@ fn span(fields: &mut ObjectReader<'_>, name: &str, max_s: f64) -> Option<f64> {
         .map(|duration| duration.as_secs_f64())
         .filter(|seconds| *seconds > 0.0 && *seconds <= max_s);
     if seconds.is_none() {
-        fields.wrong(
-            name,
-            format!(
-                "{:?} is not a length of time; allowed: seconds as a number, or a text such as \"10 minutes\", \"1 hour 30 minutes\", \"7 days\" or \"PT10M\", above 0 and at most {} days (no months or years)",
-                clipped(text),
-                max_s / 86_400.0
-            ),
+        let days = max_s / 86_400.0;
+        let allowed = format!(
+            "seconds as a number, or a text such as \"10 minutes\", \"1 hour 30 minutes\", \"7 days\" or \"PT10M\", above 0 and at most {days} days (no months or years)"
         );
+        fields.refuse(name, &allowed, &value);
     }
     seconds
 }
@@ -308,13 +290,8 @@ fn span(fields: &mut ObjectReader<'_>, name: &str, max_s: f64) -> Option<f64> {
 fn traceparent(fields: &mut ObjectReader<'_>, value: &Value) -> Option<String> {
     let text = value.as_str().filter(|text| NewJob::is_traceparent(text));
     if text.is_none() {
-        fields.wrong(
-            "traceparent",
-            format!(
-                "{} is not a W3C trace parent; allowed: a text such as \"{TRACEPARENT_EXAMPLE}\"",
-                describe(value)
-            ),
-        );
+        let allowed = format!("a W3C trace parent such as \"{TRACEPARENT_EXAMPLE}\"");
+        fields.refuse("traceparent", &allowed, value);
     }
     text.map(str::to_owned)
 }
@@ -327,31 +304,26 @@ fn together(fields: &mut ObjectReader<'_>, job: &NewJob, is_unique: bool) {
         ("replace", job.replace),
     ] {
         if given && !is_unique {
+            fields.wrong(name, "must be left out without unique_key");
+        } else if given && name != "unique_for" && job.unique_for.is_some() {
             fields.wrong(
                 name,
-                "it has a meaning only together with unique_key; give both or neither",
+                "must be left out beside unique_for: the key is free when the job has ended",
             );
-        } else if given && name != "unique_for" && job.unique_for.is_some() {
-            fields.wrong(name, "it cannot be used together with unique_for: the key is free when the job has ended");
         }
     }
     if job.debounce_s.is_some() && job.run_at.is_some() {
         fields.wrong(
             "debounce",
-            "it cannot be used together with run_at: it names the time itself",
+            "must be left out beside run_at: it names the time itself",
         );
     }
     match (job.debounce_s, job.debounce_max_s) {
-        (None, Some(_)) => fields.wrong(
-            "debounce_max",
-            "it has a meaning only together with debounce; give both or neither",
-        ),
+        (None, Some(_)) => fields.wrong("debounce_max", "must be left out without debounce"),
         (Some(debounce), Some(max)) if max < debounce => {
             fields.wrong(
                 "debounce_max",
-                format!(
-                    "{max} is out of range; allowed: at least the debounce of {debounce} seconds"
-                ),
+                format!("must be at least the debounce of {debounce} seconds, not {max}"),
             );
         }
         _ => {}

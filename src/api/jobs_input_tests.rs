@@ -1,34 +1,31 @@
 //! Tests of the requests to enqueue that are accepted and refused.
 
-use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 
 use super::*;
-use crate::jobs::{Context, Handler, Issue, Job, Outcome};
+use crate::jobs::{Handler, Issue, Outcome, PreparedJob};
 
 struct Http;
 
 impl Handler for Http {
-    fn check(&self, args: &Value) -> Vec<Issue> {
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
         match args.get("url") {
-            Some(Value::String(url)) if url.contains("://") => Vec::new(),
-            _ => vec![Issue {
+            Some(Value::String(url)) if url.contains("://") => {
+                Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
+            }
+            _ => Err(vec![Issue {
                 pointer: "/url".to_owned(),
                 message: "a URL with a scheme is needed".to_owned(),
-            }],
+            }]),
         }
-    }
-
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        unreachable!("nothing runs here")
     }
 }
 
 struct Free;
 
 impl Handler for Free {
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        unreachable!("nothing runs here")
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
     }
 }
 
@@ -134,7 +131,9 @@ fn all_that_is_wrong_is_listed_at_once() {
     );
     for error in &errors.listed {
         assert!(
-            error.message.contains("allowed") || error.pointer == "/args/url",
+            error.message.contains("allowed")
+                || error.message.contains("must be")
+                || error.pointer == "/args/url",
             "{error:?}"
         );
     }
@@ -146,7 +145,7 @@ fn an_unknown_kind_is_refused_with_the_kinds_that_somebody_runs() {
     assert_eq!(pointer, "/kind");
     assert_eq!(
         message,
-        "unknown kind \"htp\"; did you mean \"http\"? allowed: free, http, remote"
+        "must be free, http or remote, not \"htp\"; did you mean \"http\"?"
     );
     assert_eq!(read(json!({"kind": "remote"})).unwrap().kind, "remote");
     assert_eq!(refused(json!({})).0, "/kind");
@@ -198,7 +197,7 @@ fn arguments_above_256_kib_are_refused_with_their_size() {
         refused(json!({"kind": "free", "args": {"blob": "x".repeat(300_000)}}));
     assert_eq!(pointer, "/args");
     assert!(
-        message.contains("300011 bytes") && message.contains("262144"),
+        message.contains("not 300011") && message.contains("262144"),
         "{message}"
     );
 }
@@ -356,17 +355,17 @@ fn fields_that_do_not_go_together_are_named() {
         (
             json!({"kind": "free", "debounce": 5}),
             "/debounce",
-            "only together with unique_key",
+            "must be left out without unique_key",
         ),
         (
             json!({"kind": "free", "replace": true}),
             "/replace",
-            "only together with unique_key",
+            "must be left out without unique_key",
         ),
         (
             json!({"kind": "free", "debounce_max": 5}),
             "/debounce_max",
-            "only together with debounce",
+            "must be left out without debounce",
         ),
         (
             json!({"kind": "free", "unique_key": "u", "debounce": 5, "debounce_max": 4}),
@@ -376,36 +375,103 @@ fn fields_that_do_not_go_together_are_named() {
         (
             json!({"kind": "free", "unique_key": "u", "unique_for": 5, "replace": true}),
             "/replace",
-            "together with unique_for",
+            "left out beside unique_for",
         ),
         (
             json!({"kind": "free", "unique_key": "u", "debounce": 5, "run_at": "2030-01-31T09:30:00Z"}),
             "/debounce",
-            "together with run_at",
+            "left out beside run_at",
         ),
         (
             json!({"kind": "free", "replace": "yes"}),
             "/replace",
-            "\"yes\" is not a truth value; allowed: true or false",
+            "must be true or false, not \"yes\"",
         ),
         (
             json!({"kind": "free", "timeout": 0}),
             "/timeout",
-            "0 is out of range",
+            "must be a number above 0 and at most 31622400 seconds",
         ),
         (
             json!({"kind": "free", "timeout": 1e-9}),
             "/timeout",
-            "is out of range; allowed: at least 0.000001 seconds",
+            "must be at least 0.000001 seconds, not",
         ),
         (
             json!({"kind": "free", "traceparent": "00-x"}),
             "/traceparent",
-            "\"00-x\" is not a W3C trace parent; allowed: a text such as",
+            "must be a W3C trace parent such as",
         ),
     ] {
         let (at, message) = refused(body.clone());
         assert_eq!(at, pointer, "{body}");
         assert!(message.contains(said), "{body}: {message}");
     }
+}
+
+#[test]
+fn refusals_are_as_pinned() {
+    let free = |more: Value| {
+        let mut job = json!({"kind": "free"});
+        job.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        job
+    };
+    let cases = [
+        json!([]),
+        json!(null),
+        json!("x"),
+        json!({}),
+        json!({"kind": 7}),
+        json!({"kind": ""}),
+        json!({"kind": "htp"}),
+        json!({"kind": "http", "args": {"url": 1}}),
+        free(json!({"colour": 1, "priorty": 2, "a/b": 3})),
+        free(json!({"args": {"a/b": ["\0"], "\0": 1}})),
+        free(json!({"throttle": 1, "key": 2})),
+        free(json!({"throttle": "two words", "key": "x".repeat(513)})),
+        free(json!({"throttle": "", "key": "a\0b"})),
+        free(json!({"priority": 7, "max_attempts": 0})),
+        free(json!({"priority": "high", "max_attempts": 1.5})),
+        free(json!({"priority": [1, 2], "max_attempts": {}})),
+        free(json!({"run_at": "soon"})),
+        free(json!({"run_at": 7})),
+        free(json!({"unique_key": "", "unique_for": 0})),
+        free(json!({"unique_key": "cron:a"})),
+        free(json!({"unique_for": "1 month", "cost": 0})),
+        free(json!({"unique_for": 60})),
+        free(json!({"cost": "1", "traceparent": "00-x"})),
+        free(json!({"traceparent": 1, "timeout": 1e-9})),
+        free(json!({"timeout": [], "replace": "yes"})),
+        free(json!({"debounce": 5, "replace": true})),
+        free(json!({"unique_key": "a", "unique_for": 5, "debounce": 5, "replace": true})),
+        free(
+            json!({"unique_key": "a", "debounce": 5, "debounce_max": 1, "run_at": "2030-01-31T09:30:00Z"}),
+        ),
+        free(json!({"unique_key": "a", "debounce_max": 1})),
+    ];
+    let known = |body: Value| {
+        batch(
+            body,
+            &KnownKinds {
+                here: &kinds(),
+                elsewhere: &["remote".to_owned()],
+            },
+        )
+        .map(drop)
+        .unwrap_err()
+    };
+    let lines = |errors: Errors| {
+        let each = errors.listed.into_iter();
+        each.map(|error| format!("{}: {}", error.pointer, error.message))
+            .collect::<Vec<_>>()
+    };
+    let single = cases.map(|job| (job.to_string(), lines(read(job).unwrap_err())));
+    let many = [
+        json!({}),
+        json!([{"kind": "free"}, 7, {"kind": "remot", "cost": -1}]),
+    ]
+    .map(|body| (body.to_string(), lines(known(body))));
+    crate::input::pinned::check("enqueue", single.into_iter().chain(many));
 }

@@ -372,6 +372,29 @@ mod tests {
         );
     }
 
+    #[test]
+    fn refusals_are_as_pinned() {
+        let cases = [
+            "",
+            "  ",
+            "{,}",
+            "{'kind':1}",
+            "{\"cost\":NaN}",
+            "{\"cost\":\n Infinity}",
+            "{\"cost\":1e999}",
+            "{} {}",
+            "{\"a\":{\"b\":1,\"b\":2}}",
+            "[1,",
+        ];
+        crate::input::pinned::check(
+            "json",
+            cases.map(|text| {
+                let error = parse(text.as_bytes()).unwrap_err();
+                (format!("{text:?}"), vec![error.to_string()])
+            }),
+        );
+    }
+
     proptest! {
         #[test]
         fn any_bytes_are_parsed_or_refused_without_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {

@@ -94,9 +94,7 @@ pub async fn pause(
                 let most = MAX_PAUSE.as_secs();
                 fields.wrong(
                     "seconds",
-                    format!(
-                        "the field is missing; allowed: a number above 0, at most {most} (30 days)"
-                    ),
+                    format!("is missing: it must be a number above 0 and at most {most} (30 days)"),
                 );
             }
         }

@@ -93,7 +93,7 @@ pub async fn weigh(
             if weight < WEIGHT_MIN {
                 fields.wrong(
                     "weight",
-                    format!("{weight} is out of range; allowed: {WEIGHT_MIN} to {WEIGHT_MAX}"),
+                    format!("must be a number from {WEIGHT_MIN} to {WEIGHT_MAX}, not {weight}"),
                 );
             }
             Some(weight)
@@ -101,9 +101,7 @@ pub async fn weigh(
         None => {
             fields.wrong(
                 "weight",
-                format!(
-                    "the field is missing; allowed: a number from {WEIGHT_MIN} to {WEIGHT_MAX}"
-                ),
+                format!("is missing: it must be a number from {WEIGHT_MIN} to {WEIGHT_MAX}"),
             );
             None
         }

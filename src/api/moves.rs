@@ -144,7 +144,7 @@ pub async fn reschedule(
             None => {
                 fields.wrong(
                     "run_at",
-                    format!("the field is missing; allowed: {}", super::fields::TIME),
+                    format!("is missing: it must be {}", super::fields::TIME),
                 );
                 None
             }

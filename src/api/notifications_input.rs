@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value};
 
-use super::fields::{Errors, ObjectReader, clipped};
+use super::fields::{Errors, ObjectReader, describe, missing};
 use super::jobs_input::{ARGS_BYTES_MAX, KEY_BYTES_MAX, find_nul, run_at};
+use crate::input::wording::any_of;
 use crate::jobs::{Kinds, NewJob};
 use crate::notify::args::{FIELDS, PRIORITIES, USUAL_PRIORITY};
 use crate::notify::recipient::KIND;
@@ -48,7 +49,7 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
     let bytes = job.args.to_string().len();
     if bytes > ARGS_BYTES_MAX {
         fields.wrong_whole(format!(
-            "the message has {bytes} bytes; allowed: at most {ARGS_BYTES_MAX} (256 KiB)"
+            "must be at most {ARGS_BYTES_MAX} bytes (256 KiB), not {bytes}"
         ));
     }
     let mut nuls = Vec::new();
@@ -56,12 +57,12 @@ pub fn message(body: Value, kinds: &Kinds, pools: &Pools) -> Result<NewJob, Erro
     for at in &nuls {
         fields.wrong_at(
             at,
-            "the text holds a NUL character (\\u0000), which cannot be stored; remove it",
+            "must be without the character NUL (\\u0000), which cannot be stored; remove it",
         );
     }
     let issues = kinds
         .get(KIND)
-        .map(|handler| handler.check(&job.args))
+        .and_then(|handler| handler.prepare(&job.args).err())
         .unwrap_or_default();
     for issue in &issues {
         fields.wrong_at(&issue.pointer, issue.message.clone());
@@ -90,23 +91,17 @@ fn route<'a>(
     args: &Map<String, Value>,
     pools: &'a Pools,
 ) -> Result<&'a Pool, (&'static str, String)> {
-    let words = || Channel::WORDS.map(|(word, _)| word).join(", ");
+    let words = || any_of(&Channel::WORDS.map(|(word, _)| word));
     let channel = match args.get("channel") {
         None | Some(Value::Null) => {
-            return Err((
-                "channel",
-                format!("the field is missing; allowed: one of {}", words()),
-            ));
+            return Err(("channel", missing(&words())));
         }
         Some(value) => value
             .as_str()
             .and_then(|text| Channel::WORDS.iter().find(|(word, _)| *word == text)),
     };
     let Some((word, channel)) = channel else {
-        return Err((
-            "channel",
-            format!("it is no channel; allowed: one of {}", words()),
-        ));
+        return Err(("channel", format!("must be {}", words())));
     };
     let named = match args.get("provider") {
         None | Some(Value::Null) => None,
@@ -114,25 +109,30 @@ fn route<'a>(
         Some(_) => {
             return Err((
                 "provider",
-                "it is not a text; allowed: the name of a pool or of a provider".to_owned(),
+                "must be the name of a pool or of a provider".to_owned(),
             ));
         }
     };
     pools.route(*channel, named).ok_or_else(|| {
-        let carrying: Vec<&str> =
-            pools.0.values().filter(|pool| pool.channel() == *channel).map(|pool| pool.name.as_str()).collect();
+        let carrying: Vec<&str> = pools
+            .0
+            .values()
+            .filter(|pool| pool.channel() == *channel)
+            .map(|pool| pool.name.as_str())
+            .collect();
         match named {
-            Some(name) if !carrying.is_empty() => {
-                let name = clipped(name);
-                (
-                    "provider",
-                    format!(
-                        "{name:?} is no pool or provider that carries {word}; allowed: {}, or leave it out",
-                        carrying.join(", ")
-                    ),
-                )
-            }
-            _ => ("channel", format!("no pool carries {word}; set one up as [pools.<name>] in the settings")),
+            Some(name) if !carrying.is_empty() => (
+                "provider",
+                format!(
+                    "must be a pool or provider that carries {word}, not {}; allowed: {}",
+                    describe(&name.into()),
+                    carrying.join(", ")
+                ),
+            ),
+            _ => (
+                "channel",
+                format!("no pool carries {word}; set one up as [pools.<name>] in the settings"),
+            ),
         }
     })
 }
@@ -142,26 +142,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::jobs::{Context, Handler, Issue, Job, Outcome};
+    use crate::jobs::{Handler, Issue, Outcome, PreparedJob};
 
     /// A handler whose check requires a recipient.
     struct Wants;
 
     impl Handler for Wants {
-        fn check(&self, args: &Value) -> Vec<Issue> {
+        fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
             let issue = Issue {
                 pointer: "/to".into(),
                 message: "the field is missing".into(),
             };
             if args["to"].is_string() {
-                Vec::new()
+                Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
             } else {
-                vec![issue]
+                Err(vec![issue])
             }
-        }
-
-        fn run(&self, _: Job, _: Context) -> futures_util::future::BoxFuture<'_, Outcome> {
-            Box::pin(async { Outcome::Done })
         }
     }
 
@@ -262,6 +258,41 @@ mod tests {
         assert_eq!(
             with(json!({"channel": "sms", "provider": "mail"})),
             Err(vec!["/channel".into()])
+        );
+    }
+
+    #[test]
+    fn refusals_are_as_pinned() {
+        let email = |more: Value| {
+            let mut body = json!({"channel": "email", "to": "a@b.c"});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            body
+        };
+        let cases = [
+            json!([]),
+            json!({}),
+            email(
+                json!({"chanel": "email", "key": 7, "run_at": "soon", "unique_key": "", "body": "\0"}),
+            ),
+            email(json!({"provider": "twilio"})),
+            email(json!({"provider": 1})),
+            email(json!({"channel": "fax"})),
+            email(json!({"channel": "sms"})),
+        ];
+        crate::input::pinned::check(
+            "notify",
+            cases.map(|body| {
+                let mut kinds = Kinds::default();
+                kinds.register(KIND, Wants);
+                let pools = super::super::provider_events::example_pools();
+                let errors = message(body.clone(), &kinds, &pools).unwrap_err().listed;
+                let lines = errors
+                    .into_iter()
+                    .map(|error| format!("{}: {}", error.pointer, error.message));
+                (body.to_string(), lines.collect())
+            }),
         );
     }
 }

@@ -6,8 +6,9 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 
-use super::fields::{Errors, FieldLocation, TIME, clipped, pointer, time_of, unknown};
+use super::fields::{Errors, FieldLocation, TIME, clipped, must_be, pointer, time_of, unknown};
 use super::problem::{Code, Problem};
+use crate::input::wording::must_be_one_of;
 
 /// Returns the problem of a query that is not UTF-8 after percent-decoding, because the intended
 /// text is unknown.
@@ -27,7 +28,7 @@ pub fn unreadable(query: &str) -> Option<Problem> {
         Code::InvalidQuery,
         FieldLocation::Query,
         &clipped(name),
-        "is not UTF-8; allowed: percent-encoded UTF-8",
+        "must be percent-encoded UTF-8",
     ))
 }
 
@@ -53,16 +54,13 @@ impl Query {
         for (name, value) in pairs {
             if !allowed.contains(&name.as_str()) {
                 let message = if allowed.is_empty() {
-                    format!(
-                        "unknown parameter {:?}; this route takes none",
-                        clipped(&name)
-                    )
+                    "is not a known parameter; this route takes none".to_owned()
                 } else {
                     unknown(&name, "parameter", allowed)
                 };
                 query.wrong(&name, message);
             } else if query.values.insert(name.clone(), value).is_some() {
-                query.wrong(&name, "the parameter is given twice; give it once");
+                query.wrong(&name, "must be given once, not twice");
             }
         }
         query
@@ -91,7 +89,7 @@ impl Query {
         }
         self.wrong(
             name,
-            format!("allowed: a text of at most {bytes_max} bytes without NUL"),
+            format!("must be a text of at most {bytes_max} bytes without NUL"),
         );
         None
     }
@@ -107,10 +105,7 @@ impl Query {
             Ok(number) if range.contains(&number) => Some(number),
             _ => {
                 let allowed = format!("a whole number from {} to {}", range.start(), range.end());
-                self.wrong(
-                    name,
-                    format!("{:?} is not allowed; allowed: {allowed}", clipped(&text)),
-                );
+                self.wrong(name, must_be(&allowed, &text.into()));
                 None
             }
         }
@@ -122,10 +117,7 @@ impl Query {
         // The plus sign of an offset arrives as a space if it was not encoded.
         let found = time_of(&text).or_else(|| time_of(&text.replace(' ', "+")));
         if found.is_none() {
-            self.wrong(
-                name,
-                format!("{:?} is not a time; allowed: {TIME}", clipped(&text)),
-            );
+            self.wrong(name, must_be(TIME, &text.into()));
         }
         found
     }
@@ -147,7 +139,7 @@ impl Query {
             .map(|(_, value)| *value);
         if found.is_none() {
             let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            self.wrong(name, unknown(&text, "value", &names));
+            self.wrong(name, must_be_one_of(&names, &text.into()));
         }
         found
     }
@@ -170,7 +162,7 @@ mod tests {
             unreadable("key=%ff")
                 .unwrap()
                 .detail
-                .starts_with("/key: is not UTF-8")
+                .starts_with("/key: must be percent-encoded UTF-8")
         );
         assert!(unreadable("a=1&key=%c3").is_some() && unreadable("%ff=1").is_some());
         assert!(unreadable("key=%c3%bc&a=b+c&d").is_none() && unreadable("").is_none());
@@ -254,5 +246,43 @@ mod tests {
         );
 
         assert_eq!(texts, (Some(String::new()), None));
+    }
+
+    #[test]
+    fn refusals_are_as_pinned() {
+        let cases = [
+            "limt=1",
+            "limit=0",
+            "limit=",
+            "limit=x",
+            "state=redy",
+            "before=soon",
+            "dry_run=yes",
+            "kind=a%00",
+            "kind=aaaaaaaaaaa",
+            "limit=1&limit=2",
+        ];
+        let names = ["limit", "state", "before", "dry_run", "kind"];
+        let lines = |query: Query| -> Vec<String> {
+            let errors = query.errors.listed.into_iter();
+            errors
+                .map(|error| format!("{}: {}", error.pointer, error.message))
+                .collect()
+        };
+        let read = cases.map(|text| {
+            let given = url::form_urlencoded::parse(text.as_bytes());
+            let mut query = Query::open(given.into_owned().collect(), &names);
+            query.whole("limit", 1..=1000);
+            query.choice("state", &[("ready", 1), ("dead", 2)]);
+            query.time("before");
+            query.flag("dry_run");
+            query.text("kind", 10);
+            (text.to_owned(), lines(query))
+        });
+        let none = Query::open(pairs(&[("a", "1")]), &[]);
+        let none = ("a=1 (no parameters)".to_owned(), lines(none));
+        let unread = ["key=%ff", "%ff=1"]
+            .map(|text| (text.to_owned(), vec![unreadable(text).unwrap().detail]));
+        crate::input::pinned::check("query", read.into_iter().chain([none]).chain(unread));
     }
 }

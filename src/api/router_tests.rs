@@ -17,7 +17,7 @@ use super::*;
 use crate::api::live::{STREAMS_MAX, Tick};
 use crate::api::state::NoDecisions;
 use crate::api::{AuthToken, Live, TokenSecret};
-use crate::jobs::{self, Context, Handler, Job, Outcome};
+use crate::jobs::{self, Handler, Issue, Outcome, PreparedJob};
 use crate::throttle::store::KnobProblem;
 use crate::throttle::{
     self, AcquireRequest, AcquireResponse, Change, Grant, Holder, KeyOutcomes, Knobs, Limit, Name,
@@ -271,8 +271,8 @@ fn check_knobs(
 struct Noop;
 
 impl Handler for Noop {
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async { Outcome::Done })
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
     }
 }
 
@@ -651,7 +651,7 @@ async fn a_bad_job_is_refused_with_every_field_and_the_pointers_of_a_batch_have_
         refused["errors"][1]["message"]
             .as_str()
             .unwrap()
-            .starts_with("7 is not a text")
+            .starts_with("must be a text of 1 to 128 bytes, not 7")
     );
 
     let batch = json!([{"kind": "noop"}, job]);

@@ -155,7 +155,7 @@ pub async fn add(
             } else {
                 "a number, address, token, chat or URL"
             };
-            fields.wrong(name, format!("the field is missing; allowed: {allowed}"));
+            fields.wrong(name, format!("is missing: it must be {allowed}"));
         }
         let whom = channel
             .zip(recipient)

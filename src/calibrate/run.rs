@@ -757,11 +757,11 @@ mod tests {
             ),
             (
                 &[("rps", "ten")],
-                "the knob rps of reindex \"ten\" cannot be used",
+                "the knob rps of reindex must be a number",
             ),
             (
                 &[("min", "200")],
-                "the knob min of reindex 200 is above max 100",
+                "the knob min of reindex must be at most max 100, not 200",
             ),
             (
                 &[

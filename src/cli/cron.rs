@@ -15,6 +15,7 @@ use crate::config::Settings;
 use crate::cron::{
     self, CatchUp, NewSchedule, Overlap, RunNowOutcome, Schedule, Schedules, Timing,
 };
+use crate::input;
 use crate::jobs::{NewJob, Queue};
 
 #[derive(clap::Subcommand)]
@@ -293,18 +294,13 @@ async fn make(
         ..NewJob::new(set.kind, args_of(&set.args)?)
     };
     // Built-in kinds check their arguments now; those of other kinds are checked by their workers.
-    if let Some(handler) = crate::app::built_in_kinds(settings, None)?.get(&job.kind) {
-        let issues = handler.check(&job.args);
-        if !issues.is_empty() {
-            let each: Vec<String> = issues
-                .iter()
-                .map(|issue| format!("args{}: {}", issue.pointer, issue.message))
-                .collect();
-            bail!(CliError::Refused(format!(
-                "{}; no schedule was changed",
-                each.join("; ")
-            )));
-        }
+    if let Some(handler) = crate::app::built_in_kinds(settings, None)?.get(&job.kind)
+        && let Err(issues) = handler.prepare(&job.args)
+    {
+        bail!(CliError::Refused(format!(
+            "{}; no schedule was changed",
+            input::listed("args", &issues)
+        )));
     }
     let schedule = NewSchedule::new(set.name, set.expression, job)
         .time_zone(set.time_zone)

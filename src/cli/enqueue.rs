@@ -234,9 +234,9 @@ fn check_args(jobs: &[NewJob], settings: &Settings) -> anyhow::Result<()> {
         } else {
             String::new()
         };
+        let issues = handler.prepare(&job.args).err().unwrap_or_default();
         wrong.extend(
-            handler
-                .check(&job.args)
+            issues
                 .iter()
                 .map(|issue| format!("{place}args{}: {}", issue.pointer, issue.message)),
         );

@@ -118,8 +118,6 @@ fn number(cause: &(dyn std::error::Error + 'static)) -> Option<u8> {
             _ => None,
         };
     }
-    let setting = cause.is::<config::Error>()
-        || cause.is::<throttle::file::FileError>()
-        || cause.is::<crate::governor::policy::InvalidPolicy>();
+    let setting = cause.is::<config::Error>() || cause.is::<throttle::file::FileError>();
     (setting || cause.is::<crate::api::ListenError>()).then_some(78)
 }

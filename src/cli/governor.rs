@@ -10,7 +10,8 @@ use super::exit::CliError;
 use super::output;
 use crate::governor::filter::{LineGovernor, Mistake};
 use crate::governor::{Actuator, Bounds, Policy};
-use crate::throttle::file::{FileError, FileProblem, KnobsFile};
+use crate::input::{FileError, FileProblem};
+use crate::throttle::file::KnobsFile;
 use crate::throttle::{Knobs, rules};
 
 /// Longest line that is read, in bytes.
@@ -174,12 +175,7 @@ fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
             None
         }
         Err(refused) => {
-            problems.extend(refused.0.into_iter().map(|p| FileProblem {
-                file: p.file,
-                line: p.line,
-                key: p.key,
-                reason: p.reason,
-            }));
+            problems.extend(refused.0);
             None
         }
     };
@@ -190,12 +186,7 @@ fn policy(path: &Path) -> anyhow::Result<(Policy, Knobs)> {
         (knobs, _) => {
             // Both readers report a text that is not TOML; one report is enough.
             let found = knobs.err().map_or_else(Vec::new, |error| error.0);
-            problems.retain(|problem| {
-                problem.key != "toml"
-                    && !(found
-                        .iter()
-                        .any(|f| f.line == problem.line && f.key.is_empty()))
-            });
+            problems.retain(|problem| !found.contains(problem));
             problems.extend(found);
             problems.sort_by_key(|problem| problem.line);
             bail!(FileError(problems))

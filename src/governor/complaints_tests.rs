@@ -54,11 +54,11 @@ fn the_defaults_of_complaints_are_a_latency_at_a_thousandth() {
     );
     assert!(
         told(&POLICY.replace("query = \"marketing\"\n", ""))
-            .contains("signal.query: is missing; use the name of the pool")
+            .contains("signal.query: is missing: it must be the name of the pool")
     );
     assert!(
         told("[[signal]]\nname = \"a\"\nquery = \"q\"\n")
-            .contains("f:1: signal.setpoint: is missing; use a number above 0")
+            .contains("f:1: signal.setpoint: is missing: it must be a number above 0")
     );
 }
 

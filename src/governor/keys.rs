@@ -1,6 +1,8 @@
 //! The table of all policy keys: default, unit, range and reason. The parser, the error messages
 //! and `docs/reference/policy.md` are all derived from it, so they cannot disagree.
 
+use serde_json::Value;
+
 /// The table of a knobs file to which a key belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyTable {
@@ -445,17 +447,29 @@ pub fn find(part: PolicyTable, name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.part == part && key.name == name)
 }
 
-/// Returns the names of a table's keys, as a list for people.
-pub fn names(part: PolicyTable) -> String {
+/// Returns the names of a table's keys.
+pub fn names(part: PolicyTable) -> Vec<&'static str> {
     KEYS.iter()
-        .filter(|k| k.part == part)
-        .map(|k| k.name)
-        .collect::<Vec<_>>()
-        .join(", ")
+        .filter(|key| key.part == part)
+        .map(|key| key.name)
+        .collect()
 }
 
 impl Allowed {
-    /// Returns the allowed values, in words that complete "use …".
+    /// Returns true if a key may have the value.
+    pub fn accepts(&self, value: &Value) -> bool {
+        match self {
+            Self::Number(from, to) => value.as_f64().is_some_and(|x| (*from..=*to).contains(&x)),
+            Self::Above(from, to) => value.as_f64().is_some_and(|x| x > *from && x <= *to),
+            Self::Flag => value.is_boolean(),
+            Self::Word(words) => value.as_str().is_some_and(|text| words.contains(&text)),
+            Self::Text(most) => value
+                .as_str()
+                .is_some_and(|text| !text.trim().is_empty() && text.chars().count() <= *most),
+        }
+    }
+
+    /// Returns the allowed values, in words that complete "must be …".
     pub fn description(&self) -> String {
         match self {
             Self::Number(from, to) => format!("a number from {from} to {to}"),

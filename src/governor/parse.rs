@@ -1,34 +1,32 @@
 //! Reads a policy from a knobs file and reports all its errors, each with its line.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use serde_json::Value;
 
 use super::actuator::Actuator;
 use super::keys::{self, Allowed, Default, PolicyTable};
 use super::policy::{
-    ControllerTuning, Extractor, Heard, InvalidPolicy, Policy, PolicyProblem, ProbeTarget,
-    SIGNALS_MAX, SignalKind, SignalPolicy, SignalSource,
+    ControllerTuning, Extractor, Heard, Policy, ProbeTarget, SIGNALS_MAX, SignalKind, SignalPolicy,
+    SignalSource,
 };
+use crate::input::wording::must_be_one_of;
+use crate::input::{FileError, FileProblem, Reader, TomlDocument};
 use crate::signals::exposition::Series;
 use crate::signals::probe::check_pointer;
 use crate::signals::promql;
 
 /// Returns the policy in `text`; `None` if it contains no signal.
-pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, InvalidPolicy> {
-    let mut report = ProblemCollector {
-        text,
-        file,
-        problems: Vec::new(),
-    };
-    let policy = read(&mut report);
-    report.problems.sort_by_key(|problem| problem.line);
-    if report.problems.is_empty() {
+pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, FileError> {
+    let document = TomlDocument::parse(text)
+        .map_err(|error| FileError(vec![FileProblem::not_toml(file, error)]))?;
+    let mut issues = Vec::new();
+    let policy =
+        Reader::of(&document.value, "", &[], &mut issues).and_then(|mut tables| read(&mut tables));
+    if issues.is_empty() {
         Ok(policy)
     } else {
-        Err(InvalidPolicy(report.problems))
+        Err(FileError(FileProblem::located(file, &document, issues)))
     }
 }
 
@@ -41,104 +39,57 @@ const COMPLAINTS_LAG_S: f64 = 900.0;
 pub(super) fn default_law() -> ControllerTuning {
     law(&Values {
         part: PolicyTable::Governor,
-        place: 0..0,
         given: BTreeMap::new(),
-        tried: Vec::new(),
     })
 }
 
-fn read(report: &mut ProblemCollector) -> Option<Policy> {
-    let root = match DeTable::parse(report.text) {
-        Ok(root) => root,
-        Err(error) => {
-            let place = error.span().unwrap_or(0..0);
-            report.refuse(&place, "toml", error.message());
-            return None;
-        }
-    };
-    let entry = |name: &str| {
-        root.get_ref()
-            .iter()
-            .find(|(key, _)| key.get_ref() == name)
-            .map(|(_, value)| value)
-    };
-
-    let law = match entry("governor").map(|value| (value.span(), value.get_ref())) {
+fn read(tables: &mut Reader<'_>) -> Option<Policy> {
+    let law = match tables.get("governor") {
         None => default_law(),
-        Some((place, DeValue::Table(table))) => {
-            let values = values(report, PolicyTable::Governor, place, table);
-            let law = law(&values);
-            check_law(report, &values, &law);
-            law
-        }
-        Some((place, _)) => {
-            report.refuse(&place, "governor", "is not a table; write [governor]");
+        Some(governor) if !governor.is_object() => {
+            tables.wrong("governor", "must be a table: write [governor]");
             default_law()
         }
-    };
-    let signals = match entry("signal").map(|value| (value.span(), value.get_ref())) {
-        None => return None,
-        Some((_, DeValue::Array(tables))) => tables
-            .iter()
-            .filter_map(|table| signal(report, table))
-            .collect(),
-        Some((place, _)) => {
-            report.refuse(
-                &place,
-                "signal",
-                "is not a list of tables; write [[signal]] before each",
-            );
-            return None;
+        Some(_) => {
+            let mut fields = tables.part("governor", &keys::names(PolicyTable::Governor))?;
+            let values = values(&mut fields, PolicyTable::Governor);
+            let law = law(&values);
+            check_law(&mut fields, &values, &law);
+            law
         }
     };
-    let policy = Policy { signals, law };
-    check_names(report, &policy, entry("signal")?);
-    (!policy.signals.is_empty()).then_some(policy)
-}
-
-fn check_names(report: &mut ProblemCollector, policy: &Policy, place: &Spanned<DeValue>) {
-    if policy.signals.len() > SIGNALS_MAX {
-        report.refuse(
-            &place.span(),
+    let given = tables.take("signal")?;
+    let Some(list) = given.as_array() else {
+        tables.wrong(
             "signal",
-            format!(
-                "{} signals; at most {SIGNALS_MAX} are allowed",
-                policy.signals.len()
-            ),
+            "must be a list of tables: write [[signal]] before each",
         );
-    }
-    for (n, signal) in policy.signals.iter().enumerate() {
-        if policy.signals[..n]
-            .iter()
-            .any(|earlier| earlier.name == signal.name)
-        {
-            let tables = place
-                .get_ref()
-                .as_array()
-                .into_iter()
-                .flat_map(|a| a.iter());
-            let places = tables.filter_map(|t| {
-                t.get_ref()
-                    .as_table()?
-                    .iter()
-                    .find(|(k, _)| k.get_ref() == "name")
-            });
-            let same = places
-                .filter(|(_, v)| v.get_ref().as_str() == Some(&signal.name))
-                .map(|(_, v)| v.span());
-            let place = same
-                .max_by_key(|span| span.start)
-                .unwrap_or_else(|| place.span());
-            report.refuse(
-                &place,
-                "signal.name",
-                format!(
-                    "{:?} is the name of another signal too; give each its own",
-                    signal.name
-                ),
-            );
+        return None;
+    };
+    let mut signals: Vec<SignalPolicy> = Vec::new();
+    for (at, table) in list.iter().enumerate() {
+        let Some(mut fields) = tables.nested(
+            table,
+            &format!("/signal/{at}"),
+            &keys::names(PolicyTable::Signal),
+        ) else {
+            continue;
+        };
+        let signal = signal(&mut fields);
+        if signals.iter().any(|earlier| earlier.name == signal.name) {
+            let message = format!("must be another name: {:?} is taken", signal.name);
+            fields.wrong("name", message);
         }
+        signals.push(signal);
     }
+    if signals.len() > SIGNALS_MAX {
+        let message = format!(
+            "must be at most {SIGNALS_MAX} tables, not {}",
+            signals.len()
+        );
+        tables.wrong("signal", message);
+    }
+    (!signals.is_empty()).then_some(Policy { signals, law })
 }
 
 fn law(values: &Values) -> ControllerTuning {
@@ -179,28 +130,20 @@ fn law(values: &Values) -> ControllerTuning {
 }
 
 /// Checks the rules of the law that involve several keys.
-fn check_law(report: &mut ProblemCollector, values: &Values, law: &ControllerTuning) {
+fn check_law(fields: &mut Reader<'_>, values: &Values, law: &ControllerTuning) {
     if law.actuator == Actuator::Concurrency
         && values.given("durations")
         && values.flag("durations")
     {
-        let reason = "true is not allowed with actuator \"concurrency\": jobs that take longer already leave their slots later, and would \
-                      count twice; use false or leave it out";
-        report.refuse(&values.place("durations"), "governor.durations", reason);
+        let reason = "must be false with actuator \"concurrency\", or left out: jobs that take longer already leave their slots later, \
+                      and would count twice";
+        fields.wrong("durations", reason);
     }
 }
 
-/// Reads one `[[signal]]`; returns `None` if it is not a table.
-fn signal(report: &mut ProblemCollector, table: &Spanned<DeValue>) -> Option<SignalPolicy> {
-    let DeValue::Table(entries) = table.get_ref() else {
-        report.refuse(
-            &table.span(),
-            "signal",
-            "is not a table; write [[signal]] before each",
-        );
-        return None;
-    };
-    let values = values(report, PolicyTable::Signal, table.span(), entries);
+/// Reads one `[[signal]]`.
+fn signal(fields: &mut Reader<'_>) -> SignalPolicy {
+    let values = values(fields, PolicyTable::Signal);
     let source = match values.text("source") {
         "depth" => SignalSource::Depth,
         "age" => SignalSource::Age,
@@ -247,15 +190,10 @@ fn signal(report: &mut ProblemCollector, table: &Spanned<DeValue>) -> Option<Sig
             } else {
                 1.0
             });
-    if source != SignalSource::Complaints && !values.given("setpoint") && !values.tried("setpoint")
-    {
+    if source != SignalSource::Complaints && fields.get("setpoint").is_none() {
         let allowed = keys::find(PolicyTable::Signal, "setpoint")
             .map_or_else(String::new, |key| key.allowed.description());
-        report.refuse(
-            &table.span(),
-            "signal.setpoint",
-            format!("is missing; use {allowed}"),
-        );
+        fields.missing("setpoint", &allowed);
     }
     let signal = SignalPolicy {
         name: values.text("name").to_owned(),
@@ -281,16 +219,16 @@ fn signal(report: &mut ProblemCollector, table: &Spanned<DeValue>) -> Option<Sig
             values.given_number("lag_s").unwrap_or(usual_lag_s)
         },
         probe: match source {
-            SignalSource::Http => look(&values, ["url", "metric", "pointer"]),
-            _ => look(&values, ["probe", "probe_metric", "probe_pointer"]),
+            SignalSource::Http => probe(&values, ["url", "metric", "pointer"]),
+            _ => probe(&values, ["probe", "probe_metric", "probe_pointer"]),
         },
     };
-    check(report, &values, &signal);
-    Some(signal)
+    check(fields, &values, &signal);
+    signal
 }
 
 /// Returns the page and the place on it, if these keys name them.
-fn look(values: &Values, [url, metric, pointer]: [&str; 3]) -> Option<ProbeTarget> {
+fn probe(values: &Values, [url, metric, pointer]: [&str; 3]) -> Option<ProbeTarget> {
     let text = |key: &str| values.text(key).trim().to_owned();
     let place = if values.given(pointer) {
         Extractor::Pointer(text(pointer))
@@ -304,30 +242,23 @@ fn look(values: &Values, [url, metric, pointer]: [&str; 3]) -> Option<ProbeTarge
 }
 
 /// Checks the rules of a signal that involve several keys.
-fn check(report: &mut ProblemCollector, values: &Values, signal: &SignalPolicy) {
-    let mut refuse = |key: &str, reason: String| {
-        report.refuse(&values.place(key), format!("signal.{key}"), reason)
-    };
+fn check(fields: &mut Reader<'_>, values: &Values, signal: &SignalPolicy) {
+    let mut refuse = |key: &str, reason: String| fields.wrong(key, reason);
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if values.given("name") && !signal.name.chars().all(plain) {
         refuse(
             "name",
-            format!(
-                "{:?} is not allowed; use letters, digits and . _ -",
-                signal.name
-            ),
+            format!("must be letters, digits and . _ -, not {:?}", signal.name),
         );
     }
     if let Some(least) = values.given_number("series_min") {
         if least.fract() != 0.0 {
-            refuse(
-                "series_min",
-                format!("{least} is not allowed; use a whole number"),
-            );
+            refuse("series_min", format!("must be a whole number, not {least}"));
         } else if signal.source != SignalSource::Prometheus || !promql::is_selector(&signal.query) {
             refuse(
                 "series_min",
-                "is for a plain selector of source \"prometheus\" only; leave it out".to_owned(),
+                "must be left out unless query is a plain selector of source \"prometheus\""
+                    .to_owned(),
             );
         }
     }
@@ -338,7 +269,7 @@ fn check(report: &mut ProblemCollector, values: &Values, signal: &SignalPolicy) 
     } else {
         ["probe", "probe_metric", "probe_pointer"]
     };
-    check_look(values, signal.probe.as_ref(), keys, &mut refuse);
+    check_probe(values, signal.probe.as_ref(), keys, &mut refuse);
 }
 
 /// Checks that the setpoint, the soft and the hard level are in this order.
@@ -349,24 +280,21 @@ fn check_levels(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
     if is_share && signal.setpoint > 0.5 {
         refuse(
             "setpoint",
-            format!(
-                "{} is too much for a ratio; use at most 0.5",
-                signal.setpoint
-            ),
+            format!("must be at most 0.5 for a ratio, not {}", signal.setpoint),
         );
     }
     if signal.trip <= signal.setpoint {
         refuse(
             "trip",
             format!(
-                "{} is not above the setpoint {}",
-                signal.trip, signal.setpoint
+                "must be above the setpoint {}, not {}",
+                signal.setpoint, signal.trip
             ),
         );
     } else if is_share && values.given("trip") && signal.trip > 1.0 {
         refuse(
             "trip",
-            format!("{} is too much for a ratio; use at most 1", signal.trip),
+            format!("must be at most 1 for a ratio, not {}", signal.trip),
         );
     }
     if let Some(soft) = signal.soft {
@@ -374,7 +302,7 @@ fn check_levels(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
             refuse(
                 "soft",
                 format!(
-                    "{soft} is below the setpoint {}, which could then not be reached",
+                    "must be at least the setpoint {}, which could otherwise not be reached, not {soft}",
                     signal.setpoint
                 ),
             );
@@ -382,7 +310,7 @@ fn check_levels(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
             refuse(
                 "soft",
                 format!(
-                    "{soft} is not below {}, the value that trips the breaker",
+                    "must be below {}, the value that trips the breaker, not {soft}",
                     signal.trip
                 ),
             );
@@ -395,33 +323,35 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
     let source = signal.source;
     match source {
         SignalSource::Prometheus if signal.query.is_empty() => {
-            refuse("query", "is missing; use a PromQL query".to_owned())
+            refuse("query", "is missing: it must be a PromQL query".to_owned())
         }
         SignalSource::Postgres if signal.query.is_empty() => refuse(
             "query",
-            "is missing; use a statement that answers one number".to_owned(),
+            "is missing: it must be a statement that answers one number".to_owned(),
         ),
         SignalSource::Depth if signal.query.is_empty() => {
             refuse(
                 "query",
-                "is missing; use the name of the throttle whose ready jobs count".to_owned(),
+                "is missing: it must be the name of the throttle whose ready jobs count".to_owned(),
             );
         }
         SignalSource::Age if signal.query.is_empty() => {
             refuse(
                 "query",
-                "is missing; use the name of the throttle whose oldest ready job counts".to_owned(),
+                "is missing: it must be the name of the throttle whose oldest ready job counts"
+                    .to_owned(),
             );
         }
         SignalSource::Complaints if signal.query.is_empty() => {
             refuse(
                 "query",
-                "is missing; use the name of the pool whose accounts count".to_owned(),
+                "is missing: it must be the name of the pool whose accounts count".to_owned(),
             );
         }
-        SignalSource::Http if values.given("query") => {
-            refuse("query", "is not for source \"http\"; use url".to_owned())
-        }
+        SignalSource::Http if values.given("query") => refuse(
+            "query",
+            "must be left out for source \"http\", which has url".to_owned(),
+        ),
         _ => {}
     }
     match (source, signal.heard) {
@@ -435,13 +365,9 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
             refuse("kind", "must be \"latency\" for source \"complaints\": a day's share is no load and no quota".to_owned());
         }
         (SignalSource::Feedback, None) if values.given("query") => {
-            let words = Heard::WORDS
-                .map(|(word, _)| format!("{word:?}"))
-                .join(" or ");
-            refuse(
-                "query",
-                format!("{:?} is not heard of feedback; use {words}", signal.query),
-            );
+            let words = Heard::WORDS.map(|(word, _)| word);
+            let query = signal.query.as_str().into();
+            refuse("query", must_be_one_of(&words, &query));
         }
         (SignalSource::Feedback, None) => {
             refuse(
@@ -471,64 +397,71 @@ fn check_source(values: &Values, signal: &SignalPolicy, refuse: &mut impl FnMut(
         SignalSource::Postgres if signal.server.is_none() => {
             refuse(
                 "server",
-                "is missing; use the name of a [postgres.<name>] of the settings".to_owned(),
+                "is missing: it must be the name of a [postgres.<name>] of the settings".to_owned(),
             );
         }
         SignalSource::Postgres => {}
         _ if signal.server.is_some() => {
             refuse(
                 "server",
-                "is for source \"prometheus\" or \"postgres\" only; leave it out".to_owned(),
+                "must be left out unless source is \"prometheus\" or \"postgres\"".to_owned(),
             );
         }
         _ => {}
     }
     for key in ["url", "metric", "pointer"] {
         if source != SignalSource::Http && values.given(key) {
-            refuse(key, "is for source \"http\" only; leave it out".to_owned());
+            refuse(key, "must be left out unless source is \"http\"".to_owned());
         }
     }
     for key in ["probe", "probe_metric", "probe_pointer"] {
         if source != SignalSource::Prometheus && values.given(key) {
-            refuse(key, "is for source \"prometheus\" only: the breaker looks at this source itself; leave it out".to_owned());
+            refuse(key, "must be left out unless source is \"prometheus\": the breaker reads this source itself".to_owned());
         }
     }
     if values.given("probe") && !signal.trips {
         refuse(
             "probe",
-            "is for what trips the breaker: kind \"load\", or with trip; leave it out".to_owned(),
+            "must be left out unless the signal trips the breaker: kind \"load\", or with trip"
+                .to_owned(),
         );
     }
 }
 
 /// Checks that a page has an address and exactly one place on it.
-fn check_look(
+fn check_probe(
     values: &Values,
-    look: Option<&ProbeTarget>,
+    probe: Option<&ProbeTarget>,
     [url, metric, pointer]: [&str; 3],
     refuse: &mut impl FnMut(&str, String),
 ) {
-    let Some(look) = look else {
+    let Some(probe) = probe else {
         if url == "url" {
-            refuse(url, "is missing; use http://host:port/path".to_owned());
+            refuse(
+                url,
+                "is missing: it must be http://host:port/path".to_owned(),
+            );
         }
         for key in [metric, pointer] {
             if url == "probe" && values.given(key) {
-                refuse(key, "needs probe, the address of the page".to_owned());
+                refuse(
+                    key,
+                    "must be left out without probe, the address of the page".to_owned(),
+                );
             }
         }
         return;
     };
-    let host = look
+    let host = probe
         .url
         .strip_prefix("http://")
-        .or(look.url.strip_prefix("https://"));
+        .or(probe.url.strip_prefix("https://"));
     match host {
         None => refuse(
             url,
             format!(
-                "{:?} is not an address; use http://host:port/path",
-                hidden(&look.url)
+                "must be an address like http://host:port/path, not {:?}",
+                hidden(&probe.url)
             ),
         ),
         Some(rest)
@@ -537,7 +470,10 @@ fn check_look(
                 .next()
                 .is_some_and(|host| host.contains('@')) =>
         {
-            refuse(url, "holds credentials, which do not belong into a policy; leave out what stands before @".to_owned());
+            refuse(
+                url,
+                "must be without credentials: leave out what stands before @".to_owned(),
+            );
         }
         Some(_) => {}
     }
@@ -545,16 +481,13 @@ fn check_look(
         (false, false) => refuse(
             metric,
             format!(
-                "is missing; name the metric on the page, or with {pointer} the place in its JSON"
+                "is missing: it must be the metric on the page, unless {pointer} names the place in its JSON"
             ),
         ),
-        (true, true) => refuse(
-            pointer,
-            format!("is one too many; use {metric} or {pointer}"),
-        ),
+        (true, true) => refuse(pointer, format!("must be left out beside {metric}")),
         _ => {}
     }
-    match &look.place {
+    match &probe.place {
         Extractor::Metric(name) if values.given(metric) => Series::parse(name)
             .err()
             .into_iter()
@@ -572,19 +505,10 @@ fn hidden(url: &str) -> &str {
     url.rsplit_once('@').map_or(url, |(_, rest)| rest)
 }
 
-/// A value that its key accepts.
-enum Value {
-    Number(f64),
-    Flag(bool),
-    Text(String),
-}
-
-/// The values of one table, by key, with the place of each.
+/// The values of one table that their keys accept.
 struct Values {
     part: PolicyTable,
-    place: Range<usize>,
-    given: BTreeMap<&'static str, (Value, Range<usize>)>,
-    tried: Vec<&'static str>,
+    given: BTreeMap<&'static str, Value>,
 }
 
 impl Values {
@@ -592,172 +516,60 @@ impl Values {
         self.given.contains_key(name)
     }
 
-    /// Returns true if the key is present, even if its value is not allowed.
-    fn tried(&self, name: &str) -> bool {
-        self.tried.contains(&name)
+    fn given_number(&self, name: &str) -> Option<f64> {
+        self.given.get(name)?.as_f64()
     }
 
-    fn given_number(&self, name: &str) -> Option<f64> {
-        match self.given.get(name) {
-            Some((Value::Number(x), _)) => Some(*x),
-            _ => None,
-        }
+    fn default(&self, name: &str) -> Option<Default> {
+        keys::find(self.part, name).map(|key| key.default)
     }
 
     /// Returns the number given, or the key's default; 1 for a missing required key, which was
     /// reported, so that reading continues.
     fn number(&self, name: &str) -> f64 {
-        self.given_number(name).unwrap_or_else(|| {
-            match keys::find(self.part, name).map(|key| key.default) {
+        self.given_number(name)
+            .unwrap_or_else(|| match self.default(name) {
                 Some(Default::Number(x)) => x,
                 _ => 1.0,
-            }
-        })
+            })
     }
 
     fn flag(&self, name: &str) -> bool {
-        match (
-            self.given.get(name),
-            keys::find(self.part, name).map(|key| key.default),
-        ) {
-            (Some((Value::Flag(x), _)), _) => *x,
+        match (self.given.get(name), self.default(name)) {
+            (Some(Value::Bool(x)), _) => *x,
             (_, Some(Default::Flag(x))) => x,
             _ => false,
         }
     }
 
     fn text(&self, name: &str) -> &str {
-        match (
-            self.given.get(name),
-            keys::find(self.part, name).map(|key| key.default),
-        ) {
-            (Some((Value::Text(text), _)), _) => text,
+        match (self.given.get(name), self.default(name)) {
+            (Some(Value::String(text)), _) => text,
             (_, Some(Default::Word(word))) => word,
             _ => "",
         }
     }
-
-    /// Returns the place of the key's value, or of its table.
-    fn place(&self, name: &str) -> Range<usize> {
-        self.given
-            .get(name)
-            .map_or_else(|| self.place.clone(), |(_, place)| place.clone())
-    }
 }
 
-/// Checks every entry of a table against the table of keys.
-fn values(
-    report: &mut ProblemCollector,
-    part: PolicyTable,
-    place: Range<usize>,
-    table: &DeTable,
-) -> Values {
-    let title = if part == PolicyTable::Signal {
-        "signal"
-    } else {
-        "governor"
-    };
+/// Reads the keys of a table by the table of keys.
+fn values(fields: &mut Reader<'_>, part: PolicyTable) -> Values {
     let mut given = BTreeMap::new();
-    let mut tried = Vec::new();
-    for (name, value) in table {
-        let full = format!("{title}.{}", name.get_ref());
-        let Some(key) = keys::find(part, name.get_ref()) else {
-            report.refuse(
-                &name.span(),
-                full,
-                format!("is not a key; use one of {}", keys::names(part)),
-            );
-            continue;
-        };
-        tried.push(key.name);
-        match accept(value.get_ref(), key.allowed) {
-            Some(accepted) => {
-                given.insert(key.name, (accepted, value.span()));
+    for key in keys::KEYS.iter().filter(|key| key.part == part) {
+        match fields.take(key.name) {
+            None if key.default == Default::Required => {
+                fields.missing(key.name, &key.allowed.description());
             }
-            None => {
-                let written = report
-                    .text
-                    .get(value.span())
-                    .unwrap_or("the value")
-                    .chars()
-                    .take(60)
-                    .collect::<String>();
-                report.refuse(
-                    &value.span(),
-                    full,
-                    format!(
-                        "{written} is not allowed; use {}",
-                        key.allowed.description()
-                    ),
-                );
+            None => {}
+            Some(value) if key.allowed.accepts(&value) => {
+                given.insert(key.name, value);
             }
+            Some(value) => match key.allowed {
+                Allowed::Word(words) => fields.wrong(key.name, must_be_one_of(words, &value)),
+                _ => fields.refuse(key.name, &key.allowed.description(), &value),
+            },
         }
     }
-    for key in keys::KEYS
-        .iter()
-        .filter(|k| k.part == part && k.default == Default::Required && !tried.contains(&k.name))
-    {
-        report.refuse(
-            &place,
-            format!("{title}.{}", key.name),
-            format!("is missing; use {}", key.allowed.description()),
-        );
-    }
-    Values {
-        part,
-        place,
-        given,
-        tried,
-    }
-}
-
-fn accept(value: &DeValue, allowed: Allowed) -> Option<Value> {
-    let number = |x: &DeValue| match x {
-        // TOML numbers may contain underscores.
-        DeValue::Integer(i) if i.radix() == 10 => i.as_str().replace('_', "").parse::<f64>().ok(),
-        DeValue::Float(f) => f.as_str().replace('_', "").parse::<f64>().ok(),
-        _ => None,
-    };
-    match allowed {
-        Allowed::Number(from, to) => number(value)
-            .filter(|x| (from..=to).contains(x))
-            .map(Value::Number),
-        Allowed::Above(from, to) => number(value)
-            .filter(|x| *x > from && *x <= to)
-            .map(Value::Number),
-        Allowed::Flag => value.as_bool().map(Value::Flag),
-        Allowed::Word(words) => value
-            .as_str()
-            .filter(|w| words.contains(w))
-            .map(|w| Value::Text(w.to_owned())),
-        Allowed::Text(most) => {
-            let fits = |t: &&str| !t.trim().is_empty() && t.chars().count() <= most;
-            value
-                .as_str()
-                .filter(fits)
-                .map(|t| Value::Text(t.to_owned()))
-        }
-    }
-}
-
-/// The collected errors.
-struct ProblemCollector<'a> {
-    text: &'a str,
-    file: &'a str,
-    problems: Vec<PolicyProblem>,
-}
-
-impl ProblemCollector<'_> {
-    fn refuse(&mut self, place: &Range<usize>, key: impl Into<String>, reason: impl Into<String>) {
-        let before = &self.text.as_bytes()[..place.start.min(self.text.len())];
-        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
-        self.problems.push(PolicyProblem {
-            file: self.file.to_owned(),
-            line,
-            key: key.into(),
-            reason: reason.into(),
-        });
-    }
+    Values { part, given }
 }
 
 #[cfg(test)]

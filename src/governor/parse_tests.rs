@@ -8,7 +8,7 @@ fn refused(text: &str) -> Vec<String> {
         .unwrap_err()
         .0
         .iter()
-        .map(PolicyProblem::to_string)
+        .map(ToString::to_string)
         .collect()
 }
 
@@ -66,35 +66,35 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
     let cases = [
         (
             signal_with("setpoitn = 2"),
-            "knobs/reindex.toml:5: signal.setpoitn: is not a key; use one of name, kind,",
+            "knobs/reindex.toml:5: signal.setpoitn: is not a known field; did you mean \"setpoint\"? allowed: name, kind,",
         ),
         (
             signal_with("lag_s = \"5\""),
-            ":5: signal.lag_s: \"5\" is not allowed; use a number from 0 to 900",
+            ":5: signal.lag_s: must be a number from 0 to 900, not \"5\"",
         ),
         (
             signal_with("lag_s = -1"),
-            ":5: signal.lag_s: -1 is not allowed",
+            ":5: signal.lag_s: must be a number from 0 to 900, not -1",
         ),
         (
             signal_with("lag_s = nan"),
-            ":5: signal.lag_s: nan is not allowed",
+            ":5: signal.lag_s: must be a number from 0 to 900, not \"nan\"",
         ),
         (
             signal_with("lag_s = inf"),
-            ":5: signal.lag_s: inf is not allowed",
+            ":5: signal.lag_s: must be a number from 0 to 900, not \"inf\"",
         ),
         (
             signal_with("kind = \"weather\""),
-            ":5: signal.kind: \"weather\" is not allowed; use \"load\" or \"latency\" or \"ratio\"",
+            ":5: signal.kind: must be load, latency or ratio, not \"weather\"",
         ),
         (
             signal_with("trip = 0.5"),
-            ":5: signal.trip: 0.5 is not above the setpoint 1",
+            ":5: signal.trip: must be above the setpoint 1, not 0.5",
         ),
         (
             signal_with("probe = \"ftp://x\"\nprobe_metric = \"a\""),
-            ":5: signal.probe: \"ftp://x\" is not an address; use http://",
+            ":5: signal.probe: must be an address like http://host:port/path, not \"ftp://x\"",
         ),
         (
             signal_with("probe = \"http://x\""),
@@ -102,7 +102,7 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
         ),
         (
             signal_with("probe_metric = \"x\""),
-            ":5: signal.probe_metric: needs probe",
+            ":5: signal.probe_metric: must be left out without probe",
         ),
         (
             signal_with("probe = \"http://x\"\nprobe_metric = \"9 x\""),
@@ -110,7 +110,7 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
         ),
         (
             signal_with("kind = \"ratio\"\nprobe = \"http://x\"\nprobe_metric = \"a\""),
-            ":6: signal.probe: is for what trips the breaker: kind \"load\", or with trip",
+            ":6: signal.probe: must be left out unless the signal trips the breaker: kind \"load\", or with trip",
         ),
         (
             signal_with("source = \"depth\"\nkind = \"latency\""),
@@ -118,31 +118,31 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
         ),
         (
             signal_with("source = \"feedback\""),
-            ":3: signal.query: \"q\" is not heard of feedback; use \"refused\" or \"errors\" or",
+            ":3: signal.query: must be refused, errors,",
         ),
         (
             signal_with("[[signal]]\nname = \"a\"\nquery = \"r\"\nsetpoint = 3"),
-            ":6: signal.name: \"a\" is the name of another signal too",
+            ":6: signal.name: must be another name: \"a\" is taken",
         ),
         (
             signal_with("[governor]\ntick = 5"),
-            ":6: governor.tick: is not a key; use one of actuator, tick_s,",
+            ":6: governor.tick: is not a known field; did you mean \"tick_s\"? allowed: actuator, tick_s,",
         ),
         (
             signal_with("[governor]\ntick_s = 0"),
-            ":6: governor.tick_s: 0 is not allowed; use a number from 1 to 60",
+            ":6: governor.tick_s: must be a number from 1 to 60, not 0",
         ),
         (
             signal_with("[governor]\nbreaker = 1"),
-            ":6: governor.breaker: 1 is not allowed; use true or false",
+            ":6: governor.breaker: must be true or false, not 1",
         ),
         (
             "[[signal]]\nname = \"a\"\nquery = \"q\"\n".to_owned(),
-            ":1: signal.setpoint: is missing; use a number above 0",
+            ":1: signal.setpoint: is missing: it must be a number above 0",
         ),
         (
             "[[signal]]\nname = \"a\"\nquery = \"q\"\nsetpoint = nan\n".to_owned(),
-            ":4: signal.setpoint: nan is not allowed",
+            ":4: signal.setpoint: must be a number above 0, at most 1e12, not \"nan\"",
         ),
         (
             "[[signal]]\nquery = \"q\"\nsetpoint = 1\n".to_owned(),
@@ -150,23 +150,23 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
         ),
         (
             "[[signal]]\nname = \"a\"\nsetpoint = 1\n".to_owned(),
-            ":1: signal.query: is missing; use a PromQL query",
+            ":1: signal.query: is missing: it must be a PromQL query",
         ),
         (
             "[[signal]]\nname = \"a b\"\nquery = \"q\"\nsetpoint = 1\n".to_owned(),
-            ":2: signal.name: \"a b\" is not allowed",
+            ":2: signal.name: must be letters, digits and . _ -, not \"a b\"",
         ),
         (
             "[[signal]]\nname = \"a\"\nkind = \"ratio\"\nquery = \"q\"\nsetpoint = 1\n".to_owned(),
-            ":5: signal.setpoint: 1 is too much for a ratio",
+            ":5: signal.setpoint: must be at most 0.5 for a ratio, not 1",
         ),
         (
             "[signal]\nname = \"a\"\n".to_owned(),
-            ":1: signal: is not a list of tables; write [[signal]]",
+            ":1: signal: must be a list of tables: write [[signal]]",
         ),
-        ("governor = 3\n".to_owned(), ":1: governor: is not a table"),
-        ("[[signal]\n".to_owned(), ":1: toml: "),
-        ("signal = [3]\n".to_owned(), ":1: signal: is not a table"),
+        ("governor = 3\n".to_owned(), ":1: governor: must be a table"),
+        ("[[signal]\n".to_owned(), "knobs/reindex.toml:1: "),
+        ("signal = [3]\n".to_owned(), ":1: signal: must be an object"),
     ];
     for (text, expected) in cases {
         let told = refused(&text);
@@ -299,20 +299,20 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         ),
         (
             "source = \"feedback\"\nquery = \"errors\"\ntrip = 2",
-            ":6: signal.trip: 2 is too much for a ratio; use at most 1",
+            ":6: signal.trip: must be at most 1 for a ratio, not 2",
         ),
         ("source = \"http\"", ":1: signal.url: is missing"),
         (
             "source = \"http\"\nurl = \"x\"\nmetric = \"a\"",
-            ":5: signal.url: \"x\" is not an address",
+            ":5: signal.url: must be an address like http://host:port/path, not \"x\"",
         ),
         (
             "source = \"http\"\nurl = \"http://x\"",
-            "signal.metric: is missing; name the metric on the page, or with pointer",
+            "signal.metric: is missing: it must be the metric on the page, unless pointer",
         ),
         (
             "source = \"http\"\nurl = \"http://x\"\nmetric = \"a\"\npointer = \"/a\"",
-            ":7: signal.pointer: is one too many",
+            ":7: signal.pointer: must be left out beside metric",
         ),
         (
             "source = \"http\"\nurl = \"http://x\"\npointer = \"a\"",
@@ -320,23 +320,23 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         ),
         (
             "source = \"http\"\nurl = \"http://x\"\nmetric = \"a\"\nquery = \"q\"",
-            ":7: signal.query: is not for source \"http\"",
+            ":7: signal.query: must be left out for source \"http\"",
         ),
         (
             "query = \"q\"\nurl = \"http://x\"",
-            ":5: signal.url: is for source \"http\" only",
+            ":5: signal.url: must be left out unless source is \"http\"",
         ),
         (
             "source = \"depth\"\nquery = \"t\"\nprobe = \"http://x\"",
-            ":6: signal.probe: is for source \"prometheus\" only",
+            ":6: signal.probe: must be left out unless source is \"prometheus\"",
         ),
         (
             "source = \"depth\"\nquery = \"t\"\nserver = \"x\"",
-            ":6: signal.server: is for source \"prometheus\" or \"postgres\"",
+            ":6: signal.server: must be left out unless source is \"prometheus\" or \"postgres\"",
         ),
         (
             "source = \"age\"",
-            ":1: signal.query: is missing; use the name of the throttle whose oldest",
+            ":1: signal.query: is missing: it must be the name of the throttle whose oldest",
         ),
         (
             "source = \"age\"\nquery = \"t\"\nkind = \"ratio\"",
@@ -344,27 +344,27 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         ),
         (
             "source = \"postgres\"\nquery = \"select 1\"",
-            ":1: signal.server: is missing; use the name of a [postgres.<name>]",
+            ":1: signal.server: is missing: it must be the name of a [postgres.<name>]",
         ),
         (
             "source = \"postgres\"\nserver = \"x\"",
-            ":1: signal.query: is missing; use a statement",
+            ":1: signal.query: is missing: it must be a statement",
         ),
         (
             "query = \"q\"\nsoft = 0.1",
-            ":5: signal.soft: 0.1 is below the setpoint 0.2",
+            ":5: signal.soft: must be at least the setpoint 0.2",
         ),
         (
             "query = \"q\"\nsoft = 0.4",
-            ":5: signal.soft: 0.4 is not below 0.4, the value that trips the breaker",
+            ":5: signal.soft: must be below 0.4, the value that trips the breaker, not 0.4",
         ),
         (
             "query = \"q\"\nscale = 0",
-            ":5: signal.scale: 0 is not allowed",
+            ":5: signal.scale: must be a number",
         ),
         (
             "query = \"q\"\nstale_s = 1",
-            ":5: signal.stale_s: 1 is not allowed; use a number from 2 to 3600",
+            ":5: signal.stale_s: must be a number from 2 to 3600, not 1",
         ),
     ];
     for (lines, expected) in cases {
@@ -389,4 +389,47 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
             "{told}"
         );
     }
+}
+
+#[test]
+fn refusals_are_as_pinned() {
+    let lines = [
+        "lag_s = \"5\"\nkind = \"weather\"",
+        "lag_s = nan\nscale = 0\nstale_s = 1",
+        "qery = \"q\"",
+        "trip = 0.5\nsoft = 0.1",
+        "trip = 4\nsoft = 5",
+        "kind = \"ratio\"\nsetpoints = 1",
+        "series_min = 1.5",
+        "server = \"\"",
+        "source = \"depth\"\nkind = \"latency\"\nserver = \"a\"\nurl = \"http://x\"",
+        "source = \"feedback\"",
+        "source = \"http\"",
+        "source = \"http\"\nurl = \"http://u:p@x\"\nmetric = \"a\"\npointer = \"/a\"",
+        "source = \"complaints\"\nkind = \"ratio\"",
+        "source = \"postgres\"",
+        "probe = \"here\"",
+        "probe = \"http://x\"\nprobe_metric = \"a{\"",
+        "probe = \"http://x\"\nprobe_pointer = \"a\"",
+        "probe_pointer = \"/a\"",
+    ];
+    let texts = [
+        "[[signal]]\n".to_owned(),
+        "signal = 1\n".to_owned(),
+        "signal = [1]\n".to_owned(),
+        "governor = 1\n".to_owned(),
+        "a = \n".to_owned(),
+        "[[signal]]\nname = \"a b\"\nquery = \" \"\nsetpoint = 0\n".to_owned(),
+        format!("{0}{0}", signal_with("")),
+        signal_with("[governor]\ntick_s = 0\nbreaker = 1\nactuator = \"rsp\"\ntik_s = 1"),
+        signal_with("[governor]\nactuator = \"concurrency\"\ndurations = true"),
+    ];
+    let cases = lines.map(signal_with).into_iter().chain(texts);
+    crate::input::pinned::check(
+        "policy",
+        cases.map(|text| {
+            let found = refused(&text);
+            (text, found)
+        }),
+    );
 }

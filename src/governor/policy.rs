@@ -5,6 +5,7 @@
 
 use super::actuator::Actuator;
 use super::parse;
+use crate::input::FileError;
 
 /// The maximum number of signals of one throttle.
 pub const SIGNALS_MAX: usize = 16;
@@ -203,31 +204,12 @@ pub struct ControllerTuning {
     pub feed_forward: bool,
 }
 
-/// One error in a policy.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{file}:{line}: {key}: {reason}")]
-pub struct PolicyProblem {
-    /// The name of the file.
-    pub file: String,
-    /// The line, from 1.
-    pub line: usize,
-    /// The key, such as `signal.setpoint`.
-    pub key: String,
-    /// The error and the allowed values.
-    pub reason: String,
-}
-
-/// All errors in a policy, in the order of the lines.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(PolicyProblem::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct InvalidPolicy(pub Vec<PolicyProblem>);
-
 impl Policy {
     /// Reads the policy in the knobs file `file` with the content `text`; `None` if it names no
     /// signal.
     ///
     /// Other tables (`[knobs]` and any more) are validated by other rooms.
-    pub fn parse(text: &str, file: &str) -> Result<Option<Self>, InvalidPolicy> {
+    pub fn parse(text: &str, file: &str) -> Result<Option<Self>, FileError> {
         parse::policy(text, file)
     }
 

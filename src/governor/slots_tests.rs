@@ -346,13 +346,16 @@ fn durations_are_off_with_slots_and_refused_where_somebody_wants_them() {
     );
     let told = Policy::parse(&text, "f").unwrap_err().to_string();
     assert!(
-        told.contains("f:3: governor.durations: true is not allowed with actuator"),
+        told.contains("f:3: governor.durations: must be false with actuator"),
         "{told}"
     );
     let told = Policy::parse(&POLICY.replace("concurrency", "slots"), "f")
         .unwrap_err()
         .to_string();
-    assert!(told.contains("use \"rps\" or \"concurrency\""), "{told}");
+    assert!(
+        told.contains("must be rps or concurrency, not \"slots\""),
+        "{told}"
+    );
 }
 
 proptest! {

@@ -1,6 +1,7 @@
 //! Handlers of jobs, by kind.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,30 +12,47 @@ use serde_json::Value;
 
 use super::retry::Policy;
 use super::typed::{Typed, TypedFn};
-use super::{Context, IntoOutcome, Job, Outcome, TypedHandler};
+use super::{Context, IntoOutcome, Issue, Job, Outcome, TypedHandler};
 
 /// The timeout of an attempt, unless the handler, the kind's settings or the job set another.
 pub(super) const DEFAULT_TIMEOUT: Option<Duration> = Some(Duration::from_secs(300));
 
-/// A problem with a job's arguments.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Issue {
-    /// The JSON pointer into the arguments, e.g. `/url`; empty for the whole.
-    pub pointer: String,
-    /// The problem, and the allowed values.
-    pub message: String,
+/// A job whose arguments were read, ready to run once.
+pub struct PreparedJob<'a>(Box<dyn FnOnce(Job, Context) -> BoxFuture<'a, Outcome> + Send + 'a>);
+
+impl<'a> PreparedJob<'a> {
+    /// Creates a job from the function that runs it, and that should stop soon after
+    /// `context.cancelled` fires.
+    pub fn new<F, R>(run: F) -> Self
+    where
+        F: FnOnce(Job, Context) -> R + Send + 'a,
+        R: Future<Output: IntoOutcome> + Send + 'a,
+    {
+        Self(Box::new(|job, context| {
+            let work = run(job, context);
+            Box::pin(async move { work.await.into_outcome() })
+        }))
+    }
+
+    /// Runs the attempt.
+    pub fn run(self, job: Job, context: Context) -> BoxFuture<'a, Outcome> {
+        (self.0)(job, context)
+    }
+}
+
+impl fmt::Debug for PreparedJob<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreparedJob").finish_non_exhaustive()
+    }
 }
 
 /// A handler, which runs the jobs of one kind.
 ///
 /// [`TypedHandler`] is more convenient for arguments that have a type of their own.
 pub trait Handler: Send + Sync + 'static {
-    /// Returns every problem with the arguments; called before a job is accepted over HTTP or the
-    /// CLI, and again before it runs.
-    fn check(&self, args: &Value) -> Vec<Issue> {
-        let _ = args;
-        Vec::new()
-    }
+    /// Reads the arguments of a job, or returns every problem with them; called before a job is
+    /// accepted over HTTP or the CLI, and again for each attempt, which is what it returns.
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>>;
 
     /// Returns the capability that this process lacks to run a job with such arguments, like
     /// `channel sms`, if another process may have it; `None` if nothing is missing.
@@ -53,9 +71,6 @@ pub trait Handler: Send + Sync + 'static {
     fn offers(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }
-
-    /// Runs one attempt, and should stop soon after `context.cancelled` fires.
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome>;
 
     /// Returns the timeout of an attempt; `None` for no bound.
     ///
@@ -195,9 +210,8 @@ where
     F: Fn(Job, Context) -> R + Send + Sync + 'static,
     R: Future<Output: IntoOutcome> + Send + 'static,
 {
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        let work = (self.0)(job, context);
-        Box::pin(async move { work.await.into_outcome() })
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(&self.0))
     }
 }
 
@@ -208,8 +222,8 @@ struct Tuned {
 }
 
 impl Handler for Tuned {
-    fn check(&self, args: &Value) -> Vec<Issue> {
-        self.handler.check(args)
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        self.handler.prepare(args)
     }
 
     fn lacks(&self, args: &Value) -> Option<String> {
@@ -218,10 +232,6 @@ impl Handler for Tuned {
 
     fn offers(&self) -> BTreeMap<String, String> {
         self.handler.offers()
-    }
-
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        self.handler.run(job, context)
     }
 
     fn timeout(&self) -> Option<Duration> {

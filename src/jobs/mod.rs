@@ -19,7 +19,7 @@ pub mod serving;
 pub mod typed;
 
 pub use context::{AttemptReport, Checkpoint, CheckpointError, Checkpoints, Context, JobInfo};
-pub use handler::{Handler, Issue, Kinds, Tuning};
+pub use handler::{Handler, Kinds, PreparedJob, Tuning};
 pub use handler_error::{HandlerError, IntoOutcome};
 pub use job::{Job, NewJob, State};
 pub use operate::*;
@@ -29,4 +29,5 @@ pub use record::*;
 pub use serving::Serving;
 pub use typed::TypedHandler;
 
+pub use crate::input::Issue;
 pub use crate::throttle::{Quota, Scope};

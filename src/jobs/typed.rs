@@ -3,15 +3,15 @@
 use std::marker::PhantomData;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_path_to_error::{Path, Segment};
 
-use super::handler::{DEFAULT_TIMEOUT, Handler};
+use super::handler::{DEFAULT_TIMEOUT, Handler, PreparedJob};
 use super::retry::Policy;
-use super::{Context, HandlerError, IntoOutcome, Issue, Job, NewJob, Outcome};
+use super::{Context, HandlerError, IntoOutcome, Issue, NewJob};
+use crate::input;
 
 /// A handler, which runs the jobs of one kind with typed arguments.
 ///
@@ -94,20 +94,13 @@ pub trait TypedHandler: Send + Sync + 'static {
 pub(super) struct Typed<H>(pub(super) H);
 
 impl<H: TypedHandler> Handler for Typed<H> {
-    fn check(&self, args: &Value) -> Vec<Issue> {
-        match read::<H::Args>(args) {
-            Ok(args) => self.0.check(&args),
-            Err(issue) => vec![issue],
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        let args = read::<H::Args>(args).map_err(|issue| vec![issue])?;
+        let issues = self.0.check(&args);
+        if !issues.is_empty() {
+            return Err(issues);
         }
-    }
-
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async move {
-            match read(&job.args) {
-                Ok(args) => self.0.run(args, context).await.into_outcome(),
-                Err(issue) => dead(&issue),
-            }
-        })
+        Ok(PreparedJob::new(|_, context| self.0.run(args, context)))
     }
 
     fn timeout(&self) -> Option<Duration> {
@@ -132,24 +125,9 @@ where
     F: Fn(A, Context) -> R + Send + Sync + 'static,
     R: Future<Output: IntoOutcome> + Send + 'static,
 {
-    fn check(&self, args: &Value) -> Vec<Issue> {
-        read::<A>(args).err().into_iter().collect()
-    }
-
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        match read(&job.args) {
-            Ok(args) => {
-                let work = (self.0)(args, context);
-                Box::pin(async move { work.await.into_outcome() })
-            }
-            Err(issue) => Box::pin(std::future::ready(dead(&issue))),
-        }
-    }
-}
-
-fn dead(issue: &Issue) -> Outcome {
-    Outcome::Dead {
-        error: format!("args{}: {}", issue.pointer, issue.message),
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        let args = read::<A>(args).map_err(|issue| vec![issue])?;
+        Ok(PreparedJob::new(|_, context| (self.0)(args, context)))
     }
 }
 
@@ -163,24 +141,19 @@ pub(crate) fn read<A: DeserializeOwned>(args: &Value) -> Result<A, Issue> {
             .strip_prefix("missing field `")
             .and_then(|rest| rest.split_once('`'))
         {
-            pointer = format!("{pointer}/{}", escaped(field));
+            pointer = input::pointer(&pointer, field);
         }
-        Issue { pointer, message }
+        Issue::new(pointer, message)
     })
 }
 
 fn pointer(path: &Path) -> String {
     path.iter()
-        .map(|segment| match segment {
-            Segment::Seq { index } => format!("/{index}"),
-            Segment::Map { key } => format!("/{}", escaped(key)),
-            Segment::Enum { .. } | Segment::Unknown => String::new(),
+        .fold(String::new(), |at, segment| match segment {
+            Segment::Seq { index } => format!("{at}/{index}"),
+            Segment::Map { key } => input::pointer(&at, key),
+            Segment::Enum { .. } | Segment::Unknown => at,
         })
-        .collect()
-}
-
-fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
 }
 
 #[cfg(test)]

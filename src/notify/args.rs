@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use crate::jobs::{Issue, OnAmbiguous};
+use crate::input::wording::any_of;
+use crate::input::{Issue, Reader};
+use crate::jobs::OnAmbiguous;
 use crate::outbound::template;
 use crate::providers::{Channel, Message, Recipient};
 
@@ -57,6 +59,9 @@ pub(crate) const VALID_FOR_MAX_S: f64 = 30.0 * 86_400.0;
 /// Most fields of `extra`.
 pub(crate) const EXTRA_MAX: usize = 64;
 
+/// The texts of a message, as fields.
+const PARTS: [&str; 3] = ["subject", "body", "html"];
+
 /// The texts of a message, either literal or templates.
 #[derive(Clone, Default, PartialEq)]
 pub struct Texts {
@@ -94,54 +99,11 @@ pub struct NotificationArgs {
 impl NotificationArgs {
     /// Reads a job's arguments, or lists everything that is wrong with them.
     pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
-        let Some(args) = args.as_object() else {
-            return Err(vec![issue(
-                "",
-                format!("must be an object with the fields {}", FIELDS.join(", ")),
-            )]);
-        };
         let mut issues = Vec::new();
-        for field in args
-            .keys()
-            .filter(|field| !FIELDS.contains(&field.as_str()))
-        {
-            issues.push(issue(
-                &format!("/{field}"),
-                format!("is not a field; fields are {}", FIELDS.join(", ")),
-            ));
-        }
-        let mut read = NotificationReader {
-            args,
-            issues: &mut issues,
-        };
-        let channel = read.channel();
-        let to = read.recipient(channel);
-        let (texts, data) = read.content(channel);
-        if let Some(word) = read.text("priority", 16)
-            && !PRIORITIES.iter().any(|(known, _)| *known == word)
-        {
-            read.complain("priority", "must be critical, high, normal or low");
-        }
-        let from = read.text("from", FROM_BYTES);
-        let category = read
-            .text("category", CATEGORY_BYTES)
-            .unwrap_or_else(|| USUAL_CATEGORY.to_owned());
-        let provider = read.text("provider", PROVIDER_BYTES);
-        let (extra, valid_for, on_ambiguous) =
-            (read.extra(), read.valid_for(), read.on_ambiguous());
-        match (channel, to) {
-            (Some(channel), Some(to)) if issues.is_empty() => Ok(Self {
-                channel,
-                to,
-                from,
-                texts,
-                data,
-                category,
-                provider,
-                extra,
-                valid_for,
-                on_ambiguous,
-            }),
+        let read = Reader::of(args, "", &FIELDS, &mut issues)
+            .and_then(|fields| NotificationReader(fields.null_is_absent().hide_values()).read());
+        match read {
+            Some(read) if issues.is_empty() => Ok(read),
             _ => Err(issues),
         }
     }
@@ -187,130 +149,72 @@ impl NotificationArgs {
     }
 }
 
-struct NotificationReader<'a> {
-    args: &'a Map<String, Value>,
-    issues: &'a mut Vec<Issue>,
-}
+/// A reader of the arguments. They may hold an address anywhere, so no error shows a value.
+struct NotificationReader<'a>(Reader<'a>);
 
 impl NotificationReader<'_> {
-    fn complain(&mut self, field: &str, message: impl Into<String>) {
-        self.issues.push(issue(&format!("/{field}"), message));
-    }
-
-    /// Reads a text that is present and not empty. It may hold an address, so no error shows it.
-    fn text(&mut self, field: &str, most: usize) -> Option<String> {
-        match self.args.get(field) {
-            None | Some(Value::Null) => None,
-            Some(Value::String(text))
-                if (1..=most).contains(&text.len()) && !text.contains('\0') =>
-            {
-                Some(text.clone())
-            }
-            Some(Value::String(_)) => {
-                self.complain(field, format!("must have 1 to {most} bytes"));
-                None
-            }
-            Some(_) => {
-                self.complain(field, "must be a text");
-                None
-            }
-        }
+    fn read(mut self) -> Option<NotificationArgs> {
+        let channel = self.channel();
+        let to = self.recipient(channel);
+        let (texts, data) = self.content(channel);
+        self.0.choice("priority", &PRIORITIES);
+        let from = self.0.text("from", 1..=FROM_BYTES);
+        let category = self.0.text("category", 1..=CATEGORY_BYTES);
+        let provider = self.0.text("provider", 1..=PROVIDER_BYTES);
+        let extra = self.extra();
+        let valid_for = self
+            .0
+            .number("valid_for_s", 1.0..=VALID_FOR_MAX_S, " seconds");
+        let on_ambiguous = self.0.choice("on_ambiguous", &ON_AMBIGUOUS);
+        Some(NotificationArgs {
+            channel: channel?,
+            to: to?,
+            from,
+            texts,
+            data,
+            category: category.unwrap_or_else(|| USUAL_CATEGORY.to_owned()),
+            provider,
+            extra,
+            valid_for: valid_for.map(Duration::from_secs_f64),
+            on_ambiguous,
+        })
     }
 
     fn channel(&mut self) -> Option<Channel> {
-        let word = self.args.get("channel").and_then(Value::as_str);
-        let found = Channel::WORDS
-            .iter()
-            .find(|(known, _)| Some(*known) == word)
-            .map(|(_, channel)| *channel);
-        if found.is_none() {
-            let said = if self.args.contains_key("channel") {
-                "must be"
-            } else {
-                "is missing: it must be"
-            };
-            self.complain(
-                "channel",
-                format!(
-                    "{said} one of {}",
-                    Channel::WORDS.map(|(word, _)| word).join(", ")
-                ),
-            );
+        if self.0.get("channel").is_none() {
+            let words = Channel::WORDS.map(|(word, _)| word);
+            self.0.missing("channel", &any_of(&words));
         }
-        found
+        self.0.choice("channel", &Channel::WORDS)
     }
 
     /// Reads the one recipient, whose form depends on the channel.
     fn recipient(&mut self, channel: Option<Channel>) -> Option<Recipient> {
-        if self.args.get("to").is_none_or(Value::is_null) {
-            self.complain("to", "is missing: say whom the message is for");
+        if self.0.get("to").is_none() {
+            self.0.missing("to", "the recipient of the message");
         }
-        let to = self.text("to", TO_BYTES)?;
+        let to = self.0.text("to", 1..=TO_BYTES)?;
         let read = Recipient::parse(channel?, &to);
-        read.map_err(|message| self.complain("to", message)).ok()
+        read.map_err(|message| self.0.wrong("to", message)).ok()
     }
 
     fn content(&mut self, channel: Option<Channel>) -> (Texts, Option<Value>) {
-        let template = match self.args.get("template") {
-            None | Some(Value::Null) => {
-                if self.args.contains_key("data") {
-                    self.complain("data", "fills in a template, and there is none");
-                }
-                return (self.plain(channel), None);
+        let Some(template) = self.0.take("template") else {
+            if self.0.get("data").is_some() {
+                self.0
+                    .wrong("data", "must be left out without a template to fill in");
             }
-            Some(template) => template.clone(),
+            return (self.plain(channel), None);
         };
-        for field in ["subject", "body", "html"] {
-            if self.args.contains_key(field) {
-                self.complain(
-                    field,
-                    format!(
-                        "stands beside a template; write template.{field} or leave the template out"
-                    ),
+        for part in PARTS {
+            if self.0.get(part).is_some() {
+                self.0.wrong(
+                    part,
+                    format!("must be left out beside a template; write template.{part} instead"),
                 );
             }
         }
-        let texts = match template {
-            Value::String(body) => Texts {
-                body,
-                ..Texts::default()
-            },
-            Value::Object(parts) => {
-                for part in parts
-                    .keys()
-                    .filter(|part| !["subject", "body", "html"].contains(&part.as_str()))
-                {
-                    self.complain(
-                        &format!("template/{part}"),
-                        "is not a part; parts are subject, body, html",
-                    );
-                }
-                let mut part = |name: &str| match parts.get(name) {
-                    None | Some(Value::Null) => None,
-                    Some(Value::String(text)) => Some(text.clone()),
-                    Some(_) => {
-                        self.complain(&format!("template/{name}"), "must be a text");
-                        None
-                    }
-                };
-                let (subject, body, html) = (part("subject"), part("body"), part("html"));
-                if body.is_none() && html.is_none() {
-                    self.complain("template/body", "is missing: it is the text of the message");
-                }
-                Texts {
-                    subject,
-                    body: body.unwrap_or_default(),
-                    html,
-                }
-            }
-            _ => {
-                self.complain(
-                    "template",
-                    "must be a text, or an object with subject, body and html",
-                );
-                Texts::default()
-            }
-        };
+        let texts = self.template(&template);
         let parts = [
             ("body", Some(&texts.body)),
             ("subject", texts.subject.as_ref()),
@@ -318,52 +222,79 @@ impl NotificationReader<'_> {
         ];
         for (name, text) in parts {
             if let Some(Err(error)) = text.map(|text| template::check(text)) {
-                self.complain(&format!("template/{name}"), error);
+                self.0.wrong_at(&format!("/template/{name}"), error);
             }
         }
         let data = self
-            .args
-            .get("data")
-            .cloned()
+            .0
+            .take("data")
             .unwrap_or_else(|| Value::Object(Map::new()));
         if !data.is_object() {
-            self.complain("data", "must be an object");
+            self.0.refuse("data", "an object", &data);
         }
         (texts, Some(data))
     }
 
+    /// Reads a template: the text of the body, or an object of texts.
+    fn template(&mut self, template: &Value) -> Texts {
+        if let Value::String(body) = template {
+            return Texts {
+                body: body.clone(),
+                ..Texts::default()
+            };
+        }
+        if !template.is_object() {
+            let allowed = "a text, or an object with subject, body and html";
+            self.0.refuse("template", allowed, template);
+            return Texts::default();
+        }
+        let Some(mut parts) = self.0.part("template", &PARTS) else {
+            return Texts::default();
+        };
+        let (subject, body, html) = (
+            parts.any_text("subject"),
+            parts.any_text("body"),
+            parts.any_text("html"),
+        );
+        if body.is_none() && html.is_none() {
+            parts.missing("body", "the text of the message");
+        }
+        Texts {
+            subject,
+            body: body.unwrap_or_default(),
+            html,
+        }
+    }
+
     fn plain(&mut self, channel: Option<Channel>) -> Texts {
-        let mut text = |field: &str| match self.args.get(field) {
-            None | Some(Value::Null) => None,
-            Some(Value::String(text)) => Some(text.clone()),
-            Some(json) if field == "body" && channel == Some(Channel::Webhook) => {
-                Some(json.to_string())
-            }
-            Some(_) => {
-                self.complain(field, "must be a text");
-                None
-            }
+        let is_json = channel == Some(Channel::Webhook)
+            && self.0.get("body").is_some_and(|body| !body.is_string());
+        let subject = self.0.any_text("subject");
+        let body = if is_json {
+            self.0.get("body").map(Value::to_string)
+        } else {
+            self.0.any_text("body")
         };
-        let (subject, body, html) = (text("subject"), text("body"), text("html"));
-        let is_wrong = |field: &str| {
-            self.args
-                .get(field)
-                .is_some_and(|value| !value.is_null() && !value.is_string())
-        };
-        let is_told = channel != Some(Channel::Webhook) && is_wrong("body") || is_wrong("html");
+        let html = self.0.any_text("html");
+        let is_reported =
+            |name: &str, text: &Option<String>| text.is_none() && self.0.get(name).is_some();
+        let is_reported = is_reported("body", &body) || is_reported("html", &html);
         // A provider's own template, media or data may be the message; its driver decides whether
         // they suffice.
         let has_more = self
-            .args
+            .0
             .get("extra")
             .and_then(Value::as_object)
             .is_some_and(|extra| !extra.is_empty());
         if !has_more
-            && !is_told
+            && !is_reported
             && body.as_deref().is_none_or(str::is_empty)
             && html.as_deref().is_none_or(str::is_empty)
         {
-            self.complain("body", "is missing: give a body, or a template with data");
+            self.0.missing(
+                "body",
+                "the text of the message, unless there is a template",
+            );
         }
         Texts {
             subject,
@@ -373,162 +304,18 @@ impl NotificationReader<'_> {
     }
 
     fn extra(&mut self) -> Map<String, Value> {
-        match self.args.get("extra") {
-            None | Some(Value::Null) => Map::new(),
-            Some(Value::Object(extra)) if extra.len() <= EXTRA_MAX => extra.clone(),
-            Some(_) => {
-                self.complain(
-                    "extra",
-                    format!("must be an object of at most {EXTRA_MAX} fields"),
-                );
+        match self.0.take("extra") {
+            None => Map::new(),
+            Some(Value::Object(extra)) if extra.len() <= EXTRA_MAX => extra,
+            Some(other) => {
+                let allowed = format!("an object of at most {EXTRA_MAX} fields");
+                self.0.refuse("extra", &allowed, &other);
                 Map::new()
             }
         }
     }
-
-    fn valid_for(&mut self) -> Option<Duration> {
-        let seconds = self
-            .args
-            .get("valid_for_s")
-            .filter(|value| !value.is_null())?;
-        match seconds
-            .as_f64()
-            .filter(|seconds| (1.0..=VALID_FOR_MAX_S).contains(seconds))
-        {
-            Some(seconds) => Some(Duration::from_secs_f64(seconds)),
-            None => {
-                self.complain(
-                    "valid_for_s",
-                    format!("must be 1 to {VALID_FOR_MAX_S} seconds"),
-                );
-                None
-            }
-        }
-    }
-
-    fn on_ambiguous(&mut self) -> Option<OnAmbiguous> {
-        let said = self.text("on_ambiguous", 16)?;
-        let found = ON_AMBIGUOUS
-            .iter()
-            .find(|(word, _)| *word == said)
-            .map(|(_, found)| *found);
-        if found.is_none() {
-            self.complain("on_ambiguous", "must be retry or dead");
-        }
-        found
-    }
-}
-
-fn issue(pointer: &str, message: impl Into<String>) -> Issue {
-    Issue {
-        pointer: pointer.to_owned(),
-        message: message.into(),
-    }
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn wrong(args: Value) -> Vec<String> {
-        match NotificationArgs::parse(&args) {
-            Ok(_) => Vec::new(),
-            Err(issues) => issues
-                .into_iter()
-                .map(|issue| format!("{} {}", issue.pointer, issue.message))
-                .collect(),
-        }
-    }
-
-    #[test]
-    fn a_message_with_a_body_or_a_template_is_read() {
-        let plain =
-            NotificationArgs::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"}))
-                .ok()
-                .unwrap();
-        assert_eq!(
-            (
-                plain.channel,
-                plain.category.as_str(),
-                plain.fill(|| false).unwrap().body.as_str()
-            ),
-            (Channel::Sms, "transactional", "hello")
-        );
-        let args = json!({
-            "channel": "email", "to": "a@example.com", "category": "marketing", "priority": "critical", "valid_for_s": 60,
-            "template": {"subject": "Hi {{ name }}", "body": "Dear {{ name }}", "html": "<p>{{ name }}</p>"}, "data": {"name": "Ada"},
-        });
-        let filled = NotificationArgs::parse(&args).ok().unwrap();
-        let texts = filled.fill(|| false).unwrap();
-        assert_eq!(
-            (
-                texts.subject.as_deref(),
-                texts.body.as_str(),
-                texts.html.as_deref()
-            ),
-            (Some("Hi Ada"), "Dear Ada", Some("<p>Ada</p>"))
-        );
-        assert_eq!(filled.valid_for, Some(Duration::from_secs(60)));
-    }
-
-    #[test]
-    fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
-        let issues = wrong(
-            json!({"channel": "fax", "to": 7, "priority": "urgent", "colour": 1, "valid_for_s": 0, "on_ambiguous": "drop"}),
-        );
-        for expected in [
-            "/colour is not a field",
-            "/channel must be one of sms, email, push, chat, webhook",
-            "/to must be a text",
-            "/body is missing",
-            "/priority must be critical, high, normal or low",
-            "/valid_for_s must be 1 to",
-            "/on_ambiguous must be retry or dead",
-        ] {
-            assert!(
-                issues.iter().any(|issue| issue.starts_with(expected)),
-                "{expected}: {issues:?}"
-            );
-        }
-        assert!(wrong(json!([])).join("").contains("must be an object"));
-        let nothing = wrong(json!({"channel": "sms", "to": null, "body": 7}));
-        assert_eq!(
-            nothing,
-            [
-                "/to is missing: say whom the message is for",
-                "/body must be a text"
-            ]
-        );
-    }
-
-    #[test]
-    fn what_only_a_provider_understands_may_be_the_message() {
-        assert_eq!(
-            wrong(json!({"channel": "push", "to": "token", "extra": {"data": {"order": "4711"}}})),
-            Vec::<String>::new()
-        );
-        assert!(
-            wrong(json!({"channel": "push", "to": "token", "extra": {}}))[0]
-                .starts_with("/body is missing")
-        );
-    }
-
-    #[test]
-    fn templates_are_bounded_and_stand_alone() {
-        let base = |more: Value| {
-            let mut args = json!({"channel": "sms", "to": "+15550100"});
-            args.as_object_mut()
-                .unwrap()
-                .extend(more.as_object().unwrap().clone());
-            wrong(args).join("; ")
-        };
-        assert!(base(json!({"template": "{% set a = 1 %}"})).contains("/template/body"));
-        assert!(
-            base(json!({"template": "a", "body": "b"})).contains("/body stands beside a template")
-        );
-        assert!(base(json!({"body": "b", "data": {}})).contains("/data fills in a template"));
-        assert!(base(json!({"template": {"text": "b"}})).contains("/template/text is not a part"));
-    }
-}
+#[path = "args_tests.rs"]
+mod tests;

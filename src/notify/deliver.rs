@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use aws_lc_rs::digest::{SHA256, digest};
-use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use serde_json::Value;
 
@@ -17,7 +16,7 @@ use super::{
     recipient_backoff,
 };
 use crate::jobs::retry::Policy;
-use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome};
+use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob};
 use crate::outbound::apart::apart;
 use crate::providers::pool::{AccountLease, AccountPool, Checkout};
 use crate::providers::{
@@ -114,12 +113,15 @@ impl NotificationHandler {
         Self { pools, means }
     }
 
-    async fn deliver(&self, job: &Job, context: &Context) -> Result<Outcome, Outcome> {
+    async fn deliver(
+        &self,
+        notification: NotificationArgs,
+        job: &Job,
+        context: &Context,
+    ) -> Result<Outcome, Outcome> {
         let limit = job.timeout.unwrap_or(TIMEOUT);
         let until = Instant::now() + limit - limit.mul_f64(WRITING).min(MAX_WRITE_RESERVE);
         let dead = |error: String| Outcome::Dead { error };
-        let notification =
-            NotificationArgs::parse(&job.args).map_err(|issues| dead(listed(&issues)))?;
         let means = self
             .means
             .as_ref()
@@ -224,10 +226,7 @@ impl NotificationHandler {
             .find(|(known, _)| *known == word)
             .map(|(_, channel)| *channel)?;
         let is_stray = self.pools.route(channel, Some(provider)).is_none();
-        is_stray.then(|| Issue {
-            pointer: "/provider".to_owned(),
-            message: self.nowhere(channel, Some(provider)),
-        })
+        is_stray.then(|| Issue::new("/provider", self.nowhere(channel, Some(provider))))
     }
 
     fn nowhere(&self, channel: Channel, provider: Option<&str>) -> String {
@@ -878,14 +877,11 @@ impl Handler for NotificationHandler {
         offers
     }
 
-    fn check(&self, args: &Value) -> Vec<Issue> {
-        let notification = match NotificationArgs::parse(args) {
-            Ok(notification) => notification,
-            Err(mut issues) => {
-                issues.extend(self.stray(args));
-                return issues;
-            }
-        };
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        let notification = NotificationArgs::parse(args).map_err(|mut issues| {
+            issues.extend(self.stray(args));
+            issues
+        })?;
         let Some(pool) = self
             .pools
             .route(notification.channel, notification.provider.as_deref())
@@ -895,27 +891,24 @@ impl Handler for NotificationHandler {
             } else {
                 "/channel"
             };
-            return vec![Issue {
-                pointer: pointer.to_owned(),
-                message: self.nowhere(notification.channel, notification.provider.as_deref()),
-            }];
+            let message = self.nowhere(notification.channel, notification.provider.as_deref());
+            return Err(vec![Issue::new(pointer, message)]);
         };
         let carrier = self
             .means
             .as_ref()
             .and_then(|means| means.carriers.get(&pool.name));
-        carrier
+        let issues = carrier
             .map(|carrier| refused_by_all(&notification, &carrier.drivers))
-            .unwrap_or_default()
-    }
-
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        async move {
-            self.deliver(&job, &context)
+            .unwrap_or_default();
+        if !issues.is_empty() {
+            return Err(issues);
+        }
+        Ok(PreparedJob::new(move |job, context| async move {
+            self.deliver(notification, &job, &context)
                 .await
                 .unwrap_or_else(|outcome| outcome)
-        }
-        .boxed()
+        }))
     }
 
     fn timeout(&self) -> Option<Duration> {

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
@@ -17,7 +16,7 @@ use super::request::{MAX_TIMEOUT_MS, Request};
 use super::resolve::{Lookup, Resolver};
 use super::signature::{PREFIX, Secrets, is_name};
 use super::template;
-use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, Scope};
+use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob, Scope};
 
 /// Delay of a job if this process has no descriptor left, which is not the job's fault and uses no
 /// attempt.
@@ -60,16 +59,12 @@ impl HttpHandler {
         })
     }
 
-    async fn deliver(&self, job: &Job, context: &Context) -> Result<Outcome, Outcome> {
-        let mut request = Request::parse(&job.args).map_err(|issues| {
-            let listed: Vec<String> = issues
-                .iter()
-                .map(|issue| format!("{} {}", issue.pointer, issue.message))
-                .collect();
-            Outcome::Dead {
-                error: listed.join("; "),
-            }
-        })?;
+    async fn deliver(
+        &self,
+        mut request: Request,
+        job: &Job,
+        context: &Context,
+    ) -> Result<Outcome, Outcome> {
         // The job chooses the server, so its answers are not trusted.
         context.report_hearsay();
         let whom = job
@@ -205,17 +200,16 @@ fn now_s() -> i64 {
 }
 
 impl Handler for HttpHandler {
-    fn check(&self, args: &Value) -> Vec<Issue> {
-        match Request::parse(args) {
-            Err(issues) => issues,
-            Ok(request) => match self.client.check_url(&request.url) {
-                Ok(()) => Vec::new(),
-                Err(message) => vec![Issue {
-                    pointer: "/url".to_owned(),
-                    message,
-                }],
-            },
-        }
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        let request = Request::parse(args)?;
+        self.client
+            .check_url(&request.url)
+            .map_err(|message| vec![Issue::new("/url", message)])?;
+        Ok(PreparedJob::new(move |job, context| async move {
+            self.deliver(request, &job, &context)
+                .await
+                .unwrap_or_else(|outcome| outcome)
+        }))
     }
 
     fn lacks(&self, args: &Value) -> Option<String> {
@@ -232,15 +226,6 @@ impl Handler for HttpHandler {
             .names()
             .map(|name| (format!("secret {name}"), String::new()))
             .collect()
-    }
-
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        async move {
-            self.deliver(&job, &context)
-                .await
-                .unwrap_or_else(|outcome| outcome)
-        }
-        .boxed()
     }
 
     fn timeout(&self) -> Option<Duration> {

@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::{signature, template};
-use crate::jobs::{Issue, OnAmbiguous, Scope};
+use crate::input::wording::{any_of, clipped, must_be};
+use crate::input::{Issue, Reader, pointer};
+use crate::jobs::{OnAmbiguous, Scope};
 
 /// The fields of the arguments.
 const FIELDS: [&str; 15] = [
@@ -45,20 +47,20 @@ const RESERVED: [&str; 8] = [
 /// Longest timeout of one request, in milliseconds.
 pub const MAX_TIMEOUT_MS: u64 = 600_000;
 
-const DEFAULT_TIMEOUT_MS: u64 = 30_000;
+const DEFAULT_TIMEOUT_MS: i64 = 30_000;
 
 /// Longest timeout of connecting, in milliseconds.
-const MAX_CONNECT_TIMEOUT_MS: u64 = 60_000;
+const MAX_CONNECT_TIMEOUT_MS: i64 = 60_000;
 
-const DEFAULT_CONNECT_TIMEOUT_MS: u64 = 10_000;
+const DEFAULT_CONNECT_TIMEOUT_MS: i64 = 10_000;
 
 /// Most redirects that may be followed.
-const MAX_REDIRECTS: u64 = 10;
+const MAX_REDIRECTS: i64 = 10;
 
 /// Most bytes of an answer's body that may be kept; the queue keeps errors of 4,000 characters.
-const MAX_EXCERPT_BYTES: u64 = 3_000;
+const MAX_EXCERPT_BYTES: i64 = 3_000;
 
-const DEFAULT_EXCERPT_BYTES: u64 = 1_024;
+const DEFAULT_EXCERPT_BYTES: i64 = 1_024;
 
 /// A request whose arguments were checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,264 +100,185 @@ pub struct Request {
 impl Request {
     /// Parses a job's arguments, or lists everything that is wrong with them.
     pub fn parse(args: &Value) -> Result<Self, Vec<Issue>> {
-        let Some(args) = args.as_object() else {
-            let message = format!("must be an object with the fields {}", FIELDS.join(", "));
-            return Err(vec![Issue {
-                pointer: String::new(),
-                message,
-            }]);
-        };
         let mut issues = Vec::new();
-        for field in args
-            .keys()
-            .filter(|field| !FIELDS.contains(&field.as_str()))
-        {
-            complain(
-                &mut issues,
-                &pointer(&[field]),
-                format!("is not a field; fields are {}", FIELDS.join(", ")),
-            );
+        let request =
+            Reader::of(args, "", &FIELDS, &mut issues).map(|mut fields| Self::read(&mut fields));
+        match request {
+            Some(request) if issues.is_empty() => Ok(request),
+            _ => Err(issues),
         }
-        let (body, body_is_json) = match args.get("body") {
-            None | Some(Value::Null) => (None, false),
-            Some(Value::String(text)) => (Some(text.clone()), false),
+    }
+
+    fn read(fields: &mut Reader<'_>) -> Self {
+        let (body, body_is_json) = match fields.take_nullable("body") {
+            None => (None, false),
+            Some(Value::String(text)) => (Some(text), false),
             Some(json) => (Some(json.to_string()), true),
         };
-        let request = Self {
-            method: method(args, &mut issues),
-            url: url(args, &mut issues),
-            headers: headers(args, &mut issues),
+        Self {
+            method: method(fields),
+            url: url(fields),
+            headers: headers(fields),
             body,
             body_is_json,
-            template: template(args, &mut issues),
-            secret: secret(args, &mut issues),
+            template: template(fields),
+            secret: secret(fields),
             timeout: millis(
-                args,
+                fields,
                 "timeout_ms",
-                MAX_TIMEOUT_MS,
+                MAX_TIMEOUT_MS as i64,
                 DEFAULT_TIMEOUT_MS,
-                &mut issues,
             ),
-            connect_timeout: {
-                let (most, usual) = (MAX_CONNECT_TIMEOUT_MS, DEFAULT_CONNECT_TIMEOUT_MS);
-                millis(args, "connect_timeout_ms", most, usual, &mut issues)
-            },
-            redirects: whole(args, "redirects", 0..=MAX_REDIRECTS, 0, &mut issues) as u32,
-            http2: flag(args, "http2_prior_knowledge", &mut issues),
-            success: success(args, &mut issues),
-            excerpt_bytes: whole(
-                args,
-                "excerpt_bytes",
-                0..=MAX_EXCERPT_BYTES,
-                DEFAULT_EXCERPT_BYTES,
-                &mut issues,
-            ) as usize,
-            throttled_scope: read_choice(args, "throttled_scope", &SCOPES, &mut issues),
-            on_ambiguous: read_choice(args, "on_ambiguous", &POLICIES, &mut issues),
-        };
-        if issues.is_empty() {
-            Ok(request)
-        } else {
-            Err(issues)
+            connect_timeout: millis(
+                fields,
+                "connect_timeout_ms",
+                MAX_CONNECT_TIMEOUT_MS,
+                DEFAULT_CONNECT_TIMEOUT_MS,
+            ),
+            redirects: fields
+                .whole("redirects", 0..=MAX_REDIRECTS, "")
+                .unwrap_or(0) as u32,
+            http2: fields.flag("http2_prior_knowledge").unwrap_or_default(),
+            success: success(fields),
+            excerpt_bytes: fields
+                .whole("excerpt_bytes", 0..=MAX_EXCERPT_BYTES, "")
+                .unwrap_or(DEFAULT_EXCERPT_BYTES) as usize,
+            throttled_scope: fields
+                .choice("throttled_scope", &SCOPES)
+                .unwrap_or_default(),
+            on_ambiguous: fields.choice("on_ambiguous", &POLICIES).unwrap_or_default(),
         }
     }
 }
 
-fn method(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> String {
-    match args.get("method") {
-        None => "GET".to_owned(),
-        Some(Value::String(text)) if METHODS.contains(&text.to_ascii_uppercase().as_str()) => {
-            text.to_ascii_uppercase()
-        }
-        Some(other) => {
-            complain(
-                issues,
-                "/method",
-                format!(
-                    "{} is not allowed: use one of {}",
-                    short(other),
-                    METHODS.join(", ")
-                ),
-            );
-            String::new()
-        }
+fn method(fields: &mut Reader<'_>) -> String {
+    let Some(given) = fields.take("method") else {
+        return "GET".to_owned();
+    };
+    let method = given.as_str().unwrap_or_default().to_ascii_uppercase();
+    if !METHODS.contains(&method.as_str()) {
+        fields.refuse("method", &any_of(&METHODS), &given);
     }
+    method
 }
 
-fn url(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> String {
-    let url = match args.get("url") {
+fn url(fields: &mut Reader<'_>) -> String {
+    const ALLOWED: &str = "a URL that begins with http:// or https://";
+    let url = match fields.take("url") {
         Some(Value::String(url)) => url,
         Some(other) => {
-            complain(
-                issues,
-                "/url",
-                format!(
-                    "must be a text such as \"https://example.com/hook\", not {}",
-                    short(other)
-                ),
-            );
+            fields.refuse("url", "a text such as \"https://example.com/hook\"", &other);
             return String::new();
         }
         None => {
-            complain(
-                issues,
-                "/url",
-                "is missing: say where to send the request, such as \"https://example.com/hook\"",
-            );
+            fields.missing("url", "a text such as \"https://example.com/hook\"");
             return String::new();
         }
     };
-    let allowed = "it must begin with http:// or https://";
-    match url
-        .split_once("://")
-        .map(|(scheme, rest)| (scheme.to_ascii_lowercase(), rest))
-    {
-        None => complain(issues, "/url", format!("has no scheme: {allowed}")),
-        Some((scheme, _)) if scheme != "http" && scheme != "https" => {
-            complain(
-                issues,
-                "/url",
-                format!(
-                    "has the scheme {:?}: {allowed}",
-                    scheme.chars().take(32).collect::<String>()
-                ),
-            );
-        }
-        Some((_, rest)) if rest.split(['/', '?', '#']).next().is_none_or(str::is_empty) => {
-            complain(
-                issues,
-                "/url",
-                "has no host: it must be like https://example.com/hook",
-            );
-        }
-        Some(_) if url.chars().any(|c| c.is_whitespace() || c.is_control()) => {
-            complain(
-                issues,
-                "/url",
-                "has blanks or control characters: encode them as %20 and the like",
-            );
-        }
-        Some(_) => {}
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", &url));
+    if scheme.is_empty() {
+        fields.wrong(
+            "url",
+            format!("must be {ALLOWED}, not one without a scheme"),
+        );
+    } else if !["http", "https"].contains(&scheme.to_ascii_lowercase().as_str()) {
+        let scheme = clipped(scheme);
+        fields.wrong("url", format!("must be {ALLOWED}, not {scheme}://"));
+    } else if rest.split(['/', '?', '#']).next().is_none_or(str::is_empty) {
+        fields.wrong("url", "must have a host, as in https://example.com/hook");
+    } else if url.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        fields.wrong(
+            "url",
+            "must be without blanks and control characters: write them as %20 and the like",
+        );
     }
-    url.clone()
+    url
 }
 
-fn headers(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<(String, String)> {
-    let headers = match args.get("headers") {
+fn headers(fields: &mut Reader<'_>) -> Vec<(String, String)> {
+    let headers = match fields.take("headers") {
         None => return Vec::new(),
         Some(Value::Object(headers)) => headers,
         Some(other) => {
-            complain(
-                issues,
-                "/headers",
-                format!("must be an object of names and texts, not {}", short(other)),
-            );
+            fields.refuse("headers", "an object of names and texts", &other);
             return Vec::new();
         }
     };
     let mut list = Vec::new();
     for (name, value) in headers {
-        let at = pointer(&["headers", name]);
+        let below = pointer("/headers", &name);
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         if name.is_empty() || !name.chars().all(token) {
-            complain(
-                issues,
-                &at,
-                "is not a header's name: use letters, digits and any of ! # $ % & ' * + - . ^ _ ` | ~",
+            fields.wrong_at(
+                &below,
+                "must have a header's name: letters, digits and any of ! # $ % & ' * + - . ^ _ ` | ~",
             );
         } else if RESERVED.contains(&name.to_ascii_lowercase().as_str()) {
-            complain(issues, &at, "belongs to the connection and cannot be set");
+            fields.wrong_at(&below, "must be left out: it belongs to the connection");
         }
         match value {
             Value::String(text) if text.chars().all(|c| c == '\t' || !c.is_control()) => {
-                list.push((name.clone(), text.clone()));
+                list.push((name, text));
             }
             // The value may be a secret, so it is not shown.
-            Value::String(_) => complain(
-                issues,
-                &at,
-                "has control characters: a header's value is one line of text",
-            ),
-            _ => complain(issues, &at, "must be a text"),
+            _ => fields.wrong_at(&below, "must be a text of one line"),
         }
     }
     list
 }
 
-fn template(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<(String, Value)> {
-    let data = args.get("data");
-    if data.is_some_and(|data| !data.is_object()) {
-        complain(
-            issues,
-            "/data",
-            format!(
-                "must be an object, not {}",
-                short(data.unwrap_or(&Value::Null))
-            ),
+fn template(fields: &mut Reader<'_>) -> Option<(String, Value)> {
+    let data = fields.take("data");
+    if let Some(other) = data.as_ref().filter(|data| !data.is_object()) {
+        fields.refuse("data", "an object", other);
+    }
+    if !fields.has("template") {
+        if data.is_some() {
+            fields.wrong("data", "must be left out without a template to fill in");
+        }
+        return None;
+    }
+    let text = fields.any_text("template")?;
+    if fields.has("body") {
+        fields.wrong(
+            "template",
+            "must be left out beside body: it makes the body",
         );
     }
-    match args.get("template") {
-        None | Some(Value::Null) => {
-            if data.is_some() {
-                complain(issues, "/data", "fills in a template, and there is none");
-            }
-            None
-        }
-        Some(Value::String(text)) => {
-            if args.get("body").is_some_and(|body| !body.is_null()) {
-                complain(
-                    issues,
-                    "/template",
-                    "cannot be used together with body: it makes the body",
-                );
-            }
-            if let Err(error) = template::check(text) {
-                complain(issues, "/template", error);
-            }
-            Some((
-                text.clone(),
-                data.cloned().unwrap_or_else(|| Map::new().into()),
-            ))
-        }
-        Some(other) => {
-            complain(
-                issues,
-                "/template",
-                format!("must be a text, not {}", short(other)),
-            );
-            None
-        }
+    if let Err(error) = template::check(&text) {
+        fields.wrong("template", error);
     }
+    Some((text, data.unwrap_or_else(|| Map::new().into())))
 }
 
-fn secret(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Option<String> {
-    let name = match args.get("secret") {
-        None | Some(Value::Null) => return None,
+fn secret(fields: &mut Reader<'_>) -> Option<String> {
+    let name = match fields.take_nullable("secret")? {
         // The secret itself may be here by mistake, so it is not shown.
-        Some(Value::String(name)) if signature::is_name(name) && !name.starts_with("whsec_") => {
-            name
-        }
-        Some(_) => {
+        Value::String(name) if signature::is_name(&name) && !name.starts_with("whsec_") => name,
+        _ => {
             let message = format!(
                 "must be the name of a secret, {}: the secret itself is in the variable {}<NAME> of the workers",
                 signature::NAMES,
                 signature::PREFIX
             );
-            complain(issues, "/secret", message);
+            fields.wrong("secret", message);
             return None;
         }
     };
-    let headers = args.get("headers").and_then(Value::as_object);
-    for header in headers.into_iter().flat_map(Map::keys) {
-        if signature::HEADERS.contains(&header.to_ascii_lowercase().as_str()) {
-            complain(
-                issues,
-                &pointer(&["headers", header]),
-                "is set by the signature and cannot be given beside a secret",
-            );
-        }
+    let headers = fields.get("headers").and_then(Value::as_object);
+    let signed: Vec<String> = headers
+        .into_iter()
+        .flat_map(Map::keys)
+        .filter(|header| signature::HEADERS.contains(&header.to_ascii_lowercase().as_str()))
+        .cloned()
+        .collect();
+    for header in signed {
+        fields.wrong_at(
+            &pointer("/headers", &header),
+            "must be left out beside a secret: the signature sets it",
+        );
     }
-    Some(name.clone())
+    Some(name)
 }
 
 /// The names of scopes.
@@ -369,111 +292,28 @@ const SCOPES: [(&str, Scope); 3] = [
 const POLICIES: [(&str, OnAmbiguous); 2] =
     [("retry", OnAmbiguous::Retry), ("dead", OnAmbiguous::Dead)];
 
-/// Reads one of a few values; an absent field gives the default.
-fn read_choice<T: Copy + Default>(
-    args: &Map<String, Value>,
-    field: &str,
-    words: &[(&str, T)],
-    issues: &mut Vec<Issue>,
-) -> T {
-    let Some(value) = args.get(field) else {
-        return T::default();
-    };
-    let found = words.iter().find(|(word, _)| value == word);
-    found.map_or_else(
-        || {
-            let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-            complain(
-                issues,
-                &pointer(&[field]),
-                format!(
-                    "{} is not allowed: use {}",
-                    short(value),
-                    allowed.join(" or ")
-                ),
-            );
-            T::default()
-        },
-        |(_, meaning)| *meaning,
-    )
+fn millis(fields: &mut Reader<'_>, name: &str, most: i64, usual: i64) -> Duration {
+    let millis = fields.whole(name, 1..=most, "").unwrap_or(usual);
+    Duration::from_millis(millis.unsigned_abs())
 }
 
-fn flag(args: &Map<String, Value>, field: &str, issues: &mut Vec<Issue>) -> bool {
-    match args.get(field) {
-        None => false,
-        Some(Value::Bool(flag)) => *flag,
-        Some(other) => {
-            complain(
-                issues,
-                &pointer(&[field]),
-                format!("{} is not allowed: it must be true or false", short(other)),
-            );
-            false
-        }
-    }
-}
-
-fn millis(
-    args: &Map<String, Value>,
-    field: &str,
-    most: u64,
-    usual: u64,
-    issues: &mut Vec<Issue>,
-) -> Duration {
-    Duration::from_millis(whole(args, field, 1..=most, usual, issues))
-}
-
-fn whole(
-    args: &Map<String, Value>,
-    field: &str,
-    allowed: RangeInclusive<u64>,
-    usual: u64,
-    issues: &mut Vec<Issue>,
-) -> u64 {
-    let Some(value) = args.get(field) else {
-        return usual;
-    };
-    value
-        .as_u64()
-        .filter(|n| allowed.contains(n))
-        .unwrap_or_else(|| {
-            let (least, most) = (allowed.start(), allowed.end());
-            let message = format!(
-                "{} is not allowed: it must be a whole number from {least} to {most}",
-                short(value)
-            );
-            complain(issues, &pointer(&[field]), message);
-            usual
-        })
-}
-
-fn success(args: &Map<String, Value>, issues: &mut Vec<Issue>) -> Vec<RangeInclusive<u16>> {
-    let allowed = "use statuses from 100 to 599, such as 204, and ranges, such as \"200-299\"";
-    match args.get("success") {
+fn success(fields: &mut Reader<'_>) -> Vec<RangeInclusive<u16>> {
+    const STATUS: &str = "a status from 100 to 599, such as 204, or a range, such as \"200-299\"";
+    match fields.take("success") {
         None => vec![200..=299],
         Some(Value::Array(list)) if !list.is_empty() => {
             let mut ranges = Vec::new();
             for (at, value) in list.iter().enumerate() {
                 match range(value) {
                     Some(range) => ranges.push(range),
-                    None => complain(
-                        issues,
-                        &pointer(&["success", &at.to_string()]),
-                        format!("{} is not allowed: {allowed}", short(value)),
-                    ),
+                    None => fields.wrong_at(&format!("/success/{at}"), must_be(STATUS, value)),
                 }
             }
             ranges
         }
         Some(other) => {
-            complain(
-                issues,
-                "/success",
-                format!(
-                    "{} is not allowed: it must be a list that is not empty; {allowed}",
-                    short(other)
-                ),
-            );
+            let allowed = format!("a list that is not empty, each {STATUS}");
+            fields.refuse("success", &allowed, &other);
             Vec::new()
         }
     }
@@ -498,276 +338,6 @@ fn range(value: &Value) -> Option<RangeInclusive<u16>> {
     }
 }
 
-fn complain(issues: &mut Vec<Issue>, pointer: &str, message: impl Into<String>) {
-    issues.push(Issue {
-        pointer: pointer.to_owned(),
-        message: message.into(),
-    });
-}
-
-/// Builds a JSON pointer (RFC 6901).
-fn pointer(parts: &[&str]) -> String {
-    parts
-        .iter()
-        .map(|part| format!("/{}", part.replace('~', "~0").replace('/', "~1")))
-        .collect()
-}
-
-fn short(value: &Value) -> String {
-    match value {
-        Value::Object(_) => "an object".to_owned(),
-        Value::Array(_) => "a list".to_owned(),
-        other => other.to_string().chars().take(64).collect(),
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    fn issues(args: Value) -> Vec<(String, String)> {
-        let issues = Request::parse(&args).expect_err("issues");
-        issues
-            .into_iter()
-            .map(|issue| (issue.pointer, issue.message))
-            .collect()
-    }
-
-    #[test]
-    fn a_url_alone_is_enough() {
-        let request = Request::parse(&json!({"url": "https://example.com/a?b=c"})).unwrap();
-
-        assert_eq!(
-            (request.method.as_str(), request.timeout.as_secs()),
-            ("GET", 30)
-        );
-        assert_eq!(
-            (
-                request.body,
-                request.template,
-                request.secret,
-                request.success
-            ),
-            (None, None, None, vec![200..=299])
-        );
-        assert_eq!(
-            (
-                request.connect_timeout.as_secs(),
-                request.redirects,
-                request.http2
-            ),
-            (10, 0, false)
-        );
-        assert_eq!(
-            (request.throttled_scope, request.on_ambiguous),
-            (Scope::Key, OnAmbiguous::Retry)
-        );
-    }
-
-    #[test]
-    fn every_field_is_read() {
-        let args = json!({
-            "method": "post", "url": "HTTP://example.com", "headers": {"X-Token": "tä st"}, "body": {"a": [1]},
-            "timeout_ms": 600_000, "success": [200, "202-204", "404"], "connect_timeout_ms": 60_000, "redirects": 10,
-            "http2_prior_knowledge": true, "excerpt_bytes": 0, "throttled_scope": "account", "on_ambiguous": "dead", "secret": "acme",
-        });
-
-        let request = Request::parse(&args).unwrap();
-
-        assert_eq!(request.method, "POST");
-        assert_eq!(
-            request.headers,
-            [("X-Token".to_owned(), "tä st".to_owned())]
-        );
-        assert_eq!(
-            (request.body.as_deref(), request.body_is_json),
-            (Some("{\"a\":[1]}"), true)
-        );
-        assert_eq!(request.success, [200..=200, 202..=204, 404..=404]);
-        assert_eq!(
-            (
-                request.connect_timeout.as_secs(),
-                request.redirects,
-                request.http2
-            ),
-            (60, 10, true)
-        );
-        assert_eq!(
-            (request.excerpt_bytes, request.secret.as_deref()),
-            (0, Some("acme"))
-        );
-        assert_eq!(
-            (request.throttled_scope, request.on_ambiguous),
-            (Scope::Account, OnAmbiguous::Dead)
-        );
-        let made =
-            Request::parse(&json!({"url": "http://a", "template": "{{ a }}", "data": {"a": 1}}))
-                .unwrap();
-        assert_eq!(made.template, Some(("{{ a }}".to_owned(), json!({"a": 1}))));
-        let text = Request::parse(&json!({"url": "http://a", "body": "plain"})).unwrap();
-        assert_eq!(
-            (text.body.as_deref(), text.body_is_json),
-            (Some("plain"), false)
-        );
-    }
-
-    #[test]
-    fn urls_that_cannot_be_sent_to_are_refused() {
-        let cases = [
-            (json!({}), "is missing"),
-            (json!({"url": 3}), "must be a text"),
-            (json!({"url": ""}), "has no scheme"),
-            (
-                json!({"url": "example.com/hook"}),
-                "has no scheme: it must begin with http:// or https://",
-            ),
-            (
-                json!({"url": "ftp://example.com"}),
-                "has the scheme \"ftp\"",
-            ),
-            (
-                json!({"url": "file:///etc/passwd"}),
-                "has the scheme \"file\"",
-            ),
-            (json!({"url": "http:///path"}), "has no host"),
-            (json!({"url": "http://?x"}), "has no host"),
-            (json!({"url": "http://a b/"}), "has blanks"),
-            (
-                json!({"url": "http://a/\r\nX: y"}),
-                "has blanks or control characters",
-            ),
-        ];
-        for (args, expected) in cases {
-            let found = issues(args.clone());
-            assert_eq!(found.len(), 1, "{args}: {found:?}");
-            assert_eq!(found[0].0, "/url");
-            assert!(found[0].1.starts_with(expected), "{args}: {}", found[0].1);
-        }
-    }
-
-    #[test]
-    fn all_issues_are_listed_with_pointers() {
-        let found = issues(json!({
-            "url": "x", "method": "FETCH", "headers": {"bad name": "v", "a/b": "x\r\ny", "Connection": "close", "n": 1},
-            "timeout_ms": 0, "success": [200, 99, "300-200", true], "retries": 3,
-        }));
-
-        let pointers: Vec<&str> = found.iter().map(|(pointer, _)| pointer.as_str()).collect();
-        let expected = [
-            "/retries",
-            "/method",
-            "/url",
-            "/headers/Connection",
-            "/headers/a~1b",
-            "/headers/a~1b",
-            "/headers/bad name",
-            "/headers/n",
-            "/timeout_ms",
-            "/success/1",
-            "/success/2",
-            "/success/3",
-        ];
-        assert_eq!(pointers, expected);
-        assert!(
-            found[0]
-                .1
-                .contains("fields are method, url, headers, body, template, data"),
-            "{}",
-            found[0].1
-        );
-        assert!(
-            issues(json!([]))[0]
-                .1
-                .starts_with("must be an object with the fields method, url,")
-        );
-    }
-
-    #[test]
-    fn each_field_says_what_it_may_be() {
-        let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
-        let cases = [
-            (
-                json!({"connect_timeout_ms": 60_001}),
-                "/connect_timeout_ms",
-                "60001 is not allowed: it must be a whole number from 1 to 60000",
-            ),
-            (
-                json!({"redirects": -1}),
-                "/redirects",
-                "-1 is not allowed: it must be a whole number from 0 to 10",
-            ),
-            (
-                json!({"excerpt_bytes": 3001}),
-                "/excerpt_bytes",
-                "3001 is not allowed: it must be a whole number from 0 to 3000",
-            ),
-            (
-                json!({"http2_prior_knowledge": "yes"}),
-                "/http2_prior_knowledge",
-                "it must be true or false",
-            ),
-            (
-                json!({"throttled_scope": "tenant"}),
-                "/throttled_scope",
-                "\"tenant\" is not allowed: use key or account or throttle",
-            ),
-            (
-                json!({"on_ambiguous": 1}),
-                "/on_ambiguous",
-                "1 is not allowed: use retry or dead",
-            ),
-            (
-                json!({"template": "{{ a", "data": {}}),
-                "/template",
-                "line 1: syntax error",
-            ),
-            (json!({"template": 7}), "/template", "must be a text, not 7"),
-            (
-                json!({"template": "a", "body": "b"}),
-                "/template",
-                "cannot be used together with body",
-            ),
-            (
-                json!({"data": {}}),
-                "/data",
-                "fills in a template, and there is none",
-            ),
-            (
-                json!({"template": "a", "data": [1]}),
-                "/data",
-                "must be an object, not a list",
-            ),
-            (
-                json!({"secret": secret}),
-                "/secret",
-                "must be the name of a secret",
-            ),
-            (
-                json!({"secret": "a b"}),
-                "/secret",
-                "must be the name of a secret",
-            ),
-            (
-                json!({"secret": "a", "headers": {"Webhook-Id": "x"}}),
-                "/headers/Webhook-Id",
-                "is set by the signature",
-            ),
-        ];
-        for (mut args, at, said) in cases {
-            args["url"] = json!("http://a");
-            let found = issues(args.clone());
-            assert_eq!(
-                (found.len(), found[0].0.as_str()),
-                (1, at),
-                "{args}: {found:?}"
-            );
-            assert!(
-                found[0].1.contains(said) && !found[0].1.contains(secret),
-                "{args}: {}",
-                found[0].1
-            );
-        }
-    }
-}
+#[path = "request_tests.rs"]
+mod tests;

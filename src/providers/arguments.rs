@@ -5,14 +5,12 @@ use serde_json::Value;
 
 use super::mailbox::ONE_MAILBOX;
 use super::{Mailbox, Message};
-use crate::jobs::Issue;
+use crate::input::wording::unknown;
+use crate::input::{Issue, pointer};
 
 /// Builds an issue with an argument.
 pub fn issue(pointer: &str, message: impl Into<String>) -> Issue {
-    Issue {
-        pointer: pointer.to_owned(),
-        message: message.into(),
-    }
+    Issue::new(pointer, message)
 }
 
 /// Checks the sender, the reply addresses, the subject and the size of a mail. The recipient was
@@ -22,7 +20,7 @@ pub fn check_mail(message: &Message, own_from: Option<&Mailbox>, most_bytes: usi
     match message.from.as_deref().map(Mailbox::parse) {
         None if own_from.is_none() => issues.push(issue(
             "/from",
-            "is missing, and the account has no from: give one of them",
+            "is missing: it must be a mail address, as the account has no from",
         )),
         Some(None) => issues.push(issue("/from", ONE_MAILBOX)),
         _ => {}
@@ -48,7 +46,7 @@ pub fn check_mail(message: &Message, own_from: Option<&Mailbox>, most_bytes: usi
     if bytes > most_bytes {
         issues.push(issue(
             "/body",
-            format!("and html have {bytes} bytes; at most {most_bytes} are allowed"),
+            format!("must be at most {most_bytes} bytes together with html, not {bytes}"),
         ));
     }
     issues
@@ -104,15 +102,7 @@ pub fn check_headers(message: &Message, reserved: &[&str]) -> Vec<Issue> {
     });
     let text = "must be a header's name with a text of one line; To, Cc, From, Subject, Reply-To, Content-Type and the like cannot be set here";
     wrong
-        .map(|(name, _)| {
-            issue(
-                &format!(
-                    "/extra/headers/{}",
-                    name.replace('~', "~0").replace('/', "~1")
-                ),
-                text,
-            )
-        })
+        .map(|(name, _)| issue(&pointer("/extra/headers", name), text))
         .collect()
 }
 
@@ -169,14 +159,11 @@ pub fn check_extra(message: &Message, known: &[(&str, ExtraKind)]) -> Vec<Issue>
     let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
     let wrong = message.extra.iter().filter_map(|(key, value)| {
         let text = match known.iter().find(|(name, _)| name == key) {
-            None => format!("is not known; allowed are {}", names.join(", ")),
+            None => unknown(key, "field", &names),
             Some((_, kind)) if !kind.fits(value) => format!("must be {}", kind.description()),
             Some(_) => return None,
         };
-        Some(issue(
-            &format!("/extra/{}", key.replace('~', "~0").replace('/', "~1")),
-            text,
-        ))
+        Some(issue(&pointer("/extra", key), text))
     });
     wrong.collect()
 }

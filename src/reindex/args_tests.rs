@@ -209,7 +209,7 @@ fn without_the_operators_switch_every_field_of_a_jobs_own_is_refused_by_name() {
     assert!(
         issues
             .iter()
-            .any(|issue| issue.message.ends_with("one of fts, search")),
+            .any(|issue| issue.message.ends_with("allowed: fts, search")),
         "{issues:?}"
     );
 }
@@ -368,10 +368,80 @@ fn credentials_in_addresses_are_refused() {
 
 #[test]
 fn a_process_says_which_name_it_does_not_know() {
-    assert_eq!(Args::unknown(&named(), &catalogue()), None);
-    let told = Args::unknown(&named(), &Catalogue::default()).unwrap();
+    assert_eq!(Args::lacking(&named(), &catalogue()), None);
+    let args = named();
     assert_eq!(
-        told,
-        "the settings of this worker have no [reindex.sources.shop]"
+        Args::lacking(&args, &Catalogue::default()),
+        Some(("source", "shop"))
+    );
+}
+
+#[test]
+fn refusals_are_as_pinned() {
+    let cases = [
+        (false, json!(null)),
+        (false, json!({})),
+        (false, json!({"source": [], "sink": 3})),
+        (false, json!({"source": {}, "sink": {}})),
+        (
+            false,
+            json!({"source": {"name": 7}, "sink": {"name": "seach"}}),
+        ),
+        (
+            false,
+            json!({"source": {"name": "shop"}, "sink": {"name": "search"}}),
+        ),
+        (
+            false,
+            json!({"source": {"name": "shop", "table": "a", "key": "id"}, "sink": {"name": "search", "index": "people"}}),
+        ),
+        (
+            false,
+            json!({"source": {"name": "shop", "statement": "a", "key": []}, "sink": {"name": "search", "index": "articles-1", "pipeline": "x"}}),
+        ),
+        (
+            false,
+            json!({"source": {"name": "shop", "table": "public.articles", "statement": "visible", "key": "id", "url_env": "A"},
+                   "sink": {"name": "fts", "table": "flyball.ready"}}),
+        ),
+        (
+            false,
+            json!({"source": {"type": "postgres", "url": "x", "query": "select 1"}, "sink": {"type": "elastic", "url": "http://a"}}),
+        ),
+        (true, json!({"source": {}, "sink": {}})),
+        (
+            true,
+            json!({"source": {"type": "mysql", "table": "a.b.c", "key": 1}, "sink": {"type": 1}}),
+        ),
+        (
+            true,
+            json!({"source": {"type": "postgres", "query": "delete from a", "url": "postgres://u:p@h", "colums": "a"},
+                   "sink": {"type": "elastic", "url": "ftp://a", "index": "_A", "pipeline": "a/b", "op_type": "update", "authorization_env": "PATH"}}),
+        ),
+        (
+            true,
+            json!({"source": {"type": "postgres", "table": "a", "query": "select 1", "key": ["a", "b"], "url_env": "PATH"},
+                   "sink": {"type": "elastic", "url": "http://u:p@a", "index": "a", "authorization_env": "REINDEX_AUTH_X_ORIGINS"}}),
+        ),
+        (
+            true,
+            json!({"source": {"type": "postgres", "table": "a", "key": "id"}, "sink": {"type": "postgres", "url": "x", "table": ""},
+                   "batch_docs": 0, "batch_bytes": "1", "concurrency": 65, "on_bad_document": "stop", "speed": 1, "a/b": 2}),
+        ),
+        (
+            true,
+            json!({"source": {"type": "postgres", "table": "a", "key": "id"}, "sink": {"type": "elastic", "url": "http://?"}}),
+        ),
+    ];
+    crate::input::pinned::check(
+        "reindex",
+        cases.map(|(is_free, args)| {
+            let known = if is_free { free() } else { catalogue() };
+            let issues = Args::parse(&args, &known).expect_err("issues");
+            let lines = issues
+                .into_iter()
+                .map(|issue| format!("{}: {}", issue.pointer, issue.message));
+            (args.to_string(), lines.collect())
+        }),
     );
 }

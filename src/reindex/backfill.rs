@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
@@ -17,7 +16,9 @@ use super::reader::PageReader;
 use super::sink::{Sink, WriteError, WriteOutcome};
 use super::source::{self, DocumentSource};
 use super::{BulkPacer, Catalogue, Progress, ReindexDatabase, Window};
-use crate::jobs::{Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome, Scope};
+use crate::jobs::{
+    Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome, PreparedJob, Scope,
+};
 use crate::outbound::{self, Guard, SetUpError};
 use crate::throttle::{AcquireRequest, KeyOutcomes, LaneRequest, Limit, Name, UpstreamRefusal};
 
@@ -73,35 +74,13 @@ impl ReindexHandler {
             && asked.is_guarded
             && let Err(message) = outbound::check_url(&asked.url, &self.config.guard)
         {
-            return Err(vec![Issue {
-                pointer: "/sink/url".to_owned(),
-                message,
-            }]);
+            return Err(vec![Issue::new("/sink/url", message)]);
         }
         Ok(args)
     }
 
-    async fn start(&self, job: &Job, context: &Context) -> Outcome {
-        // Another worker's settings may have it, so the job is not at fault.
-        if let Some(unknown) = Args::unknown(&job.args, &self.config.catalogue) {
-            return Outcome::Retry {
-                after: None,
-                error: unknown,
-            };
-        }
-        let args = match self.read(&job.args) {
-            Ok(args) => args,
-            Err(issues) => {
-                let list: Vec<_> = issues
-                    .iter()
-                    .map(|i| format!("{} {}", i.pointer, i.message))
-                    .collect();
-                return Outcome::Dead {
-                    error: format!("the arguments cannot be used: {}", list.join("; ")),
-                };
-            }
-        };
-        let sink = match self.connect.sink(&args) {
+    async fn start(&self, args: &Args, job: &Job, context: &Context) -> Outcome {
+        let sink = match self.connect.sink(args) {
             Ok(sink) => sink,
             Err(trouble @ WriteError::Wrong(_)) => {
                 return Outcome::Dead {
@@ -115,8 +94,8 @@ impl ReindexHandler {
                 };
             }
         };
-        match self.connect.source(&args) {
-            Ok(source) => backfill(job, context, &args, source, sink).await,
+        match self.connect.source(args) {
+            Ok(source) => backfill(job, context, args, source, sink).await,
             Err(error) => Outcome::Retry {
                 after: None,
                 error: error.to_string(),
@@ -126,8 +105,11 @@ impl ReindexHandler {
 }
 
 impl Handler for ReindexHandler {
-    fn check(&self, args: &Value) -> Vec<Issue> {
-        self.read(args).err().unwrap_or_default()
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        let args = self.read(args)?;
+        Ok(PreparedJob::new(move |job, context| async move {
+            self.start(&args, &job, &context).await
+        }))
     }
 
     fn lacks(&self, args: &Value) -> Option<String> {
@@ -151,10 +133,6 @@ impl Handler for ReindexHandler {
             .chain(sinks)
             .map(|one| (one, String::new()))
             .collect()
-    }
-
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async move { self.start(&job, &context).await })
     }
 
     /// Returns false: the kind reads and writes whole tables with the operator's rights, so it is

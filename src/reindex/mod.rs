@@ -21,6 +21,7 @@
 //! It does not follow changes behind its cursor (run it again, or write new documents where they
 //! change), does not delete from the index, and does not create mappings.
 
+mod arg_fields;
 pub mod args;
 pub mod backfill;
 pub mod catalogue;

@@ -13,10 +13,11 @@ use super::running::StopReason;
 use super::settle::Difference;
 use super::shared::{FinishedRun, WorkerContext, bounded};
 use super::tallies::AttemptOutcome as Tallied;
+use crate::input;
 use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
 use crate::jobs::serving::not_served;
-use crate::jobs::{Context, Handler, Issue, Job, JobInfo, OnAmbiguous, Outcome, Scope};
+use crate::jobs::{Context, Handler, Job, JobInfo, OnAmbiguous, Outcome, Scope};
 use crate::throttle::{MAX_PAUSE, Name, UpstreamRefusal};
 
 /// Wait of a refused job whose refusal gave no delay, while the throttles cannot record the
@@ -174,12 +175,14 @@ async fn run(
     if let Some(outcome) = lost_its_last(shared, handler, &job).await {
         return outcome;
     }
-    let issues = handler.check(&job.args);
-    if !issues.is_empty() {
-        return Outcome::Dead {
-            error: listed(&issues),
-        };
-    }
+    let prepared = match handler.prepare(&job.args) {
+        Ok(prepared) => prepared,
+        Err(issues) => {
+            return Outcome::Dead {
+                error: input::listed("args", &issues),
+            };
+        }
+    };
     if cancelled.is_cancelled() {
         return Outcome::HandedBack;
     }
@@ -193,7 +196,7 @@ async fn run(
     let (run, said) = ((job.id, job.fence), context.job.clone());
     ran.get_or_init(Instant::now);
     shared.tallies.begin(&job.throttle);
-    let work = handler.run(job, context);
+    let work = prepared.run(job, context);
     let timed_out = async {
         match limit {
             Some(limit) => tokio::time::sleep(limit).await,
@@ -448,14 +451,6 @@ fn tallied(ending: &Ending, is_refused: bool) -> Tallied {
         | Ending::Cancelled
         | Ending::HandedBack => Tallied::Otherwise,
     }
-}
-
-fn listed(issues: &[Issue]) -> String {
-    let each: Vec<String> = issues
-        .iter()
-        .map(|issue| format!("args{}: {}", issue.pointer, issue.message))
-        .collect();
-    each.join("; ")
 }
 
 fn outcome_label(ending: &Ending) -> &'static str {

@@ -10,8 +10,11 @@ use tokio_util::sync::CancellationToken;
 use super::backing::{Backing, Error};
 use super::memory::Memory;
 use super::{JobRun, Report, clock};
+use crate::input;
 use crate::jobs::postgres::Ending;
-use crate::jobs::{Context, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, State, typed};
+use crate::jobs::{
+    Context, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, PreparedJob, State, typed,
+};
 use crate::throttle::{Change, MemoryStore, Name, Store};
 
 /// Attempts after which a test fails because its jobs do not end.
@@ -159,23 +162,22 @@ impl TestQueue {
             let why = format!("this queue does not run the kind {}", job.kind);
             return (Outcome::Snooze { delay }, Ending::Snoozed { delay, why });
         };
-        let issues = handler.check(&job.args);
-        let outcome = if issues.is_empty() {
-            self.attempt(&*handler, job).await
-        } else {
-            let each: Vec<String> = issues
-                .iter()
-                .map(|issue| format!("args{}: {}", issue.pointer, issue.message))
-                .collect();
-            Outcome::Dead {
-                error: each.join("; "),
-            }
+        let outcome = match handler.prepare(&job.args) {
+            Ok(prepared) => self.attempt(prepared, handler.timeout(), job).await,
+            Err(issues) => Outcome::Dead {
+                error: input::listed("args", &issues),
+            },
         };
         let ending = judge(&*handler, job, outcome.clone());
         (outcome, ending)
     }
 
-    async fn attempt(&self, handler: &dyn Handler, job: &Job) -> Outcome {
+    async fn attempt(
+        &self,
+        prepared: PreparedJob<'_>,
+        timeout: Option<Duration>,
+        job: &Job,
+    ) -> Outcome {
         self.open(&job.throttle).await;
         let cancelled = CancellationToken::new();
         let _over = cancelled.clone().drop_guard();
@@ -185,8 +187,8 @@ impl TestQueue {
             self.throttles.clone(),
             self.backing.checkpoints(),
         );
-        let work = handler.run(job.clone(), context);
-        let Some(limit) = job.timeout.or_else(|| handler.timeout()) else {
+        let work = prepared.run(job.clone(), context);
+        let Some(limit) = job.timeout.or(timeout) else {
             return work.await;
         };
         let late = |_| Outcome::Retry {

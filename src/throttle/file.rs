@@ -4,15 +4,14 @@
 //! the same text.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use toml::de::{DeTable, DeValue};
 
 use super::rules;
 use super::{Knobs, Name};
+pub use crate::input::{FileError, FileProblem};
+use crate::input::{Reader, TomlDocument};
 
 /// The tables that a knobs file may have at its top.
 const TABLES: [&str; 3] = ["knobs", "signal", "governor"];
@@ -28,37 +27,6 @@ pub struct KnobsFile {
     pub text: String,
     /// The path of the file.
     pub path: PathBuf,
-}
-
-/// An error in a file of settings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileProblem {
-    /// The file as the caller named it.
-    pub file: String,
-    /// The line, counted from 1; 0 for the file as a whole.
-    pub line: usize,
-    /// The key, e.g. `knobs.rps`; empty if the text is not TOML.
-    pub key: String,
-    /// The error, with the allowed values.
-    pub reason: String,
-}
-
-/// All errors in the knobs files.
-#[derive(Debug, thiserror::Error)]
-#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct FileError(pub Vec<FileProblem>);
-
-impl fmt::Display for FileProblem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.file)?;
-        if self.line > 0 {
-            write!(f, ":{}", self.line)?;
-        }
-        if !self.key.is_empty() {
-            write!(f, ": {}", self.key)?;
-        }
-        write!(f, ": {}", self.reason)
-    }
 }
 
 impl KnobsFile {
@@ -109,219 +77,76 @@ impl KnobsFile {
     /// Parses one file's text; the stem of `path` is the name of the throttle.
     pub fn parse(path: &Path, text: String) -> Result<Self, FileError> {
         let file = path.display().to_string();
-        let problem = |span: Option<Range<usize>>, key: String, reason: String| FileProblem {
-            file: file.clone(),
-            line: span.map_or(0, |span| line_of(&text, span.start)),
-            key,
-            reason,
-        };
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let name = Name::new(name)
-            .map_err(|error| FileError(vec![problem(None, String::new(), error.to_string())]))?;
-        let table = DeTable::parse(&text).map_err(|error| {
-            FileError(vec![problem(
-                error.span(),
-                String::new(),
-                error.message().trim().replace('\n', ", "),
-            )])
+        let name = Name::new(name).map_err(|error| {
+            FileError(vec![FileProblem {
+                file: file.clone(),
+                line: 0,
+                key: String::new(),
+                reason: error.to_string(),
+            }])
         })?;
-        let mut problems = Vec::new();
-        for key in table
-            .get_ref()
-            .keys()
-            .filter(|key| !TABLES.contains(&key.get_ref().as_ref()))
-        {
-            let reason = format!("is not a table of a knobs file; use {}", TABLES.join(", "));
-            problems.push(problem(Some(key.span()), key.get_ref().to_string(), reason));
+        let document = TomlDocument::parse(&text)
+            .map_err(|error| FileError(vec![FileProblem::not_toml(&file, error)]))?;
+        let mut issues = Vec::new();
+        let fields = Reader::of(&document.value, "", &TABLES, &mut issues)
+            .and_then(|mut tables| knobs(&mut tables, &name))
+            .unwrap_or_default();
+        if !issues.is_empty() {
+            return Err(FileError(FileProblem::located(&file, &document, issues)));
         }
-        let mut fields = BTreeMap::new();
-        match table
-            .get_ref()
-            .get("knobs")
-            .map(|knobs| (knobs.span(), knobs.get_ref()))
-        {
-            None => problems.push(problem(
-                None,
-                "knobs".to_owned(),
-                "is missing: write [knobs] and rps".to_owned(),
-            )),
-            Some((span, DeValue::Table(knobs))) => {
-                if !knobs.contains_key("rps") {
-                    let reason = format!("is missing: it must be {}", rules::allowed("rps"));
-                    problems.push(problem(Some(span), "knobs.rps".to_owned(), reason));
-                }
-                let mut values = BTreeMap::new();
-                let mut spans = BTreeMap::new();
-                for (key, value) in knobs {
-                    spans.insert(key.get_ref().to_string(), key.span());
-                    values.insert(key.get_ref().to_string(), json_of(value.get_ref()));
-                }
-                if values.get("parent").and_then(Value::as_str) == Some(name.as_str()) {
-                    let reason = format!(
-                        "{:?} is the throttle itself: it must be the name of another one",
-                        name.as_str()
-                    );
-                    problems.push(problem(
-                        spans.get("parent").cloned(),
-                        "knobs.parent".to_owned(),
-                        reason,
-                    ));
-                }
-                match Knobs::check(&values) {
-                    Ok(texts) => {
-                        fields = texts
-                            .into_iter()
-                            .filter_map(|(field, text)| Some((field, text?)))
-                            .collect()
-                    }
-                    Err(found) => problems.extend(found.into_iter().map(|found| {
-                        problem(
-                            spans.get(&found.field).cloned(),
-                            format!("knobs.{}", found.field),
-                            found.message,
-                        )
-                    })),
-                }
-            }
-            Some((span, _)) => {
-                problems.push(problem(
-                    Some(span),
-                    "knobs".to_owned(),
-                    "must be a table: write [knobs]".to_owned(),
-                ));
-            }
-        }
-        problems.sort_by_key(|problem| problem.line);
-        drop(table);
-        if problems.is_empty() {
-            Ok(Self {
-                name,
-                fields,
-                text,
-                path: path.to_owned(),
-            })
-        } else {
-            Err(FileError(problems))
-        }
+        Ok(Self {
+            name,
+            fields,
+            text,
+            path: path.to_owned(),
+        })
     }
 }
 
-/// Returns the line, counted from 1, of a byte of the text.
-pub fn line_of(text: &str, at: usize) -> usize {
-    text.bytes().take(at).filter(|byte| *byte == b'\n').count() + 1
-}
-
-fn json_of(value: &DeValue<'_>) -> Value {
-    let number = |text: &str| {
-        text.replace('_', "")
-            .parse::<f64>()
-            .ok()
-            .and_then(serde_json::Number::from_f64)
-    };
-    match value {
-        DeValue::String(text) => Value::String(text.to_string()),
-        DeValue::Boolean(flag) => Value::Bool(*flag),
-        DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix())
-            .map_or_else(|_| Value::String(n.as_str().to_owned()), Value::from),
-        DeValue::Float(n) => {
-            number(n.as_str()).map_or_else(|| Value::String(n.as_str().to_owned()), Value::Number)
+/// Reads the table `[knobs]`.
+fn knobs(tables: &mut Reader<'_>, throttle: &Name) -> Option<BTreeMap<String, String>> {
+    match tables.get("knobs") {
+        Some(knobs) if !knobs.is_object() => {
+            tables.wrong("knobs", "must be a table: write [knobs]");
+            return None;
         }
-        DeValue::Datetime(at) => Value::String(at.to_string()),
-        DeValue::Array(_) => Value::Array(Vec::new()),
-        DeValue::Table(_) => Value::Object(serde_json::Map::new()),
+        Some(_) => {}
+        None => {
+            tables.missing("knobs", "a table: write [knobs] and rps");
+            return None;
+        }
+    }
+    let mut fields = tables.part("knobs", &[])?;
+    if fields.get("rps").is_none() {
+        fields.missing("rps", rules::allowed("rps"));
+    }
+    if fields.get("parent").and_then(Value::as_str) == Some(throttle.as_str()) {
+        fields.wrong(
+            "parent",
+            "must be another throttle, not the throttle itself",
+        );
+    }
+    let given = fields.names().filter_map(|name| {
+        let value = fields.get(name)?.clone();
+        Some((name.to_owned(), value))
+    });
+    match Knobs::check(&given.collect()) {
+        Ok(texts) => Some(
+            texts
+                .into_iter()
+                .filter_map(|(field, text)| Some((field, text?)))
+                .collect(),
+        ),
+        Err(problems) => {
+            for problem in problems {
+                fields.wrong(&problem.field, problem.message);
+            }
+            None
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<KnobsFile, String> {
-        KnobsFile::parse(Path::new("knobs/reindex.toml"), text.to_owned())
-            .map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn knobs_become_texts_and_other_tables_are_left_to_their_owners() {
-        let text = "[knobs]\nrps = 20.0\nmode = \"auto\"\npaused = false\nmin = 1_000\nmax = 2000\n[[signal]]\nname = \"x\"\n[governor]\ntick_s = 5\n";
-
-        let file = parse(text).unwrap();
-
-        assert_eq!(file.name.as_str(), "reindex");
-        let expected = [
-            ("rps", "20"),
-            ("mode", "auto"),
-            ("paused", "0"),
-            ("min", "1000"),
-            ("max", "2000"),
-        ];
-        assert_eq!(
-            file.fields,
-            expected.map(|(k, v)| (k.to_owned(), v.to_owned())).into()
-        );
-        assert_eq!(file.text, text);
-    }
-
-    #[test]
-    fn what_is_wrong_is_told_with_file_line_key_and_what_is_allowed() {
-        let cases = [
-            (
-                "[knobs]\nrps = \"ten\"\n",
-                "knobs/reindex.toml:2: knobs.rps: \"ten\" is not allowed: it must be a number",
-            ),
-            (
-                "[knobs]\nrps = 1\n\nburst = -3\n",
-                "knobs/reindex.toml:4: knobs.burst: -3 is not allowed: it must be a number",
-            ),
-            (
-                "[knobs]\nrps = nan\n",
-                "knobs/reindex.toml:2: knobs.rps: \"nan\" is not allowed",
-            ),
-            (
-                "[knobs]\nrsp = 1\n",
-                "knobs/reindex.toml:2: knobs.rsp: is not a knob; knobs are rps, burst",
-            ),
-            (
-                "[knobs]\nburst = 1\n",
-                "knobs/reindex.toml:1: knobs.rps: is missing",
-            ),
-            (
-                "[knobs]\nrps = 1\nmin = 5\nmax = 2\n",
-                "knobs/reindex.toml:3: knobs.min: 5 is above max 2",
-            ),
-            (
-                "[knobs]\nrps = 1\nseq = 2\n",
-                "knobs/reindex.toml:3: knobs.seq: is written by Flyball itself",
-            ),
-            (
-                "[knobs]\nrps = 1\nparent = \"two words\"\n",
-                "knobs/reindex.toml:3: knobs.parent: \"two words\" is not allowed",
-            ),
-            (
-                "[knbos]\nrps = 1\n",
-                "knobs/reindex.toml:1: knbos: is not a table of a knobs file",
-            ),
-            ("[knobs]\nrps = \n", "knobs/reindex.toml:2: "),
-            (
-                "knobs = 3\n",
-                "knobs/reindex.toml:1: knobs: must be a table",
-            ),
-            ("", "knobs/reindex.toml: knobs: is missing"),
-        ];
-        for (text, expected) in cases {
-            let message = parse(text).unwrap_err();
-            assert!(
-                message.lines().any(|line| line.starts_with(expected)),
-                "{text:?} gave\n{message}\nnot\n{expected}"
-            );
-        }
-    }
-
-    #[test]
-    fn a_directory_that_does_not_exist_has_no_files() {
-        assert_eq!(
-            KnobsFile::read_dir(Path::new("/does/not/exist")).unwrap(),
-            []
-        );
-    }
-}
+#[path = "file_tests.rs"]
+mod tests;

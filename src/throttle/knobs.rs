@@ -9,74 +9,9 @@ use std::collections::BTreeMap;
 use super::bucket::{Rate, slower};
 use super::rules::{self, number};
 use super::{KnobProblem, Name, Scope};
+use crate::input::wording::{missing, must_be, unknown};
 
-/// The party that turns the `rps` knob.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// The governor turns the knob.
-    Auto,
-    /// A person turns the knob; the governor leaves it alone.
-    #[default]
-    Manual,
-    /// The governor computes and records its decisions but writes nothing.
-    Shadow,
-    /// No governor runs for this throttle.
-    Off,
-}
-
-/// The answer of `acquire` while Redis cannot be asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnStoreLoss {
-    /// `acquire` grants nothing, because the throttle protects a receiver from overload.
-    #[default]
-    Closed,
-    /// `acquire` grants everything, unless the throttle was stopped.
-    Open,
-    /// `acquire` grants at the last known rate divided by the live workers, halved each window.
-    Local,
-}
-
-/// The effect of another server's refusal (a 429).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum On429 {
-    /// Keys keep to their own rate, a refusal pauses all jobs of its key, and the key's rate is
-    /// learned.
-    #[default]
-    ActiveInformed,
-    /// Keys keep to their own rate; a refusal delays the refused job alone.
-    ActiveNaive,
-    /// Keys have no rate of their own; a refusal pauses all jobs of its key.
-    PassiveInformed,
-    /// Keys have no rate of their own; a refusal delays the refused job alone.
-    PassiveNaive,
-}
-
-/// The effect of more waiting jobs in a lane than `max_backlog`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnBacklog {
-    /// The backlog is shown.
-    #[default]
-    Signal,
-    /// New jobs of the lane are refused.
-    Reject,
-}
-
-/// The fate of jobs that cannot run at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OverLimit {
-    /// The jobs wait.
-    #[default]
-    Wait,
-    /// The jobs end as dropped.
-    Drop,
-    /// The jobs wait, and of those with equal unique keys one waits for all.
-    Merge,
-}
+pub use super::modes::{Mode, On429, OnBacklog, OnStoreLoss, OverLimit};
 
 /// The longest pause of a key after a refusal if no knob sets it, in microseconds.
 const KEY_PAUSE_US: f64 = 86_400e6;
@@ -258,11 +193,11 @@ impl Knobs {
             }
             Some(Some(rps)) => rps,
             unreadable => {
-                let what = match unreadable {
-                    None => "is missing".to_owned(),
-                    Some(_) => format!("{} cannot be used", rules::quoted(&raw["rps"])),
+                let allowed = rules::allowed("rps");
+                let message = match unreadable {
+                    None => missing(allowed),
+                    Some(_) => must_be(allowed, &raw["rps"].as_str().into()),
                 };
-                let message = format!("{what}: it must be {}", rules::allowed("rps"));
                 reader.problems.insert(
                     0,
                     KnobProblem {
@@ -274,62 +209,18 @@ impl Knobs {
                 safe_rps
             }
         };
-        let mode = match raw.get("mode").map(|text| (text.as_str(), Mode::of(text))) {
-            Some((_, Some(mode))) => Some(mode),
-            Some((text, None)) => reader.nonsense("mode", text),
-            None => None,
-        };
-        let on_store_loss = match raw
-            .get("on_store_loss")
-            .map(|text| (text.as_str(), OnStoreLoss::of(text)))
-        {
-            Some((_, Some(word))) => word,
-            Some((text, None)) => reader.nonsense("on_store_loss", text).unwrap_or_default(),
-            None => OnStoreLoss::Closed,
-        };
-        let on_429 = match raw
-            .get("on_429")
-            .map(|text| (text.as_str(), On429::of(text)))
-        {
-            Some((_, Some(word))) => word,
-            Some((text, None)) => reader.nonsense("on_429", text).unwrap_or_default(),
-            None => On429::ActiveInformed,
-        };
-        let trust_scope = match raw
-            .get("trust_scope")
-            .map(|text| (text.as_str(), Scope::of(text)))
-        {
-            Some((_, Some(scope))) => scope,
-            Some((text, None)) => reader.nonsense("trust_scope", text).unwrap_or_default(),
-            None => Scope::Key,
-        };
+        let mode = reader.word("mode", Mode::of);
+        let on_store_loss = reader.word("on_store_loss", OnStoreLoss::of);
+        let on_429 = reader.word("on_429", On429::of);
+        let trust_scope = reader.word("trust_scope", Scope::of);
         let max_pause = reader.number("max_pause", f64::NAN);
         let (paused, borrow) = (reader.flag("paused"), reader.flag("borrow"));
-        let parent = match raw
-            .get("parent")
-            .filter(|text| !text.is_empty())
-            .map(|text| (text, Name::new(text.as_str())))
-        {
-            Some((_, Ok(name))) => Some(name),
-            Some((text, Err(_))) => reader.nonsense("parent", text),
-            None => None,
+        let parent = match raw.get("parent").map(String::as_str) {
+            None | Some("") => None,
+            Some(_) => reader.word("parent", |text| Name::new(text).ok()),
         };
-        let on_backlog = match raw
-            .get("on_backlog")
-            .map(|text| (text.as_str(), OnBacklog::of(text)))
-        {
-            Some((_, Some(word))) => word,
-            Some((text, None)) => reader.nonsense("on_backlog", text).unwrap_or_default(),
-            None => OnBacklog::Signal,
-        };
-        let over_limit = match raw
-            .get("over_limit")
-            .map(|text| (text.as_str(), OverLimit::of(text)))
-        {
-            Some((_, Some(word))) => word,
-            Some((text, None)) => reader.nonsense("over_limit", text).unwrap_or_default(),
-            None => OverLimit::Wait,
-        };
+        let on_backlog = reader.word("on_backlog", OnBacklog::of);
+        let over_limit = reader.word("over_limit", OverLimit::of);
         let max_cost = reader.number("max_cost", f64::NAN);
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
@@ -358,18 +249,18 @@ impl Knobs {
             key_burst,
             parent,
             paused,
-            on_store_loss,
+            on_store_loss: on_store_loss.unwrap_or_default(),
             borrow,
-            on_429,
-            trust_scope,
+            on_429: on_429.unwrap_or_default(),
+            trust_scope: trust_scope.unwrap_or_default(),
             max_pause: (!max_pause.is_nan()).then_some(max_pause),
             concurrency: reader.at_once("concurrency"),
             key_concurrency: reader.at_once("key_concurrency"),
             weight: reader.number("weight", plain.weight),
-            over_limit,
+            over_limit: over_limit.unwrap_or_default(),
             max_cost: (!max_cost.is_nan()).then_some(max_cost),
             max_backlog: (!max_backlog.is_nan()).then_some(max_backlog as u64),
-            on_backlog,
+            on_backlog: on_backlog.unwrap_or_default(),
             valid_until_ms: (!lease.is_nan() && matches!(mode, None | Some(Mode::Auto)))
                 .then_some(lease as i64),
             seq: reader.number("seq", 0.0) as u64,
@@ -379,18 +270,15 @@ impl Knobs {
             why: told("why"),
         };
         if knobs.min > knobs.max {
-            let message = format!("{} is above max {}: it must not be", knobs.min, knobs.max);
-            reader.problems.push(KnobProblem {
-                field: "min".to_owned(),
-                message,
-            });
+            reader
+                .problems
+                .push(rules::min_above_max(knobs.min, knobs.max));
         }
         let strangers = || raw.keys().filter(|field| rules::knob(field).is_none());
         for field in strangers().take(MAX_STRANGERS) {
-            let message = format!("is not a knob; knobs are {}", rules::names().join(", "));
             reader.problems.push(KnobProblem {
                 field: rules::cut(field),
-                message,
+                message: unknown(field, "knob", &rules::names()),
             });
         }
         for field in raw
@@ -399,7 +287,7 @@ impl Knobs {
             .map(|(field, _)| field)
             .take(MAX_STRANGERS)
         {
-            let message = "holds a NUL character, so it is not recorded and cannot be restored; write it again".to_owned();
+            let message = "must be without the character NUL: it is not recorded and cannot be restored; write it again".to_owned();
             reader.problems.push(KnobProblem {
                 field: rules::cut(field),
                 message,
@@ -533,114 +421,6 @@ impl Knobs {
     }
 }
 
-impl Mode {
-    /// Returns the word for the hash.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Manual => "manual",
-            Self::Shadow => "shadow",
-            Self::Off => "off",
-        }
-    }
-
-    fn of(text: &str) -> Option<Self> {
-        [Self::Auto, Self::Manual, Self::Shadow, Self::Off]
-            .into_iter()
-            .find(|mode| mode.as_str() == text)
-    }
-}
-
-impl OnStoreLoss {
-    /// Returns the word for the hash.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::Local => "local",
-        }
-    }
-
-    /// Parses the word of the hash.
-    pub fn of(text: &str) -> Option<Self> {
-        [Self::Closed, Self::Open, Self::Local]
-            .into_iter()
-            .find(|word| word.as_str() == text)
-    }
-}
-
-impl On429 {
-    /// Returns the word for the hash.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ActiveInformed => "active-informed",
-            Self::ActiveNaive => "active-naive",
-            Self::PassiveInformed => "passive-informed",
-            Self::PassiveNaive => "passive-naive",
-        }
-    }
-
-    /// Returns true if keys have no rate of their own.
-    pub fn is_passive(self) -> bool {
-        matches!(self, Self::PassiveInformed | Self::PassiveNaive)
-    }
-
-    /// Returns true if a refusal concerns the refused job alone.
-    pub fn is_naive(self) -> bool {
-        matches!(self, Self::ActiveNaive | Self::PassiveNaive)
-    }
-
-    /// Returns true if the rate of a refused key is learned.
-    pub fn learns(self) -> bool {
-        self == Self::ActiveInformed
-    }
-
-    /// Parses the word of the hash.
-    pub fn of(text: &str) -> Option<Self> {
-        let all = [
-            Self::ActiveInformed,
-            Self::ActiveNaive,
-            Self::PassiveInformed,
-            Self::PassiveNaive,
-        ];
-        all.into_iter().find(|word| word.as_str() == text)
-    }
-}
-
-impl OverLimit {
-    /// Returns the word for the hash.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Wait => "wait",
-            Self::Drop => "drop",
-            Self::Merge => "merge",
-        }
-    }
-
-    /// Parses the word of the hash.
-    pub fn of(text: &str) -> Option<Self> {
-        [Self::Wait, Self::Drop, Self::Merge]
-            .into_iter()
-            .find(|word| word.as_str() == text)
-    }
-}
-
-impl OnBacklog {
-    /// Returns the word for the hash.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Signal => "signal",
-            Self::Reject => "reject",
-        }
-    }
-
-    fn of(text: &str) -> Option<Self> {
-        [Self::Signal, Self::Reject]
-            .into_iter()
-            .find(|word| word.as_str() == text)
-    }
-}
-
 fn truth(text: &str) -> Option<bool> {
     match text {
         "1" | "true" | "yes" | "on" => Some(true),
@@ -661,7 +441,7 @@ impl KnobsReader<'_> {
         match self.raw.get(field) {
             None => default,
             Some(text) => number(field, text).unwrap_or_else(|| {
-                self.nonsense::<f64>(field, text);
+                self.refuse(field, text);
                 default
             }),
         }
@@ -675,11 +455,17 @@ impl KnobsReader<'_> {
     }
 
     fn flag(&mut self, field: &str) -> bool {
-        match self.raw.get(field).map(|text| (text.as_str(), truth(text))) {
-            Some((_, Some(flag))) => flag,
-            Some((text, None)) => self.nonsense(field, text).unwrap_or_default(),
-            None => false,
+        self.word(field, truth).unwrap_or_default()
+    }
+
+    /// Reads a text with a meaning.
+    fn word<T>(&mut self, field: &str, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
+        let text = self.raw.get(field)?;
+        let found = parse(text);
+        if found.is_none() {
+            self.refuse(field, text);
         }
+        found
     }
 
     fn at_once(&mut self, field: &str) -> i64 {
@@ -694,17 +480,11 @@ impl KnobsReader<'_> {
         }
     }
 
-    fn nonsense<T>(&mut self, field: &str, text: &str) -> Option<T> {
-        let shown = rules::quoted(text);
-        let message = format!(
-            "{shown} cannot be used: it must be {}",
-            rules::allowed(field)
-        );
+    fn refuse(&mut self, field: &str, text: &str) {
         self.problems.push(KnobProblem {
             field: field.to_owned(),
-            message,
+            message: must_be(rules::allowed(field), &text.into()),
         });
-        None
     }
 
     fn add_to_all(&mut self, tail: &str) {

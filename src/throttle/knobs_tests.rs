@@ -5,6 +5,7 @@ use serde_json::json;
 use super::super::bucket::{Bucket, Start};
 use super::super::rules::TABLE;
 use super::*;
+use crate::input::wording::describe;
 
 fn read(fields: &[(&str, &str)]) -> (Knobs, Vec<KnobProblem>) {
     Knobs::read(
@@ -40,9 +41,8 @@ fn a_rate_that_cannot_be_read_runs_at_safe_rps_and_says_so() {
         assert_eq!(problems.len(), 1, "{nonsense}");
         let message = &problems[0].message;
         assert!(
-            message.contains(&format!(
-                "{nonsense:?} cannot be used: it must be a number from 0.000001"
-            )),
+            message.starts_with("must be a number from 0.000001")
+                && message.contains(&format!(", not {nonsense:?};")),
             "{message}"
         );
         assert!(message.ends_with("; running at safe_rps 3"), "{message}");
@@ -221,76 +221,44 @@ fn doors_take_what_the_hash_can_hold() {
 #[test]
 fn doors_refuse_the_rest_and_name_what_is_allowed() {
     let cases = [
+        ("rps", json!("ten"), "must be a number"),
+        ("rps", json!(-3), "must be a number"),
+        ("rps", json!(1e10), "must be a number"),
         (
             "rps",
-            json!("ten"),
-            "\"ten\" is not allowed: it must be a number",
+            json!(null),
+            "must be a number from 0.000001 to 1000000000, or 0 (stopped), or -1 (unlimited), not null",
         ),
-        ("rps", json!(-3), "-3 is not allowed: it must be a number"),
-        ("rps", json!(1e10), "10000000000.0 is not allowed"),
-        ("rps", json!(null), "cannot be removed"),
-        ("rps", json!([1]), "[1] is not allowed"),
-        ("safe_rps", json!(-1), "-1 is not allowed"),
-        (
-            "window",
-            json!(0),
-            "0 is not allowed: it must be a number from 0.001",
-        ),
-        (
-            "mode",
-            json!("fast"),
-            "\"fast\" is not allowed: it must be auto, manual, shadow or off",
-        ),
-        (
-            "paused",
-            json!("yes"),
-            "\"yes\" is not allowed: it must be 0 or 1, true or false",
-        ),
-        (
-            "parent",
-            json!("two words"),
-            "\"two words\" is not allowed: it must be the name",
-        ),
+        ("rps", json!([1]), "must be a number"),
+        ("safe_rps", json!(-1), "must be a number"),
+        ("window", json!(0), "must be a number from 0.001"),
+        ("mode", json!("fast"), "must be auto, manual, shadow or off"),
+        ("paused", json!("yes"), "must be 0 or 1, true or false"),
+        ("parent", json!("two words"), "must be the name"),
         (
             "concurrency",
             json!(2.5),
-            "2.5 is not allowed: it must be a whole number from 0 (none runs) to 1000000, or -1",
+            "must be a whole number from 0 (none runs) to 1000000, or -1",
         ),
-        (
-            "key_concurrency",
-            json!(-2),
-            "-2 is not allowed: it must be a whole number",
-        ),
-        (
-            "over_limit",
-            json!("ignore"),
-            "\"ignore\" is not allowed: it must be wait, drop or merge",
-        ),
-        (
-            "weight",
-            json!(0),
-            "0 is not allowed: it must be a number from 0.001 to 1000",
-        ),
-        (
-            "max_backlog",
-            json!(0),
-            "0 is not allowed: it must be a whole number from 1",
-        ),
-        (
-            "on_backlog",
-            json!("drop"),
-            "\"drop\" is not allowed: it must be signal or reject",
-        ),
+        ("key_concurrency", json!(-2), "must be a whole number"),
+        ("over_limit", json!("ignore"), "must be wait, drop or merge"),
+        ("weight", json!(0), "must be a number from 0.001 to 1000"),
+        ("max_backlog", json!(0), "must be a whole number from 1"),
+        ("on_backlog", json!("drop"), "must be signal or reject"),
         (
             "manual_until_ms",
             json!(1_700_000_000),
-            "1700000000 is not allowed: it must be a whole number of unix milliseconds",
+            "must be a whole number of unix milliseconds",
         ),
-        ("seq", json!(3), "is written by Flyball itself"),
+        (
+            "seq",
+            json!(3),
+            "must be left out: Flyball itself writes it",
+        ),
         (
             "rsp",
             json!(3),
-            "is not a knob; knobs are rps, burst, window",
+            "is not a known knob; did you mean \"rps\"? allowed: rps, burst, window",
         ),
     ];
     for (field, value, expected) in cases {
@@ -302,11 +270,17 @@ fn doors_refuse_the_rest_and_name_what_is_allowed() {
             "{field} {value}: {}",
             problems[0].message
         );
+        let found = format!(", not {}", describe(&value));
+        assert!(
+            ["seq", "rsp"].contains(&field) || problems[0].message.contains(&found),
+            "{field} {value}: {}",
+            problems[0].message
+        );
     }
     let both = [("min".to_owned(), json!(5)), ("max".to_owned(), json!(2))].into();
     assert_eq!(
         Knobs::check(&both).unwrap_err()[0].message,
-        "5 is above max 2: it must not be"
+        "must be at most max 2, not 5"
     );
 }
 
@@ -424,4 +398,59 @@ fn the_highest_cost_follows_from_the_rate_that_is_wanted_and_does_not_fall_with_
             "{fields:?}"
         );
     }
+}
+
+#[test]
+fn refusals_are_as_pinned() {
+    let set = [
+        json!({"rps": "ten"}),
+        json!({"rps": null, "burst": 1e5}),
+        json!({"rps": [1], "safe_rps": -1, "window": 0}),
+        json!({"mode": "atuo", "paused": "yes", "parent": "two words"}),
+        json!({"mode": 1, "concurrency": 2.5, "max_backlog": 0}),
+        json!({"manual_until_ms": 5, "max_pause": 0.5}),
+        json!({"seq": 1, "why": "x", "rsp": 1}),
+        json!({"min": 5, "max": 2}),
+    ];
+    let set = set.map(|fields| {
+        let given: BTreeMap<String, serde_json::Value> =
+            serde_json::from_value(fields.clone()).unwrap();
+        (fields.to_string(), Knobs::check(&given).unwrap_err())
+    });
+    let hashes: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("rps", "ten"), ("mode", "atuo")],
+        &[("rps", "5"), ("burst", "x"), ("concurrency", "many")],
+        &[
+            ("rps", "5"),
+            ("on_429", "x"),
+            ("trust_scope", ""),
+            ("paused", "maybe"),
+            ("parent", "a b"),
+        ],
+        &[
+            ("rps", "5"),
+            ("min", "9"),
+            ("max", "2"),
+            ("colour", "red"),
+            ("why", "a\0"),
+        ],
+        &[
+            ("rps", "5"),
+            ("over_limit", "x"),
+            ("on_backlog", "y"),
+            ("on_store_loss", "z"),
+            ("max_cost", "-"),
+        ],
+    ];
+    let read = hashes.map(|fields| (format!("hash {fields:?}"), read(fields).1));
+    crate::input::pinned::check(
+        "knobs",
+        set.into_iter().chain(read).map(|(input, problems)| {
+            let lines = problems
+                .into_iter()
+                .map(|problem| format!("{}: {}", problem.field, problem.message));
+            (input, lines.collect())
+        }),
+    );
 }

@@ -19,6 +19,7 @@ pub mod leased;
 pub mod loss;
 pub mod memory;
 pub mod memory_notes;
+mod modes;
 pub mod name;
 pub mod notes;
 pub mod postgres;

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{KnobProblem, Knobs, Name};
+use crate::input::wording::{must_be, must_be_one_of, unknown};
 
 /// The definition of one knob.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +19,7 @@ pub struct Knob {
     pub default: &'static str,
     /// The unit; empty for none.
     pub unit: &'static str,
-    /// The allowed values, completing "it must be …".
+    /// The allowed values, completing "must be …".
     pub allowed: &'static str,
     /// The effect of the knob.
     pub meaning: &'static str,
@@ -149,7 +150,7 @@ pub fn knob(name: &str) -> Option<&'static Knob> {
     TABLE.iter().find(|knob| knob.name == name)
 }
 
-/// Returns the allowed values of a knob, completing "it must be …".
+/// Returns the allowed values of a knob, completing "must be …".
 pub fn allowed(name: &str) -> &'static str {
     knob(name).map_or("a known knob", |knob| knob.allowed)
 }
@@ -174,19 +175,6 @@ pub(super) const LONGEST_FIELD: usize = 64;
 
 /// The number of characters of a foreign text that an error shows.
 const LONGEST_QUOTE: usize = 40;
-
-/// Quotes a foreign text for an error, shortened.
-pub(crate) fn quoted(text: &str) -> String {
-    let all = format!(
-        "{:?}",
-        text.chars().take(LONGEST_QUOTE + 1).collect::<String>()
-    );
-    if all.chars().count() <= LONGEST_QUOTE + 2 {
-        all
-    } else {
-        cut(&all) + "\""
-    }
-}
 
 /// Shortens a foreign text.
 pub(crate) fn cut(text: &str) -> String {
@@ -313,19 +301,16 @@ impl Knob {
     /// Returns the text for the hash, or the error in `value`.
     fn text_of(&self, value: &Value) -> Result<Option<String>, String> {
         let refuse = || {
-            Err(format!(
-                "{} is not allowed: it must be {}",
-                quoted_value(value),
-                self.allowed
-            ))
+            Err(match self.kind {
+                KnobKind::Choice(words) => must_be_one_of(words, value),
+                _ => must_be(self.allowed, value),
+            })
         };
         match (self.kind, value) {
             (KnobKind::Record | KnobKind::Count | KnobKind::Steps, _) => {
-                Err("is written by Flyball itself and cannot be set".to_owned())
+                Err("must be left out: Flyball itself writes it".to_owned())
             }
-            (_, Value::Null) if self.name == "rps" => {
-                Err("cannot be removed; use 0 to stop or -1 for no limit".to_owned())
-            }
+            (_, Value::Null) if self.name == "rps" => refuse(),
             (_, Value::Null) => Ok(None),
             (KnobKind::Number { .. } | KnobKind::Whole { .. }, Value::Number(n)) => {
                 match n.as_f64().filter(|n| self.accepts(*n)) {
@@ -365,10 +350,7 @@ impl Knobs {
         for (field, value) in fields {
             let checked = match knob(field) {
                 Some(knob) => knob.text_of(value),
-                None => Err(format!(
-                    "is not a knob; knobs are {}",
-                    settable().join(", ")
-                )),
+                None => Err(unknown(field, "knob", &settable())),
             };
             match checked {
                 Ok(text) => drop(texts.insert(field.clone(), text)),
@@ -424,13 +406,6 @@ impl Knobs {
 pub fn min_above_max(min: f64, max: f64) -> KnobProblem {
     KnobProblem {
         field: "min".to_owned(),
-        message: format!("{min} is above max {max}: it must not be"),
-    }
-}
-
-fn quoted_value(value: &Value) -> String {
-    match value {
-        Value::String(text) => quoted(text),
-        other => cut(&other.to_string()),
+        message: format!("must be at most max {max}, not {min}"),
     }
 }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, TokenSecret};
-use flyball::jobs::{Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue};
+use flyball::jobs::{Handler, Issue, Kinds, NewJob, Outcome, PreparedJob, Queue};
 use flyball::runner::keep_depth;
 use flyball::throttle::{Change, Knobs, Name, RedisStore, Store};
-use futures_util::future::BoxFuture;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -21,20 +20,16 @@ const SOON: Duration = Duration::from_secs(20);
 struct Mail;
 
 impl Handler for Mail {
-    fn check(&self, args: &Value) -> Vec<Issue> {
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
         let has_to = args.get("to").is_some_and(Value::is_string);
         if has_to {
-            Vec::new()
+            Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
         } else {
-            vec![Issue {
+            Err(vec![Issue {
                 pointer: "/to".into(),
                 message: "must be a text".into(),
-            }]
+            }])
         }
-    }
-
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async { Outcome::Done })
     }
 }
 

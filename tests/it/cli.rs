@@ -430,28 +430,28 @@ async fn knobs_are_turned_shown_and_refused_by_name() {
         (
             &["throttle", "set", "hooks", "rps=-5"],
             4,
-            "rps: -5 is not allowed: it must be a number from 0.000001",
+            "rps: must be a number from 0.000001",
         ),
         (
             &["throttle", "set", "hooks", "rps=ten"],
             4,
-            "rps: \"ten\" is not allowed",
+            "rps: must be a number from 0.000001",
         ),
         (
             &["throttle", "set", "hooks", "rps=NaN"],
             4,
-            "rps: \"NaN\" is not allowed",
+            "rps: must be a number from 0.000001",
         ),
         (
             &["throttle", "set", "hooks", "rpz=5"],
             4,
-            "rpz: is not a knob",
+            "rpz: is not a known knob",
         ),
         (&["throttle", "set", "hooks", "rps"], 4, "is not KNOB=VALUE"),
         (
             &["throttle", "set", "hooks", "mode=banana"],
             4,
-            "mode: \"banana\" is not allowed: it must be auto, manual",
+            "mode: must be auto, manual",
         ),
         (&["throttle", "set", "hooks", "parent=hooks"], 4, "parent: "),
         (
@@ -564,7 +564,7 @@ async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
         ["bad", "good", "orphan", "ring", "worse"]
     );
     for (name, words) in [
-        ("bad", "\"ten\" cannot be used"),
+        ("bad", ", not \"ten\""),
         ("worse", "is no hash"),
         ("orphan", "there is no throttle nowhere"),
         ("ring", "cut"),
@@ -766,11 +766,11 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         ("rps = [\n", "knobs/mine.toml:1: unclosed array"),
         (
             "[knobs]\nrps = -5\n",
-            "knobs/mine.toml:2: knobs.rps: -5 is not allowed",
+            "knobs/mine.toml:2: knobs.rps: must be a number from 0.000001",
         ),
         (
             "[knobs]\nrps = 1\nrpz = 1\n",
-            "knobs/mine.toml:3: knobs.rpz: is not a knob",
+            "knobs/mine.toml:3: knobs.rpz: is not a known knob",
         ),
         (
             "[knobs]\nrps = 1\nparent = \"mine\"\n",
@@ -778,7 +778,7 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         ),
         (
             "[knobs]\nrps = 1\n[[signal]]\nname = \"a\"\nkind = \"lod\"\n",
-            "knobs/mine.toml:5: signal.kind: \"lod\" is not allowed",
+            "knobs/mine.toml:5: signal.kind: must be load, latency or ratio, not \"lod\"",
         ),
     ] {
         shell.write("knobs/mine.toml", text);
@@ -1196,7 +1196,7 @@ async fn a_throttle_is_taken_over_by_hand_until_a_time() {
     shell.refused(
         &set(&["manual_until_ms=5"]),
         4,
-        "5 is not allowed: it must be a whole number of unix milliseconds",
+        "must be a whole number of unix milliseconds",
     );
     shell.refused(
         &set(&["rps=5", "--until", "soon"]),

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use flyball::app::{App, Roles};
 use flyball::config::Settings;
-use flyball::jobs::{Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue, State};
+use flyball::jobs::{
+    Context, Handler, Issue, Job, Kinds, NewJob, Outcome, PreparedJob, Queue, State,
+};
 use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::{AcquireRequest, LaneRequest, Limit, RedisStore, Store};
 use serde_json::{Value, json};
@@ -132,15 +134,11 @@ async fn work(job: Job, context: Context) -> Outcome {
 struct Picky;
 
 impl Handler for Picky {
-    fn check(&self, _: &Value) -> Vec<Issue> {
-        vec![Issue {
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Err(vec![Issue {
             pointer: "/url".to_owned(),
             message: "is not allowed".to_owned(),
-        }]
-    }
-
-    fn run(&self, _: Job, _: Context) -> futures_util::future::BoxFuture<'_, Outcome> {
-        unreachable!("no arguments pass")
+        }])
     }
 }
 

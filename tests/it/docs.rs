@@ -687,8 +687,10 @@ fn issues(kind: &str, args: &Value) -> BTreeMap<String, String> {
     kinds()
         .get(kind)
         .unwrap()
-        .check(args)
+        .prepare(args)
+        .err()
         .into_iter()
+        .flatten()
         .map(|issue| (issue.pointer, issue.message))
         .collect()
 }

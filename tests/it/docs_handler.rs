@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flyball::jobs::{
-    Checkpoint, CheckpointError, Context, Handler, Issue, Job, Kinds, NewJob, Outcome, Queue,
+    Checkpoint, CheckpointError, Context, Handler, Issue, Job, Kinds, NewJob, Outcome, PreparedJob,
+    Queue,
 };
 use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::{Change, Name, Store};
-use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::support::{database, eventually, patient_store, redis_prefix};
@@ -19,28 +19,27 @@ struct GreetAll {
 }
 
 impl Handler for GreetAll {
-    fn check(&self, args: &Value) -> Vec<Issue> {
-        match args["names"].as_array() {
-            Some(names) if names.iter().all(Value::is_string) => Vec::new(),
-            _ => vec![Issue {
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        match args["names"].as_array().cloned() {
+            Some(names) if names.iter().all(Value::is_string) => {
+                Ok(PreparedJob::new(move |job, context| {
+                    self.greet_all(names, job, context)
+                }))
+            }
+            _ => Err(vec![Issue {
                 pointer: "/names".to_owned(),
                 message: "must be a list of texts".to_owned(),
-            }],
+            }]),
         }
     }
 
     fn timeout(&self) -> Option<Duration> {
         Some(Duration::from_secs(3600))
     }
-
-    fn run(&self, job: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(self.greet_all(job, context))
-    }
 }
 
 impl GreetAll {
-    async fn greet_all(&self, job: Job, context: Context) -> Outcome {
-        let names = job.args["names"].as_array().cloned().unwrap_or_default();
+    async fn greet_all(&self, names: Vec<Value>, job: Job, context: Context) -> Outcome {
         let mut done = match context.checkpoints.load(job.id).await {
             Ok(last) => last.map_or(0, |at| at.done as usize),
             Err(error) => {

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use aws_lc_rs::hmac;
 use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, TokenSecret};
-use flyball::jobs::{Context, Handler, Issue, Job, Kinds, Outcome, Queue};
+use flyball::jobs::{Handler, Issue, Kinds, Outcome, PreparedJob, Queue};
 use flyball::notify::{Attempt, Deliveries, DeliveryState, DeliveryUpdate};
 use flyball::providers::{
     Account, AccountSecret as Credential, Channel, Limited, Pool, Pools, Provider, Recipient,
 };
 use flyball::throttle::{Knobs, Store};
-use futures_util::future::BoxFuture;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -26,21 +25,22 @@ const SIGNING_KEY: &str = "key-of-mailgun";
 struct Wants;
 
 impl Handler for Wants {
-    fn check(&self, args: &Value) -> Vec<Issue> {
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
         let missing = |name: &&str| !args[*name].is_string();
         let issue = |name| Issue {
             pointer: format!("/{name}"),
             message: "the field is missing".into(),
         };
-        ["to", "body"]
+        let issues: Vec<Issue> = ["to", "body"]
             .into_iter()
             .filter(missing)
             .map(issue)
-            .collect()
-    }
-
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async { Outcome::Done })
+            .collect();
+        if issues.is_empty() {
+            Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
+        } else {
+            Err(issues)
+        }
     }
 }
 

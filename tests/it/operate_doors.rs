@@ -232,14 +232,14 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
         (&json!("scheduled"), &json!("2033-01-01T09:00:00Z"))
     );
     for (body, words) in [
-        (json!({}), "the field is missing"),
-        (json!({"run_at": "soon"}), "is not a time"),
-        (json!({"run_at": 5}), "is not a time"),
+        (json!({}), "is missing: it must be"),
+        (json!({"run_at": "soon"}), "must be an RFC 3339 time"),
+        (json!({"run_at": 5}), "must be an RFC 3339 time"),
         (
             json!({"run_at": "2033-01-01T10:00:00Z", "at": 1}),
-            "unknown field",
+            "is not a known field",
         ),
-        (json!([]), "is not an object"),
+        (json!([]), "must be an object"),
     ] {
         let (status, said) = house.send(Method::POST, &at("reschedule"), body).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{said}");
@@ -367,28 +367,28 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         (
             json!({"state": "dead"}),
             "/state",
-            "allowed: ready, scheduled, retryable, running",
+            "must be ready, scheduled, retryable or running",
         ),
-        (json!({"state": 3}), "/state", "is not a text"),
+        (json!({"state": 3}), "/state", ", not 3"),
         (
             json!({"throttle": "u", "limit": 0}),
             "/limit",
-            "out of range",
+            "must be a whole number from 1 to",
         ),
         (
             json!({"throttle": "u", "limit": 10_001}),
             "/limit",
-            "out of range",
+            "must be a whole number from 1 to",
         ),
         (
             json!({"throttle": "u", "dry_run": "no"}),
             "/dry_run",
-            "allowed: true or false",
+            "must be true or false",
         ),
         (
             json!({"throttle": "u", "created_after": "yesterday"}),
             "/created_after",
-            "is not a time",
+            "must be an RFC 3339 time",
         ),
         (
             json!({"created_after": "2026-01-02T00:00:00Z", "created_before": "2026-01-01T00:00:00Z"}),
@@ -402,7 +402,7 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         ),
         (json!({"throttle": "u", "key": "\u{0}"}), "/key", "NUL"),
         (json!({"thorttle": "u"}), "", "nothing is chosen"),
-        (json!("all"), "", "is not an object"),
+        (json!("all"), "", "must be an object"),
     ];
     for (body, pointer, words) in refused {
         let (status, said) = house
@@ -769,11 +769,11 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
         .await;
     assert_eq!(heavy["weight"], 2.5);
     for (body, words) in [
-        (json!({}), "the field is missing"),
-        (json!({"weight": 0}), "out of range"),
-        (json!({"weight": 0.0001}), "out of range"),
-        (json!({"weight": 1001}), "out of range"),
-        (json!({"weight": "2"}), "is not a number"),
+        (json!({}), "is missing: it must be"),
+        (json!({"weight": 0}), "must be a number"),
+        (json!({"weight": 0.0001}), "must be a number"),
+        (json!({"weight": 1001}), "must be a number"),
+        (json!({"weight": "2"}), "must be a number"),
     ] {
         let (status, said) = house
             .send(Method::PATCH, "/api/v1/throttles/t/keys/-", body)

@@ -201,7 +201,13 @@ async fn run_job(
     let throttles = Arc::new(MemoryStore::new(Arc::new(|| 0)));
     let about = Arc::new(JobInfo::from(&job));
     let context = Context::new(about.clone(), cancelled, throttles, Arc::new(NoCheckpoints));
-    (handler.run(job, context).await, about)
+    let outcome = match handler.prepare(&job.args) {
+        Ok(prepared) => prepared.run(job, context).await,
+        Err(issues) => Outcome::Dead {
+            error: format!("{issues:?}"),
+        },
+    };
+    (outcome, about)
 }
 
 async fn run_until(handler: &HttpHandler, args: Value, cancelled: CancellationToken) -> Outcome {
@@ -799,7 +805,7 @@ async fn a_name_that_answers_differently_the_second_time_gets_no_further() {
 
     let mut outcomes = Vec::new();
     for _ in 0..3 {
-        assert_eq!(handler.check(&args), []);
+        assert!(handler.prepare(&args).is_ok());
         outcomes.push(run_until(&handler, args.clone(), CancellationToken::new()).await);
     }
 
@@ -1056,7 +1062,7 @@ async fn the_guard_keeps_jobs_away_from_addresses_inside() {
         );
         // Names are judged when they are connected to, addresses at the door.
         assert_eq!(
-            guarded.check(&args).is_empty(),
+            guarded.prepare(&args).is_ok(),
             host == "localhost",
             "{host}"
         );
@@ -1071,15 +1077,13 @@ async fn the_guard_keeps_jobs_away_from_addresses_inside() {
 fn the_door_lists_every_issue() {
     let handler = handler(true);
 
-    let issues = handler.check(&json!({"url": "http://exa mple", "method": 1, "colour": "red"}));
-    let pointers: Vec<&str> = issues.iter().map(|issue| issue.pointer.as_str()).collect();
+    let issues = |args: Value| handler.prepare(&args).err().unwrap_or_default();
+    let many = issues(json!({"url": "http://exa mple", "method": 1, "colour": "red"}));
+    let pointers: Vec<&str> = many.iter().map(|issue| issue.pointer.as_str()).collect();
 
     assert_eq!(pointers, ["/colour", "/method", "/url"]);
     for url in ["http://[::1", "http://a:99999", "http://a..%00/"] {
-        assert_eq!(handler.check(&json!({"url": url})).len(), 1, "{url}");
+        assert_eq!(issues(json!({"url": url})).len(), 1, "{url}");
     }
-    assert_eq!(
-        handler.check(&json!({"url": "https://example.com/hook?x=1#y"})),
-        []
-    );
+    assert_eq!(issues(json!({"url": "https://example.com/hook?x=1#y"})), []);
 }

@@ -1,6 +1,7 @@
 //! The runner on a real Postgres and a real Redis.
 
 use std::collections::BTreeMap;
+use std::future::Ready;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,7 +10,7 @@ use flyball::jobs::postgres::{LaneClaim, NewWorker};
 use flyball::jobs::retry::Policy;
 use flyball::jobs::{
     Attribution, Context, Handler, Issue, Job, JobFilter, Kinds, NewJob, OnAmbiguous, Outcome,
-    Queue, Scope, State,
+    PreparedJob, Queue, Scope, State,
 };
 use flyball::runner::{Config, Worker, WorkerMetrics};
 use flyball::throttle::{
@@ -504,13 +505,11 @@ async fn two_workers_share_the_work_and_no_job_runs_twice() {
 struct Careless;
 
 impl Handler for Careless {
-    fn check(&self, args: &Value) -> Vec<Issue> {
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
         assert!(args.get("check").is_none(), "the check panics");
-        Vec::new()
-    }
-
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        panic!("before there is a future")
+        Ok(PreparedJob::new(|_, _| -> Ready<Outcome> {
+            panic!("before there is a future")
+        }))
     }
 }
 
@@ -792,12 +791,14 @@ async fn a_job_that_cannot_be_read_is_buried_and_its_neighbours_run() {
 struct Once(Arc<AtomicUsize>);
 
 impl Handler for Once {
-    fn run(&self, _: Job, context: Context) -> BoxFuture<'_, Outcome> {
-        self.0.fetch_add(1, Ordering::SeqCst);
-        Box::pin(async move {
-            context.cancelled.cancelled().await;
-            Outcome::HandedBack
-        })
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|_, context: Context| {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            async move {
+                context.cancelled.cancelled().await;
+                Outcome::HandedBack
+            }
+        }))
     }
 
     fn retry(&self) -> Policy {
@@ -855,8 +856,8 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
 struct Reckless;
 
 impl Handler for Reckless {
-    fn run(&self, job: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async move {
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|job: Job, _| async move {
             match job.args.as_str() {
                 Some("throttled") => Outcome::Throttled {
                     scope: Scope::Key,
@@ -868,7 +869,7 @@ impl Handler for Reckless {
                     error: "boom".into(),
                 },
             }
-        })
+        }))
     }
 
     fn retry(&self) -> Policy {

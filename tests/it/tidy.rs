@@ -6,36 +6,45 @@ use std::path::{Path, PathBuf};
 /// Which rooms each room may name. A room that is not here may name none.
 const MAY_NAME: &[(&str, &[&str])] = &[
     ("control", &[]),
+    ("input", &[]),
     ("postgres", &[]),
     ("service", &["postgres"]),
     ("plot", &[]),
     ("stack", &[]),
-    ("throttle", &["control", "postgres"]),
+    ("throttle", &["control", "input", "postgres"]),
     ("signals", &["control", "postgres"]),
-    ("jobs", &["control", "postgres", "throttle"]),
+    ("jobs", &["control", "input", "postgres", "throttle"]),
     ("cron", &["jobs", "postgres", "service"]),
-    ("testing", &["jobs", "postgres", "throttle"]),
+    ("testing", &["input", "jobs", "postgres", "throttle"]),
     (
         "governor",
-        &["control", "postgres", "service", "signals", "throttle"],
+        &[
+            "control", "input", "postgres", "service", "signals", "throttle",
+        ],
     ),
     ("simulate", &["control", "governor", "plot"]),
-    ("runner", &["control", "jobs", "service", "throttle"]),
-    ("outbound", &["control", "jobs"]),
+    (
+        "runner",
+        &["control", "input", "jobs", "service", "throttle"],
+    ),
+    ("outbound", &["control", "input", "jobs"]),
     (
         "reindex",
-        &["control", "jobs", "outbound", "postgres", "throttle"],
+        &[
+            "control", "input", "jobs", "outbound", "postgres", "throttle",
+        ],
     ),
     (
         "providers",
         &[
-            "control", "jobs", "outbound", "postgres", "service", "throttle",
+            "control", "input", "jobs", "outbound", "postgres", "service", "throttle",
         ],
     ),
     (
         "notify",
         &[
             "control",
+            "input",
             "jobs",
             "outbound",
             "postgres",
@@ -52,6 +61,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "control",
             "cron",
             "governor",
+            "input",
             "jobs",
             "notify",
             "postgres",
@@ -61,7 +71,10 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "throttle",
         ],
     ),
-    ("config", &["postgres", "providers", "reindex", "throttle"]),
+    (
+        "config",
+        &["input", "postgres", "providers", "reindex", "throttle"],
+    ),
     (
         "app",
         &[
@@ -93,6 +106,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
             "control",
             "cron",
             "governor",
+            "input",
             "jobs",
             "notify",
             "outbound",
@@ -160,6 +174,11 @@ const NOUNS: &[&str] = &[
     "governor/watchdogs/watch.rs",
     "governor/week.rs",
     "governor/why.rs",
+    "input/file.rs",
+    "input/issue.rs",
+    "input/reader.rs",
+    "input/toml.rs",
+    "input/wording.rs",
     "jobs/check.rs",
     "jobs/handler_error.rs",
     "jobs/job.rs",

@@ -8,9 +8,8 @@ use flyball::api::scopes::{self, Need};
 use flyball::api::{
     self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, Permissions, TokenScope, TokenSecret,
 };
-use flyball::jobs::{Context, Handler, Job, Kinds, NewJob, Outcome, Queue};
+use flyball::jobs::{Handler, Issue, Kinds, NewJob, Outcome, PreparedJob, Queue};
 use flyball::throttle::{Change, Knobs, Name, Store};
-use futures_util::future::BoxFuture;
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -33,8 +32,8 @@ struct House {
 struct Private;
 
 impl Handler for Private {
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async { Outcome::Done })
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
     }
 
     fn public(&self) -> bool {

@@ -6,12 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, Permissions, TokenSecret};
-use flyball::jobs::{Context, Handler, Job, Kinds, Outcome, Queue};
+use flyball::jobs::{Handler, Issue, Kinds, Outcome, PreparedJob, Queue};
 use flyball::notify::{Deliveries, NotificationHandler};
 use flyball::providers::pool::{self, AccountPool};
 use flyball::providers::{Account, Limited, Pool, Pools, Provider};
 use flyball::throttle::{Knobs, Notes, RedisStore, Store};
-use futures_util::future::BoxFuture;
 use jsonschema::{Draft, Validator};
 use reqwest::{Method, Response};
 use serde_json::{Map, Value, json};
@@ -28,8 +27,8 @@ pub const NOBODY: &str = "0123456789-nobody";
 struct Anything;
 
 impl Handler for Anything {
-    fn run(&self, _: Job, _: Context) -> BoxFuture<'_, Outcome> {
-        Box::pin(async { Outcome::Done })
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
     }
 }
 

@@ -1,0 +1,386 @@
+use super::*;
+
+fn env(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+        .collect()
+}
+
+fn refusal(file: Option<&str>, environment: &[(&str, &str)]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.toml");
+    if let Some(text) = file {
+        std::fs::write(&path, text).unwrap();
+    }
+    match Settings::load(file.map(|_| path.as_path()), &env(environment)) {
+        Ok(_) => panic!("accepted"),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn the_default_file_names_every_key_and_its_environment_variable() {
+    let table: toml::Table = toml::from_str(DEFAULT_FILE).unwrap();
+    let keys: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
+
+    assert_eq!(
+        table
+            .keys()
+            .map(String::as_str)
+            .collect::<std::collections::BTreeSet<_>>(),
+        keys.into_iter().collect()
+    );
+    for (_, variable) in KEYS {
+        assert!(DEFAULT_FILE.contains(variable), "{variable}");
+    }
+    Settings::load(None, &env(&[])).unwrap();
+}
+
+#[test]
+fn kinds_have_settings_of_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.toml");
+    std::fs::write(
+        &path,
+        "concurrency = 3\n[kinds.http]\ntimeout_s = 10\nmax_attempts = 5\n[kinds.\"my kind\"]\nretry_max_s = 60\n",
+    )
+    .unwrap();
+
+    let settings = Settings::load(Some(&path), &env(&[])).unwrap();
+
+    let http = KindSettings {
+        timeout_s: Some(10.0),
+        max_attempts: Some(5),
+        ..KindSettings::default()
+    };
+    let own = KindSettings {
+        retry_max_s: Some(60.0),
+        ..KindSettings::default()
+    };
+    assert_eq!(
+        settings.kinds,
+        BTreeMap::from([("http".to_owned(), http), ("my kind".to_owned(), own)])
+    );
+    assert!(Settings::load(None, &env(&[])).unwrap().kinds.is_empty());
+}
+
+#[test]
+fn tokens_of_tenants_are_read_from_where_the_settings_say_and_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (secret, path) = (folder.path().join("secret"), folder.path().join("own.toml"));
+    std::fs::write(&secret, "0123456789abcdef-acme\n").unwrap();
+    let token = |tenant: &str, file: &Path| {
+        format!(
+            "tenant = \"{tenant}\"\nsecret_file = {:?}\n",
+            file.to_str().unwrap()
+        )
+    };
+    let load = |text: String| {
+        std::fs::write(&path, text).unwrap();
+        let settings = Settings::load(
+            Some(&path),
+            &env(&[("FLYBALL_API_TOKEN", "0123456789abcdef")]),
+        )?;
+        let found = |token: &TokenFound<'_>| {
+            (
+                token.settings.and_then(|set| set.tenant.clone()),
+                token.secret.clone(),
+            )
+        };
+        settings
+            .tokens()
+            .map(|tokens| tokens.iter().map(found).collect())
+    };
+    let said = |text: String| {
+        load(text)
+            .map(|_: Vec<(Option<String>, String)>| ())
+            .unwrap_err()
+            .to_string()
+    };
+
+    let tokens = load(format!("[api_tokens.billing]\n{}", token("acme", &secret))).unwrap();
+    assert_eq!(
+        tokens,
+        [
+            (None, "0123456789abcdef".to_owned()),
+            (Some("acme".to_owned()), "0123456789abcdef-acme".to_owned())
+        ]
+    );
+    let wrong = said(format!(
+        "\n[api_tokens.billing]\n{}",
+        token("two words", &secret)
+    ));
+    assert!(
+        wrong.contains(
+            "own.toml:3: api_tokens.billing.tenant is \"two words\"; allowed is 1 to 64 letters"
+        ),
+        "{wrong}"
+    );
+    let none = said("[api_tokens.billing]\ntenant = \"acme\"\n".to_owned());
+    assert!(
+        none.contains("api_tokens.billing.secret_env is neither or both"),
+        "{none}"
+    );
+    let missing = said(format!(
+        "[api_tokens.billing]\n{}",
+        token("acme", &folder.path().join("no"))
+    ));
+    assert!(
+        missing
+            .contains("no\", which cannot be read; allowed is an environment variable that is set"),
+        "{missing}"
+    );
+    for (line, wrong) in [
+        (
+            "scopes = [\"jobs:write\"]",
+            "api_tokens.billing.scopes is \"jobs:write\"; allowed is jobs:enqueue, jobs:read",
+        ),
+        (
+            "throttles = [\"a b\"]",
+            "api_tokens.billing.throttles is \"a b\"; allowed is names of throttles",
+        ),
+    ] {
+        let refused = said(format!(
+            "[api_tokens.billing]\n{line}\n{}",
+            token("acme", &secret)
+        ));
+        assert!(
+            refused.contains(&format!("own.toml:2: {wrong}")),
+            "{refused}"
+        );
+    }
+    assert!(
+        said(format!("[api_tokens.admin]\n{}", token("acme", &secret)))
+            .contains("other than admin")
+    );
+    std::fs::write(&secret, "tooshort").unwrap();
+    let short = said(format!("[api_tokens.billing]\n{}", token("acme", &secret)));
+    assert!(
+        short.contains("at least 16") && !short.contains("tooshort"),
+        "{short}"
+    );
+    std::fs::write(&secret, "0123456789abcdef").unwrap();
+    assert!(
+        said(format!("[api_tokens.billing]\n{}", token("acme", &secret)))
+            .contains("the token of another")
+    );
+    assert!(
+        said("[api_tokens.billing]\nsecret = \"x\"\n".to_owned())
+            .contains("own.toml:2: unknown field `secret`")
+    );
+}
+
+#[test]
+fn a_wrong_setting_of_a_kind_is_refused_with_its_line() {
+    for (text, said) in [
+        (
+            "\n[kinds.http]\ntimeout_s = 0\n",
+            "own.toml:3: kinds.http.timeout_s is 0; allowed is 0.001 to 604800",
+        ),
+        (
+            "[kinds.http]\nmax_attempts = 5000\n",
+            "own.toml:2: kinds.http.max_attempts is 5000; allowed is 1 to 1000",
+        ),
+        (
+            "[kinds.http]\nretry_factor = nan\n",
+            "own.toml:2: kinds.http.retry_factor is NaN; allowed is 1 to 100",
+        ),
+        (
+            "[kinds.http]\ntimeout = 5\n",
+            "own.toml:2: unknown field `timeout`, expected one of `timeout_s`, `max_attempts`",
+        ),
+        (
+            "[kinds.http]\nmax_attempts = 1.5\n",
+            "own.toml:2: invalid type: floating point `1.5`",
+        ),
+        (
+            "[kinds]\nhttp = 5\n",
+            "own.toml:2: invalid type: integer `5`",
+        ),
+    ] {
+        let refused = refusal(Some(text), &[]);
+        assert!(refused.contains(said), "{refused}");
+    }
+}
+
+#[test]
+fn the_environment_wins_over_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("own.toml");
+    std::fs::write(&path, "concurrency = 3\nworker_ttl_s = 5.5\n").unwrap();
+
+    let settings = Settings::load(Some(&path), &env(&[("FLYBALL_CONCURRENCY", "7")])).unwrap();
+
+    assert_eq!((settings.concurrency, settings.worker_ttl_s), (7, 5.5));
+}
+
+#[test]
+fn a_value_of_the_file_is_refused_with_its_line() {
+    for (text, said) in [
+        (
+            "\nconcurrency = -1\n",
+            "own.toml:2: concurrency is -1; allowed is a whole number of 0 or more",
+        ),
+        (
+            "\nconcurrency = 0\n",
+            "own.toml:2: concurrency is 0; allowed is 1 to 10000",
+        ),
+        (
+            "token_lease_ms = 251\n",
+            "own.toml:1: token_lease_ms is 251; allowed is 0 to 250 milliseconds",
+        ),
+        (
+            "log_format = \"xml\"\n",
+            "own.toml:1: log_format is \"xml\"; allowed is text or json",
+        ),
+        (
+            "database_pooler = \"session\"\n",
+            "own.toml:1: database_pooler is \"session\"; allowed is none or transaction",
+        ),
+        (
+            "database_direct_url = \"here\"\n",
+            "own.toml:1: database_direct_url is not such a URL",
+        ),
+        (
+            "worker_ttl_s = nan\n",
+            "own.toml:1: worker_ttl_s is NaN; allowed is 3 to 3600 seconds",
+        ),
+        (
+            "listen = \"\"\n",
+            "own.toml:1: listen is empty; allowed is host:port",
+        ),
+    ] {
+        let refused = refusal(Some(text), &[]);
+        assert!(refused.contains(said), "{refused}");
+    }
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    let empty: Vec<(&str, &str)> = KEYS.iter().map(|(_, variable)| (*variable, "")).collect();
+    let settings = Settings::load(None, &env(&empty)).unwrap();
+    assert_eq!(
+        (settings.concurrency, settings.listen.as_str()),
+        (64, "127.0.0.1:8080")
+    );
+}
+
+#[test]
+fn a_token_that_no_header_can_carry_is_refused() {
+    for token in [
+        "0123456789abcdef\n",
+        "                    ",
+        "0123456789abcdé-ef",
+        "0123456789 abcdef",
+    ] {
+        assert!(
+            refusal(None, &[("FLYBALL_API_TOKEN", token)]).contains("visible ASCII"),
+            "{token:?}"
+        );
+    }
+}
+
+#[test]
+fn a_wrong_setting_is_named_with_its_place_and_what_is_allowed() {
+    assert!(
+        refusal(Some("\nconcurency = 3\n"), &[])
+            .contains("own.toml:2: concurency is not a setting; settings are database_url")
+    );
+    assert!(
+        refusal(Some("concurrency = \"many\"\n"), &[])
+            .contains("own.toml:1: concurrency must be a whole number, not a text")
+    );
+    assert!(refusal(Some("a = [\n"), &[]).contains("own.toml:"));
+    assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "0")]).contains("1 to 10000"));
+    assert!(refusal(None, &[("FLYBALL_CONCURRENCY", "-1")]).contains("whole number"));
+    assert!(refusal(None, &[("FLYBALL_WORKER_TTL_S", "NaN")]).contains("a number"));
+    assert!(
+        refusal(None, &[("FLYBALL_LOG_FORMAT", "xml")])
+            .contains("FLYBALL_LOG_FORMAT (setting log_format) is \"xml\"")
+    );
+    assert!(!refusal(None, &[("FLYBALL_API_TOKEN", "short-secret")]).contains("short-secret"));
+}
+
+#[test]
+fn refusals_are_as_pinned() {
+    let files = [
+        "a = [\n",
+        "concurency = 3\n",
+        "concurrency = \"many\"\n",
+        "concurrency = -1\n",
+        "concurrency = 0\n",
+        "database_connections = 1\nhttp_connections = 1\n",
+        "token_lease_ms = 251\n",
+        "worker_ttl_s = nan\n",
+        "grace_s = -1\n",
+        "retention_days = 0\n",
+        "dead_retention_days = 9999\n",
+        "log_format = \"xml\"\n",
+        "database_pooler = \"session\"\n",
+        "database_url = \"here\"\n",
+        "database_direct_url = \"here\"\n",
+        "redis_url = \"here\"\n",
+        "prometheus_url = \"here\"\n",
+        "public_url = \"here\"\n",
+        "listen = \"\"\n",
+        "api_token = \"short\"\n",
+        "allow_urls = [1]\n",
+        "allow_private_urls = 1\n",
+        "[kinds]\nhttp = 5\n",
+        "[kinds.http]\ntimeout = 5\n",
+        "[kinds.http]\ntimeout_s = 0\nretry_factor = 0.5\n",
+        "[kinds.http]\nmax_attempts = 1.5\n",
+        "[api_tokens.a]\nsecret = \"x\"\n",
+        "[api_tokens.a]\ntenant = \"two words\"\n",
+        "[api_tokens.admin]\nsecret_env = \"A\"\n",
+        "[api_tokens.a]\nscopes = [\"jobs:write\"]\n",
+        "[api_tokens.a]\nthrottles = [\"a b\"]\n",
+        "[prometheus.east]\nurl = \"east\"\n",
+        "[prometheus.east]\nurl = \"http://ann:x@east\"\n",
+        "[prometheus.east]\ntoken_env = \"A\"\n",
+        "[prometheus.east]\nurl = \"http://e\"\ntoken_env = \"A\"\ntoken_file = \"b\"\n",
+        "[prometheus.east]\nurl = \"http://e\"\nuser = \"ann\"\n",
+        "[prometheus.east]\nurl = \"http://e\"\nca_file = \"ca.pem\"\n",
+        "[postgres.shop]\n",
+        "[postgres.shop]\nurl = \"postgres://ann:x@h\"\n",
+        "[reindex.sources.a]\nurl_env = \"A\"\n",
+        "[reindex.sources.a]\ntables = [\"a.b.c\"]\n",
+        "[reindex.sources.a]\nstatements = { a = \"delete from b\" }\n",
+        "[reindex.sinks.a]\ntype = \"mysql\"\n",
+        "[reindex.sinks.a]\ntype = \"elastic\"\nurl = \"http://a\"\n",
+        "[reindex.sinks.a]\ntype = \"postgres\"\nurl = \"http://a\"\n",
+        "[pools.mail]\n",
+        "[pools.mail]\nprovider = \"twillio\"\n",
+        "[pools.sms]\nprovider = \"twilio\"\n",
+        "[pools.sms]\nprovider = \"twilio\"\ncolour = 1\nheadroom = 2\n[[pools.sms.accounts]]\nname = \"a\"\naccount_sid = \"AC1\"\nauth_token_env = \"T\"\n",
+        "[pools.sms]\nprovider = \"twilio\"\n[[pools.sms.accounts]]\n",
+        "[pools.sms]\nprovider = \"twilio\"\n[[pools.sms.accounts]]\nname = \"a\"\n",
+        "[pools.sms]\nprovider = \"twilio\"\nshedding = 1\nheadroom = 2\nbreaker_failures = 1.5\non_ambiguous = \"drop\"\nalert_url = \"x\"\n[[pools.sms.accounts]]\nname = \"a\"\naccount_sid = \"AC1\"\nauth_token_env = \"T\"\nrps = 0\n",
+        "[pools.sms]\nprovider = \"twilio\"\n[[pools.sms.accounts]]\nname = \"a\"\naccount_sid = \"AC1\"\nauth_token = \"T\"\n",
+    ];
+    let variables = [
+        ("FLYBALL_CONCURRENCY", "0"),
+        ("FLYBALL_CONCURRENCY", "many"),
+        ("FLYBALL_WORKER_TTL_S", "NaN"),
+        ("FLYBALL_LOG_FORMAT", "xml"),
+        ("FLYBALL_ALLOW_PRIVATE_URLS", "maybe"),
+        ("FLYBALL_API_TOKEN", "short"),
+        ("FLYBALL_API_TOKEN", "0123456789 abcdef"),
+    ];
+    let shown = |text: String| {
+        let text = text.lines().map(|line| {
+            let at = line.find("own.toml").unwrap_or(0);
+            line[at..].to_owned()
+        });
+        text.collect::<Vec<_>>()
+    };
+    let of_files = files.map(|text| (text.to_owned(), shown(refusal(Some(text), &[]))));
+    let of_variables = variables.map(|(name, text)| {
+        (
+            format!("{name}={text}"),
+            shown(refusal(None, &[(name, text)])),
+        )
+    });
+    crate::input::pinned::check("settings", of_files.into_iter().chain(of_variables));
+}

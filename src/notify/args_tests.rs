@@ -1,0 +1,144 @@
+use serde_json::json;
+
+use super::*;
+
+fn wrong(args: Value) -> Vec<String> {
+    match NotificationArgs::parse(&args) {
+        Ok(_) => Vec::new(),
+        Err(issues) => issues
+            .into_iter()
+            .map(|issue| format!("{} {}", issue.pointer, issue.message))
+            .collect(),
+    }
+}
+
+#[test]
+fn a_message_with_a_body_or_a_template_is_read() {
+    let plain =
+        NotificationArgs::parse(&json!({"channel": "sms", "to": "+15550100", "body": "hello"}))
+            .ok()
+            .unwrap();
+    assert_eq!(
+        (
+            plain.channel,
+            plain.category.as_str(),
+            plain.fill(|| false).unwrap().body.as_str()
+        ),
+        (Channel::Sms, "transactional", "hello")
+    );
+    let args = json!({
+        "channel": "email", "to": "a@example.com", "category": "marketing", "priority": "critical", "valid_for_s": 60,
+        "template": {"subject": "Hi {{ name }}", "body": "Dear {{ name }}", "html": "<p>{{ name }}</p>"}, "data": {"name": "Ada"},
+    });
+    let filled = NotificationArgs::parse(&args).ok().unwrap();
+    let texts = filled.fill(|| false).unwrap();
+    assert_eq!(
+        (
+            texts.subject.as_deref(),
+            texts.body.as_str(),
+            texts.html.as_deref()
+        ),
+        (Some("Hi Ada"), "Dear Ada", Some("<p>Ada</p>"))
+    );
+    assert_eq!(filled.valid_for, Some(Duration::from_secs(60)));
+}
+
+#[test]
+fn everything_that_is_wrong_is_listed_and_no_address_is_shown() {
+    let issues = wrong(
+        json!({"channel": "fax", "to": 7, "priority": "urgent", "colour": 1, "valid_for_s": 0, "on_ambiguous": "drop"}),
+    );
+    for expected in [
+        "/colour is not a known field; allowed: channel, to, from",
+        "/channel must be sms, email, push, chat or webhook",
+        "/to must be a text",
+        "/body is missing",
+        "/priority must be critical, high, normal or low",
+        "/valid_for_s must be a number from 1 to",
+        "/on_ambiguous must be retry or dead",
+    ] {
+        assert!(
+            issues.iter().any(|issue| issue.starts_with(expected)),
+            "{expected}: {issues:?}"
+        );
+    }
+    assert!(wrong(json!([])).join("").contains("must be an object"));
+    let nothing = wrong(json!({"channel": "sms", "to": null, "body": 7}));
+    assert_eq!(
+        nothing,
+        [
+            "/to is missing: it must be the recipient of the message",
+            "/body must be a text"
+        ]
+    );
+}
+
+#[test]
+fn what_only_a_provider_understands_may_be_the_message() {
+    assert_eq!(
+        wrong(json!({"channel": "push", "to": "token", "extra": {"data": {"order": "4711"}}})),
+        Vec::<String>::new()
+    );
+    assert!(
+        wrong(json!({"channel": "push", "to": "token", "extra": {}}))[0]
+            .starts_with("/body is missing")
+    );
+}
+
+#[test]
+fn templates_are_bounded_and_stand_alone() {
+    let base = |more: Value| {
+        let mut args = json!({"channel": "sms", "to": "+15550100"});
+        args.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        wrong(args).join("; ")
+    };
+    assert!(base(json!({"template": "{% set a = 1 %}"})).contains("/template/body"));
+    assert!(
+        base(json!({"template": "a", "body": "b"}))
+            .contains("/body must be left out beside a template")
+    );
+    assert!(
+        base(json!({"body": "b", "data": {}}))
+            .contains("/data must be left out without a template")
+    );
+    assert!(
+        base(json!({"template": {"text": "b"}})).contains("/template/text is not a known field")
+    );
+}
+
+#[test]
+fn refusals_are_as_pinned() {
+    let sms = |more: Value| {
+        let mut args = json!({"channel": "sms", "to": "+15550100", "body": "b"});
+        args.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        args
+    };
+    let cases = [
+        json!([]),
+        json!({}),
+        json!({"channel": "fax", "to": 7, "body": 7}),
+        json!({"channel": 1, "to": "", "body": "b"}),
+        json!({"channel": "sms", "to": "nobody", "body": "b"}),
+        sms(json!({"colour": 1, "subjekt": "s", "a/b": 1})),
+        sms(json!({"priority": "urgent", "on_ambiguous": "drop", "valid_for_s": 0})),
+        sms(json!({"priority": 1, "on_ambiguous": 2, "valid_for_s": "1"})),
+        sms(json!({"from": "", "category": "x".repeat(65), "provider": 1})),
+        sms(json!({"extra": []})),
+        sms(json!({"subject": 1, "html": 2})),
+        sms(json!({"data": {}})),
+        sms(json!({"template": "a"})),
+        json!({"channel": "sms", "to": "+15550100"}),
+        json!({"channel": "sms", "to": "+15550100", "template": 7}),
+        json!({"channel": "sms", "to": "+15550100", "template": "a", "data": 1}),
+        json!({"channel": "sms", "to": "+15550100", "template": "{{ a"}),
+        json!({"channel": "sms", "to": "+15550100", "template": {"text": "b", "subject": 1}}),
+    ];
+    crate::input::pinned::check(
+        "notification",
+        cases.map(|args| (args.to_string(), wrong(args))),
+    );
+}
