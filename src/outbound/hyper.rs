@@ -73,7 +73,7 @@ pub enum TransportError {
     #[error("{0}")]
     Unanswered(String),
     /// The request was cancelled.
-    #[error("it was stopped before an answer came")]
+    #[error("stopped before a response arrived")]
     Stopped {
         /// True if the server may have received the request.
         sent: bool,

@@ -231,7 +231,7 @@ fn cut_off(job: &JobInfo, otherwise: Outcome) -> Outcome {
         }
         (Some(policy @ OnAmbiguous::Dead), _) => Outcome::Ambiguous {
             policy,
-            error: "it was stopped before an answer came".to_owned(),
+            error: "stopped before a response arrived".to_owned(),
         },
         (_, otherwise) => otherwise,
     }
