@@ -459,7 +459,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (match[2]) {
         const limit = Number(new URL(request.url, 'http://mock').searchParams.get('limit') ?? 20);
         const own = world.decisions.filter((d) => d.throttle === t.name).slice(0, limit);
-        return send(200, { throttle: t.name, sentence: `${world.effective(t)} rps, ${t.reason || 'set by hand'}.`, decisions: own });
+        return send(200, { throttle: t.name, sentence: `${world.effective(t)} rps, ${t.reason || 'set manually'}.`, decisions: own });
       }
       if (request.method === 'DELETE') {
         if (fail === 'delete') return refuse(problem(409, 'something else needs it', [], `${t.name} is the parent of others`));

@@ -648,9 +648,9 @@ fn judge(status: &Status) -> Result<(), String> {
         )),
         Mode::Manual => fixed(&format!("a person turns {name} (mode manual)")),
         Mode::Shadow => fixed(&format!(
-            "{name} is only watched (mode shadow), and a person turns it"
+            "{name} is only watched (mode shadow), and a person controls it"
         )),
-        Mode::Off => fixed(&format!("nothing governs {name} (mode off)")),
+        Mode::Off => fixed(&format!("no governor controls {name} (mode off)")),
         Mode::Auto if knobs.by == calibration::CALIBRATION_ACTOR && !status.lease_lapsed => {
             Err(format!("another calibration of {name} is under way"))
         }
@@ -749,7 +749,10 @@ mod tests {
                 &[("mode", "shadow")],
                 "reindex is only watched (mode shadow)",
             ),
-            (&[("mode", "off")], "nothing governs reindex (mode off)"),
+            (
+                &[("mode", "off")],
+                "no governor controls reindex (mode off)",
+            ),
             (&[("rps", "-1")], "reindex is unlimited"),
             (
                 &[("rps", "0.000")],

@@ -44,8 +44,8 @@ pub(super) enum Command {
         /// Knobs as NAME=VALUE; an empty value takes an optional knob away
         #[arg(required = true, value_name = "KNOB=VALUE")]
         knobs: Vec<String>,
-        /// Take over by hand until this time, or for a span such as 30m; then the governor goes
-        /// back to the mode before
+        /// Control manually until this time, or for a span such as 30m; then the governor restores
+        /// the previous mode
         #[arg(long, value_name = "TIME", value_parser = when::ahead)]
         until: Option<jiff::Timestamp>,
         #[command(flatten)]

@@ -1326,7 +1326,7 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
         shell
             .ok(&["throttle", "show", "mail"])
             .out
-            .contains("expires: in 2 days, and then there is no throttle mail")
+            .contains("expires: in 2 days; after that throttle mail does not exist")
     );
     assert!(
         shell
