@@ -343,7 +343,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         response.setHeader('location', '/');
         if (right) return send(303, '', 'text/plain');
         const page = await readFile(path.join(DASHBOARD, 'login.html'), 'utf8');
-        return send(401, page.replace('<!--error-->', 'That is not the token of this server.'), TYPES['.html']);
+        return send(401, page.replace('<!--error-->', 'The token is not valid.'), TYPES['.html']);
       }
       if (p === '/' || p === '/login' || p.startsWith('/assets/')) {
         const file = p === '/' ? 'index.html' : p === '/login' ? 'login.html' : path.basename(p);

@@ -361,9 +361,10 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         (
             json!({}),
             "",
-            "nothing is chosen; name at least one of kind, throttle, key, state, created_after, created_before",
+            "no filter is given; set at least one of kind, throttle, key, state, created_after, \
+             created_before",
         ),
-        (json!({"throttle": null}), "", "nothing is chosen"),
+        (json!({"throttle": null}), "", "no filter is given"),
         (
             json!({"state": "dead"}),
             "/state",
@@ -401,7 +402,7 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
             "is not a place to go on from",
         ),
         (json!({"throttle": "u", "key": "\u{0}"}), "/key", "NUL"),
-        (json!({"thorttle": "u"}), "", "nothing is chosen"),
+        (json!({"thorttle": "u"}), "", "no filter is given"),
         (json!("all"), "", "is not an object"),
     ];
     for (body, pointer, words) in refused {
