@@ -354,7 +354,8 @@ pub(crate) fn unreachable(why: UnusablePostgres, settings: &Settings) -> anyhow:
 pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
     if let Ok(Some(Schema::Newer(version))) = queue.schema().await {
         anyhow::bail!(
-            "the schema is newer than this program, which does not know migration {version}: upgrade the program"
+            "the schema is newer than this program (unknown migration {version}): upgrade the \
+             program"
         );
     }
     queue

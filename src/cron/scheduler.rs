@@ -82,7 +82,7 @@ fn log_result(due: &Due, advanced: &Advanced) {
     if let Some(problem) = &advanced.refused {
         tracing::warn!(schedule.name = %name, problem, "a schedule makes no jobs");
     } else if advanced.skipped > 0 {
-        tracing::info!(schedule.name = %name, skipped = advanced.skipped, "the last job of a schedule is unfinished; no other was made");
+        tracing::info!(schedule.name = %name, skipped = advanced.skipped, "the last job of a schedule is unfinished; no other job was created");
     } else if advanced.made > 0 {
         tracing::debug!(schedule.name = %name, made = advanced.made, "a schedule made jobs");
     }

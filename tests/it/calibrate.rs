@@ -268,7 +268,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     let unasked = ended(rig.start(&[]), SOON).await;
     assert_eq!(unasked.status.code(), Some(4), "{}", said(&unasked));
     assert!(
-        said(&unasked).contains("nobody can be asked without a terminal; add --yes"),
+        said(&unasked).contains("confirmation requires a terminal; add --yes"),
         "{}",
         said(&unasked)
     );

@@ -906,7 +906,7 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
         .refuses(
             &["job", "cancel"],
             4,
-            "name a job by its number, or many by one or more of --kind",
+            "give the number of a job, or one or more of --kind",
         )
         .await;
     house
@@ -1089,7 +1089,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         house
             .says(&["status"])
             .await
-            .starts_with("running: nothing pauses all throttles\n0 live workers\n")
+            .starts_with("running: no pause of everything\n0 live workers\n")
     );
     assert!(
         house
@@ -1119,7 +1119,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         ),
         (&json!("upgrade"), &json!(5.0))
     );
-    assert_eq!(house.says(&["resume"]).await, "everything flows again\n");
+    assert_eq!(house.says(&["resume"]).await, "everything is resumed\n");
     assert_eq!(
         house.says(&["resume"]).await,
         "everything was running already\n"
