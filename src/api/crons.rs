@@ -359,7 +359,7 @@ fn read(
         if SET_BY_SCHEDULE.contains(&field.as_str()) {
             errors.body(
                 fields::pointer("", &field),
-                "this is not for the job of a schedule, which sees to it itself; leave it out",
+                "not allowed for the job of a schedule, which sets it itself; leave it out",
             );
         } else if OWN_FIELDS.contains(&field.as_str()) {
             own.insert(field, value);

@@ -203,7 +203,7 @@ fn slots_that_nobody_uses_are_not_raised() {
     assert!(server.knob <= before + 1.0, "{} from {before}", server.knob);
     assert_eq!(server.plan.limiting, "idle", "{}", server.plan.reason);
     assert!(
-        server.plan.reason.contains("nobody waits for slots"),
+        server.plan.reason.contains("no job waits for slots"),
         "{}",
         server.plan.reason
     );

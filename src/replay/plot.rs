@@ -146,7 +146,7 @@ fn parts_panel(area: &ReplayArea, course: &[ReplayPoint]) -> ReplayPlotResult {
     ))?;
     heading(
         area,
-        "what the load would be made of",
+        "composition of the load",
         &[("background", INK_COLOR), ("ours", WOULD_BE)],
     )
 }
@@ -256,7 +256,7 @@ mod tests {
                 "<svg",
                 "if 60 % of it was ours",
                 "jobs per second",
-                "what the load would be made of",
+                "composition of the load",
                 "</svg>",
             ] {
                 assert!(svg.contains(text), "{text}");

@@ -198,7 +198,7 @@ fn model(area: &SimulationArea, minutes: f64, governed: &SimulationRecord) -> Si
     ))?;
     heading(
         area,
-        "whose load it is, as believed",
+        "estimated source of the load",
         &[
             ("others", OTHER_COLOR),
             ("ours", GOVERNED_COLOR),
@@ -234,7 +234,7 @@ fn ribbon(
         ("stale", OTHER_COLOR),
         ("breaker", OVERLOAD_COLOR),
     ];
-    heading(area, "who decided", &legend)
+    heading(area, "limiting signal", &legend)
 }
 
 fn colour_of(limiting: &str) -> RGBColor {
@@ -396,7 +396,7 @@ mod tests {
             );
             let svg = draw(&scenario, &governed, ("fixed", &other)).unwrap();
             assert!(
-                svg.starts_with("<svg") && svg.contains("who decided") && !svg.contains("NaN"),
+                svg.starts_with("<svg") && svg.contains("limiting signal") && !svg.contains("NaN"),
                 "{}",
                 scenario.name
             );

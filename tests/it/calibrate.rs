@@ -316,8 +316,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
         )
         .await;
         assert!(
-            said(&output)
-                .contains("\"none\" has no load from Prometheus to calibrate; there are: it-load"),
+            said(&output).contains("\"none\" is not a load from Prometheus; allowed are: it-load"),
             "{}",
             said(&output)
         );
@@ -339,7 +338,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
             .await;
         let turned = ended(child, SOON).await;
         assert!(
-            said(&turned).contains("The knob stays as somebody else has turned it: 7."),
+            said(&turned).contains("The knob keeps the value that someone else has set: 7."),
             "{}",
             said(&turned)
         );

@@ -565,7 +565,7 @@ async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
     );
     for (name, words) in [
         ("bad", "\"ten\" cannot be used"),
-        ("worse", "is no hash"),
+        ("worse", "is not a hash"),
         ("orphan", "there is no throttle nowhere"),
         ("ring", "cut"),
     ] {
@@ -581,7 +581,7 @@ async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
         assert!(shown.contains("note"), "{shown}");
     }
     assert_eq!(named["good"]["problems"], json!([]));
-    shell.refused(&["throttle", "set", "worse", "rps=5"], 4, "is no hash");
+    shell.refused(&["throttle", "set", "worse", "rps=5"], 4, "is not a hash");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -1074,7 +1074,7 @@ async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_tol
     );
     let over = shell.ok(&on("mails"));
     assert!(
-        over.out.starts_with("enqueued job ") && over.err.contains("a lane holds 2 ready jobs"),
+        over.out.starts_with("enqueued job ") && over.err.contains("a lane has 2 ready jobs"),
         "{}{}",
         over.out,
         over.err

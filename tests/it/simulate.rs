@@ -243,7 +243,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
         (
             "db:load",
             "other:load",
-            "signal.query: \"other:load\" of db-load is no series of this plant",
+            "signal.query: \"other:load\" of db-load is not a series of this plant",
         ),
         (
             "cost = 0.01",
