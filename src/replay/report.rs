@@ -268,7 +268,7 @@ mod tests {
             report
                 .notes
                 .iter()
-                .any(|note| note.starts_with("Left out: p99.")),
+                .any(|note| note.starts_with("Omitted: p99.")),
             "{:?}",
             report.notes
         );

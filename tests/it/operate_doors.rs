@@ -1127,7 +1127,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
 
     assert_eq!(
         house.says(&["lane", "weight", "t", "a", "2.5"]).await,
-        "lane \"a\" of t weighs 2.5; it weighed 1\n"
+        "lane \"a\" of t has the weight 2.5; before it was 1\n"
     );
     house
         .refuses(
