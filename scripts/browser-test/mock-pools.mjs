@@ -1,4 +1,4 @@
-// The mock's pools of accounts and their messages: 500 accounts in all states, a pool with nobody there, one without limits, one small.
+// The mock's pools of accounts and their messages: 500 accounts in all states, a pool with none available, one without limits, one small.
 
 const iso = (t) => new Date(t * 1000).toISOString();
 const MESSAGES = 130;
