@@ -66,7 +66,7 @@ fn panel(campaign: &Campaign, svg: &mut String) -> DemoPlotResult {
     let label = ("sans-serif", 13).into_font().color(&INK_COLOR);
     let beside = (halved_s + 0.006 * end_s, top);
     chart.draw_series(std::iter::once(Text::new(
-        "every quota is halved, nobody is told",
+        "every quota is halved, without notice",
         beside,
         label,
     )))?;

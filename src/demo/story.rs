@@ -76,7 +76,7 @@ pub async fn run(
     }
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("creating {}", options.dir.display()))?;
-    print_line("starting Postgres, Redis, Prometheus and what the demo sends to");
+    print_line("starting Postgres, Redis, Prometheus and the servers of the demo");
     let store_dir = options.dir.join("store");
     let start_store = async {
         match words {
@@ -230,7 +230,7 @@ async fn run_acts(
     turn(app, THROTTLE, &[("paused", Some("1"))], why).await?;
     let lost = second_act(options, provider, app, stop).await?;
     if !options.headless && !stop.is_cancelled() {
-        print_line("the reindex goes on; Ctrl-C ends the demo");
+        print_line("the reindex continues; Ctrl-C ends the demo");
         turn(app, THROTTLE, &[("paused", Some("0"))], why).await?;
         let times = (began_s, harder_s, f64::INFINITY);
         course(
@@ -258,7 +258,7 @@ async fn run_campaign_alone(
     }
     let lost = second_act(options, provider, app, stop).await?;
     if !options.headless && !stop.is_cancelled() {
-        print_line("the dashboard stays up; Ctrl-C ends the demo");
+        print_line("the dashboard keeps running; Ctrl-C ends the demo");
         stop.cancelled().await;
     }
     none_is(lost)
@@ -428,7 +428,7 @@ async fn course(
             (said_s, before) = (t_s, Some((now.t_s, now.documents)));
         }
         if options.headless && pass.job.is_none() {
-            bail!("the reindex did not end by itself");
+            bail!("the reindex did not end in time");
         }
     }
 }
@@ -460,7 +460,7 @@ impl Pass {
         let same_store = |args: &serde_json::Value| args["sink"]["name"] == SINK;
         if let Some(detail) = detail.filter(|d| same_store(&d.args)) {
             print_line(&format!(
-                "going on with job {} where the last demo stopped",
+                "continuing with job {} where the last demo stopped",
                 detail.summary.id
             ));
             let index = detail.args["sink"]["index"]
@@ -487,7 +487,8 @@ impl Pass {
         while !self::unfinished(&app.queue).await?.is_empty() {
             if asked.elapsed() > CANCELLED_WITHIN {
                 bail!(
-                    "an earlier reindex did not stop within {CANCELLED_WITHIN:?}; --fresh begins anew"
+                    "an earlier reindex did not stop within {CANCELLED_WITHIN:?}; --fresh starts \
+                     over"
                 );
             }
             sleep(Duration::from_millis(200)).await;
@@ -514,13 +515,13 @@ impl Pass {
             State::Completed => {
                 let stored = store.count(&self.index).await?;
                 print_line(&format!(
-                    "all {stored} documents are in the index {}; beginning again with a new index",
+                    "all {stored} documents are in the index {}; starting again with a new index",
                     self.index
                 ));
                 self.next(app, store).await
             }
             State::Cancelled => {
-                print_line(&format!("job {job} was cancelled; the demo stays up"));
+                print_line(&format!("job {job} was cancelled; the demo keeps running"));
                 self.job = None;
                 Ok(())
             }
@@ -717,7 +718,7 @@ async fn load(pool: &Db, words: &Path) -> anyhow::Result<()> {
     })
     .await??;
     if corpus.is_empty() {
-        bail!("{} holds no entries of WordNet", words.display());
+        bail!("{} contains no entries of WordNet", words.display());
     }
     if postgres::is_loaded(pool, &corpus).await? {
         return Ok(());
@@ -746,7 +747,7 @@ async fn first_document(watch: &StoreWatch) -> anyhow::Result<f64> {
             return Ok(now.t_s);
         }
         if began.elapsed() > FIRST_WITHIN {
-            bail!("no document was indexed within {FIRST_WITHIN:?}; the workers' log says why");
+            bail!("no document was indexed within {FIRST_WITHIN:?}; see the workers' log");
         }
         sleep(Duration::from_millis(100)).await;
     }
@@ -760,7 +761,7 @@ fn write_report(path: &Path, report: &DemoReport) -> anyhow::Result<()> {
     let picture = path.with_extension("svg");
     plot::draw(report, None, &picture)?;
     print_line(&format!(
-        "the report is in {}, its picture in {}",
+        "the report is in {}, its chart in {}",
         path.display(),
         picture.display()
     ));
@@ -776,7 +777,7 @@ fn write_campaign(path: &Path, campaign: &Campaign) -> anyhow::Result<()> {
     std::fs::write(&file, text + "\n").with_context(|| format!("writing {}", file.display()))?;
     campaign_plot::draw(campaign, &picture)?;
     print_line(&format!(
-        "the campaign's figures are in {}, their picture in {}",
+        "the campaign's figures are in {}, their chart in {}",
         file.display(),
         picture.display()
     ));
