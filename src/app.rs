@@ -199,10 +199,7 @@ impl App {
         kinds.extend(more);
         for (kind, set) in &settings.kinds {
             if !kinds.tune(kind, &tuning(set)) {
-                tracing::warn!(
-                    kind,
-                    "there are settings for a kind that this process does not have"
-                );
+                tracing::warn!(kind, "settings name a kind that this process does not have");
             }
         }
         leased.register(&mut registry);
@@ -368,7 +365,7 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
     let app = tokio::select! {
         started = App::start(&settings, roles, more) => started?,
         signal = signals.next() => {
-            tracing::info!("{signal} before everything was started; ending");
+            tracing::info!("{signal} before startup finished; exiting");
             return Ok(());
         }
     };
@@ -377,7 +374,7 @@ pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Res
     }
     let lost = tokio::select! {
         signal = signals.next() => {
-            tracing::info!("{signal}: stopping; once more to stop at once");
+            tracing::info!("{signal}: stopping; send it again to stop at once");
             None
         }
         name = app.lost() => Some(name),
@@ -410,19 +407,15 @@ pub(crate) fn unreachable(why: UnusablePostgres, settings: &Settings) -> anyhow:
 pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
     if let Ok(Some(Schema::Newer(version))) = queue.schema().await {
         anyhow::bail!(
-            "the schema is newer than this program, which does not know migration {version}: upgrade the program"
+            "the schema is newer than this program (unknown migration {version}): upgrade the \
+             program"
         );
     }
-    queue
-        .migrate()
-        .await
-        .context("the schema could not be brought up to date")
+    queue.migrate().await.context("migrating the schema failed")
 }
 
 fn died(name: &str) -> anyhow::Error {
-    anyhow::anyhow!(
-        "the loop {name:?} died, which is a defect of this program; the log above tells more"
-    )
+    anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; see the log above")
 }
 
 /// Returns the tenants of the tokens, and the one of callers without a tenant.
@@ -596,7 +589,7 @@ pub(crate) fn policies(files: &[KnobsFile]) -> anyhow::Result<Policies> {
         match Policy::parse(&file.text, &file.path.display().to_string())? {
             Some(policy) => policies.push((file.name.clone(), policy)),
             None if file.text.lines().any(|line| line.trim() == "[governor]") => {
-                tracing::warn!(file = %file.path.display(), "there is a table [governor] and no [[signal]]: no governor runs for this throttle");
+                tracing::warn!(file = %file.path.display(), "there is a table [governor] but no [[signal]]: no governor runs for this throttle");
             }
             None => {}
         }

@@ -38,17 +38,16 @@ enum Command {
     DemoStore(demo::StoreOptions),
 }
 
-/// Show Flyball: a real reindex of real documents under a governor, then a campaign of messages, on
-/// a dashboard
+/// Run a demo on a dashboard: a reindex of real documents under a governor, then a message campaign
 ///
 /// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the
 /// governor; loads 117,659 documents; indexes them through the throttle `reindex`; makes them ten
-/// times harder to index after a while. Then it sends 20,000 messages over a pool of accounts;
-/// blocks one, suspends one, and halves the quota of all. Runs until Ctrl-C, or with --headless for
-/// some seconds.
+/// times more expensive to index after a while. Then it sends 20,000 messages over a pool of
+/// accounts; blocks one, suspends one, and halves the quota of all. Runs until Ctrl-C, or with
+/// --headless for a number of seconds.
 ///
-/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1
-/// anything else.
+/// Exit codes: 0 success; 69 a required program is not installed (the output says which); 1 any
+/// other failure.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 struct DemoArgs {
@@ -60,7 +59,7 @@ struct DemoArgs {
 
 #[derive(Subcommand)]
 enum DemoCommand {
-    /// Draw the picture of a report
+    /// Draw the chart of a report
     Plot(demo::PlotOptions),
 }
 

@@ -1,4 +1,4 @@
-// The mock's pools of accounts and their messages: 500 accounts in all states, a pool with nobody there, one without limits, one small.
+// The mock's pools of accounts and their messages: 500 accounts in all states, a pool with none available, one without limits, one small.
 
 const iso = (t) => new Date(t * 1000).toISOString();
 const MESSAGES = 130;
@@ -92,10 +92,10 @@ export class MockPools {
     const one = path.match(/^\/api\/v1\/pools\/([^/]+)(?:\/accounts\/([^/]+)\/resume)?$/);
     if (one) {
       const pool = this.pools.find((p) => p.name === decodeURIComponent(one[1]));
-      if (!pool) return missing('no such pool');
+      if (!pool) return missing('pool not found');
       if (!one[2]) return [200, { ...this.view(pool), events: this.events.get(pool.name) }];
       const account = pool.accounts.find((a) => a.name === decodeURIComponent(one[2]));
-      if (!account) return missing('no such account');
+      if (!account) return missing('account not found');
       const changed = account.state !== 'flowing';
       if (account.state === 'open') this.events.get(pool.name).unshift({ account: account.name, from: 'open', to: 'closed', reason: `resumed by ${body.by}`, at: iso(this.now) });
       Object.assign(account, { state: 'flowing', until_ms: null, why: '', failures: 0, changed_at_ms: changed ? this.now * 1000 : account.changed_at_ms });

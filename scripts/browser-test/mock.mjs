@@ -343,7 +343,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
         response.setHeader('location', '/');
         if (right) return send(303, '', 'text/plain');
         const page = await readFile(path.join(DASHBOARD, 'login.html'), 'utf8');
-        return send(401, page.replace('<!--error-->', 'That is not the token of this server.'), TYPES['.html']);
+        return send(401, page.replace('<!--error-->', 'The token is not valid.'), TYPES['.html']);
       }
       if (p === '/' || p === '/login' || p.startsWith('/assets/')) {
         const file = p === '/' ? 'index.html' : p === '/login' ? 'login.html' : path.basename(p);
@@ -352,7 +352,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       }
       if (fail === 'down') return request.socket.destroy();
       const signedIn = !token || request.headers.cookie?.includes(`flyball=${token}`);
-      if (fail === '401' || !signedIn) return refuse(problem(401, 'a token is needed'));
+      if (fail === '401' || !signedIn) return refuse(problem(401, 'a valid token is required'));
       if (p === '/api/v1/stream') {
         if (fail === 'stream') return refuse(problem(503, 'no stream now'));
         response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store', 'content-security-policy': CSP });
@@ -405,7 +405,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       const cron = p.match(/^\/api\/v1\/crons\/([^/]+)(?:\/(run|pause|resume))?$/);
       if (cron) {
         const one = world.crons.find((c) => c.name === decodeURIComponent(cron[1]));
-        if (!one) return refuse(problem(404, 'no such schedule'));
+        if (!one) return refuse(problem(404, 'schedule not found'));
         if (request.method === 'DELETE') {
           world.crons = world.crons.filter((c) => c !== one);
           return send(204, '');
@@ -430,7 +430,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (lane) {
         const key = lane[2] === '-' ? '' : decodeURIComponent(lane[2]);
         const one = (world.lanes.get(decodeURIComponent(lane[1])) ?? []).find((l) => l.key === key);
-        if (!one) return refuse(problem(404, 'no such lane'));
+        if (!one) return refuse(problem(404, 'lane not found'));
         const order = text ? JSON.parse(text) : {};
         if (lane[3] === 'pause') one.paused = { until: iso(world.now + order.seconds), why: order.why ?? '' };
         if (lane[3] === 'resume') one.paused = null;
@@ -448,7 +448,7 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       let match = p.match(/^\/api\/v1\/jobs\/(\d+)(\/retry)?$/);
       if (match) {
         const id = Number(match[1]);
-        if (id < 1000) return refuse(problem(404, 'no such job', [], `there is no job ${id}`));
+        if (id < 1000) return refuse(problem(404, 'job not found', [], `there is no job ${id}`));
         if (request.method === 'DELETE') world.cancelled.add(id);
         if (match[2]) world.cancelled.delete(id);
         return send(200, world.job(id));
@@ -459,10 +459,10 @@ export async function startMock({ port = 0, phase = 'steady', empty = false, tok
       if (match[2]) {
         const limit = Number(new URL(request.url, 'http://mock').searchParams.get('limit') ?? 20);
         const own = world.decisions.filter((d) => d.throttle === t.name).slice(0, limit);
-        return send(200, { throttle: t.name, sentence: `${world.effective(t)} rps, ${t.reason || 'set by hand'}.`, decisions: own });
+        return send(200, { throttle: t.name, sentence: `${world.effective(t)} rps, ${t.reason || 'set manually'}.`, decisions: own });
       }
       if (request.method === 'DELETE') {
-        if (fail === 'delete') return refuse(problem(409, 'something else needs it', [], `${t.name} is the parent of others`));
+        if (fail === 'delete') return refuse(problem(409, 'the resource is in use', [], `${t.name} is the parent of others`));
         world.throttles.delete(t.name);
         return send(200, { throttle: t.name, waiting: { jobs: Math.round(t.ready), more: false } });
       }

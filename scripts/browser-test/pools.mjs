@@ -39,10 +39,10 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
     return faults;
   });
 
-  await check('a pool with nobody there says when somebody is back, and counts down', async () => {
+  await check('a pool with none available says when somebody is back, and counts down', async () => {
     const badge = () => text('mail', '.badge');
-    const seconds = async () => Number((await badge()).match(/nobody there, back in (\d+) s/)?.[1] ?? NaN);
-    await page.until('the time', `/nobody there, back in \\d+ s/.test(${pool('mail')}.querySelector('.badge').textContent)`);
+    const seconds = async () => Number((await badge()).match(/none available, back in (\d+) s/)?.[1] ?? NaN);
+    await page.until('the time', `/none available, back in \\d+ s/.test(${pool('mail')}.querySelector('.badge').textContent)`);
     const before = await seconds();
     await page.until('a smaller number', `Number(${pool('mail')}.querySelector('.badge').textContent.match(/back in (\\d+) s/)?.[1]) < ${before} || ${before} < 3`, 15_000);
     const faults = [];
@@ -54,7 +54,7 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
   await check('a pool without limits is measured in accounts', async () => {
     const bears = await text('notify.push', '.bears');
     const about = await text('notify.push', '.panel-head');
-    return bears.includes('2 of 2 accounts, without a limit of the rate') && about.includes('apns · push') && !/NaN|null|-1/.test(bears) ? [] : [bears, about];
+    return bears.includes('2 of 2 accounts, without a rate limit') && about.includes('apns · push') && !/NaN|null|-1/.test(bears) ? [] : [bears, about];
   });
   await shot(page, 'pools-light');
   await check('pools, light: text contrast is AA, every control has a name', async () => [...await page.evaluate(contrast), ...await namelessControls(page)]);
@@ -146,7 +146,7 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
     await shot(page, 'notifications', false);
     await set('state', '');
     await page.evaluate(`${cell('notify.chat', 'workspace-5')}.click(), [...${pool('notify.chat')}.querySelectorAll('.account-card button')].find((b) => b.textContent === 'Its messages').click()`);
-    await page.until('that there are none', `!document.getElementById('notifications-empty').hidden && document.getElementById('notifications-empty').textContent === 'No message fits.'`);
+    await page.until('that there are none', `!document.getElementById('notifications-empty').hidden && document.getElementById('notifications-empty').textContent === 'No message matches.'`);
     await page.evaluate(`for (const name of ['pool', 'account']) document.querySelector('#notifications-filter [name=' + name + ']').value = ''; document.getElementById('notifications-filter').requestSubmit(), true`);
     await page.until('all again', `${rows}.length === 50`);
     return /transient, 503[\s\S]*permanent request, 400/.test(attempts) && !(await page.evaluate(`/@example|\\+1555/.test(document.getElementById('notifications').textContent)`)) ? [] : [`the attempts read "${attempts}"`];
@@ -162,7 +162,7 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
   await check('what cannot be told is said in words, and what was known stays', async () => {
     provoked.push(/net::ERR_|status of 503/);
     mock.steer({ fail: 'pools' });
-    await page.until('the words', `/cannot be told: the queue store did not answer/.test(document.getElementById('pools-waiting').textContent) && !document.getElementById('pools-waiting').hidden`);
+    await page.until('the words', `/failed: the queue store did not answer/.test(document.getElementById('pools-waiting').textContent) && !document.getElementById('pools-waiting').hidden`);
     await page.until('the words at the messages', `document.getElementById('notifications-note').textContent === 'the queue store did not answer'`);
     const kept = await page.evaluate(`${pool('sms')}.querySelectorAll('.account').length`);
     await page.evaluate('scrollTo(0, 0)');
@@ -200,6 +200,6 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
     await page.until('ink', `${push}.querySelector('.plane canvas').width > 0`);
     await shot(page, 'slots', false);
     const other = await page.evaluate(`document.querySelector('#throttle-reindex [name=min]').closest('.field').textContent`);
-    return [...(/^minslots/.test(labels[0]) && /^maxslots/.test(labels[1]) && /who turns concurrency/.test(labels[2]) ? [] : [labels.join('; ')]), ...(/knob42 slotsrunning\d+/.test(legend) ? [] : [legend]), ...(/^mintokens\/s/.test(other) ? [] : [other])];
+    return [...(/^minslots/.test(labels[0]) && /^maxslots/.test(labels[1]) && /what sets concurrency/.test(labels[2]) ? [] : [labels.join('; ')]), ...(/knob42 slotsrunning\d+/.test(legend) ? [] : [legend]), ...(/^mintokens\/s/.test(other) ? [] : [other])];
   });
 }

@@ -32,7 +32,7 @@ test('the_servers_clock_is_that_of_the_quickest_of_the_last_answers', () => {
 
 test('capacity_is_told_in_messages_or_in_accounts_and_zero_when_nobody_is_there', () => {
   assert.deepEqual(pools.capacity(pool({ capacity_rps: 450_000, configured_rps: 500_000 })), { now: '450,000', unit: '/s', of: 'of 500,000/s configured', share: 0.9 });
-  assert.deepEqual(pools.capacity(pool({ capacity_rps: null, configured_rps: null, available: 1 })), { now: '1', unit: '', of: 'of 2 accounts, without a limit of the rate', share: 0.5 });
+  assert.deepEqual(pools.capacity(pool({ capacity_rps: null, configured_rps: null, available: 1 })), { now: '1', unit: '', of: 'of 2 accounts, without a rate limit', share: 0.5 });
   assert.equal(pools.capacity(pool({ available: 0, capacity_rps: null })).now, '0');
   assert.equal(pools.capacity(pool({ capacity_rps: 300 })).share, 1);
   assert.equal(pools.capacity(pool({ at_ms: 0, accounts: [], available: 0 })).now, '–');
@@ -40,11 +40,11 @@ test('capacity_is_told_in_messages_or_in_accounts_and_zero_when_nobody_is_there'
 });
 
 test('a_pool_stands_as_its_accounts_do', () => {
-  assert.deepEqual(pools.poolStanding(pool(), NOW_MS), { text: 'all there', tone: 'calm' });
-  assert.deepEqual(pools.poolStanding(pool({ available: 1 }), NOW_MS), { text: '1 of 2 away', tone: 'note' });
-  assert.deepEqual(pools.poolStanding(pool({ available: 0, available_at_ms: NOW_MS + 12_000 }), NOW_MS), { text: 'nobody there, back in 12 s', tone: 'alarm' });
-  assert.deepEqual(pools.poolStanding(pool({ available: 0 }), NOW_MS), { text: 'nobody there', tone: 'alarm' });
-  assert.deepEqual(pools.poolStanding(pool({ at_ms: 0, available: 0, accounts: [] }), NOW_MS), { text: 'not looked at yet', tone: 'note' });
+  assert.deepEqual(pools.poolStanding(pool(), NOW_MS), { text: 'all available', tone: 'calm' });
+  assert.deepEqual(pools.poolStanding(pool({ available: 1 }), NOW_MS), { text: '1 of 2 unavailable', tone: 'note' });
+  assert.deepEqual(pools.poolStanding(pool({ available: 0, available_at_ms: NOW_MS + 12_000 }), NOW_MS), { text: 'none available, back in 12 s', tone: 'alarm' });
+  assert.deepEqual(pools.poolStanding(pool({ available: 0 }), NOW_MS), { text: 'none available', tone: 'alarm' });
+  assert.deepEqual(pools.poolStanding(pool({ at_ms: 0, available: 0, accounts: [] }), NOW_MS), { text: 'not checked yet', tone: 'note' });
   assert.equal(pools.worst([pool(), pool({ available: 0 }), pool({ available: 1 })]), 'alarm');
   assert.equal(pools.worst([]), 'calm');
 });
@@ -77,9 +77,9 @@ test('the_reason_in_force_is_the_capacity_where_that_is_below_the_knob', () => {
     return pools.throttleFacts(state.throttles.get('sms'), NOW_MS / 1000);
   };
   assert.deepEqual(facts(detail({})), { knob: '165', unit: '/s', reason: 'Held to its capacity of 165/s: 9 of 12 accounts are available.' });
-  assert.match(facts(detail({ capacity: 234.99999999999997 })).reason, /^Nothing holds it back/);
+  assert.match(facts(detail({ capacity: 234.99999999999997 })).reason, /^Nothing limits it/);
   assert.match(facts(detail({ capacity: -1, by: 'anna', why: 'night' })).reason, /^Set by hand to 235 rps by anna.*night/);
-  assert.equal(facts(detail({}, { paused: true })).reason, 'Paused by hand.');
+  assert.equal(facts(detail({}, { paused: true })).reason, 'Paused manually.');
   assert.deepEqual([facts(detail({ rps: -1, capacity: -1, concurrency: 100 }, { effective_rps: -1 })).knob, facts(detail({ rps: -1, capacity: -1, concurrency: 100 }, { effective_rps: -1 })).unit], ['100', ' slots']);
   assert.equal(pools.throttleFacts(undefined, 0), null);
   assert.equal(capacitySentence({ knobs: { rps: 5, capacity: 7 } }), '');

@@ -167,7 +167,7 @@ test('only_what_differs_is_sent_and_a_text_that_is_no_number_is_told', () => {
   const { body, errors } = knobs.readEdits({ rps: 'ten', burst: ' ' }, current);
   assert.deepEqual(body, {});
   assert.match(errors.rps, /"ten" is not a number/);
-  assert.match(errors.burst, /needed/);
+  assert.match(errors.burst, /required/);
   for (const text of ['1,5', 'NaN', 'Infinity', '0x10', '--1', '1e999', '']) assert.equal(knobs.parseNumber(text), null, text);
   for (const [text, value] of [['-1', -1], ['.5', 0.5], [' 1e3 ', 1000], ['-7', -7]]) assert.equal(knobs.parseNumber(text), value);
 });
@@ -197,7 +197,7 @@ test('the_end_of_a_manual_mode_is_a_span_or_a_time', () => {
   const current = { mode: 'auto', rps: 5, manual_until_ms: null };
   assert.deepEqual(knobs.readEdits({ mode: 'manual', manual_until_ms: '30m' }, current, now).body, { mode: 'manual', manual_until_ms: now + 1_800_000 });
   assert.deepEqual(knobs.readEdits({ manual_until_ms: ' ' }, { ...current, manual_until_ms: now }, now).body, { manual_until_ms: null });
-  assert.match(knobs.readEdits({ manual_until_ms: 'soon' }, current, now).errors.manual_until_ms, /"soon" is no span such as 30m/);
+  assert.match(knobs.readEdits({ manual_until_ms: 'soon' }, current, now).errors.manual_until_ms, /"soon" is not a span such as 30m/);
   const field = knobs.FIELDS.find((f) => f.name === 'manual_until_ms');
   assert.equal(knobs.fieldText(field, { manual_until_ms: 1_700_000_000_000 }), '2023-11-14T22:13:20.000Z');
   assert.equal(knobs.fieldText(field, current), '');
@@ -268,7 +268,7 @@ test('a_walk_goes_on_until_everything_was_seen', async () => {
 
 test('an_optional_knob_is_emptied_and_a_needed_one_is_not', () => {
   const current = { max_backlog: 100, rps: 5 };
-  assert.deepEqual(knobs.readEdits({ max_backlog: ' ', rps: '' }, current), { body: { max_backlog: null }, errors: { rps: 'a number is needed here' } });
+  assert.deepEqual(knobs.readEdits({ max_backlog: ' ', rps: '' }, current), { body: { max_backlog: null }, errors: { rps: 'a number is required' } });
   assert.deepEqual(knobs.readEdits({ max_backlog: '' }, { max_backlog: null }).body, {});
 });
 

@@ -432,7 +432,7 @@ async function mockChecks(page, mock, url) {
     await page.evaluate(`localStorage.removeItem('flyball.who')`);
     await page.open(`${url}/`);
     await page.until('the panel', `${panel} && ${panel}.querySelector('[name=max]').value !== ''`);
-    for (const [button, badge] of [['Pause', 'paused'], ['Resume', null], ['Take over by hand', 'manual'], ['Hand to the governor', 'auto']]) {
+    for (const [button, badge] of [['Pause', 'paused'], ['Resume', null], ['Take manual control', 'manual'], ['Return to the governor', 'auto']]) {
       await page.until(`the button ${button}`, `(() => { const b = [...${panel}.querySelectorAll('.panel-head button')].find((b) => b.textContent === '${button}' && !b.hidden && !b.disabled); if (b) b.click(); return Boolean(b); })()`);
       if (button === 'Pause') {
         await page.until('the question', `document.querySelector('dialog.ask')?.open`);
@@ -456,7 +456,7 @@ async function mockChecks(page, mock, url) {
     await page.until('the state cancelled', `document.querySelector('#lookup-result .badge')?.textContent === 'cancelled'`);
     // A job that has ended for good has nothing to be cancelled or tried again.
     const buttons = await page.evaluate(`[...document.querySelectorAll('#lookup-result button')].map((b) => b.textContent)`);
-    if (buttons.join() !== 'Look again') return [`a cancelled job offers ${buttons.join(', ')}`];
+    if (buttons.join() !== 'Refresh') return [`a cancelled job offers ${buttons.join(', ')}`];
     provoked.push(/status of 404/);
     await page.evaluate(`document.getElementById('lookup-id').value = '7', document.getElementById('lookup').requestSubmit(), true`);
     await page.until('that there is none', `document.querySelector('#lookup-result .error')?.textContent.includes('no job 7')`);
@@ -510,7 +510,7 @@ async function mockChecks(page, mock, url) {
     await page.evaluate(`document.getElementById('crons-title').scrollIntoView(), scrollBy(0, -80)`);
     await shot(page, 'crons', false);
     await press('sweep', 'Run now');
-    await page.until('the job', `/Made job/.test(document.getElementById('crons-note').textContent)`);
+    await page.until('the job', `/Created job/.test(document.getElementById('crons-note').textContent)`);
     await press('sweep', 'Pause');
     await page.until('the pause', `/paused/.test(${row('sweep')}.textContent)`);
     await press('import', 'Delete …');

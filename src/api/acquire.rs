@@ -383,7 +383,7 @@ async fn granted(
             );
             return Err(Problem::new(
                 Code::ThrottlesLost,
-                format!("{what}, and this throttle grants nothing then"),
+                format!("{what}, and this throttle then grants nothing"),
             )
             .retry_after(1));
         }

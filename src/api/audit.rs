@@ -135,12 +135,12 @@ pub async fn note(app: &ApiState, entry: &AuditEntry) -> Option<String> {
         subject = entry.subject,
         "a change was made but not written to the audit log"
     );
-    Some("the change is made, but Postgres did not take its line in the audit log".to_owned())
+    Some("the change was made, but writing it to the audit log failed".to_owned())
 }
 
 /// Lists the last changes.
 #[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "audit",
-    params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
+    params(("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Audit)))]
 pub async fn list(
     State(app): State<ApiState>,

@@ -269,10 +269,7 @@ pub async fn login(
         // token.
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         tracing::warn!("a login with a wrong token was refused");
-        return assets::login(
-            StatusCode::UNAUTHORIZED,
-            "That is not the token of this server.",
-        );
+        return assets::login(StatusCode::UNAUTHORIZED, "The token is not valid.");
     };
     let value = token.sessions.issue(clock::now().as_second() + SESSION_S);
     let secure = secure(&app, &headers);

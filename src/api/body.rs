@@ -165,8 +165,7 @@ async fn bytes(
 async fn collect(body: Body, bytes_max: usize) -> Result<axum::body::Bytes, Problem> {
     let (mut stream, mut bytes) = (body.into_data_stream(), Vec::new());
     while let Some(chunk) = stream.next().await {
-        let chunk =
-            chunk.map_err(|_| Problem::new(Code::BadRequest, "the body did not arrive whole"))?;
+        let chunk = chunk.map_err(|_| Problem::new(Code::BadRequest, "the body is incomplete"))?;
         if bytes.len() + chunk.len() > bytes_max {
             return Err(too_large(None, bytes_max));
         }

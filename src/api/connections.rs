@@ -96,7 +96,7 @@ impl Connections {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "flyball_connections",
-            "Open connections to the API, by what they do",
+            "Open connections to the API, by state",
             self.0.open.clone(),
         );
         registry.register(

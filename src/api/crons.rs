@@ -130,8 +130,8 @@ pub async fn show(
 #[utoipa::path(put, path = "/api/v1/crons/{name}", operation_id = "set_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), request_body = ScheduleBody,
     responses(
-        (status = 201, body = ScheduleView, description = "It is new."),
-        (status = 200, body = ScheduleView, description = "It replaced the one of this name.")))]
+        (status = 201, body = ScheduleView, description = "The schedule was created."),
+        (status = 200, body = ScheduleView, description = "The schedule was replaced.")))]
 pub async fn set(
     State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
@@ -177,9 +177,9 @@ pub async fn set(
 #[utoipa::path(delete, path = "/api/v1/crons/{name}", operation_id = "delete_schedule", tag = "crons",
     params(
         ("name" = String, Path, description = "Its name."),
-        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
-        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
-    responses((status = 204, description = "It is gone.")))]
+        ("by" = Option<String>, Query, description = "The author of the change, for the audit log."),
+        ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
+    responses((status = 204, description = "The schedule was deleted.")))]
 pub async fn delete(
     State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
@@ -208,8 +208,8 @@ pub async fn delete(
     params(("name" = String, Path, description = "Its name.")),
     request_body = Reason,
     responses(
-        (status = 201, body = RanNow, description = "A job was made."),
-        (status = 200, body = RanNow, description = "None was made: the last job of the schedule is unfinished, and its overlap is skip.")))]
+        (status = 201, body = RanNow, description = "A job was created."),
+        (status = 200, body = RanNow, description = "No job was created: the last job of the schedule is unfinished, and its overlap is skip.")))]
 pub async fn run(
     State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
@@ -357,7 +357,7 @@ fn read(
         if SET_BY_SCHEDULE.contains(&field.as_str()) {
             errors.body(
                 fields::pointer("", &field),
-                "this is not for the job of a schedule, which sees to it itself; leave it out",
+                "not allowed for the job of a schedule, which sets it itself; leave it out",
             );
         } else if OWN_FIELDS.contains(&field.as_str()) {
             own.insert(field, value);

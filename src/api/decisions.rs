@@ -30,7 +30,7 @@ pub struct Failures {
 #[utoipa::path(get, path = "/api/v1/decisions", operation_id = "list_decisions", tag = "throttles",
     params(
         ("throttle" = Option<String>, Query, description = "Only decisions for this throttle."),
-        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Decided)))]
 pub async fn list(
     State(app): State<ApiState>,
@@ -52,7 +52,7 @@ pub async fn list(
 
 /// Lists the last attempts that failed.
 #[utoipa::path(get, path = "/api/v1/failures", operation_id = "list_failures", tag = "jobs",
-    params(("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent.")),
+    params(("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Failures)))]
 pub async fn failures(
     State(app): State<ApiState>,

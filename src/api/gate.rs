@@ -103,11 +103,15 @@ impl RateLimited {
     fn sentence(&self, name: &Name, client: &Caller) -> String {
         match &self.limit {
             Some(Limit::Key) => {
-                format!("your token has sent what throttle {name} lets one token send (key_rps)")
+                format!(
+                    "your token is at the request limit of one token (key_rps of throttle \
+                         {name})"
+                )
             }
             Some(Limit::Throttle) => {
                 format!(
-                    "the tokens of tenant {} have sent what throttle {name} lets them send together (rps)",
+                    "the tokens of tenant {} are at their shared request limit (rps of throttle \
+                     {name})",
                     client.tenant
                 )
             }
@@ -120,8 +124,9 @@ impl RateLimited {
                     format!(" ({why})")
                 };
                 format!(
-                    "throttle {name} is stopped{why}: its rate is 0 or somebody paused it; whoever may do everything can resume or turn it here, \
-                     and anybody on the machine with: flyball throttle resume {name}, or flyball throttle set {name} rps=<rate>"
+                    "throttle {name} is stopped{why}: its rate is 0 or it is paused; resume or \
+                     change it with a token that has the scope admin, or on the machine with: \
+                     flyball throttle resume {name}, or flyball throttle set {name} rps=<rate>"
                 )
             }
             Some(limit) => waiting::sentence(name.as_str(), &client.key, self.effective_rps, limit),

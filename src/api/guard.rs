@@ -78,7 +78,7 @@ async fn refuse(
         return assets::login(axum::http::StatusCode::UNAUTHORIZED, "");
     }
     let detail = if has_shown {
-        "the token in the Authorization header is none of this server's"
+        "the token in the Authorization header is not valid for this server"
     } else {
         "send the token of FLYBALL_API_TOKEN as: Authorization: Bearer <token>"
     };
@@ -153,7 +153,8 @@ fn origin_is_ours(headers: &HeaderMap) -> Result<(), Problem> {
     }
     Err(Problem::new(
         Code::ForeignOrigin,
-        "a browser sent this from a page of another site; use the dashboard, or a program with the token",
+        "the request comes from a page of another site; use the dashboard, or a program with the \
+         token",
     ))
 }
 

@@ -260,10 +260,10 @@ pub async fn enqueue_batch(
         ("state" = Option<String>, Query, description = "Only jobs in this state; `ended` is completed, cancelled or dead."),
         ("kind" = Option<String>, Query, description = "Only jobs of this kind."),
         ("throttle" = Option<String>, Query, description = "Only jobs of this throttle."),
-        ("key" = Option<String>, Query, description = "Only jobs with this key; `key=` with nothing behind it: jobs without one."),
+        ("key" = Option<String>, Query, description = "Only jobs with this key; an empty `key=` selects jobs without a key."),
         ("created_after" = Option<Timestamp>, Query, description = "Only jobs that were enqueued at this time or later."),
         ("created_before" = Option<Timestamp>, Query, description = "Only jobs that were enqueued before this time."),
-        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
         ("before" = Option<i64>, Query, description = "Only jobs with a smaller id: the cursor.")),
     responses((status = 200, body = JobList, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
@@ -340,7 +340,7 @@ pub async fn show(
 #[utoipa::path(get, path = "/api/v1/jobs/{id}/attempts", operation_id = "list_attempts", tag = "jobs",
     params(
         ("id" = i64, Path, description = "Its number."),
-        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
         ("before" = Option<Timestamp>, Query, description = "Only attempts that ended before this time: the cursor.")),
     responses((status = 200, body = Attempts)))]
 pub async fn attempts(

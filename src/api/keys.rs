@@ -65,7 +65,7 @@ pub struct KeyResumed {
 
 /// Pauses a key.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/pause", operation_id = "pause_key", tag = "throttles",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
     request_body = KeyPause,
     responses((status = 200, body = KeyPaused)))]
 pub async fn pause(
@@ -128,7 +128,7 @@ pub async fn pause(
 
 /// Ends the pause of a key.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/keys/{key}/resume", operation_id = "resume_key", tag = "throttles",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
     request_body = Reason,
     responses((status = 200, body = KeyResumed)))]
 pub async fn resume(

@@ -102,10 +102,10 @@ pub struct LaneHold {
 #[utoipa::path(get, path = "/api/v1/throttles/{name}/lanes", operation_id = "list_lanes", tag = "throttles",
     params(
         ("name" = String, Path, description = "Its name."),
-        ("order" = Option<String>, Query, description = "`depth`: the deepest first, lanes without ready jobs left out; `key`: by key. `depth` if absent."),
-        ("key" = Option<String>, Query, description = "Only the lane of this key, as in a path: `-`, or nothing, is the lane of jobs without one, and a key of minuses only has one more."),
-        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
-        ("after" = Option<String>, Query, description = "The cursor: what `next` holds.")),
+        ("order" = Option<String>, Query, description = "`depth`: deepest first, only lanes with ready jobs; `key`: by key. `depth` if absent."),
+        ("key" = Option<String>, Query, description = "Only the lane of this key, as in a path: `-` or an empty value is the lane of jobs without a key, and a key of only minuses gets one more."),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
+        ("after" = Option<String>, Query, description = "The cursor: the value of `next`.")),
     responses((status = 200, body = Lanes, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
     State(app): State<ApiState>,
@@ -124,7 +124,7 @@ pub async fn list(
         (Order::Depth, Some(text)) => deep(&text).unwrap_or_else(|| {
             query.wrong(
                 "after",
-                "is no cursor of this list; allowed: what `next` of the page before holds",
+                "is not a cursor of this list; allowed: the value of `next` of the previous page",
             );
             LanesAfter::DEEPEST
         }),

@@ -65,7 +65,7 @@ pub struct Weigh {
 
 /// Shows one lane.
 #[utoipa::path(get, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "show_lane", tag = "lanes",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
     responses((status = 200, body = LaneNow)))]
 pub async fn show(
     State(app): State<ApiState>,
@@ -77,7 +77,7 @@ pub async fn show(
 
 /// Sets the weight of a lane.
 #[utoipa::path(patch, path = "/api/v1/throttles/{name}/keys/{key}", operation_id = "weigh_lane", tag = "lanes",
-    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more.")),
+    params(("name" = String, Path, description = "The throttle."), ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more.")),
     request_body = Weigh,
     responses((status = 200, body = LaneNow)))]
 pub async fn weigh(
@@ -127,12 +127,12 @@ pub async fn weigh(
 #[utoipa::path(delete, path = "/api/v1/throttles/{name}/keys/{key}/jobs", operation_id = "purge_lane", tag = "lanes",
     params(
         ("name" = String, Path, description = "The throttle."),
-        ("key" = String, Path, description = "The key, percent-encoded; a lone `-` for jobs without one, and a key of minuses only has one more."),
-        ("limit" = Option<i64>, Query, description = "At most so many jobs in this request, 1 to 10,000; 1000 if absent."),
-        ("dry_run" = Option<bool>, Query, description = "`true` changes nothing and counts, up to 10,000."),
-        ("start" = Option<String>, Query, description = "Where to go on: `next` of the answer before."),
-        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
-        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
+        ("key" = String, Path, description = "The key, percent-encoded; `-` stands for jobs without a key, and a key of only minuses gets one more."),
+        ("limit" = Option<i64>, Query, description = "The maximum number of jobs in this request, 1 to 10,000; 1000 if absent."),
+        ("dry_run" = Option<bool>, Query, description = "`true` changes nothing and only counts the jobs, up to 10,000."),
+        ("start" = Option<String>, Query, description = "The cursor: `next` of the previous response."),
+        ("by" = Option<String>, Query, description = "The author of the change, for the audit log."),
+        ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
     responses((status = 200, body = Changed)))]
 pub async fn purge(
     State(app): State<ApiState>,

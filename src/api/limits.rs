@@ -150,7 +150,7 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
                 .map(|(field, text)| (field.to_owned(), Some(text)))
                 .collect::<BTreeMap<_, _>>(),
             by: "flyball".to_owned(),
-            why: "a limit of the API; change it as you need".to_owned(),
+            why: "a rate limit of the API; adjust it as needed".to_owned(),
             create: true,
             absent_only: true,
             ..Change::default()
@@ -161,7 +161,7 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
             // prevent the process from starting.
             Err(error @ Error::Invalid(_)) => {
                 let reason = error.to_string();
-                tracing::warn!(throttle.name = %name, reason, "what the API lets through cannot be added to what stands in the store");
+                tracing::warn!(throttle.name = %name, reason, "the API's limits conflict with the knobs in the store");
             }
             Err(error) => return Err(error),
         }

@@ -49,7 +49,7 @@ pub async fn bind(listen: &str, has_token: bool) -> Result<TcpListener, ListenEr
         .map_err(|error| not_an_address(error.to_string()))?
         .collect();
     if addresses.is_empty() {
-        return Err(not_an_address("the name stands for no address".to_owned()));
+        return Err(not_an_address("the name resolves to no address".to_owned()));
     }
     if let Some(address) = addresses
         .iter()

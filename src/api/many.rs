@@ -273,7 +273,7 @@ fn place(fields: &mut ObjectReader<'_>) -> (Option<String>, Option<String>, Opti
 fn need_one_of(fields: &mut ObjectReader<'_>, names: &[&str]) {
     if !names.iter().any(|name| fields.has(name)) {
         fields.wrong_whole(format!(
-            "nothing is chosen; name at least one of {}",
+            "no filter is given; set at least one of {}",
             names.join(", ")
         ));
     }

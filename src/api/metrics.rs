@@ -175,7 +175,7 @@ pub fn exposition(
     );
     registry.register(
         "flyball_http_request_duration_seconds",
-        "Time until the headers of the answer",
+        "Time until the response headers",
         http.durations.clone(),
     );
     registry.register(
@@ -391,7 +391,7 @@ impl Sampled {
             ),
             (
                 "flyball_throttle_knob_rps",
-                "The rps knob in tokens per second as it is read; -1 unlimited",
+                "The knob rps as read, in tokens per second; -1 unlimited",
                 status(&|status| status.knobs.rps),
             ),
             (
@@ -411,17 +411,17 @@ impl Sampled {
             ),
             (
                 "flyball_throttle_achieved_rps",
-                "Tokens per second really taken over the last seconds",
+                "Tokens per second taken over the last seconds",
                 each(&|measured| measured.slope.map(|slope| slope.achieved_rps)),
             ),
             (
                 "flyball_throttle_limiting_share",
-                "Share of the last seconds in which somebody waited for tokens, 0 to 1",
+                "Share of the last seconds in which a caller waited for tokens, 0 to 1",
                 each(&|measured| measured.slope.map(|slope| slope.limiting_share)),
             ),
             (
                 "flyball_throttle_bad_knobs",
-                "Knobs that cannot be used as they stand",
+                "Knobs with unusable values",
                 status(&|status| status.problems.len() as f64),
             ),
             (
@@ -431,37 +431,37 @@ impl Sampled {
             ),
             (
                 "flyball_throttle_state",
-                "1 for the state that the throttle is in",
+                "1 for the current state of the throttle",
                 states,
             ),
             (
                 "flyball_throttle_held_keys",
-                "Keys that hold their jobs back, among the deepest lanes, by what holds them",
+                "Keys that hold their jobs back, among the deepest lanes, by cause",
                 held_keys,
             ),
             (
                 "flyball_throttle_held_jobs",
-                "Ready jobs of keys that hold them back, among the deepest lanes",
+                "Ready jobs of keys that hold their jobs back, among the deepest lanes",
                 each(&|measured| measured.held.as_ref().map(|held| held.held_ready as f64)),
             ),
             (
                 "flyball_throttle_ready_jobs",
-                "Jobs that wait for tokens or a worker, as last counted",
+                "Jobs that wait for tokens or a worker, at the last count",
                 jobs(&|measured| measured.depth.ready),
             ),
             (
                 "flyball_throttle_scheduled_jobs",
-                "Jobs that wait for a time, as last counted",
+                "Jobs that wait for a time, at the last count",
                 jobs(&|measured| measured.depth.scheduled),
             ),
             (
                 "flyball_throttle_running_jobs",
-                "Jobs that hold a lease, as last counted",
+                "Jobs that hold a lease, at the last count",
                 jobs(&|measured| measured.depth.running),
             ),
             (
                 "flyball_throttle_dead_jobs",
-                "Dead letters, as last counted",
+                "Dead letters, at the last count",
                 jobs(&|measured| measured.depth.dead),
             ),
             (
@@ -479,7 +479,7 @@ impl Sampled {
             ),
             (
                 "flyball_depth_age_seconds",
-                "Age of the counted figures; it grows while nobody counts",
+                "Age of the counted figures; it grows while no process counts",
                 sample
                     .counted_at
                     .map(|at| (Vec::new(), since_s(at, sample.at)))
@@ -498,7 +498,7 @@ impl Sampled {
             ),
             (
                 "flyball_governor_limiting",
-                "1 for the signal or the word that decides the rate now",
+                "1 for the signal or fixed value that decides the rate now",
                 limiting,
             ),
             (
@@ -508,7 +508,7 @@ impl Sampled {
             ),
             (
                 "flyball_governor_gain_factor",
-                "What the watchdogs leave of the gain: 1, 0.5 or 0.25",
+                "Factor on the gain, set by the watchdogs: 1, 0.5 or 0.25",
                 each(&|measured| {
                     measured
                         .governor
@@ -538,12 +538,12 @@ impl Sampled {
             ),
             (
                 "flyball_governor_learned_quota_rps",
-                "What a ratio signal has learned of a quota that nobody told, in tokens per second (or slots, where these are turned)",
+                "Unpublished quota as learned by a ratio signal, in tokens per second or slots",
                 signals(&|signal| signal.learned_quota.as_ref().map(|quota| quota.rps)),
             ),
             (
                 "flyball_governor_learned_quota_refused_share",
-                "The share that was refused when that was learned, 0 to 1",
+                "The share that was refused when the quota was learned, 0 to 1",
                 signals(&|signal| {
                     signal
                         .learned_quota
@@ -558,17 +558,20 @@ impl Sampled {
             ),
             (
                 "flyball_governor_shadow_signal_ratio",
-                "The highest signal over its setpoint as it would be at the governor's own rate, in shadow mode",
+                "The highest signal over its setpoint at the governor's own rate, by its model, in \
+                 shadow mode",
                 shadow(&|_, shadow| shadow.own_load),
             ),
             (
                 "flyball_governor_shadow_jobs",
-                "Jobs since shadow mode began: let through (real), and what the governor's own rate would have let through (own)",
+                "Jobs since shadow mode began: let through (real), and at the governor's own rate \
+                 (own)",
                 both(&|shadow| [shadow.jobs, shadow.own_jobs]),
             ),
             (
                 "flyball_governor_shadow_overload_seconds",
-                "The load above its setpoint over time since shadow mode began, in setpoint seconds: as it was (real), and at the governor's own rate (own)",
+                "The load above its setpoint over time since shadow mode began, in setpoint \
+                 seconds: measured (real), and at the governor's own rate (own)",
                 both(&|shadow| [shadow.overload_s, shadow.own_overload_s]),
             ),
             (
@@ -578,7 +581,7 @@ impl Sampled {
             ),
             (
                 "flyball_workers",
-                "Worker processes that live, as last counted",
+                "Live worker processes at the last count",
                 vec![(Vec::new(), sample.workers as f64)],
             ),
         ]

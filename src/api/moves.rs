@@ -63,11 +63,12 @@ pub struct Reason {
 #[utoipa::path(delete, path = "/api/v1/jobs/{id}", operation_id = "cancel_job", tag = "jobs",
     params(
         ("id" = i64, Path, description = "Its number."),
-        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
-        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
+        ("by" = Option<String>, Query, description = "The author of the change, for the audit log."),
+        ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
     responses(
-        (status = 200, body = JobView, description = "It is cancelled."),
-        (status = 202, body = JobView, description = "It runs; its handler has been asked to stop.")))]
+        (status = 200, body = JobView, description = "The job was cancelled."),
+        (status = 202, body = JobView, description = "The job is running; its handler was asked to \
+                                                      stop.")))]
 pub async fn cancel(
     State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,

@@ -89,7 +89,7 @@ pub struct Notifications {
 /// Accepts a message.
 #[utoipa::path(post, path = "/api/v1/notifications", operation_id = "notify", tag = "notifications", request_body = NewNotification,
     responses(
-        (status = 202, body = AcceptedNotification, description = "It is queued.", headers(("Location" = String, description = "What becomes of it."))),
+        (status = 202, body = AcceptedNotification, description = "The message was queued.", headers(("Location" = String, description = "The URL of the message's state."))),
         (status = 200, body = AcceptedNotification, description = "Its unique key is taken; this is the message that holds it.")))]
 pub async fn send(
     State(app): State<ApiState>,
@@ -141,8 +141,8 @@ pub async fn send(
         ("state" = Option<String>, Query, description = "Only messages in this state."),
         ("channel" = Option<String>, Query, description = "Only messages of this channel."),
         ("pool" = Option<String>, Query, description = "Only messages of this pool."),
-        ("account" = Option<String>, Query, description = "Only messages that this account has or tried last."),
-        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
+        ("account" = Option<String>, Query, description = "Only messages whose last attempt used this account."),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
         ("cursor" = Option<i64>, Query, description = "Only messages with a smaller id.")),
     responses((status = 200, body = Notifications, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
 pub async fn list(
@@ -195,7 +195,7 @@ pub async fn show(
     found.map(Json).ok_or_else(|| {
         Problem::new(
             Code::NotificationNotFound,
-            format!("there is no notification {id}; finished ones are kept for a while only"),
+            format!("there is no notification {id}; finished ones are kept for a limited time"),
         )
     })
 }

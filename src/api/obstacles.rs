@@ -64,7 +64,7 @@ fn closed(asked: &Obstacles) -> Vec<String> {
             None => format!("Its rate is 0; set one with: flyball throttle set {name} rps=10."),
         };
         all.push(format!(
-            "Nothing goes, because the throttle {name} above it lets nothing through. {why}"
+            "No job starts, because the throttle {name} above it grants nothing. {why}"
         ));
     }
     all
@@ -74,15 +74,16 @@ fn own(asked: &Obstacles, status: &Status) -> Option<String> {
     let name = &status.name;
     if let Some(pause) = &status.refusal {
         return Some(format!(
-            "Nothing goes for {} more, because a server refused {name}: {}; end the pause with: flyball throttle resume {name}.",
+            "No job starts for another {}, because a server refused {name}: {}; end the pause \
+             with: flyball throttle resume {name}.",
             left(asked, pause.until_ms),
             quoted(&pause.why)
         ));
     }
     let until_ms = status.debt_until_ms?;
     Some(format!(
-        "Nothing goes for {} more, because {name} is in debt: jobs cost more than it held; clear the debt with: flyball throttle \
-         resume {name}.",
+        "No job starts for another {}, because {name} is in debt: its jobs cost more than it had; \
+         clear the debt with: flyball throttle resume {name}.",
         left(asked, until_ms)
     ))
 }
@@ -144,7 +145,8 @@ fn keys(asked: &Obstacles, held: &HeldKeys) -> Option<String> {
         ),
     };
     Some(format!(
-        "{of} held by what their server answered: {} (the slowest: {}); free a key with: flyball throttle resume {} --key {key}.",
+        "{of} held by their server's answers: {} (the slowest: {}); free a key with: flyball \
+         throttle resume {} --key {key}.",
         parts.join(", "),
         detail,
         asked.status.name
@@ -229,9 +231,10 @@ mod tests {
 
         assert_eq!(
             sentence,
-            "All 3 keys with waiting jobs are held by what their server answered: 1 paused, 1 without quota, 1 at a learned rate \
-             (the slowest: tenant-3, for 14 min more, \"answered 429\"); free a key with: flyball throttle resume hooks --key \
-             tenant-3. 12 rps, set by ann."
+            "All 3 keys with waiting jobs are held by their server's answers: 1 paused, 1 without \
+             quota, 1 at a learned rate (the slowest: tenant-3, for 14 min more, \"answered \
+             429\"); free a key with: flyball throttle resume hooks --key tenant-3. 12 rps, set by \
+             ann."
         );
     }
 
@@ -255,8 +258,9 @@ mod tests {
 
         assert_eq!(
             sentence,
-            "12 rps, set by ann. 1 of 2 keys with waiting jobs is held by what their server answered: 1 at a learned rate (the \
-             slowest: a, 0.5/s); free a key with: flyball throttle resume hooks --key a."
+            "12 rps, set by ann. 1 of 2 keys with waiting jobs is held by their server's answers: \
+             1 at a learned rate (the slowest: a, 0.5/s); free a key with: flyball throttle resume \
+             hooks --key a."
         );
     }
 
@@ -271,8 +275,8 @@ mod tests {
         };
         assert_eq!(
             obstacles_of(&refused).around(RATE),
-            "Nothing goes for 90 s more, because a server refused hooks: \"answered 503\"; end the pause with: flyball throttle \
-             resume hooks. 12 rps, set by ann."
+            "No job starts for another 90 s, because a server refused hooks: \"answered 503\"; end \
+             the pause with: flyball throttle resume hooks. 12 rps, set by ann."
         );
 
         let indebted = Status {
@@ -281,8 +285,8 @@ mod tests {
         };
         assert_eq!(
             obstacles_of(&indebted).around(RATE),
-            "Nothing goes for 4 min more, because hooks is in debt: jobs cost more than it held; clear the debt with: flyball \
-             throttle resume hooks. 12 rps, set by ann."
+            "No job starts for another 4 min, because hooks is in debt: its jobs cost more than it \
+             had; clear the debt with: flyball throttle resume hooks. 12 rps, set by ann."
         );
     }
 
@@ -297,8 +301,8 @@ mod tests {
         .around(RATE);
         assert_eq!(
             sentence,
-            "Nothing goes, because the throttle mail above it lets nothing through. It is paused; resume it with: flyball throttle \
-             resume mail. 12 rps, set by ann."
+            "No job starts, because the throttle mail above it grants nothing. It is paused; \
+             resume it with: flyball throttle resume mail. 12 rps, set by ann."
         );
     }
 

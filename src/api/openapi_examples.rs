@@ -104,7 +104,7 @@ fn answer(operation: &str) -> Option<Value> {
         }
         "show_job" | "retry_job" | "reschedule_job" => with(
             detail(),
-            json!({ "waiting": { "reason": "throttle hooks lets 5 a second through and others go first", "until": null } }),
+            json!({ "waiting": { "reason": "throttle hooks grants 5 tokens a second, and other jobs go first", "until": null } }),
         ),
         "cancel_job" | "discard_job" => {
             with(detail(), json!({ "state": "cancelled", "waiting": null }))
@@ -135,11 +135,11 @@ fn answer(operation: &str) -> Option<Value> {
             json!({ "throttle": "hooks", "waiting": { "jobs": 532, "more": false } })
         }
         "explain_throttle" => {
-            json!({ "throttle": "hooks", "sentence": "hooks runs at 5 a second; alice wrote its knobs last", "decisions": [] })
+            json!({ "throttle": "hooks", "sentence": "hooks runs at 5 a second; its knobs were last changed by alice", "decisions": [] })
         }
         "acquire_tokens" | "peek_tokens" => json!({
             "allowed": false, "granted": 0, "remaining": 1, "retry_after_ms": 400, "wait_s": 0.4, "until": AT,
-            "limit": { "level": "throttle" }, "reason": "throttle hooks lets 5 a second through and others go first",
+            "limit": { "level": "throttle" }, "reason": "throttle hooks grants 5 tokens a second, and other jobs go first",
             "effective_rps": 5.0, "limits_concurrency": false,
         }),
         "return_tokens" => {

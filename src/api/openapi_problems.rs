@@ -150,7 +150,7 @@ pub(super) fn apply(
     }
     answers.insert(
         "default".to_owned(),
-        problem("Why not; docs/reference/errors.md lists the codes.", 0),
+        problem("An error; docs/reference/errors.md lists the codes.", 0),
     );
 }
 
@@ -166,7 +166,7 @@ fn problem(description: &str, status: u16) -> Value {
         ),
         429 | 503 => (
             "Retry-After",
-            json!({ "description": "Seconds after which it may be tried again, where that helps.",
+            json!({ "description": "Seconds after which to try again, if a retry can succeed.",
                 "schema": { "type": "integer", "minimum": 0 } }),
         ),
         _ => return answer,

@@ -70,7 +70,7 @@ pub async fn resume(
 
 /// Pauses a throttle: it grants nothing until it is resumed; its knobs are kept.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/pause", operation_id = "pause_throttle", tag = "throttles",
-    params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
+    params(("name" = String, Path, description = "The name, with slashes percent-encoded.")),
     request_body = Reason,
     responses((status = 200, body = View)))]
 pub async fn pause_throttle(
@@ -84,7 +84,7 @@ pub async fn pause_throttle(
 
 /// Resumes a paused throttle, from an empty bucket.
 #[utoipa::path(post, path = "/api/v1/throttles/{name}/resume", operation_id = "resume_throttle", tag = "throttles",
-    params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
+    params(("name" = String, Path, description = "The name, with slashes percent-encoded.")),
     request_body = Reason,
     responses((status = 200, body = View)))]
 pub async fn resume_throttle(

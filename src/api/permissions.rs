@@ -56,7 +56,7 @@ pub async fn check(
             errors.body(
                 format!("{at}/throttle"),
                 format!(
-                    "token {token} may not give work to throttle {throttle}; allowed: {allowed}"
+                    "token {token} may not enqueue jobs to throttle {throttle}; allowed: {allowed}"
                 ),
             );
         }

@@ -60,7 +60,7 @@ pub enum Code {
     PoolNotFound,
     /// The route does not support the method.
     MethodNotAllowed,
-    /// The body took too long to arrive.
+    /// The body did not arrive in time.
     RequestTimeout,
     /// The state of the job forbids the change.
     WrongState,
@@ -132,11 +132,11 @@ impl Code {
     fn facts(self) -> (&'static str, u16, &'static str) {
         match self {
             Self::MalformedJson => ("malformed_json", 400, "The body is not valid JSON"),
-            Self::InvalidQuery => ("invalid_query", 400, "The query has wrong parameters"),
-            Self::InvalidPath => ("invalid_path", 400, "The path has a wrong part"),
-            Self::InvalidHeader => ("invalid_header", 400, "A header is wrong"),
-            Self::BadRequest => ("bad_request", 400, "The request cannot be understood"),
-            Self::Unauthorized => ("unauthorized", 401, "A valid token is needed"),
+            Self::InvalidQuery => ("invalid_query", 400, "The query is not valid"),
+            Self::InvalidPath => ("invalid_path", 400, "The path is not valid"),
+            Self::InvalidHeader => ("invalid_header", 400, "A header is not valid"),
+            Self::BadRequest => ("bad_request", 400, "The request is not valid"),
+            Self::Unauthorized => ("unauthorized", 401, "A valid token is required"),
             Self::ForeignHost => ("foreign_host", 403, "The Host header is not allowed"),
             Self::ForeignOrigin => (
                 "foreign_origin",
@@ -144,41 +144,41 @@ impl Code {
                 "Requests from other sites are refused",
             ),
             Self::ScopeMissing => ("scope_missing", 403, "The token lacks a scope"),
-            Self::NotAllowed => ("not_allowed", 403, "The token may not use this"),
-            Self::RouteNotFound => ("route_not_found", 404, "There is no such route"),
-            Self::JobNotFound => ("job_not_found", 404, "There is no such job"),
-            Self::NotificationNotFound => (
-                "notification_not_found",
-                404,
-                "There is no such notification",
-            ),
-            Self::AccountNotFound => ("account_not_found", 404, "There is no such account"),
-            Self::ThrottleNotFound => ("throttle_not_found", 404, "There is no such throttle"),
-            Self::ScheduleNotFound => ("schedule_not_found", 404, "There is no such schedule"),
-            Self::PoolNotFound => ("pool_not_found", 404, "There is no such pool"),
+            Self::NotAllowed => ("not_allowed", 403, "The token does not permit this"),
+            Self::RouteNotFound => ("route_not_found", 404, "Route not found"),
+            Self::JobNotFound => ("job_not_found", 404, "Job not found"),
+            Self::NotificationNotFound => ("notification_not_found", 404, "Notification not found"),
+            Self::AccountNotFound => ("account_not_found", 404, "Account not found"),
+            Self::ThrottleNotFound => ("throttle_not_found", 404, "Throttle not found"),
+            Self::ScheduleNotFound => ("schedule_not_found", 404, "Schedule not found"),
+            Self::PoolNotFound => ("pool_not_found", 404, "Pool not found"),
             Self::MethodNotAllowed => (
                 "method_not_allowed",
                 405,
-                "The route does not know this method",
+                "The route does not support this method",
             ),
-            Self::RequestTimeout => ("request_timeout", 408, "The body took too long to arrive"),
-            Self::WrongState => ("wrong_state", 409, "The state of the job forbids it"),
-            Self::Conflict => ("conflict", 409, "The knobs changed meanwhile"),
-            Self::InUse => ("in_use", 409, "Something else needs it"),
+            Self::RequestTimeout => ("request_timeout", 408, "The body did not arrive in time"),
+            Self::WrongState => (
+                "wrong_state",
+                409,
+                "The state of the job does not allow this",
+            ),
+            Self::Conflict => ("conflict", 409, "The knobs have changed"),
+            Self::InUse => ("in_use", 409, "The resource is in use"),
             Self::TooLarge => ("too_large", 413, "The body is too large"),
             Self::UnsupportedMediaType => (
                 "unsupported_media_type",
                 415,
                 "The body must be sent as JSON",
             ),
-            Self::InvalidFields => ("invalid_fields", 422, "The body has wrong fields"),
+            Self::InvalidFields => ("invalid_fields", 422, "The body has invalid fields"),
             Self::TooManyRequests => ("too_many_requests", 429, "Too many requests"),
             Self::Internal => ("internal", 500, "Flyball failed"),
             Self::QueueLost => ("queue_lost", 503, "Postgres does not answer"),
             Self::ThrottlesLost => ("throttles_lost", 503, "Redis does not answer, or refuses"),
             Self::NotReady => ("not_ready", 503, "Flyball is not ready"),
             Self::TooManyStreams => ("too_many_streams", 503, "Too many live streams are open"),
-            Self::Overloaded => ("overloaded", 503, "Flyball has too much at hand"),
+            Self::Overloaded => ("overloaded", 503, "Flyball is overloaded"),
             Self::LaneFull => ("lane_full", 503, "The lane is full"),
         }
     }
@@ -327,7 +327,7 @@ impl Problem {
     pub fn job_not_found(id: i64) -> Self {
         Self::new(
             Code::JobNotFound,
-            format!("there is no job {id}; finished jobs are kept for a while only"),
+            format!("there is no job {id}; finished jobs are kept for a limited time"),
         )
     }
 
@@ -363,8 +363,8 @@ impl Problem {
             }
             jobs::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the queue store did not answer a request");
-                let detail = "Postgres does not answer; a change may or may not have been made: look, or send it again with a \
-                              unique_key, which makes a job once";
+                let detail = "Postgres does not answer; a change may have been made: check, or \
+                              send it again with a unique_key, which creates a job once";
                 Self::new(Code::QueueLost, detail).retry_after(1)
             }
             jobs::Error::Store(error) => {
@@ -452,7 +452,9 @@ impl From<throttle::Error> for Problem {
                 tracing::warn!(%reason, "the throttle store did not answer a request");
                 let detail = match throttle::reason_meaning(&reason) {
                     Some(said) => format!("Redis refuses: {said}"),
-                    None => "Redis does not answer; a change may or may not have been made: look, and try again soon".to_owned(),
+                    None => "Redis does not answer; a change may have been made: check, and try \
+                             again soon"
+                        .to_owned(),
                 };
                 Self::new(Code::ThrottlesLost, detail).retry_after(1)
             }
@@ -506,7 +508,7 @@ pub async fn dress(request: Request, next: Next) -> Response {
         // The router adds the Allow header outside of this layer.
         Code::MethodNotAllowed => {
             format!(
-                "{} does not know {method}; the Allow header lists what it knows",
+                "{} does not support {method}; the Allow header lists the supported methods",
                 super::fields::clipped(&path)
             )
         }

@@ -17,7 +17,7 @@ use crate::providers::{Posted, RejectedWebhook, events};
 pub const PREFIX: &str = "/api/v1/provider-events/";
 
 /// The message for a request whose signature is invalid.
-const UNSIGNED: &str = "the request is not signed as this account's are";
+const UNSIGNED: &str = "the request is not signed with this account's secret";
 
 /// The largest request, in bytes.
 const BYTES_MAX: usize = 1024 * 1024;
@@ -28,9 +28,9 @@ const BYTES_MAX: usize = 1024 * 1024;
     params(
         ("pool" = String, Path, description = "The pool."),
         ("account" = String, Path, description = "The account, by its name in the pool.")),
-    request_body(content = String, content_type = "*/*", description = "As the provider sends it."),
+    request_body(content = String, content_type = "*/*", description = "The body, as sent by the provider."),
     security(()),
-    responses((status = 204, description = "It is noted.")))]
+    responses((status = 204, description = "The events were recorded.")))]
 pub async fn receive_events(
     State(app): State<ApiState>,
     Path((pool, account)): Path<(String, String)>,
@@ -74,7 +74,7 @@ pub async fn receive_events(
                 tracing::warn!(
                     pool,
                     account,
-                    "events of a provider were not believed: the signature was used for another body"
+                    "provider events rejected: the signature was used for another body"
                 );
                 return Err(refuse(&app, address, Code::Unauthorized, UNSIGNED).await);
             }
@@ -91,22 +91,22 @@ pub async fn receive_events(
         // A forger must not learn the reason of the refusal; the operator of the account finds it
         // in the log.
         Err(error @ (RejectedWebhook::Signature(_) | RejectedWebhook::NoSecret { .. })) => {
-            tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider were not believed");
+            tracing::warn!(pool = pool.name, account = account.name, %error, "provider events rejected");
             return Err(refuse(&app, address, Code::Unauthorized, UNSIGNED).await);
         }
         Err(error @ RejectedWebhook::Later(_)) => {
-            tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be checked yet");
+            tracing::warn!(pool = pool.name, account = account.name, %error, "provider events cannot be checked yet");
             return Err(Problem::new(
                 Code::Overloaded,
-                "the request cannot be checked now; send it again",
+                "the request cannot be checked at the moment; send it again",
             )
             .retry_after(5));
         }
         Err(error @ RejectedWebhook::Unreadable(_)) => {
-            tracing::warn!(pool = pool.name, account = account.name, %error, "events of a provider cannot be read");
+            tracing::warn!(pool = pool.name, account = account.name, %error, "provider events cannot be parsed");
             return Err(Problem::new(
                 Code::BadRequest,
-                "the request is signed and cannot be read",
+                "the request is signed but cannot be parsed",
             ));
         }
     }

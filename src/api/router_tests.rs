@@ -838,7 +838,7 @@ async fn a_throttle_is_shown_with_its_seq_as_etag() {
         .unwrap();
     assert_eq!(
         why["sentence"],
-        "reindex runs at 5 a second; alice wrote its knobs last: a test"
+        "reindex runs at 5 a second; its knobs were last changed by alice: a test"
     );
 }
 

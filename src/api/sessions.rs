@@ -113,7 +113,7 @@ impl SignedOut {
         .is_err()
         {
             tracing::warn!(
-                "a session was ended, but Postgres did not take it, so that other processes know nothing of it"
+                "a session was ended but not recorded in Postgres; other processes still accept it"
             );
         }
     }

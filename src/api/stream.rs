@@ -26,7 +26,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// stops and when a listener is too slow; clients reconnect with the id of the last tick that they
 /// received.
 #[utoipa::path(get, path = "/api/v1/stream", operation_id = "stream_events", tag = "stream",
-    params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last tick that was seen.")),
+    params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last received tick.")),
     responses((status = 200, body = String, content_type = "text/event-stream",
         description = "Events `history` ({ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
 pub async fn stream(
@@ -36,7 +36,8 @@ pub async fn stream(
 ) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
     let Some(place) = app.deps.live.place(&caller.key, caller.leave.is_admin()) else {
         let detail = format!(
-            "as many live streams are open as one process serves ({STREAMS_MAX}) or this token may have; close one or try again"
+            "the limit of live streams is reached, of this process ({STREAMS_MAX}) or of this \
+             token; close one or try again"
         );
         return Err(Problem::new(Code::TooManyStreams, detail).retry_after(5));
     };

@@ -69,8 +69,8 @@ pub struct Suppressions {
     params(
         ("channel" = Option<String>, Query, description = "Only this channel; needed with `recipient`."),
         ("recipient" = Option<String>, Query, description = "Only this recipient, in any spelling."),
-        ("limit" = Option<i64>, Query, description = "At most so many, 1 to 1000; 100 if absent."),
-        ("cursor" = Option<String>, Query, description = "Where to go on, from `next`.")),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
+        ("cursor" = Option<String>, Query, description = "The cursor, from `next`.")),
     responses((status = 200, body = Suppressions)))]
 pub async fn list(
     State(app): State<ApiState>,
@@ -85,7 +85,7 @@ pub async fn list(
     if after == Some(None) {
         query.wrong(
             "cursor",
-            "it is not a place to go on from; give what \"next\" says, or leave it out",
+            "it is not a cursor; use the value of \"next\", or omit it",
         );
     }
     if recipient.is_some() && channel.is_none() && query.errors.is_empty() {
@@ -132,8 +132,8 @@ pub async fn list(
 /// Stops messages to a recipient.
 #[utoipa::path(post, path = "/api/v1/suppressions", operation_id = "suppress", tag = "notifications", request_body = NewSuppression,
     responses(
-        (status = 201, body = Suppressed, description = "Nothing goes to the recipient from now on."),
-        (status = 200, body = Suppressed, description = "It was so already.")))]
+        (status = 201, body = Suppressed, description = "The recipient is suppressed."),
+        (status = 200, body = Suppressed, description = "The recipient was already suppressed.")))]
 pub async fn add(
     State(app): State<ApiState>,
     Extension(caller): Extension<Caller>,
@@ -200,8 +200,8 @@ pub async fn add(
     params(
         ("channel" = String, Query, description = "The channel."),
         ("recipient" = String, Query, description = "The recipient, in any spelling."),
-        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
-        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
+        ("by" = Option<String>, Query, description = "The author of the change, for the audit log."),
+        ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
     responses((status = 200, body = Suppressed)))]
 pub async fn remove(
     State(app): State<ApiState>,

@@ -45,7 +45,8 @@ pub enum Kept {
     Unknown(Name),
     /// Other throttles have it as their parent, and would stop.
     #[error(
-        "{name} is the parent of {children}, which would stop without it; take the knob parent from them first; nothing was deleted"
+        "{name} is the parent of {children}, which would stop without it; remove their knob parent \
+         first; nothing was deleted"
     )]
     Parent {
         name: Name,
@@ -106,9 +107,9 @@ async fn children(store: &dyn Store, parent: &Name) -> Result<String, throttle::
 /// Deletes a throttle. Its jobs are kept and wait until it is created again.
 #[utoipa::path(delete, path = "/api/v1/throttles/{name}", operation_id = "delete_throttle", tag = "throttles",
     params(
-        ("name" = String, Path, description = "Its name, percent-encoded where it holds a slash."),
-        ("by" = Option<String>, Query, description = "Who asks; for the audit log."),
-        ("why" = Option<String>, Query, description = "Why; for the audit log.")),
+        ("name" = String, Path, description = "The name, with slashes percent-encoded."),
+        ("by" = Option<String>, Query, description = "The author of the change, for the audit log."),
+        ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
     responses((status = 200, body = ThrottleDeleted)))]
 pub async fn delete(
     State(app): State<ApiState>,
@@ -123,12 +124,13 @@ pub async fn delete(
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
     if limits::is_of_the_api(name.as_str()) {
-        let detail = format!("throttle {name} limits the API itself; turn its knobs, or pause it");
+        let detail = format!("throttle {name} limits the API itself; change or pause it");
         return Err(Problem::new(Code::InUse, detail));
     }
     if app.deps.pools.get(name.as_str()).is_some() {
         let detail = format!(
-            "throttle {name} carries the pool {name}; take [pools.{name}] out of the settings first"
+            "throttle {name} belongs to the pool {name}; remove [pools.{name}] from the settings \
+             first"
         );
         return Err(Problem::new(Code::InUse, detail));
     }

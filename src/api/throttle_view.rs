@@ -486,7 +486,7 @@ fn explain_rate(status: &Status) -> String {
         .find(|problem| problem.field != EXPIRES)
     {
         return format!(
-            "{name} runs at {rate} a second because a knob cannot be used: {}: {}",
+            "{name} runs at {rate} a second because a knob is unusable: {}: {}",
             problem.field, problem.message
         );
     }
@@ -515,14 +515,21 @@ fn explain_rate(status: &Status) -> String {
         };
     }
     match own_state(status) {
-        "paused" => format!("{name} is paused; {who} wrote its knobs last{when}{why}"),
+        "paused" => format!("{name} is paused; its knobs were last changed by {who}{when}{why}"),
         "stopped" => format!(
-            "{name} is stopped because its rate is 0; {who} wrote its knobs last{when}{why}"
+            "{name} is stopped because its rate is 0; its knobs were last changed by \
+             {who}{when}{why}"
         ),
         "safe_rps" => format!(
-            "{name} runs at its safe rate of {rate} a second because its governor has not been heard of since its lease ran out"
+            "{name} runs at its safe rate of {rate} a second because its governor's lease has \
+             expired"
         ),
-        "unlimited" => format!("{name} has no limit; {who} wrote its knobs last{when}{why}"),
-        _ => format!("{name} runs at {rate} a second; {who} wrote its knobs last{when}{why}"),
+        "unlimited" => {
+            format!("{name} has no limit; its knobs were last changed by {who}{when}{why}")
+        }
+        _ => format!(
+            "{name} runs at {rate} a second; its knobs were last changed by \
+                      {who}{when}{why}"
+        ),
     }
 }

@@ -160,7 +160,7 @@ pub async fn list(State(app): State<ApiState>) -> Result<Json<Throttles>, Proble
 
 /// Shows one throttle.
 #[utoipa::path(get, path = "/api/v1/throttles/{name}", operation_id = "show_throttle", tag = "throttles",
-    params(("name" = String, Path, description = "Its name, percent-encoded where it holds a slash.")),
+    params(("name" = String, Path, description = "The name, with slashes percent-encoded.")),
     responses((status = 200, body = View, headers(("ETag" = String, description = "The knobs' `seq`, for `If-Match`.")))))]
 pub async fn show(
     State(app): State<ApiState>,
@@ -174,7 +174,7 @@ pub async fn show(
 #[utoipa::path(get, path = "/api/v1/throttles/{name}/why", operation_id = "explain_throttle", tag = "throttles",
     params(
         ("name" = String, Path, description = "Its name."),
-        ("limit" = Option<i64>, Query, description = "At most so many decisions, 1 to 1000; 20 if absent.")),
+        ("limit" = Option<i64>, Query, description = "The maximum number of decisions, 1 to 1000; 20 if absent.")),
     responses((status = 200, body = Why)))]
 pub async fn why(
     State(app): State<ApiState>,
@@ -206,8 +206,8 @@ pub async fn why(
 #[utoipa::path(patch, path = "/api/v1/throttles/{name}", operation_id = "edit_throttle", tag = "throttles",
     params(
         ("name" = String, Path, description = "Its name."),
-        ("create" = Option<bool>, Query, description = "`true` makes the throttle if there is none."),
-        ("If-Match" = Option<String>, Header, description = "Refuse unless the knobs' `seq` is this.")),
+        ("create" = Option<bool>, Query, description = "`true` creates the throttle if it does not exist."),
+        ("If-Match" = Option<String>, Header, description = "Apply the change only if the knobs' `seq` equals this.")),
     request_body = Edit,
     responses((status = 200, body = View)))]
 pub async fn edit(
@@ -240,7 +240,8 @@ pub async fn edit(
         && !caller.leave.is_admin()
     {
         let detail = format!(
-            "throttle {parent} limits the API itself; only a token with the scope admin may let others draw from it"
+            "throttle {parent} limits the API itself; only a token with the scope admin may make \
+             it a parent"
         );
         return Err(Problem::new(Code::ScopeMissing, detail));
     }
@@ -286,14 +287,14 @@ fn change(app: &ApiState, name: &Name, value: Value) -> Result<Change, Errors> {
     if knobs.get("parent").and_then(Value::as_str) == Some(name.as_str()) {
         errors.body(
             "/parent",
-            "a throttle cannot draw from itself; allowed: the name of another throttle, or null",
+            "a throttle cannot be its own parent; allowed: the name of another throttle, or null",
         );
     }
     let ends = knobs.get("manual_until_ms").and_then(Value::as_f64);
     if ends.is_some_and(|ends| ends <= clock::now().as_millisecond() as f64) && errors.is_empty() {
         errors.body(
             "/manual_until_ms",
-            "is in the past; allowed: unix milliseconds that are still to come, or null for no end",
+            "is in the past; allowed: unix milliseconds in the future, or null for no end",
         );
     }
     if knobs.is_empty() && errors.is_empty() {

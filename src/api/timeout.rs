@@ -22,8 +22,9 @@ pub async fn with_timeout<T, E: Into<Problem>>(
                 "Postgres did not answer a request in time"
             );
             let detail = format!(
-                "Postgres did not answer within {} s: it is busy, or a transaction that is still open holds what this needs, such as an \
-                 equal unique_key; a change may or may not be made yet. Try again soon, a job with a unique_key cannot be made twice",
+                "Postgres did not answer within {} s: it is busy, or an open transaction holds \
+                 what this request needs, such as an equal unique_key; the change may still be \
+                 made. Try again soon; a job with a unique_key is created once",
                 limit.as_secs()
             );
             Err(Problem::new(Code::QueueLost, detail).retry_after(1))

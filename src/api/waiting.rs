@@ -11,7 +11,7 @@ use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS};
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct WaitReason {
     /// The reason, in one sentence.
-    #[schema(example = "throttle reindex lets 5 a second through and others go first")]
+    #[schema(example = "throttle reindex grants 5 tokens a second, and other jobs go first")]
     pub reason: String,
     /// The earliest end of the wait, if it is known.
     pub until: Option<Timestamp>,
@@ -53,11 +53,11 @@ pub fn need(job: &Detail) -> Option<&str> {
 /// worker can.
 pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> WaitReason {
     let reason = if is_served {
-        format!("it came to a worker that does not serve {need}; another one does")
+        format!("a worker that does not serve {need} received it; another worker does")
     } else {
         let add = match need.split(' ').next() {
             Some("channel") => "; add [pools.<name>] to the settings of a worker",
-            Some("secret") => "; give a worker the variable of that secret",
+            Some("secret") => "; set the variable of that secret for a worker",
             Some("source" | "sink") => "; add it to the settings of a worker",
             _ => "; start a worker that does",
         };
@@ -73,7 +73,7 @@ pub fn for_a_worker(job: &Summary, need: &str, is_served: bool) -> WaitReason {
 pub fn for_its_handler(job: &Detail) -> Option<WaitReason> {
     let cancelling = job.summary.state == State::Running && job.cancelling;
     cancelling.then(|| WaitReason {
-        reason: "its cancellation was asked for and its handler has not stopped yet".to_owned(),
+        reason: "its cancellation was requested; its handler has not stopped yet".to_owned(),
         until: None,
     })
 }
@@ -122,7 +122,7 @@ pub fn for_tokens(job: &Summary, answer: &AcquireResponse, is_handled: bool) -> 
         };
     }
     let reason = if is_handled {
-        "tokens are free; a worker takes it as soon as one has a free slot".to_owned()
+        "tokens are available; it starts when a worker has a free slot".to_owned()
     } else {
         format!("no live worker runs jobs of kind {}", job.kind)
     };
@@ -145,26 +145,26 @@ pub fn anonymous_holder() -> Holder {
 pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) -> String {
     match limit {
         Limit::Tier { name } => format!(
-            "throttle {throttle} draws from {name}, which has no token left for it; others go first"
+            "throttle {name} above {throttle} has no token left for it; other jobs go first"
         ),
         Limit::Throttle => format!(
-            "throttle {throttle} lets {} a second through and others go first",
+            "throttle {throttle} grants {} tokens a second, and other jobs go first",
             rate(effective_rps)
         ),
-        Limit::Key => format!("key {key:?} of throttle {throttle} has used the rate of one key"),
+        Limit::Key => format!("key {key:?} of throttle {throttle} is at its rate limit (key_rps)"),
         Limit::Learned => {
             format!(
-                "key {key:?} of throttle {throttle} has used the rate that was learned from what its server answered"
+                "key {key:?} of throttle {throttle} is at the rate learned from its server's \
+                 answers"
             )
         }
         Limit::Probing { name, key: false } => {
-            format!(
-                "throttle {name} was refused by a server; a few jobs go first to see whether more are welcome"
-            )
+            format!("a server refused throttle {name}; a few jobs go first as probes")
         }
         Limit::Probing { key: true, .. } => {
             format!(
-                "key {key:?} of throttle {throttle} was refused by its server; a few jobs go first to see whether more are welcome"
+                "its server refused key {key:?} of throttle {throttle}; a few jobs go first as \
+                 probes"
             )
         }
         Limit::Paused {
@@ -185,28 +185,27 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
             first_line(why)
         ),
         Limit::Stopped { name, why } if why.is_empty() => {
-            format!("throttle {name} is stopped: its rate is 0 or somebody paused it")
+            format!("throttle {name} is stopped: its rate is 0 or it is paused")
         }
         Limit::Stopped { name, why } => format!("throttle {name} is stopped: {}", first_line(why)),
         Limit::Concurrency { name, key: false } => {
-            format!(
-                "as many jobs of throttle {name} run as may run at once; it starts when one of them ends"
-            )
+            format!("throttle {name} is at its concurrency limit; it starts when another job ends")
         }
         Limit::Concurrency { name, key: true } => {
             format!(
-                "as many jobs of key {key:?} run as throttle {name} lets run at once for one key; it starts when one of them ends"
+                "key {key:?} is at the concurrency limit of one key of throttle {name}; it starts \
+                 when another of its jobs ends"
             )
         }
         Limit::Unknown { name } => format!(
             "there is no throttle {name} yet; create it with: flyball throttle set {name} rps=10"
         ),
         Limit::Holders { name } => format!(
-            "throttle {name} keeps the jobs of {MAX_HOLDERS} holders, and there are as many: use one name for each process, and tell \
-             what it holds when it ends"
+            "throttle {name} counts the jobs of at most {MAX_HOLDERS} holders, and all are in use: \
+             use one holder name per process, and report 0 jobs when it ends"
         ),
         Limit::StoreLost => {
-            format!("Redis does not answer, and throttle {throttle} stops when it cannot ask")
+            format!("Redis does not answer, and throttle {throttle} grants nothing without it")
         }
     }
 }
@@ -301,7 +300,7 @@ mod tests {
         );
         assert_eq!(
             waiting.reason,
-            "throttle reindex lets 5 a second through and others go first"
+            "throttle reindex grants 5 tokens a second, and other jobs go first"
         );
         assert_eq!(waiting.until.unwrap().as_microsecond(), 1_500_000);
     }

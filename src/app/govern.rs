@@ -131,7 +131,7 @@ fn feedback(told: Feedbacks) -> FeedbackSource {
             let told = told
                 .of(&throttle)
                 .await
-                .inspect_err(|error| tracing::debug!(%error, "no word of the workers"))
+                .inspect_err(|error| tracing::debug!(%error, "no report of the workers yet"))
                 .ok()?;
             Some(told.into_iter().map(of).collect())
         })
@@ -202,7 +202,7 @@ async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &Cancel
                     log_leadership(now, before.map(|(term, _)| term));
                     term.set(now.map(|now| (now, asked)));
                 }
-                Err(error) => tracing::debug!(%error, "the governor's lease could not be renewed"),
+                Err(error) => tracing::debug!(%error, "renewing the governor's lease failed"),
             }
         }
         if let Some((before, _)) = before
@@ -256,7 +256,7 @@ async fn rounds(governor: &Governor, round: Round, term: &Term, cancel: &Cancell
         if report.fenced {
             tracing::warn!(
                 term = leading,
-                "another governor leads with a later term; resting"
+                "another governor leads with a newer term; standing by"
             );
             term.set(None);
         }

@@ -57,7 +57,7 @@ pub(super) type UnrecordedKnobs = BTreeMap<Name, String>;
 
 /// Logs one problem.
 pub(super) fn log_failure((name, why): (&Name, &String)) {
-    tracing::warn!(throttle.name = %name, why, "the knobs cannot all be recorded or restored; the other throttles' are");
+    tracing::warn!(throttle.name = %name, why, "some knobs cannot be recorded or restored; those of the other throttles are");
 }
 
 /// The longest text of a field that is recorded, in bytes.
@@ -111,7 +111,7 @@ pub(super) async fn tick(
                 Ok(true) => {
                     record.forget(&name).await?;
                     saved.remove(&name);
-                    tracing::warn!(throttle.name = %name, "somebody has taken the knobs away in Redis; its jobs wait");
+                    tracing::warn!(throttle.name = %name, "the knobs were deleted in Redis; the jobs of the throttle wait");
                     continue;
                 }
                 Ok(false) => {

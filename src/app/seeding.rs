@@ -63,12 +63,13 @@ impl Seeding {
             let is_away = matches!(cause(&error), Some(throttle::Error::Lost(_)));
             if is_away && begun.elapsed() >= REDIS_TIMEOUT {
                 tracing::warn!(
-                    "Redis does not answer: this process starts without it, jobs are taken and wait, and knobs are seeded when it is back"
+                    "Redis does not answer: starting without it; jobs are accepted and wait, and \
+                     knobs are seeded when it is back"
                 );
                 return Ok(Some(tokio::spawn(self.later(cancel))));
             }
             if begun.elapsed() >= STARTUP_TIMEOUT {
-                return Err(error.context("the knobs could not be seeded"));
+                return Err(error.context("seeding the knobs failed"));
             }
             tokio::time::sleep(SEED_RETRY_DELAY).await;
         }
@@ -90,7 +91,7 @@ impl Seeding {
                 Err(error) => {
                     let error = format!("{error:#}");
                     if error != told {
-                        tracing::error!(%error, "the knobs could not be seeded; it will be tried again");
+                        tracing::error!(%error, "seeding the knobs failed; retrying");
                         told = error;
                     }
                 }
@@ -142,7 +143,7 @@ async fn seed_alerts(store: &dyn Store) -> Result<(), throttle::Error> {
             .map(|(field, text)| (field.to_owned(), Some(text.to_owned())))
             .collect(),
         by: "flyball".to_owned(),
-        why: "alarms of pools; change it as you need".to_owned(),
+        why: "alerts of pools; adjust it as needed".to_owned(),
         create: true,
         absent_only: true,
         ..Change::default()

@@ -74,7 +74,7 @@ pub fn set_lag(text: &str, signal: &str, lag_s: f64) -> Result<String, String> {
         Ok(edited)
     } else {
         Err(format!(
-            "lag_s = {lag_s} could not be written into the signal {signal:?}"
+            "writing lag_s = {lag_s} into the signal {signal:?} failed"
         ))
     }
 }

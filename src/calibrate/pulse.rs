@@ -176,7 +176,8 @@ impl Pulse {
             if self.rate / climb < self.least {
                 let low = self.rate;
                 return self.abort(format!(
-                    "the load stays at {load:.2} of its setpoint even at {low:.3} jobs per second: most of it is not ours"
+                    "the load stays at {load:.2} of its setpoint even at {low:.3} jobs per second: \
+                     most of it is caused by other callers"
                 ));
             }
             return self.set(now, self.rate / climb);
@@ -307,7 +308,10 @@ mod tests {
             "{steep}"
         );
         let others = why(play(20.0, (1.0, 1000.0), |_| Some(0.9)));
-        assert!(others.contains("most of it is not ours"), "{others}");
+        assert!(
+            others.contains("most of it is caused by other callers"),
+            "{others}"
+        );
         let unseen = why(play(20.0, (1.0, 1000.0), |_| None));
         assert!(unseen.contains("no new samples"), "{unseen}");
     }

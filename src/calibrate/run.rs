@@ -169,11 +169,12 @@ impl CalibrationSession {
                 names.join(", ")
             };
             return Err(CalibrationError::State(format!(
-                "{wanted} has no load from Prometheus to calibrate; there are: {list}"
+                "{wanted} is not a load from Prometheus; allowed are: {list}"
             )));
         };
         if policy.law.actuator != Actuator::Rps {
-            let what = "its governor turns concurrency, and a calibration turns rps; leave actuator out of [governor] to calibrate";
+            let what = "its governor sets concurrency, and a calibration sets rps; remove actuator \
+                        from [governor] to calibrate";
             return Err(CalibrationError::State(format!("{name}: {what}")));
         }
         let signal = chosen.to_owned();
@@ -230,8 +231,8 @@ impl CalibrationSession {
         let flow = Counters::of(&after).since(&Counters::of(&before));
         if flow.is_none_or(|flow| flow.limited_by(after.effective_rps) < BOTTLENECK) {
             return Err(CalibrationError::State(format!(
-                "{} is not the bottleneck: nobody waits for its tokens, so that turning its rate would change nothing; \
-                 give it work first",
+                "{} is not the bottleneck: no job waits for its tokens, so a change of its rate \
+                 would have no effect; enqueue jobs first",
                 self.name
             )));
         }
@@ -401,7 +402,7 @@ impl CalibrationSession {
             bounds(status),
             &seen,
             status.knobs.rps,
-            "a calibration turns it",
+            "a calibration controls it",
         );
         if let Some((name, height)) = watch.state.alarm(&self.policy, now) {
             return Err(CalibrationEnd::Overload(format!(
@@ -427,7 +428,7 @@ impl CalibrationSession {
         );
         if now - watch.newest > stale_after_s {
             return Err(CalibrationEnd::Hindered(format!(
-                "the signal {} has had no new sample for {stale_after_s:.0} s",
+                "no new sample of the signal {} for {stale_after_s:.0} s",
                 self.signal
             )));
         }
@@ -559,7 +560,8 @@ impl CalibrationSession {
             tokio::time::sleep(SAMPLE_INTERVAL).await;
         }
         format!(
-            "The knob could not be put back ({error_text}); its lease lapses within {} s, to safe_rps.",
+            "Restoring the knob failed ({error_text}); its lease expires within {} s, then safe_rps is \
+             in force.",
             LEASE_MS / 1000
         )
     }
@@ -571,7 +573,7 @@ impl CalibrationSession {
         stop: &CalibrationEnd,
     ) -> Result<String, throttle::Error> {
         let Some(status) = self.store.status(&self.name).await? else {
-            return Ok("The throttle is gone.".to_owned());
+            return Ok("The throttle was deleted.".to_owned());
         };
         let text = status.raw.get("rps").cloned().unwrap_or_default();
         let lease = |kept: bool| {
@@ -586,12 +588,12 @@ impl CalibrationSession {
                     &[lease(false)],
                     &text,
                     calibration::ENDED,
-                    "somebody turned the knob".to_owned(),
+                    "the knob was changed".to_owned(),
                 )
                 .await?;
             }
             return Ok(format!(
-                "The knob stays as somebody else has turned it: {text}."
+                "The knob keeps the value that someone else has set: {text}."
             ));
         }
         let original = first.raw.get("rps").cloned().unwrap_or_default();
@@ -605,9 +607,10 @@ impl CalibrationSession {
             CalibrationEnd::Overload(why)
             | CalibrationEnd::Hindered(why)
             | CalibrationEnd::Lost(why) => (original, format!("ended early: {why}")),
-            CalibrationEnd::Whole | CalibrationEnd::Interrupted => {
-                (original, "the rate is as it was before the test".to_owned())
-            }
+            CalibrationEnd::Whole | CalibrationEnd::Interrupted => (
+                original,
+                "the rate from before the test is restored".to_owned(),
+            ),
         };
         let had_lease = first.raw.contains_key("valid_until");
         self.set(
@@ -646,13 +649,13 @@ fn judge(status: &Status) -> Result<(), String> {
         _ if knobs.paused => Err(format!(
             "{name} is paused; resume it first: flyball throttle resume {name}"
         )),
-        Mode::Manual => fixed(&format!("a person turns {name} (mode manual)")),
+        Mode::Manual => fixed(&format!("a person controls {name} (mode manual)")),
         Mode::Shadow => fixed(&format!(
-            "{name} is only watched (mode shadow), and a person turns it"
+            "{name} is only observed (mode shadow), and a person controls it"
         )),
-        Mode::Off => fixed(&format!("nothing governs {name} (mode off)")),
+        Mode::Off => fixed(&format!("no governor controls {name} (mode off)")),
         Mode::Auto if knobs.by == calibration::CALIBRATION_ACTOR && !status.lease_lapsed => {
-            Err(format!("another calibration of {name} is under way"))
+            Err(format!("another calibration of {name} is running"))
         }
         Mode::Auto if status.effective_rps < 0.0 => Err(format!(
             "{name} is unlimited (rps -1); give it a rate first"
@@ -674,7 +677,7 @@ fn lost(watch: &CalibrationProgress, status: &Status) -> Option<CalibrationEnd> 
         .unwrap_or_default();
     let why = if text != watch.text {
         format!(
-            "the knob was turned to {text} by {}",
+            "the knob was set to {text} by {}",
             if knobs.by == calibration::CALIBRATION_ACTOR {
                 "somebody"
             } else {
@@ -743,13 +746,16 @@ mod tests {
             (&[("paused", "1")], "reindex is paused; resume it first"),
             (
                 &[("mode", "manual")],
-                "a person turns reindex (mode manual); set it to auto first",
+                "a person controls reindex (mode manual); set it to auto first",
             ),
             (
                 &[("mode", "shadow")],
-                "reindex is only watched (mode shadow)",
+                "reindex is only observed (mode shadow)",
             ),
-            (&[("mode", "off")], "nothing governs reindex (mode off)"),
+            (
+                &[("mode", "off")],
+                "no governor controls reindex (mode off)",
+            ),
             (&[("rps", "-1")], "reindex is unlimited"),
             (
                 &[("rps", "0.000")],
@@ -768,7 +774,7 @@ mod tests {
                     ("by", calibration::CALIBRATION_ACTOR),
                     ("valid_until", "9000"),
                 ],
-                "another calibration of reindex is under way",
+                "another calibration of reindex is running",
             ),
         ];
         for (knobs, expected) in cases {

@@ -16,13 +16,13 @@ const BATCH_JOBS: i64 = 2_000;
 
 #[derive(clap::Args)]
 pub(super) struct Bulk {
-    /// Do it; without this nothing is changed and the jobs are counted
+    /// Apply the change; without this the jobs are only counted
     #[arg(long)]
     yes: bool,
     /// Only count what would be changed, up to 10000
     #[arg(long, conflicts_with = "yes")]
     dry_run: bool,
-    /// Stop after so many jobs
+    /// Stop after this many jobs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..))]
     limit: Option<i64>,
     #[command(flatten)]

@@ -28,9 +28,9 @@ const COST_ERROR_MAX: f64 = 0.25;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "The rate is turned up or down until the load is at 60 % of its setpoint, then up and down by 1.4 around that. \
-The breaker is armed all the time, min and max are kept, and the rate is put back at the end, on Ctrl-C and on every error. \
-Nothing needs to be calibrated; the test is for confidence, and finds a lag that is wrong.
+    after_help = "The rate is changed until the load is at 60 % of its setpoint, then varied by a factor \
+of 1.4 around that. The breaker is active all the time, min and max are respected, and the rate is restored \
+at the end, on Ctrl-C and on every error. Calibration is optional: it gives confidence, and finds a wrong lag.
 
 Examples:
   flyball calibrate reindex                    asks before it starts; writes nothing
@@ -42,17 +42,17 @@ pub(super) struct Args {
     /// Signal to calibrate; without it the first load of the policy
     #[arg(long, value_name = "NAME")]
     signal: Option<String>,
-    /// Seconds of each half of the test; the search before it goes in steps of three eighths of
+    /// Seconds of each half period of the test; the search before it uses steps of three eighths of
     /// that
     #[arg(long, value_name = "SECONDS", default_value_t = 240, value_parser = clap::value_parser!(u32).range(4..=1800))]
     pulse_s: u32,
-    /// Halves of the test, above and below in turn
+    /// Half periods of the test, alternately above and below
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(2..=20))]
     halves: u32,
-    /// Do not ask
+    /// Start without asking for confirmation
     #[arg(long)]
     yes: bool,
-    /// Write the lag that was found into the knobs file, if it differs
+    /// Write the measured lag into the knobs file, if it differs
     #[arg(long)]
     write: bool,
     /// Print JSON
@@ -80,7 +80,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let can_ask = std::io::stdin().is_terminal();
     if !args.yes && !can_ask {
         bail!(CliError::Refused(
-            "nobody can be asked without a terminal; add --yes to start the test".to_owned()
+            "confirmation requires a terminal; add --yes to start the test".to_owned()
         ));
     }
     let survey = session.survey().await.map_err(refused)?;
@@ -100,7 +100,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     }
     let Some(fit) = ended.fit.filter(|fit| fit.cost_error <= COST_ERROR_MAX) else {
         bail!(
-            "the load did not answer to the rate clearly enough to tell anything. {}",
+            "the response of the load to the rate was too weak to measure. {}",
             ended.knob
         );
     };
@@ -142,8 +142,9 @@ fn print_plan(args: &Args, survey: &Survey, session: &CalibrationSession) {
         survey.load
     );
     eprintln!(
-        "It takes {} to {} minutes and sets at most {:.3} jobs per second (min {}, max {}). It ends at once above 1.5 setpoints, \
-         where the breaker would trip, and if anybody turns the knob; then the rate is put back.",
+        "It takes {} to {} minutes and sets at most {:.3} jobs per second (min {}, max {}). It \
+         ends at once above 1.5 setpoints, where the breaker would trip, and if the knob is \
+         changed; then the rate is restored.",
         minutes(survey.lengths_s.0),
         minutes(survey.lengths_s.1),
         survey.most_rps,
@@ -252,22 +253,22 @@ impl CalibrationSummary<'_> {
             row(
                 "lag",
                 format!("{:.0} s", fit.lag_s),
-                "what the exporter averages over; good for its order of size",
+                "averaging time of the exporter; accurate in its order of magnitude",
             ),
             row(
                 "dead time",
                 format!("{:.0} s", fit.dead_time_s),
-                "hardly told from a lag through noise",
+                "hard to distinguish from a lag under noise",
             ),
             row(
                 "share",
                 format!("{:.0} %", 100.0 * fit.share),
-                "of the load that was ours during the test",
+                "of the load that our jobs caused during the test",
             ),
             row(
                 "rate at setpoint",
                 format!("{} /s", output::number(fit.rate_at_setpoint)),
-                "right within 20 %",
+                "accurate within 20 %",
             ),
             row(
                 "noise",
@@ -277,13 +278,13 @@ impl CalibrationSummary<'_> {
             row(
                 "background",
                 format!("{:.2}", fit.background),
-                "setpoints that are not ours",
+                "setpoints, caused by other callers",
             ),
             row(
                 "samples",
                 fit.samples.to_string(),
                 &format!(
-                    "{:.0} s apart, seen {:.0} s late",
+                    "every {:.0} s, read {:.0} s late",
                     self.ended.spacing_s, self.ended.late_s
                 ),
             ),
@@ -301,7 +302,7 @@ impl CalibrationSummary<'_> {
             words(self.margins(self.lag_s))
         );
         match (self.wanted, self.written) {
-            (None, _) => say!("That agrees with what was found; there is nothing to write."),
+            (None, _) => say!("That agrees with the measurement; there is nothing to write."),
             (Some(lag_s), true) => {
                 say!(
                     "Written into {}: lag_s = {lag_s} ({}). Restart the governor to use it.",

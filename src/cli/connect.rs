@@ -32,7 +32,8 @@ pub(super) async fn queue(settings: &Settings) -> anyhow::Result<Queue> {
         }
         Some(Schema::Newer(version)) => {
             eprintln!(
-                "flyball: the schema is newer than this program, which does not know migration {version}: upgrade the program"
+                "flyball: the schema is newer than this program (unknown migration {version}): \
+                 upgrade the program"
             );
             Ok(queue)
         }

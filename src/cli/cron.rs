@@ -26,26 +26,25 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Show one schedule: its times, the job that it makes with its arguments, and what became of
-    /// the last
+    /// Show one schedule: its times, its job with the arguments, and the outcome of the last run
     Show {
-        /// Its name
+        /// The name
         name: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Make a schedule, or replace the one of this name
+    /// Create a schedule, or replace the one with this name
     Set(Box<Set>),
-    /// Take a schedule away; jobs that it has made stay
+    /// Delete a schedule; its jobs stay
     Delete(One),
-    /// Pause a schedule; what it misses meanwhile is not caught up
+    /// Pause a schedule; occurrences missed while it is paused are not caught up
     Pause(One),
-    /// Let a paused schedule go on from its next occurrence
+    /// Resume a paused schedule from its next occurrence
     Resume(One),
-    /// Make the job of a schedule now, beside its times
+    /// Enqueue the job of a schedule now, in addition to its occurrences
     Run(One),
-    /// Show when a schedule, or an expression that is none yet, comes next
+    /// Show the next occurrences of a schedule, or of a cron expression
     Next(NextArgs),
 }
 
@@ -54,23 +53,23 @@ pub(super) enum Command {
   flyball cron set nightly-report '30 2 * * *' report --time-zone Europe/Berlin --throttle reports
   flyball cron set heartbeat '*/5 * * * *' http --args '{\"url\":\"https://example.com/beat\"}' --overlap allow")]
 pub(super) struct Set {
-    /// Its name
+    /// The name
     name: String,
-    /// Cron expression: minute hour day-of-month month day-of-week, optionally with the second in
-    /// front, or @daily and the like
+    /// Cron expression: minute hour day-of-month month day-of-week, optionally with a leading
+    /// second, or a macro such as @daily
     expression: String,
     /// Kind of its jobs, e.g. http
     kind: String,
     /// Arguments of its jobs as JSON, @FILE, or - for standard input
     #[arg(long, default_value = "{}")]
     args: String,
-    /// The time zone in which the expression is read, e.g. Europe/Berlin
+    /// The time zone of the expression, e.g. Europe/Berlin
     #[arg(long, default_value = "UTC")]
     time_zone: String,
-    /// The throttle that its jobs pass
+    /// The throttle of its jobs
     #[arg(long, default_value = "default")]
     throttle: String,
-    /// Their rate-limit key
+    /// The rate-limit key of its jobs
     #[arg(long, default_value = "")]
     key: String,
     /// 0 runs first, 3 last
@@ -85,7 +84,7 @@ pub(super) struct Set {
     /// Longest time of one attempt: a span such as 10m, or seconds
     #[arg(long, value_name = "SPAN", allow_negative_numbers = true, value_parser = when::seconds)]
     timeout: Option<f64>,
-    /// After a downtime: one run for all that were missed, all of them (at most 100), or none
+    /// After a downtime: one run for all missed occurrences, all of them (at most 100), or none
     #[arg(long, default_value = "one", value_parser = parse::<CatchUp>)]
     catch_up: CatchUp,
     /// While the last job is unfinished: skip the occurrence, or allow a second job
@@ -97,7 +96,7 @@ pub(super) struct Set {
 
 #[derive(clap::Args)]
 pub(super) struct One {
-    /// Its name
+    /// The name
     name: String,
     #[command(flatten)]
     signed: CronAuditArgs,
@@ -105,10 +104,10 @@ pub(super) struct One {
 
 #[derive(clap::Args)]
 pub(super) struct NextArgs {
-    /// Its name
+    /// The name
     #[arg(required_unless_present = "expression")]
     name: Option<String>,
-    /// Look at this expression instead
+    /// Use this expression instead of a schedule
     #[arg(long, conflicts_with = "name")]
     expression: Option<String>,
     /// The time zone of the expression
@@ -181,7 +180,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 match (one.signed.json, job.duplicate) {
                     (true, _) => output::json(&job)?,
                     (false, true) => say!(
-                        "job {} of {} is unfinished; no other was made",
+                        "job {} of {} is unfinished; no other job was created",
                         job.id,
                         one.name
                     ),
@@ -225,7 +224,7 @@ fn print_schedule(one: &Schedule) -> anyhow::Result<()> {
         say!("key        {}", one.key);
     }
     if one.paused {
-        say!("paused     it comes again when it is resumed");
+        say!("paused     no occurrences until it is resumed");
     }
     if let Some(problem) = &one.problem {
         say!("problem    {problem}");
@@ -316,9 +315,9 @@ async fn make(
         return output::json(&stands);
     }
     say!(
-        "schedule {} is {}; it comes",
+        "schedule {} is {}; next occurrences:",
         stands.name,
-        if is_new { "made" } else { "changed" }
+        if is_new { "created" } else { "changed" }
     );
     show(&stands.expression, &stands.time_zone, &stands.upcoming)
 }
@@ -448,7 +447,7 @@ async fn note(
     );
     entry.after = after;
     if let Err(error) = crate::api::postgres::write_audit(&queue.pool, &entry).await {
-        eprintln!("flyball: the audit line could not be written: {error}");
+        eprintln!("flyball: writing the audit log failed: {error}");
     }
 }
 

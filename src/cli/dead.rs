@@ -12,18 +12,17 @@ use crate::jobs::DeadFilter;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Run dead jobs again: those that the filters name; at least one filter
+    /// Run the dead jobs that match the filters again; at least one filter is required
     Requeue {
         #[command(flatten)]
         filter: DeadFilterArgs,
-        /// Leave the jobs the attempts that they have used; they get those that are left, and one
-        /// if none is
+        /// Keep the count of used attempts; the jobs get the remaining ones, at least one
         #[arg(long)]
         keep_attempts: bool,
         #[command(flatten)]
         bulk: Bulk,
     },
-    /// Give dead jobs up for good: those that the filters name; at least one filter
+    /// Discard the dead jobs that match the filters permanently; at least one filter is required
     Discard {
         #[command(flatten)]
         filter: DeadFilterArgs,
@@ -43,13 +42,14 @@ pub(super) struct DeadFilterArgs {
     /// Only jobs with this key
     #[arg(long)]
     key: Option<String>,
-    /// Only jobs whose error is like this: 'timeout%' begins with, '%timeout%' contains, '%' is any
+    /// Only jobs whose error matches this pattern: 'timeout%' begins with, '%timeout%' contains,
+    /// '%' any text
     #[arg(long, value_name = "PATTERN")]
     error_like: Option<String>,
-    /// Only jobs that died then or later: a time, or how long ago, such as 2h
+    /// Only jobs that died at or after a time, or within a span before now such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     died_after: Option<Timestamp>,
-    /// Only jobs that died before: a time, or how long ago, such as 2h
+    /// Only jobs that died before a time, or before a span ago such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     died_before: Option<Timestamp>,
 }

@@ -34,22 +34,22 @@ pub(super) struct Args {
     /// Arguments as JSON, @FILE, or - for standard input
     #[arg(long, default_value = "{}")]
     args: String,
-    /// The throttle it passes through
+    /// The throttle of the job
     #[arg(long, default_value = "default")]
     throttle: String,
-    /// Its rate-limit key, e.g. a customer
+    /// The rate-limit key, e.g. a customer
     #[arg(long, default_value = "")]
     key: String,
     /// 0 runs first, 3 last
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     priority: i32,
-    /// Not before this time, such as 2026-11-20T14:00:00Z, or a span from now, such as 2h
+    /// Earliest start: a time such as 2026-11-20T14:00:00Z, or a span from now such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ahead)]
     run_at: Option<jiff::Timestamp>,
     /// Attempts before the job is dead, 1 to 1000
     #[arg(long, default_value_t = 10, allow_negative_numbers = true)]
     max_attempts: i32,
-    /// While an unfinished job of this kind has this key, no second one is made
+    /// Unique key: no second job is created while an unfinished job of this kind has it
     #[arg(long)]
     unique_key: Option<String>,
     /// Time for which the unique key stays taken, even after the job has finished: a span such as 1h,
@@ -59,21 +59,21 @@ pub(super) struct Args {
     /// Tokens that the job takes from its throttle
     #[arg(long, default_value_t = 1.0, allow_negative_numbers = true)]
     cost: f64,
-    /// The caller's trace, as W3C Trace Context writes it
+    /// The caller's trace, as a W3C traceparent
     #[arg(long)]
     traceparent: Option<String>,
     /// Longest time of one attempt, instead of the kind's own timeout: a span such as 10m, or
     /// seconds
     #[arg(long, value_name = "SPAN", allow_negative_numbers = true, value_parser = when::seconds)]
     timeout: Option<f64>,
-    /// Time to wait for the next job with this unique key, which replaces the one that waits
+    /// Time to wait for a further job with this unique key, which replaces the waiting one
     #[arg(long, value_name = "SPAN", requires = "unique_key", allow_negative_numbers = true, value_parser = when::seconds)]
     debounce: Option<f64>,
     /// Longest time from the first of such jobs to the run of the last; ten times --debounce if
     /// absent
     #[arg(long, value_name = "SPAN", requires = "debounce", allow_negative_numbers = true, value_parser = when::seconds)]
     debounce_max: Option<f64>,
-    /// Take the place of the waiting job with this unique key
+    /// Replace the waiting job with this unique key
     #[arg(long, requires = "unique_key")]
     replace: bool,
     /// Enqueue this many copies
@@ -190,7 +190,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
         };
         let line = match line {
             Err(error) if error.kind() == std::io::ErrorKind::InvalidData => {
-                bail!(refused("is no text in UTF-8"))
+                bail!(refused("is not UTF-8 text"))
             }
             line => line.with_context(|| format!("cannot read {name}"))?,
         };
@@ -208,7 +208,7 @@ fn read_file(file: &std::path::Path) -> anyhow::Result<Vec<NewJob>> {
                     .unwrap_or_default()
             )),
             Err(error) => bail!(refused(&format!(
-                "is not JSON from column {} on; allowed is one job a line",
+                "is not JSON from column {} on; allowed is one job per line",
                 error.column()
             ))),
         };
@@ -268,7 +268,11 @@ fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
     let duplicates = enqueued.iter().filter(|one| one.duplicate).count();
     match (enqueued, as_json) {
         (all, true) => output::json(&json!({ "jobs": all }))?,
-        ([one], false) if one.replaced => say!("job {} was waiting and is this job now", one.id),
+        ([one], false) if one.replaced => say!(
+            "job {} was waiting and has been replaced by this \
+                                                job",
+            one.id
+        ),
         ([one], false) if one.duplicate => say!(
             "job {} holds the unique key already; nothing was enqueued",
             one.id
@@ -286,7 +290,7 @@ fn report(enqueued: &[Enqueued], as_json: bool) -> anyhow::Result<()> {
         .max_by_key(|backlog| backlog.depth)
     {
         eprintln!(
-            "a lane holds {} ready jobs; its throttle's max_backlog is {}: send less",
+            "a lane has {} ready jobs; its throttle's max_backlog is {}: send less",
             over.depth, over.max
         );
     }

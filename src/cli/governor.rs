@@ -19,44 +19,47 @@ const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// Drive the governor from a model of your own: one JSON object a line in, one out
+    /// Run the governor on readings from standard input: one JSON object per line in, one out
     #[command(after_help = HELP)]
     Step(Args),
 }
 
 const HELP: &str = "\
-It is the governor that `flyball serve` runs, in mode auto, without a clock of its own: time is what the lines say. Every line is
-answered at once. Blank lines are skipped; at the end of the input it ends.
+It is the governor that `flyball serve` runs, in mode auto, without a clock: the lines contain the
+time. Every line is answered at once. Blank lines are skipped; it exits at the end of the input.
 
   {\"now\": 1700000005, \"readings\": [{\"signal\": \"search-load\", \"value\": 0.9, \"at\": 1700000003}], \"achieved_rps\": 19.8,
    \"limiting_share\": 1}
 
-  now              unix seconds; needed, and after that of the line before
-  readings         new samples of the policy's signals; value null is no reading; those seen before are no news
-  achieved_rps     jobs let through per second since the line before
+  now              unix seconds, required; later than that of the previous line
+  readings         new samples of the policy's signals; value null is no reading; repeated samples are ignored
+  achieved_rps     jobs let through per second since the previous line
   limiting_share   share of that time in which jobs waited for tokens, 0 to 1; at 0.5 and below the rate is not raised
   mean_duration_s  mean duration of the jobs that succeeded, for policies with durations = true
   completed        jobs that succeeded, and
   rejected         jobs that were refused, for signals with source = \"feedback\"
-  knob_rps         the rate in the knob, only where somebody else than the governor wrote it
+  knob_rps         the rate in the knob, only if something other than the governor wrote it
 
-All but now may be left out or null. The answer: rps, breaker (closed, open or half_open), limiting, reason, terms. A line that
-cannot be read is answered by {\"error\": {\"line\", \"field\", \"message\"}} and changes nothing.
+All fields except now may be omitted or null. The answer: rps, breaker (closed, open or half_open),
+limiting, reason, terms. The answer to a line that cannot be read is
+{\"error\": {\"line\", \"field\", \"message\"}}; the line changes nothing.
 
-FILE is a knobs file: [knobs] with rps to begin at, min, max and safe_rps; [[signal]]; [governor]. Other knobs do not count here.
+FILE is a knobs file: [knobs] with the initial rps, min, max and safe_rps; [[signal]]; [governor].
+Other knobs are ignored.
 
-With actuator = \"concurrency\" in [governor] every rps above is slots: [knobs] has concurrency to begin at, achieved_rps is how many slots
-are in use, and the answer's rps is the number of slots to set, a whole one.";
+With actuator = \"concurrency\" in [governor] every rps above is slots: [knobs] has the initial
+concurrency, achieved_rps is the number of slots in use, and the answer's rps is the whole number of
+slots to set.";
 
 #[derive(clap::Args)]
 pub(super) struct Args {
     /// The knobs file with the policy
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// Begin at so many jobs per second (or slots) instead of what the file says
+    /// Initial jobs per second (or slots), instead of the value in the file
     #[arg(long, value_name = "N", conflicts_with = "state")]
     rps: Option<String>,
-    /// Go on from the state in this file, if it is there, and leave the state there at the end of
+    /// Continue from the state in this file, if it exists, and write the state to it at the end of
     /// the input
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
@@ -90,7 +93,7 @@ pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Some((path, stored)) => match LineGovernor::resume(policy, bounds, stored) {
             Some(filter) => filter,
             None => bail!(CliError::Refused(format!(
-                "{}: is not a governor's state of this release",
+                "{}: is not a governor state of this release",
                 path.display()
             ))),
         },
@@ -202,7 +205,7 @@ fn kept(path: &Path) -> anyhow::Result<Option<(&Path, serde_json::Value)>> {
         Ok(text) => match serde_json::from_str(&text) {
             Ok(stored) => Ok(Some((path, stored))),
             Err(error) => bail!(CliError::Refused(format!(
-                "{}: is not a governor's state: {error}",
+                "{}: is not a governor state: {error}",
                 path.display()
             ))),
         },

@@ -27,31 +27,30 @@ pub(super) enum Command {
     List(ListArgs),
     /// Show one job: its state, its attempts, its errors
     Show(One),
-    /// Cancel one job, or all that the filters name: at once if it waits; a running one is asked to
-    /// stop
+    /// Cancel one job, or all jobs that match the filters; waiting jobs end at once, running ones
+    /// are asked to stop
     Cancel(Cancel),
     /// Run a dead, retryable or scheduled job now
     Retry {
         /// The job's number
         id: i64,
-        /// Leave a dead job the attempts that it has used; it gets those that are left, and one if
-        /// none is
+        /// Keep the count of a dead job's used attempts; it gets the remaining ones, at least one
         #[arg(long)]
         keep_attempts: bool,
         #[command(flatten)]
         signed: AuditArgs,
     },
-    /// Let a waiting job wait until a time
+    /// Postpone a waiting job to a time
     Reschedule {
         /// The job's number
         id: i64,
-        /// Not before this time, such as 2026-11-20T14:00:00Z, or a span from now, such as 2h
+        /// Earliest start: a time such as 2026-11-20T14:00:00Z, or a span from now such as 2h
         #[arg(long, value_name = "TIME", value_parser = when::ahead)]
         run_at: Timestamp,
         #[command(flatten)]
         signed: AuditArgs,
     },
-    /// Give a dead job up for good
+    /// Discard a dead job permanently
     Discard {
         /// The job's number
         id: i64,
@@ -75,16 +74,16 @@ pub(super) struct ListArgs {
     /// Only jobs with this key
     #[arg(long)]
     key: Option<String>,
-    /// Only jobs that were enqueued then or later: a time, or how long ago, such as 2h
+    /// Only jobs that were enqueued at or after a time, or within a span before now such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     created_after: Option<Timestamp>,
-    /// Only jobs that were enqueued before: a time, or how long ago, such as 2h
+    /// Only jobs that were enqueued before a time, or before a span ago such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     created_before: Option<Timestamp>,
-    /// Only jobs older than this one
+    /// Only jobs enqueued before this job
     #[arg(long, value_name = "ID")]
     before: Option<i64>,
-    /// At most so many
+    /// Maximum number of results
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
     limit: i64,
     /// Print JSON
@@ -118,10 +117,10 @@ pub(super) struct Cancel {
     /// Only ready, scheduled, retryable or running jobs
     #[arg(long, value_parser = parse_state)]
     state: Option<State>,
-    /// Only jobs that were enqueued then or later: a time, or how long ago, such as 2h
+    /// Only jobs that were enqueued at or after a time, or within a span before now such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     created_after: Option<Timestamp>,
-    /// Only jobs that were enqueued before: a time, or how long ago, such as 2h
+    /// Only jobs that were enqueued before a time, or before a span ago such as 2h
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     created_before: Option<Timestamp>,
     #[command(flatten)]
@@ -201,7 +200,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     .map(|name| format!("--{}", name.replace('_', "-")))
                     .join(", ");
                 bail!(CliError::Refused(format!(
-                    "name a job by its number, or many by one or more of {filters}; nothing was cancelled"
+                    "give the number of a job, or one or more of {filters}; nothing was cancelled"
                 )));
             }
             let signed = &bulk.signed.signature();
@@ -288,7 +287,7 @@ async fn search(queue: &Queue, list: ListArgs) -> anyhow::Result<()> {
     ];
     output::table(&header, jobs.iter().map(row))?;
     if let Some(next) = next.filter(|_| filter.limit > 0) {
-        eprintln!("flyball: older jobs have not been looked at; go on with --before {next}");
+        eprintln!("flyball: older jobs were not searched; continue with --before {next}");
     }
     Ok(())
 }

@@ -17,24 +17,24 @@ use crate::throttle::{KeyState, Name};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
-    /// List the lanes of a throttle that workers have seen, the deepest first
+    /// List the known lanes of a throttle, the deepest first
     List {
         /// The throttle
         throttle: String,
-        /// In the order of their keys, with the lanes where no job is ready
+        /// Sort by key, and include lanes without ready jobs
         #[arg(long)]
         by_key: bool,
-        /// Only keys behind this one
+        /// Only keys after this one
         #[arg(long, value_name = "KEY", requires = "by_key")]
         after: Option<String>,
-        /// At most so many
+        /// Maximum number of results
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(i64).range(1..=1000))]
         limit: i64,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show one lane: its weight, how many jobs wait in it, and since when
+    /// Show one lane: its weight, its waiting jobs and their age
     Show {
         /// The throttle
         throttle: String,
@@ -44,18 +44,18 @@ pub(super) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Set the share of a lane beside the other lanes of its throttle
+    /// Set the weight of a lane relative to the other lanes of its throttle
     Weight {
         /// The throttle
         throttle: String,
         /// The key; '' for jobs without one
         key: String,
-        /// From 0.001 to 1000; 1 unless somebody set another
+        /// From 0.001 to 1000; 1 by default
         weight: f64,
         #[command(flatten)]
         signed: AuditArgs,
     },
-    /// Empty a lane: cancel its waiting jobs; running ones go on
+    /// Empty a lane: cancel its waiting jobs; running jobs continue
     Purge {
         /// The throttle
         throttle: String,
@@ -102,7 +102,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                 output::json(&json!({ "lanes": lanes.collect::<Vec<_>>() }))?;
             } else {
                 if lanes.is_empty() {
-                    say!("workers have seen no lane of a throttle {shown}");
+                    say!("there is no known lane of throttle {shown}");
                     return Ok(ExitCode::SUCCESS);
                 }
                 let header = ["KEY", "WEIGHT", "READY", "COUNTED", "OLDEST", "HELD"];
@@ -118,7 +118,8 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     .is_some_and(|states| states.iter().any(|state| !held(Some(state)).is_empty()))
                 {
                     say!(
-                        "free a key, and forget what was learned of it: flyball throttle resume {shown} --key KEY"
+                        "free a key, and reset its learned rate: flyball throttle resume {shown} \
+                         --key KEY"
                     );
                 }
             }
@@ -172,7 +173,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     &json!({ "throttle": throttle, "key": key, "weight": weight, "before": before }),
                 )?;
             } else {
-                say!("lane {key:?} of {throttle} weighs {weight}; it weighed {before}");
+                say!("lane {key:?} of {throttle} has the weight {weight}; before it was {before}");
             }
         }
         Command::Purge {

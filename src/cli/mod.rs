@@ -36,7 +36,7 @@ use crate::config::Settings;
 #[derive(Parser)]
 #[command(name = "flyball", version, about, after_help = exit::HELP, propagate_version = true)]
 struct Cli {
-    /// Settings file; without it flyball.toml is read if it is there
+    /// Settings file; by default flyball.toml, if it exists
     #[arg(long, global = true, env = "FLYBALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 
@@ -48,42 +48,42 @@ struct Cli {
 enum Command {
     /// Run the server: HTTP API and dashboard, runner, governor
     Serve(serve::Args),
-    /// Bring the database's schema up to date; safe to run twice and beside running workers
+    /// Migrate the database schema; safe to repeat, and to run while workers are running
     Migrate(migrate::Args),
     /// Enqueue one job, or many from a file
     Enqueue(enqueue::Args),
-    /// Look at jobs, cancel them, run them again
+    /// Show, cancel, retry and reschedule jobs
     #[command(subcommand)]
     Job(job::Command),
-    /// Run dead jobs again, or give them up for good
+    /// Requeue or discard dead jobs
     #[command(subcommand)]
     Dead(dead::Command),
-    /// Look at the lanes of a throttle, weigh them, empty them
+    /// Show, weight and empty the lanes of a throttle
     #[command(subcommand)]
     Lane(lane::Command),
-    /// Look at throttles, turn their knobs, pause and resume them
+    /// Show throttles, set their knobs, pause and resume them
     #[command(subcommand)]
     Throttle(throttle::Command),
-    /// Stop everything: no worker claims a job until it is resumed; what runs goes on
+    /// Pause everything: no worker claims a job until resumed; running jobs continue
     Pause(pause::Args),
-    /// End the pause of everything
+    /// Resume everything
     Resume(pause::Args),
-    /// Say how everything stands: paused or not, workers, throttles with their jobs
+    /// Show the overall state: pause, workers, throttles with their jobs
     Status(status::Args),
-    /// Look at schedules, make them, pause them, run them, see when they come next
+    /// Show, create, pause, resume and run schedules
     #[command(subcommand)]
     Cron(cron::Command),
-    /// Say in one sentence why a throttle runs at the rate it does, or why a job waits
+    /// Explain in one sentence the rate of a throttle, or the wait of a job
     Why(why::Args),
-    /// Run the governor on simulated plants, beside a bare PID, AIMD and a fixed rate
+    /// Run the governor on simulated plants, compared with a bare PID, AIMD and a fixed rate
     Simulate(simulate::Args),
-    /// Drive the governor by hand, without a server
+    /// Run the governor without a server
     #[command(subcommand)]
     Governor(governor::Command),
-    /// Say what Flyball would have done in a time that was recorded, and how sure that is
+    /// Replay a recording: show what Flyball would have done, with its uncertainty
     Replay(replay::Args),
-    /// Turn a throttle's rate up and down for half an hour, within bounds, and say how the load
-    /// answers; asks first
+    /// Vary a throttle's rate for half an hour, within bounds, and measure the response of the
+    /// load; asks first
     Calibrate(calibrate::Args),
     Services(services::ServicesArgs),
 }

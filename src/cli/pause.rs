@@ -38,7 +38,7 @@ pub(super) async fn resume(args: Args, settings: Settings) -> anyhow::Result<Exi
         say!(
             "{}",
             if changed {
-                "everything flows again"
+                "everything is resumed"
             } else {
                 "everything was running already"
             }

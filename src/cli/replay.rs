@@ -22,32 +22,33 @@ use crate::throttle::file::KnobsFile;
   flyball replay --policy knobs/reindex.toml --from 24h
   flyball replay --policy knobs/reindex.toml --file incident.csv --svg incident.svg
 
-A file has rows of time, signal, value and rate: CSV with that header, or one JSON object a line.")]
+A file has rows of time, signal, value and rate: CSV with that header, or one JSON object per line.")]
 pub(super) struct Args {
-    /// Knobs file with the policy, and with the bounds `min`, `max` and `safe_rps`; its name is the
-    /// throttle's
+    /// Knobs file with the policy and the bounds `min`, `max` and `safe_rps`; its name is that of
+    /// the throttle
     #[arg(long, value_name = "FILE")]
     policy: PathBuf,
-    /// Recording in a file, in place of Prometheus
+    /// Read the recording from a file instead of Prometheus
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to", "step", "rate"])]
     file: Option<PathBuf>,
-    /// Read Prometheus from this time on: 2026-11-20T14:00:00Z, or 24h for so long ago
+    /// Start of the range in Prometheus: a time such as 2026-11-20T14:00:00Z, or a span before now
+    /// such as 24h
     #[arg(long, value_name = "TIME", default_value = "6h", value_parser = when::ago)]
     from: jiff::Timestamp,
-    /// Read Prometheus up to this time; without it up to now
+    /// End of the range in Prometheus; now by default
     #[arg(long, value_name = "TIME", value_parser = when::ago)]
     to: Option<jiff::Timestamp>,
-    /// Seconds between values of what is not a plain selector
+    /// Seconds between values of queries that are not plain selectors
     #[arg(long, value_name = "SECONDS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=300))]
     step: u32,
-    /// PromQL for the rate that was let through, in jobs per second; without it Flyball's own
-    /// metric of the throttle
+    /// PromQL for the achieved rate, in jobs per second; by default Flyball's own metric of the
+    /// throttle
     #[arg(long, value_name = "QUERY")]
     rate: Option<String>,
-    /// Seconds from a sample's time until the governor sees it
+    /// Seconds from a sample's time until the governor reads it
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=600))]
     delay: u32,
-    /// Draw the replay into this file
+    /// Write a chart of the replay to this file
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     /// Print JSON
@@ -58,7 +59,8 @@ pub(super) struct Args {
 pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCode> {
     let (file, policy) = policy(&args.policy)?;
     if policy.law.actuator != Actuator::Rps {
-        let what = "its governor turns concurrency, and a replay is about rates; leave actuator out of [governor] to replay";
+        let what = "its governor sets concurrency, and a replay is about rates; remove actuator \
+                    from [governor] to replay";
         bail!(CliError::Refused(format!(
             "{}: {what}",
             args.policy.display()
@@ -104,7 +106,7 @@ pub(super) fn policy(path: &Path) -> anyhow::Result<(KnobsFile, Policy)> {
     match policy {
         Some(policy) => Ok((file, policy)),
         None => bail!(CliError::Refused(format!(
-            "{} has no [[signal]], so that nothing governs by it",
+            "{} has no [[signal]], so there is no policy to replay",
             path.display()
         ))),
     }

@@ -16,18 +16,18 @@ pub(super) struct Args {
         value_enum
     )]
     roles: Vec<Role>,
-    /// Address and port of the API and the dashboard; wins over FLYBALL_LISTEN
+    /// Address and port of the API and the dashboard; overrides FLYBALL_LISTEN
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
 enum Role {
-    /// Answers HTTP and shows the dashboard
+    /// Serves HTTP and the dashboard
     Api,
     /// Runs jobs
     Runner,
-    /// Stands for the governor's leadership
+    /// Runs the governor, or stands by to take over
     Governor,
 }
 

@@ -13,32 +13,31 @@ const EXIT_NOT_FOUND: u8 = 69;
 /// Run a private Postgres, Redis and Prometheus, for the demo and for tests
 ///
 /// Prints one line of JSON with their URLs when all are ready, and stops them when its standard
-/// input closes or when it gets SIGINT or SIGTERM. Data are kept in DIR between runs; logs are in
-/// DIR/log.
+/// input closes or on SIGINT or SIGTERM. Data is kept in DIR between runs; logs are in DIR/log.
 ///
-/// Scrape targets can be added while Prometheus runs: write a file of its file_sd form into the
-/// directory that the line names as targets_dir, DIR/prometheus/targets/NAME.json.
+/// Scrape targets can be added while Prometheus runs: write a file_sd file to the directory
+/// targets_dir of that line, DIR/prometheus/targets/NAME.json.
 ///
-/// Commands on standard input, a line each: `stop NAME` and `start NAME`, with NAME one of
+/// Commands on standard input, one per line: `stop NAME` and `start NAME`, with NAME one of
 /// postgres, redis, prometheus.
 ///
-/// Exit codes: 0 stopped in order; 69 a server is not installed (one line says what would help); 1
-/// anything else.
+/// Exit codes: 0 success; 69 a required server is not installed (the output says which); 1 any
+/// other failure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServicesArgs {
-    /// Directory for data, logs and the lock; made if it is not there.
+    /// Directory for data, logs and the lock; created if missing.
     #[arg(long, value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// Use this Postgres and start none.
+    /// Use this Postgres instead of starting one.
     #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
 
-    /// Use this Redis and start none.
+    /// Use this Redis instead of starting one.
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_name = "URL")]
     pub redis_url: Option<String>,
 
-    /// Use this Prometheus and start none.
+    /// Use this Prometheus instead of starting one.
     #[arg(
         long,
         env = "PROMETHEUS_URL",
@@ -47,24 +46,24 @@ pub struct ServicesArgs {
     )]
     pub prometheus_url: Option<String>,
 
-    /// Interval at which Prometheus asks its targets: a whole number and ms, s or m.
+    /// Scrape interval of Prometheus: a whole number and ms, s or m.
     #[arg(long, value_name = "INTERVAL", default_value = "5s", value_parser = parse_interval_ms)]
     pub scrape_interval: u64,
 
-    /// Off: faster, but a crash of the machine may lose data. For tests and demos.
+    /// Off is faster, but a crash of the machine may lose data; for tests and demos.
     #[arg(long, value_enum, default_value = "on")]
     pub fsync: Switch,
 
-    /// Look for the servers only in this directory (may be given again), instead of PATH and the
-    /// usual places.
+    /// Search the servers only in this directory (repeatable), instead of PATH and the usual
+    /// places.
     #[arg(long, value_name = "DIR")]
     pub search_path: Vec<PathBuf>,
 
-    /// Remove what was made in DIR after stopping.
+    /// Delete the created files in DIR after stopping.
     #[arg(long)]
     pub ephemeral: bool,
 
-    /// Remove the data in DIR and start nothing.
+    /// Delete the data in DIR and start nothing.
     #[arg(long, conflicts_with = "ephemeral")]
     pub wipe: bool,
 }

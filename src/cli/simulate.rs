@@ -15,51 +15,53 @@ use crate::simulate::{Contender, Scenario, library, plot, random_table};
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Scenarios are knobs files with tables about their plant; those in scenarios/ come with the program.
+    after_help = "Scenarios are knobs files with tables that describe the plant; those in scenarios/ are built in.
 
-Columns: over: seconds x setpoints of the load average above the setpoint (refused: seconds x share that a provider refused); peak:
-its highest value from the step on; back: seconds from the step until it was below 1.1 setpoints for half a minute; recovered: until a
-minute began with 80 % of the possible rate and a load below 1.15 setpoints; used: part of the possible jobs that ran, never more
-than was possible at any second; raw: jobs over possible jobs, above 100 bought with overload; swing: standard deviation of the
-knob's logarithm around its mean of five minutes; turns: reversals of the knob by more than a fifth, per hour. Possible is what a
-controller could do that knows the plant at every second. Figures are means over the days.
+Columns: over: seconds x setpoints of the load average above the setpoint (refused: seconds x share
+of refused work); peak: the highest value from the step on; back: seconds from the step until the
+load was below 1.1 setpoints for half a minute; recovered: seconds until the start of a minute with
+80 % of the possible rate and a load below 1.15 setpoints; used: share of the possible jobs that ran,
+at most 100 % in each second; raw: jobs over possible jobs, above 100 at the price of overload; swing:
+standard deviation of the knob's logarithm around its five-minute mean; turns: reversals of the knob by
+more than a fifth, per hour. The possible jobs are those of a controller that knows the plant at every
+second. Figures are means over the days.
 
 Examples:
   flyball simulate --all --seeds 20               every scenario, twenty days each
   flyball simulate S1 S13 --svg pictures          two of them, with a picture of the first day of each
-  flyball simulate mine.toml --set gain=1.2       a plant of your own, under another law
-  flyball simulate --all --set durations=false    what a part of the law buys
-  flyball simulate --random 400 --seed 1          400 plants drawn at random, beside an oracle that is 35 s late"
+  flyball simulate mine.toml --set gain=1.2       your own plant, with another gain
+  flyball simulate --all --set durations=false    the benefit of one part of the controller
+  flyball simulate --random 400 --seed 1          400 random plants, compared with an oracle that is 35 s late"
 )]
 pub(super) struct Args {
     /// Names of scenarios, or files
     #[arg(value_name = "SCENARIO", required_unless_present_any = ["all", "list", "random"])]
     scenarios: Vec<String>,
-    /// Every scenario that comes with the program
+    /// All built-in scenarios
     #[arg(long, conflicts_with = "scenarios")]
     all: bool,
-    /// Draw N plants at random instead, one day each; --seed chooses the series
+    /// Draw N random plants instead, one day each; --seed chooses the series
     #[arg(long, value_name = "N", conflicts_with_all = ["scenarios", "all", "list", "seeds", "svg", "policy", "set"], value_parser = clap::value_parser!(u64).range(1..=10_000))]
     random: Option<u64>,
-    /// Say which scenarios there are, and end
+    /// List the built-in scenarios and exit
     #[arg(long)]
     list: bool,
-    /// Number of days of each
+    /// Number of simulated days per scenario
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
-    /// The number of the first day: the same number is the same day
+    /// Seed of the first day; the same seed gives the same day
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Controllers to compare: flyball, pid, aimd, fixed, oracle (knows the plant, 35 s late)
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "flyball,pid,aimd,fixed", default_value_if("random", clap::builder::ArgPredicate::IsPresent, "flyball,pid,oracle"), value_parser = contender)]
     controllers: Vec<Contender>,
-    /// A knobs file whose [governor] table replaces the scenarios' own
+    /// A knobs file whose [governor] table overrides that of the scenarios
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// One key of [governor], such as gain=1.2; may be given again
+    /// One key of [governor], such as gain=1.2; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Draw the first day of each scenario into this directory
+    /// Write a chart of the first day of each scenario to this directory
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
     /// Print the tables as Markdown
@@ -192,7 +194,7 @@ fn contender(name: &str) -> Result<Contender, String> {
     Contender::ALL
         .into_iter()
         .find(|one| one.name() == name)
-        .ok_or_else(|| format!("use some of {}", names.join(",")))
+        .ok_or_else(|| format!("allowed are {}", names.join(",")))
 }
 
 /// Returns the file of a scenario and its text, by its name or as a path.

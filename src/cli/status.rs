@@ -91,20 +91,20 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     }
     match &paused {
         Some(paused) => say!("everything is {}", pause::sentence(paused)),
-        None => say!("running: nothing pauses all throttles"),
+        None => say!("running: no pause of everything"),
     }
     say!(
         "{workers} live {}",
         if workers == 1 { "worker" } else { "workers" }
     );
     for difference in &differences {
-        say!("they differ: {difference}");
+        say!("difference: {difference}");
     }
     if let Some(reason) = &store_lost {
         say!("{reason}");
     }
     match depths.at {
-        Some(at) => say!("jobs as counted at {at:.0}"),
+        Some(at) => say!("jobs counted at {at:.0}"),
         None => say!("jobs have not been counted yet; a process with the role runner counts them"),
     }
     let header = ["THROTTLE", "RPS", "READY", "SCHEDULED", "RUNNING", "DEAD"];

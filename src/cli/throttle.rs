@@ -21,70 +21,69 @@ use crate::throttle::{
 pub(super) enum Command {
     /// List all throttles with their rates
     List {
-        /// With the limits of the API itself, api:*
+        /// Include the limits of the API itself, api:*
         #[arg(long)]
         all: bool,
-        /// Print JSON, of all
+        /// Print JSON, of all throttles
         #[arg(long)]
         json: bool,
     },
-    /// Show one throttle: its knobs and what is wrong with them
+    /// Show one throttle: its knobs and their problems
     Show {
-        /// Its name
+        /// The name
         name: String,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Turn knobs, e.g. flyball throttle set reindex rps=50 mode=manual; makes the throttle if
-    /// there is none
+    /// Set knobs, e.g. flyball throttle set reindex rps=50 mode=manual; creates the throttle if it
+    /// does not exist
     Set {
-        /// Its name
+        /// The name
         name: String,
-        /// Knobs as NAME=VALUE; an empty value takes an optional knob away
+        /// Knobs as NAME=VALUE; an empty value removes an optional knob
         #[arg(required = true, value_name = "KNOB=VALUE")]
         knobs: Vec<String>,
-        /// Take over by hand until this time, or for a span such as 30m; then the governor goes
-        /// back to the mode before
+        /// Control manually until this time, or for a span such as 30m; then the governor restores
+        /// the previous mode
         #[arg(long, value_name = "TIME", value_parser = when::ahead)]
         until: Option<jiff::Timestamp>,
         #[command(flatten)]
         signed: AuditArgs,
     },
-    /// Print the Lua text with which any program takes tokens straight from Redis
+    /// Print the Lua script with which any program takes tokens directly from Redis
     Script,
-    /// List the throttles that LimitLion or another program has written into Redis, and take them
-    /// over
+    /// List the throttles that LimitLion or another program has written to Redis, and import them
     ImportLimitlion {
-        /// Do it; without this nothing is changed and they are listed
+        /// Import them; without this they are only listed
         #[arg(long)]
         yes: bool,
         #[command(flatten)]
         signed: AuditArgs,
     },
-    /// Take a throttle away; its jobs wait until it is made again
+    /// Delete a throttle; its jobs wait until it is created again
     Delete {
-        /// Its name
+        /// The name
         name: String,
         #[command(flatten)]
         signed: AuditArgs,
     },
     /// Stop a throttle, or one key of it, until it is resumed
     Pause {
-        /// Its name
+        /// The name
         name: String,
         /// Pause only this key
         #[arg(long, requires = "seconds")]
         key: Option<String>,
-        /// For so many seconds, up to 2592000, which is 30 days (keys only)
+        /// Duration in seconds, up to 2592000 (30 days); keys only
         #[arg(long, requires = "key")]
         seconds: Option<f64>,
         #[command(flatten)]
         signed: AuditArgs,
     },
-    /// Let a throttle, or one key of it, flow again; a throttle starts from an empty bucket
+    /// Resume a throttle, or one key of it; a throttle starts with an empty bucket
     Resume {
-        /// Its name
+        /// The name
         name: String,
         /// Resume only this key
         #[arg(long)]
@@ -201,11 +200,9 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
                     &json!({ "throttle": name, "key": key, "resumed": resumed, "forgot_rps": forgot }),
                 )?;
             } else if let Some(rps) = forgot {
-                say!(
-                    "key {key:?} of {name} flows again; its learned rate of {rps:.3}/s is forgotten"
-                );
+                say!("key {key:?} of {name} is resumed; its learned rate of {rps:.3}/s is reset");
             } else if resumed {
-                say!("key {key:?} of {name} flows again");
+                say!("key {key:?} of {name} is resumed");
             } else {
                 say!("key {key:?} of {name} was not paused");
             }
@@ -295,7 +292,7 @@ fn note(status: &Status) -> String {
         notes.push("paused".to_owned());
     }
     if status.lease_lapsed {
-        notes.push("the governor's word has lapsed; safe_rps is in force".to_owned());
+        notes.push("the governor's lease has expired; safe_rps is in force".to_owned());
     }
     notes.extend(
         status
@@ -361,7 +358,7 @@ fn by_hand_until(
 ) -> anyhow::Result<()> {
     if until <= when::now() {
         bail!(CliError::Refused(format!(
-            "--until {until:.0} is in the past; allowed is a time that is still to come"
+            "--until {until:.0} is in the past; allowed is a time in the future"
         )));
     }
     let mode = given
@@ -369,7 +366,7 @@ fn by_hand_until(
         .or_insert_with(|| json!("manual"));
     if *mode != json!("manual") {
         bail!(CliError::Refused(format!(
-            "--until ends the mode manual, and mode is {mode}; leave one of them out"
+            "--until ends the mode manual, but mode is {mode}; use only one of them"
         )));
     }
     if given
@@ -377,7 +374,7 @@ fn by_hand_until(
         .is_some()
     {
         bail!(CliError::Refused(
-            "--until and manual_until_ms say the same; leave one of them out".to_owned()
+            "--until and manual_until_ms set the same knob; use only one of them".to_owned()
         ));
     }
     Ok(())
@@ -401,7 +398,7 @@ async fn import(
         return output::json(&json!({ "adopted": yes, "throttles": found }));
     }
     if found.is_empty() {
-        say!("every throttle in Redis is Flyball's already");
+        say!("every throttle in Redis already belongs to Flyball");
         return Ok(());
     }
     let rows = found.iter().map(|one| {
@@ -416,7 +413,7 @@ async fn import(
     });
     output::table(&["THROTTLE", "RPS", "BURST", "WINDOW", "NOTE"], rows)?;
     if !yes {
-        say!("nothing was changed; add --yes to take them over");
+        say!("nothing was changed; add --yes to import them");
     }
     Ok(())
 }
@@ -436,7 +433,7 @@ struct ForeignHash {
 
 impl ForeignHash {
     fn refused(name: String, why: &dyn std::fmt::Display) -> Self {
-        let note = format!("it cannot be taken over: {why}");
+        let note = format!("it cannot be imported: {why}");
         Self {
             name,
             knobs: BTreeMap::new(),
@@ -476,7 +473,7 @@ async fn import_one(
                 &crate::api::AuditEntry::turned("throttle.import", &change, Some(&status), &after),
             )
             .await;
-            let note = "taken over".to_owned();
+            let note = "imported".to_owned();
             Ok(Some(ForeignHash {
                 name: name.to_string(),
                 knobs: after.raw,
@@ -520,7 +517,7 @@ async fn delete(
     if signed.json {
         return output::json(&serde_json::json!({ "name": name, "result": "deleted" }));
     }
-    say!("{name} is deleted; a file in the knobs folder would make it again at the next start");
+    say!("{name} is deleted; a file in the knobs folder would create it again at the next start");
     Ok(())
 }
 
@@ -590,7 +587,7 @@ async fn note_audit(settings: &Settings, entry: &crate::api::AuditEntry) {
     };
     if let Err(error) = written.await {
         eprintln!(
-            "flyball: the audit line could not be written: {}",
+            "flyball: writing the audit log failed: {}",
             super::exit::message(&error)
         );
     }

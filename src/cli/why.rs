@@ -24,11 +24,11 @@ pub(super) struct Args {
     /// The throttle's name
     #[arg(required_unless_present = "job")]
     throttle: Option<String>,
-    /// A job's number instead
+    /// Explain the wait of this job instead
     #[arg(long, value_name = "ID", conflicts_with = "throttle")]
     job: Option<i64>,
-    /// Also list the governor's last decisions with every term, newest first; all that are kept if
-    /// no number is given
+    /// Also list the governor's last decisions with all terms, newest first; all stored ones
+    /// without a number
     #[arg(long, value_name = "N", num_args = 0..=1, require_equals = true, default_missing_value = "1000",
           value_parser = clap::value_parser!(i64).range(1..=1000), conflicts_with = "job")]
     history: Option<i64>,

@@ -168,7 +168,7 @@ impl NewSchedule {
         for (field, _) in own.into_iter().filter(|(_, is_set)| *is_set) {
             wrong(
                 field,
-                "this is not for the job of a schedule, which sees to it itself; leave it out"
+                "not allowed for the job of a schedule, which sets it itself; leave it out"
                     .to_owned(),
             );
         }

@@ -33,7 +33,7 @@ pub(crate) async fn tick(schedules: &Schedules) -> Result<(), Error> {
     let mut failed = None;
     for due in schedules.due().await? {
         if let Some(problem) = &due.unreadable {
-            tracing::warn!(schedule.name = %due.schedule.name, problem, "a schedule makes no jobs");
+            tracing::warn!(schedule.name = %due.schedule.name, problem, "a schedule creates no jobs");
             failed = failed.or(schedules.set_aside(&due, problem).await.err());
             continue;
         }
@@ -68,7 +68,7 @@ async fn one(
                 schedule,
                 &occurrences,
                 None,
-                Some("expression: does not come again"),
+                Some("expression: has no further occurrence"),
             )
             .await;
     };
@@ -80,10 +80,10 @@ async fn one(
 fn log_result(due: &Due, advanced: &Advanced) {
     let name = &due.schedule.name;
     if let Some(problem) = &advanced.refused {
-        tracing::warn!(schedule.name = %name, problem, "a schedule makes no jobs");
+        tracing::warn!(schedule.name = %name, problem, "a schedule creates no jobs");
     } else if advanced.skipped > 0 {
-        tracing::info!(schedule.name = %name, skipped = advanced.skipped, "the last job of a schedule is unfinished; no other was made");
+        tracing::info!(schedule.name = %name, skipped = advanced.skipped, "the last job of a schedule is unfinished; no other job was created");
     } else if advanced.made > 0 {
-        tracing::debug!(schedule.name = %name, made = advanced.made, "a schedule made jobs");
+        tracing::debug!(schedule.name = %name, made = advanced.made, "a schedule created jobs");
     }
 }

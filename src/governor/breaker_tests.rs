@@ -61,7 +61,7 @@ fn work_that_drains_slowly_keeps_it_open_until_the_load_is_gone() {
         plant
             .plan
             .reason
-            .contains("it starts again when the load is gone"),
+            .contains("it restarts when the load is gone"),
         "{}",
         plant.plan.reason
     );

@@ -28,10 +28,10 @@ pub(super) fn holds(status: &Status, actuator: Actuator, followed: f64) -> Optio
     }
     match status.knobs.by.as_str() {
         CALIBRATION_ACTOR if !status.lease_lapsed => {
-            Some("a calibration turns this throttle".to_owned())
+            Some("a calibration controls this throttle".to_owned())
         }
         ENDED if status.knobs.rps != followed => {
-            Some("a calibration has ended; the governor goes on from here".to_owned())
+            Some("a calibration has ended; the governor continues from here".to_owned())
         }
         _ => None,
     }

@@ -88,12 +88,12 @@ fn reason(state: &ControlState, policy: &Policy, now: f64, before: f64, cause: &
                     "a number"
                 },
             );
-            format!("a person stopped it ({field} 0); it goes on when somebody sets {what}")
+            format!("stopped manually ({field} 0); it resumes when someone sets {what}")
         }
-        Cause::Followed { why } => format!("{why}; the governor only follows"),
+        Cause::Followed { why } => format!("{why}; the governor only tracks it"),
         Cause::HandedBack { why } => {
             format!(
-                "{why}, on from {}",
+                "{why}, continuing from {}",
                 if state.knob < 0.0 {
                     "no limit".to_owned()
                 } else {
@@ -122,7 +122,7 @@ fn reason(state: &ControlState, policy: &Policy, now: f64, before: f64, cause: &
                     state.actuator.refuge()
                 )
             } else {
-                format!("staying at {rate} {unit} until it can be read again")
+                format!("holding {rate} {unit} until it can be read again")
             };
             format!("no new reading of {} {how_long}; {does}", names.join(", "))
         }
@@ -142,7 +142,8 @@ fn reason(state: &ControlState, policy: &Policy, now: f64, before: f64, cause: &
             } else {
                 let ago = seconds(now - breaker.since);
                 format!(
-                    "{by} rose to {} x its setpoint {ago} ago{again}; it starts again when the load is gone",
+                    "{by} rose to {} x its setpoint {ago} ago{again}; it restarts when the load is \
+                     gone",
                     number(breaker.height)
                 )
             }
@@ -162,7 +163,7 @@ fn reason(state: &ControlState, policy: &Policy, now: f64, before: f64, cause: &
                 seconds(age)
             );
             let reads = match signal.discounted {
-                true => format!("{reads}, and how long jobs took since says nothing about load"),
+                true => format!("{reads}; later job durations do not indicate load"),
                 false => reads,
             };
             format!(
@@ -192,10 +193,11 @@ fn motion(before: f64, after: f64, unit: &str) -> String {
 fn bound(state: &ControlState, policy: &Policy, now: f64, clamp: Clamp) -> String {
     let (unit, waited_for) = (state.actuator.unit(), state.actuator.waited_for());
     match clamp {
-        Clamp::Slew => ", as fast as is allowed".to_owned(),
-        Clamp::Idle => format!("; not raised, because nobody waits for {waited_for}"),
+        Clamp::Slew => ", at the fastest allowed rise".to_owned(),
+        Clamp::Idle => format!("; not raised, because no job waits for {waited_for}"),
         Clamp::Week => format!(
-            "; nobody waits for {waited_for}, so it stands ready at what this hour of the week has borne"
+            "; no job waits for {waited_for}, so it stays ready at the usual rate of this hour of \
+             the week"
         ),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
@@ -218,7 +220,7 @@ fn bound(state: &ControlState, policy: &Policy, now: f64, clamp: Clamp) -> Strin
                 .as_ref()
                 .map_or_else(|| "a person".to_owned(), ManualOverride::who_and_why);
             format!(
-                "; {who} set {} {unit} {set} ago, it is not raised for {left} more",
+                "; {who} set {} {unit} {set} ago, so it is not raised for another {left}",
                 number(hold.rps)
             )
         }),

@@ -44,17 +44,20 @@ fn causes() -> Vec<(Cause, &'static str, &'static str)> {
         Cause::NoReading => ("start", "no signal has been read yet; holding 30 rps"),
         Cause::StoppedByHand => (
             "person",
-            "a person stopped it (rps 0); it goes on when somebody sets a rate",
+            "stopped manually (rps 0); it resumes when someone sets a rate",
         ),
-        Cause::Followed { .. } => ("person", "a person turns it; the governor only follows"),
+        Cause::Followed { .. } => (
+            "person",
+            "a person controls it; the governor only tracks it",
+        ),
         Cause::HandedBack { .. } => (
             "person",
-            "manual mode is over; back to auto, on from 30 rps",
+            "manual mode is over; back to auto, continuing from 30 rps",
         ),
         Cause::Stale { .. } => ("stale", "no new reading of load for 5 s; "),
         Cause::Open => (
             "breaker",
-            "load rose to 2.6 x its setpoint 30 s ago; it starts again when the load is gone",
+            "load rose to 2.6 x its setpoint 30 s ago; it restarts when the load is gone",
         ),
         Cause::Signal { .. } => (
             "load",
@@ -65,7 +68,7 @@ fn causes() -> Vec<(Cause, &'static str, &'static str)> {
         Cause::NoReading,
         Cause::StoppedByHand,
         Cause::Followed {
-            why: "a person turns it".to_owned(),
+            why: "a person controls it".to_owned(),
         },
         Cause::HandedBack {
             why: "manual mode is over; back to auto".to_owned(),
@@ -122,15 +125,16 @@ fn every_cause_in_every_phase_has_a_word_and_a_sentence() {
 fn every_clamp_has_a_word_and_words_of_its_own() {
     // A new one does not compile until it is listed here.
     let place = |clamp: Clamp| match clamp {
-        Clamp::Slew => ("slew", ", as fast as is allowed"),
-        Clamp::Idle => ("idle", "; not raised, because nobody waits for tokens"),
+        Clamp::Slew => ("slew", ", at the fastest allowed rise"),
+        Clamp::Idle => ("idle", "; not raised, because no job waits for tokens"),
         Clamp::Soft => (
             "soft",
             "; not raised while a signal is above its soft level",
         ),
         Clamp::Week => (
             "week",
-            "; nobody waits for tokens, so it stands ready at what this hour of the week has borne",
+            "; no job waits for tokens, so it stays ready at the usual rate of this hour of the \
+             week",
         ),
         Clamp::Confirm => (
             "confirm",
@@ -140,7 +144,7 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
         Clamp::Late => ("late", "; not raised, because the next reading is late"),
         Clamp::Person => (
             "person",
-            "; a person set 30 rps 20 s ago, it is not raised for 40 s more",
+            "; a person set 30 rps 20 s ago, so it is not raised for another 40 s",
         ),
         Clamp::Max => ("max", ", the highest rate allowed (max or capacity)"),
         Clamp::Min => ("min", ", the lowest rate allowed (min)"),

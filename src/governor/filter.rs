@@ -238,7 +238,8 @@ fn knob(line: &Map<String, Value>) -> Result<Option<f64>, Wrong> {
         Some(Value::Number(n)) if n.as_f64().is_some_and(|n| n != 0.0 && n < Bounds::MIN_RATE) => {
             let (least, most) = (Bounds::MIN_RATE, Bounds::MAX_RATE);
             let allowed = format!(
-                "use a number from {least} to {most}, 0 (stopped), -1 (unlimited), or null where nobody turned it"
+                "use a number from {least} to {most}, 0 (stopped), -1 (unlimited), or null if it \
+                 was not changed"
             );
             Err((
                 "knob_rps".to_owned(),

@@ -109,12 +109,12 @@ pub const KEYS: &[Key] = &[
         "",
         Default::Required,
         Allowed::Text(64),
-        "What people call it: letters, digits and `. _ -`. Unique in the file.",
+        "The signal's name: letters, digits and `. _ -`. Unique in the file.",
     ),
     signal(
         "kind",
         "",
-        Default::Depends("\"load\"; for feedback what its query says; latency for complaints"),
+        Default::Depends("\"load\"; for feedback that of its query; latency for complaints"),
         Allowed::Word(&["load", "latency", "ratio"]),
         "`load`: grows with the rate (load average, queue length, utilisation). `latency`: grows steeply near saturation. \
          `ratio`: the share of work that is refused, 0 to 1.",
@@ -132,10 +132,12 @@ pub const KEYS: &[Key] = &[
             "postgres",
             "complaints",
         ]),
-        "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`; `age`: seconds that the oldest of them has \
-         waited. `feedback`: what this throttle's own jobs say. `http`: a number on the page `url`. `postgres`: what the statement \
-         `query` answers. `complaints`: the share of what the worst account of the pool `query` had accepted in 24 hours that \
-         was complained of. Those that can trip the breaker are looked at twice a second, all but `prometheus`.",
+        "`prometheus`: a query. `depth`: ready jobs of the throttle named by `query`. `age`: the \
+         waiting time of the oldest of them, in seconds. `feedback`: the outcomes of this \
+         throttle's own jobs. `http`: a number on the page `url`. `postgres`: the result of the \
+         statement `query`. `complaints`: the complaint rate, over 24 hours, of the worst account \
+         of the pool `query`. Signals that can trip the breaker are read twice a second, except \
+         `prometheus`.",
     ),
     signal(
         "server",
@@ -149,19 +151,21 @@ pub const KEYS: &[Key] = &[
         "",
         Default::Depends("required, except for feedback and http"),
         Allowed::Text(4096),
-        "The PromQL query, best a plain selector: its raw samples are read with their own times. For `depth` and `age`: a \
-         throttle's name. For `complaints`: a pool's. For `postgres`: a read-only statement of at most 0.4 s that answers one row with one number, and its time \
-         if a second column is called `at`. For `feedback` of which kind: `refused`, the share of attempts that the other side \
-         refused (a ratio; 429 and its kin); `errors`, the share that failed or timed out (a latency); `latency`, the mean duration \
-         of those that succeeded, in seconds; `latency_p99`, what only one in a hundred of them exceeds, where twenty or more have \
-         ended (a latency as well).",
+        "The PromQL query, best a plain selector: its raw samples are read with their own times. \
+         For `depth` and `age`: the name of a throttle. For `complaints`: the name of a pool. For \
+         `postgres`: a read-only statement of at most 0.4 s that returns one row with one number, \
+         and optionally its time in a column `at`. For `feedback`: `refused`, the share of \
+         attempts that the server refused, for instance with 429 (a ratio); `errors`, the share \
+         that failed or timed out (a latency); `latency`, the mean duration of successful attempts \
+         in seconds; `latency_p99`, their 99th percentile, once twenty or more have ended (a \
+         latency).",
     ),
     signal(
         "url",
         "",
         Default::Depends("required for http"),
         Allowed::Text(1024),
-        "For `http`: address of the page, without credentials.",
+        "For `http`: the page's address, without credentials.",
     ),
     signal(
         "metric",
@@ -175,7 +179,8 @@ pub const KEYS: &[Key] = &[
         "",
         Default::Depends("for http this or `metric`"),
         Allowed::Text(512),
-        "For `http`: the number's place on a JSON page, such as `/queue/0/length` (RFC 6901).",
+        "For `http`: a JSON pointer (RFC 6901) to the number on a JSON page, such as \
+         `/queue/0/length`.",
     ),
     Key {
         part: PolicyTable::Signal,
@@ -183,7 +188,8 @@ pub const KEYS: &[Key] = &[
         unit: "factor",
         default: Default::Number(1.0),
         allowed: Allowed::Number(1e-12, 1e12),
-        what: "What values are multiplied by to be in the setpoint's unit: 0.001 from milliseconds to seconds, 0.01 from percent to a share.",
+        what: "The factor that converts values to the setpoint's unit: 0.001 from milliseconds to \
+               seconds, 0.01 from percent to a share.",
     },
     signal(
         "setpoint",
@@ -197,16 +203,17 @@ pub const KEYS: &[Key] = &[
         "of the signal",
         Default::Depends("none"),
         Allowed::Above(0.0, 1e15),
-        "The soft level: while the newest value is above it the rate is not raised, whatever smoothing, prediction or another \
-         signal say. From the setpoint to below `trip`.",
+        "The soft level: while the newest value is above it the rate is not raised, regardless of \
+         smoothing, prediction and other signals. From the setpoint to below `trip`.",
     ),
     signal(
         "trip",
         "of the signal",
         Default::Depends("2 x setpoint for a load, none for others"),
         Allowed::Above(0.0, 1e15),
-        "The hard level: the value that trips the breaker; above the setpoint. For a load or a latency raised by itself, up to \
-         twofold, while the signal is noisy. A latency or a ratio trips only where this is written.",
+        "The hard level: the value that trips the breaker; above the setpoint. For a load or a \
+         latency it is raised automatically, up to twofold, while the signal is noisy. A latency \
+         or a ratio trips only if this is set.",
     ),
     signal(
         "lag_s",
@@ -215,30 +222,34 @@ pub const KEYS: &[Key] = &[
             "60 for prometheus, 15 for feedback errors and latency_p99, 900 for complaints, else 0",
         ),
         Allowed::Number(0.0, 900.0),
-        "What the exporter averages over: 60 for load1, 300 for load5, half the range of `rate()` and `avg_over_time()`, 0 for a \
-         plain gauge. Too high a value is corrected by itself. For `feedback` twice this, and at least a tick, is averaged over.",
+        "The averaging time of the exporter: 60 for load1, 300 for load5, half the range of \
+         `rate()` and `avg_over_time()`, 0 for a plain gauge. Too high a value is corrected \
+         automatically. `feedback` is averaged over twice this time, and at least one tick.",
     ),
     signal(
         "stale_s",
         "s",
         Default::Depends("`stale_hold_s`, or 3.5 usual spacings if longer"),
         Allowed::Number(2.0, 3600.0),
-        "Without a new sample for exactly this long the signal counts as silent: the rate is lowered towards `safe_rps`.",
+        "A signal without a new sample for this long is stale: the rate is lowered towards \
+         `safe_rps`.",
     ),
     signal(
         "series_min",
         "series",
-        Default::Depends("as many as usual"),
+        Default::Depends("the usual number"),
         Allowed::Number(0.0, 4000.0),
-        "For a plain selector of `prometheus`: with fewer series that go on the signal has no reading, since the one that ended may be \
-         the worst. As many as usual is the median of two hours; 0 looks at no number.",
+        "For a plain selector of `prometheus`: with fewer live series than this the signal has no \
+         reading, because a missing series may be the worst. The usual number is the median of two \
+         hours; 0 switches the check off.",
     ),
     signal(
         "probe",
         "",
         Default::Depends("none"),
         Allowed::Text(1024),
-        "For `prometheus`: address of the exporter's own page, without credentials. The breaker reads it twice a second, past Prometheus.",
+        "For `prometheus`: the address of the exporter's own page, without credentials. The \
+         breaker reads it twice a second, bypassing Prometheus.",
     ),
     signal(
         "probe_metric",
@@ -252,7 +263,7 @@ pub const KEYS: &[Key] = &[
         "",
         Default::Depends("with probe this or `probe_metric`"),
         Allowed::Text(512),
-        "The number's place on that page, if it is JSON.",
+        "A JSON pointer to the number on that page, if it is JSON.",
     ),
     Key {
         part: PolicyTable::Governor,
@@ -260,8 +271,9 @@ pub const KEYS: &[Key] = &[
         unit: "",
         default: Default::Word("rps"),
         allowed: Allowed::Word(&["rps", "concurrency"]),
-        what: "The knob that is turned: `rps`, tokens per second, or `concurrency`, jobs at once over all processes: whole slots, and \
-               `min` and `max` then mean slots too. For a provider without a quota that answers the slower the more is open at once.",
+        what: "The knob that the governor sets: `rps` (tokens per second) or `concurrency` (jobs \
+               at once over all processes). With `concurrency`, `min` and `max` are whole slots \
+               too; use it for a provider without a quota that slows down with more open requests.",
     },
     number(
         "tick_s",
@@ -325,7 +337,7 @@ pub const KEYS: &[Key] = &[
         2.0,
         1.0,
         1e6,
-        "Without a new sample for so many usual spacings the rate is not raised any more.",
+        "Without a new sample for this many usual spacings the rate is no longer raised.",
     ),
     number(
         "stale_half_s",
@@ -335,11 +347,7 @@ pub const KEYS: &[Key] = &[
         3600.0,
         "Then it halves in this time, down to `safe_rps`.",
     ),
-    flag(
-        "breaker",
-        true,
-        "Whether an overload stops the work at once.",
-    ),
+    flag("breaker", true, "Stop at once on an overload."),
     number(
         "open_min_s",
         "s",
@@ -354,7 +362,7 @@ pub const KEYS: &[Key] = &[
         120.0,
         0.0,
         3600.0,
-        "Longest wait for a slow average to forget the overload, once the load itself is gone.",
+        "Longest wait for a slow average to recover, once the load itself is gone.",
     ),
     number(
         "confirm_s",
@@ -370,7 +378,8 @@ pub const KEYS: &[Key] = &[
         0.8,
         0.05,
         1.0,
-        "The restart's share of the rate that the model has room for; halved by every re-trip.",
+        "The rate after a restart, as a share of the rate that the model allows; halved by every \
+         re-trip.",
     ),
     number(
         "retrip_s",
@@ -386,7 +395,7 @@ pub const KEYS: &[Key] = &[
         0.02,
         0.0,
         0.5,
-        "How far below a learned quota a ratio signal stays.",
+        "The margin that a ratio signal keeps below a learned quota.",
     ),
     number(
         "quiet_s",
@@ -399,7 +408,9 @@ pub const KEYS: &[Key] = &[
     flag(
         "durations",
         true,
-        "Whether to let *work* through (rate x mean duration): an inner loop that answers dearer jobs in seconds. Switch it off for jobs whose duration says nothing about the resource. Always off with `actuator = \"concurrency\"`: slots are work already.",
+        "Control *work* (rate x mean duration): an inner loop that reacts to more expensive jobs \
+         within seconds. Switch it off for jobs whose duration is unrelated to the resource. \
+         Always off with `actuator = \"concurrency\"`, because slots already measure work.",
     ),
     number(
         "duration_step",
@@ -407,17 +418,18 @@ pub const KEYS: &[Key] = &[
         1.3,
         1.0,
         1e6,
-        "Jobs that take this many times longer than before, and more than chance explains, count at once and not in the mean of 15 s.",
+        "A rise of the mean duration by more than this factor, if it is significant, takes effect \
+         at once instead of through the mean of 15 s.",
     ),
     flag(
         "observer",
         true,
-        "Whether to learn which part of the load is ours.",
+        "Learn which part of the load our own jobs cause.",
     ),
     flag(
         "predictor",
         true,
-        "Whether to carry late samples to now with what was let through since.",
+        "Project delayed samples to the present, using the work let through since.",
     ),
     number(
         "noise_max",
@@ -433,12 +445,13 @@ pub const KEYS: &[Key] = &[
         60.0,
         0.0,
         600.0,
-        "The longest such average.",
+        "The longest averaging time for noisy samples.",
     ),
     flag(
         "feed_forward",
         true,
-        "Whether an unused throttle stands ready at what this hour of the week has borne; only after a whole week has been seen.",
+        "Keep an unused throttle ready at the rate that worked in this hour of the week; only \
+         after a whole week of data.",
     ),
 ];
 
@@ -504,18 +517,20 @@ pub fn reference() -> String {
         "# Policy keys\n\n\
          A policy is the `[[signal]]` and `[governor]` part of a knobs file, `knobs/<throttle>.toml`. A throttle whose file has no\n\
          `[[signal]]` has no governor. A key that is unknown, of the wrong type or out of its range is refused at start, with file,\n\
-         line and reason. This page is made from the table that the parser itself uses (`src/governor/keys.rs`).\n",
+         line and reason. This page is generated from the table that the parser uses (`src/governor/keys.rs`).\n",
     );
     for (part, title, about) in [
         (
             PolicyTable::Signal,
             "[[signal]]",
-            "What is measured, and the value to hold. Any number up to 16; the one that asks for the lowest rate decides.",
+            "A measurement and the value to hold. Up to 16 signals; the one that requires the \
+             lowest rate decides.",
         ),
         (
             PolicyTable::Governor,
             "[governor]",
-            "Overrides of the law's defaults. None is needed: the defaults fit every plant that was tried.",
+            "Overrides of the controller's defaults. None is required: the defaults fit every \
+             tested system.",
         ),
     ] {
         text += &format!(

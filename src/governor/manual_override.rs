@@ -147,7 +147,7 @@ impl OverrideWatch {
 /// Formats a manual rate, short enough for a sentence.
 fn rate(text: Option<&str>) -> String {
     match text.map(|text| (text, text.trim().parse::<f64>())) {
-        None | Some(("", _)) => "taken away".to_owned(),
+        None | Some(("", _)) => "removed".to_owned(),
         Some((_, Ok(rps))) if rps >= 0.0 => number(rps),
         Some((text, Ok(_))) => text.trim().chars().take(32).collect(),
         Some((text, Err(_))) => format!("{:?}", text.chars().take(32).collect::<String>()),

@@ -376,7 +376,7 @@ fn following_a_person_keeps_the_hand_over_bumpless() {
             .follow(&plant.policy, plant.bounds, &seen, 33.0, "ann has it");
         assert_eq!(
             (plan.rps, plan.reason.as_str()),
-            (33.0, "ann has it; the governor only follows")
+            (33.0, "ann has it; the governor only tracks it")
         );
     }
     plant.now += 120.0;

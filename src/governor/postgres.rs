@@ -71,7 +71,7 @@ pub const RECENT_MAX: i64 = 1000;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A later leader has written.
-    #[error("a later leader governs {throttle}; term {term} is over")]
+    #[error("a newer leader governs {throttle}; term {term} has ended")]
     Fenced {
         throttle: String,
         /// The caller's term, which has ended.

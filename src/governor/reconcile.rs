@@ -407,9 +407,9 @@ impl Governor {
             state.shadow = None;
         }
         let hands_off = match knobs.mode {
-            Mode::Off => Some("nothing governs this throttle (mode off)".to_owned()),
+            Mode::Off => Some("no governor controls this throttle (mode off)".to_owned()),
             Mode::Manual => Some(format!(
-                "a person turns this throttle (mode manual{})",
+                "a person controls this throttle (mode manual{})",
                 until(knobs)
             )),
             Mode::Auto | Mode::Shadow if knobs.paused => {
@@ -569,7 +569,7 @@ impl Governor {
             }
             Err(error) => return Err(error.into()),
         }
-        tracing::info!(throttle.name = %throttle.name, reason = why, "the governor goes back");
+        tracing::info!(throttle.name = %throttle.name, reason = why, "manual mode is over");
         state.watch.went_back(mode, &why, seen.now);
         self.save_state(throttle, term, state).await?;
         self.journal(
@@ -801,7 +801,7 @@ impl Governor {
             Ok(_) => Ok(1),
             // A person was faster: their rate is adopted at the next tick.
             Err(throttle::Error::Conflict { what, .. }) => {
-                tracing::info!(throttle.name = %throttle.name, what, "the knob was turned meanwhile");
+                tracing::info!(throttle.name = %throttle.name, what, "the knob was changed concurrently");
                 Ok(0)
             }
             Err(error) => Err(error.into()),
@@ -826,7 +826,7 @@ impl Governor {
             .await
         {
             Err(JournalError::Postgres(error)) => {
-                tracing::warn!(throttle.name = %throttle.name, %error, "the governor's state could not be kept");
+                tracing::warn!(throttle.name = %throttle.name, %error, "saving the governor's state failed");
                 Ok(())
             }
             other => Ok(other?),
@@ -847,7 +847,7 @@ impl Governor {
         match self.journal.append(term, &decision).await {
             Ok(id) => decision.id = id,
             Err(error) => {
-                tracing::warn!(throttle.name = %throttle.name, %error, "a decision could not be journaled")
+                tracing::warn!(throttle.name = %throttle.name, %error, "recording a decision failed")
             }
         }
         // A send without listeners is no error.
@@ -950,7 +950,7 @@ impl Governor {
             match outcome {
                 Ok(read) => {
                     if problems.remove(&about.name).is_some() {
-                        tracing::info!(throttle.name = %throttle.name, signal = about.name, "the signal is read again");
+                        tracing::info!(throttle.name = %throttle.name, signal = about.name, "the signal has readings again");
                     }
                     samples.extend(read);
                 }
@@ -1055,7 +1055,7 @@ fn log_findings(throttle: &GovernedThrottle, state: &ControlState, earlier: &[Ac
         tracing::warn!(throttle.name = %throttle.name, finding = found.finding.as_str(), "{}", found.sentence);
     }
     for found in ended {
-        tracing::info!(throttle.name = %throttle.name, finding = found.finding.as_str(), "a watchdog's finding has ended");
+        tracing::info!(throttle.name = %throttle.name, finding = found.finding.as_str(), "a watchdog finding has ended");
     }
 }
 
@@ -1103,7 +1103,7 @@ fn without_capacity(knobs: &Knobs) -> String {
     } else {
         &knobs.capacity_why
     };
-    format!("nothing can be borne behind this throttle ({why})")
+    format!("the system behind this throttle can take nothing ({why})")
 }
 
 /// Returns true if the knob was written in this term and its lease need not be renewed yet.

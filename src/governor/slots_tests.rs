@@ -203,7 +203,7 @@ fn slots_that_nobody_uses_are_not_raised() {
     assert!(server.knob <= before + 1.0, "{} from {before}", server.knob);
     assert_eq!(server.plan.limiting, "idle", "{}", server.plan.reason);
     assert!(
-        server.plan.reason.contains("nobody waits for slots"),
+        server.plan.reason.contains("no job waits for slots"),
         "{}",
         server.plan.reason
     );
@@ -296,7 +296,7 @@ fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_othe
     let (discounted, reason) = after(RejectionTiming::Discounted);
     assert_eq!(discounted, 1.0, "{reason}");
     assert!(
-        reason.contains("says nothing about load: holding"),
+        reason.contains("job durations do not indicate load: holding"),
         "{reason}"
     );
     // As load, and as silence, they cost most of the slots.

@@ -123,7 +123,7 @@ impl Sources {
             what,
             name: named.to_owned(),
             reason: format!(
-                "signal {} names it as its server, and the settings know of {}",
+                "signal {} names it as its server; the settings define {}",
                 about.name,
                 listed(&known)
             ),

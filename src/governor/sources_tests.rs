@@ -253,7 +253,8 @@ async fn a_server_that_nobody_has_set_is_told_with_those_that_are() {
     let told = eyes("server = \"west\"").unwrap_err();
     assert_eq!(
         told,
-        "prometheus \"west\" cannot be used: signal a names it as its server, and the settings know of east"
+        "prometheus \"west\" cannot be used: signal a names it as its server; the settings define \
+         east"
     );
     assert!(
         eyes("source = \"postgres\"\nserver = \"east\"")

@@ -155,7 +155,7 @@ fn the_third_week_starts_where_the_hour_can_be_borne_and_overloads_no_more() {
             && with
                 .plan
                 .reason
-                .contains("what this hour of the week has borne");
+                .contains("the usual rate of this hour of the week");
         used += u32::from(
             says_so
                 && with.plan.terms["week_rps"]

@@ -102,7 +102,7 @@ fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
             "no more"
         };
         return vec![format!(
-            "{rate}, because what stands behind it can bear {most}{why}"
+            "{rate}, because the system behind it can take {most}{why}"
         )];
     }
     if status.lease_lapsed && actuator == Actuator::Rps {
@@ -111,10 +111,10 @@ fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
         });
         return vec![
             format!(
-                "{rate}, no faster than safe_rps {}, because no governor has renewed its knob{since}",
+                "{rate}, limited to safe_rps {}, because no governor has renewed its lease{since}",
                 number(knobs.safe_rps)
             ),
-            "is a process with the governor role running?".to_owned(),
+            "check that a process with the role governor is running".to_owned(),
         ];
     }
     match knobs.mode {
@@ -123,19 +123,19 @@ fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
             let ends = knobs.manual_until_ms.map(|ms| ms as f64 / 1e3 - asked.now);
             let ends = ends.map_or_else(String::new, |left| match left {
                 _ if asked.view.is_none() => {
-                    " (its end is not heeded, because nothing governs it)".to_owned()
+                    " (its end is ignored, because the throttle has no governor)".to_owned()
                 }
                 left if left > 0.0 => format!(" for {} more", seconds(left)),
-                _ => " until the governor comes by".to_owned(),
+                _ => " until the governor's next tick".to_owned(),
             });
             vec![
                 by_hand(asked, status, &rate),
-                format!("mode manual: the governor keeps its hands off{ends}"),
+                format!("mode manual: the governor changes nothing{ends}"),
             ]
         }
         Mode::Off => vec![
             by_hand(asked, status, &rate),
-            "mode off: nothing governs it".to_owned(),
+            "mode off: no governor controls it".to_owned(),
         ],
         Mode::Shadow => {
             let mut parts = vec![by_hand(asked, status, &rate)];
@@ -159,7 +159,7 @@ fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
 fn by_hand(asked: &WhyInput, status: &Status, rate: &str) -> String {
     let set = writer(asked, status, " by");
     if set.is_empty() {
-        format!("{rate}, set by hand")
+        format!("{rate}, set manually")
     } else {
         format!("{rate}, set{set}")
     }
@@ -186,12 +186,12 @@ fn governed(asked: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         let what = if field == "rps" { "a rate" } else { "a number" };
         return vec![
             format!("{rate}{who} ({field} 0)"),
-            format!("the governor leaves it so until somebody sets {what}"),
+            format!("the governor leaves it stopped until someone sets {what}"),
         ];
     }
     let mut parts = vec![format!("{rate}, {}", holds(asked, view))];
     if view.breaker == Phase::HalfOpen && view.limiting != "confirm" {
-        parts.push("on trial after a trip (breaker half open)".to_owned());
+        parts.push("probing after a trip (breaker half open)".to_owned());
     }
     parts.extend(runner_up(view));
     parts.extend(quotas(asked, view));
@@ -232,9 +232,9 @@ fn holds(asked: &WhyInput, view: &View) -> String {
     let reads = signal.map_or_else(String::new, |signal| format!(", {}", reads(signal)));
     let told = match view.limiting.as_str() {
         "idle" if view.actuator == Actuator::Concurrency => {
-            "not raised, because nobody waits for its slots"
+            "not raised, because no job waits for its slots"
         }
-        "idle" => "not raised, because nobody waits for its tokens",
+        "idle" => "not raised, because no job waits for its tokens",
         "max" if view.actuator == Actuator::Concurrency => "the most slots allowed (max)",
         "min" if view.actuator == Actuator::Concurrency => "the fewest slots allowed (min)",
         "person" => {
@@ -249,7 +249,7 @@ fn holds(asked: &WhyInput, view: &View) -> String {
         }
         "max" => "the highest rate allowed (max or capacity)",
         "min" => "the lowest rate allowed (min)",
-        "slew" => "growing as fast as is allowed",
+        "slew" => "rising at the fastest allowed rate",
         "soft" => {
             let above = view
                 .signals
@@ -261,9 +261,9 @@ fn holds(asked: &WhyInput, view: &View) -> String {
             );
             return format!("not raised, because {above}{reads}");
         }
-        "week" => "standing ready at what this hour of the week has borne, for nobody waits",
+        "week" => "ready at the usual rate of this hour of the week, because no job waits",
         "late" => "not raised, because the next reading is late",
-        "confirm" => "restarted after a trip and not raised until a sample confirms it",
+        "confirm" => "restarted after a trip, and not raised until a sample confirms it",
         "floor" => "at the floor below its usual rate",
         "start" => "held, because no signal has been read yet",
         _ => {
@@ -279,7 +279,7 @@ fn holds(asked: &WhyInput, view: &View) -> String {
 /// Returns the phrase for a signal's value, setpoint and age.
 fn reads(signal: &SignalView) -> String {
     let Some(value) = signal.value else {
-        return format!("{} not read yet", signal.name);
+        return format!("{} has not been read yet", signal.name);
     };
     let age = signal
         .age_s
@@ -332,7 +332,7 @@ fn quotas(asked: &WhyInput, view: &View) -> Option<String> {
         let refused = number(100.0 * quota.refused_share);
         let (rps, unit) = (number(quota.rps), view.actuator.unit());
         format!(
-            "{} taught a quota of {rps} {unit} {ago} ago, when {refused} % were refused",
+            "{} learned a quota of {rps} {unit} {ago} ago, when {refused} % were refused",
             signal.name
         )
     };

@@ -172,15 +172,15 @@ fn what_can_be_borne_is_told_where_it_sets_the_rate() {
     };
     assert_eq!(
         of(5.0, "two of five accounts"),
-        "5 rps, because what stands behind it can bear no more: two of five accounts."
+        "5 rps, because the system behind it can take no more: two of five accounts."
     );
     assert_eq!(
         of(0.0, "no account"),
-        "stopped, because what stands behind it can bear nothing: no account."
+        "stopped, because the system behind it can take nothing: no account."
     );
     assert_eq!(
         of(0.0, ""),
-        "stopped, because what stands behind it can bear nothing."
+        "stopped, because the system behind it can take nothing."
     );
     assert!(
         of(50.0, "five accounts").starts_with("34.2 rps, held by search-load"),
@@ -212,7 +212,8 @@ fn an_unknown_throttle_says_how_to_make_it_and_what_waits() {
 #[test]
 fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
     let manual = status(50.0, Mode::Manual);
-    let expected = "50 rps, set by ann 5 min ago (\"deploy\"); mode manual: the governor keeps its hands off; nothing waits.";
+    let expected = "50 rps, set by ann 5 min ago (\"deploy\"); mode manual: the governor changes \
+                    nothing; nothing waits.";
     assert_eq!(ask(Some(&manual), None, &[], Some(0)), expected);
 
     let mut paused = status(50.0, Mode::Auto);
@@ -226,7 +227,7 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
     let told = ask(Some(&stopped), None, &[], None);
     assert_eq!(
         told,
-        "stopped, set by ann 5 min ago (\"deploy\"); mode off: nothing governs it."
+        "stopped, set by ann 5 min ago (\"deploy\"); mode off: no governor controls it."
     );
     let free = status(-1.0, Mode::Manual);
     assert!(ask(Some(&free), None, &[], None).starts_with("no limit, set by ann 5 min ago"));
@@ -239,12 +240,12 @@ fn a_manual_mode_with_an_end_tells_how_long_it_lasts() {
     let view = governed(1.0, |_, _| {});
     let told = ask(Some(&manual), Some(&view), &[], None);
     assert!(
-        told.ends_with("; mode manual: the governor keeps its hands off for 30 min more."),
+        told.ends_with("; mode manual: the governor changes nothing for 30 min more."),
         "{told}"
     );
     let told = ask(Some(&manual), None, &[], None);
     assert!(
-        told.contains("its end is not heeded, because nothing governs it"),
+        told.contains("its end is ignored, because the throttle has no governor"),
         "{told}"
     );
 }
@@ -319,7 +320,10 @@ fn nonsense_and_a_lapsed_lease_are_told_first() {
     lapsed.knobs.valid_until_ms = Some(((NOW - 40.0) * 1e3) as i64);
     let told = ask(Some(&lapsed), None, &[], None);
     assert!(
-        told.starts_with("5 rps, no faster than safe_rps 5, because no governor has renewed its knob for 40 s; is a process"),
+        told.starts_with(
+            "5 rps, limited to safe_rps 5, because no governor has renewed its lease \
+                          for 40 s; check"
+        ),
         "{told}"
     );
 }
@@ -350,7 +354,8 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
     };
     assert_eq!(
         sentence(asked),
-        "stopped by the breaker: search-load rose to 9 x its setpoint 5 s ago; it starts again when the load is gone."
+        "stopped by the breaker: search-load rose to 9 x its setpoint 5 s ago; it restarts when \
+         the load is gone."
     );
     let trip = view.last_trip.unwrap();
     assert_eq!(
@@ -406,7 +411,10 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
     });
     let told = ask(Some(&status(34.2, Mode::Auto)), Some(&idle), &[], None);
     assert!(
-        told.starts_with("34.2 rps, not raised, because nobody waits for its tokens, search-load 1.8 of 2.0 (sample"),
+        told.starts_with(
+            "34.2 rps, not raised, because no job waits for its tokens, search-load \
+                          1.8 of 2.0 (sample"
+        ),
         "{told}"
     );
 
@@ -433,8 +441,10 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
         "{told}"
     );
     assert!(
-        held.reason
-            .contains("; bob (\"too fast\") set 30 rps 0 s ago, it is not raised for 60 s more"),
+        held.reason.contains(
+            "; bob (\"too fast\") set 30 rps 0 s ago, so it is not raised for another 60 \
+                       s"
+        ),
         "{}",
         held.reason
     );
@@ -528,12 +538,12 @@ fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots(
     let rate = told("", -1);
     assert!(rate.starts_with("60 rps, "), "{rate}");
     assert!(
-        rate.contains("refused taught a quota of 64 rps 4 min ago, when 20 % were refused"),
+        rate.contains("refused learned a quota of 64 rps 4 min ago, when 20 % were refused"),
         "{rate}"
     );
     let slots = told("[governor]\nactuator = \"concurrency\"\n", 12);
     assert!(
-        slots.starts_with("12 slots, ") && slots.contains("taught a quota of 64 slots"),
+        slots.starts_with("12 slots, ") && slots.contains("learned a quota of 64 slots"),
         "{slots}"
     );
 }

@@ -278,7 +278,7 @@ pub enum CheckpointError {
     #[error("the lease of job {0} was lost")]
     LeaseLost(i64),
     /// The store did not answer; the work may go on and retry.
-    #[error("the checkpoint of job {job} was not stored: {reason}")]
+    #[error("storing the checkpoint of job {job} failed: {reason}")]
     Store {
         /// The id of the job.
         job: i64,

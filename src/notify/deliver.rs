@@ -157,7 +157,7 @@ impl NotificationHandler {
         }
         if policy == OnAmbiguous::Dead && begun.is_doubtful() {
             let error =
-                "an attempt before this one got no answer, so it may have been sent".to_owned();
+                "a previous attempt got no response, so the message may have been sent".to_owned();
             return Err(Outcome::Ambiguous { policy, error });
         }
         let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
@@ -326,7 +326,7 @@ impl DeliveryRun<'_> {
                 self.write(DeliveryState::Queued, None, None).await;
                 return Err(Outcome::Retry {
                     after: None,
-                    error: "no account took it before its time-out".to_owned(),
+                    error: "no account accepted it before its time-out".to_owned(),
                 });
             }
             let timeout = desk.pool().timeout.min(left);
@@ -355,7 +355,7 @@ impl DeliveryRun<'_> {
             if failures == 0 && self.doubts == 0 && not.len() >= HOPS_MAX {
                 // Accounts throttled or refused in turn, which is not the message's fault.
                 return self
-                    .wait(USUAL_DELAY, "many accounts in a row did not take it")
+                    .wait(USUAL_DELAY, "too many accounts in a row did not accept it")
                     .await;
             }
             if failures >= FAILURES_MAX || self.refused >= REFUSED_MAX || not.len() >= HOPS_MAX {
@@ -373,7 +373,7 @@ impl DeliveryRun<'_> {
             format!("{} accounts", not.len())
         };
         let error = format!(
-            "{accounts} did not take this message; the last: {}",
+            "{accounts} did not accept this message; the last: {}",
             self.last_reason()
         );
         self.write(DeliveryState::Queued, None, None).await;
@@ -544,7 +544,7 @@ impl DeliveryRun<'_> {
         while let Err(error) = self.means.deliveries.record(written.clone()).await {
             refusals += u32::from(!matches!(error, crate::jobs::Error::Lost(_)));
             if refusals >= REFUSALS_MAX || Instant::now() >= self.until {
-                tracing::error!(job_id = self.job.id, %error, "what became of a message could not be written down; it is not sent again");
+                tracing::error!(job_id = self.job.id, %error, "recording the outcome of a message failed; it is not sent again");
                 break;
             }
             tokio::select! {
@@ -604,20 +604,20 @@ impl DeliveryRun<'_> {
             _ if self.failures > 0 && !was_away => (
                 "expired",
                 format!(
-                    "its recipient could not take it until its deadline, {seconds} s after it was queued"
+                    "its recipient did not accept it before its deadline, {seconds} s after it was \
+                     queued"
                 ),
             ),
             true => (
                 NO_ACCOUNT,
                 format!(
-                    "no account of pool {pool} took it until its deadline, {seconds} s after it was queued"
+                    "no account of pool {pool} accepted it before its deadline, {seconds} s after \
+                     it was queued"
                 ),
             ),
             false => (
                 "expired",
-                format!(
-                    "its deadline passed {seconds} s after it was queued, before its turn came"
-                ),
+                format!("its deadline passed {seconds} s after it was queued, before it was sent"),
             ),
         };
         self.record(DeliveryState::Failed, None, outcome, &error, None)
@@ -630,7 +630,7 @@ impl DeliveryRun<'_> {
     async fn wait(&mut self, wait: Duration, why: &str) -> Result<Outcome, Outcome> {
         if self.left().is_zero() {
             let error = format!(
-                "no account of pool {} was available until its deadline: {why}",
+                "no account of pool {} was available before its deadline: {why}",
                 self.carrier.desk.pool().name
             );
             self.record(DeliveryState::Failed, None, NO_ACCOUNT, &error, None)
@@ -730,7 +730,7 @@ impl DeliveryRun<'_> {
     ) {
         let written = self.written(state, held, met);
         if let Err(error) = self.means.deliveries.record(written).await {
-            tracing::debug!(job_id = self.job.id, %error, "attempts at a message could not be written down");
+            tracing::debug!(job_id = self.job.id, %error, "recording attempts of a message failed");
         }
     }
 
@@ -777,7 +777,7 @@ fn is_unsent(sent: &Sent) -> bool {
 fn unrecorded() -> Outcome {
     Outcome::Retry {
         after: None,
-        error: "the delivery record could not be reached".to_owned(),
+        error: "reading the delivery record failed".to_owned(),
     }
 }
 

@@ -35,7 +35,7 @@ pub async fn maintain(
                 if applied > 0 {
                     tracing::debug!(
                         events = applied,
-                        "matched events with messages that were written down at the same time"
+                        "matched events with messages recorded at the same time"
                     );
                 }
                 Ok::<(), Error>(())

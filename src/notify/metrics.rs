@@ -33,12 +33,12 @@ impl NotifyMetrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "flyball_notifications",
-            "Messages by what attempts at them came to: a state, but queued",
+            "Message attempts by outcome: the states except queued",
             self.notifications.clone(),
         );
         registry.register(
             "flyball_provider_events",
-            "New events that providers told, by what happened",
+            "New provider events received, by what happened",
             self.events.clone(),
         );
     }

@@ -54,13 +54,9 @@ pub async fn publish_changes(
             BreakerState::Open => {
                 tracing::warn!(pool, account, from, to, why = %change.why, "an account's breaker opened")
             }
-            BreakerState::HalfOpen => tracing::info!(
-                pool,
-                account,
-                from,
-                to,
-                "one message finds out whether an account is back"
-            ),
+            BreakerState::HalfOpen => {
+                tracing::info!(pool, account, from, to, "one message tests an account")
+            }
             BreakerState::Closed => {
                 tracing::info!(pool, account, from, to, "an account's breaker closed")
             }
@@ -75,10 +71,10 @@ pub async fn publish_changes(
                 crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }
             ) {
                 // It would be refused again and would block the changes behind it.
-                tracing::error!(pool, account, %error, "a change of a breaker could not be told to whoever wants alerts");
+                tracing::error!(pool, account, %error, "alerting about a breaker change failed");
                 break;
             }
-            tracing::warn!(pool, account, %error, "a change of a breaker could not be recorded; it will be tried again");
+            tracing::warn!(pool, account, %error, "recording a breaker change failed; retrying");
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = tokio::time::sleep(WAITING_CHECK_INTERVAL) => {}
@@ -109,7 +105,7 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
             false => Swept::default(),
         };
         if expired.jobs > 0 {
-            tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages waited for an account until their deadline; they are dead letters");
+            tracing::warn!(pool = %pool.name, messages = expired.jobs, "messages became dead letters: no account was available before their deadline");
         }
         let left = if is_away { REQUEUE_ROUNDS } else { looks_left.load(Ordering::Relaxed) };
         if !is_away && left > 0 && pool.requeue_on_recovery {
@@ -122,7 +118,7 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
                 }
             }
             if all > 0 {
-                tracing::info!(pool = %pool.name, messages = all, "accounts are back; dead messages that had found none run again");
+                tracing::info!(pool = %pool.name, messages = all, "accounts are available again; requeued messages that had found none");
             }
         }
         looks_left.store(if is_away { REQUEUE_ROUNDS } else { left.saturating_sub(1) }, Ordering::Relaxed);

@@ -35,7 +35,7 @@ pub struct HttpConfig {
 
 /// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
-#[error("the HTTP client cannot be set up: {0}")]
+#[error("setting up the HTTP client failed: {0}")]
 pub struct NoClient(#[from] std::io::Error);
 
 /// The handler of the kind `http`.

@@ -67,13 +67,13 @@ pub enum TransportError {
     Unsent(String),
     /// Nothing was sent, because this process has no descriptor left, which says nothing about the
     /// server.
-    #[error("no connection could be opened: {0}")]
+    #[error("opening a connection failed: {0}")]
     Short(String),
     /// The request was sent, at least in part, and no answer came.
     #[error("{0}")]
     Unanswered(String),
     /// The request was cancelled.
-    #[error("it was stopped before an answer came")]
+    #[error("stopped before a response arrived")]
     Stopped {
         /// True if the server may have received the request.
         sent: bool,
@@ -431,7 +431,7 @@ fn failure_of(error: &Error, sent: bool) -> TransportError {
             TransportError::Unsent(format!("could not connect: {reason}"))
         }
         () if is_unsent(error) => {
-            TransportError::Unsent(format!("nothing could be sent: {reason}"))
+            TransportError::Unsent(format!("sending the request failed: {reason}"))
         }
         () => TransportError::Unanswered(format!("the connection broke: {reason}")),
     }

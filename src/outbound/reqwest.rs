@@ -14,7 +14,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The HTTP client could not be set up.
 #[derive(Debug, thiserror::Error)]
-#[error("the HTTP client cannot be set up: {0}")]
+#[error("setting up the HTTP client failed: {0}")]
 pub struct SetUpError(#[from] reqwest::Error);
 
 /// Builds a client that follows no redirects, never retries by itself, and connects only to allowed
@@ -35,11 +35,11 @@ pub fn client_that_trusts(ca_file: &str, timeout: Duration) -> Result<Client, St
         .ok()
         .filter(|some| !some.is_empty());
     let certificates = certificates
-        .ok_or_else(|| format!("the file {ca_file} holds no certificates in PEM form"))?;
+        .ok_or_else(|| format!("the file {ca_file} contains no certificates in PEM form"))?;
     let client = builder(Guard::open(), timeout).tls_certs_merge(certificates);
     client
         .build()
-        .map_err(|_| format!("the certificates of {ca_file} cannot be used"))
+        .map_err(|_| format!("the certificates in {ca_file} are not valid"))
 }
 
 fn builder(guard: Guard, timeout: Duration) -> ClientBuilder {

@@ -74,7 +74,7 @@ impl Response {
                 let why = match request.redirects {
                     0 => "redirects are not followed".to_owned(),
                     most => format!(
-                        "at most {most} redirects are followed, and only those that name a place"
+                        "at most {most} redirects are followed, and only with a Location header"
                     ),
                 };
                 Outcome::Dead {

@@ -68,7 +68,7 @@ pub fn render(
         return Err(why);
     }
     rendered.map_err(|error| describe_error(&error))?;
-    String::from_utf8(output.bytes).map_err(|_| "made something that is no text".to_owned())
+    String::from_utf8(output.bytes).map_err(|_| "produced something that is not a text".to_owned())
 }
 
 /// The remaining budget of one rendering.
@@ -316,7 +316,7 @@ fn check_words(template: &str) -> Result<(), String> {
                 if !STATEMENTS.contains(&word) {
                     let word: String = word.chars().take(32).collect();
                     return at(format!(
-                        "the statement {word} is not available; statements are if, elif, else and for"
+                        "the statement {word} is not supported; allowed are if, elif, else and for"
                     ));
                 }
                 (begins, statement) = (false, word);
@@ -327,11 +327,11 @@ fn check_words(template: &str) -> Result<(), String> {
             Token::BracketOpen | Token::BraceOpen => open.push(token),
             Token::BracketClose | Token::BraceClose => drop(open.pop()),
             Token::Colon if matches!(open.last(), Some(Token::BracketOpen)) => {
-                return at("a part of a list or a text, as in a[1:2], is not available".to_owned());
+                return at("slices such as a[1:2] are not supported".to_owned());
             }
             Token::Plus | Token::Mul | Token::Pow | Token::Tilde => {
                 return at(format!(
-                    "the operator {token} is not available; write values one after another"
+                    "the operator {token} is not supported; write values one after another"
                 ));
             }
             _ => {}
@@ -575,7 +575,7 @@ mod unit {
             ("{{ a ~ a }}", "the operator `~` is not available"),
             ("{{ 'a' * 9 }}", "the operator `*` is not available"),
             ("\n{{ a + a }}", "line 2: the operator `+` is not available"),
-            ("{{ a[1:] }}", "a part of a list or a text"),
+            ("{{ a[1:] }}", "slices such as"),
             (
                 "{% for a in b recursive %}{{ loop(a) }}{% endfor %}",
                 "a for cannot be recursive",

@@ -68,7 +68,7 @@ pub async fn reach(
         }
         if !std::mem::replace(&mut told, true) && waits {
             tracing::warn!(
-                "Postgres cannot be used yet: {why}; it is waited for, {} s at most",
+                "Postgres is not available yet: {why}; waiting for up to {} s",
                 patience.as_secs()
             );
         }
@@ -114,7 +114,10 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
                     ))
                 }
                 code if code.starts_with("57P") || code.starts_with("53") => {
-                    UnusablePostgres::NotYet(format!("{place} lets nobody in: {}", said.message()))
+                    UnusablePostgres::NotYet(format!(
+                        "{place} refuses connections: {}",
+                        said.message()
+                    ))
                 }
                 _ => UnusablePostgres::Never(format!(
                     "{place} refuses role {role:?}: {}",
@@ -123,9 +126,9 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
             }
         }
         // The server went down during the greeting.
-        sqlx::Error::Protocol(_) => {
-            UnusablePostgres::NotYet(format!("{place} broke off the greeting"))
-        }
+        sqlx::Error::Protocol(_) => UnusablePostgres::NotYet(format!(
+            "{place} closed the connection during the handshake"
+        )),
         error => UnusablePostgres::Never(format!("{place} cannot be used: {error}")),
     }
 }

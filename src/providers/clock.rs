@@ -4,7 +4,7 @@
 /// answers lack a `Date`.
 #[allow(
     clippy::disallowed_methods,
-    reason = "signatures and tokens need the time of day"
+    reason = "the system clock is required for signatures and tokens"
 )]
 pub fn now_s() -> i64 {
     jiff::Timestamp::now().as_second()

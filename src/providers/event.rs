@@ -86,10 +86,10 @@ pub enum RejectedWebhook {
     #[error("the events cannot be read: {0}")]
     Unreadable(String),
     /// The signature cannot be checked at present; the sender may retry.
-    #[error("it cannot be checked now: {0}")]
+    #[error("the signature cannot be checked at the moment: {0}")]
     Later(String),
     /// The account has no secret to check signatures with.
-    #[error("account {account} has no {field}, so its events cannot be believed")]
+    #[error("account {account} has no {field}, so its events cannot be verified")]
     NoSecret {
         /// The name of the account.
         account: String,

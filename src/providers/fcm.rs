@@ -20,9 +20,11 @@ use crate::outbound::retry_after::{any_delay, retry_after};
 /// The keys of an account's settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    field("service_account", true, true, "the JSON of a service account's key, as Google gives it out"),
-    field("project_id", false, false, "the project; the service account's own where it is absent"),
-    field("token_uri", false, false, "where access tokens are asked for; the service account's own where it is absent"),
+    field("service_account", true, true, "the JSON key of a service account, as downloaded from \
+                                          Google"),
+    field("project_id", false, false, "the project; if absent the service account's own"),
+    field("token_uri", false, false, "the URL that issues access tokens; if absent the service \
+                                      account's own"),
 ];
 
 /// The OAuth scope of access tokens.
@@ -45,29 +47,29 @@ const OBJECTS: &[&str] = &["android", "apns", "fcm_options", "webpush"];
 /// the token.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
-    row("200", "sent", Class::Accepted, "taken"),
-    row("2xx", "", Class::Ambiguous, "the answer cannot be read"),
-    row("*", "UNREGISTERED", Class::Suppress, "the app is gone from the device"),
-    row("400", "bad_token", Class::Suppress, "this is no token"),
+    row("200", "sent", Class::Accepted, "accepted"),
+    row("2xx", "", Class::Ambiguous, "the response cannot be parsed"),
+    row("*", "UNREGISTERED", Class::Suppress, "the app was removed from the device"),
+    row("400", "bad_token", Class::Suppress, "not a registration token"),
     row("*", "SENDER_ID_MISMATCH", Class::Recipient, "the token belongs to another project"),
-    row("*", "DEVICE_MESSAGE_RATE_EXCEEDED", Class::Throttled(Scope::Recipient), "too many messages to a device"),
-    row("*", "TOPICS_MESSAGE_RATE_EXCEEDED", Class::Throttled(Scope::Recipient), "too many messages to a topic"),
-    row("*", "QUOTA_EXCEEDED", Class::Throttled(Scope::Account), "the project's messages for this minute are spent"),
-    row("*", "RESOURCE_EXHAUSTED", Class::Throttled(Scope::Account), "the project's messages for this minute are spent"),
-    row("*", THIRD_PARTY, Class::Throttled(Scope::Recipient), "the project's APNs key or web push key is not valid: tokens of that platform wait"),
-    row("*", "INVALID_ARGUMENT", Class::Request, "the message is wrong"),
-    row("*", "FAILED_PRECONDITION", Class::Request, "the message cannot be sent like this"),
+    row("*", "DEVICE_MESSAGE_RATE_EXCEEDED", Class::Throttled(Scope::Recipient), "too many messages to one device"),
+    row("*", "TOPICS_MESSAGE_RATE_EXCEEDED", Class::Throttled(Scope::Recipient), "too many messages to one topic"),
+    row("*", "QUOTA_EXCEEDED", Class::Throttled(Scope::Account), "the project's quota for this minute is used up"),
+    row("*", "RESOURCE_EXHAUSTED", Class::Throttled(Scope::Account), "the project's quota for this minute is used up"),
+    row("*", THIRD_PARTY, Class::Throttled(Scope::Recipient), "the project's APNs or web push key is not valid; tokens of that platform wait"),
+    row("*", "INVALID_ARGUMENT", Class::Request, "the message is not valid"),
+    row("*", "FAILED_PRECONDITION", Class::Request, "the message cannot be sent in this state"),
     row("*", "UNAUTHENTICATED", Class::Account, "the access token is not valid"),
     row("*", "PERMISSION_DENIED", Class::Account, "the service account may not send for the project"),
-    row("*", "NOT_FOUND", Class::Recipient, "no such recipient"),
+    row("*", "NOT_FOUND", Class::Recipient, "the recipient does not exist"),
     row("*", "UNAVAILABLE", Class::Transient, "FCM is overloaded"),
-    row("*", "INTERNAL", Class::Transient, "FCM has a problem"),
+    row("*", "INTERNAL", Class::Transient, "error on FCM's side"),
     row("401", "", Class::Account, "the access token is not valid"),
     row("403", "", Class::Account, "the service account may not send for the project"),
-    row("404", "", Class::Request, "there is nothing at this address"),
-    row("429", "", Class::Throttled(Scope::Account), "the project's messages for this minute are spent"),
-    row("4xx", "", Class::Request, "the message is wrong"),
-    row("*", "", Class::Transient, "FCM has a problem; a 502 is a page of HTML"),
+    row("404", "", Class::Request, "nothing exists at this address"),
+    row("429", "", Class::Throttled(Scope::Account), "the project's quota for this minute is used up"),
+    row("4xx", "", Class::Request, "the message is not valid"),
+    row("*", "", Class::Transient, "error on FCM's side; a 502 is an HTML page"),
 ];
 
 /// Builds the driver of an account.

@@ -41,12 +41,12 @@ pub const FIELDS: &[Field] = &[
         true,
         "the API key, of the account or of the domain",
     ),
-    field("domain", false, true, "the domain that mails are sent from"),
+    field("domain", false, true, "the sending domain"),
     field(
         "from",
         false,
         false,
-        "who sends: an address, or a name and an address",
+        "the sender: an address, or a name and an address",
     ),
     field("region", false, false, "us or eu"),
     field(
@@ -59,7 +59,7 @@ pub const FIELDS: &[Field] = &[
         "webhook_max_age_s",
         false,
         false,
-        "how old a webhook's request may be, in seconds; 600 if absent",
+        "the maximum age of a webhook's request, in seconds; 600 if absent",
     ),
 ];
 
@@ -70,7 +70,7 @@ pub const CODES: &[Code] = &[
         "2xx",
         "",
         Class::Ambiguous,
-        "not Mailgun's form of an answer",
+        "unexpected format of the response",
     ),
     row(
         "400",
@@ -84,7 +84,7 @@ pub const CODES: &[Code] = &[
         "402",
         "",
         Class::Account,
-        "the plan does not allow it, or is not paid",
+        "the plan does not include this, or is unpaid",
     ),
     row(
         "4xx",
@@ -105,7 +105,7 @@ pub const CODES: &[Code] = &[
         "420",
         "",
         Class::Throttled(Scope::Account),
-        "more mails than the domain may send",
+        "more emails than the domain may send",
     ),
     row(
         "429",
@@ -117,14 +117,14 @@ pub const CODES: &[Code] = &[
         "504",
         "",
         Class::Ambiguous,
-        "a gateway got no answer, so it may have been sent",
+        "a gateway timed out, so the message may have been sent",
     ),
-    row("5xx", "", Class::Transient, "an error of the server"),
+    row("5xx", "", Class::Transient, "server error"),
     row(
         "*",
         "",
         Class::Request,
-        "anything else would be answered the same again",
+        "other errors, which a retry would repeat",
     ),
 ];
 

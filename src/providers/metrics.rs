@@ -57,21 +57,20 @@ impl PoolMetrics {
             capacity: Family::default(),
             changes: Family::default(),
         };
-        let help = "Attempts to send a message through an account, by how they ended";
+        let help = "Attempts to send a message through an account, by outcome";
         registry.register("flyball_account_sends", help, metrics.sends.clone());
-        let help = "How long providers took to answer, by pool";
+        let help = "Response time of providers, by pool";
         registry.register_with_unit(
             "flyball_provider_answer",
             help,
             Unit::Seconds,
             metrics.duration.clone(),
         );
-        let help = "Accounts of a pool that are flowing, blocked, open or probing";
+        let help = "Accounts of a pool by state: flowing, blocked, open or probing";
         registry.register("flyball_pool_accounts", help, metrics.accounts.clone());
-        let help = "Messages per second that the accounts of a pool can bear now; -1 for no limit";
+        let help = "Messages per second that the accounts of a pool can take now; -1 for no limit";
         registry.register("flyball_pool_capacity_rps", help, metrics.capacity.clone());
-        let help =
-            "Changes of accounts' breakers that this process made, by the state they went to";
+        let help = "Breaker changes of accounts made by this process, by new state";
         registry.register(
             "flyball_account_breaker_changes",
             help,

@@ -133,14 +133,19 @@ impl Tokens {
         tokio::select! {
             biased;
             token = asking => token,
-            () = told.stop.cancelled() => transient("it was stopped before there was an access token"),
-            () = tokio::time::sleep(told.timeout) => transient("there was no access token in time"),
+            () = told.stop.cancelled() => transient("stopped before an access token was available"),
+            () = tokio::time::sleep(told.timeout) => transient("no access token arrived in time"),
         }
     }
 
     async fn ask(&self, told: &SendContext) -> Result<AccessToken, Sent> {
         let assertion = self.service.assertion(self.scope, told.now_s);
-        let assertion = assertion.map_err(|_| account("the service account's key cannot sign"))?;
+        let assertion = assertion.map_err(|_| {
+            account(
+                "signing with the service account's key \
+                                                       failed",
+            )
+        })?;
         let grant = "urn:ietf:params:oauth:grant-type:jwt-bearer";
         let body = Serializer::new(String::new())
             .append_pair("grant_type", grant)

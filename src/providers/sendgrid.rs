@@ -45,14 +45,14 @@ pub const FIELDS: &[Field] = &[
         "from",
         false,
         false,
-        "who sends: an address, or a name and an address",
+        "the sender: an address, or a name and an address",
     ),
     field("region", false, false, "global or eu"),
     field(
         "ip_pool_name",
         false,
         false,
-        "the pool of IP addresses that mails leave from",
+        "the pool of IP addresses to send from",
     ),
     field(
         "webhook_public_key",
@@ -64,7 +64,7 @@ pub const FIELDS: &[Field] = &[
         "webhook_max_age_s",
         false,
         false,
-        "how old an event webhook's request may be, in seconds; 600 if absent",
+        "the maximum age of an event webhook's request, in seconds; 600 if absent",
     ),
 ];
 
@@ -76,13 +76,13 @@ pub const CODES: &[Code] = &[
         "2xx",
         "",
         Class::Ambiguous,
-        "not SendGrid's form of an answer",
+        "unexpected format of the response",
     ),
     row(
         "4xx",
         "maximum credits exceeded",
         Class::Account,
-        "the plan's mails are used up",
+        "the plan's email quota is used up",
     ),
     row(
         "400",
@@ -105,13 +105,13 @@ pub const CODES: &[Code] = &[
         Class::Account,
         "the key may not send, or the account is under review",
     ),
-    row("404", "", Class::Account, "the address of the API is wrong"),
+    row("404", "", Class::Account, "the API address is wrong"),
     row("405", "", Class::Request, "the method is not allowed"),
     row(
         "406",
         "",
         Class::Request,
-        "the form of the answer is not acceptable",
+        "the response format is not acceptable",
     ),
     row("408", "", Class::Transient, "the request took too long"),
     row("413", "", Class::Request, "the mail is too large"),
@@ -119,7 +119,7 @@ pub const CODES: &[Code] = &[
         "415",
         "",
         Class::Request,
-        "the form of the request is not acceptable",
+        "the request format is not supported",
     ),
     row(
         "429",
@@ -127,20 +127,20 @@ pub const CODES: &[Code] = &[
         Class::Throttled(Scope::Account),
         "too many requests",
     ),
-    row("500", "", Class::Transient, "an error of the server"),
+    row("500", "", Class::Transient, "server error"),
     row("503", "", Class::Transient, "the service is unavailable"),
     row(
         "504",
         "",
         Class::Ambiguous,
-        "a gateway got no answer, so it may have been sent",
+        "a gateway timed out, so the message may have been sent",
     ),
-    row("5xx", "", Class::Transient, "an error of the server"),
+    row("5xx", "", Class::Transient, "server error"),
     row(
         "*",
         "",
         Class::Request,
-        "anything else would be answered the same again",
+        "other errors, which a retry would repeat",
     ),
 ];
 

@@ -37,63 +37,69 @@ pub const FIELDS: &[Field] = &[
         "access_key_id",
         false,
         true,
-        "the access key's id (AKIA...); access_key_id_env and access_key_id_file do as well",
+        "the access key's id (AKIA...); access_key_id_env and access_key_id_file are also accepted",
     ),
-    field("secret_access_key", true, true, "the access key"),
+    field("secret_access_key", true, true, "the secret access key"),
     field(
         "session_token",
         true,
         false,
-        "the token of temporary credentials",
+        "the session token of temporary credentials",
     ),
     field(
         "from",
         false,
         false,
-        "who sends: an address, or a name and an address",
+        "the sender: an address, or a name and an address",
     ),
     field(
         "configuration_set",
         false,
         false,
-        "the configuration set, which also says where events go",
+        "the configuration set, which also sets the destination of events",
     ),
     field(
         "webhook_max_age_s",
         false,
         false,
-        "how old a notice of SNS may be, in seconds; 3600 if absent",
+        "the maximum age of an SNS notification, in seconds; 3600 if absent",
     ),
     field(
         "sns_topic_arn",
         false,
         false,
-        "the SNS topic whose events are believed",
+        "the SNS topic whose events are accepted",
     ),
     field(
         "sns_cert_host",
         false,
         false,
-        "where certificates of SNS come from instead of Amazon, believed as they are: for tests, on loopback only, as http://127.0.0.1:8080",
+        "the source of SNS certificates instead of Amazon, trusted without checks: for tests, on \
+         loopback only, such as http://127.0.0.1:8080",
     ),
 ];
 
 /// The meaning of answers. The code is words of the error's message or, if none is known, its type.
 pub const CODES: &[Code] = &[
     row("200", "", Class::Accepted, "accepted"),
-    row("2xx", "", Class::Ambiguous, "not SES's form of an answer"),
+    row(
+        "2xx",
+        "",
+        Class::Ambiguous,
+        "unexpected format of the response",
+    ),
     // Limits, matched by their words, because the types are the same for a second and a day.
     row(
         "*",
         DAILY,
         Class::Throttled(Scope::Account),
-        "the quota of 24 hours is used up",
+        "the 24-hour quota is used up",
     ),
     row(
         "*",
         RATE,
         Class::Throttled(Scope::Account),
-        "more mails each second than the account may send",
+        "more emails per second than the account may send",
     ),
     row(
         "*",
@@ -117,7 +123,7 @@ pub const CODES: &[Code] = &[
         "*",
         "Throttling failure",
         Class::Throttled(Scope::Account),
-        "too many requests, in the words of SES's SMTP",
+        "too many requests, as worded by SES's SMTP interface",
     ),
     row(
         "*",
@@ -136,7 +142,7 @@ pub const CODES: &[Code] = &[
         "*",
         "AccountSuspendedException",
         Class::Account,
-        "the account is suspended for good",
+        "the account is permanently suspended",
     ),
     row(
         "*",
@@ -154,37 +160,37 @@ pub const CODES: &[Code] = &[
         "*",
         "UnrecognizedClientException",
         Class::Account,
-        "the access key is not known",
+        "the access key is unknown",
     ),
     row(
         "*",
         "InvalidClientTokenId",
         Class::Account,
-        "the access key is not known",
+        "the access key is unknown",
     ),
     row(
         "*",
         "SignatureDoesNotMatch",
         Class::Account,
-        "the access key does not fit its id",
+        "the secret access key does not match its id",
     ),
     row(
         "*",
         "InvalidSignatureException",
         Class::Account,
-        "the access key does not fit its id, or the clock is wrong",
+        "the secret access key does not match its id, or the clock is wrong",
     ),
     row(
         "*",
         "IncompleteSignature",
         Class::Account,
-        "the signature is not complete",
+        "the signature is incomplete",
     ),
     row(
         "*",
         "IncompleteSignatureException",
         Class::Account,
-        "the signature is not complete",
+        "the signature is incomplete",
     ),
     row(
         "*",
@@ -320,14 +326,9 @@ pub const CODES: &[Code] = &[
         "*",
         "InternalServiceErrorException",
         Class::Transient,
-        "an error of the server",
+        "server error",
     ),
-    row(
-        "*",
-        "InternalFailure",
-        Class::Transient,
-        "an error of the server",
-    ),
+    row("*", "InternalFailure", Class::Transient, "server error"),
     row(
         "*",
         "ServiceUnavailable",
@@ -343,7 +344,7 @@ pub const CODES: &[Code] = &[
     // Statuses without a known error type.
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "the access key may not send"),
-    row("404", "", Class::Account, "the address of the API is wrong"),
+    row("404", "", Class::Account, "the API address is wrong"),
     row("408", "", Class::Transient, "the request took too long"),
     row("413", "", Class::Request, "the mail is too large"),
     row(
@@ -356,20 +357,20 @@ pub const CODES: &[Code] = &[
         "454",
         "",
         Class::Throttled(Scope::Account),
-        "too many requests, by the status of SES's SMTP",
+        "too many requests, by the status of SES's SMTP interface",
     ),
     row(
         "504",
         "",
         Class::Ambiguous,
-        "a gateway got no answer, so it may have been sent",
+        "a gateway timed out, so the message may have been sent",
     ),
-    row("5xx", "", Class::Transient, "an error of the server"),
+    row("5xx", "", Class::Transient, "server error"),
     row(
         "*",
         "",
         Class::Request,
-        "anything else would be answered the same again",
+        "other errors, which a retry would repeat",
     ),
 ];
 
@@ -750,7 +751,7 @@ impl Driver for Ses {
             Err(reason) => {
                 let reason = words::tidy(
                     &self.account,
-                    &format!("the request cannot be signed: {reason}"),
+                    &format!("signing the request failed: {reason}"),
                 );
                 Box::pin(std::future::ready(ProviderResponse::new(
                     super::Sent::PermanentRequest { reason },

@@ -52,7 +52,8 @@ pub const FIELDS: &[Field] = &[
         "from",
         false,
         false,
-        "who sends: a number in E.164 form, a short code, or a name of up to 11 letters and digits",
+        "the sender: a number in E.164 form, a short code, or a name of up to 11 letters and \
+         digits",
     ),
     field(
         "messaging_service_sid",
@@ -64,7 +65,7 @@ pub const FIELDS: &[Field] = &[
         "status_callback",
         false,
         false,
-        "where Twilio posts what becomes of messages",
+        "the URL to which Twilio posts the status of messages",
     ),
 ];
 
@@ -75,7 +76,7 @@ pub const CODES: &[Code] = &[
         "2xx",
         "",
         Class::Ambiguous,
-        "not Twilio's form of an answer",
+        "unexpected format of the response",
     ),
     // Limits.
     row(
@@ -88,7 +89,7 @@ pub const CODES: &[Code] = &[
         "4xx",
         "63017",
         Class::Throttled(Scope::Account),
-        "more messages each second than the account and its subaccounts may send",
+        "more messages per second than the account and its subaccounts may send",
     ),
     row(
         "4xx",
@@ -112,13 +113,13 @@ pub const CODES: &[Code] = &[
         "4xx",
         "30023",
         Class::Throttled(Scope::Sender),
-        "the 10DLC campaign's cap of the day is reached",
+        "the daily cap of the 10DLC campaign is reached",
     ),
     row(
         "4xx",
         "30027",
         Class::Throttled(Scope::Sender),
-        "the 10DLC cap of the day at T-Mobile is reached",
+        "the daily 10DLC cap of T-Mobile is reached",
     ),
     row(
         "4xx",
@@ -185,7 +186,7 @@ pub const CODES: &[Code] = &[
         "4xx",
         "21614",
         Class::Recipient,
-        "the recipient's number is no mobile number",
+        "the recipient's number is not a mobile number",
     ),
     row(
         "4xx",
@@ -215,19 +216,19 @@ pub const CODES: &[Code] = &[
         "4xx",
         "30011",
         Class::Recipient,
-        "the recipient's phone takes no media",
+        "the recipient's phone does not accept media",
     ),
     row(
         "4xx",
         "30450",
         Class::Recipient,
-        "Twilio protects the recipient's prefix from fraud",
+        "Twilio blocks the recipient's prefix as a protection against fraud",
     ),
     row(
         "4xx",
         "30453",
         Class::Recipient,
-        "Twilio protects the recipient's prefix from fraud",
+        "Twilio blocks the recipient's prefix as a protection against fraud",
     ),
     // Problems of the account.
     row(
@@ -263,14 +264,9 @@ pub const CODES: &[Code] = &[
         "*",
         "30003",
         Class::Transient,
-        "the recipient's phone cannot be reached at present",
+        "the recipient's phone is currently unreachable",
     ),
-    row(
-        "*",
-        "30008",
-        Class::Transient,
-        "unknown error of the carrier",
-    ),
+    row("*", "30008", Class::Transient, "unknown carrier error"),
     row(
         "*",
         "30410",
@@ -280,7 +276,7 @@ pub const CODES: &[Code] = &[
     row("*", "20500", Class::Transient, "internal error"),
     row("*", "20503", Class::Transient, "the service is unavailable"),
     // Problems of the request, and an unknown account.
-    row("4xx", "20404", Class::Account, "there is no such account"),
+    row("4xx", "20404", Class::Account, "the account does not exist"),
     row("4xx", "21212", Class::Request, "the sender is not valid"),
     row(
         "4xx",
@@ -322,7 +318,7 @@ pub const CODES: &[Code] = &[
         "4xx",
         "21659",
         Class::Request,
-        "the sender is no number of Twilio",
+        "the sender is not a Twilio number",
     ),
     row(
         "4xx",
@@ -348,7 +344,12 @@ pub const CODES: &[Code] = &[
         Class::Request,
         "filtered as spam by the carrier or Twilio",
     ),
-    row("4xx", "30010", Class::Request, "dearer than max_price"),
+    row(
+        "4xx",
+        "30010",
+        Class::Request,
+        "the price is above max_price",
+    ),
     row(
         "4xx",
         "30024",
@@ -370,7 +371,7 @@ pub const CODES: &[Code] = &[
     // Statuses without a known code in the body.
     row("401", "", Class::Account, "the credentials are not valid"),
     row("403", "", Class::Account, "access is denied"),
-    row("404", "", Class::Account, "there is no such account"),
+    row("404", "", Class::Account, "the account does not exist"),
     row("408", "", Class::Transient, "the request took too long"),
     row(
         "429",
@@ -382,14 +383,14 @@ pub const CODES: &[Code] = &[
         "504",
         "",
         Class::Ambiguous,
-        "a gateway got no answer, so it may have been sent",
+        "a gateway timed out, so the message may have been sent",
     ),
-    row("5xx", "", Class::Transient, "an error of the server"),
+    row("5xx", "", Class::Transient, "server error"),
     row(
         "*",
         "",
         Class::Request,
-        "anything else would be answered the same again",
+        "other errors, which a retry would repeat",
     ),
 ];
 

@@ -24,7 +24,8 @@ use crate::outbound::signature::{PREFIX, Secrets};
 /// The keys of an account's settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    field("signing_secret", true, true, "whsec_ and the base64 of 24 to 64 bytes; several with blanks between them all sign"),
+    field("signing_secret", true, true, "whsec_ and the base64 of 24 to 64 bytes; with several, \
+                                         separated by blanks, each one signs"),
 ];
 
 /// The name under which the account's secret is stored.
@@ -42,16 +43,16 @@ const fn row(status: &'static str, class: Class, about: &'static str) -> Code {
 /// The meaning of answers.
 #[rustfmt::skip]
 pub const CODES: &[Code] = &[
-    row("2xx", Class::Delivered, "taken"),
-    row("3xx", Class::Recipient, "a redirect is not followed: the URL has to be changed"),
-    row("408", Class::Throttled(Scope::Recipient), "the endpoint was too slow to read"),
-    row("410", Class::Suppress, "the endpoint wants no more"),
+    row("2xx", Class::Delivered, "accepted"),
+    row("3xx", Class::Recipient, "redirects are not followed; change the URL"),
+    row("408", Class::Throttled(Scope::Recipient), "the endpoint read the request too slowly"),
+    row("410", Class::Suppress, "the endpoint accepts no further requests"),
     row("413", Class::Request, "the body is too large for the endpoint"),
     row("425", Class::Throttled(Scope::Recipient), "too early"),
-    row("429", Class::Throttled(Scope::Recipient), "the endpoint has its own limit"),
-    row("4xx", Class::Recipient, "the endpoint does not take it"),
-    row("5xx", Class::Throttled(Scope::Recipient), "the endpoint has a problem of its own: 502 and 504 mean too much load"),
-    row("*", Class::Recipient, "this is no answer of HTTP"),
+    row("429", Class::Throttled(Scope::Recipient), "the endpoint's own limit is reached"),
+    row("4xx", Class::Recipient, "the endpoint rejects the request"),
+    row("5xx", Class::Throttled(Scope::Recipient), "error on the endpoint's side; 502 and 504 mean overload"),
+    row("*", Class::Recipient, "not an HTTP response"),
 ];
 
 /// Builds the driver of an account.

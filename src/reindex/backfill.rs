@@ -272,11 +272,11 @@ impl Backfill<'_> {
                 biased;
                 () = cancelled.cancelled() => return Err(BackfillEnd::Stopped),
                 Some(landed) = self.flights.join_next() => {
-                    self.settle(landed.map_err(|e| BackfillEnd::Failed(format!("a bulk request broke off: {e}")))?)?;
+                    self.settle(landed.map_err(|e| BackfillEnd::Failed(format!("a bulk request was aborted: {e}")))?)?;
                 }
                 Some(saved) = self.saving.join_next() => self.heed(saved.ok())?,
                 page = reader.pages.recv(), if hungry => {
-                    let page = page.ok_or_else(|| BackfillEnd::Failed("reading the source broke off".to_owned()))??;
+                    let page = page.ok_or_else(|| BackfillEnd::Failed("reading the source was aborted".to_owned()))??;
                     read_all = !page.more;
                     self.take_in(page);
                 }
@@ -451,7 +451,11 @@ impl Backfill<'_> {
                 for item in items {
                     self.settle_one(
                         item,
-                        WriteOutcome::Refused("413: the index finds it too large".to_owned()),
+                        WriteOutcome::Refused(
+                            "413: the document is too large for the \
+                                               index"
+                                .to_owned(),
+                        ),
                     );
                 }
             }
@@ -539,7 +543,7 @@ impl Backfill<'_> {
             if stored > 0 {
                 let ended = KeyOutcomes { key: &key, succeeded: 1, tokens: stored as f64, ..KeyOutcomes::default() };
                 if let Err(error) = store.ended(&throttle, &[ended]).await {
-                    tracing::debug!(throttle.name = %throttle, %error, "the throttle was not told what the index stored");
+                    tracing::debug!(throttle.name = %throttle, %error, "reporting stored documents to the throttle failed");
                 }
             }
             if let Some(why) = rejected {
@@ -555,7 +559,7 @@ impl Backfill<'_> {
                     why: &why,
                 };
                 if let Err(error) = store.refused(&throttle, &refused).await {
-                    tracing::warn!(throttle.name = %throttle, %error, "the throttle was not told what the index rejected");
+                    tracing::warn!(throttle.name = %throttle, %error, "reporting rejected documents to the throttle failed");
                 }
             }
         });
@@ -620,7 +624,7 @@ impl Backfill<'_> {
             Some(Ok(())) => Ok(()),
             Some(Err(CheckpointError::LeaseLost(_))) => Err(BackfillEnd::LeaseLost),
             Some(Err(error @ CheckpointError::Store { .. })) => {
-                tracing::warn!(job.id = self.job.id, %error, "reindex goes on without a checkpoint");
+                tracing::warn!(job.id = self.job.id, %error, "reindex continues without a checkpoint");
                 self.saved = None;
                 Ok(())
             }
@@ -651,7 +655,7 @@ impl Backfill<'_> {
             // An attempt that made progress was not in vain, so a long job does not die of many
             // small outages.
             BackfillEnd::Failed(error) if self.progress.done > self.resumed_at => {
-                tracing::warn!(job.id = self.job.id, %error, "reindex rests and goes on from its checkpoint");
+                tracing::warn!(job.id = self.job.id, %error, "reindex pauses and continues from its checkpoint");
                 Outcome::Snooze {
                     delay: PROGRESS_RETRY_DELAY,
                 }
@@ -660,7 +664,7 @@ impl Backfill<'_> {
             BackfillEnd::Finished => match (self.progress.refusals(), self.args.on_bad_document) {
                 (Some(refused), OnBadDocument::DeadLetter) => Outcome::Dead {
                     error: format!(
-                        "of {} documents the index took all but {refused}",
+                        "the index rejected {refused} of {} documents",
                         self.progress.done
                     ),
                 },
@@ -694,7 +698,7 @@ impl Backfill<'_> {
             .checkpoints
             .store(self.job.id, self.job.fence, &checkpoint);
         if let Ok(Err(error)) = timeout(DRAIN_WITHIN, kept).await {
-            tracing::warn!(job.id = self.job.id, %error, "the last checkpoint of a reindex was not kept");
+            tracing::warn!(job.id = self.job.id, %error, "storing the last checkpoint of a reindex failed");
         }
     }
 }
@@ -726,7 +730,7 @@ fn spell(limit: &Limit) -> Option<String> {
         Limit::Paused {
             why, name: None, ..
         } => Some(format!("waiting: the key is paused: {why}")),
-        Limit::StoreLost => Some("waiting: the throttles cannot be asked".to_owned()),
+        Limit::StoreLost => Some("waiting: the throttle store does not answer".to_owned()),
         Limit::Tier { .. }
         | Limit::Throttle
         | Limit::Key

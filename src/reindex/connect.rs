@@ -83,7 +83,7 @@ impl Connect {
                 .map_err(|why| format!("{} {why}", hidden::describe_secret(secret))),
             (None, Some(own)) => Ok(own.clone()),
             (None, None) => {
-                Err("the job names no database and this process has none of its own".to_owned())
+                Err("the job names no database, and this process has no default one".to_owned())
             }
         }
     }

@@ -11,7 +11,7 @@ use super::sink::WriteError;
 pub(super) fn read(secret: &Hidden) -> Result<String, String> {
     let missing = || {
         format!(
-            "{} is not there, or empty, on this worker",
+            "{} is missing or empty on this worker",
             describe_secret(secret)
         )
     };

@@ -127,7 +127,7 @@ fn parts_panel(area: &PlotArea, course: &[ReplayPoint]) -> PlotResult {
     ))?;
     heading(
         area,
-        "what the load would be made of",
+        "composition of the load",
         &[("background", INK_COLOR), ("ours", WOULD_BE)],
     )
 }
@@ -215,7 +215,7 @@ mod tests {
                 "<svg",
                 "if 60 % of it was ours",
                 "jobs per second",
-                "what the load would be made of",
+                "composition of the load",
                 "</svg>",
             ] {
                 assert!(svg.contains(text), "{text}");

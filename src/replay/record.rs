@@ -134,7 +134,8 @@ impl Recording {
                     return Err((
                         "time",
                         format!(
-                            "{at} is the time of another sample of {signal} too; give each its own"
+                            "{at} is also the time of another sample of {signal}; give each sample \
+                             its own time"
                         ),
                     ));
                 }
@@ -185,7 +186,7 @@ impl Recording {
         let [first, .., last] = self.rate.as_slice() else {
             return Err(RecordingProblem::of(
                 "rate",
-                "has no values in this range; without the rate nobody knows which load was ours",
+                "has no values in this range; without the rate the share of our load is unknown",
             ));
         };
         if let Some(gap) = self
@@ -198,14 +199,15 @@ impl Recording {
             return Err(RecordingProblem::of(
                 "rate",
                 format!(
-                    "has no value from {from} to {to} ({length:.0} s); at most {RATE_GAP_MAX_S} s are bridged: replay before and after apart"
+                    "has no value from {from} to {to} ({length:.0} s); at most {RATE_GAP_MAX_S} s \
+                     are bridged: replay the parts before and after it separately"
                 ),
             ));
         }
         if self.rate.iter().all(|r| r.value <= 0.0) {
             return Err(RecordingProblem::of(
                 "rate",
-                "is 0 all the time; a load without our work says nothing about it",
+                "is always 0; a recording without our work does not show its effect",
             ));
         }
         let (mut from, mut to) = (first.at, last.at);
@@ -215,7 +217,7 @@ impl Recording {
                 _ => {
                     return Err(RecordingProblem::of(
                         *name,
-                        "has no samples in this range; look at its query, or give a range that has some",
+                        "has no samples in this range; check its query, or use another range",
                     ));
                 }
             }
@@ -284,7 +286,7 @@ impl RecordingRow {
             return Err((
                 "row",
                 format!(
-                    "has {} fields and the header has {}",
+                    "has {} fields, but the header has {}",
                     cells.len(),
                     header.len()
                 ),
@@ -371,7 +373,7 @@ fn columns(line: &str) -> Result<Vec<String>, (&'static str, String)> {
     {
         return Err((
             "header",
-            format!("{:?} is there twice; name each column once", twice.1),
+            format!("{:?} is duplicated; name each column once", twice.1),
         ));
     }
     if !names.iter().any(|name| name == "time") {
@@ -414,10 +416,10 @@ mod tests {
                 "line 1: header: \"a\" is not a column; allowed are time, signal, value, rate",
             ),
             ("signal,value\n", "line 1: header: has no column time"),
-            ("time,time\n", "line 1: header: \"time\" is there twice"),
+            ("time,time\n", "line 1: header: \"time\" is duplicated"),
             (
                 "time,rate\n1,2,3\n",
-                "line 2: row: has 3 fields and the header has 2",
+                "line 2: row: has 3 fields, but the header has 2",
             ),
             (
                 "time,rate\nsoon,2\n",
@@ -461,7 +463,7 @@ mod tests {
             ),
             (
                 "time,signal,value\n1,load,1\n1,load,2\n",
-                "line 3: time: 1 is the time of another sample of load",
+                "line 3: time: 1 is also the time of another sample of load",
             ),
             (
                 "{\"time\":1,\"rate\":2}\n{\"time\":2,",
@@ -513,7 +515,7 @@ mod tests {
                 record(samples(0, 50), gap),
                 "rate: has no value from 135 to 900 (765 s)",
             ),
-            (record(samples(0, 50), zero), "rate: is 0 all the time"),
+            (record(samples(0, 50), zero), "rate: is always 0"),
             (
                 record(vec![], samples(0, 50)),
                 "load: has no samples in this range",

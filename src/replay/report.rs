@@ -80,7 +80,7 @@ pub fn replay(
 ) -> Result<ReplayReport, RecordingProblem> {
     let loads = replayed(policy);
     if loads.is_empty() {
-        let reason = "has no load from Prometheus; only loads can be replayed, for they alone are a background and a cost per job";
+        let reason = "has no load from Prometheus; only loads can be replayed";
         return Err(RecordingProblem::of("policy", reason));
     }
     let names: Vec<&str> = loads.iter().map(|signal| signal.name.as_str()).collect();
@@ -119,7 +119,9 @@ pub fn replay(
     }
     let mut notes = vec![certainty(moved.filter(|_| !is_certain))];
     notes.push(
-        "It is taken that there was always enough work: where the queue was empty, fewer jobs would have been done.".to_owned(),
+        "The replay assumes that there was always enough work: with an empty queue, fewer jobs \
+         would have run."
+            .to_owned(),
     );
     notes.extend(left_out(policy, &governed));
     notes.extend(tracks.iter().filter_map(gaps));
@@ -154,15 +156,17 @@ fn movement(record: &Recording, from: f64, to: f64) -> Option<f64> {
 
 fn certainty(unmoved: Option<f64>) -> String {
     let known = format!(
-        "Where the truth was known, replays were off by {} to {:+} % in jobs and by {} to {:+} % in overload",
+        "Where the true result was known, replays deviated by {} to {:+} % in jobs and by {} to \
+         {:+} % in overload",
         ERROR_JOBS.0, ERROR_JOBS.1, ERROR_OVERLOAD.0, ERROR_OVERLOAD.1
     );
     match unmoved {
         None => format!("{known}."),
         Some(factor) => format!(
-            "The recorded rate hardly moved (all but its extremes lie within a factor of {factor:.2}), so that nobody can tell which part \
-             of the load was ours: the answer is the range over shares of 20, 60 and 95 %, and may lie outside of it. {known}, and \
-             that only where the rate had moved."
+            "The recorded rate hardly moved (all but its extremes lie within a factor of \
+             {factor:.2}), so our part of the load cannot be determined: the answer is the range \
+             over shares of 20, 60 and 95 %, and the true value may be outside of it. {known}, and \
+             only if the rate had moved."
         ),
     }
 }
@@ -177,7 +181,7 @@ fn left_out(policy: &Policy, governed: &Policy) -> Option<String> {
         .collect();
     (!names.is_empty()).then(|| {
         format!(
-            "Left out: {}. What a latency, a ratio or a queue would have been at another rate is not in a recording.",
+            "Omitted: {}. A recording does not show a latency, a ratio or a queue at another rate.",
             names.join(", ")
         )
     })
@@ -195,8 +199,8 @@ fn gaps(track: &Track) -> Option<String> {
     (long > 0).then(|| {
         let longest = spans.last().copied().unwrap_or_default();
         format!(
-            "{} has {long} stretches without a sample (usual {usual:.0} s apart, longest {longest:.0} s); there the governor was blind in \
-             the replay as well.",
+            "{} has {long} stretches without a sample (usual {usual:.0} s apart, longest \
+             {longest:.0} s); there the governor had no readings in the replay either.",
             track.name
         )
     })
@@ -264,7 +268,7 @@ mod tests {
             report
                 .notes
                 .iter()
-                .any(|note| note.starts_with("Left out: p99.")),
+                .any(|note| note.starts_with("Omitted: p99.")),
             "{:?}",
             report.notes
         );

@@ -166,7 +166,7 @@ async fn report_tallies(
             (Ok(()), _) => break,
             (Err(_), Some(pause)) => tokio::time::sleep(pause).await,
             (Err(error), None) => {
-                tracing::debug!(throttle.name = %throttle, %error, "how jobs ended could not be told to the throttles");
+                tracing::debug!(throttle.name = %throttle, %error, "reporting job outcomes to the throttles failed");
             }
         }
     }

@@ -156,7 +156,7 @@ async fn serve_lanes(
             Ok(()) => failing = false,
             Err(error) => {
                 if !failing {
-                    tracing::warn!(%error, "dispatching is interrupted; it will be tried again");
+                    tracing::warn!(%error, "dispatching failed; retrying");
                 }
                 failing = true;
                 tokio::select! {
@@ -172,7 +172,7 @@ async fn serve_lanes(
         tokio::select! {
             Some(done) = desk.claims.join_next() => {
                 if let Err(error) = settle(shared, desk, done).await {
-                    tracing::debug!(%error, "a last claim failed");
+                    tracing::debug!(%error, "the last claim failed");
                 }
             }
             () = tokio::time::sleep(STANDSTILL) => {}
@@ -353,7 +353,7 @@ async fn claim(shared: Arc<WorkerContext>, granted: Vec<Granted>, drops: Drops) 
         match drop_ready(&shared, &drops).await {
             Ok(()) => claim.dropped = drops.lanes,
             // Their lanes are asked for again, and the jobs are refused again.
-            Err(error) => tracing::debug!(%error, "jobs over the limit could not be dropped yet"),
+            Err(error) => tracing::debug!(%error, "dropping jobs over the limit failed"),
         }
     }
     claim
@@ -413,7 +413,7 @@ async fn claim_granted(
     let is_late = took > postgres_timeout(shared) || !shared.is_in_force(worker_id);
     let claimed = claimed.and_then(|claimed| match is_late {
         true => Err(Error::Lost(
-            "the answer to a claim came too late to begin its jobs".to_owned(),
+            "a claim was answered too late to start its jobs".to_owned(),
         )),
         false => Ok(claimed),
     });
@@ -501,7 +501,7 @@ async fn settle(
     done: Result<Claim, JoinError>,
 ) -> Result<(), Error> {
     // Nothing in a claim panics; if it did, its jobs would be found by their lease.
-    let claim = done.map_err(|error| Error::Lost(format!("a claim was broken off: {error}")))?;
+    let claim = done.map_err(|error| Error::Lost(format!("a claim was aborted: {error}")))?;
     desk.granted -= jobs(&claim.granted);
     let taken = match claim.taken {
         Ok(taken) => taken,
@@ -557,7 +557,7 @@ async fn settle(
     refund(shared, unused).await;
     for (throttle, tokens) in differences {
         if let Err(error) = shared.throttles.settle_many(throttle, &tokens).await {
-            tracing::debug!(throttle.name = %throttle, %error, "costs could not be settled");
+            tracing::debug!(throttle.name = %throttle, %error, "settling costs failed");
         }
     }
     Ok(())
@@ -582,7 +582,7 @@ async fn refund(shared: &WorkerContext, unused: Vec<(&Granted, u32)>) {
     for (throttle, refunds) in by_throttle {
         // A lost refund only slows the throttle for a moment.
         if let Err(error) = shared.throttles.refund_many(throttle, &refunds).await {
-            tracing::debug!(throttle.name = %throttle, %error, "unused tokens could not be given back");
+            tracing::debug!(throttle.name = %throttle, %error, "returning unused tokens failed");
         }
     }
 }

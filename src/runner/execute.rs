@@ -92,7 +92,7 @@ pub(super) async fn execute(
             Policy::default(),
             &about,
             None,
-            "the handler panicked when it was asked for its retry policy".to_owned(),
+            "the handler panicked while returning its retry policy".to_owned(),
         )
     });
     if let (Some(need), Ending::Snoozed { why, .. }) = (&lacking, &mut ending) {
@@ -234,7 +234,7 @@ fn cut_off(job: &JobInfo, otherwise: Outcome) -> Outcome {
         }
         (Some(policy @ OnAmbiguous::Dead), _) => Outcome::Ambiguous {
             policy,
-            error: "it was stopped before an answer came".to_owned(),
+            error: "stopped before a response arrived".to_owned(),
         },
         (_, otherwise) => otherwise,
     }
@@ -256,7 +256,7 @@ async fn lost_its_last(
     }
     match bounded(shared, shared.queue.was_lost(job.id)).await {
         Ok(true) => Some(Outcome::Dead {
-            error: "the worker died in the last attempt that was left".to_owned(),
+            error: "the worker died during the last attempt".to_owned(),
         }),
         Ok(false) => None,
         // The job must not run before this is known.
@@ -405,7 +405,7 @@ async fn refused(
             // A store that is slow for a moment must not cost another refusal.
             Err(_) if pause > Duration::ZERO => tokio::time::sleep(pause).await,
             Err(error) => {
-                tracing::warn!(throttle.name = %throttle, %error, "who was refused could not be paused")
+                tracing::warn!(throttle.name = %throttle, %error, "pausing the refused key failed")
             }
         }
     }
@@ -435,7 +435,7 @@ fn settle(shared: &WorkerContext, job: &JobInfo, has_begun: bool) {
         tokens,
     };
     if let Err(error) = shared.differences.try_send(difference) {
-        tracing::debug!(job.id, %error, "what the job really cost is not settled");
+        tracing::debug!(job.id, %error, "the real cost of the job is not settled");
     }
 }
 

@@ -93,26 +93,26 @@ async fn write(backlog: &Backlog, batch: &[Finish]) {
                     backlog.metrics.fenced.inc_by(fenced as u64);
                     tracing::warn!(
                         jobs = fenced,
-                        "late answers were refused: the leases had gone to other workers"
+                        "late results were rejected: the leases belong to other workers"
                     );
                 }
             }
             Err(error) if !error.blames_a_row() => {
-                tracing::warn!(%error, jobs = part.len(), "the ends of these jobs could not be written; they are kept");
+                tracing::warn!(%error, jobs = part.len(), "writing job results failed; they are kept for a retry");
                 halves.push(part);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(Duration::from_secs(2));
             }
             Err(error) if part.len() > 1 => {
-                tracing::debug!(%error, jobs = part.len(), "a batch of ends was refused; halving it");
+                tracing::debug!(%error, jobs = part.len(), "a batch of job results was rejected; halving it");
                 let (left, right) = part.split_at(part.len() / 2);
                 halves.push(right);
                 halves.push(left);
             }
             Err(error) => {
-                tracing::error!(job.id = part[0].job_id, %error, "the end of this job was refused; burying the job instead");
+                tracing::error!(job.id = part[0].job_id, %error, "the result of this job was rejected; marking the job dead");
                 let dead = Ending::Dead {
-                    error: format!("its end could not be stored: {error}"),
+                    error: format!("storing its result failed: {error}"),
                 };
                 if let Err(error) = bounded(queue.finish(&[Finish {
                     ending: dead,

@@ -52,17 +52,17 @@ async fn beat_on(shared: &WorkerContext) {
                 unfence(shared);
             }
             Ok(false) => {
-                fence(shared, "this worker was taken for dead");
+                fence(shared, "this worker was declared dead");
                 match timeout(ttl / 3, shared.register()).await {
                     Ok(Ok(())) => {
                         (last, fenced) = (Instant::now(), false);
                         unfence(shared);
                     }
                     Ok(Err(error)) => {
-                        tracing::warn!(%error, "the worker could not register again yet")
+                        tracing::warn!(%error, "registering the worker again failed")
                     }
                     Err(_) => {
-                        tracing::warn!("the worker could not register again yet: no answer in time")
+                        tracing::warn!("registering the worker again failed: no answer in time")
                     }
                 }
             }
@@ -73,7 +73,7 @@ async fn beat_on(shared: &WorkerContext) {
                     fenced = true;
                     fence(
                         shared,
-                        "no heartbeat got through for most of the worker's time to live",
+                        "no heartbeat succeeded for most of the worker's time to live",
                     );
                 }
             }

@@ -64,7 +64,7 @@ async fn send_reports(shared: &WorkerContext, words: Vec<HoldReport>) -> Vec<Hol
         let holder = Holder { id: shared.holder.clone(), ttl: shared.config.ttl, held: word.held };
         let heard = shared.throttles.hold(&word.throttle, &holder, &word.lanes).await;
         heard.err().map(|error| {
-            tracing::debug!(throttle.name = %word.throttle, %error, "what runs here could not be told yet");
+            tracing::debug!(throttle.name = %word.throttle, %error, "reporting running jobs failed");
             word
         })
     }));

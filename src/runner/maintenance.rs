@@ -68,7 +68,7 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken
             if found > 0 {
                 tracing::warn!(
                     jobs = found,
-                    "gave back jobs of claims whose answer had got lost"
+                    "returned jobs of claims whose answer was lost"
                 );
                 shared.bell.notify(&[]);
             }
@@ -77,7 +77,7 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken
             if cancelled > 0 {
                 tracing::info!(
                     jobs = cancelled,
-                    "cancelled jobs that had come back while they were asked to stop"
+                    "cancelled returned jobs whose cancellation was requested"
                 );
             }
             shared
@@ -125,7 +125,7 @@ async fn give_back_forgotten(shared: &WorkerContext) -> Result<(), Error> {
     if given_back > 0 {
         tracing::warn!(
             jobs = given_back,
-            "gave back jobs that were leased to this worker and did not run here"
+            "returned jobs leased to this worker that it did not run"
         );
         shared.bell.notify(&[]);
     }
@@ -140,7 +140,7 @@ fn log_rescued(shared: &WorkerContext, rescued: &Rescued) {
         workers = rescued.workers,
         ready = rescued.ready.len(),
         dead = rescued.dead.len(),
-        "gave back the jobs of dead workers"
+        "returned the jobs of dead workers"
     );
     shared.metrics.workers_lost.inc_by(rescued.workers as u64);
     shared
@@ -172,7 +172,7 @@ pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: Cancella
                 tracing::warn!("live workers differ: {difference}");
             }
             if differences.is_empty() && !before.is_empty() {
-                tracing::info!("live workers run the same again");
+                tracing::info!("live workers no longer differ");
             }
             Ok::<(), Error>(())
         }
@@ -208,7 +208,10 @@ pub(super) async fn maintain(shared: Arc<WorkerContext>, cancel: CancellationTok
         async move {
             let done = shared.queue.maintain(shared.config.retention).await?;
             if done.pruned_days > 0 {
-                tracing::info!(days = done.pruned_days, "emptied days past their retention");
+                tracing::info!(
+                    days = done.pruned_days,
+                    "deleted job history past its retention"
+                );
             }
             Ok::<(), Error>(())
         }

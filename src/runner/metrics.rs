@@ -78,23 +78,24 @@ impl WorkerMetrics {
         );
         registry.register_with_unit(
             "flyball_job_duration",
-            "How long attempts took, by kind",
+            "Duration of attempts, by kind",
             Unit::Seconds,
             metrics.duration.clone(),
         );
         registry.register(
             "flyball_job_cost_tokens",
-            "What attempts cost, by kind",
+            "Cost of attempts, by kind",
             metrics.cost.clone(),
         );
         registry.register(
             "flyball_jobs_not_served",
-            "Jobs that this process met and could not run, by kind; they wait for another",
+            "Jobs that this process received but cannot run, by kind; they wait for another \
+             process",
             metrics.not_served.clone(),
         );
         registry.register(
             "flyball_worker_differences",
-            "Ways in which the live workers differ in what they run",
+            "Differences between the live workers in what they can run",
             metrics.differences.clone(),
         );
         registry.register(
@@ -104,12 +105,12 @@ impl WorkerMetrics {
         );
         registry.register(
             "flyball_jobs_fenced",
-            "Late answers that were refused by the fence",
+            "Late results rejected because the job had gone to another worker",
             metrics.fenced.clone(),
         );
         registry.register(
             "flyball_jobs_rescued",
-            "Jobs given back because their worker died",
+            "Jobs returned because their worker died",
             metrics.rescued.clone(),
         );
         registry.register(

@@ -82,7 +82,7 @@ async fn settle(throttles: &dyn Store, throttle: &Name, keys: &HashMap<String, f
                 tokio::time::sleep(*pause).await;
             }
             (Err(error), _) => {
-                tracing::debug!(throttle.name = %throttle, %error, "what jobs really cost could not be settled");
+                tracing::debug!(throttle.name = %throttle, %error, "settling the real costs of jobs failed");
                 return;
             }
             (Ok(()), _) => return,

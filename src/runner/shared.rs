@@ -155,7 +155,7 @@ impl WorkerContext {
         if self.shards.swap(held, Ordering::Relaxed) != held {
             tracing::debug!(
                 shards = held.count_ones(),
-                "this worker's part of the shards has changed"
+                "the shards of this worker changed"
             );
         }
         Ok(())

@@ -243,7 +243,8 @@ impl Worker {
             Ok(Ok(handed)) => handed,
             _ => {
                 tracing::warn!(
-                    "the worker could not sign off; its jobs are given back when its time to live has passed"
+                    "signing off the worker failed; its jobs are returned when its time to live \
+                     has passed"
                 );
                 0
             }

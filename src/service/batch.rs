@@ -55,7 +55,7 @@ struct Item<T, R> {
 
 /// The error of a call that panicked; it is unknown whether its items were processed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the batch came to a sudden end")]
+#[error("the batch ended unexpectedly")]
 pub struct Broken;
 
 impl<T: Send + 'static, R: Send + 'static> Batcher<T, R> {

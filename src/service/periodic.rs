@@ -52,12 +52,12 @@ pub async fn periodic<E, F>(
                 tracing::warn!(
                     service = pace.name,
                     longest_s = longest.as_secs(),
-                    "broken off because it took too long"
+                    "aborted because it took too long"
                 );
             }
             Ok(Err(error)) if !failing => {
                 failing = true;
-                tracing::warn!(service = pace.name, %error, "failed; it will be tried again");
+                tracing::warn!(service = pace.name, %error, "failed; retrying");
             }
             Ok(Err(error)) => tracing::debug!(service = pace.name, %error, "still failing"),
         }

@@ -35,11 +35,7 @@ impl TaskSupervisor {
         tokio::spawn(async move {
             let panicked = AssertUnwindSafe(work).catch_unwind().await.is_err();
             if panicked || !cancel.is_cancelled() {
-                tracing::error!(
-                    service = name,
-                    panicked,
-                    "a loop ended that nobody asked to end"
-                );
+                tracing::error!(service = name, panicked, "a loop ended unexpectedly");
                 lost.send_if_modified(|first| first.is_none() && first.replace(name).is_none());
             }
         })

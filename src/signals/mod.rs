@@ -54,7 +54,7 @@ pub enum Error {
         reason: String,
     },
     /// The workers' own counters cannot be read.
-    #[error("how this throttle's jobs ended cannot be read")]
+    #[error("reading the outcomes of this throttle's jobs failed")]
     Unheard,
     /// The server cannot be reached.
     #[error("{url} cannot be reached: {reason}")]
@@ -88,7 +88,7 @@ pub enum Error {
         message: String,
     },
     /// The answer covers only a part of the query's data, so it may hide the load.
-    #[error("query {query:?} was answered in part only: {warnings}")]
+    #[error("query {query:?} returned a partial answer: {warnings}")]
     Partial {
         /// The query that was answered in part.
         query: String,
@@ -96,7 +96,7 @@ pub enum Error {
         warnings: String,
     },
     /// The answer has an unexpected form.
-    #[error("{url} answered in a form that cannot be read: {reason}")]
+    #[error("{url} returned an answer that cannot be parsed: {reason}")]
     Garbled {
         url: String,
         /// The fault of the answer.

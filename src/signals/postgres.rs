@@ -44,7 +44,7 @@ impl SignalDatabase {
         let options = PgConnectOptions::from_str(url).map_err(|_| Error::Source {
             what: "postgres",
             name: name.to_owned(),
-            reason: "its URL is none of Postgres".to_owned(),
+            reason: "its URL is not a Postgres URL".to_owned(),
         })?;
         let pool = PgPoolOptions::new()
             .max_connections(CONNECTIONS)
@@ -80,7 +80,7 @@ impl SignalDatabase {
             Err(_) => {
                 return Err(Error::Unreachable {
                     url: url(),
-                    reason: "the look was broken off".to_owned(),
+                    reason: "the query was aborted".to_owned(),
                 });
             }
         };
@@ -97,9 +97,9 @@ impl SignalDatabase {
         };
         let text: String = row
             .try_get(0)
-            .map_err(|_| garbled("a row that is no JSON"))?;
+            .map_err(|_| garbled("a row that is not JSON"))?;
         let row: Value =
-            serde_json::from_str(&text).map_err(|_| garbled("a row that is no JSON"))?;
+            serde_json::from_str(&text).map_err(|_| garbled("a row that is not JSON"))?;
         let (value, at) = columns(&row, now).map_err(|reason| garbled(&reason))?;
         Ok(Reading::judge(value, at, now, f64::INFINITY)?)
     }
@@ -143,19 +143,19 @@ fn reason(error: &sqlx::Error) -> &'static str {
         sqlx::Error::PoolTimedOut => "no connection in time",
         sqlx::Error::Tls(_) => "TLS failed",
         sqlx::Error::Io(_) => "the connection failed",
-        _ => "the statement could not be asked",
+        _ => "sending the statement failed",
     }
 }
 
 /// Returns value and time of a row: a single column of any name, or that and one called `at`.
 fn columns(row: &Value, now: f64) -> Result<(Option<f64>, f64), String> {
-    let columns = row.as_object().ok_or("a row that is no object")?;
+    let columns = row.as_object().ok_or("a row that is not an object")?;
     let (times, values): (Vec<_>, Vec<_>) = columns
         .iter()
         .partition(|(name, _)| columns.len() > 1 && *name == "at");
     let [(name, value)] = values.as_slice() else {
         return Err(format!(
-            "{} columns; use one, or one and its time called at",
+            "{} columns; use one, or one and its time named at",
             columns.len()
         ));
     };

@@ -70,7 +70,7 @@ impl HttpProbe {
                 let page: Value = serde_json::from_slice(&body)
                     .map_err(|_| garbled("it is not JSON".to_owned()))?;
                 let value = number(page.pointer(pointer))
-                    .map_err(|found| garbled(format!("{found} stands at {pointer:?}")))?;
+                    .map_err(|found| garbled(format!("{pointer:?} is {found}")))?;
                 Ok(Reading::judge(value, now, now, f64::INFINITY)?)
             }
         }
@@ -102,7 +102,7 @@ pub(super) fn number(value: Option<&Value>) -> Result<Option<f64>, &'static str>
             .trim()
             .parse()
             .map(Some)
-            .map_err(|_| "a text that is no number"),
+            .map_err(|_| "a text that is not a number"),
         Some(Value::Bool(_)) => Err("true or false"),
         Some(Value::Array(_)) => Err("a list"),
         Some(Value::Object(_)) => Err("an object"),

@@ -71,7 +71,7 @@ impl Prometheus {
     }
 
     /// Returns the samples as [`Self::readings`] does, with at least `series_min` live series;
-    /// `None` for as many as usual in the last two hours.
+    /// `None` for the usual number in the last two hours.
     pub async fn readings_of_at_least(
         &self,
         query: &str,

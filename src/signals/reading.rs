@@ -29,7 +29,8 @@ pub enum Missing {
     },
     /// A series has ended while others are live, and it may have been the greatest.
     #[error(
-        "{live} series go on where {least} are expected: one has ended; if that is right, set series_min = {live}"
+        "{live} live series, but {least} are expected: one has ended; if that is correct, set \
+         series_min = {live}"
     )]
     Ended {
         /// Series with recent samples.
@@ -39,7 +40,8 @@ pub enum Missing {
     },
     /// Too many series match.
     #[error(
-        "{series} series match, more than {allowed}; make one of them, for instance with max(...)"
+        "{series} series match, more than {allowed}; aggregate them into one, for instance with \
+         max(...)"
     )]
     Many {
         /// Series that match.

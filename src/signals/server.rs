@@ -97,15 +97,13 @@ impl SignalServer {
             let certificates = Certificate::from_pem_bundle(pem)
                 .ok()
                 .filter(|some| !some.is_empty());
-            client =
-                client
-                    .tls_certs_merge(certificates.ok_or_else(|| {
-                        refuse("its file of certificates holds none in PEM form")
-                    })?);
+            client = client.tls_certs_merge(certificates.ok_or_else(|| {
+                refuse("its certificate file contains no certificates in PEM form")
+            })?);
         }
         let client = client
             .build()
-            .map_err(|_| refuse("its certificates cannot be used"))?;
+            .map_err(|_| refuse("its certificates are not valid"))?;
         Ok(Self {
             client,
             url,

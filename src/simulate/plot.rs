@@ -177,7 +177,7 @@ fn model(area: &PlotArea, minutes: f64, governed: &SimulationRecord) -> PlotResu
     ))?;
     heading(
         area,
-        "whose load it is, as believed",
+        "estimated source of the load",
         &[
             ("others", OTHER_COLOR),
             ("ours", GOVERNED_COLOR),
@@ -209,7 +209,7 @@ fn ribbon(area: &PlotArea, minutes: f64, governed: &SimulationRecord) -> PlotRes
         ("stale", OTHER_COLOR),
         ("breaker", OVERLOAD_COLOR),
     ];
-    heading(area, "who decided", &legend)
+    heading(area, "limiting signal", &legend)
 }
 
 fn colour_of(limiting: &str) -> RGBColor {
@@ -340,7 +340,7 @@ mod tests {
             );
             let svg = draw(&scenario, &governed, ("fixed", &other)).unwrap();
             assert!(
-                svg.starts_with("<svg") && svg.contains("who decided") && !svg.contains("NaN"),
+                svg.starts_with("<svg") && svg.contains("limiting signal") && !svg.contains("NaN"),
                 "{}",
                 scenario.name
             );

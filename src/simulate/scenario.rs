@@ -344,7 +344,7 @@ impl Scenario {
             .collect();
         check(
             names.len() == self.resources.len(),
-            "resource.name: two have the same; give each its own".to_owned(),
+            "resource.name: is duplicated; give each resource its own name".to_owned(),
         );
         for resource in &self.resources {
             let name = &resource.name;
@@ -429,15 +429,15 @@ impl Scenario {
                     self.resource_of(&signal.query)
                         .is_some_and(|(_, kind)| kind == signal.kind),
                     format!(
-                        "signal.query: {:?} of {name} is no series of this plant for its kind; use \"RESOURCE:load\" (kind load) or \
-                         \"RESOURCE:p99\" (kind latency)",
+                        "signal.query: {:?} of {name} is not a series of this plant for its kind; \
+                         use \"RESOURCE:load\" (kind load) or \"RESOURCE:p99\" (kind latency)",
                         signal.query
                     ),
                 ),
                 SignalSource::Feedback => check(
                     self.quota.is_some()
                         || matches!(signal.heard, Some(Heard::Latency | Heard::LatencyP99)),
-                    format!("signal.source: {name} needs a [quota], for nothing else refuses"),
+                    format!("signal.source: {name} needs a [quota], because nothing else refuses"),
                 ),
                 _ => check(
                     false,

@@ -15,7 +15,7 @@ pub enum Error {
         hint: String,
     },
     /// Another supervisor runs on the same directory.
-    #[error("{dir} is in use by another `flyball services` (process {pid}); stop that one or give another --dir", dir = dir.display())]
+    #[error("{dir} is in use by another `flyball services` (process {pid}); stop it or use another --dir", dir = dir.display())]
     InUse {
         dir: PathBuf,
         /// The other supervisor's process id, as written in the lock file.
@@ -23,8 +23,9 @@ pub enum Error {
     },
     /// The data directory was made by another major version of Postgres.
     #[error(
-        "{data} was made by Postgres {made_by}, but the Postgres that was found is {found}; install Postgres {made_by}, \
-         or start anew with --wipe (this removes the data)", data = data.display()
+        "{data} was created by Postgres {made_by}, but the installed Postgres is {found}; install \
+         Postgres {made_by}, or start over with --wipe \
+         (this deletes the data)", data = data.display()
     )]
     WrongMajor {
         data: PathBuf,
@@ -35,7 +36,8 @@ pub enum Error {
     },
     /// The data directory was made by a version whose clients were superusers.
     #[error(
-        "{data} was made by an earlier version, in which the role {role} was a superuser; start anew with --wipe (this removes the data)",
+        "{data} was created by an earlier version, in which the role {role} was a superuser; start \
+         over with --wipe (this deletes the data)",
         data = data.display()
     )]
     SuperuserClients {

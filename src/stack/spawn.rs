@@ -180,7 +180,7 @@ impl RunningStack {
         match told {
             Ok(_) if answer.starts_with("{\"st") => Ok(()),
             _ => Err(Error::Supervisor {
-                status: format!("no success at {verb} {}", part.name()),
+                status: format!("failed at {verb} {}", part.name()),
                 said: answer.trim().to_owned(),
             }),
         }

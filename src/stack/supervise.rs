@@ -147,7 +147,7 @@ fn settle(layout: Layout) -> Result<(Layout, User), Error> {
     let user = User::choose(&moved)?;
     unix::open_dir(&moved.data)?;
     log_line(&format!(
-        "user {} cannot enter {}; the data are in {}",
+        "user {} cannot enter {}; the data is in {}",
         user.name,
         moved.dir.display(),
         moved.data.display()

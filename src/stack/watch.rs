@@ -72,7 +72,7 @@ fn look_at(watched: &mut Watched) {
         watched.restart_at = Some(now + wait);
         watched.restart_after = (wait * 2).min(RESTART_AFTER_MAX);
         log_line(&format!(
-            "{name} ended with {status}; starting it again in {} s",
+            "{name} ended with {status}; restarting it in {} s",
             wait.as_secs()
         ));
     }
@@ -96,7 +96,7 @@ async fn obey(command: &str, watched: &mut [Watched<'_>]) {
         .find(|watched| watched.server.name() == name)
     else {
         println_json(
-            &json!({ "error": format!("{command:?} is not a command: use stop or start, and the name of a server that runs here") }),
+            &json!({ "error": format!("{command:?} is not a command: use stop or start, and the name of a running server") }),
         );
         return;
     };

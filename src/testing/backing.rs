@@ -15,7 +15,7 @@ pub enum Error {
     #[error(transparent)]
     Queue(#[from] jobs::Error),
     /// The schema could not be brought up to date.
-    #[error("the schema could not be brought up to date: {0}")]
+    #[error("migrating the schema failed: {0}")]
     Migrate(String),
     /// The job cannot be enqueued.
     #[error("{field}: {message}")]
@@ -26,7 +26,7 @@ pub enum Error {
         message: String,
     },
     /// The jobs enqueue each other, or are snoozed, for ever.
-    #[error("{0} attempts were run and there are more; do these jobs ever end?")]
+    #[error("{0} attempts ran and more are due; check that the jobs end")]
     Endless(usize),
     /// The arguments of a job do not fit the requested type.
     #[error("the arguments {args} are not of this type: args{pointer}: {message}")]

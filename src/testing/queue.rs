@@ -147,7 +147,7 @@ impl TestQueue {
 
     async fn waiting(&self, kind: &str, like: &Value) -> Vec<NewJob> {
         if let Some(field) = FORGOTTEN.iter().find(|field| like.get(field).is_some()) {
-            panic!("a queue does not keep {field} of a job; ask for its unique_key or its run_at");
+            panic!("a queue does not store {field} of a job; match its unique_key or its run_at");
         }
         let unique_key = like.get("unique_key").and_then(Value::as_str);
         self.backing

@@ -84,7 +84,7 @@ impl LeasedStore {
 
     /// Registers the counters.
     pub fn register(&self, registry: &mut Registry) {
-        let help = "Asks of this process for tokens without a job to run, by who answered them";
+        let help = "Token requests of this process without a job to run, by source of the answer";
         registry.register("flyball_token_asks", help, self.asks.clone());
     }
 
@@ -214,7 +214,7 @@ impl LeaseCache {
         let refunds: Vec<Refund<'_>> = rests.iter().map(Rest::refund).collect();
         // A lost rest only makes the throttle slower for a moment.
         if let Err(error) = self.store.refund_many(throttle, &refunds).await {
-            tracing::debug!(throttle.name = %throttle, %error, "the rest of a lease could not be given back");
+            tracing::debug!(throttle.name = %throttle, %error, "returning the rest of a lease failed");
         }
     }
 }

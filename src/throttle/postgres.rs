@@ -69,8 +69,10 @@ impl KnobRecord {
                 let name = Name::new(row.try_get::<String, _>("throttle").ok()?).ok()?;
                 // Other programs may have written anything into the table; a value that is not a
                 // map of texts is skipped.
-                let Ok(Json(fields)) = row.try_get::<Json<BTreeMap<String, String>>, _>("fields") else {
-                    tracing::warn!(throttle.name = %name, "the record of knobs is no map of texts and is passed over");
+                let Ok(Json(fields)) = row.try_get::<Json<BTreeMap<String, String>>, _>("fields")
+                else {
+                    tracing::warn!(throttle.name = %name, "skipping a knobs record that is not a \
+                                                           map of strings");
                     return None;
                 };
                 Some((name, fields))

@@ -28,7 +28,7 @@ pub async fn seed(store: &dyn Store, files: &[KnobsFile]) -> Result<Vec<Name>, E
             // starting.
             Err(Error::Invalid(problems)) => {
                 let reason = Error::Invalid(problems).to_string();
-                tracing::warn!(throttle.name = %file.name, reason, "the knobs of the file cannot be added to what stands in the store");
+                tracing::warn!(throttle.name = %file.name, reason, "the knobs of the file conflict with those in the store");
             }
             Err(error) => return Err(error),
         }

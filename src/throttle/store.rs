@@ -549,7 +549,8 @@ impl Status {
         if ms >= 0 {
             let name = &self.name;
             let message = format!(
-                "in {}, and then there is no throttle {name} and its jobs wait; keep it: flyball throttle import-limitlion --yes",
+                "in {}; after that throttle {name} does not exist and its jobs wait; keep it with: \
+                 flyball throttle import-limitlion --yes",
                 format_seconds(ms / 1000)
             );
             self.problems.push(KnobProblem {
@@ -616,7 +617,8 @@ fn format_seconds(seconds: i64) -> String {
 /// Returns the error text for a throttle whose key is not a hash.
 pub(super) fn no_hash(name: &Name) -> String {
     format!(
-        "the key throttle:{name}:knobs in Redis is no hash; delete it with redis-cli DEL, then set rps"
+        "the key throttle:{name}:knobs in Redis is not a hash; delete it with redis-cli DEL, then \
+         set rps"
     )
 }
 

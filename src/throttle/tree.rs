@@ -38,18 +38,18 @@ pub fn wrong_parent(leaf: &Name, parents: &BTreeMap<Name, Option<String>>) -> Op
         let above = Name::new(parents.get(last)?.as_deref()?).ok()?;
         if seen.contains(&&above) {
             return Some(format!(
-                "{last} names {above} as its parent, which closes a circle; it is cut there"
+                "{last} names {above} as its parent, which forms a cycle; the chain ends there"
             ));
         }
         if seen.len() == MAX_LEVELS {
             return Some(format!(
-                "{above} is more than {MAX_LEVELS} levels up; it and what is above it is not asked"
+                "{above} is more than {MAX_LEVELS} levels up; it and its parents are ignored"
             ));
         }
         let (above, parent) = parents.get_key_value(&above)?;
         if parent.is_none() {
             return Some(format!(
-                "{MISSING}{above}, which {last} names as its parent; nothing flows until there is one"
+                "{MISSING}{above}, which {last} names as its parent; nothing flows until it exists"
             ));
         }
         seen.push(above);

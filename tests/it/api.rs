@@ -457,7 +457,7 @@ async fn a_waiting_job_says_why_and_until_when() {
     let slow = waiting(json!({"throttle": "slow"})).await;
     assert_eq!(
         slow["reason"],
-        "throttle slow lets 0.01 a second through and others go first"
+        "throttle slow grants 0.01 tokens a second, and other jobs go first"
     );
     assert!(slow["until"].is_string(), "{slow}");
 
@@ -521,7 +521,7 @@ async fn programs_that_name_themselves_are_counted_by_limits_of_concurrency() {
     assert_eq!((granted, level.as_deref()), (1, Some("concurrency")));
     assert_eq!(
         reason,
-        "as many jobs of throttle slots run as may run at once; it starts when one of them ends"
+        "throttle slots is at its concurrency limit; it starts when another job ends"
     );
     assert_eq!(
         take(json!({"want": 9})).await.0,

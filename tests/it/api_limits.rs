@@ -190,10 +190,10 @@ async fn a_token_is_told_what_is_left_and_when_to_come_back() {
     );
     let problem = refused(third).await;
     assert!(
-        problem["detail"]
-            .as_str()
-            .unwrap()
-            .starts_with("your token has sent what throttle api:read lets"),
+        problem["detail"].as_str().unwrap().starts_with(
+            "your token is at the request limit of one token (key_rps of throttle \
+                          api:read)"
+        ),
         "{problem}"
     );
     assert!(!problem.to_string().contains("0123456789abcdef"));

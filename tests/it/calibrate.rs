@@ -268,7 +268,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     let unasked = ended(rig.start(&[]), SOON).await;
     assert_eq!(unasked.status.code(), Some(4), "{}", said(&unasked));
     assert!(
-        said(&unasked).contains("nobody can be asked without a terminal; add --yes"),
+        said(&unasked).contains("confirmation requires a terminal; add --yes"),
         "{}",
         said(&unasked)
     );
@@ -316,8 +316,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
         )
         .await;
         assert!(
-            said(&output)
-                .contains("\"none\" has no load from Prometheus to calibrate; there are: it-load"),
+            said(&output).contains("\"none\" is not a load from Prometheus; allowed are: it-load"),
             "{}",
             said(&output)
         );
@@ -339,7 +338,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
             .await;
         let turned = ended(child, SOON).await;
         assert!(
-            said(&turned).contains("The knob stays as somebody else has turned it: 7."),
+            said(&turned).contains("The knob keeps the value that someone else has set: 7."),
             "{}",
             said(&turned)
         );

@@ -565,7 +565,7 @@ async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
     );
     for (name, words) in [
         ("bad", ", not \"ten\""),
-        ("worse", "is no hash"),
+        ("worse", "is not a hash"),
         ("orphan", "there is no throttle nowhere"),
         ("ring", "cut"),
     ] {
@@ -581,7 +581,7 @@ async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
         assert!(shown.contains("note"), "{shown}");
     }
     assert_eq!(named["good"]["problems"], json!([]));
-    shell.refused(&["throttle", "set", "worse", "rps=5"], 4, "is no hash");
+    shell.refused(&["throttle", "set", "worse", "rps=5"], 4, "is not a hash");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -647,7 +647,7 @@ async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
         said.code == 0
             && said
                 .err
-                .contains("newer than this program, which does not know migration 9999"),
+                .contains("newer than this program (unknown migration 9999)"),
         "{}",
         said.err
     );
@@ -1074,7 +1074,7 @@ async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_tol
     );
     let over = shell.ok(&on("mails"));
     assert!(
-        over.out.starts_with("enqueued job ") && over.err.contains("a lane holds 2 ready jobs"),
+        over.out.starts_with("enqueued job ") && over.err.contains("a lane has 2 ready jobs"),
         "{}{}",
         over.out,
         over.err
@@ -1113,7 +1113,8 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
         trace,
     ]));
     assert!(
-        said.out.contains("was waiting and is this job now"),
+        said.out
+            .contains("was waiting and has been replaced by this job"),
         "{}",
         said.out
     );
@@ -1191,7 +1192,7 @@ async fn a_throttle_is_taken_over_by_hand_until_a_time() {
     shell.refused(
         &set(&["mode=auto", "--until", "30m"]),
         4,
-        "--until ends the mode manual, and mode is \"auto\"",
+        "--until ends the mode manual, but mode is \"auto\"",
     );
     shell.refused(
         &set(&["manual_until_ms=5"]),
@@ -1318,7 +1319,7 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
         listed.out
     );
     assert!(
-        listed.out.contains("it cannot be taken over") && !listed.out.contains("api:read"),
+        listed.out.contains("it cannot be imported") && !listed.out.contains("api:read"),
         "{}",
         listed.out
     );
@@ -1326,7 +1327,7 @@ async fn throttles_of_limitlion_are_listed_taken_over_kept_and_taken_away_by_its
         shell
             .ok(&["throttle", "show", "mail"])
             .out
-            .contains("expires: in 2 days, and then there is no throttle mail")
+            .contains("expires: in 2 days; after that throttle mail does not exist")
     );
     assert!(
         shell
@@ -1530,7 +1531,7 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
     shell.refused(
         &["enqueue", "--file", "jobs"],
         4,
-        "jobs, line 2: is not JSON from column 10 on; allowed is one job a line",
+        "jobs, line 2: is not JSON from column 10 on; allowed is one job per line",
     );
     shell.write("jobs", b"{\"kind\": \"x\"}\n{\"kid\": \"x\"}\n");
     shell.refused(
@@ -1542,7 +1543,7 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
     shell.refused(
         &["enqueue", "--file", "jobs"],
         4,
-        "jobs, line 1: is no text in UTF-8; nothing was enqueued",
+        "jobs, line 1: is not UTF-8 text; nothing was enqueued",
     );
     shell.refused(
         &["throttle", "delete", "nosuch"],
@@ -1557,14 +1558,14 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
     shell.refused(
         &["job", "cancel"],
         4,
-        "name a job by its number, or many by one or more of --kind, --throttle",
+        "give the number of a job, or one or more of --kind, --throttle",
     );
     shell.refused(&["job", "list", "--throttle", "a b"], 4, "a b");
     assert!(
         shell
             .ok(&["lane", "list", "nosuch"])
             .out
-            .contains("workers have seen no lane of a throttle nosuch")
+            .contains("there is no known lane of throttle nosuch")
     );
     assert!(shell.ok(&["simulate", "--list", "--json"]).json()["scenarios"][0]["name"].is_string());
     shell.ok(&[

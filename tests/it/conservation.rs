@@ -199,14 +199,14 @@ async fn storm(span: Duration) {
         begun.elapsed(),
         proxy.broken()
     );
-    println!("{settled:?}; {lost} attempts were lost, late answers were refused {late} times");
+    println!("{settled:?}; {lost} attempts were lost, late results were rejected {late} times");
     assert!(
         hits.len() == BLOWS.len() && hits.values().all(|hit| *hit > 0),
         "a blow hit nothing: {hits:?}"
     );
     assert!(
         lost > 0 && late > 0,
-        "{lost} attempts were lost, late answers were refused {late} times"
+        "{lost} attempts were lost, late results were rejected {late} times"
     );
     assert!(looks > 0, "nobody looked while it stormed");
     settled.assert_conserved();
@@ -237,7 +237,8 @@ async fn storm(span: Duration) {
     }
 }
 
-/// Puts a process to sleep that holds a job, until others have taken that from it; how often its late answers were refused. None
+/// Puts a process to sleep that holds a job, until others have taken that from it; how often its
+/// late results were rejected. None
 /// is if it held the job without knowing, because the answer to its claim had got lost.
 async fn sleep(house: &House, processes: &[Process]) -> usize {
     // Whoever calls waits, so that a job which runs now still runs when its process falls asleep.
@@ -278,7 +279,7 @@ async fn sleep(house: &House, processes: &[Process]) -> usize {
 
 /// How often a process was refused an answer that came too late.
 fn refusals(process: &Process) -> usize {
-    process.log().matches("late answers were refused").count()
+    process.log().matches("late results were rejected").count()
 }
 
 /// As a whole, the first time; its supervisor waits longer before each start, so later by a killed backend, after which the

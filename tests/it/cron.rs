@@ -1058,7 +1058,7 @@ async fn the_command_line_has_the_same_schedules() {
     let (code, out, err) = run(&set);
     assert_eq!(code, 0, "{err}");
     assert!(
-        out.starts_with("schedule beat is made; it comes\n")
+        out.starts_with("schedule beat is created; next occurrences:\n")
             && out.matches("02:30:00 +0").count() == 5,
         "{out}"
     );
@@ -1098,7 +1098,7 @@ async fn the_command_line_has_the_same_schedules() {
     assert!(
         run(&["cron", "run", "beat"])
             .1
-            .contains("is unfinished; no other was made")
+            .contains("is unfinished; no other job was created")
     );
     assert_eq!(
         run(&["cron", "delete", "beat"]).1,

@@ -381,7 +381,8 @@ async fn in_manual_mode_the_hand_is_off_and_handing_back_is_bumpless() {
     assert_eq!(
         told,
         [
-            "a person turns this throttle (mode manual); somebody set rps 33; the governor only follows"
+            "a person controls this throttle (mode manual); somebody set rps 33; the governor only \
+             tracks it"
         ]
     );
 
@@ -758,12 +759,12 @@ async fn of_two_governors_on_one_signal_the_one_without_work_follows_and_a_hand_
             .clone()
     };
     assert!(
-        sentence(&other).contains("search-load is governed for reindex too, so this one follows"),
+        sentence(&other).contains("search-load also governs reindex, so this throttle follows"),
         "{}",
         sentence(&other)
     );
     assert!(
-        sentence(&rig.name).contains("search-load is governed for mail too, which follow"),
+        sentence(&rig.name).contains("search-load also governs mail, which follow"),
         "{}",
         sentence(&rig.name)
     );

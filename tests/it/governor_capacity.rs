@@ -83,7 +83,7 @@ async fn where_nothing_can_be_borne_nothing_is_decided_and_the_rate_is_there_aft
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
     assert!(
         view.reason
-            .contains("nothing can be borne behind this throttle (no account is available)"),
+            .contains("the system behind this throttle can take nothing (no account is available)"),
         "{}",
         view.reason
     );

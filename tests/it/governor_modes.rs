@@ -161,7 +161,7 @@ async fn a_manual_mode_with_an_end_goes_back_by_itself_without_a_jump_and_says_s
             .expect("it says so");
         assert!(
             said.reason
-                .contains(&format!("; back to {before}, on from 40 rps")),
+                .contains(&format!("; back to {before}, continuing from 40 rps")),
             "{}",
             said.reason
         );

@@ -194,7 +194,7 @@ async fn the_page_for_other_languages_works_as_it_stands() {
     );
     assert!(of("take.py newsletters").ends_with("12 tokens for nobody, limited by level\n"));
     assert!(
-        of("import-limitlion").contains("Flyball's already"),
+        of("import-limitlion").contains("already belongs to Flyball"),
         "{}",
         of("import-limitlion")
     );

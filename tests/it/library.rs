@@ -465,7 +465,7 @@ async fn debounced_jobs_become_one_that_waits_for_quiet_but_not_for_ever() {
 
 #[tokio::test]
 #[should_panic(
-    expected = "a queue does not keep debounce of a job; ask for its unique_key or its run_at"
+    expected = "a queue does not store debounce of a job; match its unique_key or its run_at"
 )]
 async fn what_no_queue_keeps_cannot_be_asserted() {
     let queue = TestQueue::in_memory(mail(0).1);

@@ -185,7 +185,7 @@ async fn its_knobs_are_obeyed_and_their_time_to_live_is_told_until_they_are_take
     assert!(
         problem
             .message
-            .contains(" days, and then there is no throttle mail"),
+            .contains(" days; after that throttle mail does not exist"),
         "{}",
         problem.message
     );

@@ -267,7 +267,7 @@ async fn a_message_whose_sender_is_forbidden_ends_by_its_own_attempts_and_stops_
         .last()
         .and_then(|attempt| attempt.error.clone())
         .unwrap_or_default();
-    assert!(error.contains("did not take this message"), "{error}");
+    assert!(error.contains("did not accept this message"), "{error}");
     house.app.stop().await;
 }
 

@@ -361,9 +361,10 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         (
             json!({}),
             "",
-            "nothing is chosen; name at least one of kind, throttle, key, state, created_after, created_before",
+            "no filter is given; set at least one of kind, throttle, key, state, created_after, \
+             created_before",
         ),
-        (json!({"throttle": null}), "", "nothing is chosen"),
+        (json!({"throttle": null}), "", "no filter is given"),
         (
             json!({"state": "dead"}),
             "/state",
@@ -401,7 +402,7 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
             "is not a place to go on from",
         ),
         (json!({"throttle": "u", "key": "\u{0}"}), "/key", "NUL"),
-        (json!({"thorttle": "u"}), "", "nothing is chosen"),
+        (json!({"thorttle": "u"}), "", "no filter is given"),
         (json!("all"), "", "must be an object"),
     ];
     for (body, pointer, words) in refused {
@@ -905,7 +906,7 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
         .refuses(
             &["job", "cancel"],
             4,
-            "name a job by its number, or many by one or more of --kind",
+            "give the number of a job, or one or more of --kind",
         )
         .await;
     house
@@ -1088,7 +1089,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         house
             .says(&["status"])
             .await
-            .starts_with("running: nothing pauses all throttles\n0 live workers\n")
+            .starts_with("running: no pause of everything\n0 live workers\n")
     );
     assert!(
         house
@@ -1118,7 +1119,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         ),
         (&json!("upgrade"), &json!(5.0))
     );
-    assert_eq!(house.says(&["resume"]).await, "everything flows again\n");
+    assert_eq!(house.says(&["resume"]).await, "everything is resumed\n");
     assert_eq!(
         house.says(&["resume"]).await,
         "everything was running already\n"
@@ -1126,7 +1127,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
 
     assert_eq!(
         house.says(&["lane", "weight", "t", "a", "2.5"]).await,
-        "lane \"a\" of t weighs 2.5; it weighed 1\n"
+        "lane \"a\" of t has the weight 2.5; before it was 1\n"
     );
     house
         .refuses(

@@ -970,7 +970,7 @@ async fn a_job_that_must_not_run_twice_is_not_handed_back_once_it_was_sent() {
         cancelled.cancel();
     };
 
-    let error = "it was stopped before an answer came".to_owned();
+    let error = "stopped before a response arrived".to_owned();
     assert_eq!(
         tokio::join!(running, cancelling).0,
         Outcome::Ambiguous {

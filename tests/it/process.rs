@@ -165,7 +165,7 @@ async fn the_late_answers_of_a_worker_that_slept_past_its_time_to_live_change_no
     house.target.gate(Gate::Open);
     sleeper.signal(Signal::CONT);
 
-    let refused = sleeper.says("late answers were refused", SOON).await;
+    let refused = sleeper.says("late results were rejected", SOON).await;
     println!("{refused}");
     house.until_completed(&more, SOON).await;
     assert_eq!(
@@ -336,7 +336,7 @@ async fn a_second_signal_ends_it_at_once() {
     house.enqueue("job", 2).await;
     house.target.called(2, SOON).await;
     process.signal(Signal::TERM);
-    process.says("once more to stop at once", SOON).await;
+    process.says("send it again to stop at once", SOON).await;
 
     process.signal(Signal::TERM);
 

@@ -205,7 +205,7 @@ async fn a_database_from_an_older_copy_counts_terms_on_from_where_the_knobs_stan
 
     let second = governor(&house);
     second
-        .says("another governor leads with a later term", LAPSE)
+        .says("another governor leads with a newer term", LAPSE)
         .await;
     turned_by(&house, 58).await;
 }

@@ -129,7 +129,7 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
     house.enqueue("job", 3).await;
     house.target.called(3, SOON).await;
     servers.stop(ServerKind::Postgres).unwrap();
-    process.says("dispatching is interrupted", SOON).await;
+    process.says("dispatching failed", SOON).await;
     house.target.gate(Gate::Open);
 
     process.signal(Signal::TERM);

@@ -283,7 +283,7 @@ fn a_file_is_replayed_as_csv_and_as_json_lines() {
         "WOULD BE",
         "jobs",
         "overload, setpoint seconds",
-        "Where the truth was known, replays were off by",
+        "Where the true result was known, replays deviated by",
     ] {
         assert!(text.contains(part), "{text}\nlacks {part}");
     }

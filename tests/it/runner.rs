@@ -841,7 +841,7 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
     let job = house.queue.get(id).await.unwrap().unwrap();
     assert_eq!(
         job.summary.last_error.as_deref(),
-        Some("the worker died in the last attempt that was left")
+        Some("the worker died during the last attempt")
     );
     house
         .queue
@@ -914,7 +914,7 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
             .summary
             .last_error
             .unwrap()
-            .contains("panicked when it was asked for its retry policy")
+            .contains("panicked while returning its retry policy")
     );
     // The one permit is free, and so are all those whose ends are not written.
     let good = house.enqueue("noop", "fast", "", 9).await;

@@ -193,7 +193,7 @@ fn data_of_another_major_version_are_refused_and_not_touched() {
 
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        stderr(&output).contains("was made by Postgres 9.6, but the Postgres that was found is"),
+        stderr(&output).contains("was created by Postgres 9.6, but the installed Postgres is"),
         "{}",
         stderr(&output)
     );
@@ -492,7 +492,7 @@ async fn root_keeps_data_elsewhere_if_its_servers_user_cannot_enter_the_director
     assert_all_answer(&running.urls).await;
     let said = fs::read_to_string(said).unwrap();
     let targets = running.urls.targets_dir.clone().unwrap();
-    assert!(said.contains("the data are in /var/lib/flyball/"), "{said}");
+    assert!(said.contains("the data is in /var/lib/flyball/"), "{said}");
     assert!(targets.starts_with("/var/lib/flyball"));
     assert_eq!(
         fs::metadata(home.path()).unwrap().permissions().mode() & 0o777,

@@ -199,7 +199,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
     );
     let (code, words) = said(&simulate(&["S1", "--controllers", "flyball,me"]));
     assert!(
-        code == 2 && words.contains("use some of flyball,pid,aimd,fixed"),
+        code == 2 && words.contains("allowed are flyball,pid,aimd,fixed"),
         "{code}: {words}"
     );
     assert_eq!(said(&simulate(&[])).0, 2);
@@ -243,7 +243,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
         (
             "db:load",
             "other:load",
-            "signal.query: \"other:load\" of db-load is no series of this plant",
+            "signal.query: \"other:load\" of db-load is not a series of this plant",
         ),
         (
             "cost = 0.01",

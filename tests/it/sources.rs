@@ -277,13 +277,13 @@ async fn a_place_in_json_is_read_and_what_is_no_number_says_what_it_is() {
         Err(Error::Missing(Missing::Negative { value: -1.0 }))
     );
     let told = read("/stats", "/queue/0").await.unwrap_err().to_string();
-    assert!(told.contains("an object stands at \"/queue/0\""), "{told}");
+    assert!(told.contains("\"/queue/0\" is an object"), "{told}");
     assert!(
         read("/stats", "/queue/0/state")
             .await
             .unwrap_err()
             .to_string()
-            .contains("a text that is no number")
+            .contains("a text that is not a number")
     );
     assert!(
         read("/text", "/a")

@@ -107,7 +107,7 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
     let sentence = sentence(&api, "hooks").await;
     assert!(
         sentence.starts_with(
-            "All 5 keys with waiting jobs are held by what their server answered: 5 paused"
+            "All 5 keys with waiting jobs are held by their server's answers: 5 paused"
         ),
         "{sentence}"
     );
@@ -225,12 +225,18 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
     until_state(&api, "mail.bulk", "refused").await;
     let told = sentence(&api, "mail").await;
     assert!(
-        told.starts_with("Nothing goes for 10 min more, because a server refused mail: \"answered 429: account limit\""),
+        told.starts_with(
+            "No job starts for another 10 min, because a server refused mail: \
+                          \"answered 429: account limit\""
+        ),
         "{told}"
     );
     let told = sentence(&api, "mail.bulk").await;
     assert!(
-        told.starts_with("Nothing goes, because the throttle mail above it lets nothing through. Nothing goes for 10 min"),
+        told.starts_with(
+            "No job starts, because the throttle mail above it grants nothing. No job \
+                          starts for another 10 min"
+        ),
         "{told}"
     );
     printed(&house, &["throttle", "resume", "mail"]).await;
@@ -242,7 +248,7 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
     assert!(view["debt_until"].is_string(), "{view}");
     let told = sentence(&api, "mail.bulk").await;
     assert!(
-        told.starts_with("Nothing goes for 3 min more, because mail.bulk is in debt"),
+        told.starts_with("No job starts for another 3 min, because mail.bulk is in debt"),
         "{told}"
     );
     assert!(told.contains("flyball throttle resume mail.bulk"), "{told}");

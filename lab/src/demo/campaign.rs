@@ -98,7 +98,8 @@ pub(super) async fn run(
     clear(app).await?;
     let began = Instant::now();
     print_line(&format!(
-        "second act: {messages} messages through the pool {POOL}, {ACCOUNTS} accounts at {QUOTA:.0} a second each; watch {url}/#throttle-{POOL} and {url}/#pools",
+        "second act: {messages} messages through the pool {POOL}, {ACCOUNTS} accounts at \
+         {QUOTA:.0} per second each; watch {url}/#throttle-{POOL} and {url}/#pools",
         url = app.url
     ));
     let (first, last) = enqueue(&app.queue, messages).await?;
@@ -151,7 +152,7 @@ pub(super) async fn run(
     campaign.most_in_a_second = act.most_in_a_second(campaign.found_in_s);
     println!("{}", campaign.summary());
     if failed > 0 {
-        print_line(&format!("{failed} messages failed, which none should"));
+        print_line(&format!("{failed} messages failed, but none should"));
     }
     Ok(Some(campaign))
 }
@@ -301,7 +302,8 @@ impl Act<'_> {
                     },
                 );
                 format!(
-                    "{} is blocked: 429, Retry-After {} s; the pool sends a twentieth less, and no other account more",
+                    "{} is blocked: 429, Retry-After {} s; the pool sends a twentieth less, and no \
+                     other account sends more",
                     pool::name(BLOCKED),
                     BLOCKED_FOR.as_secs()
                 )
@@ -310,7 +312,7 @@ impl Act<'_> {
                 self.fake.heal(&blocked);
                 self.fake.fail(&suspended, Fault::BadCredentials);
                 format!(
-                    "{} is suspended: 401; its breaker opens, and one message tries it every {} s",
+                    "{} is suspended: 401; its breaker opens, and one message tests it every {} s",
                     pool::name(SUSPENDED),
                     pool::COOLDOWN_S
                 )
@@ -318,7 +320,7 @@ impl Act<'_> {
             AccountIncident::Healed => {
                 self.fake.heal(&suspended);
                 format!(
-                    "{} is back: the next message that tries it closes its breaker",
+                    "{} is available again: the next test message closes its breaker",
                     pool::name(SUSPENDED)
                 )
             }
@@ -335,7 +337,8 @@ impl Act<'_> {
                 let now = jiff::Timestamp::now();
                 self.halved_unix_s = Some(now.as_second().max(0) as u64);
                 format!(
-                    "the quota of every account is halved, from {QUOTA:.0} to {HALVED:.0} a second, and nobody is told"
+                    "the quota of every account is halved, from {QUOTA:.0} to {HALVED:.0} per \
+                     second, without notice"
                 )
             }
         }
@@ -398,7 +401,8 @@ impl Act<'_> {
             (now.refused - earlier.refused) as f64,
         );
         format!(
-            "{}  sending {:.0}/s, {:.1} % refused, {} of {ACCOUNTS} accounts there, capacity {}, knob {}, learned quota {}; {reason}",
+            "{}  sending {:.0}/s, {:.1} % refused, {} of {ACCOUNTS} accounts available, capacity \
+             {}, knob {}, learned quota {}; {reason}",
             clock(now.t_s),
             sent / span_s,
             100.0 * refused / (sent + refused).max(1.0),
@@ -453,7 +457,7 @@ fn is_news(known: Option<f64>, learned: Option<f64>) -> bool {
 
 fn learned(now: &CampaignSnapshot) -> String {
     format!(
-        "refusals have taught that all accounts together may send {} a second; the knob is {}",
+        "learned from refusals that all accounts together may send {} per second; the knob is {}",
         format_number(now.learned_rps),
         format_number(now.rps)
     )

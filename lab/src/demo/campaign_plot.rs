@@ -59,7 +59,7 @@ fn panel(campaign: &Campaign, area: &PlotArea) -> PlotResult {
         line(|moment| Some(moment.sent_rps)),
         SENT.stroke_width(2),
     ))?;
-    let halved = "every quota is halved, nobody is told";
+    let halved = "every quota is halved, without notice";
     plot::note(&mut chart, end_s, (halved_s, top), halved)?;
     let names = [
         ("sent", SENT),

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 ///
 /// Starts a private Postgres, Redis and Prometheus, a search store, the API, workers and the
 /// governor; loads 117,659 documents; indexes them through the throttle `reindex`; makes them ten
-/// times harder to index after a while. Then it sends 20,000 messages over a pool of accounts;
-/// blocks one, suspends one, and halves the quota of all. Runs until Ctrl-C, or with --headless for
-/// some seconds.
+/// times more expensive to index after a while. Then it sends 20,000 messages over a pool of
+/// accounts; blocks one, suspends one, and halves the quota of all. Runs until Ctrl-C, or with
+/// --headless for a number of seconds.
 ///
-/// Exit codes: 0 ended in order; 69 something must be installed (one line says what would help); 1
-/// anything else.
+/// Exit codes: 0 success; 69 a required program is not installed (the output says which); 1 any
+/// other failure.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DemoOptions {
     /// Directory for everything that the demo makes.

@@ -74,7 +74,7 @@ impl Pass {
         let same_store = |args: &serde_json::Value| args["sink"]["name"] == SINK;
         if let Some(detail) = detail.filter(|d| same_store(&d.args)) {
             print_line(&format!(
-                "going on with job {} where the last demo stopped",
+                "continuing with job {} where the last demo stopped",
                 detail.summary.id
             ));
             let index = detail.args["sink"]["index"]
@@ -101,7 +101,8 @@ impl Pass {
         while !self::unfinished(&app.queue).await?.is_empty() {
             if cancelled.elapsed() > CANCELLED_WITHIN {
                 bail!(
-                    "an earlier reindex did not stop within {CANCELLED_WITHIN:?}; --fresh begins anew"
+                    "an earlier reindex did not stop within {CANCELLED_WITHIN:?}; --fresh starts \
+                     over"
                 );
             }
             sleep(Duration::from_millis(200)).await;
@@ -132,13 +133,13 @@ impl Pass {
             State::Completed => {
                 let stored = store.count(&self.index).await?;
                 print_line(&format!(
-                    "all {stored} documents are in the index {}; beginning again with a new index",
+                    "all {stored} documents are in the index {}; starting again with a new index",
                     self.index
                 ));
                 self.next(app, store).await
             }
             State::Cancelled => {
-                print_line(&format!("job {job} was cancelled; the demo stays up"));
+                print_line(&format!("job {job} was cancelled; the demo keeps running"));
                 self.job = None;
                 Ok(())
             }

@@ -30,7 +30,7 @@ max = 1000.0
 safe_rps = 100.0
 on_store_loss = \"local\"
 
-# What the provider refuses (429), whoever of the accounts it is: from that the governor learns what all of them may send.
+# Refusals of the provider (429), over all accounts: from them the governor learns the rate that all accounts together may send.
 [[signal]]
 name = \"refused\"
 kind = \"ratio\"

@@ -74,7 +74,7 @@ fn write_report(path: &Path, report: &DemoReport) -> anyhow::Result<()> {
     let picture = path.with_extension("svg");
     plot::draw(report, None, &picture)?;
     print_line(&format!(
-        "the report is in {}, its picture in {}",
+        "the report is in {}, its chart in {}",
         path.display(),
         picture.display()
     ));
@@ -91,7 +91,7 @@ pub(super) fn write_campaign(path: &Path, campaign: &Campaign) -> anyhow::Result
     std::fs::write(&file, text + "\n").with_context(|| format!("writing {}", file.display()))?;
     campaign_plot::draw(campaign, &picture)?;
     print_line(&format!(
-        "the campaign's figures are in {}, their picture in {}",
+        "the campaign's figures are in {}, their chart in {}",
         file.display(),
         picture.display()
     ));

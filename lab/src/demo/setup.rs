@@ -114,7 +114,7 @@ pub(super) async fn load(pool: &Db, words: &Path) -> anyhow::Result<()> {
     })
     .await??;
     if corpus.is_empty() {
-        bail!("{} holds no entries of WordNet", words.display());
+        bail!("{} contains no entries of WordNet", words.display());
     }
     if postgres::is_loaded(pool, &corpus).await? {
         return Ok(());

@@ -50,7 +50,7 @@ pub(crate) async fn run(options: DemoOptions, settings: Settings) -> anyhow::Res
     }
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("creating {}", options.dir.display()))?;
-    print_line("starting Postgres, Redis, Prometheus and what the demo sends to");
+    print_line("starting Postgres, Redis, Prometheus and the servers of the demo");
     let store_dir = options.dir.join("store");
     let start_store = async {
         match words {
@@ -187,7 +187,7 @@ async fn run_acts(
         .await?;
     let lost = second_act(options, provider, app, stop).await?;
     if !options.headless && !stop.is_cancelled() {
-        print_line("the reindex goes on; Ctrl-C ends the demo");
+        print_line("the reindex continues; Ctrl-C ends the demo");
         app.set_knobs(THROTTLE, &[("paused", Some("0"))], why)
             .await?;
         let times = (began_s, harder_s, f64::INFINITY);
@@ -216,7 +216,7 @@ async fn run_campaign_alone(
     }
     let lost = second_act(options, provider, app, stop).await?;
     if !options.headless && !stop.is_cancelled() {
-        print_line("the dashboard stays up; Ctrl-C ends the demo");
+        print_line("the dashboard keeps running; Ctrl-C ends the demo");
         stop.cancelled().await;
     }
     none_is(lost)
@@ -334,7 +334,7 @@ async fn course(
             (printed_s, before) = (t_s, Some((now.t_s, now.documents)));
         }
         if options.headless && pass.job.is_none() {
-            bail!("the reindex did not end by itself");
+            bail!("the reindex did not end in time");
         }
     }
 }
@@ -358,7 +358,7 @@ async fn first_document(watch: &StoreWatch) -> anyhow::Result<f64> {
             return Ok(now.t_s);
         }
         if began.elapsed() > FIRST_WITHIN {
-            bail!("no document was indexed within {FIRST_WITHIN:?}; the workers' log says why");
+            bail!("no document was indexed within {FIRST_WITHIN:?}; see the workers' log");
         }
         sleep(Duration::from_millis(100)).await;
     }

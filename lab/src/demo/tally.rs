@@ -158,12 +158,12 @@ impl Campaign {
                     100.0 * used
                 )
             }
-            _ => "there was no time to see how much of the new quota is used".to_owned(),
+            _ => "the campaign ended before the use of the new quota could be measured".to_owned(),
         };
         format!(
             "campaign: {} of {} messages sent in {:.0} s, {} wait, {} lost, {} sent twice; {} requests were refused (429)\n\
              {found}; {used}\n\
-             the most that an account brought in one second: {} of {:.0} before the halving, {} of {:.0} once it was found",
+             the most messages of an account in one second: {} of {:.0} before the halving, {} of {:.0} once it was found",
             self.sent,
             self.messages,
             self.seconds,

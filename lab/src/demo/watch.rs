@@ -107,7 +107,7 @@ impl StoreClient {
                 .lines()
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             Ok(line
-                .ok_or_else(|| anyhow::anyhow!("the search store shows no {name}"))?
+                .ok_or_else(|| anyhow::anyhow!("the search store does not expose {name}"))?
                 .trim()
                 .parse()?)
         };

@@ -42,7 +42,7 @@ export class AccountGrid {
       this.filters.append(label);
     }
 
-    this.grid = h('div', { class: 'accounts', role: 'group', 'aria-label': `Accounts of ${pool}: arrow keys go from one to the next` });
+    this.grid = h('div', { class: 'accounts', role: 'group', 'aria-label': `Accounts of ${pool}: arrow keys select an account` });
     this.none = h('p', { class: 'empty', hidden: true });
     this.letter = h('i', { class: 'mark', 'aria-hidden': 'true' });
     this.name = h('b', null);
@@ -55,7 +55,7 @@ export class AccountGrid {
     this.messages.addEventListener('click', () => { const account = this.shown(); if (account) on.messages(account.name); });
     this.card = h('div', { class: 'account-card', role: 'group', 'aria-label': `Account of ${pool}` },
       h('p', { class: 'account-title' }, this.letter, this.name, this.state), this.facts, h('div', { class: 'buttons' }, this.resume, this.messages), this.close);
-    this.hint = h('p', { class: 'account-hint sub' }, 'Point at an account, or go to it with the arrow keys, to read how it stands and why.');
+    this.hint = h('p', { class: 'account-hint sub' }, 'Point at an account, or select it with the arrow keys, to read its state and the reason.');
     this.element = h('div', { class: 'pool-body' },
       h('div', { class: 'pool-accounts' }, this.filters, this.grid, this.none), h('div', { class: 'account-side' }, this.hint, this.card));
     this.listen();

@@ -138,8 +138,8 @@ function drawHeader(now) {
   show($('away'), away);
   if (away) {
     setText($('away-text'), state.lastTick === null
-      ? 'The server does not answer. The page goes on trying.'
-      : `The server does not answer. What you see is from ${clock(state.lastTick, now)}; the page goes on trying.`);
+      ? 'The server does not answer. Retrying.'
+      : `The server does not answer. The data is from ${clock(state.lastTick, now)}; retrying.`);
   }
   document.body.classList.toggle('old', state.phase !== 'live' && state.lastTick !== null);
 }

@@ -47,7 +47,7 @@ export class Crons {
       Object.assign(row, { parts: cells, cron });
       run.addEventListener('click', () => this.act(async () => {
         const ran = await call('POST', `${path(cron.name)}/run`);
-        return ran.duplicate ? `Nothing was made: job ${ran.id} of ${cron.name} is unfinished.` : `Made job ${ran.id}.`;
+        return ran.duplicate ? `No job was created: job ${ran.id} of ${cron.name} is unfinished.` : `Created job ${ran.id}.`;
       }));
       cells.pause.addEventListener('click', () => this.act(async () => {
         await call('POST', `${path(cron.name)}/${row.cron.paused ? 'resume' : 'pause'}`);
@@ -64,8 +64,8 @@ export class Crons {
       setText(cells.when, cron.expression);
       setText(cells.zone, cron.time_zone);
       setText(cells.job, `${cron.kind} on ${cron.key ? `${cron.throttle} / ${cron.key}` : cron.throttle}`);
-      setText(cells.next, cron.paused ? 'paused' : next === null ? '' : `${clock(next, now)} here`);
-      setAttr(cells.next, 'title', 'by the clock of this browser');
+      setText(cells.next, cron.paused ? 'paused' : next === null ? '' : `${clock(next, now)} local time`);
+      setAttr(cells.next, 'title', 'in the time zone of this browser');
       setText(cells.nextIn, cron.paused || next === null ? '' : next > now ? `in ${duration(next - now)}` : 'due');
       setText(cells.last, last === null ? 'never' : ago(now - last));
       setText(cells.lastJob, cron.last_job_id ? String(cron.last_job_id) : '');
@@ -79,11 +79,11 @@ export class Crons {
 
   /** @param {string} name */
   async remove(name) {
-    const answer = await ask({ title: `Delete the schedule ${name}?`, action: 'Delete', danger: true, text: 'Jobs that it has made stay.' });
+    const answer = await ask({ title: `Delete the schedule ${name}?`, action: 'Delete', danger: true, text: 'Its existing jobs stay.' });
     if (answer) {
       await this.act(async () => {
         await call('DELETE', path(name));
-        return `${name} is gone.`;
+        return `${name} was deleted.`;
       });
     }
   }

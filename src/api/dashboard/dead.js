@@ -89,8 +89,8 @@ export class DeadLetters {
       }
       const text = deadFilterText(typed);
       const answer = await ask(verb === 'requeue'
-        ? { title: `Requeue ${many}?`, action: 'Requeue all', text: `${text ? `All ${text}. ` : 'All of them. '}They start over with all their attempts, as fast as their throttles allow.` }
-        : { title: `Discard ${many}?`, action: 'Discard all', danger: true, text: `${text ? `All ${text}. ` : 'All of them. '}They are given up for good; their history stays until it is pruned.` });
+        ? { title: `Requeue ${many}?`, action: 'Requeue all', text: `${text ? `All ${text}. ` : 'All of them. '}They start again with all their attempts, as fast as their throttles allow.` }
+        : { title: `Discard ${many}?`, action: 'Discard all', danger: true, text: `${text ? `All ${text}. ` : 'All of them. '}They are discarded permanently; their history stays until it is pruned.` });
       if (!answer) return;
       this.setBusy(true);
       const done = verb === 'requeue' ? 'Requeued' : 'Discarded';

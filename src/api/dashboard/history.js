@@ -4,7 +4,7 @@ import { fill, h, setText, show } from './dom.js';
 import { clock, number, rate, UNKNOWN } from './format.js';
 import { breakerText, unitOf } from './words.js';
 
-/** The number of decisions at first, and of all that are kept. */
+/** The number of decisions at first, and of all stored. */
 export const HISTORY_FIRST = 20;
 export const HISTORY_ALL = 1000;
 
@@ -35,7 +35,7 @@ export class History {
       ...terms.map((term) => h('td', { class: 'num' }, termText(d.terms?.[term]))))));
     const more = decisions.length >= limit && limit < HISTORY_ALL;
     show(this.all, more);
-    setText(this.note, more ? `the last ${decisions.length}` : `all ${decisions.length} that are kept`);
+    setText(this.note, more ? `the last ${decisions.length}` : `all ${decisions.length} stored`);
     show(this.element, decisions.length > 0);
   }
 }

@@ -124,7 +124,7 @@ export class JobLookup {
       this.draw(await get(`/api/v1/jobs/${text}`));
     } catch (error) {
       const { status, message } = /** @type {any} */ (error);
-      fill(this.result, h('p', { class: 'error' }, status === 404 ? `There is no job ${text}; finished jobs are pruned after a while.` : message));
+      fill(this.result, h('p', { class: 'error' }, status === 404 ? `There is no job ${text}; finished jobs are kept for a limited time.` : message));
     }
   }
 
@@ -148,7 +148,7 @@ export class JobLookup {
       ended ? null : h('button', { type: 'button', disabled: Boolean(job.cancelling), onclick: () => this.cancel(job) }, job.cancelling ? 'Cancelling …' : 'Cancel …'),
       ['dead', 'retryable', 'scheduled'].includes(job.state)
         ? h('button', { type: 'button', onclick: () => this.retry(job.id) }, 'Retry now') : null,
-      h('button', { type: 'button', onclick: () => this.find(String(job.id)) }, 'Look again'));
+      h('button', { type: 'button', onclick: () => this.find(String(job.id)) }, 'Refresh'));
     const attempts = (job.attempts ?? []).slice(-8).reverse().map((/** @type {any} */ a) => {
       const took = (unixSeconds(a.finished_at) ?? NaN) - (unixSeconds(a.started_at) ?? NaN);
       // A job that was cancelled while it waited had no attempt.
@@ -166,7 +166,7 @@ export class JobLookup {
 
   /** @param {any} job */
   async cancel({ id, state }) {
-    const text = state === 'running' ? 'Its handler is asked to stop; what it has done stays done.' : 'It never runs. Its history stays until it is pruned.';
+    const text = state === 'running' ? 'Its handler is asked to stop; effects so far remain.' : 'It will not run. Its history stays until it is pruned.';
     const signed = await ask({ title: `Cancel job ${id}?`, action: 'Cancel the job', danger: true, text });
     if (!signed) return;
     await this.act(id, async () => {
@@ -177,7 +177,7 @@ export class JobLookup {
 
   /** @param {number} id */
   async retry(id) {
-    const body = await signature({ title: `Retry job ${id}?`, action: 'Retry', text: 'It is ready at once and runs as its throttle allows.' });
+    const body = await signature({ title: `Retry job ${id}?`, action: 'Retry', text: 'It becomes ready at once and runs when its throttle allows.' });
     if (!body) return;
     await this.act(id, async () => {
       await call('POST', `/api/v1/jobs/${id}/retry`, { body });

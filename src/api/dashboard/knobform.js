@@ -140,7 +140,7 @@ export class KnobForm {
       return { by, ...(this.why.value.trim() ? { why: this.why.value.trim() } : {}) };
     }
     this.on.wanted();
-    this.showError(this.who, this.whoError, 'say who you are, for the audit line');
+    this.showError(this.who, this.whoError, 'enter your name, for the audit log');
     this.who.focus();
     return null;
   }
@@ -211,7 +211,7 @@ export class KnobForm {
     this.placeErrors(fields);
     if (fields.by) this.showError(this.who, this.whoError, fields.by);
     const lines = [...rest, ...(fields.why ? [`why: ${fields.why}`] : [])];
-    setText(this.note, error.status === 401 ? 'The server asks for a token: sign in, then apply again.' : lines.join('; '));
+    setText(this.note, error.status === 401 ? 'The server requires a token: sign in, then apply again.' : lines.join('; '));
   }
 
   /**
@@ -225,8 +225,8 @@ export class KnobForm {
     const now = valuesOf(this.detail);
     const { by, at_ms: atMs, why } = this.detail.knobs ?? {};
     const rows = names.map((name) => h('li', null, h('b', null, name), ` is now ${knobValue(name, now[name])}; it was ${knobValue(name, base[name])}`,
-      name in body ? ` when you began, you ask for ${knobValue(name, body[name])}` : ' when you began'));
-    const mine = h('button', { type: 'button', onclick: () => this.send(body, valuesOf(this.detail)) }, 'Apply mine all the same');
+      name in body ? ` when you began; your value is ${knobValue(name, body[name])}` : ' when you began'));
+    const mine = h('button', { type: 'button', onclick: () => this.send(body, valuesOf(this.detail)) }, 'Apply my values');
     const theirs = h('button', { type: 'button', onclick: () => this.reset('The newer values were kept.') }, 'Keep the newer values');
     fill(this.conflict, h('p', null, `${by || 'Somebody'} changed this while you were editing`, atMs ? ` (${clock(atMs / 1000)}${why ? `, '${why}'` : ''})` : '', '.'),
       h('ul', null, ...rows), h('div', { class: 'buttons' }, mine, theirs));

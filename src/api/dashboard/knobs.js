@@ -8,24 +8,24 @@
 /** @type {Field[]} */
 export const FIELDS = [
   { name: 'rps', label: 'rps', unit: 'tokens/s', hint: '0 stops, -1 is unlimited', kind: 'number' },
-  { name: 'mode', label: 'mode', unit: '', hint: 'who turns rps', kind: 'choice', choices: ['auto', 'manual', 'shadow', 'off'] },
+  { name: 'mode', label: 'mode', unit: '', hint: 'what sets rps', kind: 'choice', choices: ['auto', 'manual', 'shadow', 'off'] },
   { name: 'manual_until_ms', label: 'manual until', unit: '', hint: '30m, 2h or 14:30; empty for no end', kind: 'time', optional: true },
-  { name: 'min', label: 'min', unit: 'tokens/s', hint: 'lowest the governor sets', kind: 'number' },
-  { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest the governor sets', kind: 'number' },
-  { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'used while rps is unknown', kind: 'number' },
-  { name: 'capacity', label: 'capacity', unit: 'tokens/s', hint: 'never above it, -1 is no limit', kind: 'number' },
+  { name: 'min', label: 'min', unit: 'tokens/s', hint: 'lowest rate that the governor sets', kind: 'number' },
+  { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest rate that the governor sets', kind: 'number' },
+  { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'in force while rps is unknown', kind: 'number' },
+  { name: 'capacity', label: 'capacity', unit: 'tokens/s', hint: 'limits the rate, -1 is no limit', kind: 'number' },
   { name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },
-  { name: 'burst', label: 'burst', unit: 'windows', hint: 'spent at once after quiet', kind: 'number' },
+  { name: 'burst', label: 'burst', unit: 'windows', hint: 'tokens at once after an idle period', kind: 'number' },
   { name: 'concurrency', label: 'concurrency', unit: 'jobs', hint: 'at once, -1 is unlimited', kind: 'number' },
   { name: 'key_concurrency', label: 'key_concurrency', unit: 'jobs', hint: 'of each key at once', kind: 'number' },
-  { name: 'weight', label: 'weight', unit: '', hint: 'share beside other throttles', kind: 'number' },
+  { name: 'weight', label: 'weight', unit: '', hint: 'share relative to other throttles', kind: 'number' },
   { name: 'over_limit', label: 'over_limit', unit: '', hint: 'for jobs that cannot run at once', kind: 'choice', choices: ['wait', 'drop', 'merge'] },
   { name: 'on_429', label: 'on_429', unit: '', hint: 'when a server refuses', kind: 'choice', choices: ['active-informed', 'active-naive', 'passive-informed', 'passive-naive'] },
   { name: 'max_cost', label: 'max_cost', unit: 'tokens', hint: 'of one job', kind: 'number', optional: true },
-  { name: 'trust_scope', label: 'trust_scope', unit: '', hint: 'the most that an answer slows down', kind: 'choice', choices: ['key', 'throttle', 'account'] },
-  { name: 'max_pause', label: 'max_pause', unit: 's', hint: 'longest after a refusal; empty for the usual', kind: 'number', optional: true },
+  { name: 'trust_scope', label: 'trust_scope', unit: '', hint: 'widest scope that an answer slows down', kind: 'choice', choices: ['key', 'throttle', 'account'] },
+  { name: 'max_pause', label: 'max_pause', unit: 's', hint: 'after a refusal; empty for the default', kind: 'number', optional: true },
   { name: 'max_backlog', label: 'max_backlog', unit: 'jobs', hint: 'waiting in a lane; empty for no limit', kind: 'number', optional: true },
-  { name: 'on_backlog', label: 'on_backlog', unit: '', hint: 'beyond max_backlog', kind: 'choice', choices: ['signal', 'reject'] },
+  { name: 'on_backlog', label: 'on_backlog', unit: '', hint: 'above max_backlog', kind: 'choice', choices: ['signal', 'reject'] },
   { name: 'window', label: 'window', unit: 's', hint: 'length of a window', kind: 'number' },
 ];
 
@@ -52,7 +52,7 @@ export function valuesOf(detail) {
 export function wording(field, turned) {
   if (turned !== 'concurrency') return { unit: field.unit, hint: field.hint };
   if (field.name === 'min' || field.name === 'max') return { unit: 'slots', hint: field.hint };
-  if (field.name === 'mode') return { unit: field.unit, hint: 'who turns concurrency' };
+  if (field.name === 'mode') return { unit: field.unit, hint: 'what sets concurrency' };
   if (field.name === 'concurrency') return { unit: 'slots', hint: field.hint };
   return { unit: field.unit, hint: field.hint };
 }
@@ -130,9 +130,9 @@ export function readEdits(texts, current, now = Date.now()) {
     if (field.optional && text.trim() === '') {
       if ((current[field.name] ?? null) !== null) body[field.name] = null;
     } else if (value === null && field.kind === 'time') {
-      errors[field.name] = `"${text.trim()}" is no span such as 30m and no time such as 14:30`;
+      errors[field.name] = `"${text.trim()}" is not a span such as 30m or a time such as 14:30`;
     } else if (value === null) {
-      errors[field.name] = text.trim() ? `"${text.trim()}" is not a number such as 12.5` : 'a number is needed here';
+      errors[field.name] = text.trim() ? `"${text.trim()}" is not a number such as 12.5` : 'a number is required';
     } else if (value !== current[field.name]) {
       body[field.name] = value;
     }

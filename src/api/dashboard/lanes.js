@@ -93,7 +93,7 @@ export class Lanes {
     const counted = this.rows.map((lane) => unixSeconds(lane.counted_at)).filter((at) => at !== null);
     const oldest = counted.length ? Math.min(.../** @type {number[]} */ (counted)) : null;
     setText(this.summary, this.rows.length === 0 ? 'none' : `${count(this.rows.length)}${this.next ? ' or more' : ''}${oldest === null ? '' : `, counted ${ago(now - oldest)}`}`);
-    setText(this.empty, this.find.value ? 'No lane of this throttle has that key.' : this.order === 'depth' ? 'No lane of this throttle has a ready job.' : 'Nobody has enqueued a job for this throttle yet.');
+    setText(this.empty, this.find.value ? 'No lane of this throttle has that key.' : this.order === 'depth' ? 'No lane of this throttle has a ready job.' : 'No job has been enqueued for this throttle yet.');
     show(this.empty, this.rows.length === 0);
     show(this.body.parentElement, this.rows.length > 0);
     show(this.more, Boolean(this.next) && !this.find.value);
@@ -114,7 +114,7 @@ export class Lanes {
       Object.assign(row, { parts: cells });
       cells.weight.addEventListener('click', () => this.weigh(this.lane(lane.key)));
       cells.pause.addEventListener('click', () => this.turn(this.lane(lane.key)));
-      cells.forget.setAttribute('aria-label', `Forget what was learned of the lane ${lane.key || 'without a key'}`);
+      cells.forget.setAttribute('aria-label', `Reset the learned rate of the lane ${lane.key || 'without a key'}`);
       cells.forget.addEventListener('click', () => this.free(this.lane(lane.key)));
       empty.addEventListener('click', () => this.purge(this.lane(lane.key)));
       return row;
@@ -141,7 +141,7 @@ export class Lanes {
   /** Ends the pause of a key, and resets its learned limits. @param {any} lane */
   async free(lane) {
     const name = lane.key || 'the lane without a key';
-    const said = lane.paused ? `Resumed ${name}.` : `Forgot what was learned of ${name}.`;
+    const said = lane.paused ? `Resumed ${name}.` : `Reset the learned rate of ${name}.`;
     await this.act(() => call('POST', `${keyPath(this.name, lane.key)}/resume`, { body: signature() }), said);
   }
 
@@ -154,7 +154,7 @@ export class Lanes {
     const path = keyPath(this.name, lane.key);
     const answer = await ask({
       title: `Pause ${lane.key || 'the lane without a key'}?`, action: 'Pause',
-      text: 'Its jobs wait and use nothing; other lanes go on. What runs now goes on to its end.',
+      text: 'Its jobs wait without using slots; other lanes continue. Running jobs finish.',
       fields: [{ name: 'minutes', label: 'for', unit: 'minutes', value: '10' }],
     });
     if (!answer) return;
@@ -169,7 +169,7 @@ export class Lanes {
   async weigh(lane) {
     const answer = await ask({
       title: `Weight of ${lane.key || 'the lane without a key'}`, action: 'Set',
-      text: 'Its share beside the other lanes of this throttle: with 2 it gets twice as much as a lane with 1.',
+      text: 'Its share relative to the other lanes of this throttle: 2 gets twice as much as 1.',
       fields: [{ name: 'weight', label: 'weight', value: String(lane.weight), hint: '0.001 to 1000' }],
     });
     if (!answer) return;
@@ -190,7 +190,7 @@ export class Lanes {
     const many = `${count(found.jobs)}${found.more ? ' or more' : ''} waiting jobs`;
     const answer = await ask({
       title: `Empty ${lane.key || 'the lane without a key'}?`, action: `Cancel ${many}`, danger: true,
-      text: `This cancels ${many} for good. Running jobs go on.`,
+      text: `This cancels ${many} permanently. Running jobs continue.`,
     });
     if (!answer) return;
     await this.act(async () => {

@@ -80,7 +80,7 @@ export function showFailures(body, empty, failures, look, now) {
 export function retryButton(id) {
   const button = h('button', { type: 'button', 'aria-label': `Retry job ${id}` }, 'Retry');
   button.addEventListener('click', async () => {
-    const body = await signature({ title: `Retry job ${id}?`, action: 'Retry', text: 'It is ready at once and runs as its throttle allows.' });
+    const body = await signature({ title: `Retry job ${id}?`, action: 'Retry', text: 'It becomes ready at once and runs when its throttle allows.' });
     if (!body) return;
     button.disabled = true;
     try {

@@ -96,7 +96,7 @@ export class Notifications {
     const rows = [...seen.values()].sort((a, b) => b.id - a.id);
     showRows(this.body, this.empty, rows.length);
     const isFiltered = Object.values(this.typed()).some(Boolean);
-    setText(this.empty, isFiltered ? (this.next ? 'No message among the newest fits; older ones may.' : 'No message fits.') : 'No messages yet.');
+    setText(this.empty, isFiltered ? (this.next ? 'None of the newest messages matches; older ones may.' : 'No message matches.') : 'No messages yet.');
     show(this.more, Boolean(this.next) && (rows.length > 0 || isFiltered));
     const items = rows.flatMap((message) => [{ message, isAttempts: false }, ...(this.open.has(message.id) ? [{ message, isAttempts: true }] : [])]);
     keyed(this.body, items, ({ message, isAttempts }) => `${message.id}${isAttempts ? '/attempts' : ''}`,
@@ -148,7 +148,7 @@ function drawAttempts(row, message, now) {
   const attempts = message.attempts ?? [];
   const items = attempts.length ? attempts : [null];
   keyed(row.querySelector('ol'), items, (attempt) => (attempt ? `${attempt.at}/${attempt.account}/${attempt.outcome}` : 'none'), (attempt) => {
-    if (!attempt) return h('li', { class: 'sub' }, 'No attempt yet: it waits for its time, its throttle or an account.');
+    if (!attempt) return h('li', { class: 'sub' }, 'No attempt yet: the message waits for its time, its throttle or an account.');
     return h('li', null, h('span', { class: 'num' }, clock(unixSeconds(attempt.at), now)), h('b', null, attempt.account ?? 'no account'), h('span', { class: 'num' }, attemptText(attempt)), h('span', { class: 'attempt-reason' }, attempt.reason ?? ''));
   });
 }

@@ -50,7 +50,7 @@ export class Panel {
     this.form.quickButtons = [this.pause, this.hand];
     this.reason = h('p', { class: 'reason' });
     this.problems = h('ul', { class: 'problems', hidden: true });
-    this.findings = h('ul', { class: 'problems', hidden: true, 'aria-label': 'what the watchdogs found' });
+    this.findings = h('ul', { class: 'problems', hidden: true, 'aria-label': 'findings of the watchdogs' });
 
     this.knobRate = h('b', { class: 'num' });
     this.knobUnit = h('i', null, '/s');
@@ -111,7 +111,7 @@ export class Panel {
       const text = 'Its jobs run again as its rate allows, from an empty bucket.';
       return this.form.quick({ paused: false }, () => signature({ title: `Resume ${name}?`, action: 'Resume', text }));
     }
-    const text = 'No job of this throttle starts until somebody resumes it. What runs goes on; jobs go on being accepted.';
+    const text = 'No job of this throttle starts until it is resumed. Running jobs continue, and new jobs are accepted.';
     return this.form.quick({ paused: true }, () => ask({ title: `Pause ${name}?`, action: 'Pause', danger: true, text }));
   }
 
@@ -120,15 +120,15 @@ export class Panel {
     const { name } = this;
     const byHand = this.facts?.mode === 'auto';
     const question = byHand
-      ? { title: `Take ${name} over by hand?`, action: 'Take over', text: 'The governor keeps its hands off until it is handed back.' }
-      : { title: `Hand ${name} to the governor?`, action: 'Hand over', text: 'It goes on from the rate that is in force.' };
+      ? { title: `Take manual control of ${name}?`, action: 'Take control', text: 'The governor changes nothing until it gets control again.' }
+      : { title: `Return ${name} to the governor?`, action: 'Return', text: 'It continues from the rate in force.' };
     return this.form.quick({ mode: byHand ? 'manual' : 'auto' }, () => signature(question));
   }
 
   /** Deletes the throttle after a question for name and reason; waiting jobs are kept. */
   async askDelete() {
     const { name } = this;
-    const text = 'Its knobs are forgotten. Jobs that wait are kept, and none of them starts until the throttle is made again.';
+    const text = 'Its knobs are deleted. Waiting jobs are kept, but none of them starts until the throttle is created again.';
     const answer = await ask({ title: `Delete ${name}?`, action: 'Delete', danger: true, text });
     if (!answer) return;
     show(this.deleteError, false);
@@ -136,7 +136,7 @@ export class Panel {
     try {
       const { waiting } = await call('DELETE', `${throttlePath(name)}?${new URLSearchParams(answer)}`);
       const jobs = `${count(waiting.jobs)}${waiting.more ? ' or more' : ''} ${waiting.jobs === 1 ? 'job' : 'jobs'}`;
-      this.deleted(`${name} is deleted; ${waiting.jobs || waiting.more ? `${jobs} of it wait until it is made again` : 'no job of it waits'}.`);
+      this.deleted(`${name} is deleted; ${waiting.jobs || waiting.more ? `${jobs} of it wait until it is created again` : 'it has no waiting jobs'}.`);
     } catch (error) {
       setText(this.deleteError, /** @type {any} */ (error).message);
       show(this.deleteError, true);
@@ -173,10 +173,10 @@ export class Panel {
     setAttr(this.standing, 'data-tone', stand.tone);
     setText(this.mode, mode);
     show(this.mode, mode !== '');
-    setText(this.parent, detail?.parent ? `draws from ${detail.parent}` : '');
+    setText(this.parent, detail?.parent ? `child of ${detail.parent}` : '');
     setText(this.pause, paused ? 'Resume' : 'Pause');
     setAttr(this.pause, 'aria-label', `${paused ? 'Resume' : 'Pause'} ${this.name}`);
-    const hand = mode === 'auto' ? 'Take over by hand' : 'Hand to the governor';
+    const hand = mode === 'auto' ? 'Take manual control' : 'Return to the governor';
     setText(this.hand, hand);
     setAttr(this.hand, 'aria-label', `${hand}: ${this.name}`);
     show(this.hand, Boolean(governor));
@@ -237,7 +237,7 @@ export class Panel {
     const shown = slots !== null && effective !== 0 ? slots : effective;
     setText(this.knobRate, rate(shown));
     this.knobRate.parentElement.classList.toggle('word', shown !== null && shown < 0);
-    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no limit of the rate' : `at most ${rate(effective)}/s`}` : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob stands at ${rate(knob)}` : 'in effect');
+    setText(this.knobNote, slots !== null ? `jobs at once · ${effective !== null && effective < 0 ? 'no rate limit' : `at most ${rate(effective)}/s`}` : knob !== null && effective !== null && Math.abs(knob - effective) > 0.005 * Math.abs(knob) ? `knob: ${rate(knob)}` : 'in effect');
     setText(this.achieved, rate(achieved));
     setText(this.achievedNote, share === null ? '' : `${percent(share)} token-limited`);
     setAttr(this.achievedNote, 'title', 'share of the time in which jobs waited for tokens');
@@ -269,7 +269,7 @@ export class Panel {
     setText(this.quota, rate(found.rps));
     setText(this.quotaUnit, governor.unit === 'slots' ? ' slots' : '/s');
     setText(this.quotaNote, `${ago(now - (unixSeconds(found.at) ?? now))}, ${percent(found.refused_share)} refused`);
-    setAttr(this.quotaNote, 'title', `${found.signal} learned it from what was refused`);
+    setAttr(this.quotaNote, 'title', `learned by ${found.signal} from refusals`);
   }
 
   /** @param {import('./state.js').Point | undefined} last @param {any} governor */

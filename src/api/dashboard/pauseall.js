@@ -31,17 +31,17 @@ export class PauseAll {
     setText(this.button, paused ? 'Resume everything' : 'Pause everything');
     setAttr(this.button, 'class', paused ? 'primary' : null);
     show(this.notice, Boolean(paused));
-    if (paused) setText(this.text, `Everything is paused${paused.by ? ` by ${paused.by}` : ''} since ${clock(paused.since, Date.now() / 1000)}${paused.why ? `: ${paused.why}` : ''}. No worker takes a job; what runs goes on.`);
+    if (paused) setText(this.text, `Everything is paused${paused.by ? ` by ${paused.by}` : ''} since ${clock(paused.since, Date.now() / 1000)}${paused.why ? `: ${paused.why}` : ''}. No worker claims a job; running jobs continue.`);
   }
 
   async turn() {
     try {
       if (this.paused) {
-        const signed = await signature({ title: 'Resume everything?', action: 'Resume everything', text: 'Workers take jobs of all throttles again.' });
+        const signed = await signature({ title: 'Resume everything?', action: 'Resume everything', text: 'Workers claim jobs of all throttles again.' });
         if (signed) this.draw((await call('POST', '/api/v1/resume', { body: signed })).paused);
         return;
       }
-      const answer = await ask({ title: 'Pause everything?', action: 'Pause everything', danger: true, text: 'No worker takes a job any more, of any throttle, until somebody resumes. What runs goes on; jobs go on being accepted.' });
+      const answer = await ask({ title: 'Pause everything?', action: 'Pause everything', danger: true, text: 'No worker claims a job of any throttle until you resume. Running jobs continue, and new jobs are accepted.' });
       if (answer) this.draw((await call('POST', '/api/v1/pause', { body: answer })).paused);
     } catch (error) {
       show(this.notice, true);

@@ -65,7 +65,7 @@ export class PoolPanel {
       h('div', { class: 'pool-readouts' },
         h('div', { class: 'readout bears' }, h('span', { class: 'label' }, 'capacity now'), h('span', { class: 'value' }, this.now, this.unit, ' ', this.of),
           h('div', { class: 'share-row' }, this.bar, this.share)),
-        h('div', { class: 'readout' }, h('span', { class: 'label' }, 'accounts there'), h('span', { class: 'value' }, this.available, this.thereOf), this.back),
+        h('div', { class: 'readout' }, h('span', { class: 'label' }, 'accounts available'), h('span', { class: 'value' }, this.available, this.thereOf), this.back),
         h('div', { class: 'readout' }, h('span', { class: 'label' }, 'knob'), h('span', { class: 'value' }, this.knob, this.knobUnit), this.knobNote)),
       this.note, this.grid.element,
       h('details', { class: 'drawer' }, h('summary', null, h('span', { class: 'drawer-title' }, 'Events'), this.newest),
@@ -89,7 +89,7 @@ export class PoolPanel {
     setText(this.standing, stand.text);
     setAttr(this.standing, 'data-tone', stand.tone);
     setText(this.shedding, pool.shedding ? 'shedding on' : 'shedding off');
-    setAttr(this.shedding, 'title', pool.shedding ? 'the whole pool sends less while accounts are away' : 'the accounts that are left carry everything');
+    setAttr(this.shedding, 'title', pool.shedding ? 'the whole pool sends less while accounts are unavailable' : 'the remaining accounts take over the whole load');
     setText(this.about, `${pool.provider} · ${pool.channel}`);
 
     const bears = capacity(pool);
@@ -109,7 +109,7 @@ export class PoolPanel {
     const facts = throttleFacts(throttle, nowMs / 1000, pool);
     setText(this.knob, facts?.knob ?? UNKNOWN);
     setText(this.knobUnit, facts?.unit ?? '');
-    setText(this.knobNote, !facts || facts.knob === UNKNOWN ? 'not known now' : 'of the whole pool, in effect');
+    setText(this.knobNote, !facts || facts.knob === UNKNOWN ? 'unknown' : 'of the whole pool, in effect');
     this.knob.parentElement.classList.toggle('word', facts?.knob === 'unlimited');
     setText(this.reason, facts?.reason ?? '');
     show(this.link, Boolean(throttle));
@@ -144,11 +144,11 @@ export class PoolPanel {
   async resume(account) {
     const end = account.state === 'open' ? 'Its breaker closes' : 'Its block ends';
     const answer = await ask({ title: `Resume ${account.name}?`, action: 'Resume',
-      text: `${end} for all workers, and messages go through it at once.${account.why ? ` The provider said: ${account.why}` : ''}` });
+      text: `${end} for all workers, and it gets messages at once.${account.why ? ` The provider said: ${account.why}` : ''}` });
     if (!answer) return;
     try {
       const done = await call('POST', `${poolPath(this.name)}/accounts/${encodeURIComponent(account.name)}/resume`, { body: answer });
-      setText(this.note, done.changed ? `Resumed ${account.name}.` : `${account.name} was there already.`);
+      setText(this.note, done.changed ? `Resumed ${account.name}.` : `${account.name} was already available.`);
       this.askedFor = -1;
       this.on.changed();
     } catch (error) {

@@ -37,7 +37,7 @@ export class Pools {
       this.on.drawn();
     } catch (error) {
       // The last known state stays, below a line with the reason.
-      setText(this.place.waiting, `The pools cannot be told: ${/** @type {any} */ (error).message}`);
+      setText(this.place.waiting, `Loading the pools failed: ${/** @type {any} */ (error).message}`);
       show(this.place.waiting, true);
       throw error;
     } finally {

@@ -113,11 +113,11 @@ export function density(accounts) {
  */
 export function capacity(pool) {
   const all = pool.accounts.length;
-  if (!pool.at_ms) return { now: UNKNOWN, unit: '', of: 'its accounts have not been looked at yet', share: 0 };
+  if (!pool.at_ms) return { now: UNKNOWN, unit: '', of: 'its accounts have not been checked yet', share: 0 };
   const configured = finite(pool.configured_rps);
   if (configured === null || configured <= 0) {
     const share = all ? pool.available / all : 0;
-    return { now: count(pool.available), unit: '', of: `of ${count(all)} ${all === 1 ? 'account' : 'accounts'}, without a limit of the rate`, share };
+    return { now: count(pool.available), unit: '', of: `of ${count(all)} ${all === 1 ? 'account' : 'accounts'}, without a rate limit`, share };
   }
   const now = pool.available === 0 ? 0 : finite(pool.capacity_rps) ?? configured;
   const share = Math.min(1, Math.max(0, now / configured));
@@ -142,13 +142,13 @@ export function wholePercent(share) {
  */
 export function poolStanding(pool, nowMs) {
   const all = pool.accounts.length;
-  if (!pool.at_ms) return { text: 'not looked at yet', tone: 'note' };
+  if (!pool.at_ms) return { text: 'not checked yet', tone: 'note' };
   if (pool.available === 0) {
     const back = inTime(pool.available_at_ms, nowMs);
-    return { text: back ? `nobody there, back ${back}` : 'nobody there', tone: 'alarm' };
+    return { text: back ? `none available, back ${back}` : 'none available', tone: 'alarm' };
   }
-  if (pool.available < all) return { text: `${count(all - pool.available)} of ${count(all)} away`, tone: 'note' };
-  return { text: 'all there', tone: 'calm' };
+  if (pool.available < all) return { text: `${count(all - pool.available)} of ${count(all)} unavailable`, tone: 'note' };
+  return { text: 'all available', tone: 'calm' };
 }
 
 /**
@@ -232,8 +232,8 @@ export function throttleFacts(throttle, now, pool) {
   const governed = detail.governor && detail.mode !== 'manual' && detail.mode !== 'off';
   const said = governed ? decision?.reason ?? detail.governor.reason ?? '' : handSentence(detail, now);
   const isOurs = !governed && detail.knobs?.by === 'pool';
-  const free = isOurs ? 'Nothing holds it back: the knob is what the settings of the pool allow.' : said;
-  const reason = detail.paused ? 'Paused by hand.' : capacitySentence(detail, pool?.at_ms && pool.available > 0 ? availableText(pool) : undefined) || free;
+  const free = isOurs ? 'Nothing limits it: the knob equals the limit in the settings of the pool.' : said;
+  const reason = detail.paused ? 'Paused manually.' : capacitySentence(detail, pool?.at_ms && pool.available > 0 ? availableText(pool) : undefined) || free;
   return { knob: messages(isSlots ? slots : effective), unit: isSlots ? ' slots' : effective !== null && effective >= 0 ? '/s' : '', reason };
 }
 

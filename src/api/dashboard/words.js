@@ -160,7 +160,7 @@ export function handSentence(detail, now) {
   const knobs = detail?.knobs;
   if (!knobs) return '';
   const slots = turnsSlots(detail);
-  if (detail.state === 'unlimited' && !slots) return 'No limit is set: jobs run as fast as workers take them.';
+  if (detail.state === 'unlimited' && !slots) return 'No limit is set: jobs run as fast as workers claim them.';
   const by = knobs.by && knobs.by !== 'governor' ? ` by ${knobs.by}` : '';
   const at = knobs.at_ms ? `, ${clock(knobs.at_ms / 1000, now)}` : '';
   const why = knobs.why ? `: ${knobs.why}` : '';

@@ -137,8 +137,9 @@ impl Deaf {
         let (since, from) = (self.since?, self.from?);
         self.is_deaf.then(|| {
             format!(
-                "{} does not react: in {} the rate went from {} to {} {unit} and it stayed near {} (setpoint {}); is the query about \
-                 what this work touches, and is its exporter alive?",
+                "{} does not react: in {} the rate went from {} to {} {unit} and it stayed near {} \
+                 (setpoint {}); check that the query measures what this work affects, and that its \
+                 exporter is running",
                 about.name,
                 seconds(self.at - since),
                 number((from / w).min(1e12)),

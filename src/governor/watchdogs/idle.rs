@@ -54,8 +54,8 @@ impl Idle {
             "rate"
         };
         Some(format!(
-            "{} jobs wait, and for {} not for {waited_for}: {} of {} {unit} are taken; more workers, or a higher limit of a key, of a parent or of \
-             {other}, would help",
+            "{} jobs wait, but for {} not for {waited_for}: {} of {} {unit} are used; add workers, \
+             or raise the limit of a key, of a parent or of {other}",
             number(seen.waiting.unwrap_or(0.0).min(1e12)),
             seconds(now - since),
             number(seen.achieved_rps.unwrap_or(0.0).min(1e12)),

@@ -133,8 +133,8 @@ impl Oscillation {
             "half"
         };
         Some(format!(
-            "the rate swings between {} and {} {unit}, to and fro in {}, so the gain is lowered to {gain} until it is calm; set lag_s to \
-             what the signal averages over, or gain lower",
+            "the rate swings between {} and {} {unit} with a period of {}, so the gain is lowered \
+             to {gain} until it is calm; set lag_s to the signal's averaging time, or lower gain",
             rps(swing.low),
             rps(swing.high),
             seconds(swing.period_s)
@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(watch(&mut oscillation, 1800.0, 3.0, wave(0.4, 400.0)), 0.25);
         let told = oscillation.sentence(1.0, "rps").unwrap();
         assert!(
-            told.contains("swings between 36.6 and 81.5 rps, to and fro in 7 min")
+            told.contains("swings between 36.6 and 81.5 rps with a period of 7 min")
                 && told.contains("a quarter"),
             "{told}"
         );

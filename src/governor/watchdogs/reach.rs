@@ -91,13 +91,15 @@ impl Reach {
                 format!("the rate has been at min, {} {unit},", number(bounds.min))
             };
             return Some(format!(
-                "{at} for {} and {reads}: others make this load; look at them, or raise the setpoint if this load is borne",
+                "{at} for {} and {reads}: other callers cause this load; check them, or raise the \
+                 setpoint if this load is acceptable",
                 seconds(now - since)
             ));
         }
         let since = self.high_since.filter(|since| now - since >= HIGH_S)?;
         Some(format!(
-            "the rate has been at max, {} {unit}, for {} and {reads}: raise max if more is borne, or see whether the signal is the right one",
+            "the rate has been at max, {} {unit}, for {} and {reads}: raise max if the system can \
+             take more, or check that the signal is the right one",
             number(bounds.max),
             seconds(now - since)
         ))

@@ -293,18 +293,22 @@ fn without_spaces(query: &str) -> String {
 /// Returns the sentence for a person about this role.
 pub(super) fn sentence(role: Option<&SharingRole>, state: &ControlState) -> Option<String> {
     let each = role?.with.iter().map(|(signal, with)| {
-        let part = "give one of them another signal, or another setpoint if it shall give way first";
+        let part = "give one of them another signal, or another setpoint to make it yield first";
         match role?.leaders.get(signal) {
             Some(leader) => {
-                let ratio = state.links.get(signal).map_or(1.0, |link| link.ln_ratio.exp().min(1e12));
+                let ratio = state
+                    .links
+                    .get(signal)
+                    .map_or(1.0, |link| link.ln_ratio.exp().min(1e12));
                 let name = &leader.throttle;
                 Some(format!(
-                    "{signal} is governed for {name} too, so this one follows at {} x the rate of {name}; {part}",
+                    "{signal} also governs {name}, so this throttle follows at {} x the rate of \
+                     {name}; {part}",
                     number(ratio)
                 ))
             }
             None => Some(format!(
-                "{signal} is governed for {} too, which follow this one's rate in proportion; {part}",
+                "{signal} also governs {}, which follow this throttle's rate in proportion; {part}",
                 with.join(", ")
             )),
         }

@@ -243,7 +243,7 @@ impl Queue {
             .bind(fence)
             .fetch_all(&self.pool)
             .await?;
-        tracing::error!(jobs = ?missing, "jobs were claimed that are not in flyball.job any more; they have ended as lost");
+        tracing::error!(jobs = ?missing, "claimed jobs that no longer exist in flyball.job; they ended as lost");
         Ok(missing)
     }
 }

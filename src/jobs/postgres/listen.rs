@@ -21,14 +21,15 @@ impl Queue {
         let mut pause = Duration::from_millis(200);
         if self.sessions.is_none() {
             tracing::info!(
-                "behind a pooler and without a direct URL there is no listening for producers; polling goes on"
+                "not listening for producers behind a pooler without a direct URL; polling \
+                 continues"
             );
             return cancel.cancelled().await;
         }
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
-                error = self.listen_once(&ring) => tracing::debug!(%error, "not listening for producers; polling goes on"),
+                error = self.listen_once(&ring) => tracing::debug!(%error, "not listening for producers; polling continues"),
             }
             tokio::select! {
                 () = cancel.cancelled() => return,

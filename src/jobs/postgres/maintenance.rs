@@ -198,7 +198,7 @@ impl Queue {
             .fetch_all(&self.pool)
             .await?;
         if !unreadable.is_empty() {
-            tracing::error!(jobs = ?unreadable, "forgot leases of jobs that are not in flyball.job any more");
+            tracing::error!(jobs = ?unreadable, "deleted leases of jobs that no longer exist in flyball.job");
         }
         self.prune(retention, &mut done).await?;
         Ok(done)

@@ -75,7 +75,7 @@ trouble as (
 ),
 buried as (
     insert into flyball.dead (job_id, lane_id, priority, attempt, cost, error)
-    select job_id, lane_id, priority, attempt, cost, 'the worker died in the last attempt that was left'
+    select job_id, lane_id, priority, attempt, cost, 'the worker died during the last attempt'
     from sorted where over
     on conflict do nothing
 ),
@@ -139,7 +139,7 @@ impl Queue {
         let row = sqlx::query(RESCUE).bind(gone).fetch_one(&self.pool).await?;
         let missing: Vec<i64> = row.get("missing");
         if !missing.is_empty() {
-            tracing::error!(jobs = ?missing, "dead workers held jobs that are not in flyball.job any more");
+            tracing::error!(jobs = ?missing, "dead workers held jobs that no longer exist in flyball.job");
         }
         let (workers, ready, dead, lanes) = (
             row.get("workers"),

@@ -26,11 +26,12 @@ use crate::providers::{
 /// The keys of an account's settings.
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
-    field("team_id", false, true, "the team, ten letters and digits"),
+    field("team_id", false, true, "the team id, ten letters and digits"),
     field("key_id", false, true, "the key's id, ten letters and digits"),
-    field("private_key", true, true, "the key, the .p8 file as Apple gives it out"),
+    field("private_key", true, true, "the key: the contents of Apple's .p8 file"),
     field("topic", false, true, "the app's id, such as com.example.app"),
-    field("streams_per_connection", false, false, "pushes at once on one connection, 1 to 1000; 100 where it is absent"),
+    field("streams_per_connection", false, false, "concurrent notifications on one connection, 1 \
+                                                   to 1000; 100 if absent"),
 ];
 
 /// The maximum number of concurrent pushes until a concurrency is set.
@@ -165,15 +166,15 @@ impl Apns {
                 Ok(stream) => stream,
                 Err(StreamError::Unreachable(reason)) if descriptors::are_gone() => return sent(Sent::Unable { reason }),
                 Err(StreamError::Unreachable(reason)) => return transient(&reason),
-                Err(StreamError::Aside(delay)) => return unready(Some(delay), "all connections are set aside: too many new tokens"),
+                Err(StreamError::Aside(delay)) => return unready(Some(delay), "all connections are suspended after too many token updates"),
             },
-            () = told.stop.cancelled() => return transient("it was stopped before it was sent"),
-            () = tokio::time::sleep_until(deadline) => return unready(None, "there was no free stream in time"),
+            () = told.stop.cancelled() => return transient("stopped before the request was sent"),
+            () = tokio::time::sleep_until(deadline) => return unready(None, "no stream became free in time"),
         };
         let answer = tokio::select! {
             biased;
             answer = stream.send(request) => answer,
-            () = told.stop.cancelled() => return ambiguous("it was stopped before an answer came"),
+            () = told.stop.cancelled() => return ambiguous("stopped before a response arrived"),
             () = tokio::time::sleep_until(deadline) => {
                 return ambiguous(&format!("no answer within {} ms", told.timeout.as_millis()));
             }
@@ -215,7 +216,7 @@ impl Apns {
             let Ok(token) = token else {
                 return ProviderResponse::new(
                     Sent::AccountFailure {
-                        reason: "the private key cannot sign".to_owned(),
+                        reason: "signing with the private key failed".to_owned(),
                     },
                     "",
                 );

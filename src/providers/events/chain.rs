@@ -33,8 +33,8 @@ pub fn platform() -> Result<Authorities, RejectedWebhook> {
         return Ok(known.clone());
     }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let verifier = Verifier::new(provider)
-        .map_err(|_| wrong("this machine has no certificates of authorities"))?;
+    let verifier =
+        Verifier::new(provider).map_err(|_| wrong("this machine has no CA certificates"))?;
     Ok(PLATFORM.get_or_init(|| Arc::new(verifier)).clone())
 }
 
@@ -118,7 +118,7 @@ impl Chain {
         match names.iter().any(is_for) {
             true => Ok(()),
             false => Err(wrong(
-                "the certificate is not for Amazon SNS, or from nobody who is trusted",
+                "the certificate is not for Amazon SNS, or its issuer is not trusted",
             )),
         }
     }

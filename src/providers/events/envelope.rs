@@ -74,7 +74,7 @@ impl Envelope {
             .ok_or_else(no_topic)?;
         // The parser's message would quote the input.
         let envelope: Self =
-            serde_json::from_slice(body).map_err(|_| wrong("the body is no envelope of SNS"))?;
+            serde_json::from_slice(body).map_err(|_| wrong("the body is not an SNS envelope"))?;
         if envelope.topic_arn != topic {
             return Err(wrong(format!("the topic is not the account's {TOPIC}")));
         }
@@ -93,11 +93,11 @@ impl Envelope {
         };
         let signature = STANDARD
             .decode(&self.signature)
-            .map_err(|_| wrong("it is not base64"))?;
+            .map_err(|_| wrong("the signature is not base64"))?;
         let key = public_key(certificate, now_s)?;
         let signed = self.canonical()?;
         let checked = UnparsedPublicKey::new(algorithm, key).verify(signed.as_bytes(), &signature);
-        checked.map_err(|_| wrong("it does not fit"))
+        checked.map_err(|_| wrong("the signature does not match"))
     }
 
     /// Returns the time of publication, in unix seconds; rejects a time longer ago than SNS
@@ -106,7 +106,7 @@ impl Envelope {
         let at: Timestamp = self
             .timestamp
             .parse()
-            .map_err(|_| wrong("Timestamp is no time"))?;
+            .map_err(|_| wrong("Timestamp is not a time"))?;
         age::check(account, USUAL_AGE_S, at.as_second(), now_s)?;
         Ok(at.as_second())
     }
@@ -135,7 +135,7 @@ impl Envelope {
                 fields.push(("Timestamp", &self.timestamp));
                 fields.push((token.0, &token.1));
             }
-            _ => return Err(wrong("Type is none of SNS")),
+            _ => return Err(wrong("Type is not an SNS message type")),
         }
         fields.extend([("TopicArn", self.topic_arn.as_str()), ("Type", &self.kind)]);
         Ok(fields

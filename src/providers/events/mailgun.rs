@@ -30,7 +30,7 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>
         .ok_or_else(no_secret)?;
     let wrong = |what: &str| RejectedWebhook::Signature(what.to_owned());
     let body: Value = serde_json::from_slice(posted.body)
-        .map_err(|_| wrong("the body is not JSON, so it is missing"))?;
+        .map_err(|_| wrong("the signature is missing, because the body is not JSON"))?;
     let signature = &body["signature"];
     let timestamp = match &signature["timestamp"] {
         Value::Number(number) => number.to_string(),
@@ -45,13 +45,13 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>
     let given = signature["signature"]
         .as_str()
         .and_then(bytes)
-        .ok_or_else(|| wrong("it is missing, or not hexadecimal"))?;
+        .ok_or_else(|| wrong("the signature is missing or not hexadecimal"))?;
     let key = hmac::Key::new(hmac::HMAC_SHA256, key.as_bytes());
     hmac::verify(&key, format!("{timestamp}{token}").as_bytes(), &given)
-        .map_err(|_| wrong("it does not fit"))?;
+        .map_err(|_| wrong("the signature does not match"))?;
     let at_s = timestamp
         .parse()
-        .map_err(|_| wrong("the timestamp is no number"))?;
+        .map_err(|_| wrong("the timestamp is not a number"))?;
     age::check(account, USUAL_AGE_S, at_s, posted.now_s)?;
     match &body["event-data"] {
         data @ Value::Object(_) => Ok(one(account, data, posted.now_s).into_iter().collect()),

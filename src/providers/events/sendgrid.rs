@@ -67,17 +67,17 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>
     let (signature, timestamp) = (header("signature")?, header("timestamp")?);
     let signature = STANDARD
         .decode(signature)
-        .map_err(|_| wrong("it is not base64"))?;
+        .map_err(|_| wrong("the signature is not base64"))?;
     let signed = [timestamp.as_bytes(), posted.body].concat();
     let is_signed = UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, key)
         .verify(&signed, &signature)
         .is_ok();
     if !is_signed {
-        return Err(wrong("it does not fit"));
+        return Err(wrong("the signature does not match"));
     }
     let at_s = timestamp
         .parse()
-        .map_err(|_| wrong("the timestamp is no number"))?;
+        .map_err(|_| wrong("the timestamp is not a number"))?;
     age::check(account, USUAL_AGE_S, at_s, posted.now_s)?;
     let events: Vec<Value> = serde_json::from_slice(posted.body)
         .map_err(|error| RejectedWebhook::Unreadable(error.to_string()))?;

@@ -117,8 +117,13 @@ impl Certs {
         if let Some(known) = self.find(url, now_s) {
             return known;
         }
-        let busy =
-            || RejectedWebhook::Later("certificates of Amazon SNS are being fetched".to_owned());
+        let busy = || {
+            RejectedWebhook::Later(
+                "the certificates of Amazon SNS are being \
+                                       fetched"
+                    .to_owned(),
+            )
+        };
         let mut allowance = tokio::time::timeout(IN_LINE, self.fetching.lock())
             .await
             .map_err(|_| busy())?;
@@ -243,7 +248,7 @@ async fn get(http: &Http, url: &str) -> Result<HttpAnswer, String> {
     match http.send(call, &CancellationToken::new()).await {
         Ok(answer) if (200..300).contains(&answer.status) => Ok(answer),
         Ok(answer) => Err(format!("Amazon SNS answered {}", answer.status)),
-        Err(unanswered) => Err(format!("Amazon SNS could not be asked: {unanswered}")),
+        Err(unanswered) => Err(format!("the request to Amazon SNS failed: {unanswered}")),
     }
 }
 

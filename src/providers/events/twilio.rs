@@ -35,7 +35,8 @@ pub fn read(account: &Account, posted: &Posted<'_>) -> Result<Vec<ProviderEvent>
     let is_signed = |url: &String| hmac::verify(&key, &signed(url, &fields), &signature).is_ok();
     if !spellings(posted.url).iter().any(is_signed) {
         return Err(wrong(
-            "X-Twilio-Signature does not fit; is public_url the address that Twilio was given?",
+            "X-Twilio-Signature does not match; check that public_url is the address configured at \
+             Twilio",
         ));
     }
     Ok(event(account, &fields, posted.now_s)?.into_iter().collect())

@@ -228,7 +228,7 @@ impl AccountPool {
             let held = match answer.await.unwrap_or_else(|_| closed()) {
                 Checkout::Held(held) if self.is_suspect(&held) => held,
                 Checkout::Nobody if is_left_to_others => {
-                    let why = "another message finds out whether the account is back".to_owned();
+                    let why = "another message is testing the account".to_owned();
                     return Checkout::Wait {
                         wait: LEFT_TO_OTHERS,
                         why,
@@ -423,7 +423,7 @@ impl AccountPool {
         };
         self.shared.rest(held.at, delay, why);
         if let Err(error) = self.shared.refuse(&refused).await {
-            tracing::warn!(pool = %self.shared.pool.name, account = %key, %error, "that an account is away could not be told to others");
+            tracing::warn!(pool = %self.shared.pool.name, account = %key, %error, "sharing an account's unavailability failed");
         }
     }
 
@@ -493,7 +493,7 @@ impl AccountPoolInner {
             }
             Ok(None) => {}
             Err(error) => {
-                tracing::debug!(pool = %self.pool.name, %error, "a breaker could not be reached")
+                tracing::debug!(pool = %self.pool.name, %error, "reading a breaker failed")
             }
         }
     }
@@ -676,7 +676,7 @@ fn rest_of(grant: &Grant) -> (Duration, String) {
         Some(Limit::Paused { why, .. }) => (grant.wait, why.clone()),
         Some(Limit::Probing { .. }) => (
             grant.wait.max(UNKNOWN_TURN_WAIT),
-            "one message finds out whether more are welcome".to_owned(),
+            "one message is testing the account".to_owned(),
         ),
         Some(Limit::StoreLost) | None => (
             UNKNOWN_TURN_WAIT,
@@ -684,9 +684,9 @@ fn rest_of(grant: &Grant) -> (Duration, String) {
         ),
         Some(Limit::Unknown { name } | Limit::Stopped { name, .. }) => (
             UNKNOWN_TURN_WAIT,
-            format!("the throttle {name} lets nothing through"),
+            format!("the throttle {name} grants no tokens"),
         ),
-        Some(_) => (grant.wait, "the account has used its rate".to_owned()),
+        Some(_) => (grant.wait, "the account is at its rate limit".to_owned()),
     }
 }
 
@@ -723,7 +723,7 @@ async fn report_outcomes(shared: Arc<AccountPoolInner>, mut ended: mpsc::Receive
             })
             .collect();
         if let Err(error) = shared.store.ended(&shared.accounts, &told).await {
-            tracing::debug!(pool = %shared.pool.name, %error, "how messages ended could not be told");
+            tracing::debug!(pool = %shared.pool.name, %error, "reporting message outcomes failed");
         }
     }
 }

@@ -199,7 +199,7 @@ impl Breakers {
             }
         }
         Err(Error::Lost(
-            "others change the same breaker all the time".to_owned(),
+            "the breaker kept changing concurrently".to_owned(),
         ))
     }
 }

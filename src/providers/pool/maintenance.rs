@@ -335,7 +335,7 @@ fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
         .filter(|account| account.learned_rps.is_some())
         .count();
     let learned = if slower > 0 {
-        format!("; {slower} at a rate that was learned from refusals")
+        format!("; {slower} at a rate learned from refusals")
     } else {
         String::new()
     };

@@ -206,8 +206,9 @@ fn parameters(
     let addresses: [&str; 2] = [mail.from.as_ref(), mail.to.as_ref()];
     if !addresses.iter().all(|address| address.is_ascii()) {
         if !can(Extension::SmtpUtfEight) {
-            let text =
-                "5.6.7 the server knows no SMTPUTF8, and an address is not plain ASCII".to_owned();
+            let text = "5.6.7 the server does not support SMTPUTF8, and an address is not \
+                 ASCII"
+                .to_owned();
             return Err(SmtpError::Said {
                 stage: Stage::Mail,
                 digits: 553,

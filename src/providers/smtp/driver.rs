@@ -25,13 +25,15 @@ use crate::providers::{
 #[rustfmt::skip]
 pub const FIELDS: &[Field] = &[
     field("host", false, true, "the server's name"),
-    field("port", false, false, "587 for starttls, 465 for tls, 25 for none where it is absent"),
-    field("tls", false, false, "starttls (where it is absent), tls, or none"),
-    field("username", false, false, "with password"),
-    field("password", true, false, "with username"),
-    field("from", false, false, "the sender of messages that name none"),
-    field("hello", false, false, "what we call ourselves; the domain of from where it is absent"),
-    field("throttle_phrases", false, false, "words, with commas between, that make any refusal a throttle; the first number of seconds or minutes in the text is the delay"),
+    field("port", false, false, "the port; if absent 587 for starttls, 465 for tls, 25 for none"),
+    field("tls", false, false, "starttls (the default), tls, or none"),
+    field("username", false, false, "the user name; requires password"),
+    field("password", true, false, "the password; requires username"),
+    field("from", false, false, "the sender of messages without one"),
+    field("hello", false, false, "our name in EHLO; if absent the domain of from"),
+    field("throttle_phrases", false, false, "comma-separated phrases that turn any refusal into a \
+                                             throttle; the first number of seconds or minutes in \
+                                             the text is the delay"),
 ];
 
 /// Builds the driver of an account.
@@ -154,7 +156,7 @@ impl Driver for Smtp {
             let done = tokio::select! {
                 biased;
                 done = self.connections.send_mail(&mail, &is_written) => done,
-                () = told.stop.cancelled() => Err(SmtpError::Lost("it was stopped before an answer came".to_owned())),
+                () = told.stop.cancelled() => Err(SmtpError::Lost("stopped before a response arrived".to_owned())),
                 () = tokio::time::sleep(told.timeout) => {
                     Err(SmtpError::Lost(format!("no answer within {} ms", told.timeout.as_millis())))
                 }

@@ -63,7 +63,7 @@ impl ElasticSink {
             let text = hidden::authorization(secret, &self.asked.url)?;
             let mut value = HeaderValue::from_str(&text).map_err(|_| {
                 WriteError::Wrong(format!(
-                    "{} holds what no header can carry",
+                    "{} contains characters that are not allowed in a header",
                     hidden::describe_secret(secret)
                 ))
             })?;
@@ -135,7 +135,10 @@ struct BulkResponse {
 /// Parses the answer to `count` documents.
 fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<WriteOutcome>, WriteError> {
     let answer: BulkResponse = serde_json::from_str(text).map_err(|_| {
-        WriteError::Lost(format!("its answer was not that of _bulk: {}", brief(text)))
+        WriteError::Lost(format!(
+            "its answer is not a _bulk response: {}",
+            brief(text)
+        ))
     })?;
     let items = answer.items.unwrap_or_default();
     if items.len() != count {
@@ -149,7 +152,7 @@ fn verdicts(text: &str, count: usize, creates: bool) -> Result<Vec<WriteOutcome>
     // harm.
     if answer.errors && !creates && written.iter().all(|w| *w == WriteOutcome::Stored) {
         return Err(WriteError::Lost(
-            "it answered with errors but named none".to_owned(),
+            "it reported errors but listed none".to_owned(),
         ));
     }
     Ok(written)

@@ -30,7 +30,7 @@ pub enum WriteError {
         reason: String,
     },
     /// The request was too large for the index.
-    #[error("the index finds a request of {bytes} bytes too large")]
+    #[error("a request of {bytes} bytes is too large for the index")]
     TooLarge {
         /// The size of the request, in bytes.
         bytes: usize,
@@ -40,7 +40,7 @@ pub enum WriteError {
     #[error("the index did not answer: {0}")]
     Lost(String),
     /// The index refuses everything that this job asks for.
-    #[error("the index cannot be written: {0}")]
+    #[error("writing to the index failed: {0}")]
     Wrong(String),
 }
 

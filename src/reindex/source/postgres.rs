@@ -135,7 +135,7 @@ impl PostgresSource {
         };
         if after.is_some_and(|a| a.len() != types.len()) {
             return Err(Error::Wrong(
-                "the cursor does not fit the key's columns".to_owned(),
+                "the cursor does not match the key's columns".to_owned(),
             ));
         }
         let texts: Vec<_> = self.key.iter().map(|k| format!("{k}::text")).collect();

@@ -108,9 +108,7 @@ impl Cluster {
             .await;
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() || redirections > MAX_REDIRECTIONS {
-                return Err(CallError::new(
-                    "the slot moves faster than it can be followed",
-                ));
+                return Err(CallError::new("the slot keeps moving between servers"));
             }
             let failure = match node
                 .link
@@ -144,7 +142,7 @@ impl Cluster {
                     if waited_in_vain || is_known {
                         locked(&self.inner.underway).insert(slot);
                         return Err(CallError::new(
-                            "the slot is on its way to another server of the cluster",
+                            "the slot is migrating to another server of the cluster",
                         ));
                     }
                     sleep(UNDERWAY_PAUSE).await;

@@ -201,7 +201,7 @@ async fn look(inner: Weak<LinkInner>, wake: Arc<Notify>) {
             if looks == 0 {
                 tracing::warn!(
                     redis.error = why,
-                    "redis does not answer; throttles go by their on_store_loss"
+                    "redis does not answer; throttles follow on_store_loss"
                 );
             }
             looks += 1;

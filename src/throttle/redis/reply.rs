@@ -336,7 +336,7 @@ pub(super) fn float(text: &str) -> RedisResult<f64> {
 pub(super) fn garbled(what: &str) -> RedisError {
     RedisError::from((
         redis::ErrorKind::UnexpectedReturnType,
-        "the script answered something else",
+        "the script returned an unexpected reply",
         what.to_owned(),
     ))
 }

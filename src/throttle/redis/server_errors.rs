@@ -7,40 +7,40 @@ use redis::RedisError;
 const MEANINGS: [(&str, &str); 15] = [
     (
         "OOM",
-        "OOM: it is out of memory (maxmemory) and takes no writes",
+        "OOM: it is out of memory (maxmemory) and accepts no writes",
     ),
-    ("READONLY", "READONLY: it is a replica and takes no writes"),
+    (
+        "READONLY",
+        "READONLY: it is a replica and accepts no writes",
+    ),
     (
         "MISCONF",
-        "MISCONF: it cannot save its data to disk and takes no writes",
+        "MISCONF: it cannot save its data to disk and accepts no writes",
     ),
     (
         "NOREPLICAS",
-        "NOREPLICAS: it has too few replicas and takes no writes",
+        "NOREPLICAS: it has too few replicas and accepts no writes",
     ),
     ("LOADING", "LOADING: it is still reading its data from disk"),
     (
         "MASTERDOWN",
         "MASTERDOWN: it is a replica that has lost its primary",
     ),
-    ("CLUSTERDOWN", "CLUSTERDOWN: its cluster is not whole"),
+    ("CLUSTERDOWN", "CLUSTERDOWN: its cluster is incomplete"),
     (
         "NOAUTH",
-        "NOAUTH: it wants a password; give one in REDIS_URL",
+        "NOAUTH: it requires a password; set one in REDIS_URL",
     ),
     (
         "WRONGPASS",
-        "WRONGPASS: it does not know this user and password; look at REDIS_URL",
+        "WRONGPASS: it rejects this user and password; check REDIS_URL",
     ),
-    ("NOPERM", "NOPERM: its user may not do this"),
-    ("BUSY", "BUSY: a script keeps it busy"),
-    (
-        "WRONGTYPE",
-        "WRONGTYPE: a key holds another type than it should",
-    ),
-    ("NOPROTO", "NOPROTO: it does not speak this protocol"),
-    ("EXECABORT", "EXECABORT: it did not carry the commands out"),
-    ("ERR", "ERR: it failed at the command"),
+    ("NOPERM", "NOPERM: its user lacks the permission"),
+    ("BUSY", "BUSY: a script blocks it"),
+    ("WRONGTYPE", "WRONGTYPE: a key has the wrong type"),
+    ("NOPROTO", "NOPROTO: it does not support this protocol"),
+    ("EXECABORT", "EXECABORT: it aborted the transaction"),
+    ("ERR", "ERR: the command failed"),
 ];
 
 /// Returns the meaning of an error reply, or `None` if the server sent none that is known.

@@ -92,13 +92,16 @@ where
     let answer = link
         .run(bound, |manager| call(Connection::new(manager, false)))
         .await;
-    answer.map_err(|failure| match failure.error.as_ref().and_then(Elsewhere::read) {
-        // The server's own message would disclose an address.
-        Some(Elsewhere::Moved(_) | Elsewhere::Ask(_)) => {
-            CallError::new("this server is one of a cluster; write REDIS_URL as redis+cluster://host:port,host:port")
-        }
-        _ => failure,
-    })
+    answer.map_err(
+        |failure| match failure.error.as_ref().and_then(Elsewhere::read) {
+            // The server's own message would disclose an address.
+            Some(Elsewhere::Moved(_) | Elsewhere::Ask(_)) => CallError::new(
+                "this server is part of a cluster; set REDIS_URL to \
+                            redis+cluster://host:port,host:port",
+            ),
+            _ => failure,
+        },
+    )
 }
 
 /// Splits the URL of a cluster into one URL for each server; returns `None` for the URL of a single
@@ -113,7 +116,7 @@ fn seeds(url: &str) -> Result<Option<Vec<String>>, Error> {
     let (authority, tail) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
     let (path, query) = tail.split_at(tail.find('?').unwrap_or(tail.len()));
     if !matches!(path, "" | "/" | "/0") {
-        return Err(unusable("a cluster has no databases but 0"));
+        return Err(unusable("a cluster has only database 0"));
     }
     let (user, hosts) = authority
         .rsplit_once('@')

@@ -23,7 +23,7 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf, Unavailable> {
             Ok(dir)
         } else {
             Err(Unavailable(format!(
-                "{} does not hold WordNet's data.noun, data.verb, data.adj and data.adv",
+                "{} does not contain WordNet's data.noun, data.verb, data.adj and data.adv",
                 dir.display()
             )))
         };

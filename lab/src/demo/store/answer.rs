@@ -81,19 +81,19 @@ pub(super) fn metrics(
         (
             "search_store_load",
             "gauge",
-            "Bulk requests that run or queue, averaged over 5 seconds.",
+            "Running and queued bulk requests, averaged over 5 seconds.",
             load,
         ),
         (
             "search_store_requests",
             "gauge",
-            "Bulk requests that run or queue now.",
+            "Running and queued bulk requests.",
             f64::from(running_and_queued),
         ),
         (
             "search_store_cores",
             "gauge",
-            "Engine connections, each of which runs one bulk request.",
+            "Engine connections; each runs one bulk request.",
             f64::from(cores),
         ),
         (
@@ -111,7 +111,7 @@ pub(super) fn metrics(
         (
             "search_store_busy_seconds_total",
             "counter",
-            "Seconds that engine connections worked, all together.",
+            "Total working time of the engine connections, in seconds.",
             busy_s,
         ),
     ] {

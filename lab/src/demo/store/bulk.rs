@@ -79,7 +79,7 @@ pub fn parse(body: &str, default_index: Option<&str>) -> Result<Vec<Action>, Str
         let index = meta["_index"]
             .as_str()
             .or(default_index)
-            .ok_or_else(|| wrong("no index is named"))?;
+            .ok_or_else(|| wrong("the index name is missing"))?;
         check_index(index).map_err(|e| wrong(&e))?;
         let id = meta["_id"]
             .as_str()
@@ -128,7 +128,7 @@ fn document(line: &str) -> Result<StoredDocument, String> {
     let mut text = String::new();
     gather(&value, &mut text);
     if text.contains('\0') {
-        return Err("failed to parse: a text holds the character 0".to_owned());
+        return Err("failed to parse: a text contains the character 0".to_owned());
     }
     Ok(StoredDocument {
         source: line.to_owned(),
