@@ -616,7 +616,22 @@ async fn the_last_worker_keeps_its_lanes_however_busy_it_is() {
     let worker = house.worker(config(2)).await;
     until_begun(&long, 2).await;
 
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    // Two seconds without a free permit are enough to let lanes go. What it renews after that, it keeps.
+    let sql = "select clock_timestamp() + interval '2 s'";
+    let unable_at: jiff_sqlx::Timestamp = sqlx::query_scalar(sql)
+        .fetch_one(&house.queue.pool)
+        .await
+        .unwrap();
+    eventually("it renews its part", SOON, || async {
+        let sql = "select bool_and(expires_at - interval '10 s' > $1) from flyball.shard";
+        let is_renewed: bool = sqlx::query_scalar(sql)
+            .bind(unable_at)
+            .fetch_one(&house.queue.pool)
+            .await
+            .unwrap();
+        is_renewed.then_some(())
+    })
+    .await;
 
     assert_eq!(owners(&house).await, [(worker.id(), 64)].into());
     gate.send_replace(true);
