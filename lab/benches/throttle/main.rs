@@ -12,7 +12,7 @@ mod machine;
 #[allow(dead_code, reason = "the benchmarks of the queue use all of it")]
 mod report;
 mod speed;
-#[path = "../../../tests/it/throttle_redis.rs"]
+#[path = "../../../tests/it/support/redis_server.rs"]
 #[allow(dead_code, reason = "tests stop and kill it as well")]
 mod throttle_redis;
 mod world;

@@ -14,6 +14,7 @@ pub mod pgbouncer;
 pub mod process;
 pub mod proxy;
 pub mod redis_cluster;
+pub mod redis_server;
 pub mod timeline;
 
 use flyball::throttle::RedisStore;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use redis::{FromRedisValue, RedisResult};
 
-use crate::throttle_redis::{freeze, thaw};
+use crate::support::redis_server::{freeze, thaw};
 
 /// The number of servers with slots.
 pub const PRIMARIES: usize = 3;

@@ -1,0 +1,493 @@
+//! Our own API is throttled by our own throttles: a real server, a real Redis of the test's own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flyball::api::{self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, TokenSecret};
+use flyball::jobs::{Kinds, Queue};
+use flyball::throttle::{Change, Knobs, Name, RedisStore, Store};
+use reqwest::{Response, StatusCode};
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::redis_server::Server;
+use crate::support::{Database, database, eventually};
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// An API with a Redis of its own, which it may lose.
+struct House {
+    base: String,
+    client: reqwest::Client,
+    store: Arc<dyn Store>,
+    redis: Server,
+    cancel: CancellationToken,
+    _database: Database,
+}
+
+/// Tokens are given as tenant and secret.
+async fn house(tokens: &[(&str, &str)], bound: Option<Duration>) -> House {
+    let database = database().await;
+    let redis = Server::start();
+    let store = RedisStore::connect(&redis.url(), "").unwrap();
+    let store: Arc<dyn Store> = Arc::new(match bound {
+        Some(bound) => store.with_bound(bound),
+        None => store,
+    });
+    let tenants: Vec<&str> = tokens
+        .iter()
+        .map(|(tenant, _)| *tenant)
+        .chain([DEFAULT_TENANT])
+        .collect();
+    eventually("Redis", SOON, || async {
+        api::seed_limits(&*store, &tenants).await.ok()
+    })
+    .await;
+    let cancel = CancellationToken::new();
+    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
+    let deps = Deps {
+        queue: queue.clone(),
+        pools: Arc::default(),
+        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
+        tools: crate::support::tools(),
+        public_url: String::new(),
+        throttles: store.clone(),
+        check_knobs: Knobs::check,
+        kinds: Kinds::default(),
+        desks: Vec::new(),
+        decisions: Arc::new(NoDecisions),
+        live: Live::default(),
+        tokens: tokens
+            .iter()
+            .map(|(tenant, secret)| AuthToken::new(tenant, TokenSecret::new(*secret)))
+            .collect(),
+        registry: Arc::default(),
+        cancel: cancel.clone(),
+    };
+    let listener = api::bind("127.0.0.1:0", !tokens.is_empty()).await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(api::serve(deps, listener));
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .unwrap();
+    House {
+        base,
+        client,
+        store,
+        redis,
+        cancel,
+        _database: database,
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+/// A patience that no busy machine uses up, for tests that do not lose Redis.
+const PATIENT: Option<Duration> = Some(Duration::from_secs(10));
+
+impl House {
+    async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
+        let fields: BTreeMap<_, _> = knobs
+            .iter()
+            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
+            .collect();
+        let change = Change {
+            fields,
+            by: "test".into(),
+            ..Change::default()
+        };
+        let name = Name::new(throttle).unwrap();
+        eventually("a turned knob", SOON, || async {
+            self.store.set(&name, &change).await.ok()
+        })
+        .await;
+    }
+
+    async fn get(&self, path: &str, token: &str) -> Response {
+        self.client
+            .get(format!("{}{path}", self.base))
+            .bearer_auth(token)
+            .send()
+            .await
+            .unwrap()
+    }
+
+    /// How often Redis was asked for tokens.
+    async fn asked(&self) -> u64 {
+        let client = redis::Client::open(self.redis.url()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(&mut connection)
+            .await
+            .unwrap();
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="))
+            .unwrap_or("0,");
+        line.split(',').next().unwrap().parse().unwrap()
+    }
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    response
+        .headers()
+        .get(name)
+        .map_or("", |value| value.to_str().unwrap())
+}
+
+async fn refused(response: Response) -> Value {
+    let (status, kind) = (
+        response.status(),
+        header(&response, "content-type").to_owned(),
+    );
+    let problem: Value = response.json().await.unwrap();
+    assert_eq!(
+        (status, kind.as_str()),
+        (StatusCode::TOO_MANY_REQUESTS, "application/problem+json"),
+        "{problem}"
+    );
+    assert_eq!(problem["code"], "too_many_requests");
+    problem
+}
+
+/// A rate so low that no test lasts until the next token; a full bucket holds two.
+const TWO: &str = "0.0001";
+
+#[tokio::test]
+async fn a_token_is_told_what_is_left_and_when_to_come_back() {
+    let house = house(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
+    house
+        .turn("api:read", &[("key_rps", TWO), ("rps", "-1")])
+        .await;
+
+    let first = house.get("/api/v1/throttles", "0123456789abcdef").await;
+    assert_eq!(first.status(), StatusCode::OK);
+    assert_eq!(header(&first, "ratelimit"), "\"api:read\";r=1");
+    assert_eq!(
+        header(&first, "ratelimit-policy"),
+        "\"api:read\";q=1;w=10000"
+    );
+    let second = house.get("/openapi.json", "0123456789abcdef").await;
+    assert_eq!(
+        (second.status(), header(&second, "ratelimit")),
+        (StatusCode::OK, "\"api:read\";r=0")
+    );
+
+    let third = house.get("/api/v1/throttles", "0123456789abcdef").await;
+    let wait_s: u64 = header(&third, "retry-after").parse().unwrap();
+    assert!((9000..=10_000).contains(&wait_s), "{wait_s}");
+    assert_eq!(
+        header(&third, "ratelimit"),
+        format!("\"api:read\";r=0;t={wait_s}")
+    );
+    let problem = refused(third).await;
+    assert!(
+        problem["detail"].as_str().unwrap().starts_with(
+            "your token is at the request limit of one token (key_rps of throttle \
+                          api:read)"
+        ),
+        "{problem}"
+    );
+    assert!(!problem.to_string().contains("0123456789abcdef"));
+
+    // Another group of endpoints has its own.
+    let write = house
+        .client
+        .post(format!("{}/api/v1/pause", house.base))
+        .bearer_auth("0123456789abcdef")
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            write.status(),
+            header(&write, "ratelimit").starts_with("\"api:write\"")
+        ),
+        (StatusCode::OK, true)
+    );
+    // A person turns the knob, and the next request passes.
+    house.turn("api:read", &[("key_rps", "1000")]).await;
+    eventually("the knob", SOON, || async {
+        (house
+            .get("/api/v1/throttles", "0123456789abcdef")
+            .await
+            .status()
+            == StatusCode::OK)
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_more() {
+    let acme: Vec<String> = (0..5).map(|i| format!("0123456789-acme-{i}")).collect();
+    let mut tokens: Vec<(&str, &str)> = acme.iter().map(|token| ("acme", token.as_str())).collect();
+    tokens.push(("zeta", "0123456789-zeta-0"));
+    let house = house(&tokens, PATIENT).await;
+    for tenant in ["acme", "zeta"] {
+        // Each token has two tokens, the tenant six.
+        let knobs = [
+            ("key_rps", "0.0001"),
+            ("rps", "0.0003"),
+            ("window", "10000"),
+            ("burst", "2"),
+            ("key_burst", "2"),
+        ];
+        let name = format!("api:read:{tenant}");
+        house.turn(&name, &knobs).await;
+        house
+            .store
+            .settle_many(&Name::new(name).unwrap(), &[("", -100.0)])
+            .await
+            .unwrap();
+    }
+
+    let (mut passed, mut last) = (0, None);
+    for _ in 0..4 {
+        for token in &acme {
+            let answer = house.get("/api/v1/throttles", token).await;
+            if answer.status() == StatusCode::OK {
+                passed += 1
+            } else {
+                last = Some(answer)
+            }
+        }
+    }
+
+    assert_eq!(passed, 6);
+    let last = last.unwrap();
+    assert!(
+        header(&last, "ratelimit").starts_with("\"api:read:acme/total\";r=0;t="),
+        "{}",
+        header(&last, "ratelimit")
+    );
+    assert_eq!(
+        header(&last, "ratelimit-policy"),
+        "\"api:read:acme\";q=1;w=10000, \"api:read:acme/total\";q=1;w=3334"
+    );
+    assert!(
+        refused(last).await["detail"]
+            .as_str()
+            .unwrap()
+            .contains("the tokens of tenant acme")
+    );
+    assert_eq!(
+        house
+            .get("/api/v1/throttles", "0123456789-zeta-0")
+            .await
+            .status(),
+        StatusCode::OK,
+        "others are not concerned"
+    );
+}
+
+#[tokio::test]
+async fn the_throttles_of_the_api_are_shown_like_all_others_and_tell_no_token() {
+    let house = house(&[], PATIENT).await;
+    // A key that is not full is there to be seen.
+    house
+        .turn("api:read", &[("key_rps", TWO), ("rps", "0.0003")])
+        .await;
+
+    let all: Value = house
+        .get("/api/v1/throttles", "")
+        .await
+        .json()
+        .await
+        .unwrap();
+
+    let names: Vec<&str> = all["throttles"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "api:acquire",
+            "api:dashboard",
+            "api:denied",
+            "api:enqueue",
+            "api:read",
+            "api:write"
+        ]
+    );
+    for one in all["throttles"].as_array().unwrap() {
+        let (rps, key_rps) = (
+            one["knobs"]["rps"].as_f64().unwrap(),
+            one["knobs"]["key_rps"].as_f64().unwrap(),
+        );
+        let times = if one["name"] == "api:denied" {
+            20.0
+        } else {
+            3.0
+        };
+        assert!((rps / key_rps - times).abs() < 1e-6, "{one}");
+        assert_eq!(
+            (&one["knobs"]["on_store_loss"], &one["problems"]),
+            (&"open".into(), &Value::Array(Vec::new()))
+        );
+    }
+    let client = redis::Client::open(house.redis.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("*lane*")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    assert_eq!(keys, ["throttle:api:read:lane:local"]);
+}
+
+#[tokio::test]
+async fn bad_credentials_get_401_then_429_and_then_cost_redis_nothing_while_good_ones_pass() {
+    let house = house(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
+    house
+        .turn("api:denied", &[("key_rps", TWO), ("rps", "-1")])
+        .await;
+
+    for _ in 0..2 {
+        assert_eq!(
+            house.get("/api/v1/throttles", "wrong").await.status(),
+            StatusCode::UNAUTHORIZED
+        );
+    }
+    refused(house.get("/api/v1/throttles", "wrong").await).await;
+    let asked = house.asked().await;
+    assert!(asked >= 3, "{asked}");
+    for _ in 0..20 {
+        let answer = house.get("/api/v1/throttles", "other").await;
+        assert!(header(&answer, "retry-after").parse::<u64>().unwrap() > 1);
+        refused(answer).await;
+    }
+    let login = house
+        .client
+        .post(format!("{}/login", house.base))
+        .form(&[("token", "wrong")])
+        .send()
+        .await
+        .unwrap();
+    refused(login).await;
+    assert_eq!(
+        house.asked().await,
+        asked,
+        "nobody asks Redis for who is known to be refused"
+    );
+
+    assert_eq!(
+        house
+            .get("/api/v1/throttles", "0123456789abcdef")
+            .await
+            .status(),
+        StatusCode::OK
+    );
+    assert_eq!(
+        house.get("/healthz", "wrong").await.status(),
+        StatusCode::OK
+    );
+}
+
+#[tokio::test]
+async fn dashboards_health_and_metrics_are_not_starved_by_programs() {
+    let house = house(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
+    for group in ["read", "write", "enqueue", "acquire"] {
+        house.turn(&format!("api:{group}"), &[("rps", "0")]).await;
+    }
+    let token = "0123456789abcdef";
+    for path in ["/api/v1/throttles", "/openapi.json", "/api/v1/nowhere"] {
+        refused(house.get(path, token).await).await;
+    }
+    for path in [
+        "/healthz",
+        "/readyz",
+        "/metrics",
+        "/",
+        "/assets/app.js",
+        "/api/v1/stream",
+    ] {
+        // A busy machine may find a store slow; what counts is that nobody is limited.
+        assert_ne!(
+            house.get(path, token).await.status(),
+            StatusCode::TOO_MANY_REQUESTS,
+            "{path}"
+        );
+    }
+
+    let login = house
+        .client
+        .post(format!("{}/login", house.base))
+        .form(&[("token", token)])
+        .send()
+        .await
+        .unwrap();
+    let cookie = header(&login, "set-cookie")
+        .split(';')
+        .next()
+        .unwrap()
+        .to_owned();
+    let answer = house
+        .client
+        .get(format!("{}/api/v1/throttles", house.base))
+        .header("cookie", cookie)
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert!(header(&answer, "ratelimit").starts_with("\"api:dashboard\";r="));
+}
+
+#[tokio::test]
+async fn without_redis_the_api_goes_on_unless_a_person_has_said_otherwise() {
+    let mut house = house(&[], None).await;
+    let ask = async |house: &House, method: reqwest::Method| {
+        house
+            .client
+            .request(method, format!("{}/api/v1/pause", house.base))
+            .send()
+            .await
+            .unwrap()
+            .status()
+    };
+    house
+        .turn("api:write", &[("on_store_loss", "closed")])
+        .await;
+    // Redis has told this process of both.
+    eventually("an answer that Redis has limited", SOON, || async {
+        let limited = |answer: Response| answer.headers().contains_key("ratelimit").then_some(());
+        let url = format!("{}/api/v1/pause", house.base);
+        limited(house.client.get(&url).send().await.unwrap())?;
+        limited(house.client.post(&url).send().await.unwrap())
+    })
+    .await;
+
+    house.redis.freeze();
+    assert_eq!(
+        ask(&house, reqwest::Method::GET).await,
+        StatusCode::OK,
+        "a Redis that hangs"
+    );
+    assert_eq!(ask(&house, reqwest::Method::GET).await, StatusCode::OK);
+    house.redis.thaw();
+    house.redis.kill();
+
+    for _ in 0..20 {
+        assert_eq!(
+            ask(&house, reqwest::Method::GET).await,
+            StatusCode::OK,
+            "a Redis that is gone"
+        );
+    }
+    assert_eq!(
+        ask(&house, reqwest::Method::POST).await,
+        StatusCode::TOO_MANY_REQUESTS,
+        "closed is closed"
+    );
+}

@@ -1,0 +1,4 @@
+//! The program as a person runs it.
+
+mod commands;
+mod services;

@@ -1,0 +1,108 @@
+//! What stands behind a throttle can bear less than the governor would allow: the knob does not wind up beyond it, a pool's word is
+//! nobody's edit, and where nothing can be borne nothing is decided.
+
+use flyball::throttle::{Limit, Store};
+
+use super::Rig;
+
+impl Rig {
+    async fn bears(&self, capacity: Option<f64>, why: &str) {
+        self.store
+            .set_capacity(&self.name, capacity, why)
+            .await
+            .unwrap();
+    }
+}
+
+#[tokio::test]
+async fn the_knob_does_not_wind_up_beyond_what_can_be_borne() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    assert!(rig.rps().await > 60.0, "{}", rig.rps().await);
+
+    // A pool says so every second, and never quite the same.
+    for second in 0..150 {
+        let capacity = 20.0 + f64::from(second % 3);
+        rig.bears(Some(capacity), &format!("{second}: two of five accounts"))
+            .await;
+        assert!(rig.status().await.effective_rps <= capacity);
+        rig.second().await;
+        assert!(
+            second < 3 || rig.rps().await <= 22.0,
+            "{second}: {}",
+            rig.rps().await
+        );
+    }
+    let status = rig.status().await;
+    assert!(
+        status.knobs.rps >= 19.9,
+        "there is no other reason to be slower: {}",
+        status.knobs.rps
+    );
+    assert_eq!(
+        (status.knobs.by.as_str(), status.lease_lapsed),
+        ("governor", false)
+    );
+    let newest = rig.newest().await;
+    assert!(
+        newest
+            .reason
+            .contains("the highest rate allowed (max or capacity)"),
+        "{}",
+        newest.reason
+    );
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
+    assert_eq!(view.hand, None, "no person did that");
+
+    rig.bears(None, "").await;
+    rig.run(4).await;
+    assert!(
+        rig.rps().await < 30.0,
+        "it grows from there as from anywhere: {}",
+        rig.rps().await
+    );
+    rig.run(150).await;
+    assert!(rig.rps().await > 60.0, "{}", rig.rps().await);
+}
+
+#[tokio::test]
+async fn where_nothing_can_be_borne_nothing_is_decided_and_the_rate_is_there_afterwards() {
+    let mut rig = Rig::new("auto").await;
+    rig.run(200).await;
+    let before = rig.status().await;
+
+    rig.bears(Some(0.0), "no account is available").await;
+    rig.run(120).await;
+
+    let during = rig.status().await;
+    assert_eq!(
+        (during.effective_rps, during.raw.get("rps")),
+        (0.0, before.raw.get("rps"))
+    );
+    assert!(!during.lease_lapsed, "the lease of the rate is kept");
+    let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
+    assert!(
+        view.reason
+            .contains("the system behind this throttle can take nothing (no account is available)"),
+        "{}",
+        view.reason
+    );
+    let ask = crate::throttle::ask("reindex", &[("", 1, 1.0)]);
+    let limit = rig.store.peek(&ask).await.lanes.remove(0).limit;
+    assert_eq!(
+        limit,
+        Some(Limit::Stopped {
+            name: rig.name.clone(),
+            why: "no account is available".into()
+        })
+    );
+
+    rig.bears(Some(1000.0), "").await;
+    assert_eq!(rig.status().await.effective_rps, before.knobs.rps);
+    rig.run(10).await;
+    assert!(
+        rig.rps().await > 0.7 * before.knobs.rps,
+        "{}",
+        rig.rps().await
+    );
+}

@@ -1,0 +1,17 @@
+//! The governor: its loop, its leadership, and closed loops with real parts.
+
+mod apns_by_latency;
+mod capacity;
+mod complaints;
+mod failover;
+mod feedback;
+mod modes;
+mod process;
+mod quota_halved;
+mod reconcile;
+mod slots;
+mod step;
+mod trip;
+
+pub use process::POLICY;
+pub use reconcile::Rig;

@@ -1,0 +1,443 @@
+//! What jobs really cost: settled when an attempt ends, once, however it ends; and the mean of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flyball::app::{App, Roles};
+use flyball::config::Settings;
+use flyball::jobs::{
+    Context, Handler, Issue, Job, Kinds, NewJob, Outcome, PreparedJob, Queue, State,
+};
+use flyball::runner::{Config, Worker, WorkerMetrics};
+use flyball::throttle::{AcquireRequest, LaneRequest, Limit, RedisStore, Store};
+use serde_json::{Value, json};
+
+use crate::support::redis_server::Server;
+use crate::support::{Database, app_environment, database, eventually};
+use crate::throttle::{ask, fields, name};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A worker with a Redis of its own.
+struct House {
+    queue: Queue,
+    store: Arc<dyn Store>,
+    worker: Worker,
+    registry: prometheus_client::registry::Registry,
+    server: Server,
+    _database: Database,
+}
+
+impl House {
+    async fn open() -> Self {
+        let (database, server) = (database().await, Server::start());
+        let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
+        let store: Arc<dyn Store> = Arc::new(
+            RedisStore::connect(&server.url(), "")
+                .unwrap()
+                .with_bound(Duration::from_secs(5)),
+        );
+        let mut registry = prometheus_client::registry::Registry::default();
+        let metrics = WorkerMetrics::register(&mut registry);
+        let mut kinds = Kinds::default();
+        for kind in ["work", "other"] {
+            kinds.register_fn(kind, work);
+        }
+        kinds.register("picky", Picky);
+        let worker = Worker::start(
+            Config::default(),
+            queue.clone(),
+            store.clone(),
+            kinds,
+            metrics,
+        )
+        .await
+        .unwrap();
+        Self {
+            queue,
+            store,
+            worker,
+            registry,
+            server,
+            _database: database,
+        }
+    }
+
+    async fn throttle(&self, throttle: &str, knobs: &[(&str, &str)]) {
+        let change = flyball::throttle::Change {
+            fields: fields(knobs),
+            create: true,
+            by: "test".into(),
+            ..Default::default()
+        };
+        self.store.set(&name(throttle), &change).await.unwrap();
+    }
+
+    async fn enqueue(&self, job: NewJob) -> i64 {
+        self.queue.enqueue(&[job]).await.unwrap()[0].id
+    }
+
+    async fn used(&self, throttle: &str) -> f64 {
+        self.store
+            .status(&name(throttle))
+            .await
+            .unwrap()
+            .unwrap()
+            .used
+    }
+
+    async fn reaches(&self, job: i64, state: State) {
+        eventually(&format!("the job is {state:?}"), SOON, || async {
+            (self.queue.get(job).await.unwrap().unwrap().summary.state == state).then_some(())
+        })
+        .await;
+    }
+}
+
+/// Says what its arguments tell for this attempt, then ends as they tell; a second attempt is done.
+async fn work(job: Job, context: Context) -> Outcome {
+    let first = context.last_checkpoint().await.unwrap().is_none();
+    let at = flyball::jobs::Checkpoint {
+        done: 1,
+        ..Default::default()
+    };
+    context.checkpoint(&at).await.unwrap();
+    if let Some(tokens) = job.args["says"][usize::from(!first)].as_f64() {
+        context.report_cost(1e6);
+        context.report_cost(-3.0);
+        context.report_cost(f64::NAN);
+        context.report_cost(tokens);
+    }
+    if !first {
+        return Outcome::Done;
+    }
+    let error = "as told".to_owned();
+    match job.args["end"].as_str().unwrap() {
+        "done" => Outcome::Done,
+        "retry" => Outcome::Retry {
+            after: Some(Duration::ZERO),
+            error,
+        },
+        "dead" => Outcome::Dead { error },
+        "back" => Outcome::HandedBack,
+        "snooze" => Outcome::Snooze {
+            delay: Duration::ZERO,
+        },
+        "hang" => std::future::pending().await,
+        "cancelled" => Outcome::Cancelled,
+        _ => panic!("as told"),
+    }
+}
+
+/// Takes no arguments at all.
+struct Picky;
+
+impl Handler for Picky {
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Err(vec![Issue {
+            pointer: "/url".to_owned(),
+            message: "is not allowed".to_owned(),
+        }])
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_never_ran_gets_back_all_that_it_was_charged() {
+    let house = House::open().await;
+    house
+        .throttle("picky", &[("rps", "100"), ("max_cost", "200")])
+        .await;
+    let job = NewJob {
+        throttle: "picky".to_owned(),
+        cost: 150.0,
+        ..NewJob::new("picky", json!({}))
+    };
+    let job = house.enqueue(job).await;
+    house.reaches(job, State::Dead).await;
+
+    eventually("what it was charged is back", SOON, || async {
+        (house.used("picky").await <= 0.001).then_some(())
+    })
+    .await;
+
+    let wait = house.store.peek(&ask("picky", &[("", 1, 1.0)])).await.lanes[0].wait;
+    assert!(wait <= Duration::from_secs(1), "{wait:?}");
+}
+
+fn job(throttle: &str, end: &str, says: &[f64]) -> NewJob {
+    NewJob {
+        throttle: throttle.to_owned(),
+        timeout_s: Some(if end == "hang" { 5.0 } else { 60.0 }),
+        cost: 2.0,
+        max_attempts: 3,
+        ..NewJob::new("work", json!({"end": end, "says": says}))
+    }
+}
+
+#[tokio::test]
+async fn what_an_attempt_really_cost_is_settled_once_however_it_ends() {
+    let house = House::open().await;
+    let cases: [(&str, &[f64], State, f64); 10] = [
+        ("done", &[5.5], State::Completed, 5.5),
+        ("done", &[0.25], State::Completed, 0.25),
+        ("done", &[], State::Completed, 2.0),
+        ("retry", &[5.0, 3.0], State::Completed, 8.0),
+        ("retry", &[7.0], State::Completed, 7.0 + 2.0),
+        ("dead", &[6.0], State::Dead, 6.0),
+        ("hang", &[9.0], State::Completed, 9.0 + 2.0),
+        ("panic", &[4.0, 1.0], State::Completed, 5.0),
+        ("snooze", &[3.0, 0.0], State::Completed, 3.0),
+        ("cancelled", &[11.0], State::Cancelled, 11.0),
+    ];
+    let mut jobs = Vec::new();
+    for (at, (end, says, ..)) in cases.iter().enumerate() {
+        let throttle = format!("t{at}");
+        house.throttle(&throttle, &[("rps", "100000")]).await;
+        jobs.push(house.enqueue(job(&throttle, end, says)).await);
+    }
+
+    for (at, (end, _, state, cost)) in cases.iter().enumerate() {
+        house.reaches(jobs[at], *state).await;
+        eventually(&format!("{end} has cost {cost}"), SOON, || async {
+            ((house.used(&format!("t{at}")).await - cost).abs() < 1e-6).then_some(())
+        })
+        .await;
+    }
+    // Nothing is settled a second time, not even by a worker that ends.
+    house.worker.stop().await;
+    for (at, (end, _, _, cost)) in cases.iter().enumerate() {
+        let used = house
+            .store
+            .status(&name(&format!("t{at}")))
+            .await
+            .unwrap()
+            .unwrap()
+            .used;
+        assert!(
+            (used - cost).abs() < 1e-6,
+            "{end}: {used} instead of {cost}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
+    let house = House::open().await;
+    house
+        .throttle(
+            "a",
+            &[("rps", "100000"), ("key_rps", "1"), ("key_burst", "5")],
+        )
+        .await;
+    let dear = NewJob {
+        key: "k".to_owned(),
+        ..job("a", "done", &[600.0])
+    };
+    let (dear, cheap) = (
+        house.enqueue(dear).await,
+        house.enqueue(job("a", "done", &[])).await,
+    );
+
+    house.reaches(dear, State::Completed).await;
+    house.reaches(cheap, State::Completed).await;
+
+    let of_key = |key: &str| ask("a", &[(key, 1, 1.0)]);
+    eventually("the key is in debt", SOON, || async {
+        let lane = house.store.peek(&of_key("k")).await.lanes.remove(0);
+        (lane.granted == 0
+            && lane.limit == Some(Limit::Key)
+            && lane.wait > Duration::from_secs(300))
+        .then_some(())
+    })
+    .await;
+    assert_eq!(
+        house.store.peek(&of_key("l")).await.lanes[0].granted,
+        1,
+        "other keys are not"
+    );
+    let costs = eventually("the mean of both is kept", SOON, || async {
+        let costs = house.queue.kind_costs().await.unwrap();
+        costs.into_iter().find(|cost| cost.attempts == 2)
+    })
+    .await;
+    assert_eq!((costs.kind.as_str(), costs.mean), ("work", 301.0));
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &house.registry).unwrap();
+    assert!(
+        text.contains("flyball_job_cost_tokens_sum{kind=\"work\"} 602.0\n"),
+        "{text}"
+    );
+    house.worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_mean_follows_the_last_thousand_attempts_and_many_workers_may_write_it() {
+    let database = database().await;
+    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
+    let mean = async || {
+        queue
+            .kind_costs()
+            .await
+            .unwrap()
+            .into_iter()
+            .find(|cost| cost.kind == "http")
+            .unwrap()
+    };
+    queue
+        .learn_costs(&[
+            ("http".to_owned(), 100, 400.0),
+            ("nobody's".to_owned(), 1, 1.0),
+        ])
+        .await
+        .unwrap();
+    assert_eq!((mean().await.attempts, mean().await.mean), (100, 4.0));
+
+    queue
+        .learn_costs(&[("http".to_owned(), 300, 300.0)])
+        .await
+        .unwrap();
+    assert_eq!(
+        (mean().await.attempts, mean().await.mean),
+        (400, 1.75),
+        "the mean of all four hundred"
+    );
+    queue
+        .learn_costs(&[("http".to_owned(), 1_000_000, 5_000_000.0)])
+        .await
+        .unwrap();
+    assert_eq!((mean().await.attempts, mean().await.mean), (1_000_400, 5.0));
+
+    let names = ["http", "reindex"];
+    let writers = (0..8).map(|n| {
+        let queue = queue.clone();
+        let seen: Vec<_> = (0..2)
+            .map(|at| (names[(n + at) % 2].to_owned(), 1, 5.0))
+            .collect();
+        tokio::spawn(async move {
+            for _ in 0..20 {
+                queue.learn_costs(&seen).await.unwrap();
+            }
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    assert_eq!((mean().await.attempts, mean().await.mean), (1_000_560, 5.0));
+}
+
+#[tokio::test]
+async fn a_redis_that_is_gone_keeps_no_attempt_from_ending() {
+    let mut house = House::open().await;
+    house.throttle("a", &[("rps", "100000")]).await;
+    let job = house.enqueue(job("a", "hang", &[5.0])).await;
+    house.reaches(job, State::Running).await;
+
+    house.server.kill();
+
+    // It runs into its time-out, and the next attempt waits for tokens.
+    eventually("the attempt has ended", SOON, || async {
+        let state = house.queue.get(job).await.unwrap().unwrap().summary.state;
+        matches!(state, State::Retryable | State::Ready).then_some(())
+    })
+    .await;
+    tokio::time::timeout(SOON, house.worker.stop())
+        .await
+        .expect("the worker ends though nothing can be settled");
+}
+
+#[tokio::test]
+async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_api_tells_costs() {
+    let (database, folder) = (database().await, tempfile::tempdir().unwrap());
+    let environment = app_environment(&database, folder.path()).await;
+    for lease_ms in ["250", "0"] {
+        let mut environment = environment.clone();
+        environment.insert("FLYBALL_TOKEN_LEASE_MS".to_owned(), lease_ms.to_owned());
+        let is_over = Arc::new(AtomicBool::new(false));
+        let mut kinds = Kinds::default();
+        let told = is_over.clone();
+        kinds.register_fn("paced", move |_: Job, context: Context| {
+            let told = told.clone();
+            async move {
+                let ask = AcquireRequest {
+                    throttle: name("default"),
+                    lanes: vec![LaneRequest::default()],
+                    holder: None,
+                };
+                while !told.load(Ordering::SeqCst) {
+                    context.throttles.acquire(&ask).await;
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+                context.report_cost(12.0);
+                Outcome::Done
+            }
+        });
+        let app = App::start(
+            &Settings::load(None, &environment).unwrap(),
+            Roles::ALL,
+            kinds,
+        )
+        .await
+        .unwrap();
+        let change = flyball::throttle::Change {
+            fields: fields(&[("rps", "100000")]),
+            create: true,
+            by: "test".into(),
+            ..Default::default()
+        };
+        app.throttles.set(&name("default"), &change).await.unwrap();
+        let base = format!("http://{}", app.address.unwrap());
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let job = app
+            .queue
+            .enqueue(&[NewJob::new("paced", json!({}))])
+            .await
+            .unwrap()[0]
+            .id;
+
+        let answered = |by: &'static str, least: u64| {
+            let (client, url) = (client.clone(), format!("{base}/metrics"));
+            async move {
+                eventually(&format!("asks are answered by the {by}"), SOON, || async {
+                    let text = client.get(&url).send().await.ok()?.text().await.ok()?;
+                    let line = format!("flyball_token_asks_total{{answered_by=\"{by}\"}} ");
+                    let asks: u64 = text
+                        .lines()
+                        .find_map(|found| found.strip_prefix(&line))?
+                        .trim()
+                        .parse()
+                        .ok()?;
+                    (asks >= least).then_some(asks)
+                })
+                .await
+            }
+        };
+        answered("store", if lease_ms == "0" { 500 } else { 1 }).await;
+        if lease_ms == "0" {
+            assert_eq!(answered("lease", 0).await, 0, "leases are off");
+        } else {
+            answered("lease", 100).await;
+        }
+
+        is_over.store(true, Ordering::SeqCst);
+        eventually("the API tells what the job cost", SOON, || async {
+            let seen: Value = client
+                .get(format!("{base}/api/v1/workers"))
+                .send()
+                .await
+                .ok()?
+                .json()
+                .await
+                .ok()?;
+            let attempts = if lease_ms == "0" { 2 } else { 1 };
+            (seen["costs"] == json!([{"kind": "paced", "attempts": attempts, "mean_cost": 12.0}]))
+                .then_some(())
+        })
+        .await;
+        assert_eq!(
+            app.queue.get(job).await.unwrap().unwrap().summary.state,
+            State::Completed
+        );
+        app.stop().await;
+    }
+}

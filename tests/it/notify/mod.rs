@@ -1,0 +1,5 @@
+//! The kind `notification` and the record of messages.
+
+mod kind;
+mod laws;
+mod record;

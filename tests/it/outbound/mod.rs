@@ -1,0 +1,3 @@
+//! The kind `http`.
+
+mod deliver;

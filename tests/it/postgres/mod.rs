@@ -1,0 +1,3 @@
+//! The executor that every store uses.
+
+mod pooler;

@@ -1,0 +1,4 @@
+//! Drivers of message providers, and pools of accounts.
+
+mod conformance;
+mod pool;

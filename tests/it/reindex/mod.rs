@@ -1,0 +1,6 @@
+//! The kind `reindex`.
+
+mod backfill;
+mod fakes;
+mod postgres;
+mod rights;

@@ -1,0 +1,257 @@
+//! LimitLion's tools work on our knobs, and its knobs on our throttles: the very commands that LimitLion 1.1 sends.
+
+use std::time::Duration;
+
+use flyball::throttle::{
+    AcquireRequest, Change, LaneRequest, Limit, Name, RedisStore, Status, Store, foreign,
+};
+use redis::Commands;
+
+use crate::support::eventually;
+use crate::support::redis_server::Server;
+
+const SOON: Duration = Duration::from_secs(20);
+const WEEK_S: i64 = 7 * 86_400;
+
+/// What LimitLion does, command by command.
+struct LimitLion(redis::Connection);
+
+impl LimitLion {
+    fn of(server: &Server) -> Self {
+        Self(
+            redis::Client::open(server.url())
+                .unwrap()
+                .get_connection()
+                .unwrap(),
+        )
+    }
+
+    /// `throttle_set`.
+    fn set(&mut self, name: &str, knobs: &[(&str, &str)], knobs_ttl: Option<i64>) {
+        let key = format!("throttle:{name}:knobs");
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        for (knob, value) in knobs {
+            pipe.hset(&key, *knob, *value);
+        }
+        if let Some(seconds) = knobs_ttl {
+            pipe.expire(&key, seconds);
+        }
+        pipe.query::<Vec<i64>>(&mut self.0).unwrap();
+    }
+
+    /// `throttle_get`: tokens, refreshed, rps, burst, window.
+    fn get(&mut self, name: &str) -> Vec<Option<String>> {
+        let mut pipe = redis::pipe();
+        pipe.atomic();
+        for field in ["tokens", "refreshed"] {
+            pipe.hget(format!("throttle:{name}"), field);
+        }
+        for field in ["rps", "burst", "window"] {
+            pipe.hget(format!("throttle:{name}:knobs"), field);
+        }
+        pipe.query(&mut self.0).unwrap()
+    }
+
+    /// `throttle_reset`.
+    fn reset(&mut self, name: &str) {
+        let _: i64 = self.0.del(format!("throttle:{name}:knobs")).unwrap();
+    }
+
+    /// `throttle_delete`.
+    fn delete(&mut self, name: &str) {
+        let key = format!("throttle:{name}");
+        let _: (i64, i64) = redis::pipe()
+            .atomic()
+            .del(&key)
+            .del(format!("{key}:knobs"))
+            .query(&mut self.0)
+            .unwrap();
+    }
+}
+
+async fn store(server: &Server) -> RedisStore {
+    let store = RedisStore::connect(&server.url(), "")
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
+    eventually("Redis", SOON, || async { store.names().await.ok() }).await;
+    store
+}
+
+async fn status(store: &RedisStore, name: &str) -> Option<Status> {
+    store.status(&Name::new(name).unwrap()).await.unwrap()
+}
+
+async fn limit(store: &RedisStore, name: &str) -> Option<Limit> {
+    let ask = AcquireRequest {
+        throttle: Name::new(name).unwrap(),
+        lanes: vec![LaneRequest::default()],
+        holder: None,
+    };
+    store.acquire(&ask).await.lanes[0].limit.clone()
+}
+
+#[tokio::test]
+async fn its_tools_read_turn_and_take_away_our_knobs() {
+    let server = Server::start();
+    let (store, mut lion) = (store(&server).await, LimitLion::of(&server));
+    let mail = Name::new("mail").unwrap();
+    let fields = [
+        ("rps".to_owned(), Some("12.5".to_owned())),
+        ("mode".to_owned(), Some("manual".to_owned())),
+    ]
+    .into();
+    store
+        .set(
+            &mail,
+            &Change {
+                fields,
+                create: true,
+                by: "test".into(),
+                ..Change::default()
+            },
+        )
+        .await
+        .unwrap();
+    let text = |text: &str| Some(text.to_owned());
+
+    // All three are there, or LimitLion's own script would fail on them.
+    assert_eq!(
+        lion.get("mail"),
+        [None, None, text("12.5"), text("1"), text("1")]
+    );
+    lion.set("mail", &[("rps", "3")], None);
+    assert_eq!(status(&store, "mail").await.unwrap().effective_rps, 3.0);
+    lion.set("mail", &[("rps", "0")], None);
+    assert_eq!(
+        limit(&store, "mail").await,
+        Some(Limit::Stopped {
+            name: mail.clone(),
+            why: String::new()
+        })
+    );
+    lion.reset("mail");
+    assert_eq!(
+        limit(&store, "mail").await,
+        Some(Limit::Unknown { name: mail.clone() })
+    );
+    lion.set(
+        "mail",
+        &[("rps", "4"), ("burst", "2"), ("window", "5")],
+        None,
+    );
+    let set = status(&store, "mail").await.unwrap();
+    assert_eq!(
+        (
+            set.effective_rps,
+            set.knobs.burst,
+            set.knobs.window,
+            set.problems.len()
+        ),
+        (4.0, 2.0, 5.0, 0)
+    );
+    lion.delete("mail");
+    assert!(status(&store, "mail").await.is_none());
+    assert!(!store.names().await.unwrap().contains(&mail));
+}
+
+#[tokio::test]
+async fn its_knobs_are_obeyed_and_their_time_to_live_is_told_until_they_are_taken_over() {
+    let server = Server::start();
+    let (store, mut lion) = (store(&server).await, LimitLion::of(&server));
+    lion.set(
+        "mail",
+        &[("rps", "7"), ("burst", "1"), ("window", "5")],
+        Some(WEEK_S),
+    );
+    lion.set(
+        "two words",
+        &[("rps", "1"), ("burst", "1"), ("window", "1")],
+        None,
+    );
+
+    let found = status(&store, "mail").await.unwrap();
+    assert!(foreign::is_foreign(&found));
+    assert_eq!((found.effective_rps, found.knobs.window), (7.0, 5.0));
+    assert!(
+        found
+            .expires_in_s
+            .is_some_and(|seconds| seconds > 6.9 * 86_400.0),
+        "{:?}",
+        found.expires_in_s
+    );
+    let problem = &found.problems[0];
+    assert_eq!(problem.field, "expires");
+    assert!(
+        problem
+            .message
+            .contains(" days; after that throttle mail does not exist"),
+        "{}",
+        problem.message
+    );
+    assert_eq!(store.search().await.unwrap(), ["mail", "two words"]);
+
+    let (_, after) = foreign::adopt(&store, &found, "ann", "it is ours now")
+        .await
+        .unwrap();
+
+    assert_eq!(
+        (
+            after.effective_rps,
+            after.knobs.by.as_str(),
+            after.raw["window"].as_str()
+        ),
+        (7.0, "ann", "5")
+    );
+    let kept = status(&store, "mail").await.unwrap();
+    assert_eq!(
+        (
+            kept.expires_in_s,
+            kept.problems.len(),
+            foreign::is_foreign(&kept)
+        ),
+        (None, 0, false)
+    );
+    let ttl: i64 = lion.0.ttl("throttle:mail:knobs").unwrap();
+    assert_eq!(ttl, -1);
+    let outdated = Status {
+        raw: [("rps".to_owned(), "5".to_owned())].into(),
+        ..kept
+    };
+    assert!(
+        foreign::adopt(&store, &outdated, "ann", "")
+            .await
+            .unwrap_err()
+            .to_string()
+            .contains("rps is 7, not 5")
+    );
+}
+
+#[tokio::test]
+async fn what_is_let_expire_is_unknown_from_then_on_and_works_again_when_it_is_back() {
+    let server = Server::start();
+    let (store, mut lion) = (store(&server).await, LimitLion::of(&server));
+    lion.set(
+        "mail",
+        &[("rps", "-1"), ("burst", "1"), ("window", "1")],
+        Some(1),
+    );
+
+    eventually("the end of the knobs", SOON, || async {
+        status(&store, "mail").await.is_none().then_some(())
+    })
+    .await;
+
+    assert_eq!(
+        limit(&store, "mail").await,
+        Some(Limit::Unknown {
+            name: Name::new("mail").unwrap()
+        })
+    );
+    lion.set(
+        "mail",
+        &[("rps", "-1"), ("burst", "1"), ("window", "1")],
+        None,
+    );
+    assert_eq!(limit(&store, "mail").await, None);
+}

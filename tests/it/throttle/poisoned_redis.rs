@@ -1,0 +1,210 @@
+//! What stands in Redis and should not: it concerns its own throttle, and the store's own words are told.
+
+use std::time::Duration;
+
+use flyball::app::{App, Roles};
+use flyball::config::Settings;
+use flyball::jobs::{Kinds, Queue};
+use flyball::throttle::{Error, RedisStore, Store, reason_meaning};
+
+use crate::support::redis_server::Server;
+use crate::support::{app_environment, database, eventually};
+use crate::throttle::{ask, fields, name};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn command(server: &Server, words: &[&[u8]]) {
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    let mut command = redis::cmd(std::str::from_utf8(words[0]).unwrap());
+    for word in &words[1..] {
+        command.arg(*word);
+    }
+    command.exec(&mut connection).unwrap();
+}
+
+fn store(server: &Server) -> RedisStore {
+    RedisStore::connect(&server.url(), "")
+        .unwrap()
+        .with_bound(Duration::from_secs(10))
+}
+
+async fn has_names(store: &RedisStore) {
+    eventually("Redis", SOON, || async { store.names().await.ok() }).await;
+}
+
+#[tokio::test]
+async fn one_bad_hash_of_knobs_stops_neither_a_start_nor_the_recording_of_others() {
+    let (server, database, folder) = (
+        Server::start(),
+        database().await,
+        tempfile::tempdir().unwrap(),
+    );
+    let mut environment = app_environment(&database, folder.path()).await;
+    environment.insert("REDIS_URL".to_owned(), server.url());
+    environment.insert("FLYBALL_REDIS_PREFIX".to_owned(), String::new());
+    command(
+        &server,
+        &[
+            b"HSET",
+            b"throttle:aaa:knobs",
+            b"rps",
+            b"5",
+            b"note",
+            b"a\0b",
+        ],
+    );
+    command(
+        &server,
+        &[
+            b"HSET",
+            b"throttle:aab:knobs",
+            b"rps",
+            b"5",
+            b"\xff\xfe\0",
+            b"\xc3\x28",
+            b"parent",
+            b"\xff",
+        ],
+    );
+    command(&server, &[b"SET", b"throttle:aac:knobs", b"no hash"]);
+    command(
+        &server,
+        &[
+            b"HSET",
+            b"throttle:aad:knobs",
+            b"rps",
+            b"5",
+            b"why",
+            "x".repeat(1 << 20).as_bytes(),
+        ],
+    );
+    command(&server, &[b"HSET", b"throttle:zzz:knobs", b"rps", b"7"]);
+    let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
+    queue.migrate().await.unwrap();
+    for (throttle, record) in [("odd", "[1, 2]"), ("odder", "{\"rps\": 5}")] {
+        let insert = "insert into flyball.knobs (throttle, fields) values ($1, $2::jsonb)";
+        sqlx::query(insert)
+            .bind(throttle)
+            .bind(record)
+            .execute(&queue.pool)
+            .await
+            .unwrap();
+    }
+
+    let app = App::start(
+        &Settings::load(None, &environment).unwrap(),
+        Roles::ALL,
+        Kinds::default(),
+    )
+    .await
+    .unwrap();
+
+    eventually("every throttle that can be is recorded", SOON, || async {
+        let text =
+            "select fields::text from flyball.knobs where throttle = any($1) order by throttle";
+        let rows: Vec<(String,)> = sqlx::query_as(text)
+            .bind(vec!["aaa", "aab", "aad", "zzz"])
+            .fetch_all(&queue.pool)
+            .await
+            .unwrap();
+        (rows.len() == 4
+            && rows
+                .iter()
+                .all(|(fields,)| fields.contains("\"rps\"") && fields.len() < 5000))
+        .then_some(())
+    })
+    .await;
+    let status = app.throttles.status(&name("aaa")).await.unwrap().unwrap();
+    assert!(
+        status
+            .problems
+            .iter()
+            .any(|problem| problem.message.contains("NUL")),
+        "{:?}",
+        status.problems
+    );
+    let granted = app.throttles.acquire(&ask("aab", &[("", 1, 1.0)])).await;
+    assert_eq!(
+        (granted.lanes[0].granted, granted.effective_rps),
+        (1, 5.0),
+        "a parent that is no name is none"
+    );
+    app.stop().await;
+}
+
+#[tokio::test]
+async fn keys_of_jobs_that_end_like_knobs_are_no_throttles() {
+    let server = Server::start();
+    let store = store(&server);
+    has_names(&store).await;
+    let change = flyball::throttle::Change {
+        fields: fields(&[("rps", "-1"), ("key_rps", "1"), ("key_concurrency", "5")]),
+        create: true,
+        ..Default::default()
+    };
+    store.set(&name("kk"), &change).await.unwrap();
+    for key in ["phantom:knobs", "ghost:knobs"] {
+        let mut wanted = ask("kk", &[(key, 1, 1.0)]);
+        wanted.holder = Some(flyball::throttle::Holder {
+            id: "w".into(),
+            ttl: Duration::from_secs(30),
+            held: 0,
+        });
+        assert_eq!(store.acquire(&wanted).await.lanes[0].granted, 1);
+        store
+            .pause_key(&name("kk"), key, Duration::from_secs(60), "why")
+            .await
+            .unwrap();
+    }
+
+    let fresh = self::store(&server);
+    has_names(&fresh).await;
+
+    assert_eq!(fresh.names().await.unwrap(), [name("kk")]);
+    assert_eq!(fresh.search().await.unwrap(), ["kk"]);
+}
+
+#[tokio::test]
+async fn a_redis_that_refuses_is_told_in_its_own_words_and_is_not_said_to_be_silent() {
+    let server = Server::start();
+    let store = store(&server);
+    has_names(&store).await;
+    let change = |rps: &str| flyball::throttle::Change {
+        fields: fields(&[("rps", rps)]),
+        create: true,
+        ..Default::default()
+    };
+    store.set(&name("mail"), &change("5")).await.unwrap();
+    store.acquire(&ask("mail", &[("", 1, 1.0)])).await;
+    assert!(store.takes_writes().await.is_ok());
+    command(
+        &server,
+        &[b"CONFIG", b"SET", b"maxmemory-policy", b"noeviction"],
+    );
+    command(&server, &[b"CONFIG", b"SET", b"maxmemory", b"1"]);
+
+    let (written, set) = (
+        store.takes_writes().await,
+        store.set(&name("mail"), &change("6")).await,
+    );
+    let asked = store.acquire(&ask("mail", &[("", 1, 1.0)])).await;
+
+    for refused in [written.unwrap_err(), set.unwrap_err()] {
+        let Error::Lost(reason) = refused else {
+            panic!("{refused}")
+        };
+        assert!(
+            reason_meaning(&reason)
+                .unwrap()
+                .starts_with("OOM: it is out of memory"),
+            "{reason}"
+        );
+    }
+    assert!(asked.said.unwrap().starts_with("OOM"), "{asked:?}");
+    assert_eq!(asked.at_us, 0);
+    command(&server, &[b"CONFIG", b"SET", b"maxmemory", b"0"]);
+    assert!(store.takes_writes().await.is_ok());
+}
