@@ -6,7 +6,7 @@ use jiff::Timestamp;
 /// Returns the current time.
 #[allow(
     clippy::disallowed_methods,
-    reason = "the one place of this room that looks at the clock"
+    reason = "the only place of this module that reads the clock"
 )]
 pub fn now() -> Timestamp {
     Timestamp::now()

@@ -1,10 +1,7 @@
 //! The only module of the composed process that reads the wall clock.
 
 /// Returns this machine's time, for ages that people read; decisions use the servers' clocks.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this is the place that hands the time in"
-)]
+#[expect(clippy::disallowed_methods, reason = "the place that injects the time")]
 pub(super) fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }

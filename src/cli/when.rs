@@ -26,7 +26,7 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
 /// Returns the time of this machine, from which spans on the command line are counted.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a span on the command line is counted from the wall clock of who types it"
+    reason = "a span on the command line is relative to the local clock"
 )]
 pub(super) fn now() -> Timestamp {
     Timestamp::now()

@@ -509,7 +509,7 @@ impl Governor {
     /// journals it.
     #[expect(
         clippy::too_many_arguments,
-        reason = "it is a branch of `decide`, with what that knows"
+        reason = "a branch of `decide` that needs its context"
     )]
     async fn hand_back(
         &self,

@@ -193,7 +193,7 @@ async fn fill(text: String, data: Value) -> Result<String, String> {
 /// `Date` to compare them with.
 #[allow(
     clippy::disallowed_methods,
-    reason = "the server's own clock counts wherever it tells it"
+    reason = "the server's clock is used if its answer contains one"
 )]
 fn now_s() -> i64 {
     Timestamp::now().as_second()

@@ -98,7 +98,7 @@ pub const CODES: &[Code] = &[
         Class::Account,
         "the domain or the account may not send",
     ),
-    row("404", "", Class::Account, "there is no such domain"),
+    row("404", "", Class::Account, "the domain does not exist"),
     row("408", "", Class::Transient, "the request took too long"),
     row("413", "", Class::Request, "the mail is too large"),
     row(

@@ -368,7 +368,7 @@ impl Driver for Sendgrid {
         if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue(
                 "/subject",
-                "is missing: SendGrid takes no mail without one, unless extra.template_id is given",
+                "is missing: SendGrid requires one, unless extra.template_id is given",
             ));
         }
         if message.body.is_empty()

@@ -695,7 +695,7 @@ impl Driver for Ses {
         if message.subject.as_deref().unwrap_or_default().is_empty() && !has_template {
             issues.push(issue(
                 "/subject",
-                "is missing: SES takes no mail without one, unless extra.template is given",
+                "is missing: SES requires one, unless extra.template is given",
             ));
         }
         if message.body.is_empty()

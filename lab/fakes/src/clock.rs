@@ -15,7 +15,7 @@ impl Clock {
     /// Starts the clock from one reading of the system's clock.
     #[expect(
         clippy::disallowed_methods,
-        reason = "a fake is a server of its own, and its clock is the one that counts for it"
+        reason = "a fake is a server with its own clock"
     )]
     pub fn start() -> Self {
         let since = SystemTime::now()

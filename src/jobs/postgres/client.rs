@@ -87,7 +87,7 @@ impl NewJob {
     /// [`NewJob::run_at`] takes a point in time instead.
     #[allow(
         clippy::disallowed_methods,
-        reason = "whoever says `after` means from now, where it is said"
+        reason = "`after` is relative to the clock of the sender"
     )]
     pub fn after(self, delay: Duration) -> Self {
         // A time beyond the calendar becomes the last one, which the store refuses like any time

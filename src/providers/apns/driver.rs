@@ -86,7 +86,7 @@ impl Apns {
             header(name, value.reveal()).ok_or_else(|| {
                 refused(
                     "headers",
-                    format!("{name} is no header, or its value is none"),
+                    format!("{name} or its value is not a valid header"),
                 )
             })?;
         }
