@@ -1,39 +1,110 @@
 #!/usr/bin/env bash
-# Runs all tests; a test that fails is run once more by itself, because the tests talk to real servers by real clocks and a
-# busy machine can be too slow for one of them. What fails twice, or does not compile, fails. What passed only the second
-# time is named at the end, so that nobody takes it for sound. Arguments go to `cargo test`.
+# Runs all tests in parts (unit, it, timed, lab, doc) and prints the time and the counts of each. With arguments, runs
+# `cargo test` with them as one part. FLYBALL_TEST_THREADS sets how many integration tests run at once.
+#
+# The integration tests talk to real servers by real clocks and wait more than they compute, so more of them run at
+# once than there are cores. Those that measure rates and delays suffer from that, and run after the others, fewer at
+# once. A test that fails runs once more by itself, because a busy machine can be too slow for it; one that passes only
+# then is named at the end. A test that fails twice, or does not compile, fails the run.
 set -uo pipefail
 
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+# Parts of the paths of tests that measure the machine's time.
+timed=(
+  api::stream
+  governor::apns_by_latency
+  governor::quota_halved
+  governor::slots
+  runner::late_commits
+  runner::process::a_rate_of_zero
+  runner::process::an_edit
+  runner::process_kill::the_jobs_of_a_killed_worker
+  runner::push_back
+)
 
-cargo test --workspace --no-fail-fast "$@" 2>&1 | tee "$log"
-status=${PIPESTATUS[0]}
-[ "$status" -eq 0 ] && exit 0
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+cores=$(getconf _NPROCESSORS_ONLN)
 
-# Cargo names the target of a failed run ("--lib", "--test it", "--doc") after the list of its failed tests.
-failed=()
-while IFS= read -r line; do failed+=("$line"); done < <(awk '
-  /^failures:$/ { delete names; count = 0; listing = 1; next }
-  listing && /^    [^ ].*$/ { names[++count] = substr($0, 5); next }
-  listing && /^(test result|----)/ { listing = 0 }
-  /to rerun pass `/ { match($0, /`[^`]*`/); target = substr($0, RSTART + 1, RLENGTH - 2)
-    for (i = 1; i <= count; i++) print target "\t" names[i]; count = 0 }
-' "$log")
-[ "${#failed[@]}" -eq 0 ] && exit "$status"
-if [ "${#failed[@]}" -gt 5 ]; then
-  echo "${#failed[@]} tests failed: too many to be the machine's fault; none is run again." >&2
-  exit "$status"
+report=()
+skipped=()
+again=()
+status=0
+
+# Prints the failed tests of a log, one per line: the options that select the target, a tab, the test's name. Cargo
+# names the target ("--lib", "--test it", "-p name --doc") after the list of its failed tests.
+failed_tests() {
+  awk '
+    /^failures:$/ { delete names; count = 0; listing = 1; next }
+    listing && /^    [^ ].*$/ { names[++count] = substr($0, 5); next }
+    listing && /^(test result|----)/ { listing = 0 }
+    /to rerun pass `/ { match($0, /`[^`]*`/); target = substr($0, RSTART + 1, RLENGTH - 2)
+      for (i = 1; i <= count; i++) print target "\t" names[i]; count = 0 }
+  ' "$1"
+}
+
+# Runs one part: its name, then the arguments of cargo test.
+part() {
+  local name=$1 log="$dir/$1.log" began=$SECONDS code took line failed=()
+  shift
+  cargo test --no-fail-fast "$@" 2>&1 | tee "$log"
+  code=${PIPESTATUS[0]}
+  took=$((SECONDS - began))
+  while IFS= read -r line; do skipped+=("${line#skipped: }"); done < <(grep '^skipped: ' "$log")
+  report+=("$(awk -v name="$name" -v took="$took" '
+    /^test result: / { passed += $4; failed += $6; ignored += $8 }
+    END { printf "%-6s %5d passed %4d failed %4d ignored %4d min %02d s", name, passed, failed, ignored, took / 60, took % 60 }
+  ' "$log")")
+  [ "$code" -eq 0 ] && return
+
+  while IFS= read -r line; do failed+=("$line"); done < <(failed_tests "$log")
+  if [ "${#failed[@]}" -eq 0 ]; then
+    status=$code
+  elif [ "${#failed[@]}" -gt 5 ]; then
+    echo "${#failed[@]} tests failed: too many to be the machine's fault; none runs again." >&2
+    status=$code
+  else
+    for line in "${failed[@]}"; do once_more "$line"; done
+  fi
+}
+
+# Runs a failed test by itself.
+once_more() {
+  local target test
+  IFS=$'\t' read -r target test <<<"$1"
+  echo "--- once more by itself: $test"
+  # shellcheck disable=SC2086 # The target is words: an option and its value.
+  cargo test $target -- --exact "$test" --test-threads 1 2>&1 | tee "$dir/again.log"
+  if grep -q '^test result: ok. 1 passed' "$dir/again.log"; then
+    again+=("$test")
+  else
+    status=101
+  fi
+}
+
+if [ "$#" -gt 0 ]; then
+  part tests "$@"
+else
+  began=$SECONDS
+  cargo test --workspace --no-run || exit
+  took=$((SECONDS - began))
+  report+=("$(printf 'build %45d min %02d s' $((took / 60)) $((took % 60)))")
+  skip=()
+  for name in "${timed[@]}"; do skip+=(--skip "$name"); done
+  part unit --workspace --lib --bins
+  part it --workspace --test it -- "${skip[@]}" --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}"
+  part timed --workspace --test it -- "${timed[@]}" --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 2))}"
+  part lab -p flyball-lab --tests
+  part doc --workspace --doc
 fi
 
-again=()
-for line in "${failed[@]}"; do
-  IFS=$'\t' read -r target name <<<"$line"
-  echo "--- once more by itself: $name"
-  # shellcheck disable=SC2086 # The target is words: an option and what it names.
-  cargo test $target -- --exact "$name" --test-threads 1 2>&1 | tee "$log"
-  grep -q '^test result: ok. 1 passed' "$log" || exit 101
-  again+=("$name")
-done
-echo "All tests passed, these only when they ran by themselves:"
-printf '  %s\n' "${again[@]}"
+echo
+printf '%s\n' "${report[@]}"
+if [ "${#skipped[@]}" -gt 0 ]; then
+  echo "${#skipped[@]} checked nothing on this machine:"
+  printf '  %s\n' "${skipped[@]}"
+fi
+if [ "${#again[@]}" -gt 0 ]; then
+  echo "Failed at first and passed by themselves, which is a bug of the test:"
+  printf '  %s\n' "${again[@]}"
+fi
+exit "$status"

@@ -18,14 +18,14 @@ const THROTTLE: &str = "calibrated";
 /// The plant: background, and load per job a second, in setpoints.
 const BACKGROUND: f64 = 0.2;
 const COST: f64 = 0.01;
-/// What the exporter averages over.
+/// The time over which the exporter averages.
 const LAG_S: f64 = 2.0;
 
 /// A throttle with work that always waits, an exporter, and a Prometheus that scrapes it.
 struct Rig {
     house: House,
     cost: Arc<Mutex<f64>>,
-    /// What the exporter shows to Prometheus in place of the load; the probe sees the load itself.
+    /// The value that the exporter shows to Prometheus in place of the load; the probe sees the load itself.
     frozen: Arc<Mutex<Option<f64>>>,
     tasks: Vec<tokio::task::JoinHandle<()>>,
 }

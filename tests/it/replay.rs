@@ -79,7 +79,7 @@ fn said(output: &Output) -> String {
     )
 }
 
-/// What was recorded, by the second: the rate, and every 15 s the load of a store in its own unit.
+/// A recording by the second: the rate, and every 15 s the load of a store in its own unit.
 fn recording() -> Vec<(u32, f64, Option<f64>)> {
     let mut average = BACKGROUND + 20.0 * COST;
     let second = |n: u32| {
@@ -94,7 +94,7 @@ fn recording() -> Vec<(u32, f64, Option<f64>)> {
     (0..SECONDS).map(second).collect()
 }
 
-/// What a replay of it must say: the governor brings the load to its setpoint.
+/// Asserts the report of its replay: the governor brings the load to its setpoint.
 fn check(told: &Value) {
     let recorded: f64 = recording().iter().map(|(_, rate, _)| rate).sum();
     let jobs = told["recorded"]["jobs"].as_f64().unwrap();

@@ -119,7 +119,7 @@ impl House {
             .unwrap()
     }
 
-    /// How often Redis was asked for tokens.
+    /// Returns the number of requests for tokens that reached Redis.
     async fn asked(&self) -> u64 {
         let client = redis::Client::open(self.redis.url()).unwrap();
         let mut connection = client.get_multiplexed_async_connection().await.unwrap();

@@ -1,11 +1,19 @@
 //! The HTTP API of a running process.
 
-mod http;
+mod api_throttles;
+mod enqueue;
+mod jobs;
 mod limits;
 mod notifications;
 mod openapi;
 mod openapi_bodies;
 mod operate;
+mod process;
+mod server;
 mod standing_still;
 mod strangers;
+mod stream;
+mod throttles;
 mod tokens;
+mod tokens_fixture;
+mod tokens_for_programs;

@@ -1,4 +1,8 @@
 //! The program as a person runs it.
 
-mod commands;
+mod errors;
+mod jobs;
+mod serve;
 mod services;
+mod shell;
+mod throttles;

@@ -1,3 +1,7 @@
 //! Schedules.
 
-mod scheduler;
+mod declare;
+mod expressions;
+mod fixture;
+mod interfaces;
+mod occurrences;

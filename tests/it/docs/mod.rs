@@ -1,8 +1,12 @@
 //! The pages under `docs/`, compared with the program.
 
+mod command_line;
 mod handler;
+mod interfaces;
 mod languages;
+mod page;
 mod pages;
 mod providers;
+mod settings;
 
-pub use pages::{blocks, code, read, rows, section};
+pub use page::{blocks, code, read, rows, section};

@@ -18,7 +18,7 @@ use flyball::throttle::KnobsFile;
 
 use crate::docs::{blocks, code, read, rows, section};
 
-/// How the guide calls each provider.
+/// The guide's name of each provider.
 fn title(provider: Provider) -> &'static str {
     match provider {
         Provider::Twilio => "Twilio",

@@ -17,13 +17,13 @@ use crate::support::{Database, app_environment, database, eventually};
 
 const SOON: Duration = Duration::from_secs(120);
 
-/// How long one push takes that waits for no other. Long against the pauses of a busy machine.
+/// The duration of a push that waits for no other. Long against the pauses of a busy machine.
 const BASE: Duration = Duration::from_millis(200);
 
-/// How many the server works on at once: forty a second, and the knee of its latency.
+/// The number of pushes that the server works on at once: forty a second, and the knee of its latency.
 const AT_ONCE: usize = 8;
 
-/// Where the knob begins: 2.6 s for each, four times the setpoint.
+/// The first value of the knob: 2.6 s for each, four times the setpoint.
 const BEGIN: i64 = 100;
 
 /// An EC key that is made for tests and known to everybody.
@@ -247,7 +247,7 @@ impl House {
     }
 }
 
-/// What a server saw.
+/// A server's own counts.
 #[derive(Debug)]
 struct Watched {
     rps: f64,

@@ -1,5 +1,5 @@
-//! What stands behind a throttle can bear less than the governor would allow: the knob does not wind up beyond it, a pool's word is
-//! nobody's edit, and where nothing can be borne nothing is decided.
+//! A capacity below the rate that the governor would allow: the knob does not wind up beyond it, a pool's capacity is not
+//! taken for a person's edit, and with no capacity nothing is decided.
 
 use flyball::throttle::{Limit, Store};
 

@@ -41,7 +41,7 @@ end $$;
 create trigger note after insert or update on flyball.governor for each row execute function public.note();
 create trigger note after insert on flyball.decision for each row execute function public.note()";
 
-/// What the processes of one case share. Each case has a Redis of its own.
+/// The resources that the processes of one case share. Each case has a Redis of its own.
 struct Scene {
     house: House,
     redis: Server,

@@ -1,4 +1,5 @@
-//! What the work itself says, from handlers in one process to the knob that a governor in another one turns; without any metric.
+//! Feedback of the jobs themselves, from handlers in one process to the knob that a governor in another one sets, without
+//! any metric.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,14 +10,14 @@ use flyball::config::Settings;
 use flyball::governor::{Decision, Journal};
 use flyball::jobs::postgres::{Feedbacks, Tally};
 use flyball::jobs::{Kinds, NewJob, Outcome, Scope};
-use flyball::throttle::{Name, Status};
+use flyball::throttle::{Name, RedisStore, Status, Store};
 use serde_json::json;
 
-use crate::support::{Database, app_environment, database, eventually};
+use crate::support::{Database, app_environment, database, eventually, patient_store};
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// What the other side does, turned while jobs run.
+/// The behaviour of the other side, which changes while jobs run.
 #[derive(Clone, Copy, PartialEq)]
 enum Side {
     Well = 0,
@@ -34,7 +35,7 @@ enum Side {
     Moves = 6,
     /// It takes a thousandth of the attempt's time, as the handler says.
     Brief = 7,
-    /// How long it takes says nothing, as the handler says.
+    /// Its duration means nothing, as the handler says.
     Untold = 8,
 }
 
@@ -43,6 +44,7 @@ struct House {
     runner: App,
     governor: App,
     side: Arc<AtomicU32>,
+    store: RedisStore,
     database: Database,
 }
 
@@ -93,6 +95,7 @@ impl House {
             runner,
             governor,
             side,
+            store: patient_store(&settings.redis_prefix).await,
             database,
         };
         // Each has a key of its own, so that a refusal pauses no other.
@@ -124,12 +127,8 @@ impl House {
     }
 
     async fn status(&self) -> Status {
-        self.governor
-            .throttles
-            .status(&Name::new("calls").unwrap())
-            .await
-            .unwrap()
-            .unwrap()
+        let name = Name::new("calls").unwrap();
+        self.store.status(&name).await.unwrap().unwrap()
     }
 
     /// Waits until the knob is below that, and answers the decision by which it is.

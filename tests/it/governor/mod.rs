@@ -9,9 +9,11 @@ mod modes;
 mod process;
 mod quota_halved;
 mod reconcile;
+mod rig;
 mod slots;
 mod step;
 mod trip;
+mod watchdogs;
 
 pub use process::POLICY;
-pub use reconcile::Rig;
+pub use rig::Rig;

@@ -13,27 +13,29 @@ use serde_json::{Value, json};
 use crate::support::{Database, database, redis_prefix, stack};
 
 const ACCOUNTS: usize = 6;
-/// What each account may send each second before and after.
+/// The quota of each account per second, before and after.
 const QUOTA: f64 = 40.0;
 const HALVED: f64 = QUOTA / 2.0;
 
-/// How long the quota is whole, how soon the new one must be found, and how long it is then watched.
+/// The time for which the quota is whole, the time in which the new one must be found, and the time for which it is then
+/// watched.
 const WHOLE_S: u64 = 15;
 const FOUND_WITHIN_S: u64 = 60;
 const WATCHED_S: u64 = 40;
 
-/// How long the pool gets to send at its whole rate before that is measured.
+/// The time that the pool gets to reach its whole rate before that is measured.
 const WARM_S: u64 = 3;
 
-/// A machine that sends less of the whole quota than this is too busy: what limits is the machine, and no refusal is about the quota.
-const WHOLE_USED: f64 = 0.85;
+/// Least share of the whole quota that this machine must be able to send: more than the half that is left, so that the
+/// quota is what limits and not the machine.
+const WHOLE_USED: f64 = 0.6;
 
-/// Least share of the new quota that is used once it is found, of the share of the whole one that this machine used before. Of that a
-/// calm machine uses what the headroom of a pool leaves, 0.98, so this is 0.95 of the new quota.
+/// Least share of the new quota that is used once it is found, of the share of the whole one that this machine used
+/// before. Of that a calm machine uses what the headroom of a pool leaves, 0.98, so this is 0.95 of the new quota.
 const USED: f64 = 0.97;
 
-/// The same where tasks are woken late, by more than [`LATE`] for more than [`OFTEN`] of the time: messages that were spaced arrive
-/// together then, and are refused.
+/// The same where tasks wake late, by more than [`LATE`], for [`OFTEN`] of the time or more: messages that were spaced
+/// arrive together then, and are refused. In between the bound falls evenly.
 const USED_WHEN_BUSY: f64 = 0.85;
 const LATE: Duration = Duration::from_millis(5);
 const OFTEN: f64 = 0.02;
@@ -142,7 +144,7 @@ impl House {
         (totals.accepted, totals.refused)
     }
 
-    /// What the page of the throttle is made of.
+    /// Returns the throttle as its page shows it.
     async fn shown(&self) -> Value {
         let url = format!("http://{}/api/v1/throttles/sms", self.app.address.unwrap());
         reqwest::get(url).await.unwrap().json().await.unwrap()
@@ -165,12 +167,10 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
     let (whole, halved_at) = (house.counted(), Instant::now());
     let whole_used =
         (whole.0 - warm.0) as f64 / (QUOTA * ACCOUNTS as f64 * warm_at.elapsed().as_secs_f64());
-    if whole_used < WHOLE_USED {
-        eprintln!(
-            "this machine is too busy to send the whole quota ({whole_used:.2} of it), so that nothing can be seen of the half"
-        );
-        return house.app.stop().await;
-    }
+    assert!(
+        whole_used >= WHOLE_USED,
+        "this machine sends {whole_used:.2} of the whole quota, too little to show anything of the half"
+    );
     (1..=ACCOUNTS).for_each(|n| {
         house
             .fake
@@ -227,7 +227,7 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
         found_s.is_some_and(|s| s <= FOUND_WITHIN_S as f64),
         "the quota was found after {found_s:?} s"
     );
-    let least = if late > OFTEN { USED_WHEN_BUSY } else { USED };
+    let least = USED - (USED - USED_WHEN_BUSY) * (late / OFTEN).min(1.0);
     assert!(
         used >= least * whole_used,
         "{used:.3} of the new quota was used, and {whole_used:.3} of the whole one"

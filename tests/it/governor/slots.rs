@@ -9,10 +9,10 @@ use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::governor::{Decision, Journal};
 use flyball::jobs::{Kinds, NewJob, Outcome};
-use flyball::throttle::{Change, Name, Status};
+use flyball::throttle::{Change, Name, RedisStore, Status, Store};
 use serde_json::json;
 
-use crate::support::{Database, app_environment, database, eventually};
+use crate::support::{Database, app_environment, database, eventually, patient_store};
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -35,6 +35,7 @@ struct House {
     runner: App,
     governor: App,
     side: Arc<Side>,
+    store: RedisStore,
     database: Database,
 }
 
@@ -93,17 +94,14 @@ impl House {
             runner,
             governor,
             side,
+            store: patient_store(&settings.redis_prefix).await,
             database,
         }
     }
 
     async fn status(&self) -> Status {
-        self.governor
-            .throttles
-            .status(&Name::new("calls").unwrap())
-            .await
-            .unwrap()
-            .unwrap()
+        let name = Name::new("calls").unwrap();
+        self.store.status(&name).await.unwrap().unwrap()
     }
 
     async fn newest(&self) -> Option<Decision> {
@@ -130,8 +128,7 @@ impl House {
             by: "ann".to_owned(),
             ..Change::default()
         };
-        self.governor
-            .throttles
+        self.store
             .set(&Name::new("calls").unwrap(), &change)
             .await
             .unwrap();
@@ -195,12 +192,18 @@ async fn without_a_limit_it_begins_at_the_most_allowed_and_a_dead_governor_leave
     house
         .comes_to("no limit becomes the most allowed, and less", 1..=20)
         .await;
-    house.governor.stop().await;
+    let House {
+        runner,
+        governor,
+        store,
+        ..
+    } = house;
+    governor.stop().await;
     let name = Name::new("calls").unwrap();
-    let left = house.runner.throttles.status(&name).await.unwrap().unwrap();
+    let left = store.status(&name).await.unwrap().unwrap();
     assert!((1..=60).contains(&left.knobs.concurrency) && !left.lease_lapsed);
     // Nothing in the hash can lapse: what was written last stays.
     assert!(!left.raw.contains_key("valid_until"), "{:?}", left.raw);
 
-    house.runner.stop().await;
+    runner.stop().await;
 }

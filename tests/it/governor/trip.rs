@@ -31,7 +31,7 @@ const GONE: f64 = 0.3;
 const WILD: f64 = 9.0;
 const HIGH: f64 = 2.5;
 
-/// How long after the rise, in seconds of the machine's one clock.
+/// Times after the rise, in seconds of the machine's one clock.
 #[derive(Clone, Copy, Debug)]
 struct Trip {
     /// Until the knob said stop.

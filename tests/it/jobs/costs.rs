@@ -1,4 +1,4 @@
-//! What jobs really cost: settled when an attempt ends, once, however it ends; and the mean of it.
+//! Real costs of jobs: settled once, when an attempt ends, however it ends; and their mean.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -385,7 +385,11 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
             by: "test".into(),
             ..Default::default()
         };
-        app.throttles.set(&name("default"), &change).await.unwrap();
+        // The app's store gives up after 250 ms, which a busy machine may need.
+        eventually("the rate is set", SOON, || async {
+            app.throttles.set(&name("default"), &change).await.ok()
+        })
+        .await;
         let base = format!("http://{}", app.address.unwrap());
         let client = reqwest::Client::builder().no_proxy().build().unwrap();
         let job = app

@@ -267,7 +267,7 @@ async fn one_of_many_processes_counts_and_another_takes_over() {
     second.await.unwrap();
 }
 
-/// What a statement touches, by EXPLAIN (ANALYZE, BUFFERS).
+/// Returns the rows that a statement touches, by EXPLAIN (ANALYZE, BUFFERS).
 struct Touched {
     buffers: i64,
     rows: i64,

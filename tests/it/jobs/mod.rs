@@ -1,10 +1,17 @@
 //! The queue in Postgres: enqueueing, ending and changing jobs.
 
+mod claims;
 mod costs;
 mod depth;
+mod ends;
 mod enqueue;
+mod fixture;
+mod lane_caps;
 mod operate;
 mod permissions;
 mod plans;
+mod refused_arguments;
 mod replace;
+mod replace_races;
+mod sql;
 mod store;

@@ -1,4 +1,4 @@
-//! Who may enqueue what, whose unique keys are whose, and what jobs may cost: the doors of SQL, by roles of a real Postgres.
+//! Permissions to enqueue, owners of unique keys, and limits of costs: the SQL functions, by roles of a real Postgres.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ struct House {
     tag: String,
 }
 
-/// What a role said to a statement: the SQLSTATE and message, or nothing.
+/// The refusal of a statement by a role: its SQLSTATE and message, or nothing.
 type Refusal = Option<(String, String)>;
 
 impl House {

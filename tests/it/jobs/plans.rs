@@ -47,7 +47,7 @@ const MAY_READ_ALL: &[(&str, &str)] = &[
     ("weights", "lane"),
 ];
 
-/// How much a table holds.
+/// The size of a table.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     jobs: i64,

@@ -1,17 +1,14 @@
-//! Jobs that take the place of the one that waits: nothing is lost, and what was said last runs, whoever races.
+//! Jobs that replace the waiting one: nothing is lost, and the last arguments run, whichever requests race.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flyball::jobs::postgres::{Claimed, Ending, Finish, LaneClaim, NewWorker};
 use flyball::jobs::{Checkpoint, Checkpoints, Client, Enqueued, NewJob, Queue, State};
 use serde_json::{Value, json};
-use sqlx::Row;
 
-use crate::support::{Database, database, eventually};
+use crate::support::{Database, database};
 
-async fn queue() -> (Database, Queue) {
+pub async fn queue() -> (Database, Queue) {
     let database = database().await;
     let queue = Queue::connect(database.url(), 12, Duration::from_secs(20))
         .await
@@ -19,7 +16,7 @@ async fn queue() -> (Database, Queue) {
     (database, queue)
 }
 
-async fn worker(queue: &Queue) -> i32 {
+pub async fn worker(queue: &Queue) -> i32 {
     let worker = NewWorker {
         name: "w".into(),
         host: "h".into(),
@@ -31,17 +28,17 @@ async fn worker(queue: &Queue) -> i32 {
 }
 
 /// A job that says `n` and takes the place of the one that waits.
-fn says(n: impl Into<Value>) -> NewJob {
+pub fn says(n: impl Into<Value>) -> NewJob {
     NewJob::new("http", json!({"n": n.into()}))
         .unique("customer")
         .replace()
 }
 
-async fn one(queue: &Queue, job: NewJob) -> Enqueued {
+pub async fn one(queue: &Queue, job: NewJob) -> Enqueued {
     Client.enqueue(&queue.pool, job).await.unwrap()
 }
 
-async fn claim(queue: &Queue, worker: i32, fence: i64) -> Vec<Claimed> {
+pub async fn claim(queue: &Queue, worker: i32, fence: i64) -> Vec<Claimed> {
     let lanes = queue.ready_lanes().await.unwrap();
     let claims: Vec<LaneClaim> = lanes
         .iter()
@@ -50,7 +47,7 @@ async fn claim(queue: &Queue, worker: i32, fence: i64) -> Vec<Claimed> {
     queue.claim(worker, fence, &claims).await.unwrap()
 }
 
-async fn finish(queue: &Queue, job_id: i64, fence: i64, ending: Ending) {
+pub async fn finish(queue: &Queue, job_id: i64, fence: i64, ending: Ending) {
     assert_eq!(
         queue
             .finish(&[Finish {
@@ -315,150 +312,6 @@ async fn a_burst_begins_with_the_first_job_that_is_debounced_however_long_anothe
 }
 
 #[tokio::test]
-async fn a_replacement_that_is_rolled_back_changes_nothing() {
-    let (database, queue) = queue().await;
-    let worker = worker(&queue).await;
-    let id = one(&queue, says(1)).await.id;
-    let mut transaction = database.pool().begin().await.unwrap();
-    assert!(
-        Client
-            .enqueue(&mut *transaction, says(2).throttle("hooks"))
-            .await
-            .unwrap()
-            .replaced
-    );
-
-    assert!(
-        claim(&queue, worker, 1).await.is_empty(),
-        "a claim does not wait for the open transaction, it passes the job by"
-    );
-    transaction.rollback().await.unwrap();
-
-    let claimed = claim(&queue, worker, 2).await;
-    assert_eq!(
-        (
-            claimed[0].job.id,
-            &claimed[0].job.args,
-            claimed[0].job.throttle.as_str()
-        ),
-        (id, &json!({"n": 1}), "default")
-    );
-}
-
-#[tokio::test]
-async fn a_duplicate_that_is_not_committed_holds_no_worker_up() {
-    let (database, queue) = queue().await;
-    let worker = worker(&queue).await;
-    let plain = NewJob {
-        replace: false,
-        ..says(1)
-    };
-    let id = one(&queue, plain.clone()).await.id;
-    claim(&queue, worker, 1).await;
-    let mut transaction = database.pool().begin().await.unwrap();
-    assert!(
-        Client
-            .enqueue(&mut *transaction, plain)
-            .await
-            .unwrap()
-            .duplicate
-    );
-
-    let ended = tokio::time::timeout(
-        Duration::from_secs(10),
-        finish(&queue, id, 1, Ending::Completed),
-    )
-    .await;
-
-    assert!(
-        ended.is_ok(),
-        "the end of the job waited for a producer's transaction"
-    );
-    transaction.rollback().await.unwrap();
-}
-
-#[tokio::test]
-async fn no_end_waits_for_a_producer_that_replaces_and_its_rollback_leaves_no_key_behind() {
-    let (database, queue) = queue().await;
-    let worker = worker(&queue).await;
-    let (completed, dead) = (
-        one(&queue, says(1)).await.id,
-        one(&queue, says(1).unique("other")).await.id,
-    );
-    claim(&queue, worker, 1).await;
-    let mut transaction = database.pool().begin().await.unwrap();
-    Client
-        .enqueue_many(&mut *transaction, &[says(2), says(2).unique("other")])
-        .await
-        .unwrap();
-
-    let ended = tokio::time::timeout(Duration::from_secs(10), async {
-        finish(&queue, completed, 1, Ending::Completed).await;
-        finish(&queue, dead, 1, Ending::Dead { error: "x".into() }).await;
-    })
-    .await;
-
-    assert!(
-        ended.is_ok(),
-        "the ends waited for a producer's transaction"
-    );
-    transaction.rollback().await.unwrap();
-    let plain = NewJob {
-        replace: false,
-        ..says(3)
-    };
-    assert!(
-        !one(&queue, plain.clone()).await.duplicate,
-        "the key of the ended job is free"
-    );
-    assert!(!one(&queue, plain.unique("other")).await.duplicate);
-}
-
-#[tokio::test]
-async fn a_key_whose_job_ended_without_giving_it_back_is_taken_over() {
-    let (database, queue) = queue().await;
-    let plain = NewJob {
-        replace: false,
-        ..says(1)
-    };
-    let id = one(&queue, plain.clone()).await.id;
-    sqlx::query("delete from flyball.ready")
-        .execute(database.pool())
-        .await
-        .unwrap();
-
-    let next = one(&queue, plain).await;
-
-    assert!(!next.duplicate);
-    assert_ne!(next.id, id);
-}
-
-#[tokio::test]
-async fn batches_with_the_same_keys_in_any_order_do_not_cross() {
-    let (database, queue) = queue().await;
-    let jobs = |backwards: bool| {
-        let mut jobs: Vec<NewJob> = (0..60).map(|n| says(n).unique(format!("k{n}"))).collect();
-        if backwards {
-            jobs.reverse();
-        }
-        jobs
-    };
-    let both = (0..12).map(|nth| {
-        let (queue, jobs) = (queue.clone(), jobs(nth % 2 == 0));
-        tokio::spawn(async move { queue.enqueue(&jobs).await })
-    });
-
-    for enqueued in futures_util::future::join_all(both).await {
-        enqueued.unwrap().unwrap();
-    }
-    let waiting: i64 = sqlx::query_scalar("select count(*) from flyball.ready")
-        .fetch_one(database.pool())
-        .await
-        .unwrap();
-    assert_eq!(waiting, 60);
-}
-
-#[tokio::test]
 async fn within_a_batch_the_last_of_a_key_stands() {
     let (_database, queue) = queue().await;
     let worker = worker(&queue).await;
@@ -521,104 +374,4 @@ async fn a_waiting_job_is_found_by_its_place_however_long_the_queue_is() {
             + plan[0]["Plan"]["Shared Read Blocks"].as_i64().unwrap();
         assert!(blocks < 200, "{call}: {blocks} blocks were read");
     }
-}
-
-/// Producers replace and debounce one key while workers claim, finish, fail, hand back and promote. Then one more is enqueued: it
-/// runs, nothing older starts after it, no job is left behind, none runs twice at a time and each one ends once.
-#[tokio::test]
-async fn whatever_races_the_last_arguments_run_last() {
-    let (database, queue) = queue().await;
-    let worker = worker(&queue).await;
-    let stop = Arc::new(AtomicBool::new(false));
-    let claimers: Vec<_> = (0..3i64)
-        .map(|nth| {
-            let (queue, stop) = (queue.clone(), stop.clone());
-            tokio::spawn(async move {
-                let mut ran: Vec<(i64, Value)> = Vec::new();
-                let mut fence = nth << 40;
-                while !stop.load(Ordering::Relaxed) {
-                    fence += 1;
-                    queue.promote().await.unwrap();
-                    for claimed in claim(&queue, worker, fence).await {
-                        let job = claimed.job;
-                        ran.push((job.id, job.args["n"].clone()));
-                        // A job that is tried again may be given other arguments in between.
-                        let ending = match fence % 4 {
-                            0 if job.args["n"] != "last" => Ending::Failed {
-                                delay: Duration::from_millis(1),
-                                error: "x".into(),
-                            },
-                            1 if job.args["n"] != "last" => Ending::HandedBack,
-                            _ => Ending::Completed,
-                        };
-                        finish(&queue, job.id, fence, ending).await;
-                    }
-                }
-                ran
-            })
-        })
-        .collect();
-
-    let producers = (0..5i64).map(|nth| {
-        let queue = queue.clone();
-        tokio::spawn(async move {
-            for n in 0..60 {
-                let said = nth * 1000 + n;
-                let job = match n % 3 {
-                    0 => says(said),
-                    1 => NewJob::new("http", json!({"n": said}))
-                        .unique("customer")
-                        .debounce(Duration::from_millis(3)),
-                    _ => says(said).key("other lane"),
-                };
-                Client
-                    .enqueue(&queue.pool, job.max_attempts(1000))
-                    .await
-                    .unwrap();
-            }
-        })
-    });
-    for done in futures_util::future::join_all(producers).await {
-        done.unwrap();
-    }
-    one(&queue, says("last")).await;
-    let left = "select (select count(*) from flyball.ready) + (select count(*) from flyball.scheduled) + (select count(*) from flyball.lease)";
-    eventually("an empty queue", Duration::from_secs(60), || async {
-        let left: i64 = sqlx::query_scalar(left)
-            .fetch_one(database.pool())
-            .await
-            .unwrap();
-        (left == 0).then_some(())
-    })
-    .await;
-    stop.store(true, Ordering::Relaxed);
-    let mut ran = Vec::new();
-    for claimer in claimers {
-        ran.extend(claimer.await.unwrap());
-    }
-
-    assert_eq!(
-        ran.iter().filter(|(_, n)| n == "last").count(),
-        1,
-        "the last arguments run, once"
-    );
-    let row = sqlx::query(
-        "select (select count(*) from flyball.job) as jobs,
-            (select count(*) from flyball.attempt where outcome = 'completed') as completed,
-            (select count(distinct job_id) from flyball.attempt where outcome = 'completed') as once,
-            (select count(*) from flyball.unique_holder) as keys,
-            (select args ->> 'n' from flyball.job order by id desc limit 1) as newest",
-    )
-    .fetch_one(database.pool())
-    .await
-    .unwrap();
-    let (jobs, completed, once): (i64, i64, i64) =
-        (row.get("jobs"), row.get("completed"), row.get("once"));
-    assert_eq!((completed, once), (jobs, jobs), "each job ends once");
-    assert_eq!(row.get::<i64, _>("keys"), 0, "no key is left behind");
-    assert_eq!(
-        row.get::<String, _>("newest"),
-        "last",
-        "no older arguments came after"
-    );
 }

@@ -1,3 +1,6 @@
 //! The kind `http`.
 
-mod deliver;
+mod connections;
+mod guard;
+mod outcomes;
+mod server;

@@ -15,13 +15,13 @@ use flyball::jobs::{Checkpoint, CheckpointError, Checkpoints, Context, Job};
 use flyball::reindex::Document;
 use flyball::reindex::source::{DocumentPage, DocumentSource, Error};
 use flyball::throttle::{MemoryStore, Name};
-use futures_util::future::BoxFuture;
+
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 // === An index that speaks _bulk ===
 
-/// What the index does with its next request.
+/// The index's reaction to its next request.
 #[derive(Clone, Debug)]
 pub enum Mood {
     /// Stores everything.
@@ -88,7 +88,7 @@ impl Index {
             .collect()
     }
 
-    /// How often each document was sent.
+    /// Counts the times that each document was sent.
     pub fn times_sent(&self) -> BTreeMap<String, usize> {
         let mut times = BTreeMap::new();
         for id in self.seen.lock().unwrap().iter().flat_map(|s| &s.ids) {

@@ -61,7 +61,7 @@ const RUNNING: &str = "select count(*) from pg_stat_activity
 
 // === What may be asked for ===
 
-/// What somebody who may enqueue could try, each with the field that is refused.
+/// Attempts of a user who may enqueue, each with the field that is refused.
 fn attempts(elsewhere: &str) -> Vec<(Value, &'static str)> {
     let named = json!({"name": "shop", "table": "articles", "key": "id"});
     let search = json!({"name": "search", "index": "articles-1"});

@@ -1,4 +1,4 @@
-//! What happens when the stores go away under load. Each test has servers of its own, since it stops them.
+//! Stores that go away under load. Each test stops servers of its own.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

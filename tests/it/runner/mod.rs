@@ -1,11 +1,18 @@
 //! Workers: in this process, and as whole processes that die.
 
+mod broken_store;
 mod chaos;
 mod conservation;
 mod fairness;
+mod fixture;
+mod handlers;
+mod heartbeat;
 mod housekeeping;
+mod late_commits;
 mod over_limit;
 mod process;
+mod process_kill;
+mod process_stop;
 mod promote;
 mod push_back;
 mod stores_away;

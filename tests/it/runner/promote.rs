@@ -1,4 +1,4 @@
-//! What is due moves to its lane, and no crowd stands in anybody's way.
+//! Due jobs move to their lanes, and a crowd of them delays no other lane.
 
 use std::time::Duration;
 

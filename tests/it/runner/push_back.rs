@@ -18,7 +18,7 @@ use crate::support::{Database, database, eventually, patient_store, redis_prefix
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// What a path answers: a status and headers, decided by how often it was asked before.
+/// The answer of a path: a status and headers, by the number of requests before.
 type Answer = Box<dyn Fn(&str, usize) -> (u16, Vec<(&'static str, String)>) + Send + Sync>;
 
 /// A server that writes down who came when.

@@ -39,7 +39,7 @@ async fn own(knobs: &str) -> (House, RunningStack, TempDir) {
     (house, servers, dir)
 }
 
-/// What the API answers: status, body, seconds of Retry-After.
+/// The API's answer: status, body, seconds of Retry-After.
 async fn answer(request: reqwest::RequestBuilder) -> Option<(StatusCode, Value, Option<u64>)> {
     let answer = request.send().await.ok()?;
     let retry = answer

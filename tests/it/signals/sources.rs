@@ -1,4 +1,4 @@
-//! Where readings come from besides the usual Prometheus: servers that want to know who asks, pages, databases.
+//! Sources of readings besides the usual Prometheus: servers with credentials, pages, databases.
 
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};

@@ -57,7 +57,7 @@ impl Server {
         let _ = std::fs::remove_file(self.socket());
     }
 
-    /// Where it listens.
+    /// Returns the path of its socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join("s")
     }

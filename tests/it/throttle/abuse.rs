@@ -1,4 +1,4 @@
-//! What nobody can do to a throttle: stall it by one dear job, take its slots by a word, or slow the store down by a long text.
+//! Abuse of a throttle: one dear job does not stall it, no claim takes its slots, and no long text slows the store down.
 
 use std::time::Duration;
 

@@ -19,7 +19,7 @@ struct Server {
     rounds: Rounds,
 }
 
-/// What a server makes of the time until its window ends.
+/// The precision in which a server states the time until its window ends.
 #[derive(Clone, Copy, Debug)]
 enum Rounds {
     /// Nothing.
@@ -42,7 +42,7 @@ impl Server {
         }
     }
 
-    /// What is left after this request, or nothing where it is refused; and the time until the window ends.
+    /// Returns the quota left after this request, or nothing if it is refused; and the time until the window ends.
     fn answer(&mut self, now: i64) -> (Option<f64>, Duration) {
         let (window, into) = (
             now.div_euclid(self.window_us),
@@ -75,7 +75,7 @@ struct Burst {
     took: Duration,
 }
 
-/// How a burst is sent.
+/// The way in which a burst is sent.
 struct Way<'a> {
     knobs: &'a [(&'a str, &'a str)],
     jobs: u64,

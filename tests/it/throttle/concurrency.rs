@@ -41,7 +41,7 @@ fn granted(answer: &AcquireResponse) -> Vec<u32> {
 }
 
 impl World {
-    /// What `id`, which runs `held` jobs, gets of `want` more without a key.
+    /// Returns the grant of `id`, which runs `held` jobs and wants `want` more without a key.
     async fn more(&self, id: &str, held: u32, throttle: &str, want: u32) -> u32 {
         granted(
             &self

@@ -31,7 +31,7 @@ const RATES: [(&str, f64, i64); 10] = [
     ("10000", 20000.0, 2000),
 ];
 
-/// Who asks: each comes when it was told to, a little late, for so many tokens.
+/// A client: it comes when it was told to, a little late, for a number of tokens.
 struct Askers {
     stores: Vec<Arc<dyn Store>>,
     due: Vec<i64>,

@@ -13,7 +13,7 @@ use crate::support::redis_server::Server;
 const SOON: Duration = Duration::from_secs(20);
 const WEEK_S: i64 = 7 * 86_400;
 
-/// What LimitLion does, command by command.
+/// LimitLion's operations, command by command.
 struct LimitLion(redis::Connection);
 
 impl LimitLion {

@@ -1,4 +1,4 @@
-//! What a lost Redis costs, by the word `on_store_loss`: killed and begun anew empty, and hung and let go on, under the load of
+//! The cost of a lost Redis by the knob `on_store_loss`: killed and restarted empty, or hung and continued, under the load of
 //! several processes' worth of clients.
 //!
 //! The timelines are printed: `cargo test --test it -- throttle_loss --nocapture --test-threads 1`.
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use crate::support::redis_server::Server;
 use crate::support::timeline::{Control, Entry, Habit, Timeline};
 
-/// What the store waits for an answer unless it is told otherwise.
+/// The store's longest wait for an answer by default.
 const BOUND: Duration = Duration::from_millis(50);
 
 const WORKERS: usize = 3;
@@ -31,12 +31,12 @@ const HABIT: Habit = Habit {
     rest: Duration::from_millis(3),
 };
 
-/// How long Redis answers before, is lost, and answers again.
+/// The times for which Redis answers, is lost, and answers again.
 const LOST: Duration = Duration::from_millis(2000);
 const BEFORE: Duration = Duration::from_millis(700);
 const AFTER: Duration = Duration::from_millis(1000);
 
-/// How Redis is lost.
+/// A way to lose Redis.
 #[derive(Clone, Copy, PartialEq)]
 enum Loss {
     Killed,
@@ -193,7 +193,7 @@ impl Run {
         self.timeline.within(self.lost, self.returning)
     }
 
-    /// What every word keeps to.
+    /// Asserts the law of every value of the knob.
     fn keeps_the_law(&self) {
         let longest = self.timeline.longest();
         assert!(
@@ -252,7 +252,7 @@ impl Run {
         );
     }
 
-    /// What is true of each way to be lost, when Redis is back.
+    /// Asserts the law of each way to lose Redis after its return.
     fn goes_on_after(&self, loss: Loss) {
         match loss {
             Loss::Killed => self.begins_with_one_token(),
@@ -354,7 +354,7 @@ async fn local_grants_each_worker_its_share_and_half_of_it_with_each_window() {
     }
 }
 
-/// What a rate comes to that is halved with each window.
+/// Returns the sum of a rate that is halved with each window.
 fn halving(rps: f64, time: Duration) -> f64 {
     let (window, mut left, mut rps, mut sum) = (WINDOW.as_secs_f64(), time.as_secs_f64(), rps, 0.0);
     while left > 0.0 {

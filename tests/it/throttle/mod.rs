@@ -2,16 +2,24 @@
 
 mod abuse;
 mod accounts;
+mod blocked_accounts;
 mod burst;
 mod cluster;
 mod concurrency;
 mod exact;
-mod laws;
+mod knobs;
+mod lanes;
 mod lease;
 mod limitlion;
 mod loss;
+mod parents;
 mod poisoned_redis;
+mod quotas;
+mod rates;
+mod redis;
+mod refusals;
 mod same_law;
+mod world;
 
-pub(crate) use laws::laws;
-pub use laws::{START, World, ask, fields, name};
+pub(crate) use world::laws;
+pub use world::{START, World, ask, fields, name};

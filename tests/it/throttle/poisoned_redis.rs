@@ -1,4 +1,4 @@
-//! What stands in Redis and should not: it concerns its own throttle, and the store's own words are told.
+//! Foreign data in Redis concern their own throttle alone, and the store's own error is reported.
 
 use std::time::Duration;
 
@@ -117,7 +117,12 @@ async fn one_bad_hash_of_knobs_stops_neither_a_start_nor_the_recording_of_others
         .then_some(())
     })
     .await;
-    let status = app.throttles.status(&name("aaa")).await.unwrap().unwrap();
+    // The app's store gives up after 250 ms, which a busy machine may need.
+    let status = eventually("the status is read", SOON, || async {
+        app.throttles.status(&name("aaa")).await.ok()
+    })
+    .await
+    .unwrap();
     assert!(
         status
             .problems

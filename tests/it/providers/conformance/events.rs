@@ -1,4 +1,4 @@
-//! What the fakes post back is what the drivers' events say: whose message it was, what became of it, and which event it is.
+//! The drivers read the events that the fakes post: the message, its fate, and the id of the event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::support::eventually;
 /// Mailgun's key for webhooks.
 const KEY: &str = "the-webhook-signing-key";
 
-/// What each fate is heard as: Twilio tells neither of complaints nor of numbers that are gone for good.
+/// The event for each fate: Twilio reports neither complaints nor numbers that are gone for good.
 fn heard(subject: &Subject, fate: Fate) -> EventKind {
     match (subject.name, fate) {
         (_, Fate::Delivered) => EventKind::Delivered,

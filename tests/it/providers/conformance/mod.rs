@@ -24,7 +24,7 @@ use subjects::{Id, Subject, subjects};
 /// Longest that anything here may take on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What must be seen nowhere but at the provider.
+/// A secret that only the provider may see.
 const BODY: &str = "\"the-body-is-nobodys-business\"";
 const OWN_HEADER: (&str, &str) = ("x-conformance", "the-own-header-is-a-secret");
 

@@ -14,7 +14,7 @@ use super::subjects::{Subject, subjects};
 /// Texts for one driver.
 const CASES: usize = 120;
 
-/// What texts are put together from: good recipients, and everything that separates, hides and comments.
+/// The parts of generated texts: good recipients, and everything that separates, hides and comments.
 const PIECES: &[&str] = &[
     "victim@example.com",
     "bob@example.net",

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::subjects::subjects;
 
-/// What is wrong with a value by a JSON schema of the few words that are used here.
+/// Lists the faults of a value by a JSON schema of the few words that are used here.
 fn wrong(schema: &Value, value: &Value, at: &str, found: &mut Vec<String>) {
     let fits = match schema["type"].as_str() {
         Some("object") => value.is_object(),
@@ -220,7 +220,7 @@ fn form(name: &str) -> &'static [(&'static str, usize)] {
     }
 }
 
-/// What each driver's `extra` may hold, nearly all of it.
+/// Nearly everything that each driver's `extra` may hold.
 fn extra(name: &str) -> Value {
     match name {
         "sendgrid" => {

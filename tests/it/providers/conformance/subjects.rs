@@ -5,7 +5,7 @@ use flyball::providers::{
 };
 use flyball_fakes::{Fake, Speaks, ThrottleScope};
 
-/// Whose id comes with a success.
+/// The origin of the id that comes with a success.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Id {
     None,
@@ -14,7 +14,7 @@ pub enum Id {
     Own,
 }
 
-/// How a driver is built.
+/// Builds a driver.
 pub type Build = fn(&Account, &Tools) -> Result<Box<dyn Driver>, InvalidAccount>;
 
 /// A driver and what is expected of it.
@@ -32,7 +32,7 @@ pub struct Subject {
     /// The word of a success, and whether an id comes with it.
     pub success: &'static str,
     pub gives_id: Id,
-    /// Whom each throttle concerns as far as the answer tells.
+    /// The scope of each throttle, as far as the answer states it.
     pub scopes: &'static [(ThrottleScope, Scope)],
     /// The provider has a place for how long to wait.
     pub tells_delay: bool,
@@ -72,7 +72,7 @@ fn account(
     }
 }
 
-/// What holds for most of them.
+/// The expectations that most providers share.
 const USUAL: Subject = Subject {
     name: "",
     speaks: Speaks::Webhook,

@@ -1,0 +1,193 @@
+//! The throttles of the API itself, and sessions that have ended.
+
+use flyball::api::TokenScope;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::tokens::with;
+use super::tokens_fixture::{ADMIN, SOON, house, leave, secret};
+
+#[tokio::test]
+async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_lock_them_out() {
+    let ops = || {
+        leave(&[
+            TokenScope::OpsWrite,
+            TokenScope::OpsRead,
+            TokenScope::ThrottlesAcquire,
+        ])
+    };
+    let house = house(vec![("ops", Some("acme"), ops())], "").await;
+    for (method, path, body) in [
+        (
+            Method::PATCH,
+            "/api/v1/throttles/api:write:acme",
+            json!({"rps": -1, "key_rps": -1}),
+        ),
+        (
+            Method::PATCH,
+            "/api/v1/throttles/%61pi%3Aread",
+            json!({"rps": 0}),
+        ),
+        (Method::POST, "/api/v1/throttles/api:write/pause", json!({})),
+        (
+            Method::POST,
+            "/api/v1/throttles/api:write/acquire",
+            json!({"tokens": 1_000_000}),
+        ),
+        (
+            Method::POST,
+            "/api/v1/throttles/api:write/return",
+            json!({"tokens": 1}),
+        ),
+        (
+            Method::POST,
+            "/api/v1/throttles/api:write/keys/x/pause",
+            json!({"seconds": 5}),
+        ),
+        (
+            Method::PATCH,
+            "/api/v1/throttles/mail",
+            json!({"parent": "api:write"}),
+        ),
+    ] {
+        let told = house
+            .refused(method, path, &secret("ops"), body, "scope_missing")
+            .await;
+        assert!(
+            told.contains("limits the API itself") && told.contains("admin"),
+            "{told}"
+        );
+    }
+    assert_eq!(
+        house
+            .said(
+                Method::GET,
+                "/api/v1/throttles/api:write",
+                &secret("ops"),
+                json!({})
+            )
+            .await
+            .0,
+        200
+    );
+
+    assert_eq!(
+        house
+            .said(
+                Method::POST,
+                "/api/v1/throttles/api:write/pause",
+                ADMIN,
+                json!({})
+            )
+            .await
+            .0,
+        200
+    );
+    let response = house
+        .ask(Method::POST, "/api/v1/pause", Some(ADMIN), &json!({}))
+        .await;
+    assert_eq!(
+        (
+            response.status().as_u16(),
+            response.headers().get("retry-after")
+        ),
+        (429, None)
+    );
+    let problem: Value = response.json().await.unwrap();
+    let detail = problem["detail"].as_str().unwrap();
+    assert!(
+        detail.contains("flyball throttle resume api:write") && !detail.contains("try again in"),
+        "{detail}"
+    );
+    assert_eq!(
+        house
+            .said(
+                Method::POST,
+                "/api/v1/throttles/api:write/resume",
+                ADMIN,
+                json!({})
+            )
+            .await
+            .0,
+        200
+    );
+    assert_eq!(
+        house
+            .said(Method::POST, "/api/v1/pause", ADMIN, json!({}))
+            .await
+            .0,
+        200
+    );
+    // Nor does a rate of nothing.
+    for turned in ["0", "10"] {
+        let knobs = json!({"rps": turned.parse::<f64>().unwrap()});
+        assert_eq!(
+            house
+                .said(Method::PATCH, "/api/v1/throttles/api:write", ADMIN, knobs)
+                .await
+                .0,
+            200
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_session_that_was_ended_is_good_nowhere() {
+    let house = house(Vec::new(), "https://jobs.example.com").await;
+    let login = || async {
+        let form = [("token", ADMIN)];
+        let response = house
+            .client
+            .post(format!("{}/login", house.base))
+            .form(&form)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(response.status(), StatusCode::SEE_OTHER);
+        let cookie = response.headers()["set-cookie"]
+            .to_str()
+            .unwrap()
+            .to_owned();
+        assert!(
+            cookie.ends_with("; Secure") && cookie.contains("HttpOnly"),
+            "{cookie}"
+        );
+        cookie.split(';').next().unwrap().to_owned()
+    };
+    let (first, second) = (login().await, login().await);
+    assert_eq!(
+        with(&house, Method::GET, "/api/v1/pause", &first).await,
+        200
+    );
+
+    assert_eq!(with(&house, Method::POST, "/logout", &first).await, 303);
+
+    assert_eq!(
+        with(&house, Method::GET, "/api/v1/pause", &first).await,
+        401
+    );
+    assert_eq!(
+        with(&house, Method::GET, "/api/v1/pause", &second).await,
+        200,
+        "another session of the same token goes on"
+    );
+    // Other processes read it where this one wrote it.
+    let ended: i64 = sqlx::query_scalar("select count(*) from flyball.revoked_session")
+        .fetch_one(house.database.pool())
+        .await
+        .unwrap();
+    assert_eq!(ended, 1);
+    sqlx::query("insert into flyball.revoked_session select encode(sha256(convert_to($1, 'UTF8')), 'hex'), 9000000000")
+        .bind(second.split_once('=').unwrap().1)
+        .execute(house.database.pool())
+        .await
+        .unwrap();
+    crate::support::eventually(
+        "the end of a session that another process ended",
+        SOON,
+        || async {
+            (with(&house, Method::GET, "/api/v1/pause", &second).await == 401).then_some(())
+        },
+    )
+    .await;
+}

@@ -1,0 +1,322 @@
+//! Showing, cancelling, retrying and listing jobs and lanes over HTTP.
+
+use flyball::jobs::NewJob;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::server::{SOON, problem, spawn_api};
+use crate::support::eventually;
+
+#[tokio::test]
+async fn a_waiting_job_says_why_and_until_when() {
+    let api = spawn_api(None).await;
+    api.turn("stopped", &[("rps", "0")]).await;
+    api.turn("open", &[("rps", "-1")]).await;
+    api.turn("slow", &[("rps", "0.01")]).await;
+    let waiting = async |more: Value| {
+        let id = api.enqueue(more).await;
+        api.body(&format!("/api/v1/jobs/{id}")).await["waiting"].clone()
+    };
+
+    let stopped = waiting(json!({"throttle": "stopped"})).await;
+    assert!(
+        stopped["reason"]
+            .as_str()
+            .unwrap()
+            .starts_with("throttle stopped is stopped"),
+        "{stopped}"
+    );
+    let unknown = waiting(json!({"throttle": "not-there-yet"})).await;
+    assert!(
+        unknown["reason"]
+            .as_str()
+            .unwrap()
+            .contains("flyball throttle set not-there-yet"),
+        "{unknown}"
+    );
+    let nobody = waiting(json!({"throttle": "open"})).await;
+    assert_eq!(nobody["reason"], "no live worker runs jobs of kind mail");
+    let later = waiting(json!({"throttle": "open", "run_at": "2035-01-01T00:00:00Z"})).await;
+    assert_eq!(
+        (&later["reason"], &later["until"]),
+        (
+            &json!("it is scheduled for a later time"),
+            &json!("2035-01-01T00:00:00Z")
+        )
+    );
+
+    let taken = api
+        .post("/api/v1/throttles/slow/acquire", json!({}))
+        .await
+        .json::<Value>()
+        .await
+        .unwrap();
+    assert_eq!(taken["granted"], 1);
+    let slow = waiting(json!({"throttle": "slow"})).await;
+    assert_eq!(
+        slow["reason"],
+        "throttle slow grants 0.01 tokens a second, and other jobs go first"
+    );
+    assert!(slow["until"].is_string(), "{slow}");
+
+    let pause = api
+        .post(
+            "/api/v1/throttles/open/keys/acme/pause",
+            json!({"seconds": 60, "why": "429"}),
+        )
+        .await;
+    let paused: Value = pause.json().await.unwrap();
+    let held = waiting(json!({"throttle": "open", "key": "acme"})).await;
+    assert_eq!(
+        (&held["reason"], &held["until"]),
+        (
+            &json!("key \"acme\" of throttle open is paused: 429"),
+            &paused["until"]
+        )
+    );
+    let resumed = api
+        .post("/api/v1/throttles/open/keys/acme/resume", json!({}))
+        .await
+        .json::<Value>()
+        .await
+        .unwrap();
+    assert_eq!(resumed["resumed"], true);
+}
+
+#[tokio::test]
+async fn programs_that_name_themselves_are_counted_by_limits_of_concurrency() {
+    let api = spawn_api(None).await;
+    api.turn(
+        "slots",
+        &[
+            ("rps", "-1"),
+            ("concurrency", "3"),
+            ("key_concurrency", "2"),
+        ],
+    )
+    .await;
+    let take = async |body: Value| {
+        let answer = api
+            .post("/api/v1/throttles/slots/acquire", body)
+            .await
+            .json::<Value>()
+            .await
+            .unwrap();
+        (
+            answer["granted"].as_u64().unwrap(),
+            answer["limit"]["level"].as_str().map(str::to_owned),
+            answer["reason"].clone(),
+        )
+    };
+
+    assert_eq!(
+        take(json!({"holder": "a", "key": "acme", "want": 9}))
+            .await
+            .0,
+        2
+    );
+    let (granted, level, reason) = take(json!({"holder": "b", "want": 9})).await;
+    assert_eq!((granted, level.as_deref()), (1, Some("concurrency")));
+    assert_eq!(
+        reason,
+        "throttle slots is at its concurrency limit; it starts when another job ends"
+    );
+    assert_eq!(
+        take(json!({"want": 9})).await.0,
+        9,
+        "without a name nobody is counted"
+    );
+    let id = api
+        .enqueue(json!({"throttle": "slots", "key": "acme"}))
+        .await;
+    let waiting = api.body(&format!("/api/v1/jobs/{id}")).await["waiting"].clone();
+    assert_eq!(waiting["reason"], reason);
+
+    assert_eq!(
+        take(json!({"holder": "a", "key": "acme", "want": 0, "held": 1, "key_held": 1}))
+            .await
+            .0,
+        0
+    );
+
+    assert_eq!(
+        take(json!({"holder": "b", "want": 9, "held": 1})).await.0,
+        1
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_throttle_parks_its_jobs_and_is_shown_as_such() {
+    let api = spawn_api(None).await;
+    let response = api
+        .post(
+            "/api/v1/jobs",
+            json!({"kind": "mail", "args": {"to": "a"}, "throttle": "parked"}),
+        )
+        .await;
+    assert_eq!(response.status(), StatusCode::CREATED);
+    let job: Value = response.json().await.unwrap();
+    assert!(
+        job["warnings"][0]
+            .as_str()
+            .unwrap()
+            .contains("there is no throttle parked"),
+        "{job}"
+    );
+
+    let shown = eventually("the parked throttle in the list", SOON, || async {
+        let all = api.body("/api/v1/throttles").await;
+        all["throttles"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .find(|throttle| throttle["name"] == "parked")
+            .cloned()
+    })
+    .await;
+    assert_eq!(
+        (&shown["state"], &shown["knobs"], &shown["depth"]["ready"]),
+        (&json!("unknown"), &Value::Null, &json!(1))
+    );
+}
+
+#[tokio::test]
+async fn lanes_are_listed_with_depth_age_and_pause() {
+    let api = spawn_api(None).await;
+    api.turn("a/b", &[("rps", "0.01")]).await;
+    for (key, jobs) in [("acme", 3), ("", 2), ("idle/ü", 1)] {
+        let job = json!({"kind": "mail", "args": {"to": "a"}, "throttle": "a/b", "key": key});
+        api.post("/api/v1/jobs/batch", json!(vec![job; jobs])).await;
+    }
+    api.post(
+        "/api/v1/throttles/a%2Fb/keys/acme/pause",
+        json!({"seconds": 60, "why": "429"}),
+    )
+    .await;
+    api.queue.count_now().await.unwrap();
+
+    let first = api.body("/api/v1/throttles/a%2Fb/lanes?limit=2").await;
+    let second = api.body(first["next"].as_str().unwrap()).await;
+
+    let lanes: Vec<_> = [&first, &second]
+        .iter()
+        .flat_map(|page| page["lanes"].as_array().unwrap())
+        .map(|lane| (&lane["key"], &lane["depth"]))
+        .collect();
+    assert_eq!(
+        lanes,
+        [
+            (&json!("acme"), &json!(3)),
+            (&json!(""), &json!(2)),
+            (&json!("idle/ü"), &json!(1))
+        ]
+    );
+    assert_eq!(
+        (
+            &first["lanes"][0]["paused"]["why"],
+            &first["lanes"][1]["paused"]
+        ),
+        (&json!("429"), &Value::Null)
+    );
+    assert!(
+        first["lanes"][0]["oldest_ready_s"].as_f64().unwrap() >= 0.0
+            && first["lanes"][0]["counted_at"].is_string()
+    );
+    assert_eq!(second["next"], Value::Null);
+    let by_key = api
+        .body("/api/v1/throttles/a%2Fb/lanes?order=key&limit=1")
+        .await;
+    assert_eq!(by_key["lanes"][0]["key"], "");
+    assert_eq!(
+        api.body(by_key["next"].as_str().unwrap()).await["lanes"][0]["key"],
+        "acme"
+    );
+    assert_eq!(
+        api.body("/api/v1/throttles/a%2Fb/lanes?key=acme").await["lanes"][0]["weight"],
+        1.0
+    );
+    assert_eq!(
+        api.body("/api/v1/throttles/a%2Fb/lanes?key=-").await["lanes"][0]["depth"],
+        2
+    );
+    let wrong = api
+        .get("/api/v1/throttles/a%2Fb/lanes?after=x&order=deep")
+        .await;
+    assert_eq!(wrong.status(), StatusCode::BAD_REQUEST);
+    let problem: Value = wrong.json().await.unwrap();
+    assert_eq!(problem["errors"].as_array().unwrap().len(), 2, "{problem}");
+}
+
+#[tokio::test]
+async fn jobs_are_cancelled_and_retried_where_their_state_allows_it() {
+    let api = spawn_api(None).await;
+    let ready = api.enqueue(json!({})).await;
+    let later = api.enqueue(json!({"run_at": "2035-01-01T00:00:00Z"})).await;
+    let delete = async |id: i64| {
+        api.send(Method::DELETE, &format!("/api/v1/jobs/{id}"), &Value::Null)
+            .await
+    };
+    let retry = async |id: i64| {
+        api.post(&format!("/api/v1/jobs/{id}/retry"), Value::Null)
+            .await
+    };
+
+    let now: Value = retry(later).await.json().await.unwrap();
+    assert_eq!(now["state"], "ready");
+    let gone: Value = delete(ready).await.json().await.unwrap();
+    assert_eq!(gone["state"], "cancelled");
+    assert_eq!(
+        delete(ready).await.status(),
+        StatusCode::OK,
+        "cancelling twice is no error"
+    );
+    let refused = problem(retry(ready).await, 409, "wrong_state").await;
+    assert!(
+        refused["detail"].as_str().unwrap().contains("is cancelled"),
+        "{refused}"
+    );
+    problem(delete(12_345).await, 404, "job_not_found").await;
+    problem(retry(12_345).await, 404, "job_not_found").await;
+    problem(api.get("/api/v1/jobs/12345").await, 404, "job_not_found").await;
+}
+
+#[tokio::test]
+async fn pages_lead_to_every_job_once_and_keep_the_filter() {
+    let api = spawn_api(None).await;
+    let job = |key: &str| NewJob {
+        key: key.into(),
+        ..NewJob::new("mail", json!({"to": "a"}))
+    };
+    let jobs: Vec<NewJob> = (0..25)
+        .map(|i| job(if i % 5 == 0 { "other" } else { "a&b" }))
+        .collect();
+    api.queue.enqueue(&jobs).await.unwrap();
+
+    let (mut seen, mut page) = (
+        Vec::new(),
+        Some("/api/v1/jobs?state=ready&kind=mail&key=a%26b&limit=7".to_owned()),
+    );
+    while let Some(path) = page {
+        let response = api.get(&path).await;
+        let link = response
+            .headers()
+            .get("link")
+            .map(|link| link.to_str().unwrap().to_owned());
+        let body: Value = response.json().await.unwrap();
+        seen.extend(
+            body["jobs"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|job| job["id"].as_i64().unwrap()),
+        );
+        page = body["next"].as_str().map(str::to_owned);
+        assert_eq!(
+            link,
+            page.as_ref().map(|next| format!("<{next}>; rel=\"next\""))
+        );
+    }
+    assert_eq!(seen.len(), 20);
+    assert!(seen.is_sorted_by(|a, b| a > b), "newest first, none twice");
+    assert_eq!(api.body("/api/v1/jobs?state=dead").await["jobs"], json!([]));
+}

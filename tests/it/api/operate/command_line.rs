@@ -1,0 +1,279 @@
+//! The same operations on the command line.
+
+use flyball::jobs::State;
+use serde_json::{Value, json};
+
+use super::fixture::house;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
+    let house = house().await;
+    house.enqueue(5, "t", "a").await;
+
+    house
+        .refuses(
+            &["job", "cancel", "--throttle", "t"],
+            4,
+            "5 jobs would be cancelled; add --yes to do it",
+        )
+        .await;
+    assert_eq!(
+        house
+            .says(&["job", "cancel", "--throttle", "t", "--dry-run"])
+            .await,
+        "5 jobs would be cancelled\n"
+    );
+    house
+        .refuses(
+            &["job", "cancel"],
+            4,
+            "give the number of a job, or one or more of --kind",
+        )
+        .await;
+    house
+        .refuses(
+            &["job", "cancel", "5", "--throttle", "t"],
+            2,
+            "cannot be used with",
+        )
+        .await;
+    for only_for_many in [&["--dry-run"][..], &["--yes"], &["--limit", "1"]] {
+        house
+            .refuses(
+                &[&["job", "cancel", "5"], only_for_many].concat(),
+                2,
+                "cannot be used with",
+            )
+            .await;
+    }
+    house
+        .refuses(
+            &[
+                "job",
+                "cancel",
+                "--throttle",
+                "t",
+                "--state",
+                "dead",
+                "--yes",
+            ],
+            4,
+            "state: \"dead\" is not a state that can be cancelled",
+        )
+        .await;
+    house
+        .refuses(
+            &["job", "cancel", "--created-before", "soon", "--yes"],
+            2,
+            "allowed are a time such as",
+        )
+        .await;
+    assert_eq!(
+        house
+            .says(&["job", "cancel", "--created-before", "1h", "--yes"])
+            .await,
+        "0 jobs cancelled\n"
+    );
+    assert_eq!(
+        house
+            .says(&[
+                "job",
+                "cancel",
+                "--throttle",
+                "t",
+                "--yes",
+                "--limit",
+                "2",
+                "--why",
+                "moved"
+            ])
+            .await,
+        "2 jobs cancelled\n"
+    );
+    let said: Value = serde_json::from_str(
+        &house
+            .says(&["lane", "purge", "t", "a", "--yes", "--json"])
+            .await,
+    )
+    .unwrap();
+    assert_eq!(said, json!({"jobs": 3, "requested": 0}));
+    let actions = house.actions().await;
+    assert_eq!(
+        actions,
+        [
+            ("tester".to_owned(), "jobs.cancel".to_owned()),
+            ("tester".to_owned(), "lane.purge".to_owned())
+        ]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
+    let house = house().await;
+    let ids = house.enqueue(4, "t", "a").await;
+    house.kill("timeout after 30 s").await;
+
+    house
+        .refuses(
+            &["dead", "requeue", "--yes"],
+            4,
+            "error_like: is missing, as is every other filter",
+        )
+        .await;
+    house
+        .refuses(
+            &["dead", "requeue", "--error-like", "timeout%"],
+            4,
+            "4 jobs would be requeued; add --yes",
+        )
+        .await;
+    assert_eq!(
+        house
+            .says(&[
+                "dead",
+                "requeue",
+                "--error-like",
+                "timeout%",
+                "--limit",
+                "3",
+                "--yes"
+            ])
+            .await,
+        "3 jobs requeued\n"
+    );
+    let said: Value = serde_json::from_str(
+        &house
+            .says(&[
+                "dead",
+                "discard",
+                "--throttle",
+                "t",
+                "--died-after",
+                "1h",
+                "--yes",
+                "--json",
+            ])
+            .await,
+    )
+    .unwrap();
+    assert_eq!(said["jobs"], 1);
+    assert_eq!(
+        (house.state(ids[0]).await, house.state(ids[3]).await),
+        (State::Ready, State::Cancelled)
+    );
+
+    let id = ids[0].to_string();
+    assert!(
+        house
+            .says(&["job", "reschedule", &id, "--run-at", "2h"])
+            .await
+            .starts_with(&format!("job {id} is scheduled for 2"))
+    );
+    house
+        .refuses(
+            &["job", "discard", &id],
+            4,
+            "is scheduled; only dead jobs can be discarded",
+        )
+        .await;
+    house
+        .refuses(
+            &["job", "reschedule", &id, "--run-at", "9000-01-01T00:00:00Z"],
+            4,
+            "ten years from now",
+        )
+        .await;
+    house
+        .refuses(
+            &["job", "reschedule", "7", "--run-at", "2h"],
+            3,
+            "there is no job 7",
+        )
+        .await;
+    house.says(&["job", "retry", &id, "--keep-attempts"]).await;
+    assert!(
+        house
+            .says(&["job", "list", "--state", "ended", "--created-after", "1h"])
+            .await
+            .contains("cancelled")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn everything_and_lanes_are_operated_on_the_command_line() {
+    let house = house().await;
+    house.turn("t", "5").await;
+    house.enqueue(2, "t", "a").await;
+    house.queue.ready_lanes().await.unwrap();
+
+    assert!(
+        house
+            .says(&["status"])
+            .await
+            .starts_with("running: no pause of everything\n0 live workers\n")
+    );
+    assert!(
+        house
+            .says(&["pause", "--why", "upgrade"])
+            .await
+            .ends_with("by tester: upgrade\n")
+    );
+    assert!(
+        house
+            .says(&["pause"])
+            .await
+            .starts_with("everything is already paused since")
+    );
+    let status = house.says(&["status"]).await;
+    let flows_at_five = status
+        .lines()
+        .any(|line| line.split_whitespace().take(2).eq(["t", "5"]));
+    assert!(
+        status.starts_with("everything is paused since") && flows_at_five,
+        "{status}"
+    );
+    let said: Value = serde_json::from_str(&house.says(&["status", "--json"]).await).unwrap();
+    assert_eq!(
+        (
+            &said["paused"]["why"],
+            &said["throttles"][0]["effective_rps"]
+        ),
+        (&json!("upgrade"), &json!(5.0))
+    );
+    assert_eq!(house.says(&["resume"]).await, "everything is resumed\n");
+    assert_eq!(
+        house.says(&["resume"]).await,
+        "everything was running already\n"
+    );
+
+    assert_eq!(
+        house.says(&["lane", "weight", "t", "a", "2.5"]).await,
+        "lane \"a\" of t has the weight 2.5; before it was 1\n"
+    );
+    house
+        .refuses(
+            &["lane", "weight", "t", "a", "0"],
+            4,
+            "weight: is 0; allowed are 0.001 to 1000",
+        )
+        .await;
+    house
+        .refuses(
+            &["lane", "purge", "two words", "a", "--yes"],
+            4,
+            "two words",
+        )
+        .await;
+    assert!(
+        house
+            .says(&["lane", "list", "t", "--by-key"])
+            .await
+            .contains("2.5")
+    );
+    assert!(
+        house
+            .says(&["lane", "show", "t", "a"])
+            .await
+            .contains("waiting    2")
+    );
+}

@@ -1,0 +1,323 @@
+//! Operating on jobs and dead letters over HTTP.
+
+use flyball::jobs::State;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+use super::fixture::house;
+
+#[tokio::test]
+async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
+    let house = house().await;
+    let id = house.enqueue(1, "t", "").await[0];
+    let at = |verb: &str| format!("/api/v1/jobs/{id}/{verb}");
+
+    let later = house
+        .post(
+            &at("reschedule"),
+            json!({"run_at": "2033-01-01T10:00:00+01:00", "by": "alice", "why": "not now"}),
+        )
+        .await;
+    assert_eq!(
+        (&later["state"], &later["due_at"]),
+        (&json!("scheduled"), &json!("2033-01-01T09:00:00Z"))
+    );
+    for (body, words) in [
+        (json!({}), "is missing: it must be"),
+        (json!({"run_at": "soon"}), "must be an RFC 3339 time"),
+        (json!({"run_at": 5}), "must be an RFC 3339 time"),
+        (
+        json!({"run_at": "2033-01-01T10:00:00Z", "at": 1}),
+        "is not a known field",
+        ),
+        (json!([]), "must be an object"),
+    ] {
+        let (status, said) = house.send(Method::POST, &at("reschedule"), body).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{said}");
+        assert!(said["detail"].as_str().unwrap().contains(words), "{said}");
+    }
+    let (status, said) = house.send(Method::POST, &at("discard"), json!({})).await;
+    assert_eq!(
+        (status, &said["code"]),
+        (StatusCode::CONFLICT, &json!("wrong_state"))
+    );
+    assert!(
+        said["detail"]
+            .as_str()
+            .unwrap()
+            .contains("is scheduled; only dead jobs can be discarded"),
+        "{said}"
+    );
+
+    house.post(&at("retry"), Value::Null).await;
+    house.kill("no").await;
+    let again = house
+        .post(&at("retry"), json!({"keep_attempts": true}))
+        .await;
+    assert_eq!(
+        (&again["state"], &again["attempt"]),
+        (&json!("ready"), &json!(1))
+    );
+    let (status, said) = house
+        .send(Method::POST, &at("retry"), json!({"keep_attempts": "yes"}))
+        .await;
+    assert_eq!(
+        (status, &said["errors"][0]["pointer"]),
+        (StatusCode::UNPROCESSABLE_ENTITY, &json!("/keep_attempts"))
+    );
+    house.kill("no").await;
+    assert_eq!(
+        house.post(&at("discard"), json!({})).await["state"],
+        "cancelled"
+    );
+    let attempts = house
+        .get(&format!("/api/v1/jobs/{id}/attempts?limit=2"))
+        .await;
+    assert_eq!(attempts["attempts"].as_array().unwrap().len(), 2);
+    let rest = house.get(attempts["next"].as_str().unwrap()).await;
+    assert_eq!(
+        (rest["attempts"].as_array().unwrap().len(), &rest["next"]),
+        (1, &Value::Null)
+    );
+    for verb in ["reschedule", "discard", "retry"] {
+        let (status, said) = house
+            .send(
+                Method::POST,
+                &format!("/api/v1/jobs/7/{verb}"),
+                json!({"run_at": "2033-01-01T10:00:00Z"}),
+            )
+            .await;
+        assert!(
+            status == StatusCode::NOT_FOUND || said["code"] == "invalid_fields",
+            "{verb}: {said}"
+        );
+    }
+    let done: Vec<String> = house
+        .actions()
+        .await
+        .into_iter()
+        .map(|(who, action)| format!("{who} {action}"))
+        .collect();
+    assert_eq!(
+        done,
+        [
+            "alice job.reschedule",
+            "http job.retry",
+            "http job.retry",
+            "http job.discard"
+        ]
+    );
+}
+
+#[tokio::test]
+async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
+    let house = house().await;
+    house.enqueue(25, "t", "a").await;
+    let stays = house.enqueue(1, "u", "a").await[0];
+
+    let counted = house
+        .post(
+            "/api/v1/jobs/cancel",
+            json!({"throttle": "t", "dry_run": true}),
+        )
+        .await;
+    assert_eq!(
+        counted,
+        json!({"jobs": 25, "requested": 0, "dry_run": true, "more": false, "next": null})
+    );
+    let first = house
+        .post(
+            "/api/v1/jobs/cancel",
+            json!({"throttle": "t", "limit": 20, "by": "alice", "why": "moved"}),
+        )
+        .await;
+    assert_eq!((&first["jobs"], &first["more"]), (&json!(20), &json!(true)));
+    let rest = house
+        .post(
+            "/api/v1/jobs/cancel",
+            json!({"throttle": "t", "start": first["next"], "by": "alice", "why": "moved"}),
+        )
+        .await;
+    assert_eq!(
+        (&rest["jobs"], &rest["more"], &rest["next"]),
+        (&json!(5), &json!(false), &Value::Null)
+    );
+
+    assert_eq!(house.state(stays).await, State::Ready);
+    assert_eq!(
+        house.actions().await,
+        [("alice".to_owned(), "jobs.cancel".to_owned())]
+    );
+    let refused = [
+        (
+            json!({}),
+            "",
+            "no filter is given; set at least one of kind, throttle, key, state, created_after, \
+            created_before",
+            ),
+            (json!({"throttle": null}), "", "no filter is given"),
+        (
+            json!({"state": "dead"}),
+            "/state",
+            "must be ready, scheduled, retryable or running",
+            ),
+            (json!({"state": 3}), "/state", ", not 3"),
+        (
+            json!({"throttle": "u", "limit": 0}),
+            "/limit",
+            "must be a whole number from 1 to",
+        ),
+        (
+            json!({"throttle": "u", "limit": 10_001}),
+            "/limit",
+            "must be a whole number from 1 to",
+        ),
+        (
+            json!({"throttle": "u", "dry_run": "no"}),
+            "/dry_run",
+            "must be true or false",
+        ),
+        (
+            json!({"throttle": "u", "created_after": "yesterday"}),
+            "/created_after",
+            "must be an RFC 3339 time",
+        ),
+        (
+            json!({"created_after": "2026-01-02T00:00:00Z", "created_before": "2026-01-01T00:00:00Z"}),
+            "/created_after",
+            "is not before",
+        ),
+        (
+            json!({"throttle": "u", "start": "nowhere"}),
+            "/start",
+            "is not a place to go on from",
+        ),
+        (json!({"throttle": "u", "key": "\u{0}"}), "/key", "NUL"),
+        (json!({"thorttle": "u"}), "", "no filter is given"),
+        (json!("all"), "", "must be an object"),
+    ];
+    for (body, pointer, words) in refused {
+        let (status, said) = house
+            .send(Method::POST, "/api/v1/jobs/cancel", body.clone())
+            .await;
+        assert_eq!(
+            (status, &said["code"]),
+            (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid_fields")),
+            "{body}: {said}"
+        );
+        let errors = said["errors"].as_array().unwrap();
+        let found = errors.iter().any(|error| {
+            error["pointer"] == pointer && error["message"].as_str().unwrap().contains(words)
+        });
+        assert!(found, "{body}: {said}");
+    }
+    assert_eq!(
+        house.state(stays).await,
+        State::Ready,
+        "what was refused has changed nothing"
+    );
+}
+
+#[tokio::test]
+async fn dead_letters_are_requeued_and_discarded_over_http() {
+    let house = house().await;
+    let timeouts = house.enqueue(3, "t", "a").await;
+    house.kill("timeout after 30 s").await;
+    let others = house.enqueue(2, "t", "a").await;
+    house.kill("500").await;
+
+    let counted = house
+        .post(
+            "/api/v1/dead/requeue",
+            json!({"error_like": "%", "dry_run": true}),
+        )
+        .await;
+    assert_eq!(counted["jobs"], 5);
+    let requeued = house
+        .post(
+            "/api/v1/dead/requeue",
+            json!({"error_like": "timeout%", "throttle": "t"}),
+        )
+        .await;
+    assert_eq!(
+        (&requeued["jobs"], &requeued["next"]),
+        (&json!(3), &Value::Null)
+    );
+    assert_eq!(house.state(timeouts[0]).await, State::Ready);
+    let discarded = house
+        .post(
+            "/api/v1/dead/discard",
+            json!({"throttle": "t", "why": "too old"}),
+        )
+        .await;
+    assert_eq!(discarded["jobs"], 2);
+    assert_eq!(house.state(others[0]).await, State::Cancelled);
+
+    for (path, body, pointer) in [
+        ("requeue", json!({}), ""),
+        ("requeue", json!({"error_like": "a\\"}), "/error_like"),
+        (
+            "requeue",
+            json!({"error_like": "%a%a%a%a%a%"}),
+            "/error_like",
+        ),
+        ("requeue", json!({"error_like": ""}), "/error_like"),
+        (
+            "discard",
+            json!({"error_like": "%", "keep_attempts": true}),
+            "/keep_attempts",
+        ),
+        ("discard", json!({"died_before": "x"}), "/died_before"),
+    ] {
+        let (status, said) = house
+            .send(Method::POST, &format!("/api/v1/dead/{path}"), body.clone())
+            .await;
+        assert_eq!(
+            (status, &said["errors"][0]["pointer"]),
+            (StatusCode::UNPROCESSABLE_ENTITY, &json!(pointer)),
+            "{body}: {said}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_search_over_http_takes_times_and_the_word_ended() {
+    let house = house().await;
+    let dead = house.enqueue(1, "t", "a").await[0];
+    house.kill("no").await;
+    let ready = house.enqueue(1, "t", "a").await[0];
+    let found = async |query: &str| {
+        let page = house.get(&format!("/api/v1/jobs?{query}")).await;
+        page["jobs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|job| job["id"].as_i64().unwrap())
+            .collect::<Vec<_>>()
+    };
+
+    assert_eq!(found("state=ended").await, [dead]);
+    assert_eq!(
+        found("created_after=2020-01-01T00:00:00Z").await,
+        [ready, dead]
+    );
+    assert_eq!(
+        found("created_before=2020-01-01T00:00:00%2B01:00").await,
+        Vec::<i64>::new()
+    );
+    assert_eq!(found("throttle=t&key=a&state=ready").await, [ready]);
+    for query in [
+        "state=end",
+        "created_after=today",
+        "created_after=2020-01-02T00:00:00Z&created_before=2020-01-01T00:00:00Z",
+    ] {
+        let (status, said) = house
+            .send(Method::GET, &format!("/api/v1/jobs?{query}"), json!({}))
+            .await;
+        assert_eq!(
+            (status, &said["code"]),
+            (StatusCode::BAD_REQUEST, &json!("invalid_query")),
+            "{query}: {said}"
+        );
+    }
+}

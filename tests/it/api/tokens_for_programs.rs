@@ -1,0 +1,271 @@
+//! Tokens for other programs: acquire, peek, return, and waiting in line.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flyball::throttle::RedisStore;
+use serde_json::{Value, json};
+
+use super::server::{SOON, pointers, problem, spawn_api, spawn_api_on};
+use crate::support::eventually;
+
+/// So slow that no test lasts until the next token; ten fit.
+const SLOW: [(&str, &str); 3] = [("rps", "0.0001"), ("burst", "2"), ("window", "50000")];
+
+#[tokio::test]
+async fn tokens_are_taken_all_or_nothing_peeked_at_and_given_back_and_never_above_full() {
+    let api = spawn_api(None).await;
+    api.turn("mail", &SLOW).await;
+
+    let back = api.tokens("mail/return", json!({"tokens": 500})).await;
+    assert_eq!(
+        (&back["returned"], &back["remaining"]),
+        (&json!(500.0), &json!(10)),
+        "{back}"
+    );
+    let some = api.tokens("mail/acquire", json!({"tokens": 4})).await;
+    assert_eq!(
+        (
+            &some["allowed"],
+            &some["granted"],
+            &some["remaining"],
+            &some["retry_after_ms"],
+            &some["limit"]
+        ),
+        (&json!(true), &json!(1), &json!(6), &json!(0), &Value::Null)
+    );
+    let none = api
+        .tokens("mail/acquire", json!({"tokens": 7, "wait_ms": 0}))
+        .await;
+    assert_eq!(
+        (
+            &none["allowed"],
+            &none["granted"],
+            &none["remaining"],
+            &none["limit"]
+        ),
+        (
+            &json!(false),
+            &json!(0),
+            &json!(6),
+            &json!({"level": "throttle"})
+        )
+    );
+    let wait_ms = none["retry_after_ms"].as_u64().unwrap();
+    assert!(
+        (9_000_000..=10_000_000).contains(&wait_ms),
+        "one token is due after 10,000 s: {none}"
+    );
+    for _ in 0..2 {
+        let peeked = api.tokens("mail/peek", json!({"tokens": 6})).await;
+        assert_eq!(
+            (&peeked["allowed"], &peeked["remaining"]),
+            (&json!(true), &json!(0)),
+            "{peeked}"
+        );
+    }
+    let more = api.tokens("mail/peek", json!({"tokens": 7})).await;
+    assert_eq!(
+        (
+            &more["allowed"],
+            &more["remaining"],
+            &more["retry_after_ms"].is_u64()
+        ),
+        (&json!(false), &json!(6), &true)
+    );
+    assert_eq!(
+        api.tokens("mail/return", json!({"tokens": 2})).await["remaining"],
+        8
+    );
+    let units = api
+        .tokens("mail/acquire", json!({"want": 20, "cost": 2}))
+        .await;
+    assert_eq!(
+        (&units["allowed"], &units["granted"], &units["remaining"]),
+        (&json!(false), &json!(4), &json!(0)),
+        "{units}"
+    );
+    api.turn("free", &[("rps", "-1")]).await;
+    let free = api.tokens("free/acquire", json!({"tokens": 1e6})).await;
+    assert_eq!(
+        (&free["allowed"], &free["remaining"]),
+        (&json!(true), &Value::Null)
+    );
+}
+
+#[tokio::test]
+async fn the_level_that_limits_is_named_and_what_remains_is_what_it_holds() {
+    let api = spawn_api(None).await;
+    api.turn("all", &SLOW).await;
+    api.turn(
+        "mail",
+        &[
+            ("rps", "-1"),
+            ("key_rps", "0.0001"),
+            ("window", "40000"),
+            ("parent", "all"),
+        ],
+    )
+    .await;
+    api.tokens("all/return", json!({"tokens": 500})).await;
+
+    // A key is full when it is first seen: it holds four, the tier ten.
+    let first = api
+        .tokens("mail/acquire", json!({"tokens": 4, "key": "acme"}))
+        .await;
+    assert_eq!(
+        (&first["allowed"], &first["remaining"]),
+        (&json!(true), &json!(0)),
+        "{first}"
+    );
+    let key = api
+        .tokens("mail/acquire", json!({"tokens": 1, "key": "acme"}))
+        .await;
+    assert_eq!(
+        (&key["allowed"], &key["limit"]["level"]),
+        (&json!(false), &json!("key"))
+    );
+    let other = api
+        .tokens("mail/acquire", json!({"tokens": 3, "key": "zeta"}))
+        .await;
+    assert_eq!(
+        (&other["allowed"], &other["remaining"]),
+        (&json!(true), &json!(1))
+    );
+    let tier = api.tokens("mail/acquire", json!({"tokens": 4})).await;
+    assert_eq!(
+        (&tier["limit"], &tier["remaining"]),
+        (&json!({"level": "tier", "name": "all"}), &json!(3))
+    );
+    assert_eq!(
+        api.tokens("mail/return", json!({"tokens": 2, "key": "zeta"}))
+            .await["remaining"],
+        3
+    );
+    api.post(
+        "/api/v1/throttles/mail/keys/acme/pause",
+        json!({"seconds": 60, "why": "429"}),
+    )
+    .await;
+    let paused = api
+        .tokens("mail/peek", json!({"tokens": 1, "key": "acme"}))
+        .await;
+    assert_eq!(
+        (
+            &paused["allowed"],
+            &paused["remaining"],
+            &paused["limit"]["why"]
+        ),
+        (&json!(false), &json!(0), &json!("429"))
+    );
+}
+
+#[tokio::test]
+async fn wrong_fields_of_acquire_peek_and_return_are_named_and_an_unknown_throttle_is_404() {
+    let api = spawn_api(None).await;
+    api.turn("mail", &[("rps", "5")]).await;
+    for (path, body, wrong) in [
+        ("acquire", json!({"tokens": 0}), "/tokens"),
+        ("acquire", json!({"tokens": "many"}), "/tokens"),
+        ("acquire", json!({"tokens": 1, "want": 2}), "/tokens"),
+        ("acquire", json!({"wait_ms": 30_001}), "/wait_ms"),
+        ("acquire", json!({"wait_ms": -1}), "/wait_ms"),
+        ("acquire", json!({"wait_ms": 1.5}), "/wait_ms"),
+        ("acquire", json!({"wait": 1}), "/wait"),
+        ("peek", json!({"wait_ms": 1}), "/wait_ms"),
+        ("peek", json!({"key": 5}), "/key"),
+        ("return", json!({}), "/tokens"),
+        ("return", json!({"tokens": -1}), "/tokens"),
+        (
+            "return",
+            json!({"tokens": 1, "key": "x".repeat(600)}),
+            "/key",
+        ),
+    ] {
+        let refused = problem(
+            api.post(&format!("/api/v1/throttles/mail/{path}"), body.clone())
+                .await,
+            422,
+            "invalid_fields",
+        )
+        .await;
+        assert_eq!(pointers(&refused), [wrong], "{path} {body}");
+    }
+    for path in ["acquire", "peek", "return"] {
+        let body = json!({"tokens": 1});
+        problem(
+            api.post(&format!("/api/v1/throttles/none/{path}"), body)
+                .await,
+            404,
+            "throttle_not_found",
+        )
+        .await;
+    }
+    let body = json!({"tokens": 1, "wait_ms": 30_000});
+    problem(
+        api.post("/api/v1/throttles/none/acquire", body).await,
+        404,
+        "throttle_not_found",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_request_waits_on_the_server_for_its_tokens_and_no_longer_than_it_said() {
+    let api = spawn_api(None).await;
+    api.turn("mail", &[("rps", "20")]).await;
+    api.turn("stopped", &[("rps", "0")]).await;
+
+    let took = api
+        .tokens("mail/acquire", json!({"tokens": 10, "wait_ms": 30_000}))
+        .await;
+    assert_eq!(
+        (&took["allowed"], &took["retry_after_ms"]),
+        (&json!(true), &json!(0))
+    );
+    let began = std::time::Instant::now();
+    let refused = api.tokens("stopped/acquire", json!({"wait_ms": 300})).await;
+    assert!(began.elapsed() >= Duration::from_millis(300));
+    assert_eq!(
+        (&refused["allowed"], &refused["limit"]["level"]),
+        (&json!(false), &json!("stopped"))
+    );
+
+    // A person turns the knob up while a request waits.
+    let waiting = api.tokens("stopped/acquire", json!({"wait_ms": 30_000}));
+    let (waited, ()) = tokio::join!(waiting, api.turn("stopped", &[("rps", "50")]));
+    assert_eq!(waited["allowed"], true);
+}
+
+#[tokio::test]
+async fn those_who_wait_for_one_lane_stand_in_line_and_only_the_first_asks_redis() {
+    let server = crate::support::redis_server::Server::start();
+    let store = RedisStore::connect(&server.url(), "")
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
+    let api = spawn_api_on(None, Arc::new(store), String::new()).await;
+    eventually("Redis", SOON, || async { api.store.names().await.ok() }).await;
+    api.turn("mail", &[("rps", "100")]).await;
+
+    let take = |_| api.tokens("mail/acquire", json!({"tokens": 1, "wait_ms": 30_000}));
+    let answers = futures_util::future::join_all((0..60).map(take)).await;
+
+    assert!(answers.iter().all(|answer| answer["allowed"] == true));
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let info: String = redis::cmd("INFO")
+        .arg("commandstats")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let asked = info.lines().find_map(|line| {
+        line.strip_prefix("cmdstat_evalsha:calls=")?
+            .split(',')
+            .next()?
+            .parse::<u32>()
+            .ok()
+    });
+    // One to hear how long, one to take and one to see what is left. If all asked
+    // whenever one token is due, it would be two thousand.
+    assert!(asked.unwrap() < 60 * 6, "{asked:?}");
+}

@@ -1,0 +1,397 @@
+//! Errors: their exit codes, their text, their JSON.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::shell::shell;
+use crate::support::PROGRAM;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_with_postgres_is_told_by_its_place_and_its_remedy() {
+    let usual = shell().await;
+    let base: url::Url = usual.variables["DATABASE_URL"].parse().unwrap();
+    let with = async |change: &dyn Fn(&mut url::Url)| {
+        let mut url = base.clone();
+        change(&mut url);
+        shell().await.with("DATABASE_URL", url.as_str())
+    };
+    let began = std::time::Instant::now();
+    let nothing = shell().await.with(
+        "DATABASE_URL",
+        "postgres://ann:s3cret-word@127.0.0.1:1/shop",
+    );
+    nothing.refused(&["job", "list"], 69, "nothing listens at 127.0.0.1:1");
+    assert!(began.elapsed().as_secs() < 60);
+    with(&|url| url.set_path("/nowhere")).await.refused(
+        &["job", "list"],
+        69,
+        "there is no database \"nowhere\" at ",
+    );
+    with(&|url| url.set_username("nobody-here").unwrap())
+        .await
+        .refused(&["status"], 69, "role \"nobody-here\"");
+
+    for said in [
+        nothing.run(&["job", "list"]),
+        with(&|url| url.set_path("/nowhere"))
+            .await
+            .run(&["migrate"]),
+    ] {
+        assert!(
+            !said.err.contains("s3cret-word") && !said.err.contains(" at line "),
+            "{}",
+            said.err
+        );
+        assert!(
+            said.code == 69 && said.err.contains("DATABASE_URL"),
+            "{}",
+            said.err
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
+    let shell = shell().await;
+    let mut database =
+        <sqlx::PgConnection as sqlx::Connection>::connect(&shell.variables["DATABASE_URL"])
+            .await
+            .unwrap();
+    let mut sql = async |text: &'static str| {
+        sqlx::raw_sql(text).execute(&mut database).await.unwrap();
+    };
+    shell.ok(&["job", "list"]);
+
+    sql("insert into flyball.migration (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
+        .await;
+    let said = shell.run(&["job", "list"]);
+    assert!(
+        said.code == 0
+            && said
+                .err
+                .contains("newer than this program (unknown migration 9999)"),
+        "{}",
+        said.err
+    );
+    shell.refused(&["migrate"], 1, "the schema is newer than this program");
+    sql("delete from flyball.migration where version in (9999, (select max(version) from flyball.migration where version < 9999))")
+        .await;
+    shell.refused(
+        &["job", "list"],
+        69,
+        "the schema is older than this program, which has 1 more migration",
+    );
+    sql("drop schema flyball cascade").await;
+    for command in [&["job", "list"][..], &["status"], &["why", "default"]] {
+        shell.refused(command, 69, "there is no schema yet: run flyball migrate");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_of_a_command_that_was_asked_for_json_is_json_with_its_exit_code() {
+    let shell = shell().await;
+    shell.ok(&["migrate"]);
+    let said = shell.run(&["job", "show", "42", "--json"]);
+    let error: Value =
+        serde_json::from_str(&said.err).unwrap_or_else(|error| panic!("{error}: {}", said.err));
+    assert_eq!(
+        (said.code, &error["error"]["exit_code"]),
+        (3, &json!(3)),
+        "{error}"
+    );
+    assert!(
+        error["error"]["message"].as_str().unwrap().contains("42"),
+        "{error}"
+    );
+    assert_eq!(said.out, "");
+    assert!(
+        shell
+            .run(&["job", "show", "42"])
+            .err
+            .starts_with("flyball: ")
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
+    let down = shell()
+        .await
+        .with("DATABASE_URL", "postgres://127.0.0.1:1/x")
+        .with("REDIS_URL", "redis://127.0.0.1:1");
+    down.refused(
+        &["job", "list"],
+        69,
+        "cannot reach Postgres; set DATABASE_URL",
+    );
+    let said = down.run(&["throttle", "list"]);
+    assert!(
+        said.code == 69 && said.err.contains("cannot reach Redis; set REDIS_URL"),
+        "{} {}",
+        said.code,
+        said.err
+    );
+
+    for (variable, value, words) in [
+        (
+            "DATABASE_URL",
+            "mysql://x",
+            "DATABASE_URL (setting database_url) is not such a URL",
+        ),
+        ("DATABASE_URL", "postgres://[", "invalid IPv6 address"),
+        (
+            "REDIS_URL",
+            "http://x",
+            "REDIS_URL (setting redis_url) is not such a URL",
+        ),
+        (
+            "FLYBALL_CONCURRENCY",
+            "many",
+            "FLYBALL_CONCURRENCY (setting concurrency) is \"many\"; allowed is a whole number",
+        ),
+        (
+            "FLYBALL_LOG",
+            "banana==",
+            "FLYBALL_LOG (setting log) is \"banana==\"",
+        ),
+        ("FLYBALL_API_TOKEN", "short", "at least 16 characters"),
+        ("FLYBALL_CONFIG", "none.toml", "cannot read none.toml"),
+    ] {
+        shell()
+            .await
+            .with(variable, value)
+            .refused(&["job", "list"], 78, words);
+    }
+    shell()
+        .await
+        .with("REDIS_URL", "redis://127.0.0.1:x")
+        .refused(
+            &["throttle", "list"],
+            78,
+            "REDIS_URL: the URL cannot be used",
+        );
+
+    let shell = shell().await.with("FLYBALL_API_TOKEN", "");
+    shell.write("flyball.toml", "\nconcurency = 3\n");
+    shell.refused(
+        &["job", "list"],
+        78,
+        "flyball.toml:2: concurency is not a setting",
+    );
+    shell.write("flyball.toml", "");
+    shell.refused(
+        &["serve", "--listen", "0.0.0.0:0"],
+        78,
+        "without a token; set FLYBALL_API_TOKEN",
+    );
+    shell.refused(&["serve", "--listen", "banana"], 78, "is not an address");
+    for (text, words) in [
+        ("rps = [\n", "knobs/mine.toml:1: unclosed array"),
+        (
+            "[knobs]\nrps = -5\n",
+            "knobs/mine.toml:2: knobs.rps: must be a number from 0.000001",
+        ),
+        (
+            "[knobs]\nrps = 1\nrpz = 1\n",
+            "knobs/mine.toml:3: knobs.rpz: is not a known knob",
+        ),
+        (
+            "[knobs]\nrps = 1\nparent = \"mine\"\n",
+            "knobs/mine.toml:3: knobs.parent: ",
+        ),
+        (
+            "[knobs]\nrps = 1\n[[signal]]\nname = \"a\"\nkind = \"lod\"\n",
+            "knobs/mine.toml:5: signal.kind: must be load, latency or ratio, not \"lod\"",
+        ),
+    ] {
+        shell.write("knobs/mine.toml", text);
+        shell.refused(&["serve", "--listen", "127.0.0.1:0"], 78, words);
+    }
+    assert_eq!(
+        shell.ok(&["throttle", "list", "--json"]).json(),
+        json!({"throttles": []}),
+        "nothing was seeded"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_leaves_early_and_a_variable_of_garbage_cause_no_panic() {
+    use std::os::unix::ffi::OsStrExt;
+    let shell = shell().await;
+    shell.ok(&["throttle", "set", "hooks", "rps=20"]);
+    for args in [
+        &["throttle", "list"][..],
+        &["throttle", "show", "hooks"],
+        &["job", "list", "--json"],
+        &["why", "hooks"],
+    ] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let left = shell.command(args).stdout(writer).output().unwrap();
+        assert!(
+            left.status.success() && left.stderr.is_empty(),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&left.stderr)
+        );
+    }
+
+    let garbage = std::ffi::OsStr::from_bytes(b"\xff");
+    assert!(
+        shell
+            .command(&["job", "list"])
+            .env("SOMETHING", garbage)
+            .output()
+            .unwrap()
+            .status
+            .success()
+    );
+    let refused = shell
+        .command(&["job", "list"])
+        .env("FLYBALL_LISTEN", garbage)
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(78));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("FLYBALL_LISTEN is not UTF-8"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_cannot_steer_the_terminal() {
+    let shell = shell().await;
+    shell.ok(&[
+        "enqueue",
+        "http",
+        "--args",
+        r#"{"url":"http://example.com/"}"#,
+        "--throttle",
+        "hooks",
+        "--key",
+        "a\u{1b}[2Jb\nc",
+    ]);
+    let list = shell.ok(&["job", "list"]).out;
+    assert!(
+        list.contains(r"a\u{1b}[2Jb\nc") && !list.contains('\u{1b}'),
+        "{list}"
+    );
+}
+
+#[test]
+fn every_help_text_tells_what_the_command_is_for() {
+    let help = |args: &[&str]| {
+        let said = Command::new(PROGRAM.as_path())
+            .args(args)
+            .arg("--help")
+            .output()
+            .unwrap();
+        assert!(said.status.success(), "{args:?}");
+        String::from_utf8(said.stdout).unwrap()
+    };
+    let whole = help(&[]);
+    assert!(
+        whole.contains("Exit codes: 0 done; 1 failed; 2 the command line"),
+        "{whole}"
+    );
+    for command in [
+        "serve", "migrate", "enqueue", "job", "throttle", "why", "services",
+    ] {
+        assert!(
+            whole.contains(&format!("  {command} ")),
+            "{command} is not in {whole}"
+        );
+        let text = help(&[command]);
+        assert!(
+            text.len() > 100 && text.contains("Usage: flyball"),
+            "{text}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_say_what_is_wrong_in_words_of_their_own() {
+    let shell = shell().await;
+    let url = "{\"url\": \"https://example.com/\"}";
+    shell.ok(&[
+        "enqueue",
+        "http",
+        "--args",
+        url,
+        "--run-at",
+        "2h",
+        "--timeout",
+        "10m",
+        "--unique-key",
+        "u",
+        "--unique-for",
+        "1h",
+    ]);
+    shell.write("jobs", b"{\"kind\": \"x\"}\n{\"kind\": x}\n");
+    shell.refused(
+        &["enqueue", "--file", "jobs"],
+        4,
+        "jobs, line 2: is not JSON from column 10 on; allowed is one job per line",
+    );
+    shell.write("jobs", b"{\"kind\": \"x\"}\n{\"kid\": \"x\"}\n");
+    shell.refused(
+        &["enqueue", "--file", "jobs"],
+        4,
+        "jobs, line 2: unknown field `kid`",
+    );
+    shell.write("jobs", [0xff, 0xfe, b'\n']);
+    shell.refused(
+        &["enqueue", "--file", "jobs"],
+        4,
+        "jobs, line 1: is not UTF-8 text; nothing was enqueued",
+    );
+    shell.refused(
+        &["throttle", "delete", "nosuch"],
+        3,
+        "there is no throttle nosuch; nothing was deleted",
+    );
+    shell.refused(
+        &["lane", "weight", "x", "k", "0"],
+        4,
+        "flyball: weight: is 0; allowed are 0.001 to 1000",
+    );
+    shell.refused(
+        &["job", "cancel"],
+        4,
+        "give the number of a job, or one or more of --kind, --throttle",
+    );
+    shell.refused(&["job", "list", "--throttle", "a b"], 4, "a b");
+    assert!(
+        shell
+            .ok(&["lane", "list", "nosuch"])
+            .out
+            .contains("there is no known lane of throttle nosuch")
+    );
+    assert!(shell.ok(&["simulate", "--list", "--json"]).json()["scenarios"][0]["name"].is_string());
+    shell.ok(&[
+        "cron",
+        "set",
+        "beat",
+        "@hourly",
+        "http",
+        "--args",
+        "{\"url\": \"https://example.com/beat\"}",
+    ]);
+    let shown = shell.ok(&["cron", "show", "beat"]).out;
+    assert!(
+        shown.contains("args       {\"url\":\"https://example.com/beat\"}")
+            && shown.contains("last       never"),
+        "{shown}"
+    );
+    shell.refused(&["cron", "show", "none"], 3, "there is no schedule none");
+    let dark = shell.with("REDIS_URL", "redis://127.0.0.1:1");
+    let said = dark.run(&["status"]);
+    assert!(
+        said.code == 69 && said.out.contains("cannot reach Redis") && said.err.is_empty(),
+        "{} {}",
+        said.out,
+        said.err
+    );
+    let said = dark.run(&["throttle", "list"]);
+    assert!(
+        said.code == 69 && said.err.lines().count() == 1,
+        "{}",
+        said.err
+    );
+}

@@ -1,0 +1,290 @@
+//! Commands that enqueue, list, show and change jobs.
+
+use serde_json::json;
+
+use super::shell::{Serve, shell};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_enqueued_listed_shown_cancelled_and_retried() {
+    let shell = shell().await;
+    let args = r#"{"url":"http://example.com/"}"#;
+    assert!(
+        shell
+            .ok(&["enqueue", "http", "--args", args, "--throttle", "hooks"])
+            .out
+            .starts_with("enqueued job ")
+    );
+    let id = shell
+        .ok(&[
+            "enqueue",
+            "http",
+            "--args",
+            args,
+            "--throttle",
+            "hooks",
+            "--json",
+        ])
+        .json()["jobs"][0]["id"]
+        .to_string();
+
+    let list = shell.ok(&["job", "list"]).out;
+    assert!(
+        list.lines().count() == 3 && list.contains("hooks") && list.contains(&id),
+        "{list}"
+    );
+    assert_eq!(
+        shell
+            .ok(&["job", "list", "--json", "--state", "ready", "--limit", "1"])
+            .json()["jobs"][0]["id"]
+            .to_string(),
+        id
+    );
+    assert!(
+        shell
+            .ok(&["job", "show", &id])
+            .out
+            .contains("state      ready")
+    );
+    assert_eq!(
+        shell.ok(&["job", "show", &id, "--json"]).json()["throttle"],
+        "hooks"
+    );
+    assert!(
+        shell
+            .ok(&["why", "--job", &id])
+            .out
+            .contains("there is no throttle hooks yet")
+    );
+    assert!(shell.ok(&["why", "--job", &id, "--json"]).json()["waiting"]["reason"].is_string());
+    assert_eq!(
+        shell.ok(&["job", "cancel", &id, "--json"]).json(),
+        json!({"id": id.parse::<i64>().unwrap(), "result": "cancelled"})
+    );
+
+    assert_eq!(
+        shell.ok(&["job", "cancel", &id]).out,
+        format!("job {id} is cancelled\n"),
+        "twice is as good as once"
+    );
+    shell.refused(
+        &["job", "retry", &id],
+        4,
+        "only dead, retryable and scheduled jobs",
+    );
+    shell.refused(&["job", "show", "7"], 3, "there is no job 7");
+    shell.refused(&["why", "--job", "7"], 3, "there is no job 7");
+    shell.refused(&["job", "show", "seven"], 2, "invalid value 'seven'");
+    shell.refused(
+        &["job", "list", "--state", "redy"],
+        2,
+        "allowed are scheduled, ready",
+    );
+    shell.refused(&["job", "list", "--limit", "0"], 2, "1..=1000");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
+    let shell = shell().await;
+    let url = r#"{"url":"http://example.com/"}"#;
+    let cases: &[(&[&str], &str)] = &[
+        (
+            &["enqueue", "htp"],
+            "kind: \"htp\" is not a kind that any worker has registered; known kinds: http, notification, reindex",
+        ),
+        (&["enqueue", "http"], "args/url: is missing"),
+        (&["enqueue", "http", "--args", "{"], "args: is not JSON"),
+        (
+            &["enqueue", "http", "--args", r#"{"url":"example.com"}"#],
+            "args/url: has no scheme",
+        ),
+        (
+            &["enqueue", "http", "--args", url, "--throttle", "a b"],
+            "is not a throttle's name",
+        ),
+        (
+            &["enqueue", "http", "--args", url, "--priority", "-1"],
+            "priority: is -1; allowed are 0",
+        ),
+        (
+            &["enqueue", "http", "--args", url, "--cost", "nan"],
+            "cost: is NaN; allowed is a number above 0",
+        ),
+        (
+            &["enqueue", "http", "--args", url, "--max-attempts", "0"],
+            "max_attempts: is 0; allowed are 1 to 1000",
+        ),
+    ];
+    for (args, words) in cases {
+        shell.refused(args, 4, words);
+    }
+    shell.write(
+        "jobs.ndjson",
+        format!("{{\"kind\":\"http\",\"args\":{url}}}\n{{\"kind\":\"http\",\"colour\":1}}\n"),
+    );
+    shell.refused(
+        &["enqueue", "--file", "jobs.ndjson"],
+        4,
+        "line 2: unknown field `colour`",
+    );
+    shell.refused(
+        &["enqueue", "--file", "none.ndjson"],
+        1,
+        "cannot read none.ndjson",
+    );
+    shell.refused(&["enqueue"], 2, "required arguments");
+
+    assert_eq!(
+        shell.ok(&["job", "list", "--json"]).json()["jobs"],
+        json!([])
+    );
+}
+
+#[tokio::test]
+async fn a_full_lane_has_an_exit_code_of_its_own_and_a_lane_above_its_cap_is_told() {
+    let shell = shell().await;
+    let pool = shell.database.pool();
+    let args = r#"{"url":"http://example.com/"}"#;
+    let on = |throttle| {
+        [
+            "enqueue",
+            "http",
+            "--args",
+            args,
+            "--throttle",
+            throttle,
+            "--key",
+            "k",
+        ]
+    };
+    for (throttle, fields) in [
+        ("hooks", json!({"max_backlog": "1", "on_backlog": "reject"})),
+        ("mails", json!({"max_backlog": "1"})),
+    ] {
+        sqlx::query("insert into flyball.knobs (throttle, fields) values ($1, $2)")
+            .bind(throttle)
+            .bind(fields)
+            .execute(pool)
+            .await
+            .unwrap();
+        shell.ok(&on(throttle));
+    }
+
+    shell.refused(
+        &on("hooks"),
+        75,
+        "throttle \"hooks\", key \"k\": 1 jobs of this lane are ready; its knob max_backlog allows 1",
+    );
+    let over = shell.ok(&on("mails"));
+    assert!(
+        over.out.starts_with("enqueued job ") && over.err.contains("a lane has 2 ready jobs"),
+        "{}{}",
+        over.out,
+        over.err
+    );
+}
+
+#[tokio::test]
+async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
+    let shell = shell().await;
+    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let job = |more: &[&'static str]| {
+        let mut words = vec![
+            "enqueue",
+            "http",
+            "--args",
+            r#"{"url":"http://example.com/"}"#,
+        ];
+        words.extend(more);
+        words
+    };
+    shell.ok(&job(&[
+        "--unique-key",
+        "k",
+        "--debounce",
+        "600",
+        "--debounce-max",
+        "1200",
+    ]));
+    let said = shell.ok(&job(&[
+        "--unique-key",
+        "k",
+        "--replace",
+        "--timeout",
+        "7",
+        "--traceparent",
+        trace,
+    ]));
+    assert!(
+        said.out
+        .contains("was waiting and has been replaced by this job"),
+        "{}",
+        said.out
+    );
+
+    let sql = "select traceparent || ' ' || timeout_s from flyball.job";
+    let kept: Vec<String> = sqlx::query_scalar(sql)
+        .fetch_all(shell.database.pool())
+        .await
+        .unwrap();
+
+    assert_eq!(kept, [format!("{trace} 7")]);
+    shell.refused(
+        &job(&["--traceparent", "00-x"]),
+        4,
+        "traceparent: \"00-x\" is not a W3C trace parent",
+    );
+    shell.refused(
+        &job(&["--timeout", "-1"]),
+        4,
+        "timeout: is -00:00:01; allowed is at least a microsecond",
+    );
+    shell.refused(
+        &job(&["--timeout", "inf"]),
+        4,
+        "timeout: is inf; allowed is a number above 0",
+    );
+    shell.refused(
+        &job(&[
+            "--unique-key",
+            "k",
+            "--debounce",
+            "5",
+            "--debounce-max",
+            "4",
+        ]),
+        4,
+        "debounce_max: is 00:00:04; allowed is at least",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_guides_first_job_needs_no_folder_of_the_repository_and_no_setting_of_the_server() {
+    let shell = shell().await;
+    // Which addresses may be reached is the server's setting: who enqueues does not judge it.
+    let local = "{\"url\": \"http://127.0.0.1:9000/\"}";
+    assert!(
+        shell
+            .ok(&["enqueue", "http", "--args", local, "--count", "300"])
+            .out
+            .contains("enqueued 300 jobs")
+    );
+    shell.ok(&["cron", "set", "beat", "@hourly", "http", "--args", local]);
+    shell.refused(
+        &["enqueue", "http", "--args", "{\"url\": 7}", "--count", "300"],
+        4,
+        "flyball: args/url: must be a text such as \"https://example.com/hook\", not 7; nothing was enqueued",
+    );
+    let _server = Serve::start(&shell);
+    assert!(
+        shell
+            .ok(&["throttle", "show", "default"])
+            .out
+            .contains("in force        100\n")
+    );
+    let nowhere = shell.with("FLYBALL_KNOBS_DIR", "nowhere");
+    nowhere.refused(
+        &["serve", "--listen", "127.0.0.1:0"],
+        78,
+        "FLYBALL_KNOBS_DIR (setting knobs_dir) is \"nowhere\"",
+    );
+}

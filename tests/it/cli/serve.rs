@@ -1,0 +1,196 @@
+//! A running `flyball serve`: its metrics, and tokens from the settings file.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use super::shell::{SOON, Serve, shell};
+use crate::support::eventually;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
+    let shell = shell().await.with("FLYBALL_LOG", "info");
+    let signal = "[[signal]]\nname = \"load\"\nkind = \"load\"\nsource = \"prometheus\"\nquery = \"vector(0.5)\"\nsetpoint = 1.0\n";
+    // Some are exposed for a throttle in shadow mode only.
+    for (throttle, mode) in [("hooks", "auto"), ("shadowed", "shadow")] {
+        let policy =
+            format!("[knobs]\nrps = 100\nmode = \"{mode}\"\n\n{signal}\n[governor]\ntick_s = 1\n");
+        shell.write(&format!("knobs/{throttle}.toml"), policy);
+    }
+    let serve = Serve::start(&shell);
+    for key in 0..20 {
+        // Such a URL is refused when it runs: the attempt ends as dead.
+        let args = r#"{"url":"http://localhost/"}"#;
+        shell.ok(&[
+            "enqueue",
+            "http",
+            "--args",
+            args,
+            "--throttle",
+            "hooks",
+            "--key",
+            &format!("customer-{key}"),
+        ]);
+    }
+    eventually("the jobs have ended", SOON, || async {
+        let dead = serve.json("/api/v1/jobs?state=dead&limit=100").await;
+        (dead["jobs"].as_array()?.len() == 20).then_some(())
+    })
+    .await;
+    // One waits for its key, so that there is something to tell of keys that hold jobs back.
+    shell.ok(&[
+        "throttle",
+        "pause",
+        "hooks",
+        "--key",
+        "held",
+        "--seconds",
+        "600",
+    ]);
+    shell.ok(&[
+        "enqueue",
+        "http",
+        "--args",
+        r#"{"url":"http://localhost/"}"#,
+        "--throttle",
+        "hooks",
+        "--key",
+        "held",
+    ]);
+    for path in [
+        "/api/v1/nothing/1",
+        "/api/v1/nothing/2",
+        "/api/v1/jobs/12345",
+        "/api/v1/throttles/made-up-1",
+    ] {
+        serve.text(path).await;
+    }
+    let reference = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/metrics.md"),
+    )
+    .unwrap();
+    let documented: BTreeSet<&str> = reference
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split('`').next())
+        .collect();
+    // No message is sent, no pool is there and nobody refuses anything: what tells of those is exposed where it happens.
+    let elsewhere = [
+        "flyball_account_",
+        "flyball_pool_",
+        "flyball_provider_",
+        "flyball_notifications_",
+        "flyball_governor_learned_quota_",
+        "flyball_jobs_not_served_",
+    ];
+    let documented: BTreeSet<&str> = documented
+        .into_iter()
+        .filter(|name| !elsewhere.iter().any(|family| name.starts_with(family)))
+        .collect();
+    // What is measured over seconds, or read by the governor, is exposed only when it is known.
+    let text = eventually("every documented family is exposed", SOON, || async {
+        let text = serve.text("/metrics").await;
+        families(&text).is_superset(&documented).then_some(text)
+    })
+    .await;
+
+    let why = serve.json("/api/v1/throttles/hooks/why?limit=5").await;
+    let sentence = why["sentence"].as_str().unwrap();
+    assert!(
+        sentence.contains(" rps, ") && sentence.contains("load 0.5 of 1.0 (sample "),
+        "{sentence}"
+    );
+    assert!(why["decisions"][0]["terms"]["u"].is_f64(), "{why}");
+    let said = shell.ok(&["why", "shadowed"]).out;
+    assert!(
+        said.starts_with("100 rps, set") && said.contains("; mode shadow: the governor would set "),
+        "{said}"
+    );
+    assert!(
+        said.contains(" of shadow mode it would have let "),
+        "{said}"
+    );
+    let shown = serve.json("/api/v1/throttles/shadowed").await;
+    assert!(
+        shown["governor"]["shadow"]["seconds"].is_f64() && shown["governor"]["rps"].is_f64(),
+        "{shown}"
+    );
+
+    assert_eq!(
+        families(&text),
+        documented,
+        "docs/reference/metrics.md lacks what is only on the left"
+    );
+    assert!(
+        text.contains(r#"flyball_jobs_finished_total{kind="http",outcome="dead"} 20"#),
+        "{text}"
+    );
+    for grown in ["customer-", "12345", "made-up", "nothing"] {
+        assert!(!text.contains(grown), "{grown} has become a label");
+    }
+    promtool(&text);
+}
+
+fn families(text: &str) -> BTreeSet<&str> {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect()
+}
+
+fn promtool(text: &str) {
+    let check = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut promtool = check.expect("promtool, which comes with Prometheus");
+    promtool
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(text.as_bytes())
+        .unwrap();
+    let said = promtool.wait_with_output().unwrap();
+    let words = format!(
+        "{}{}",
+        String::from_utf8_lossy(&said.stdout),
+        String::from_utf8_lossy(&said.stderr)
+    );
+    assert!(said.status.success() && words.trim().is_empty(), "{words}");
+}
+
+#[tokio::test]
+async fn tokens_of_tenants_in_the_settings_file_are_let_in_and_limited_by_their_tenants_throttles()
+{
+    let shell = shell().await.with("FLYBALL_API_TOKEN", "0123456789abcdef");
+    shell.write("secret", "0123456789-billing\n");
+    shell.write("flyball.toml", "[api_tokens.billing]\ntenant = \"acme\"\nsecret_file = \"secret\"\nscopes = [\"ops:read\"]\n");
+    let server = Serve::start(&shell);
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let limited_by = async |token: &str| {
+        let answer = client
+            .get(format!("{}/api/v1/throttles", server.url))
+            .bearer_auth(token)
+            .send()
+            .await
+            .unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.headers()["ratelimit"]
+            .to_str()
+            .unwrap()
+            .split(';')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+
+    assert_eq!(limited_by("0123456789abcdef").await, "\"api:read\"");
+    assert_eq!(limited_by("0123456789-billing").await, "\"api:read:acme\"");
+    assert!(
+        shell
+            .ok(&["throttle", "list", "--all"])
+            .out
+            .contains("api:write:acme")
+    );
+}

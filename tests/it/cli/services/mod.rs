@@ -1,0 +1,5 @@
+//! `flyball services`: the supervisor of the private servers, run as a program.
+
+mod servers;
+mod start;
+mod stop;

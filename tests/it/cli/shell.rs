@@ -1,0 +1,181 @@
+//! A shell with the program, and a running `flyball serve`.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::support::{Database, PROGRAM, database, redis_prefix, stack};
+
+pub const SOON: Duration = Duration::from_secs(60);
+
+/// The output of a command.
+pub struct Said {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+impl Said {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out)
+            .unwrap_or_else(|error| panic!("{error}: {:?} {}", self.out, self.err))
+    }
+}
+
+/// A terminal in a folder of its own, with services of its own.
+pub struct Shell {
+    pub folder: tempfile::TempDir,
+    pub variables: BTreeMap<&'static str, String>,
+    pub database: Database,
+}
+
+pub async fn shell() -> Shell {
+    let (database, stack) = (database().await, stack().await);
+    let folder = tempfile::tempdir().unwrap();
+    let variables = BTreeMap::from([
+        ("DATABASE_URL", database.url().to_owned()),
+        ("REDIS_URL", stack.redis_url.clone()),
+        ("PROMETHEUS_URL", stack.prometheus_url.clone()),
+        ("FLYBALL_REDIS_PREFIX", redis_prefix()),
+        ("USER", "tester".to_owned()),
+    ]);
+    Shell {
+        folder,
+        variables,
+        database: database,
+    }
+}
+
+impl Shell {
+    pub fn with(mut self, variable: &'static str, value: &str) -> Self {
+        self.variables.insert(variable, value.to_owned());
+        self
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(PROGRAM.as_path());
+        let kept = ["PATH", "HOME", "TMPDIR", "LANG"]
+            .iter()
+            .filter_map(|name| Some((*name, std::env::var(name).ok()?)));
+        command
+            .args(args)
+            .env_clear()
+            .envs(kept)
+            .envs(&self.variables)
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Said {
+        let Output {
+            status,
+            stdout,
+            stderr,
+        } = self.command(args).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        Said {
+            code: status.code().unwrap_or(-1),
+            out: text(stdout),
+            err: text(stderr),
+        }
+    }
+
+    /// Runs what must succeed.
+    pub fn ok(&self, args: &[&str]) -> Said {
+        let said = self.run(args);
+        assert_eq!(said.code, 0, "{args:?}: {}{}", said.out, said.err);
+        said
+    }
+
+    /// Runs what must be refused with this code and these words, in a line of its own and without a panic.
+    pub fn refused(&self, args: &[&str], code: i32, words: &str) {
+        let said = self.run(args);
+        assert!(
+            said.code == code && said.err.contains(words),
+            "{args:?}: {code} {words:?} was wanted, not {} {}",
+            said.code,
+            said.err
+        );
+        assert!(
+            !said.err.contains("panicked") && said.out.is_empty(),
+            "{args:?}: {}{}",
+            said.out,
+            said.err
+        );
+    }
+
+    pub fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        let path = self.folder.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    pub async fn redis(&self, words: &[&str]) {
+        let client = redis::Client::open(self.variables["REDIS_URL"].as_str()).unwrap();
+        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let key = format!("{}{}", self.variables["FLYBALL_REDIS_PREFIX"], words[1]);
+        redis::cmd(words[0])
+            .arg(key)
+            .arg(&words[2..])
+            .exec_async(&mut connection)
+            .await
+            .unwrap();
+    }
+}
+
+/// `flyball serve`, ended with the test.
+pub struct Serve {
+    pub url: String,
+    pub child: Child,
+}
+
+impl Serve {
+    pub fn start(shell: &Shell) -> Self {
+        let mut child = shell
+            .command(&["serve", "--listen", "127.0.0.1:0"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut said = String::new();
+        let url = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| {
+                said += &line;
+                Some(format!(
+                    "http://{}",
+                    line.split_once("dashboard and API at http://")?
+                        .1
+                        .trim_end_matches('/')
+                ))
+            })
+            .unwrap_or_else(|| panic!("the server did not start: {said}"));
+        std::thread::spawn(move || lines.for_each(drop));
+        Self { url, child }
+    }
+
+    pub async fn text(&self, path: &str) -> String {
+        reqwest::get(format!("{}{path}", self.url))
+            .await
+            .unwrap()
+            .text()
+            .await
+            .unwrap()
+    }
+
+    pub async fn json(&self, path: &str) -> Value {
+        serde_json::from_str(&self.text(path).await).unwrap()
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

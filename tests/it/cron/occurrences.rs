@@ -1,0 +1,275 @@
+//! Each occurrence becomes a job exactly once, whatever happens to the processes.
+
+use std::time::Duration;
+
+use flyball::cron::postgres::STATEMENTS;
+use flyball::cron::{self, CatchUp, NewSchedule, Overlap, RunNowOutcome};
+use flyball::jobs::NewJob;
+use serde_json::json;
+use sqlx::{Executor as _, SqlSafeStr as _};
+use tokio_util::sync::CancellationToken;
+
+use super::fixture::{House, SOON, report};
+use crate::support::{database, eventually};
+
+#[tokio::test]
+async fn every_statement_of_schedules_can_be_prepared_on_the_migrated_schema() {
+    let database = database().await;
+    let mut connection = database.pool().acquire().await.unwrap();
+    for (name, sql) in STATEMENTS {
+        let prepared = connection
+            .prepare(sqlx::AssertSqlSafe(*sql).into_sql_str())
+            .await;
+        assert!(prepared.is_ok(), "{name}: {:?}", prepared.err());
+    }
+}
+
+#[tokio::test]
+async fn many_processes_make_each_occurrence_exactly_once() {
+    let house = House::new().await;
+    house
+        .schedules
+        .set(&report("tick", "* * * * * *").overlap(Overlap::Allow))
+        .await
+        .unwrap();
+
+    house.keep(6);
+
+    let found = eventually("eight occurrences", SOON, || async {
+        Some(house.occurrences().await).filter(|all| all.len() >= 8)
+    })
+    .await;
+    let wanted: Vec<i64> = (found[0]..).take(found.len()).collect();
+    assert_eq!(found, wanted, "none is missing and none is there twice");
+}
+
+#[tokio::test]
+async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it_twice() {
+    let house = House::new().await;
+    house
+        .schedules
+        .set(&report("tick", "* * * * * *").overlap(Overlap::Allow))
+        .await
+        .unwrap();
+
+    // Each lives for a moment, and is broken off wherever it is just then.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(8) {
+        let mut doomed: Vec<_> = (0..4)
+            .map(|_| {
+                tokio::spawn(cron::run_schedules(
+                    house.schedules.clone(),
+                    CancellationToken::new(),
+                ))
+            })
+            .collect();
+        for one in &mut doomed {
+            tokio::time::sleep(Duration::from_micros(rand::random_range(0..4000))).await;
+            one.abort();
+        }
+    }
+    house.keep(1);
+
+    let seen = house.get("tick").await.last_at;
+    house
+        .until("the last one goes on", "tick", |one| one.last_at > seen)
+        .await;
+    let found = house.occurrences().await;
+    let wanted: Vec<i64> = (found[0]..).take(found.len()).collect();
+    assert!(found.len() >= 7, "{found:?}");
+    assert_eq!(found, wanted, "none is missing and none is there twice");
+}
+
+#[tokio::test]
+async fn a_worker_that_saw_an_older_state_is_not_heard() {
+    let house = House::new().await;
+    house
+        .schedules
+        .set(&report("daily", "@daily"))
+        .await
+        .unwrap();
+    house
+        .run("update flyball.cron set next_at = '2026-01-01T00:00:00Z'")
+        .await;
+    let advance = "select count(*) from flyball.advance_schedule('daily', '@daily', 'UTC', '2026-01-01T00:00:00Z',
+        array['2026-01-01T00:00:00Z'::timestamptz], '2026-01-02T00:00:00Z', null)";
+    let mut heard = Vec::new();
+    for _ in 0..2 {
+        heard.push(
+            sqlx::query_scalar::<_, i64>(advance)
+                .fetch_one(house.database.pool())
+                .await
+                .unwrap(),
+        );
+    }
+    // Nor is an occurrence made again by somebody who moves the schedule back.
+    house
+        .run("update flyball.cron set next_at = '2026-01-01T00:00:00Z'")
+        .await;
+    heard.push(
+        sqlx::query_scalar(advance)
+            .fetch_one(house.database.pool())
+            .await
+            .unwrap(),
+    );
+
+    assert_eq!(heard, [1, 0, 1]);
+    assert_eq!(house.occurrences().await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_was_missed_is_caught_up_as_the_schedule_says() {
+    let house = House::new().await;
+    for (name, catch_up) in [
+        ("one", CatchUp::One),
+        ("all", CatchUp::All),
+        ("none", CatchUp::None),
+    ] {
+        let schedule = report(name, "@daily")
+            .catch_up(catch_up)
+            .overlap(Overlap::Allow);
+        house.schedules.set(&schedule).await.unwrap();
+    }
+    house
+        .run(
+            "update flyball.cron set next_at = date_trunc('day', now(), 'UTC') - interval '3 days'",
+        )
+        .await;
+
+    house.keep(2);
+
+    for name in ["one", "all", "none"] {
+        house
+            .until("the schedule goes on", name, |one| {
+                one.next_at == one.upcoming.first().copied()
+            })
+            .await;
+    }
+    let sql = "select args ->> 'of', count(*) from flyball.job group by 1 order by 1";
+    let made: Vec<(String, i64)> = sqlx::query_as(sql)
+        .fetch_all(house.database.pool())
+        .await
+        .unwrap();
+    // Just after midnight today's occurrence is not missed but only late.
+    let expected: [&[(String, i64)]; 2] = [
+        &[("all".into(), 4), ("one".into(), 1)],
+        &[("all".into(), 4), ("none".into(), 1), ("one".into(), 1)],
+    ];
+    assert!(expected.contains(&made.as_slice()), "{made:?}");
+}
+
+#[tokio::test]
+async fn while_a_job_is_unfinished_the_next_occurrence_makes_none() {
+    let house = House::new().await;
+    house
+        .schedules
+        .set(&report("tick", "* * * * * *"))
+        .await
+        .unwrap();
+    house.keep(2);
+
+    let skipped = house
+        .until("an occurrence is skipped", "tick", |one| {
+            one.skipped_at.is_some()
+        })
+        .await;
+    assert_eq!(house.occurrences().await.len(), 1);
+    let by_hand = house.schedules.run_now("tick").await.unwrap();
+    assert!(
+        matches!(by_hand, RunNowOutcome::Job(job) if job.duplicate && Some(job.id) == skipped.last_job_id)
+    );
+
+    // The job ends, which frees the key, and the schedule goes on.
+    house.run("delete from flyball.unique_holder").await;
+    house
+        .until("another job", "tick", |one| {
+            one.last_job_id != skipped.last_job_id
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_full_lane_is_told_as_the_schedules_problem_and_its_next_occurrence_tries_again() {
+    let house = House::new().await;
+    house.run("insert into flyball.knobs (throttle, fields) values ('hooks', '{\"max_backlog\": \"1\", \"on_backlog\": \"reject\"}')").await;
+    house
+        .run("select flyball.enqueue('report', throttle => 'hooks')")
+        .await;
+    let job = NewJob::new("report", json!({})).throttle("hooks");
+    house
+        .schedules
+        .set(&NewSchedule::new("tick", "* * * * * *", job).overlap(Overlap::Allow))
+        .await
+        .unwrap();
+
+    house.keep(1);
+
+    let full = house
+        .until("its problem", "tick", |one| one.problem.is_some())
+        .await;
+    assert!(
+        full.problem
+            .as_ref()
+            .unwrap()
+            .contains("its knob max_backlog allows 1"),
+        "{full:?}"
+    );
+    assert!(full.next_at > full.last_at, "the occurrence is over");
+    house.run("delete from flyball.ready").await;
+    house
+        .until("it makes a job", "tick", |one| one.last_job_id.is_some())
+        .await;
+}
+
+#[tokio::test]
+async fn a_schedule_that_cannot_be_read_says_so_and_stops_no_other() {
+    let house = House::new().await;
+    house
+        .run(r#"select flyball.schedule('args', '@daily', 'report', '{"n": 1e400}')"#)
+        .await;
+    house
+        .run("select flyball.schedule('time', '@daily', 'report')")
+        .await;
+    house
+        .run("update flyball.cron set next_at = '-infinity' where name = 'time'")
+        .await;
+    house
+        .schedules
+        .set(&report("good", "* * * * * *").overlap(Overlap::Allow))
+        .await
+        .unwrap();
+
+    house.keep(1);
+
+    house
+        .until("the good one makes jobs", "good", |one| {
+            one.last_job_id.is_some()
+        })
+        .await;
+    for (name, reason) in [
+        ("args", "args cannot be read: "),
+        ("time", "next_at cannot be read: "),
+    ] {
+        let one = house
+            .until("it has a problem", name, |one| one.problem.is_some())
+            .await;
+        assert!(
+            one.problem.as_ref().unwrap().starts_with(reason) && one.next_at.is_none(),
+            "{one:?}"
+        );
+    }
+    assert_eq!(
+        house.get("args").await.args,
+        json!(r#"{"n": 1000"#.to_owned() + &"0".repeat(397) + "}")
+    );
+    house
+        .schedules
+        .set(&report("args", "@daily"))
+        .await
+        .unwrap();
+    house
+        .until("it is mended", "args", |one| {
+            one.problem.is_none() && one.next_at.is_some()
+        })
+        .await;
+}

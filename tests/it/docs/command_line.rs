@@ -1,0 +1,261 @@
+//! The page of commands has every command, option and exit code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::process::Command;
+
+use super::page::{blocks, code, pages, read, rows, section};
+use crate::support::{PROGRAM, database, stack};
+
+/// The `--help` of the real program for one command.
+struct Help {
+    commands: Vec<String>,
+    /// Long options with their defaults.
+    options: BTreeMap<String, Option<String>>,
+}
+
+fn help(command: &[String]) -> Help {
+    let output = Command::new(PROGRAM.as_path())
+        .args(command)
+        .arg("--help")
+        .env_clear()
+        .current_dir(std::env::temp_dir())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && !text.is_empty(), "{command:?}");
+    let mut help = Help {
+        commands: Vec::new(),
+        options: BTreeMap::new(),
+    };
+    let mut part = "";
+    let mut option = None;
+    for line in text.lines() {
+        let line = line.trim_end();
+        let word = line.trim_start();
+        match line {
+            "Commands:" | "Options:" | "Arguments:" => part = line,
+            _ if line.is_empty() => {}
+            _ if !line.starts_with(' ') => part = "",
+            _ if part == "Commands:" => help
+                .commands
+                .push(word.split(' ').next().unwrap().to_owned()),
+            _ if part == "Options:" => {
+                let long = word
+                    .strip_prefix("-h, ")
+                    .or(word.strip_prefix("-V, "))
+                    .unwrap_or(word);
+                if let Some(name) = long.strip_prefix("--") {
+                    let name = format!("--{}", name.split([' ', '[']).next().unwrap());
+                    help.options.insert(name.clone(), None);
+                    option = Some(name);
+                }
+                if let (Some(name), Some((_, rest))) = (&option, line.split_once("[default: ")) {
+                    help.options.insert(
+                        name.clone(),
+                        Some(rest.split(']').next().unwrap().to_owned()),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+    help.commands.retain(|name| name != "help");
+    help
+}
+
+/// Every command with its help, subcommands after their parents.
+fn commands() -> Vec<(Vec<String>, Help)> {
+    let mut all = Vec::new();
+    let mut next = vec![Vec::new()];
+    while let Some(command) = next.pop() {
+        let help = help(&command);
+        next.extend(
+            help.commands
+                .iter()
+                .map(|name| [command.as_slice(), std::slice::from_ref(name)].concat()),
+        );
+        all.push((command, help));
+    }
+    all
+}
+
+/// Options of every command, which the page tells once.
+const COMMON: [&str; 3] = ["--config", "--help", "--version"];
+
+#[test]
+fn the_page_of_commands_has_every_command_with_every_option_and_its_default() {
+    let page = read("docs/reference/cli.md");
+    let mut headings = BTreeSet::new();
+    for (command, help) in commands() {
+        // A command that only groups others has nothing of its own.
+        let groups = !help.commands.is_empty()
+            && help
+                .options
+                .keys()
+                .all(|name| COMMON.contains(&name.as_str()));
+        if groups {
+            continue;
+        }
+        let heading = format!("## `flyball {}`", command.join(" "));
+        let documented: BTreeMap<String, String> = rows(section(&page, &heading))
+            .into_iter()
+            .map(|row| (code(&row[0]).to_owned(), code(&row[1]).to_owned()))
+            .collect();
+
+        let wanted: BTreeSet<_> = help
+            .options
+            .keys()
+            .filter(|name| !COMMON.contains(&name.as_str()))
+            .collect();
+        assert_eq!(
+            documented.keys().collect::<BTreeSet<_>>(),
+            wanted,
+            "{heading}"
+        );
+        for (name, default) in help
+            .options
+            .iter()
+            .filter(|(name, _)| !COMMON.contains(&name.as_str()))
+        {
+            if let Some(default) = default {
+                assert_eq!(&documented[name], default, "{heading}: {name}");
+            }
+        }
+        headings.insert(heading);
+    }
+    let told: BTreeSet<_> = page
+        .lines()
+        .filter(|line| line.starts_with("## `"))
+        .map(str::to_owned)
+        .collect();
+    assert_eq!(told, headings, "commands that do not exist");
+}
+
+#[test]
+fn the_page_of_commands_has_the_exit_codes_that_help_tells() {
+    let output = Command::new(PROGRAM.as_path())
+        .arg("--help")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let said = said
+        .split_once("Exit codes: ")
+        .unwrap()
+        .1
+        .replace('\n', " ");
+    let said: Vec<&str> = said.trim().trim_end_matches('.').split("; ").collect();
+
+    let page = read("docs/reference/cli.md");
+    let table = section(&page, "## Exit codes");
+    let told: Vec<String> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
+        .map(|line| line.replace(" | ", " "))
+        .collect();
+
+    assert_eq!(told, said);
+}
+
+#[tokio::test]
+async fn the_exit_codes_are_those_of_the_page() {
+    let (database, redis) = (database().await, stack().await.redis_url.clone());
+    let run = |words: &str, more: &[(&str, &str)]| {
+        let output = Command::new(PROGRAM.as_path())
+            .args(words.split(' '))
+            .env_clear()
+            .envs([("DATABASE_URL", database.url()), ("REDIS_URL", &redis)])
+            .envs(more.iter().copied())
+            .current_dir(std::env::temp_dir())
+            .output()
+            .unwrap();
+        output.status.code()
+    };
+
+    assert_eq!(run("migrate", &[]), Some(0));
+    assert_eq!(run("job", &[]), Some(2));
+    assert_eq!(run("job show x", &[]), Some(2));
+    assert_eq!(run("job show 1", &[]), Some(3));
+    assert_eq!(run("throttle show no-such-throttle", &[]), Some(3));
+    assert_eq!(run("why no-such-throttle", &[]), Some(3));
+    assert_eq!(run("why --job 1", &[]), Some(3));
+    assert_eq!(run("enqueue http", &[]), Some(4));
+    assert_eq!(run("enqueue no-such-kind", &[]), Some(4));
+    assert_eq!(run("throttle set a rps=ten", &[]), Some(4));
+    assert_eq!(
+        run("throttle list", &[("REDIS_URL", "redis://127.0.0.1:1")]),
+        Some(69)
+    );
+    assert_eq!(
+        run(
+            "migrate",
+            &[("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none")]
+        ),
+        Some(69)
+    );
+    assert_eq!(run("migrate", &[("FLYBALL_CONCURRENCY", "0")]), Some(78));
+    assert_eq!(run("serve", &[("FLYBALL_LISTEN", "0.0.0.0:0")]), Some(78));
+}
+
+#[test]
+fn commands_on_every_page_exist_with_the_options_that_are_used() {
+    let commands: BTreeMap<Vec<String>, Help> = commands().into_iter().collect();
+    let mut wrong = Vec::new();
+    for page in pages() {
+        let text = read(&page);
+        let shell = blocks(&text)
+            .into_iter()
+            .filter(|(language, _)| language == "console" || language == "sh");
+        // Between the commands of a console stands what they print.
+        let lines = shell.flat_map(|(language, text)| {
+            let lines = text
+                .replace("\\\n", " ")
+                .lines()
+                .map(str::to_owned)
+                .collect::<Vec<_>>();
+            lines
+                .into_iter()
+                .filter(move |line| language == "sh" || line.starts_with("$ "))
+        });
+        for line in lines {
+            let line = line.trim_start_matches("$ ");
+            // Variables may stand before a command, a comment after it.
+            let words: Vec<&str> = line
+                .split(" # ")
+                .next()
+                .unwrap()
+                .split_whitespace()
+                .collect();
+            let at = words
+                .iter()
+                .position(|word| !word.contains('='))
+                .unwrap_or(0);
+            if words.get(at) != Some(&"flyball") {
+                continue;
+            }
+            let mut command: Vec<String> = Vec::new();
+            for word in &words[at + 1..] {
+                let mut longer = command.clone();
+                longer.push((*word).to_owned());
+                if !commands.contains_key(&longer) {
+                    break;
+                }
+                command = longer;
+            }
+            let help = &commands[&command];
+            let unknown = words
+                .iter()
+                .filter(|word| word.starts_with("--"))
+                .map(|word| word.split('=').next().unwrap());
+            let unknown: Vec<&str> = unknown
+                .filter(|word| !help.options.contains_key(*word))
+                .collect();
+            if command.is_empty() && !words[at + 1..].iter().all(|word| word.starts_with("--"))
+                || !unknown.is_empty()
+            {
+                wrong.push(format!("{page}: {line}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,8 @@
+//! The fakes themselves: the examples of the providers' own documentation work against them.
+
+mod events;
+mod faults;
+mod fixture;
+mod messages;
+
+pub use fixture::{Posted, mailbox};

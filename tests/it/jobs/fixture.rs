@@ -1,0 +1,68 @@
+//! A queue on a database of the test's own, its workers, and the states of its jobs.
+
+use std::time::Duration;
+
+use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
+use flyball::jobs::{NewJob, Queue, State};
+use serde_json::json;
+
+use crate::support::{Database, database};
+
+pub const FENCE: i64 = 4242;
+
+pub async fn queue() -> (Database, Queue) {
+    let database = database().await;
+    let queue = Queue::connect(database.url(), 6, Duration::from_secs(20))
+        .await
+        .unwrap();
+    (database, queue)
+}
+
+pub async fn worker(queue: &Queue, ttl: Duration) -> i32 {
+    let kinds = vec!["http".to_owned(), "noop".to_owned()];
+    queue
+        .register(&NewWorker {
+            name: "w".into(),
+            host: "h".into(),
+            pid: 1,
+            ttl,
+            kinds,
+        })
+        .await
+        .unwrap()
+}
+
+pub async fn claim_all(queue: &Queue, worker: i32, fence: i64, jobs: i32) -> Vec<i64> {
+    let lanes = queue.ready_lanes().await.unwrap();
+    let claims: Vec<LaneClaim> = lanes
+        .iter()
+        .map(|lane| LaneClaim::first(lane.lane_id, jobs))
+        .collect();
+    queue
+        .claim(worker, fence, &claims)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|one| one.job.id)
+        .collect()
+}
+
+pub fn http() -> NewJob {
+    NewJob::new("http", json!({"url": "http://127.0.0.1/"}))
+}
+
+pub async fn enqueue_one(queue: &Queue, job: NewJob) -> i64 {
+    queue.enqueue(&[job]).await.unwrap()[0].id
+}
+
+pub async fn state(queue: &Queue, id: i64) -> State {
+    queue.get(id).await.unwrap().unwrap().summary.state
+}
+
+pub fn end(job_id: i64, fence: i64, ending: Ending) -> Finish {
+    Finish {
+        job_id,
+        fence,
+        ending,
+    }
+}

@@ -1,0 +1,8 @@
+//! Operations on jobs that exist, on a real Postgres.
+
+mod fixture;
+mod lanes;
+mod many_jobs;
+mod one_job;
+mod search;
+mod unique_keys;

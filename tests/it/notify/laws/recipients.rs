@@ -1,0 +1,206 @@
+//! A recipient that cannot be reached is left alone, and a recorded message is not sent again.
+
+use std::time::{Duration, Instant};
+
+
+use flyball::jobs::{NewJob, State};
+use serde_json::json;
+use sqlx::{Acquire, Executor};
+
+use super::fixture::{House, SOON, Server, job, plain, settings};
+use crate::support::eventually;
+use crate::support::process::House as Program;
+
+const WHSEC: (&str, &str) = ("signing_secret", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz");
+
+async fn webhooks(keys: &str) -> House {
+    House::new(|folder| settings("hooks", "webhook", WHSEC, keys, folder)).await
+}
+
+fn hook(server: &Server, path: &str) -> NewJob {
+    job(
+        "hooks",
+        json!({"channel": "webhook", "to": format!("{}{path}", server.url), "body": "{}"}),
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_hundred_messages_for_a_broken_endpoint_cost_dozens_of_requests_and_a_healthy_one_gets_everything()
+ {
+    let server =
+        Server::start(|path, _, _| plain(if path == "/broken" { 500 } else { 204 }, "")).await;
+    let house = webhooks("rps = -1").await;
+    let mut jobs = Vec::new();
+    for n in 0..500 {
+        jobs.push(hook(&server, "/broken"));
+        jobs.extend((n % 5 == 0).then(|| hook(&server, "/healthy")));
+    }
+    let begun = Instant::now();
+    house.enqueue(&jobs).await;
+    eventually("all at the healthy one", SOON, || async {
+        (server.times("/healthy").len() == 100).then_some(())
+    })
+    .await;
+    // Past the first rest of five seconds, after which one goes first.
+    tokio::time::sleep(Duration::from_secs(15).saturating_sub(begun.elapsed())).await;
+    eventually("one that went first", SOON, || async {
+        let times = server.times("/broken");
+        (times.last()?.duration_since(*times.first()?) > Duration::from_secs(4)).then_some(())
+    })
+    .await;
+    let requests = server.times("/broken").len();
+    assert!(
+        requests <= 80,
+        "{requests} requests in {:?}",
+        begun.elapsed()
+    );
+    assert_eq!(server.times("/healthy").len(), 100);
+    assert_eq!(house.opened().await, 0);
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_endpoint_that_never_answers_concerns_itself_alone() {
+    let server = Server::start(|_, _, _| plain(204, "")).await;
+    let house = webhooks("rps = -1\ntimeout_s = 1\nbreaker_failures = 2").await;
+    house.enqueue(&vec![hook(&server, "/hangs"); 20]).await;
+    eventually("time-outs", SOON, || async {
+        (server.times("/hangs").len() >= 10).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let good = house.enqueue(&vec![hook(&server, "/healthy"); 20]).await;
+    house.until(&good, State::Completed).await;
+    assert_eq!(house.opened().await, 0);
+    assert!(
+        server.times("/hangs").len() <= 60,
+        "{}",
+        server.times("/hangs").len()
+    );
+    house.app.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_stays_away_from_a_provider_as_long_as_its_503_says() {
+    let server = Server::start(|_, _, nth| match nth {
+        0 => (503, vec![("retry-after", "9".to_owned())], String::new()),
+        _ => plain(202, ""),
+    })
+    .await;
+    let keys = format!("base_url = {:?}\nfrom = \"shop@example.com\"", server.url);
+    let house =
+        House::new(|folder| settings("mail", "sendgrid", ("api_key", "SG.x"), &keys, folder)).await;
+    let args = json!({"channel": "email", "to": "ann@example.com", "subject": "s", "body": "b"});
+    let sent = house.enqueue(&[job("mail", args)]).await;
+    house.until(&sent, State::Completed).await;
+    let times = server.times("/v3/mail/send");
+    assert_eq!(times.len(), 2);
+    assert!(
+        times[1].duration_since(times[0]) >= Duration::from_millis(8_900),
+        "{:?}",
+        times[1].duration_since(times[0])
+    );
+    house.app.stop().await;
+}
+
+const SID: &str = "AC00000000000000000000000000000000";
+
+fn twilio_at(fake: &Fake) -> impl Fn(&std::path::Path) -> String {
+    let keys = format!(
+        "base_url = {:?}\nfrom = \"+15550100\"\nbreaker_failures = 1000\naccount_sid = {SID:?}",
+        fake.url()
+    );
+    move |folder| {
+        settings(
+            "sms",
+            "twilio",
+            ("auth_token", "0123456789abcdef0123456789abcdef"),
+            &keys,
+            folder,
+        )
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
+    let fake = Fake::start(Speaks::Twilio, FakeOptions::default())
+        .await
+        .unwrap();
+    fake.fail(SID, Fault::Slow(Duration::from_secs(4)));
+    let program = Program::new("rps = -1").await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("flyball.toml");
+    std::fs::write(&file, twilio_at(&fake)(folder.path())).unwrap();
+    let serve = || program.serve_with(&["--config", &file.display().to_string()], &[]);
+    let mut doomed = serve();
+    doomed.works().await;
+    let args = json!({"channel": "sms", "to": "+15550123", "body": "hello"});
+    let made = program.enqueue_as(1, |_| job("sms", args.clone())).await;
+    eventually("the request", SOON, || async {
+        (fake.totals(SID).requests == 1).then_some(())
+    })
+    .await;
+
+    // Its end cannot be written, so that it dies between its record and its end.
+    let mut connection = program.pool().acquire().await.unwrap();
+    let mut held = connection.begin().await.unwrap();
+    held.execute("lock table flyball.lease in share mode")
+        .await
+        .unwrap();
+    let sent = "select count(*) from flyball.delivery where state = 'sent'";
+    eventually("its record", SOON, || async {
+        (program.count(sent).await == 1).then_some(())
+    })
+    .await;
+    doomed.kill();
+    held.rollback().await.unwrap();
+    fake.heal(SID);
+    let _other = serve();
+
+    eventually("its end", SOON, || async {
+        (program.ended(&made, "completed").await == 1).then_some(())
+    })
+    .await;
+    assert_eq!(fake.totals(SID).requests, 1, "it was sent twice");
+    assert_eq!(
+        program
+            .count("select tries::bigint from flyball.delivery")
+            .await,
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_may_have_been_sent_is_kept_as_its_policy_says_even_if_that_cannot_be_written_down()
+ {
+    let fake = Fake::start(Speaks::Twilio, FakeOptions::default())
+        .await
+        .unwrap();
+    let house = House::new(twilio_at(&fake)).await;
+    fake.fail(SID, Fault::ResetAfterWrite);
+    let trigger = "
+        create function public.refuse_all() returns trigger language plpgsql as $$ begin raise exception 'the disk is full'; end $$;
+        create trigger refuse_all before insert or update on flyball.delivery for each row execute function public.refuse_all();";
+    house
+        .database
+        .pool()
+        .execute(sqlx::raw_sql(trigger))
+        .await
+        .unwrap();
+    let sms = |policy: &str| {
+        job(
+            "sms",
+            json!({"channel": "sms", "to": "+15550123", "body": "hello", "on_ambiguous": policy}),
+        )
+    };
+    let doubtful = house.enqueue(&[sms("dead")]).await;
+    house.until(&doubtful, State::Dead).await;
+    assert_eq!(fake.totals(SID).requests, 1);
+
+    // What was taken is done, whether it can be written down or not.
+    fake.heal(SID);
+    let good = house.enqueue(&[sms("retry")]).await;
+    house.until(&good, State::Completed).await;
+    assert_eq!(fake.totals(SID).requests, 2);
+    house.app.stop().await;
+}

@@ -1,0 +1,436 @@
+//! Accounts: their rates, blocks and breakers are shared by all workers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use flyball::providers::pool::{BreakerState, Checkout, Flow};
+use flyball::throttle::{AcquireRequest, LaneRequest, Name, Store};
+
+use super::fixture::{SOON, next, pool, workers};
+use crate::support::eventually;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_workers_share_the_rate_of_an_account() {
+    let workers = workers(10, pool("shared", 1, 50.0, |_| {})).await;
+    let granted = Arc::new(AtomicU32::new(0));
+    let begun = Instant::now();
+    let until = begun + Duration::from_secs(4);
+    let tasks: Vec<_> = workers
+        .desks
+        .iter()
+        .flat_map(|desk| [desk.clone(), desk.clone(), desk.clone()])
+        .map(|desk| {
+            let granted = granted.clone();
+            tokio::spawn(async move {
+                while Instant::now() < until {
+                    if let Checkout::Held(held) =
+                        desk.take(next(), &[], Duration::from_millis(300)).await
+                    {
+                        granted.fetch_add(1, Ordering::Relaxed);
+                        desk.succeeded(&held, None).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let (granted, took) = (
+        f64::from(granted.load(Ordering::Relaxed)),
+        begun.elapsed().as_secs_f64(),
+    );
+    // The bucket may hold 20 ms and what fits between; ten workers with a bucket each would be ten times as many.
+    assert!(granted <= 50.0 * took + 4.0, "{granted} in {took} s");
+    assert!(granted >= 50.0, "{granted} in {took} s");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_over() {
+    let workers = workers(2, pool("blocked", 3, 1000.0, |_| {})).await;
+    let [one, other] = [&workers.desks[0], &workers.desks[1]];
+    let mut first = None;
+    for _ in 0..3 {
+        if let Checkout::Held(held) = one.take(next(), &[], SOON).await
+            && held.at == 1
+        {
+            first = Some(held);
+        }
+    }
+    let begun = Instant::now();
+    one.throttled(
+        &first.expect("the second account's turn"),
+        Some(Duration::from_secs(3)),
+        "answered 429",
+    )
+    .await;
+
+    let mut seen: BTreeMap<usize, u32> = BTreeMap::new();
+    while begun.elapsed() < Duration::from_secs(2) {
+        if let Checkout::Held(held) = other.take(next(), &[], Duration::from_millis(50)).await {
+            *seen.entry(held.at).or_default() += 1;
+            assert!(
+                held.at != 1 || begun.elapsed() > Duration::from_secs(2),
+                "the blocked account was given out"
+            );
+        }
+    }
+    assert_eq!(seen.keys().copied().collect::<Vec<_>>(), [0, 2]);
+    eventually("the block on the page", SOON, || async {
+        (workers.flow(1, 2) == Flow::Blocked).then_some(())
+    })
+    .await;
+
+    let back = eventually("the account's return", SOON, || async {
+        match other
+            .take(next(), &[0, 2], Duration::from_millis(200))
+            .await
+        {
+            Checkout::Held(held) => Some(held),
+            _ => None,
+        }
+    });
+    let back = back.await;
+    assert!(
+        begun.elapsed() >= Duration::from_secs(3),
+        "after {:?}",
+        begun.elapsed()
+    );
+    other.succeeded(&back, None).await;
+    eventually("flowing again", SOON, || async {
+        (workers.flow(0, 2) == Flow::Flowing).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
+    let workers = workers(1, pool("shed", 10, 100.0, |_| {})).await;
+    let desk = &workers.desks[0];
+    eventually("the whole capacity", SOON, || async {
+        (workers.capacity().await == Some(1000.0)).then_some(())
+    })
+    .await;
+    let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
+        panic!("an account is free")
+    };
+
+    desk.throttled(&held, Some(Duration::from_secs(30)), "answered 429")
+        .await;
+
+    eventually("nine tenths", SOON, || async {
+        (workers.capacity().await == Some(900.0)).then_some(())
+    })
+    .await;
+    let view = desk.view();
+    assert_eq!((view.there, view.configured_rps), (9, Some(1000.0)));
+    assert!(
+        view.accounts[held.at]
+            .until_ms
+            .is_some_and(|until| until > view.at_ms)
+    );
+
+    assert!(
+        desk.resume(&desk.pool().accounts[held.at].account.name)
+            .await
+            .unwrap()
+    );
+    eventually("all of it again", SOON, || async {
+        (workers.capacity().await == Some(1000.0)).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() {
+    let workers = workers(1, pool("learned", 1, -1.0, |_| {})).await;
+    let desk = &workers.desks[0];
+    assert_eq!(workers.capacity().await.filter(|rps| *rps >= 0.0), None);
+    // The provider takes ten in each second.
+    let (begun, mut second, mut taken) = (Instant::now(), 0, 0);
+    let known = async {
+        loop {
+            let Checkout::Held(held) = desk.take(next(), &[], Duration::from_secs(5)).await else {
+                continue;
+            };
+            if begun.elapsed().as_secs() != second {
+                (second, taken) = (begun.elapsed().as_secs(), 0);
+            }
+            taken += 1;
+            match taken {
+                0..=10 => desk.succeeded(&held, None).await,
+                _ => desk.throttled(&held, None, "answered 429").await,
+            }
+            if let Some(rps) = workers
+                .capacity()
+                .await
+                .filter(|rps| (0.1..=30.0).contains(rps))
+            {
+                break rps;
+            }
+        }
+    };
+    let rps = tokio::time::timeout(SOON, known)
+        .await
+        .expect("a capacity near what the provider takes");
+
+    // So the others wait in their lane, where they hold nobody up.
+    let ask = AcquireRequest {
+        throttle: Name::new("learned").unwrap(),
+        lanes: vec![LaneRequest {
+            want: 64,
+            ..LaneRequest::default()
+        }],
+        holder: None,
+    };
+    let granted = workers.store.acquire(&ask).await.lanes[0].granted;
+    assert!(granted <= 32, "{granted} at {rps} a second");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is_back() {
+    let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
+    let desk = &workers.desks[0];
+    for delay in [40, 20] {
+        let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
+            panic!("an account is free")
+        };
+        desk.throttled(&held, Some(Duration::from_secs(delay)), "answered 429")
+            .await;
+    }
+    eventually("a capacity of nothing", SOON, || async {
+        (workers.capacity().await == Some(0.0)).then_some(())
+    })
+    .await;
+    let Checkout::Wait { wait, why } = desk.take(next(), &[], Duration::from_millis(100)).await
+    else {
+        panic!("none is free")
+    };
+    assert!(
+        wait > Duration::from_secs(5) && wait < Duration::from_secs(24),
+        "{wait:?}"
+    );
+    assert_eq!(why, "answered 429");
+    let view = desk.view();
+    assert_eq!(view.there, 0);
+    assert!(
+        view.back_at_ms
+            .is_some_and(|back| back > view.at_ms && back <= view.at_ms + 23_000),
+        "{view:?}"
+    );
+
+    // What waits in the throttle's lanes is told as well: nothing flows, and why.
+    let ask = AcquireRequest {
+        throttle: Name::new("gone").unwrap(),
+        lanes: vec![LaneRequest::default()],
+        holder: None,
+    };
+    let answer = workers.store.acquire(&ask).await;
+    assert_eq!(answer.lanes[0].granted, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
+    let mut workers = workers(10, pool("breaker", 1, 1000.0, |_| {})).await;
+    // Refusals never open it.
+    for _ in 0..8 {
+        let held = eventually("the account", SOON, || async {
+            match workers.desks[0]
+                .take(next(), &[], Duration::from_secs(1))
+                .await
+            {
+                Checkout::Held(held) => Some(held),
+                _ => None,
+            }
+        });
+        workers.desks[0]
+            .throttled(&held.await, Some(Duration::ZERO), "answered 429")
+            .await;
+    }
+    workers.desks[0].resume("account_1").await.unwrap();
+    assert!(
+        workers.changes.try_recv().is_err(),
+        "a 429 changed a breaker"
+    );
+
+    // Failures of several workers add up; the fifth opens it.
+    for nth in 0..5 {
+        let held = eventually("the account", SOON, || async {
+            match workers.desks[nth]
+                .take(next(), &[], Duration::from_secs(1))
+                .await
+            {
+                Checkout::Held(held) => Some(held),
+                _ => None,
+            }
+        })
+        .await;
+        assert!(
+            workers.changes.try_recv().is_err(),
+            "open before the fifth failure"
+        );
+        workers.desks[nth].failed(&held, "answered 503", None).await;
+    }
+    let opened = Instant::now();
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::Closed, BreakerState::Open)
+    );
+
+    for round in 0..2 {
+        let begun = if round == 0 { opened } else { Instant::now() };
+        let racing: Vec<_> = workers
+            .desks
+            .iter()
+            .map(|desk| {
+                let desk = desk.clone();
+                tokio::spawn(async move {
+                    let mut held = Vec::new();
+                    // For as long as the cooldown and a while longer.
+                    while begun.elapsed() < Duration::from_secs(6) {
+                        match desk.take(next(), &[], Duration::from_millis(100)).await {
+                            Checkout::Held(got) => held.push((got, begun.elapsed())),
+                            Checkout::Wait { .. } => {
+                                tokio::time::sleep(Duration::from_millis(10)).await
+                            }
+                            Checkout::Nobody => unreachable!("nothing is left out"),
+                        }
+                    }
+                    held
+                })
+            })
+            .collect();
+        let mut all = Vec::new();
+        for (worker, task) in racing.into_iter().enumerate() {
+            all.extend(
+                task.await
+                    .unwrap()
+                    .into_iter()
+                    .map(|(held, at)| (worker, held, at)),
+            );
+        }
+        assert_eq!(all.len(), 1, "one message finds out");
+        let (worker, held, at) = all.remove(0);
+        if round == 0 {
+            assert!(
+                at >= Duration::from_millis(2900),
+                "before the cooldown was over: {at:?}"
+            );
+        }
+        assert_eq!(
+            workers.changed().await,
+            (BreakerState::Open, BreakerState::HalfOpen)
+        );
+        if round == 0 {
+            workers.desks[worker]
+                .failed(&held, "answered 503", None)
+                .await;
+            assert_eq!(
+                workers.changed().await,
+                (BreakerState::HalfOpen, BreakerState::Open)
+            );
+        } else {
+            workers.desks[worker].succeeded(&held, None).await;
+            assert_eq!(
+                workers.changed().await,
+                (BreakerState::HalfOpen, BreakerState::Closed)
+            );
+        }
+    }
+    for desk in &workers.desks {
+        eventually("flowing", SOON, || async {
+            match desk.take(next(), &[], Duration::from_secs(1)).await {
+                Checkout::Held(held) => {
+                    desk.succeeded(&held, None).await;
+                    Some(())
+                }
+                _ => None,
+            }
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_others_go_on() {
+    let mut workers = workers(2, pool("refused", 2, 1000.0, |_| {})).await;
+    let Checkout::Held(held) = workers.desks[0].take(next(), &[], SOON).await else {
+        panic!("an account is free")
+    };
+    let Checkout::Held(again) = workers.desks[1].take(next(), &[1 - held.at], SOON).await else {
+        panic!("it is free still")
+    };
+    assert!(
+        !workers.desks[0].account_failed(&held, "answered 401").await,
+        "one message cannot tell"
+    );
+    assert!(
+        workers.desks[1]
+            .account_failed(&again, "answered 401")
+            .await,
+        "two can"
+    );
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::Closed, BreakerState::Open)
+    );
+    for _ in 0..20 {
+        let Checkout::Held(other) = workers.desks[1].take(next(), &[], SOON).await else {
+            panic!("the other account is free")
+        };
+        assert_ne!(other.at, held.at);
+        workers.desks[1].succeeded(&other, None).await;
+    }
+    eventually("the open breaker on the page", SOON, || async {
+        (workers.flow(1, held.at + 1) == Flow::Open).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whether_it_is_back() {
+    let mut workers = workers(2, pool("left", 1, 1000.0, |_| {})).await;
+    let desk = workers.desks[0].clone();
+    let known = [next(), next()];
+    for message in known {
+        let Checkout::Held(held) = desk.take(message, &[], SOON).await else {
+            panic!("it is free still")
+        };
+        desk.account_failed(&held, "answered 401").await;
+    }
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::Closed, BreakerState::Open)
+    );
+    let begun = Instant::now();
+    // Those two ask all the time, from the end of the cooldown on; then one comes that has not been there.
+    while begun.elapsed() < Duration::from_secs(5) {
+        for message in known {
+            let taken = desk.take(message, &[], Duration::from_millis(50)).await;
+            assert!(
+                matches!(taken, Checkout::Wait { .. }),
+                "{taken:?} after {:?}",
+                begun.elapsed()
+            );
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let other = workers.desks[1].clone();
+    let held = eventually("another message's turn", SOON, || async {
+        match other.take(next(), &[], Duration::from_secs(1)).await {
+            Checkout::Held(held) => Some(held),
+            _ => None,
+        }
+    });
+    other.succeeded(&held.await, None).await;
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::Open, BreakerState::HalfOpen)
+    );
+    assert_eq!(
+        workers.changed().await,
+        (BreakerState::HalfOpen, BreakerState::Closed)
+    );
+}

@@ -1,0 +1,294 @@
+//! Shedding, accounts without a limit, and the knob of concurrency.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use flyball::jobs::Issue;
+use flyball::providers::pool::{Checkout, Flow, maintain};
+use flyball::providers::{
+    Driver, Message, PoolMetrics, Provider, ProviderResponse, SendContext, Sent,
+};
+use flyball::throttle::{AcquireRequest, LaneRequest, Name, Store};
+
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use super::fixture::{SOON, next, pool, workers};
+use crate::support::eventually;
+
+/// A provider whose accounts really bear so much each second, by its own clock.
+struct Limits {
+    counts: std::sync::Mutex<Vec<(u64, u32)>>,
+    begun: Instant,
+    most: u32,
+}
+
+impl Limits {
+    fn accepts(&self, at: usize) -> bool {
+        let second = self.begun.elapsed().as_secs();
+        let mut counts = self.counts.lock().unwrap();
+        let count = &mut counts[at];
+        if count.0 != second {
+            *count = (second, 0);
+        }
+        count.1 += 1;
+        count.1 <= self.most
+    }
+}
+
+/// Sends as fast as the pool lets it for some seconds, after two of five accounts were blocked; answers refusals, what was sent, and
+/// how few accounts were left at one time.
+async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
+    const ACCOUNTS: usize = 5;
+    let workers = workers(
+        1,
+        pool(name, ACCOUNTS, 100.0, |pool| pool.shedding = shedding),
+    )
+    .await;
+    let desk = workers.desks[0].clone();
+    let limits = Arc::new(Limits {
+        counts: std::sync::Mutex::new(vec![(0, 0); ACCOUNTS]),
+        begun: Instant::now(),
+        most: 140,
+    });
+    for _ in 0..2 {
+        let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
+            panic!("an account is free")
+        };
+        desk.throttled(&held, Some(Duration::from_secs(120)), "answered 429")
+            .await;
+    }
+    eventually("the blocks", SOON, || async {
+        (desk.view().there == ACCOUNTS - 2).then_some(())
+    })
+    .await;
+
+    let (sent, refused) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
+    let until = Instant::now() + Duration::from_secs(8);
+    let throttle = Name::new(name).unwrap();
+    let tasks: Vec<_> = (0..32)
+        .map(|_| {
+            let (desk, limits, sent, refused) =
+                (desk.clone(), limits.clone(), sent.clone(), refused.clone());
+            let (store, throttle) = (workers.store.clone(), throttle.clone());
+            tokio::spawn(async move {
+                while Instant::now() < until {
+                    let ask = AcquireRequest {
+                        throttle: throttle.clone(),
+                        lanes: vec![LaneRequest::default()],
+                        holder: None,
+                    };
+                    let answer = store.acquire(&ask).await;
+                    if answer.lanes[0].granted == 0 {
+                        tokio::time::sleep(answer.lanes[0].wait.min(Duration::from_millis(50)))
+                            .await;
+                        continue;
+                    }
+                    let Checkout::Held(held) =
+                        desk.take(next(), &[], Duration::from_millis(200)).await
+                    else {
+                        continue;
+                    };
+                    if limits.accepts(held.at) {
+                        sent.fetch_add(1, Ordering::Relaxed);
+                        desk.succeeded(&held, None).await;
+                    } else {
+                        refused.fetch_add(1, Ordering::Relaxed);
+                        desk.throttled(&held, Some(Duration::from_secs(5)), "answered 429")
+                            .await;
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut fewest = ACCOUNTS;
+    while Instant::now() < until {
+        fewest = fewest.min(desk.view().there);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    (
+        refused.load(Ordering::Relaxed),
+        sent.load(Ordering::Relaxed),
+        fewest,
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_shedding_blocked_accounts_take_the_others_with_them_and_with_it_none() {
+    let (refused_off, _, left_off) = under_load("cascade", false).await;
+    let (refused_on, sent_on, left_on) = under_load("no-cascade", true).await;
+
+    assert!(
+        refused_off > 0 && left_off < 3,
+        "without shedding: {refused_off} refusals, {left_off} accounts left"
+    );
+    assert_eq!(
+        (refused_on, left_on),
+        (0, 3),
+        "with shedding, {sent_on} sent"
+    );
+    assert!(sent_on > 300, "{sent_on} sent with shedding");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_refusal() {
+    const AT_ONCE: usize = 64;
+    let workers = workers(2, pool("free", 2, -1.0, |_| {})).await;
+    let [one, other] = [&workers.desks[0], &workers.desks[1]];
+    let named = |name: &str| Name::new(name).unwrap();
+    let of_pool = workers.store.status(&named("free")).await.unwrap().unwrap();
+    assert_eq!(
+        (of_pool.knobs.rps, of_pool.knobs.concurrency),
+        (-1.0, 100),
+        "no bucket; what is under way is the limit"
+    );
+    eventually("a look", SOON, || async {
+        (one.view().there == 2).then_some(())
+    })
+    .await;
+    let view = one.view();
+    assert_eq!(
+        (
+            view.capacity_rps,
+            view.configured_rps,
+            view.accounts[0].limit_rps
+        ),
+        (None, None, -1.0)
+    );
+    assert_eq!(workers.capacity().await, None, "nothing limits its rate");
+    for _ in 0..1000 {
+        assert!(
+            matches!(one.take(next(), &[], SOON).await, Checkout::Held(_)),
+            "no rate of an account was used up"
+        );
+    }
+
+    let Checkout::Held(held) = one.take(next(), &[1], SOON).await else {
+        panic!("the first account is free")
+    };
+    one.throttled(&held, Some(Duration::from_secs(1)), "answered 429")
+        .await;
+    eventually("the block, as others see it", SOON, || async {
+        (workers.flow(1, 1) == Flow::Blocked).then_some(())
+    })
+    .await;
+    assert_eq!(other.view().there, 1);
+    // It is felt out: one, then twice as many with each that goes well; and then as many as anybody wants are under way at once.
+    let all = eventually("as many at once as before", SOON, || async {
+        let mut all = Vec::new();
+        while all.len() < AT_ONCE {
+            match other.take(next(), &[1], Duration::from_millis(300)).await {
+                Checkout::Held(held) => all.push(held),
+                _ => break,
+            }
+        }
+        for held in &all {
+            other.succeeded(held, None).await;
+        }
+        (all.len() == AT_ONCE).then_some(all)
+    });
+    assert_eq!(all.await.len(), AT_ONCE);
+    eventually("flowing on the page", SOON, || async {
+        (workers.flow(1, 1) == Flow::Flowing).then_some(())
+    })
+    .await;
+    assert_eq!(
+        other.view().accounts[0].learned_rps,
+        None,
+        "nothing was learned that limits it"
+    );
+
+    // A breaker opens for it as for any other.
+    for _ in 0..5 {
+        let Checkout::Held(held) = one.take(next(), &[1], SOON).await else {
+            panic!("the first account is free")
+        };
+        one.failed(&held, "answered 503", None).await;
+    }
+    eventually("an open breaker", SOON, || async {
+        (workers.flow(1, 1) == Flow::Open).then_some(())
+    })
+    .await;
+}
+
+/// A driver that only notes how many requests it may have under way.
+struct Narrow(Arc<AtomicU32>);
+
+impl Driver for Narrow {
+    fn provider(&self) -> Provider {
+        Provider::Apns
+    }
+
+    fn check(&self, _: &Message) -> Vec<Issue> {
+        Vec::new()
+    }
+
+    fn send<'a>(&'a self, _: &'a Message, _: &'a SendContext) -> BoxFuture<'a, ProviderResponse> {
+        Box::pin(async {
+            ProviderResponse::new(
+                Sent::Transient {
+                    reason: "it never sends".to_owned(),
+                },
+                "",
+            )
+        })
+    }
+
+    fn set_concurrency(&self, most: usize) {
+        self.0.store(most as u32, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_look() {
+    let workers = workers(1, pool("turned", 2, -1.0, |_| {})).await;
+    let heard = [Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0))];
+    let drivers: Vec<Box<dyn Driver>> = heard
+        .iter()
+        .map(|heard| Box::new(Narrow(heard.clone())) as Box<dyn Driver>)
+        .collect();
+    let (metrics, stop) = (
+        PoolMetrics::register(&mut Registry::default()),
+        CancellationToken::new(),
+    );
+    tokio::spawn(maintain(
+        workers.desks[0].clone(),
+        Arc::new(drivers),
+        metrics,
+        stop.child_token(),
+    ));
+    let _stop = stop.drop_guard();
+    let throttle = Name::new("turned").unwrap();
+    let said = |each: u32| {
+        let heard = &heard;
+        let what = format!("{each} for each");
+        async move {
+            let both = || async {
+                heard
+                    .iter()
+                    .all(|heard| heard.load(Ordering::SeqCst) == each)
+                    .then_some(())
+            };
+            eventually(&what, SOON, both).await;
+        }
+    };
+    said(50).await;
+    for (knob, each) in [("20", 10), ("31", 16), ("0", 1), ("-1", 1000), ("6", 3)] {
+        let fields = BTreeMap::from([("concurrency".to_owned(), Some(knob.to_owned()))]);
+        let change = flyball::throttle::Change {
+            fields,
+            by: "ann".to_owned(),
+            ..Default::default()
+        };
+        workers.store.set(&throttle, &change).await.unwrap();
+        let begun = Instant::now();
+        said(each).await;
+        // Ten looks are ten seconds; a machine that is that slow tells nothing.
+        println!("{knob}: after {:?}", begun.elapsed());
+    }
+}

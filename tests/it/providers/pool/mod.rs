@@ -1,0 +1,5 @@
+//! Pools of accounts on a real Redis, shared by several workers.
+
+mod accounts;
+mod fixture;
+mod limits;

@@ -1,0 +1,170 @@
+//! Workers in this process, and notes of the order in which jobs began.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue};
+use flyball::runner::{Config, Worker, WorkerMetrics};
+use flyball::throttle::{Change, Name, Store};
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::support::{Database, database, eventually, patient_store, redis_prefix};
+
+pub const SOON: Duration = Duration::from_secs(20);
+
+pub struct House {
+    pub database: Database,
+    pub queue: Queue,
+    pub prefix: String,
+    pub kinds: Kinds,
+}
+
+impl House {
+    pub async fn new() -> Self {
+        let database = database().await;
+        let queue = Queue::connect(database.url(), 8, SOON).await.unwrap();
+        Self {
+            database,
+            queue,
+            prefix: redis_prefix(),
+            kinds: Kinds::default(),
+        }
+    }
+
+    pub async fn store(&self) -> Arc<dyn Store> {
+        Arc::new(patient_store(&self.prefix).await)
+    }
+
+    pub async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
+        let fields: BTreeMap<_, _> = knobs
+            .iter()
+            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
+            .collect();
+        let change = Change {
+            fields,
+            by: "test".into(),
+            create: true,
+            ..Change::default()
+        };
+        self.store()
+            .await
+            .set(&Name::new(throttle).unwrap(), &change)
+            .await
+            .unwrap();
+    }
+
+    pub async fn worker(&self, config: Config) -> Worker {
+        let queue = Queue::connect(self.database.url(), 6, SOON).await.unwrap();
+        let metrics =
+            WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
+        Worker::start(
+            config,
+            queue,
+            self.store().await,
+            self.kinds.clone(),
+            metrics,
+        )
+        .await
+        .unwrap()
+    }
+
+    pub async fn enqueue(&self, throttle: &str, key: &str, priority: i32, count: usize) {
+        self.enqueue_as("note", throttle, key, priority, count)
+            .await;
+    }
+
+    pub async fn enqueue_as(
+        &self,
+        kind: &str,
+        throttle: &str,
+        key: &str,
+        priority: i32,
+        count: usize,
+    ) {
+        sqlx::query("select flyball.register_kind($1)")
+            .bind(kind)
+            .execute(&self.queue.pool)
+            .await
+            .unwrap();
+        let job = NewJob {
+            throttle: throttle.into(),
+            key: key.into(),
+            priority,
+            ..NewJob::new(kind, json!({}))
+        };
+        self.queue.enqueue(&vec![job; count]).await.unwrap();
+    }
+
+    /// Registers a kind whose jobs, once begun, wait for the gate; counts those that have begun.
+    pub fn gated(&mut self, kind: &str) -> (Arc<AtomicUsize>, watch::Sender<bool>) {
+        let (runs, gate) = (Arc::new(AtomicUsize::new(0)), watch::Sender::new(false));
+        let (counted, opened) = (runs.clone(), gate.clone());
+        self.kinds.register_fn(kind, move |_: Job, _: Context| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let mut opened = opened.subscribe();
+            async move {
+                let _ = opened.wait_for(|open| *open).await;
+                Outcome::Done
+            }
+        });
+        (runs, gate)
+    }
+
+    /// Registers a kind that notes each job as it begins: its key and its priority.
+    pub fn note(&mut self) -> Notes {
+        let notes = Notes::default();
+        let noted = notes.clone();
+        self.kinds.register_fn("note", move |job: Job, _| {
+            noted
+                .0
+                .lock()
+                .unwrap()
+                .push((Instant::now(), job.key, job.priority));
+            std::future::ready(Outcome::Done)
+        });
+        notes
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Notes(pub Arc<Mutex<Vec<(Instant, String, i32)>>>);
+
+impl Notes {
+    pub fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+
+    pub fn keys(&self) -> Vec<String> {
+        self.0
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(_, key, _)| key.clone())
+            .collect()
+    }
+
+    pub async fn reach(&self, count: usize) {
+        eventually(&format!("{count} jobs have begun"), SOON * 3, || async {
+            (self.len() >= count).then_some(())
+        })
+        .await;
+    }
+}
+
+pub async fn until_begun(runs: &AtomicUsize, count: usize) {
+    eventually(&format!("{count} jobs have begun"), SOON, || async {
+        (runs.load(Ordering::SeqCst) == count).then_some(())
+    })
+    .await;
+}
+
+pub fn config(concurrency: usize) -> Config {
+    Config {
+        concurrency,
+        grace: Duration::from_secs(5),
+        ..Config::default()
+    }
+}

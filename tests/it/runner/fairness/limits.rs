@@ -1,0 +1,231 @@
+//! Limits of concurrency, and a pause of everything.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use flyball::jobs::{Context, Job, Outcome};
+use flyball::runner::Config;
+use flyball::throttle::Name;
+
+use super::fixture::{House, SOON, config, until_begun};
+use crate::support::eventually;
+
+#[tokio::test]
+async fn no_more_jobs_run_at_once_than_throttle_and_key_allow_in_all_workers_together() {
+    let mut house = House::new().await;
+    let [now, most, now_a, most_a, done] = [(); 5].map(|()| Arc::new(AtomicUsize::new(0)));
+    let counts = (
+        now.clone(),
+        most.clone(),
+        now_a.clone(),
+        most_a.clone(),
+        done.clone(),
+    );
+    house
+        .kinds
+        .register_fn("note", move |job: Job, _: Context| {
+            let (now, most, now_a, most_a, done) = counts.clone();
+            async move {
+                most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                if job.key == "a" {
+                    most_a.fetch_max(now_a.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                }
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                if job.key == "a" {
+                    now_a.fetch_sub(1, Ordering::SeqCst);
+                }
+                now.fetch_sub(1, Ordering::SeqCst);
+                done.fetch_add(1, Ordering::SeqCst);
+                Outcome::Done
+            }
+        });
+    house
+        .turn(
+            "t",
+            &[
+                ("rps", "-1"),
+                ("concurrency", "5"),
+                ("key_concurrency", "2"),
+            ],
+        )
+        .await;
+    for key in ["a", "b", "c", "d", "e"] {
+        house.enqueue("t", key, 1, 30).await;
+    }
+
+    let workers = [
+        house.worker(config(32)).await,
+        house.worker(config(32)).await,
+    ];
+    eventually("all jobs have run", SOON * 3, || async {
+        (done.load(Ordering::SeqCst) == 150).then_some(())
+    })
+    .await;
+    for worker in workers {
+        worker.stop().await;
+    }
+
+    assert!(
+        (4..=5).contains(&most.load(Ordering::SeqCst)),
+        "at most 5 of the throttle ran at once: {most:?}"
+    );
+    assert_eq!(
+        most_a.load(Ordering::SeqCst),
+        2,
+        "at most 2 of a key ran at once"
+    );
+}
+
+#[tokio::test]
+async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_is_over() {
+    let mut house = House::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = runs.clone();
+    house
+        .kinds
+        .register_fn("note", move |_: Job, context: Context| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async move {
+                context.cancelled.cancelled().await;
+                Outcome::HandedBack
+            }
+        });
+    house
+        .turn("t", &[("rps", "-1"), ("concurrency", "1")])
+        .await;
+    house.enqueue("t", "", 1, 2).await;
+    // A holder that never speaks again, as a killed process does.
+    let dead = flyball::throttle::Holder {
+        id: "dead".into(),
+        ttl: Duration::from_secs(3),
+        held: 1,
+    };
+    house
+        .store()
+        .await
+        .hold(&Name::new("t").unwrap(), &dead, &[(String::new(), 1)])
+        .await
+        .unwrap();
+    let begun = Instant::now();
+
+    let worker = house.worker(config(8)).await;
+    eventually("a job runs", SOON, || async {
+        (runs.load(Ordering::SeqCst) == 1).then_some(())
+    })
+    .await;
+
+    assert!(
+        begun.elapsed() >= Duration::from_millis(2500),
+        "the slot was free too early: {:?}",
+        begun.elapsed()
+    );
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(
+        runs.load(Ordering::SeqCst),
+        1,
+        "the other job waits for the one slot"
+    );
+    house.turn("t", &[("concurrency", "2")]).await;
+    eventually("the knob lets the second one run", SOON, || async {
+        (runs.load(Ordering::SeqCst) == 2).then_some(())
+    })
+    .await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_worker_that_stops_held_of_a_limit_is_free_at_once() {
+    let mut house = House::new().await;
+    let (runs, gate) = house.gated("note");
+    house
+        .turn(
+            "t",
+            &[
+                ("rps", "-1"),
+                ("concurrency", "1"),
+                ("key_concurrency", "1"),
+            ],
+        )
+        .await;
+    house.enqueue("t", "k", 1, 2).await;
+    // Its words would stand for longer than anybody waits here.
+    let first = house
+        .worker(Config {
+            ttl: Duration::from_secs(600),
+            ..config(8)
+        })
+        .await;
+    until_begun(&runs, 1).await;
+    let second = house.worker(config(8)).await;
+    let stopping = tokio::spawn(first.stop());
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(
+        runs.load(Ordering::SeqCst),
+        1,
+        "the other job waits for the one slot"
+    );
+
+    gate.send_replace(true);
+
+    until_begun(&runs, 2).await;
+    assert_eq!(stopping.await.unwrap(), 0);
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn what_still_runs_in_a_worker_that_stops_is_counted_until_it_has_ended() {
+    let mut house = House::new().await;
+    let (runs, gate) = house.gated("note");
+    house
+        .turn("t", &[("rps", "-1"), ("concurrency", "1")])
+        .await;
+    house.enqueue("t", "", 1, 2).await;
+    let ttl = Duration::from_secs(3);
+    let first = house
+        .worker(Config {
+            ttl,
+            grace: Duration::from_secs(60),
+            ..config(8)
+        })
+        .await;
+    until_begun(&runs, 1).await;
+    let second = house.worker(config(8)).await;
+
+    let stopping = tokio::spawn(first.stop());
+    tokio::time::sleep(ttl + Duration::from_millis(1500)).await;
+    let while_stopping = runs.load(Ordering::SeqCst);
+    gate.send_replace(true);
+
+    assert_eq!(while_stopping, 1, "a second job ran beside the first one");
+    until_begun(&runs, 2).await;
+    stopping.await.unwrap();
+    second.stop().await;
+}
+
+#[tokio::test]
+async fn while_everything_is_paused_no_job_begins() {
+    let mut house = House::new().await;
+    let notes = house.note();
+    house.turn("t", &[("rps", "-1")]).await;
+    let worker = house.worker(config(8)).await;
+    house.enqueue("t", "", 1, 1).await;
+    notes.reach(1).await;
+
+    sqlx::query("select flyball.pause_all('a test')")
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
+    // The word travels with the heartbeat, which comes every second.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    house.enqueue("t", "", 1, 5).await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(notes.len(), 1);
+    sqlx::query("select flyball.resume_all()")
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
+
+    notes.reach(6).await;
+    worker.stop().await;
+}

@@ -1,0 +1,335 @@
+//! Handlers that panic, cannot be read, or may run once only; and a worker whose loop dies.
+
+use std::future::Ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use flyball::jobs::postgres::{LaneClaim, NewWorker};
+use flyball::jobs::retry::Policy;
+use flyball::jobs::{
+    Attribution, Context, Handler, Issue, Job, NewJob, OnAmbiguous, Outcome, PreparedJob, Scope, State,
+};
+use flyball::runner::Config;
+
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+use super::fixture::{House, SOON, counter, quick};
+use crate::support::eventually;
+
+struct Careless;
+
+impl Handler for Careless {
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        assert!(args.get("check").is_none(), "the check panics");
+        Ok(PreparedJob::new(|_, _| -> Ready<Outcome> {
+            panic!("before there is a future")
+        }))
+    }
+}
+
+#[tokio::test]
+async fn a_handler_that_panics_outside_its_future_keeps_neither_permit_nor_lease() {
+    let mut house = House::new().await;
+    let (_, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.kinds.register("careless", Careless);
+    house.enqueue("careless", "fast", "", 0).await;
+    let job = |args| NewJob {
+        throttle: "fast".into(),
+        max_attempts: 1,
+        ..NewJob::new("careless", args)
+    };
+    let bad = house
+        .queue
+        .enqueue(&[job(json!({})), job(json!({"check": 1}))])
+        .await
+        .unwrap();
+    let worker = house
+        .worker(Config {
+            concurrency: 1,
+            ..quick()
+        })
+        .await;
+
+    for one in &bad {
+        house.until(one.id, State::Dead).await;
+    }
+    let good = house.enqueue("noop", "fast", "", 1).await[0];
+    house.until(good, State::Completed).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_that_cannot_be_read_is_buried_and_its_neighbours_run() {
+    let mut house = House::new().await;
+    let (runs, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.enqueue("noop", "fast", "", 1).await;
+    let poison = format!(r#"{{"secret": {}1{}}}"#, "[".repeat(200), "]".repeat(200));
+    let mut dead = Vec::new();
+    for args in [r#"{"secret": 1e400}"#, &poison] {
+        let sql = "select job_id from flyball.enqueue('noop', $1::text::jsonb, throttle => 'fast')";
+        dead.push(
+            sqlx::query_scalar::<_, i64>(sql)
+                .bind(args)
+                .fetch_one(&house.queue.pool)
+                .await
+                .unwrap(),
+        );
+    }
+    house.enqueue("noop", "fast", "", 1).await;
+    let worker = house.worker(quick()).await;
+
+    house.until_done(2).await;
+    for id in &dead {
+        house.until(*id, State::Dead).await;
+    }
+
+    assert_eq!(runs.load(Ordering::SeqCst), 2);
+    for id in dead {
+        let job = house.queue.get(id).await.unwrap().unwrap();
+        let error = job.summary.last_error.unwrap();
+        assert!(
+            error.starts_with("args cannot be read: ") && !error.contains("secret"),
+            "{error}"
+        );
+        assert!(
+            job.args.as_str().unwrap().starts_with(r#"{"secret": "#),
+            "{}",
+            job.args
+        );
+    }
+    worker.stop().await;
+}
+
+/// Allows one attempt.
+struct Once(Arc<AtomicUsize>);
+
+impl Handler for Once {
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+    Ok(PreparedJob::new(|_, context: Context| {
+    self.0.fetch_add(1, Ordering::SeqCst);
+    async move {
+    context.cancelled.cancelled().await;
+    Outcome::HandedBack
+    }
+    }))
+    }
+
+    fn retry(&self) -> Policy {
+        Policy {
+            max_attempts: Some(1),
+            ..Policy::default()
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another_unless_a_person_says_so()
+ {
+    let mut house = House::new().await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    house.kinds.register("once", Once(runs.clone()));
+    let id = house.enqueue("once", "fast", "", 1).await[0];
+    let doomed = NewWorker {
+        name: "w".into(),
+        host: "h".into(),
+        pid: 1,
+        ttl: SOON,
+        kinds: vec!["once".into()],
+    };
+    let doomed = house.queue.register(&doomed).await.unwrap();
+    let lane = house.queue.ready_lanes().await.unwrap()[0].lane_id;
+    house
+        .queue
+        .claim(doomed, 1, &[LaneClaim::first(lane, 1)])
+        .await
+        .unwrap();
+    let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
+    sqlx::query(sql).execute(&house.queue.pool).await.unwrap();
+    assert_eq!(house.queue.rescue().await.unwrap().ready, [id]);
+    let worker = house.worker(quick()).await;
+
+    house.until(id, State::Dead).await;
+
+    assert_eq!(runs.load(Ordering::SeqCst), 0);
+    let job = house.queue.get(id).await.unwrap().unwrap();
+    assert_eq!(
+        job.summary.last_error.as_deref(),
+        Some("the worker died during the last attempt")
+    );
+    house
+        .queue
+        .retry_signed(id, true, &Attribution::default())
+        .await
+        .unwrap();
+    house.until(id, State::Running).await;
+    worker.stop().await;
+}
+
+/// Its policy cannot be asked for.
+struct Reckless;
+
+impl Handler for Reckless {
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+    Ok(PreparedJob::new(|job: Job, _| async move {
+            match job.args.as_str() {
+                Some("throttled") => Outcome::Throttled {
+                    scope: Scope::Key,
+                    delay: Some(Duration::MAX),
+                    error: "429".into(),
+                },
+                _ => Outcome::Retry {
+                    after: None,
+                    error: "boom".into(),
+                },
+            }
+        }))
+    }
+
+    fn retry(&self) -> Policy {
+        panic!("no policy")
+    }
+}
+
+#[tokio::test]
+async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
+    let mut house = House::new().await;
+    let (_, run) = counter(Outcome::Done);
+    house.kind("noop", run);
+    house.kinds.register("reckless", Reckless);
+    house.enqueue("reckless", "fast", "", 0).await;
+    let job = |how: &str, key: &str| NewJob {
+        throttle: "fast".into(),
+        key: key.into(),
+        ..NewJob::new("reckless", json!(how))
+    };
+    let ids = house
+        .queue
+        .enqueue(&[job("throttled", "a"), job("fails", "b")])
+        .await
+        .unwrap();
+    let worker = house
+        .worker(Config {
+            concurrency: 1,
+            ..quick()
+        })
+        .await;
+
+    house.until(ids[1].id, State::Retryable).await;
+    eventually("the throttled one has come back", SOON, || async {
+        let job = house.queue.get(ids[0].id).await.unwrap().unwrap();
+        (job.summary.state == State::Ready && !job.attempts.is_empty()).then_some(())
+    })
+    .await;
+
+    let failed = house.queue.get(ids[1].id).await.unwrap().unwrap();
+    assert!(
+        failed
+            .summary
+            .last_error
+            .unwrap()
+            .contains("panicked while returning its retry policy")
+    );
+    // The one permit is free, and so are all those whose ends are not written.
+    let good = house.enqueue("noop", "fast", "", 9).await;
+    for id in good {
+        house.until(id, State::Completed).await;
+    }
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
+    let mut house = House::new().await;
+    let told = Arc::new(Notify::new());
+    let tell = told.clone();
+    house.kind("forks", move |_: Job, context: Context| {
+        let tell = tell.clone();
+        tokio::spawn(async move {
+            context.cancelled.cancelled().await;
+            tell.notify_one();
+        });
+        std::future::pending()
+    });
+    house.enqueue("forks", "fast", "", 0).await;
+    let job = NewJob {
+        throttle: "fast".into(),
+        timeout_s: Some(0.05),
+        ..NewJob::new("forks", json!({}))
+    };
+    house.queue.enqueue(&[job]).await.unwrap();
+    let worker = house.worker(quick()).await;
+
+    let heard = tokio::time::timeout(SOON, told.notified()).await;
+
+    assert!(heard.is_ok());
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
+    let mut house = House::new().await;
+    let over = |policy: OnAmbiguous| {
+        move |job: Job, context: Context| async move {
+            context.hand_over(policy);
+            match job.key.as_str() {
+                "panics" => panic!("as it was told"),
+                // Whatever it is told, it goes on.
+                _ => std::future::pending().await,
+            }
+        }
+    };
+    house.kind("once", over(OnAmbiguous::Dead));
+    house.kind("twice", over(OnAmbiguous::Retry));
+    let config = Config {
+        grace: Duration::from_millis(100),
+        ..Config::default()
+    };
+    let worker = house.worker(config).await;
+    let late = |kind: &str| {
+        NewJob::new(kind, json!({}))
+            .throttle("fast")
+            .timeout(Duration::from_millis(200))
+    };
+    sqlx::query("select flyball.register_kind(k) from unnest(array['once', 'twice']) k")
+        .execute(&house.queue.pool)
+        .await
+        .unwrap();
+    let timed_out = house
+        .queue
+        .enqueue(&[late("once"), late("twice")])
+        .await
+        .unwrap();
+    let panicked = house.enqueue("once", "fast", "panics", 1).await;
+    let stopped = [
+        house.enqueue("once", "fast", "hangs", 1).await[0],
+        house.enqueue("twice", "fast", "hangs", 1).await[0],
+    ];
+    let state = async |id: i64| house.queue.get(id).await.unwrap().unwrap().summary.state;
+    for id in [timed_out[0].id, panicked[0]] {
+        eventually("a dead letter", SOON, || async {
+            (state(id).await == State::Dead).then_some(())
+        })
+        .await;
+    }
+    eventually("another attempt", SOON, || async {
+        (state(timed_out[1].id).await != State::Running).then_some(())
+    })
+    .await;
+    assert_ne!(state(timed_out[1].id).await, State::Dead);
+    for id in stopped {
+        eventually("it runs", SOON, || async {
+            (state(id).await == State::Running).then_some(())
+        })
+        .await;
+    }
+
+    worker.stop().await;
+
+    // The one that may be done twice is given back.
+    assert_eq!(state(stopped[0]).await, State::Dead);
+    assert_eq!(state(stopped[1]).await, State::Ready);
+}

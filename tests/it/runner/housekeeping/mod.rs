@@ -1,0 +1,5 @@
+//! Housekeeping stays flat: days come and go, hot tables do not grow, and no claim waits for it.
+
+mod days;
+mod fixture;
+mod remains;

@@ -1,0 +1,110 @@
+//! Signals: a process ends in order, or at once.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use super::process::SOON;
+use crate::support::eventually;
+use crate::support::process::{Gate, House};
+
+#[tokio::test]
+async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
+    let house = House::new("rps = -1").await;
+    house.target.gate(Gate::Closed);
+    let mut process = house.serve();
+    let jobs = house.enqueue("job", 20).await;
+    house.target.called(8, SOON).await;
+
+    process.signal(Signal::TERM);
+    process.says("SIGTERM: stopping", SOON).await;
+    let late = house.enqueue("late", 5).await;
+    house.target.gate(Gate::Open);
+
+    let status = process.ends(Duration::from_secs(10)).await;
+    assert_eq!(status.code(), Some(0), "{}", process.log());
+    assert_eq!(house.ended(&jobs, "completed").await, 8);
+    assert_eq!(house.ended(&late, "completed").await, 0);
+    assert_eq!(house.target.calls().len(), 8);
+    assert_eq!(house.count("select count(*) from flyball.lease").await, 0);
+    assert_eq!(house.count("select count(*) from flyball.ready").await, 17);
+    assert_eq!(
+        house
+            .count("select count(*) from flyball.worker where stopped_at is null")
+            .await,
+        0
+    );
+}
+
+#[tokio::test]
+async fn jobs_that_do_not_finish_in_the_grace_time_are_given_back_without_using_an_attempt() {
+    let house = House::new("rps = -1").await;
+    house.target.gate(Gate::Closed);
+    let mut process = house.serve_with(&[], &[("FLYBALL_GRACE_S", "0.3")]);
+    let jobs = house.enqueue("job", 3).await;
+    house.target.called(3, SOON).await;
+
+    process.signal(Signal::INT);
+
+    assert_eq!(process.ends(Duration::from_secs(15)).await.code(), Some(0));
+    let untouched: i64 = sqlx::query_scalar(
+        "select count(*) from flyball.ready where job_id = any($1) and attempt = 0",
+    )
+    .bind(&jobs)
+    .fetch_one(house.pool())
+    .await
+    .unwrap();
+    assert_eq!(untouched, 3);
+    assert_eq!(house.count("select count(*) from flyball.attempt").await, 0);
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() {
+    let house = House::new("rps = -1").await;
+    house.target.gate(Gate::Closed);
+    let mut process = house.serve();
+    house.enqueue("job", 2).await;
+    house.target.called(2, SOON).await;
+    process.signal(Signal::TERM);
+    process.says("send it again to stop at once", SOON).await;
+
+    process.signal(Signal::TERM);
+
+    let told = Instant::now();
+    assert_eq!(process.ends(Duration::from_secs(2)).await.code(), Some(130));
+    println!("ended {:?} after the second signal", told.elapsed());
+}
+
+#[tokio::test]
+async fn a_signal_while_it_waits_for_postgres_ends_it() {
+    let house = House::new("rps = -1").await;
+    let mut process = house.serve_with(
+        &[],
+        &[("DATABASE_URL", "postgres://nobody@127.0.0.1:1/nothing")],
+    );
+    // Nothing is said while it waits; the signal is caught as soon as the program has begun.
+    eventually("it has begun", SOON, || async {
+        caught(process.pid(), Signal::TERM).then_some(())
+    })
+    .await;
+
+    process.signal(Signal::TERM);
+
+    assert_eq!(
+        process.ends(Duration::from_secs(10)).await.code(),
+        Some(0),
+        "{}",
+        process.log()
+    );
+}
+
+/// Whether the process has a handler for the signal.
+fn caught(pid: i32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigCgt:"))
+        .map(str::trim)
+        .unwrap_or("0");
+    u64::from_str_radix(mask, 16).unwrap_or(0) >> (signal.as_raw() - 1) & 1 == 1
+}

@@ -1,0 +1,250 @@
+//! Laws of Redis alone: restarts, hangs, foreign keys.
+
+use std::time::{Duration, Instant};
+
+use flyball::throttle::{AcquireResponse, Error, Limit, RedisStore, Store};
+
+use super::world::{ask, change, name};
+use crate::support::redis_server::Server;
+
+async fn real(server: &Server) -> RedisStore {
+    RedisStore::connect(&server.url(), "").unwrap()
+}
+
+/// Calls until Redis answers again, for a while.
+pub async fn answered(store: &RedisStore, throttle: &str) -> AcquireResponse {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let answer = store.acquire(&ask(throttle, &[("", 100, 1.0)])).await;
+        if answer.at_us != 0 {
+            return answer;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "redis was not found again within 10 s"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn redis_that_restarts_empty_gives_one_token_and_not_a_burst() {
+    let mut server = Server::start();
+    let store = real(&server).await.with_bound(Duration::from_secs(5));
+    store
+        .set(&name("a"), &change(&[("rps", "50"), ("burst", "10")]))
+        .await
+        .unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    store.acquire(&ask("a", &[("", 1, 1.0)])).await;
+
+    server.restart();
+    let unknown = answered(&store, "a").await;
+    store
+        .set(&name("a"), &change(&[("rps", "50"), ("burst", "10")]))
+        .await
+        .unwrap();
+    let first = answered(&store, "a").await;
+
+    assert_eq!(
+        unknown.lanes[0].limit,
+        Some(Limit::Unknown { name: name("a") })
+    );
+    assert_eq!(first.lanes[0].granted, 1);
+}
+
+#[tokio::test]
+async fn a_flush_forgets_the_script_and_it_is_loaded_again() {
+    let server = Server::start();
+    let store = real(&server).await.with_bound(Duration::from_secs(5));
+    store
+        .set(&name("a"), &change(&[("rps", "-1")]))
+        .await
+        .unwrap();
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    redis::cmd("SCRIPT")
+        .arg("FLUSH")
+        .exec(&mut connection)
+        .unwrap();
+
+    assert_eq!(
+        store.acquire(&ask("a", &[("", 3, 1.0)])).await.lanes[0].granted,
+        3
+    );
+}
+
+#[tokio::test]
+async fn a_redis_that_hangs_or_is_gone_is_answered_for_within_the_bound() {
+    let mut server = Server::start();
+    let store = real(&server).await;
+    let set = |throttle: &'static str, word: &'static str| {
+        let server_store = &store;
+        async move {
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while server_store
+                .set(
+                    &name(throttle),
+                    &change(&[("rps", "100"), ("on_store_loss", word)]),
+                )
+                .await
+                .is_err()
+            {
+                assert!(Instant::now() < deadline, "redis was not there within 10 s");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            answered(server_store, throttle).await;
+        }
+    };
+    set("closed", "closed").await;
+    set("open", "open").await;
+    set("local", "local").await;
+    store.set_workers(2);
+
+    server.freeze();
+    let mut slowest = Duration::ZERO;
+    for throttle in ["closed", "open", "local", "closed"] {
+        let begin = Instant::now();
+        let answer = store.acquire(&ask(throttle, &[("", 40, 1.0)])).await;
+        slowest = slowest.max(begin.elapsed());
+        let lane = &answer.lanes[0];
+        match throttle {
+            "closed" => assert_eq!((lane.granted, &lane.limit), (0, &Some(Limit::StoreLost))),
+            "open" => assert_eq!(lane.granted, 40),
+            _ => assert!((1..=50).contains(&lane.granted), "{}", lane.granted),
+        }
+    }
+    let begin = Instant::now();
+    assert!(matches!(
+        store.status(&name("open")).await,
+        Err(Error::Lost(_))
+    ));
+    assert!(matches!(
+        store.set(&name("open"), &change(&[("rps", "1")])).await,
+        Err(Error::Lost(_))
+    ));
+    assert!(
+        begin.elapsed() < Duration::from_millis(250),
+        "known to be lost: answered at once"
+    );
+    assert!(slowest < Duration::from_millis(250), "{slowest:?}");
+
+    server.thaw();
+    answered(&store, "closed").await;
+    server.kill();
+    let begin = Instant::now();
+    assert_eq!(
+        store.acquire(&ask("closed", &[("", 1, 1.0)])).await.at_us,
+        0
+    );
+    assert!(begin.elapsed() < Duration::from_millis(250));
+}
+
+#[tokio::test]
+async fn a_redis_that_was_never_there_is_lost_at_once_and_found_when_it_comes() {
+    let mut server = Server::start();
+    server.kill();
+    let begin = Instant::now();
+    let store = real(&server).await;
+    let lost = store.status(&name("a")).await;
+    assert!(matches!(lost, Err(Error::Lost(_))), "{lost:?}");
+    assert!(
+        begin.elapsed() < Duration::from_millis(500),
+        "{:?}",
+        begin.elapsed()
+    );
+
+    server.restart();
+    answered(&store, "a").await;
+}
+
+#[test]
+fn a_url_that_cannot_be_used_is_refused_without_its_password() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let _inside = runtime.enter();
+    for url in [
+        "localhost:6379",
+        "http://:hunter2@localhost",
+        "redis://user:hunter2@local host/x",
+    ] {
+        let message = RedisStore::connect(url, "")
+            .err()
+            .expect("refused")
+            .to_string();
+        assert!(
+            message.contains("REDIS_URL") && message.contains("redis://host:port"),
+            "{message}"
+        );
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn keys_that_are_idle_leave_nothing_behind() {
+    let server = Server::start();
+    let store = real(&server).await.with_bound(Duration::from_secs(5));
+    store
+        .set(
+            &name("a"),
+            &change(&[("rps", "-1"), ("key_rps", "100"), ("window", "0.05")]),
+        )
+        .await
+        .unwrap();
+    store.acquire(&ask("a", &[("k", 5, 1.0)])).await;
+    store
+        .pause_key(&name("a"), "k", Duration::from_millis(50), "429")
+        .await
+        .unwrap();
+
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    loop {
+        let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection).unwrap();
+        keys.sort();
+        if keys == ["throttle:a:bucket", "throttle:a:knobs", "throttle:names"] {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{keys:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_the_wrong_type_stops_one_throttle_and_no_worker() {
+    let server = Server::start();
+    let store = real(&server).await.with_bound(Duration::from_secs(5));
+    store
+        .set(&name("good"), &change(&[("rps", "-1")]))
+        .await
+        .unwrap();
+    let mut connection = redis::Client::open(server.url())
+        .unwrap()
+        .get_connection()
+        .unwrap();
+    redis::cmd("SET")
+        .arg("throttle:bad:knobs")
+        .arg("oops")
+        .exec(&mut connection)
+        .unwrap();
+    redis::cmd("SET")
+        .arg("throttle:good:lane:k")
+        .arg("oops")
+        .exec(&mut connection)
+        .unwrap();
+
+    let bad = store.acquire(&ask("bad", &[("", 1, 1.0)])).await;
+
+    assert_eq!(
+        bad.lanes[0].limit,
+        Some(Limit::Unknown { name: name("bad") })
+    );
+    assert_eq!(
+        store.acquire(&ask("good", &[("k", 1, 1.0)])).await.lanes[0].granted,
+        1
+    );
+}
