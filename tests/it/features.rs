@@ -180,7 +180,7 @@ fn the_page_of_features_has_each_with_what_it_turns_on_and_its_number_of_crates(
         .map(|line| {
             let (name, rest) = line.split_once(": ").unwrap();
             (name, rest.split(' ').next().unwrap().parse().unwrap())
-        }))
+        })
         .collect();
     let mut documented = BTreeMap::new();
     for row in page.lines().filter(|line| line.starts_with("| ")).skip(1) {

@@ -22,15 +22,15 @@ pub struct Mail;
 
 impl Handler for Mail {
     fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
-    let has_to = args.get("to").is_some_and(Value::is_string);
-    if has_to {
-    Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
-    } else {
-    Err(vec![Issue {
-    pointer: "/to".into(),
-    message: "must be a text".into(),
-    }])
-    }
+        let has_to = args.get("to").is_some_and(Value::is_string);
+        if has_to {
+            Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
+        } else {
+            Err(vec![Issue {
+                pointer: "/to".into(),
+                message: "must be a text".into(),
+            }])
+        }
     }
 }
 

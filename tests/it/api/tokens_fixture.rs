@@ -34,7 +34,7 @@ pub struct Private;
 
 impl Handler for Private {
     fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
-    Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
+        Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
     }
 
     fn public(&self) -> bool {

@@ -216,7 +216,7 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
     ]));
     assert!(
         said.out
-        .contains("was waiting and has been replaced by this job"),
+            .contains("was waiting and has been replaced by this job"),
         "{}",
         said.out
     );

@@ -198,8 +198,8 @@ async fn a_full_lane_that_rejects_takes_nothing_and_names_itself() {
     );
     assert_eq!(
         count(
-        database.pool(),
-        "select count(*) from flyball.unique_holder"
+            database.pool(),
+            "select count(*) from flyball.unique_holder"
         )
         .await,
         1,

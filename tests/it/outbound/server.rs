@@ -200,10 +200,10 @@ pub async fn run_job(
     let about = Arc::new(JobInfo::from(&job));
     let context = Context::new(about.clone(), cancelled, throttles, Arc::new(NoCheckpoints));
     let outcome = match handler.prepare(&job.args) {
-    Ok(prepared) => prepared.run(job, context).await,
-    Err(issues) => Outcome::Dead {
-    error: format!("{issues:?}"),
-    },
+        Ok(prepared) => prepared.run(job, context).await,
+        Err(issues) => Outcome::Dead {
+            error: format!("{issues:?}"),
+        },
     };
     (outcome, about)
 }

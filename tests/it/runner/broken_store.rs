@@ -9,7 +9,6 @@ use flyball::throttle::{
     RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
-
 use super::fixture::{House, SOON, quick};
 
 /// A store that breaks whoever asks it.

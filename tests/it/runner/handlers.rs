@@ -8,7 +8,8 @@ use std::time::Duration;
 use flyball::jobs::postgres::{LaneClaim, NewWorker};
 use flyball::jobs::retry::Policy;
 use flyball::jobs::{
-    Attribution, Context, Handler, Issue, Job, NewJob, OnAmbiguous, Outcome, PreparedJob, Scope, State,
+    Attribution, Context, Handler, Issue, Job, NewJob, OnAmbiguous, Outcome, PreparedJob, Scope,
+    State,
 };
 use flyball::runner::Config;
 
@@ -109,13 +110,13 @@ struct Once(Arc<AtomicUsize>);
 
 impl Handler for Once {
     fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
-    Ok(PreparedJob::new(|_, context: Context| {
-    self.0.fetch_add(1, Ordering::SeqCst);
-    async move {
-    context.cancelled.cancelled().await;
-    Outcome::HandedBack
-    }
-    }))
+        Ok(PreparedJob::new(|_, context: Context| {
+            self.0.fetch_add(1, Ordering::SeqCst);
+            async move {
+                context.cancelled.cancelled().await;
+                Outcome::HandedBack
+            }
+        }))
     }
 
     fn retry(&self) -> Policy {
@@ -174,7 +175,7 @@ struct Reckless;
 
 impl Handler for Reckless {
     fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
-    Ok(PreparedJob::new(|job: Job, _| async move {
+        Ok(PreparedJob::new(|job: Job, _| async move {
             match job.args.as_str() {
                 Some("throttled") => Outcome::Throttled {
                     scope: Scope::Key,

@@ -38,11 +38,11 @@ impl Handler for Wants {
             .filter(missing)
             .map(issue)
             .collect();
-            if issues.is_empty() {
+        if issues.is_empty() {
             Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
-            } else {
+        } else {
             Err(issues)
-            }
+        }
     }
 }
 

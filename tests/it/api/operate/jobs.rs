@@ -27,8 +27,8 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
         (json!({"run_at": "soon"}), "must be an RFC 3339 time"),
         (json!({"run_at": 5}), "must be an RFC 3339 time"),
         (
-        json!({"run_at": "2033-01-01T10:00:00Z", "at": 1}),
-        "is not a known field",
+            json!({"run_at": "2033-01-01T10:00:00Z", "at": 1}),
+            "is not a known field",
         ),
         (json!([]), "must be an object"),
     ] {
@@ -154,14 +154,14 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
             "",
             "no filter is given; set at least one of kind, throttle, key, state, created_after, \
             created_before",
-            ),
-            (json!({"throttle": null}), "", "no filter is given"),
+        ),
+        (json!({"throttle": null}), "", "no filter is given"),
         (
             json!({"state": "dead"}),
             "/state",
             "must be ready, scheduled, retryable or running",
-            ),
-            (json!({"state": 3}), "/state", ", not 3"),
+        ),
+        (json!({"state": 3}), "/state", ", not 3"),
         (
             json!({"throttle": "u", "limit": 0}),
             "/limit",

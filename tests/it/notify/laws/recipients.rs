@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-
 use flyball::jobs::{NewJob, State};
 use serde_json::json;
 use sqlx::{Acquire, Executor};

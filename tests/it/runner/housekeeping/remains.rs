@@ -187,8 +187,8 @@ async fn small_tables_stay_small() {
     queue.maintain(WEEK).await.unwrap();
 
     assert_eq!(
-    number(pool, "select count(*) from flyball.unique_holder").await,
-    10
+        number(pool, "select count(*) from flyball.unique_holder").await,
+        10
     );
     let left: Vec<i64> = sqlx::query_scalar("select job_id from flyball.cancel order by 1")
         .fetch_all(pool)
