@@ -7,7 +7,7 @@ use std::time::Duration;
 use flyball::api::{
     self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, Permissions, TokenScope, TokenSecret,
 };
-use flyball::jobs::{Context, Handler, Job, Kinds, Outcome, Queue};
+use flyball::jobs::{Handler, Issue, Job, Kinds, Outcome, PreparedJob, Queue};
 use flyball::throttle::{Change, Knobs, Name, Store};
 
 use reqwest::{Method, Response};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use flyball::jobs::{Handler, Job, OnAmbiguous, Outcome, Quota, Scope};
 use flyball::outbound::{Guard, HttpConfig, HttpHandler, Secrets};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;

@@ -1,5 +1,6 @@
 //! Stand-ins for what a reindex touches, which can be told to fail.
 
+use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};

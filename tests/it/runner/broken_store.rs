@@ -1,5 +1,6 @@
 //! A worker whose store of throttles panics.
 
+use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
 //! One message alone stops no other, whatever a driver answers.
 
+use futures_util::future::BoxFuture;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

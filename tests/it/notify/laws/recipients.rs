@@ -1,5 +1,6 @@
 //! A recipient that cannot be reached is left alone, and a recorded message is not sent again.
 
+use flyball_fakes::{Fake, FakeOptions, Fault, Speaks};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{NewJob, State};

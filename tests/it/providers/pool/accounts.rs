@@ -125,7 +125,7 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
     })
     .await;
     let view = desk.view();
-    assert_eq!((view.there, view.configured_rps), (9, Some(1000.0)));
+    assert_eq!((view.available, view.configured_rps), (9, Some(1000.0)));
     assert!(
         view.accounts[held.at]
             .until_ms
@@ -214,9 +214,9 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
     );
     assert_eq!(why, "answered 429");
     let view = desk.view();
-    assert_eq!(view.there, 0);
+    assert_eq!(view.available, 0);
     assert!(
-        view.back_at_ms
+        view.available_at_ms
             .is_some_and(|back| back > view.at_ms && back <= view.at_ms + 23_000),
         "{view:?}"
     );

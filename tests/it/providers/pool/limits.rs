@@ -1,5 +1,6 @@
 //! Shedding, accounts without a limit, and the knob of concurrency.
 
+use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -61,7 +62,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
             .await;
     }
     eventually("the blocks", SOON, || async {
-        (desk.view().there == ACCOUNTS - 2).then_some(())
+        (desk.view().available == ACCOUNTS - 2).then_some(())
     })
     .await;
 
@@ -105,7 +106,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
         .collect();
     let mut fewest = ACCOUNTS;
     while Instant::now() < until {
-        fewest = fewest.min(desk.view().there);
+        fewest = fewest.min(desk.view().available);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for task in tasks {
@@ -148,7 +149,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
         "no bucket; what is under way is the limit"
     );
     eventually("a look", SOON, || async {
-        (one.view().there == 2).then_some(())
+        (one.view().available == 2).then_some(())
     })
     .await;
     let view = one.view();
@@ -177,7 +178,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
         (workers.flow(1, 1) == Flow::Blocked).then_some(())
     })
     .await;
-    assert_eq!(other.view().there, 1);
+    assert_eq!(other.view().available, 1);
     // It is felt out: one, then twice as many with each that goes well; and then as many as anybody wants are under way at once.
     let all = eventually("as many at once as before", SOON, || async {
         let mut all = Vec::new();
