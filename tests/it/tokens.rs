@@ -8,7 +8,7 @@ use flyball::api::scopes::{self, Need};
 use flyball::api::{
     self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, Permissions, TokenScope, TokenSecret,
 };
-use flyball::jobs::{Handler, Issue, Kinds, NewJob, Outcome, PreparedJob, Queue};
+use flyball::jobs::{Handler, Issue, Job, Kinds, NewJob, Outcome, PreparedJob, Queue};
 use flyball::throttle::{Change, Knobs, Name, Store};
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
