@@ -111,8 +111,8 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
     for (key, number) in numbers {
         let shape = shape::of_setting(key);
         let (low, high) = match shape {
-            shape::Shape::Whole(low, high) => (low as f64, high as f64),
-            shape::Shape::Number(low, high) => (low, high),
+            shape::SettingType::Whole(low, high) => (low as f64, high as f64),
+            shape::SettingType::Number(low, high) => (low, high),
             _ => continue,
         };
         if !(low..=high).contains(&number) {

@@ -20,7 +20,7 @@ const TABLES: [&str; 6] = [
 
 /// The values that a key may have.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Shape {
+pub(super) enum SettingType {
     Text,
     Word(&'static [&'static str]),
     /// A whole number in a closed range.
@@ -35,7 +35,7 @@ pub(super) enum Shape {
     Columns,
 }
 
-impl Shape {
+impl SettingType {
     /// Describes the values, completing "must be …".
     pub(super) fn description(self) -> String {
         match self {
@@ -100,21 +100,21 @@ impl Shape {
 }
 
 /// Returns the shape of a setting outside of the tables.
-pub(super) fn of_setting(key: &str) -> Shape {
+pub(super) fn of_setting(key: &str) -> SettingType {
     match key {
-        "database_connections" => Shape::Whole(2, 500),
-        "database_pooler" => Shape::Word(&["none", "transaction"]),
-        "token_lease_ms" => Shape::Whole(0, 250),
-        "http_connections" => Shape::Whole(16, 100_000),
-        "concurrency" => Shape::Whole(1, 10_000),
-        "worker_ttl_s" => Shape::Number(3.0, 3600.0),
-        "grace_s" => Shape::Number(0.0, 3600.0),
-        "retention_days" => Shape::Whole(1, 3650),
-        "dead_retention_days" | "dead_message_days" => Shape::Whole(0, 3650),
-        "allow_private_urls" | "allow_reindex_queries" => Shape::Flag,
-        "allow_urls" => Shape::Texts,
-        "log_format" => Shape::Word(&["text", "json"]),
-        _ => Shape::Text,
+        "database_connections" => SettingType::Whole(2, 500),
+        "database_pooler" => SettingType::Word(&["none", "transaction"]),
+        "token_lease_ms" => SettingType::Whole(0, 250),
+        "http_connections" => SettingType::Whole(16, 100_000),
+        "concurrency" => SettingType::Whole(1, 10_000),
+        "worker_ttl_s" => SettingType::Number(3.0, 3600.0),
+        "grace_s" => SettingType::Number(0.0, 3600.0),
+        "retention_days" => SettingType::Whole(1, 3650),
+        "dead_retention_days" | "dead_message_days" => SettingType::Whole(0, 3650),
+        "allow_private_urls" | "allow_reindex_queries" => SettingType::Flag,
+        "allow_urls" => SettingType::Texts,
+        "log_format" => SettingType::Word(&["text", "json"]),
+        _ => SettingType::Text,
     }
 }
 
@@ -133,8 +133,8 @@ pub(super) fn check_file(fields: &mut Reader<'_>) {
         &API_TOKEN_KEYS,
         &[],
         |key| match key {
-            "scopes" | "kinds" | "throttles" => Shape::Texts,
-            _ => Shape::Text,
+            "scopes" | "kinds" | "throttles" => SettingType::Texts,
+            _ => SettingType::Text,
         },
     );
     each(
@@ -143,11 +143,13 @@ pub(super) fn check_file(fields: &mut Reader<'_>) {
         &PROMETHEUS_KEYS,
         &["url"],
         |key| match key {
-            "headers" | "headers_env" => Shape::NamedTexts,
-            _ => Shape::Text,
+            "headers" | "headers_env" => SettingType::NamedTexts,
+            _ => SettingType::Text,
         },
     );
-    each(fields, "postgres", &POSTGRES_KEYS, &[], |_| Shape::Text);
+    each(fields, "postgres", &POSTGRES_KEYS, &[], |_| {
+        SettingType::Text
+    });
     if fields.get("reindex").is_some()
         && let Some(mut reindex) = fields.part("reindex", &["sources", "sinks"])
     {
@@ -165,22 +167,22 @@ pub(super) fn check_file(fields: &mut Reader<'_>) {
     }
 }
 
-fn of_kind(key: &str) -> Shape {
+fn of_kind(key: &str) -> SettingType {
     match KIND_KEYS.iter().find(|(known, ..)| *known == key) {
-        Some(("max_attempts", low, high, _)) => Shape::Whole(*low as i64, *high as i64),
-        Some((_, low, high, _)) => Shape::Number(*low, *high),
-        None => Shape::Flag,
+        Some(("max_attempts", low, high, _)) => SettingType::Whole(*low as i64, *high as i64),
+        Some((_, low, high, _)) => SettingType::Number(*low, *high),
+        None => SettingType::Flag,
     }
 }
 
-fn of_reindex(key: &str) -> Shape {
+fn of_reindex(key: &str) -> SettingType {
     match key {
-        "type" => Shape::Word(&["elastic", "postgres"]),
-        "tables" | "indexes" | "pipelines" => Shape::Texts,
-        "statements" => Shape::NamedTexts,
-        "key" => Shape::Columns,
-        "statement_timeout_s" => Shape::Number(0.1, 3600.0),
-        _ => Shape::Text,
+        "type" => SettingType::Word(&["elastic", "postgres"]),
+        "tables" | "indexes" | "pipelines" => SettingType::Texts,
+        "statements" => SettingType::NamedTexts,
+        "key" => SettingType::Columns,
+        "statement_timeout_s" => SettingType::Number(0.1, 3600.0),
+        _ => SettingType::Text,
     }
 }
 
@@ -190,7 +192,7 @@ fn each(
     table: &str,
     keys: &[&str],
     required: &[&str],
-    shape: impl Fn(&str) -> Shape,
+    shape: impl Fn(&str) -> SettingType,
 ) {
     if fields.get(table).is_none() {
         return;
@@ -212,7 +214,7 @@ fn each(
     }
 }
 
-fn check(fields: &mut Reader<'_>, keys: &[&str], shape: impl Fn(&str) -> Shape) {
+fn check(fields: &mut Reader<'_>, keys: &[&str], shape: impl Fn(&str) -> SettingType) {
     for key in keys {
         let shape = shape(key);
         let Some(value) = fields
@@ -224,7 +226,7 @@ fn check(fields: &mut Reader<'_>, keys: &[&str], shape: impl Fn(&str) -> Shape) 
         };
         // A text may be a secret by mistake, so it is not shown.
         match shape {
-            Shape::Text => fields.wrong(key, "must be a text"),
+            SettingType::Text => fields.wrong(key, "must be a text"),
             _ => fields.refuse(key, &shape.description(), &value),
         }
     }
