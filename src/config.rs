@@ -1,22 +1,28 @@
 //! Settings: the commented default file, a file of the user's own, and the environment, in this
 //! order.
 
+mod origin;
 #[cfg(feature = "notifications")]
 pub mod pools;
 mod reindex;
+mod rules;
 mod servers;
+mod shape;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
 
+use crate::input::wording::must_be;
+use crate::input::{Issue, Reader, TomlDocument, pointer};
 use crate::postgres::{Access, Pooler};
 #[cfg(feature = "notifications")]
 use crate::providers::Pools;
 use crate::reindex::Catalogue;
-use crate::throttle::Name;
 
+pub use crate::input::{FileError, FileProblem};
+pub use origin::SettingsOrigin;
 #[cfg(feature = "notifications")]
 pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
 pub use reindex::{ReindexSettings, SINK_KEYS, SOURCE_KEYS, SinkSettings, SourceSettings};
@@ -55,16 +61,6 @@ pub const KEYS: &[(&str, &str)] = &[
     ("allow_reindex_queries", "FLYBALL_ALLOW_REINDEX_QUERIES"),
     ("log", "FLYBALL_LOG"),
     ("log_format", "FLYBALL_LOG_FORMAT"),
-];
-
-/// The allowed beginnings of the URL of Redis.
-const REDIS_SCHEMES: &[&str] = &[
-    "redis://",
-    "rediss://",
-    "redis+unix://",
-    "unix://",
-    "redis+cluster://",
-    "rediss+cluster://",
 ];
 
 /// The settings of one process. `default.toml` describes each of them.
@@ -111,20 +107,10 @@ pub struct Settings {
     pub reindex: ReindexSettings,
     #[serde(default)]
     pub pools: BTreeMap<String, toml::Table>,
-    /// File and line of each key of the pools, for messages.
+    /// The places of all keys, for messages.
     #[serde(skip)]
-    pub pool_lines: BTreeMap<String, String>,
+    pub origin: SettingsOrigin,
 }
-
-/// Enumerated settings: key, allowed values, and the text that an error message uses for them.
-const WORDS: [(&str, &[&str], &str); 2] = [
-    ("log_format", &["text", "json"], "text or json"),
-    (
-        "database_pooler",
-        &["none", "transaction"],
-        "none or transaction",
-    ),
-];
 
 /// The connection pooler between the process and Postgres.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -212,14 +198,11 @@ pub struct TokenFound<'a> {
     pub secret: String,
 }
 
-/// The longest name of a token, in bytes.
-const TOKEN_NAME_BYTES_MAX: usize = 64;
-
-/// The longest name of a tenant, in characters.
-const TENANT_CHARS_MAX: usize = 64;
-
 /// The required form of a token.
 const TOKEN: &str = "at least 16 visible ASCII characters without spaces or line ends";
+
+/// The message about a token whose secret has no place, or two of them.
+const ONE_SECRET: &str = "must be set, or secret_file, and not both";
 
 /// Keys of `[kinds.<name>]` with their least and greatest values, and the range as error messages
 /// show it.
@@ -252,30 +235,9 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file is not TOML, or holds an unknown key or a value of the wrong type.
-    #[error("{file}:{line}: {message}")]
-    File {
-        /// The path of the file.
-        file: String,
-        /// The line, from 1.
-        line: usize,
-        /// The fault, and the allowed values.
-        message: String,
-    },
-    #[cfg(feature = "notifications")]
-    /// A pool, or an account of one, cannot be used as it is set.
+    /// Settings cannot be used as they are set.
     #[error(transparent)]
-    Pool(#[from] pools::PoolProblem),
-    /// A value is of the wrong type or out of range.
-    #[error("{place} is {value}; allowed is {allowed}")]
-    Value {
-        /// The origin of the value: an environment variable, or file and line, with the key.
-        place: String,
-        /// The value as text.
-        value: String,
-        /// The allowed values.
-        allowed: &'static str,
-    },
+    Invalid(#[from] FileError),
 }
 
 impl Settings {
@@ -287,9 +249,8 @@ impl Settings {
     ) -> Result<Self, Error> {
         let mut table: toml::Table =
             toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
-        let mut places = BTreeMap::new();
-        #[cfg(feature = "notifications")]
-        let mut pool_lines = BTreeMap::new();
+        let mut origin = SettingsOrigin::default();
+        let mut issues = Vec::new();
         let usual = Path::new(USUAL_FILE);
         let file = file.or_else(|| usual.exists().then_some(usual));
         if let Some(path) = file {
@@ -298,55 +259,45 @@ impl Settings {
                 file: shown.clone(),
                 source,
             })?;
-            let own = own_table(&shown, &text)?;
-            for key in own.keys() {
-                places.insert(
-                    key.clone(),
-                    format!("{shown}:{}: {key}", line_of_key(&text, key)),
-                );
+            let document = TomlDocument::parse(&text)
+                .map_err(|error| FileError(vec![FileProblem::not_toml(&shown, error)]))?;
+            if let Some(mut fields) = Reader::of(&document.value, "", &[], &mut issues) {
+                shape::check_file(&mut fields);
             }
-            for (place, line) in table_lines(&text) {
-                places.insert(place.clone(), format!("{shown}:{line}: {place}"));
-            }
-            #[cfg(feature = "notifications")]
-            {
-                pool_lines = pools::lines(&shown, &text);
-            }
+            let own: toml::Table = toml::from_str(&text).unwrap_or_default();
             table.extend(own);
+            (origin.file, origin.document) = (shown, Some(document));
         }
         for (key, env) in KEYS {
             if let Some(text) = environment.get(*env).filter(|text| !text.is_empty()) {
-                let place = format!("{env} (setting {key})");
-                let value = typed(key, text, &table[*key]).ok_or_else(|| Error::Value {
-                    place: place.clone(),
-                    value: format!("{text:?}"),
-                    allowed: match table[*key] {
-                        toml::Value::Boolean(_) => "true or false",
-                        toml::Value::Integer(_) if key.ends_with("_s") => "a number",
-                        toml::Value::Array(_) => "texts with commas between them",
-                        toml::Value::String(_) => {
-                            words_of(key).map_or("a text", |(_, allowed)| allowed)
-                        }
-                        _ => "a whole number of 0 or more",
-                    },
-                })?;
-                table.insert((*key).to_owned(), value);
-                places.insert((*key).to_owned(), place);
+                // The value of the file does not count, so nor do its problems.
+                issues.retain(|issue| issue.pointer != pointer("", key));
+                origin
+                    .variables
+                    .insert((*key).to_owned(), format!("{env} (setting {key})"));
+                let shape = shape::of_setting(key);
+                match shape.parse(text) {
+                    Some(value) => drop(table.insert((*key).to_owned(), value)),
+                    None => issues.push(Issue::new(
+                        pointer("", key),
+                        must_be(&shape.description(), &text.as_str().into()),
+                    )),
+                }
             }
         }
-        let settings: Self = table
-            .try_into()
-            .map_err(|error: toml::de::Error| Error::File {
+        if !issues.is_empty() {
+            return Err(origin.error(&BTreeMap::new(), issues).into());
+        }
+        let mut settings: Self = table.try_into().map_err(|error: toml::de::Error| {
+            FileError(vec![FileProblem {
                 file: "settings".to_owned(),
-                line: 1,
-                message: error.message().to_owned(),
-            })?;
-        #[cfg(feature = "notifications")]
-        let settings = Self {
-            pool_lines,
-            ..settings
-        };
-        settings.check(&places)?;
+                line: 0,
+                key: String::new(),
+                reason: error.message().to_owned(),
+            }])
+        })?;
+        settings.origin = origin;
+        settings.validate()?;
         Ok(settings)
     }
 
@@ -361,7 +312,16 @@ impl Settings {
 
     /// Validates settings that a program has changed.
     pub fn validate(&self) -> Result<(), Error> {
-        self.check(&BTreeMap::new())
+        self.valid((), rules::problems(self))
+    }
+
+    /// Returns the value, or the error of these problems.
+    fn valid<T>(&self, value: T, issues: Vec<Issue>) -> Result<T, Error> {
+        if issues.is_empty() {
+            Ok(value)
+        } else {
+            Err(self.origin.error(&self.pools, issues).into())
+        }
     }
 
     /// Reads the settings as [`Settings::load`] does, with this process's environment.
@@ -372,12 +332,7 @@ impl Settings {
                 Ok(text) => drop(environment.insert((*env).to_owned(), text)),
                 Err(std::env::VarError::NotPresent) => {}
                 Err(std::env::VarError::NotUnicode(_)) => {
-                    let value = "not UTF-8".to_owned();
-                    return Err(Error::Value {
-                        place: (*env).to_owned(),
-                        value,
-                        allowed: "a text in UTF-8",
-                    });
+                    return Err(Error::at(env, "must be a text in UTF-8"));
                 }
             }
         }
@@ -394,57 +349,46 @@ impl Settings {
                 secret: self.api_token.clone(),
             });
         }
+        let mut issues = Vec::new();
         for (name, token) in &self.api_tokens {
-            let refuse = |key: &str, value: &str, allowed| {
-                Err(Error::Value {
-                    place: format!("api_tokens.{name}.{key}"),
-                    value: value.to_owned(),
-                    allowed,
-                })
+            let mut refuse = |key: &str, message: String| {
+                let at = pointer(&pointer("/api_tokens", name), key);
+                issues.push(Issue::new(at, message));
             };
-            let (key, from, secret) = match (&token.secret_env, &token.secret_file) {
-                (Some(variable), None) => {
-                    ("secret_env", variable.clone(), std::env::var(variable).ok())
-                }
-                (None, Some(file)) => (
-                    "secret_file",
-                    file.clone(),
-                    std::fs::read_to_string(file).ok(),
-                ),
+            let (key, secret) = match (&token.secret_env, &token.secret_file) {
+                (Some(variable), None) => ("secret_env", std::env::var(variable).ok()),
+                (None, Some(file)) => ("secret_file", std::fs::read_to_string(file).ok()),
                 _ => {
-                    return refuse(
-                        "secret_env",
-                        "neither or both of secret_env and secret_file",
-                        "one of the two",
-                    );
+                    refuse("secret_env", ONE_SECRET.to_owned());
+                    continue;
                 }
             };
             let Some(secret) = secret else {
-                let what = if key == "secret_env" {
-                    "which is not set"
+                let allowed = if key == "secret_env" {
+                    "must name an environment variable that is set"
                 } else {
-                    "which cannot be read"
+                    "must name a file that can be read"
                 };
-                return refuse(
-                    key,
-                    &format!("{from:?}, {what}"),
-                    "an environment variable that is set, or a file that can be read",
-                );
+                refuse(key, allowed.to_owned());
+                continue;
             };
             let secret = secret.trim();
             if secret.len() < 16 || !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
-                return refuse(key, "unusable", TOKEN);
+                refuse(key, format!("must lead to {TOKEN}"));
+            } else if tokens.iter().any(|other| other.secret == secret) {
+                refuse(
+                    key,
+                    "must lead to a token of its own, not to the token of another".to_owned(),
+                );
+            } else {
+                tokens.push(TokenFound {
+                    name,
+                    settings: Some(token),
+                    secret: secret.to_owned(),
+                });
             }
-            if tokens.iter().any(|other| other.secret == secret) {
-                return refuse(key, "the token of another", "a token of its own");
-            }
-            tokens.push(TokenFound {
-                name,
-                settings: Some(token),
-                secret: secret.to_owned(),
-            });
         }
-        Ok(tokens)
+        self.valid(tokens, issues)
     }
 
     /// Returns the sources and sinks that jobs of the kind `reindex` may name.
@@ -459,18 +403,20 @@ impl Settings {
         if self.knobs_dir.is_empty() || self.knobs_dir == "knobs" || folder.is_dir() {
             return Ok(folder);
         }
-        Err(Error::Value {
-            place: "FLYBALL_KNOBS_DIR (setting knobs_dir)".to_owned(),
-            value: format!("{:?}, and no folder is there", self.knobs_dir),
-            allowed: "a folder of files <throttle>.toml, or nothing for none",
-        })
+        Err(Error::at(
+            "FLYBALL_KNOBS_DIR (setting knobs_dir)",
+            format!(
+                "must be a folder of files <throttle>.toml, or empty for none, not {:?}, where no folder is",
+                self.knobs_dir
+            ),
+        ))
     }
 
     #[cfg(feature = "notifications")]
     /// Returns the pools with their credentials, read from the places that the settings name.
     pub fn pools(&self) -> Result<Pools, Error> {
-        Ok(pools::read(&self.pools, Some(&pools::Real))
-            .map_err(|problem| problem.located(&self.pool_lines))?)
+        let read = pools::read(&self.pools, Some(&pools::Real));
+        read.or_else(|issues| self.valid(Pools::default(), issues))
     }
 
     #[cfg(feature = "notifications")]
@@ -482,13 +428,9 @@ impl Settings {
         account: &str,
         refused: &crate::providers::InvalidAccount,
     ) -> Error {
-        let place = format!("pools.{pool}.{account}.{}", refused.field);
-        let problem = pools::PoolProblem {
-            file: String::new(),
-            place,
-            message: refused.message.clone(),
-        };
-        Error::Pool(problem.located(&self.pool_lines))
+        let at = pools::pointer_of(&self.pools, pool, account);
+        let issue = Issue::new(pointer(&at, &refused.field), refused.message.clone());
+        self.origin.error(&self.pools, vec![issue]).into()
     }
 
     #[cfg(feature = "notifications")]
@@ -509,406 +451,17 @@ impl Settings {
                 .then(|| self.database_direct_url.clone()),
         }
     }
-
-    fn check(&self, places: &BTreeMap<String, String>) -> Result<(), Error> {
-        let refuse = |key: &str, value: String, allowed: &'static str| {
-            let place = places.get(key).cloned().unwrap_or_else(|| key.to_owned());
-            Err(Error::Value {
-                place,
-                value,
-                allowed,
-            })
-        };
-        if !(2..=500).contains(&self.database_connections) {
-            return refuse(
-                "database_connections",
-                self.database_connections.to_string(),
-                "2 to 500",
-            );
-        }
-        if !(1..=10_000).contains(&self.concurrency) {
-            return refuse("concurrency", self.concurrency.to_string(), "1 to 10000");
-        }
-        if !(16..=100_000).contains(&self.http_connections) {
-            return refuse(
-                "http_connections",
-                self.http_connections.to_string(),
-                "16 to 100000",
-            );
-        }
-        if self.token_lease_ms > 250 {
-            return refuse(
-                "token_lease_ms",
-                self.token_lease_ms.to_string(),
-                "0 to 250 milliseconds",
-            );
-        }
-        if !(3.0..=3600.0).contains(&self.worker_ttl_s) {
-            return refuse(
-                "worker_ttl_s",
-                self.worker_ttl_s.to_string(),
-                "3 to 3600 seconds",
-            );
-        }
-        if !(0.0..=3600.0).contains(&self.grace_s) {
-            return refuse("grace_s", self.grace_s.to_string(), "0 to 3600 seconds");
-        }
-        if !(1..=3650).contains(&self.retention_days) {
-            return refuse(
-                "retention_days",
-                self.retention_days.to_string(),
-                "1 to 3650 days",
-            );
-        }
-        if self.dead_retention_days > 3650 {
-            return refuse(
-                "dead_retention_days",
-                self.dead_retention_days.to_string(),
-                "0 to 3650 days",
-            );
-        }
-        if self.dead_message_days > 3650 {
-            return refuse(
-                "dead_message_days",
-                self.dead_message_days.to_string(),
-                "0 to 3650 days",
-            );
-        }
-        if !self.api_token.is_empty() && self.api_token.len() < 16 {
-            return refuse(
-                "api_token",
-                "too short".to_owned(),
-                "at least 16 characters, or empty for none",
-            );
-        }
-        // A header cannot carry anything else, so no client could ever log in.
-        if !self.api_token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return refuse(
-                "api_token",
-                "unusable".to_owned(),
-                "visible ASCII characters without spaces or line ends",
-            );
-        }
-        if self.listen.is_empty() {
-            return refuse(
-                "listen",
-                "empty".to_owned(),
-                "host:port, for instance 127.0.0.1:8080",
-            );
-        }
-        let is_http = ["http://", "https://"]
-            .iter()
-            .any(|scheme| self.public_url.starts_with(scheme));
-        if !self.public_url.is_empty() && (!is_http || self.public_url.contains(['?', '#', ' '])) {
-            let allowed = "http:// or https://, without a query, or empty for none";
-            return refuse("public_url", "not such a URL".to_owned(), allowed);
-        }
-        let is_postgres =
-            |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
-        if !is_postgres(&self.database_url) {
-            return refuse(
-                "database_url",
-                "not such a URL".to_owned(),
-                "postgres://user@host/database",
-            );
-        }
-        if !self.database_direct_url.is_empty() && !is_postgres(&self.database_direct_url) {
-            return refuse(
-                "database_direct_url",
-                "not such a URL".to_owned(),
-                "postgres://user@host/database, or empty for none",
-            );
-        }
-        if !REDIS_SCHEMES
-            .iter()
-            .any(|scheme| self.redis_url.starts_with(scheme))
-        {
-            let allowed =
-                "redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://";
-            return refuse("redis_url", "not such a URL".to_owned(), allowed);
-        }
-        if !self.prometheus_url.starts_with("http://")
-            && !self.prometheus_url.starts_with("https://")
-        {
-            return refuse(
-                "prometheus_url",
-                "not such a URL".to_owned(),
-                "http:// or https://",
-            );
-        }
-        for (name, token) in &self.api_tokens {
-            let is_tenant =
-                |tenant: &str| tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok();
-            if let Some(tenant) = token.tenant.as_ref().filter(|tenant| !is_tenant(tenant)) {
-                let allowed = "1 to 64 letters, digits or any of . _ - / : { }";
-                return refuse(
-                    &format!("api_tokens.{name}.tenant"),
-                    format!("{tenant:?}"),
-                    allowed,
-                );
-            }
-            if name == ADMIN
-                || name.is_empty()
-                || name.len() > TOKEN_NAME_BYTES_MAX
-                || name.contains(char::is_control)
-            {
-                let allowed = "a name of 1 to 64 bytes other than admin, which is the token of FLYBALL_API_TOKEN";
-                return refuse(&format!("api_tokens.{name}"), format!("{name:?}"), allowed);
-            }
-            if let Some(scope) = token
-                .scopes
-                .iter()
-                .flatten()
-                .find(|scope| !SCOPES.contains(&scope.as_str()))
-            {
-                let allowed = "jobs:enqueue, jobs:read, throttles:acquire, metrics:read, ops:read, ops:write or admin";
-                return refuse(
-                    &format!("api_tokens.{name}.scopes"),
-                    format!("{scope:?}"),
-                    allowed,
-                );
-            }
-            let is_throttle = |pattern: &str| {
-                pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok()
-            };
-            if let Some(throttle) = token
-                .throttles
-                .iter()
-                .flatten()
-                .find(|throttle| !is_throttle(throttle))
-            {
-                let allowed = "names of throttles, or their beginnings with a * behind";
-                return refuse(
-                    &format!("api_tokens.{name}.throttles"),
-                    format!("{throttle:?}"),
-                    allowed,
-                );
-            }
-        }
-        let of_prometheus = self
-            .prometheus
-            .iter()
-            .map(|(name, server)| ("prometheus", name, server.check()));
-        let of_postgres = self
-            .postgres
-            .iter()
-            .map(|(name, server)| ("postgres", name, server.check()));
-        let of_sources = self
-            .reindex
-            .sources
-            .iter()
-            .map(|(name, source)| ("reindex.sources", name, source.check()));
-        let of_sinks = self
-            .reindex
-            .sinks
-            .iter()
-            .map(|(name, sink)| ("reindex.sinks", name, sink.check()));
-        for (table, name, wrong) in of_prometheus
-            .chain(of_postgres)
-            .chain(of_sources)
-            .chain(of_sinks)
-        {
-            if let Some((key, value, allowed)) = wrong {
-                return refuse(&format!("{table}.{name}.{key}"), value.to_owned(), allowed);
-            }
-        }
-        #[cfg(feature = "notifications")]
-        pools::read(&self.pools, None).map_err(|problem| problem.located(&self.pool_lines))?;
-        for (kind, set) in &self.kinds {
-            let numbers = [
-                set.timeout_s,
-                set.max_attempts.map(f64::from),
-                set.retry_base_s,
-                set.retry_factor,
-                set.retry_max_s,
-            ];
-            for ((key, least, most, allowed), number) in KIND_KEYS.iter().zip(numbers) {
-                if let Some(number) = number.filter(|number| !(*least..=*most).contains(number)) {
-                    return refuse(&format!("kinds.{kind}.{key}"), number.to_string(), allowed);
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
-/// Reads the user's own file; every key must be a setting and every value of its type.
-fn own_table(file: &str, text: &str) -> Result<toml::Table, Error> {
-    let table: toml::Table = toml::from_str(text).map_err(|error| located(file, text, &error))?;
-    let known: Vec<&str> = KEYS.iter().map(|(key, _)| *key).collect();
-    let defaults: toml::Table =
-        toml::from_str(DEFAULT_FILE).expect("the embedded default file is TOML");
-    for (key, value) in &table {
-        let line = line_of_key(text, key);
-        if TABLES.contains(&key.as_str()) {
-            own_tables(file, text)?;
-            continue;
-        }
-        let Some(default) = defaults.get(key) else {
-            let message = format!(
-                "{key} is not a setting; settings are {}, and the tables {}",
-                known.join(", "),
-                TABLES
-                    .map(|table| match table {
-                        "reindex" => "[reindex.sources.<name>], [reindex.sinks.<name>]".to_owned(),
-                        _ => format!("[{table}.<name>]"),
-                    })
-                    .join(", ")
-            );
-            return Err(Error::File {
-                file: file.to_owned(),
-                line,
-                message,
-            });
-        };
-        let number = |value: &toml::Value| value.is_integer() || value.is_float();
-        if !(value.same_type(default) || number(value) && key.ends_with("_s")) {
-            let message = format!("{key} must be {}, not {}", kind_of(default), kind_of(value));
-            return Err(Error::File {
-                file: file.to_owned(),
-                line,
-                message,
-            });
-        }
-        let problem = match value {
-            toml::Value::Array(entries) if !entries.iter().all(toml::Value::is_str) => {
-                Some("a list of more than texts".to_owned())
-            }
-            toml::Value::Integer(n) if u32::try_from(*n).is_err() => {
-                Some(format!("{n}; allowed is a whole number of 0 or more"))
-            }
-            toml::Value::String(text) => words_of(key)
-                .filter(|(words, _)| !words.contains(&text.as_str()))
-                .map(|(_, allowed)| format!("{text:?}; allowed is {allowed}")),
-            _ => None,
-        };
-        if let Some(problem) = problem {
-            return Err(Error::File {
-                file: file.to_owned(),
-                line,
-                message: format!("{key} is {problem}"),
-            });
-        }
-    }
-    Ok(table)
-}
-
-/// Returns the allowed values of a key, and their text for an error; `None` for a key with any
-/// text.
-fn words_of(key: &str) -> Option<(&'static [&'static str], &'static str)> {
-    WORDS
-        .iter()
-        .find(|(other, ..)| *other == key)
-        .map(|(_, words, allowed)| (*words, *allowed))
-}
-
-/// Settings that are tables of tables.
-const TABLES: [&str; 6] = [
-    "kinds",
-    "api_tokens",
-    "prometheus",
-    "postgres",
-    "reindex",
-    "pools",
-];
-
-/// Parses those tables for the sake of their errors, which know their lines.
-fn own_tables(file: &str, text: &str) -> Result<(), Error> {
-    #[derive(Deserialize)]
-    struct Tables {
-        #[serde(default, rename = "kinds")]
-        _kinds: BTreeMap<String, KindSettings>,
-        #[serde(default, rename = "api_tokens")]
-        _api_tokens: BTreeMap<String, ApiToken>,
-        #[serde(default, rename = "prometheus")]
-        _prometheus: BTreeMap<String, PrometheusServer>,
-        #[serde(default, rename = "postgres")]
-        _postgres: BTreeMap<String, DatabaseServer>,
-        #[serde(default, rename = "reindex")]
-        _reindex: ReindexSettings,
-        #[serde(default, rename = "pools")]
-        _pools: BTreeMap<String, toml::Table>,
-    }
-    toml::from_str::<Tables>(text)
-        .map(drop)
-        .map_err(|error| located(file, text, &error))
-}
-
-/// Returns the lines of the keys of such tables, if they are under headings of their own.
-fn table_lines(text: &str) -> Vec<(String, usize)> {
-    let mut heading = "";
-    let mut lines = Vec::new();
-    for (at, line) in text.lines().map(str::trim).enumerate() {
-        if line.starts_with('[') {
-            heading = line.split(['[', ']']).nth(1).unwrap_or_default().trim();
-        } else if TABLES.iter().any(|table| {
-            heading
-                .strip_prefix(table)
-                .is_some_and(|rest| rest.starts_with('.'))
-        }) && let Some((key, _)) = line.split_once('=')
-        {
-            lines.push((
-                format!("{}.{}", heading.replace('"', ""), key.trim()),
-                at + 1,
-            ));
-        }
-    }
-    lines
-}
-
-fn kind_of(value: &toml::Value) -> &'static str {
-    match value {
-        toml::Value::String(_) => "a text",
-        toml::Value::Integer(_) => "a whole number",
-        toml::Value::Float(_) => "a number",
-        toml::Value::Boolean(_) => "true or false",
-        _ => "a list, a table or a time",
-    }
-}
-
-fn line_of_key(text: &str, key: &str) -> usize {
-    let is_key = |line: &str| {
-        line.trim_start()
-            .strip_prefix(key)
-            .is_some_and(|rest| rest.trim_start().starts_with('='))
-    };
-    text.lines().position(is_key).map_or(1, |at| at + 1)
-}
-
-fn located(file: &str, text: &str, error: &toml::de::Error) -> Error {
-    let at = error.span().map_or(0, |span| span.start.min(text.len()));
-    let line = text[..at].matches('\n').count() + 1;
-    Error::File {
-        file: file.to_owned(),
-        line,
-        message: error.message().to_owned(),
-    }
-}
-
-/// Parses an environment variable's text as the type of the default.
-fn typed(key: &str, text: &str, default: &toml::Value) -> Option<toml::Value> {
-    match default {
-        toml::Value::Boolean(_) => match text {
-            "1" | "true" | "yes" | "on" => Some(true.into()),
-            "0" | "false" | "no" | "off" | "" => Some(false.into()),
-            _ => None,
-        },
-        toml::Value::Integer(_) if key.ends_with("_s") => text
-            .parse::<f64>()
-            .ok()
-            .filter(|n| n.is_finite())
-            .map(Into::into),
-        toml::Value::Integer(_) => text.parse::<u32>().ok().map(|n| i64::from(n).into()),
-        toml::Value::Array(_) => {
-            let entries = text
-                .split(',')
-                .map(str::trim)
-                .filter(|entry| !entry.is_empty());
-            Some(entries.map(toml::Value::from).collect::<Vec<_>>().into())
-        }
-        _ => words_of(key)
-            .is_none_or(|(words, _)| words.contains(&text))
-            .then(|| text.into()),
+impl Error {
+    /// Creates the error of a setting at a place, such as an environment variable.
+    pub(crate) fn at(place: &str, message: impl Into<String>) -> Self {
+        Self::Invalid(FileError(vec![FileProblem {
+            file: place.to_owned(),
+            line: 0,
+            key: String::new(),
+            reason: message.into(),
+        }]))
     }
 }
 

@@ -14,10 +14,12 @@ pub fn start_logging(settings: &Settings) -> anyhow::Result<()> {
     } else {
         format!("{},sqlx=warn", settings.log)
     };
-    let filter = EnvFilter::try_new(wanted).map_err(|error| config::Error::Value {
-        place: "FLYBALL_LOG (setting log)".to_owned(),
-        value: format!("{:?} ({error})", settings.log),
-        allowed: "error, warn, info, debug, trace, or a filter such as flyball=debug,sqlx=warn",
+    let filter = EnvFilter::try_new(wanted).map_err(|error| {
+        let message = format!(
+            "must be error, warn, info, debug, trace, or a filter such as flyball=debug,sqlx=warn, not {:?} ({error})",
+            settings.log
+        );
+        config::Error::at("FLYBALL_LOG (setting log)", message)
     })?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)

@@ -1,7 +1,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::super::SettingsOrigin;
 use super::*;
+use crate::input::TomlDocument;
 
 /// Variables and files of a test.
 #[derive(Default)]
@@ -41,12 +43,18 @@ fn tables(text: &str) -> BTreeMap<String, Table> {
 }
 
 fn pools_of(text: &str) -> Pools {
-    read(&tables(text), Some(&vault())).unwrap_or_else(|problem| panic!("{problem}"))
+    read(&tables(text), Some(&vault())).unwrap_or_else(|issues| panic!("{issues:?}"))
 }
 
 fn refusal(text: &str) -> String {
-    let problem = read(&tables(text), Some(&vault())).expect_err(text);
-    let located = problem.located(&lines("own.toml", text)).to_string();
+    let tables = tables(text);
+    let issues = read(&tables, Some(&vault())).expect_err(text);
+    let origin = SettingsOrigin {
+        file: "own.toml".to_owned(),
+        document: Some(TomlDocument::parse(text).unwrap()),
+        ..SettingsOrigin::default()
+    };
+    let located = origin.error(&tables, issues).to_string();
     assert!(!located.contains("s3cret"), "{located}");
     located
 }
@@ -169,12 +177,12 @@ fn each_ip_pool_is_an_account_with_a_rate_of_its_own() {
     for list in ["[]", "[\"\"]", "\"one\"", "[1]"] {
         assert_eq!(
             with(list),
-            "own.toml:7: pools.mail.main.ip_pools must be a list of names of IP pools, each with a rate of its own; only sendgrid has them"
+            "own.toml:7: pools.mail.main.ip_pools: must be a list of names of IP pools, each with a rate of its own; only sendgrid has them"
         );
     }
-    assert!(
-        with("[\"one\", \"one\"]").contains("pools.mail.accounts has the name \"main/one\" twice")
-    );
+    assert!(with("[\"one\", \"one\"]").contains(
+        "pools.mail.accounts: must have names of their own, and \"main/one\" is given twice"
+    ));
     assert!(
         refusal(&sms("", "auth_token_env = \"TOKEN\"\nip_pools = [\"one\"]"))
             .contains("only sendgrid has them")
@@ -188,44 +196,44 @@ fn credentials_are_named_and_never_shown() {
         // The credential written into the file, in the account and in the pool.
         (
             said(&format!("auth_token = \"{SECRET}\"")),
-            "own.toml:7: pools.sms.main.auth_token is a credential and is not written down: name where it is, with auth_token_env or auth_token_file",
+            "own.toml:7: pools.sms.main.auth_token: must be left out: a credential is not written down; name where it is, with auth_token_env or auth_token_file",
         ),
         (
             refusal(&sms(&format!("auth_token = \"{SECRET}\""), "")),
-            "own.toml:3: pools.sms.auth_token is a credential and is not written down: name where it is, with auth_token_env or auth_token_file",
+            "own.toml:3: pools.sms.auth_token: must be left out: a credential is not written down; name where it is, with auth_token_env or auth_token_file",
         ),
         (
             said("auth_token_env = \"NOT_SET\""),
-            "own.toml:7: pools.sms.main.auth_token_env names the variable NOT_SET, which is not set or empty",
+            "own.toml:7: pools.sms.main.auth_token_env: names the variable NOT_SET, which is not set or empty",
         ),
         (
             said("auth_token_env = \"EMPTY\""),
-            "own.toml:7: pools.sms.main.auth_token_env names the variable EMPTY, which is not set or empty",
+            "own.toml:7: pools.sms.main.auth_token_env: names the variable EMPTY, which is not set or empty",
         ),
         (
             said("auth_token_file = \"/run/none\""),
-            "own.toml:7: pools.sms.main.auth_token_file names the file /run/none, which cannot be read or is empty",
+            "own.toml:7: pools.sms.main.auth_token_file: names the file /run/none, which cannot be read or is empty",
         ),
         (
             said("auth_token_file = \"/run/empty\""),
-            "own.toml:7: pools.sms.main.auth_token_file names the file /run/empty, which cannot be read or is empty",
+            "own.toml:7: pools.sms.main.auth_token_file: names the file /run/empty, which cannot be read or is empty",
         ),
         // The credential itself in place of its name.
         (
             said(&format!("auth_token_env = \"{SECRET}\"")),
-            "own.toml:7: pools.sms.main.auth_token_env names a variable, which is not set or empty",
+            "own.toml:7: pools.sms.main.auth_token_env: names a variable, which is not set or empty",
         ),
         (
             said(&format!("auth_token_file = \"{SECRET}\"")),
-            "own.toml:7: pools.sms.main.auth_token_file names a file, which cannot be read or is empty",
+            "own.toml:7: pools.sms.main.auth_token_file: names a file, which cannot be read or is empty",
         ),
         (
             said("auth_token_env = \"TOKEN\"\nauth_token_file = \"/run/token\""),
-            "own.toml:8: pools.sms.main.auth_token_file is set beside auth_token_env; one of the two is allowed",
+            "own.toml:8: pools.sms.main.auth_token_file: must be left out beside auth_token_env",
         ),
         (
             said("auth_token_env = 7"),
-            "own.toml:7: pools.sms.main.auth_token_env must be a text",
+            "own.toml:7: pools.sms.main.auth_token_env: must be a text",
         ),
     ];
     for (said, expected) in cases {
@@ -235,7 +243,7 @@ fn credentials_are_named_and_never_shown() {
         "[pools.mail]\nprovider = \"sendgrid\"\n[[pools.mail.accounts]]\nname = \"main\"\n";
     let said = refusal(missing);
     assert!(
-        said.starts_with("own.toml:3: pools.mail.main.api_key_env is missing (or api_key_file): "),
+        said.starts_with("own.toml:3: pools.mail.main.api_key_env: is missing (or api_key_file): "),
         "{said}"
     );
 }
@@ -260,8 +268,9 @@ fn without_a_vault_credentials_are_not_looked_for_but_must_be_named() {
     assert!(
         read(&tables(none), None)
             .unwrap_err()
-            .to_string()
-            .contains("pools.chat.bot.token_env is missing")
+            .iter()
+            .any(|issue| issue.pointer == "/pools/chat/accounts/0/token_env"
+                && issue.message.starts_with("is missing"))
     );
 }
 
@@ -270,87 +279,87 @@ fn unknown_keys_wrong_types_and_ranges_are_told_with_what_is_allowed() {
     let of_pool = [
         (
             "colour = 1",
-            "own.toml:3: pools.sms.colour is not a key here; keys are provider, accounts, shedding",
+            "own.toml:3: pools.sms.colour: is not a known field; allowed: provider, accounts, shedding",
         ),
         (
             "name = \"x\"",
-            "own.toml:3: pools.sms.name is not a key here: the pool's name is sms",
+            "own.toml:3: pools.sms.name: must be left out: the pool's name is sms",
         ),
         (
             "shedding = \"yes\"",
-            "own.toml:3: pools.sms.shedding must be true or false",
+            "own.toml:3: pools.sms.shedding: must be true or false",
         ),
         (
             "headroom = 0",
-            "own.toml:3: pools.sms.headroom must be 0.01 to 1",
+            "own.toml:3: pools.sms.headroom: must be a number from 0.01 to 1",
         ),
         (
             "headroom = 1.01",
-            "own.toml:3: pools.sms.headroom must be 0.01 to 1",
+            "own.toml:3: pools.sms.headroom: must be a number from 0.01 to 1",
         ),
         (
             "headroom = nan",
-            "own.toml:3: pools.sms.headroom must be 0.01 to 1",
+            "own.toml:3: pools.sms.headroom: must be a number from 0.01 to 1",
         ),
         (
             "headroom = \"all\"",
-            "own.toml:3: pools.sms.headroom must be 0.01 to 1",
+            "own.toml:3: pools.sms.headroom: must be a number from 0.01 to 1",
         ),
         (
             "breaker_failures = 0",
-            "own.toml:3: pools.sms.breaker_failures must be 1 to 10000",
+            "own.toml:3: pools.sms.breaker_failures: must be a whole number from 1 to 10000",
         ),
         (
             "breaker_failures = 2.5",
-            "own.toml:3: pools.sms.breaker_failures must be a whole number, 1 to 10000",
+            "own.toml:3: pools.sms.breaker_failures: must be a whole number from 1 to 10000",
         ),
         (
             "breaker_window_s = 0",
-            "own.toml:3: pools.sms.breaker_window_s must be 0.1 to 3600",
+            "own.toml:3: pools.sms.breaker_window_s: must be a number from 0.1 to 3600",
         ),
         (
             "breaker_cooldown_s = 1e9",
-            "own.toml:3: pools.sms.breaker_cooldown_s must be 0.1 to 86400",
+            "own.toml:3: pools.sms.breaker_cooldown_s: must be a number from 0.1 to 86400",
         ),
         (
             "valid_for_s = -1",
-            "own.toml:3: pools.sms.valid_for_s must be 1 to 2592000",
+            "own.toml:3: pools.sms.valid_for_s: must be a number from 1 to 2592000",
         ),
         (
             "timeout_s = 301",
-            "own.toml:3: pools.sms.timeout_s must be 0.01 to 300",
+            "own.toml:3: pools.sms.timeout_s: must be a number from 0.01 to 300",
         ),
         (
             "timeout_s = inf",
-            "own.toml:3: pools.sms.timeout_s must be 0.01 to 300",
+            "own.toml:3: pools.sms.timeout_s: must be a number from 0.01 to 300",
         ),
         (
             "on_ambiguous = \"drop\"",
-            "own.toml:3: pools.sms.on_ambiguous must be \"retry\" or \"dead\"",
+            "own.toml:3: pools.sms.on_ambiguous: must be retry or dead",
         ),
         (
             "requeue_on_recovery = 1",
-            "own.toml:3: pools.sms.requeue_on_recovery must be true or false",
+            "own.toml:3: pools.sms.requeue_on_recovery: must be true or false",
         ),
         (
             "alert_url = \"example.com\"",
-            "own.toml:3: pools.sms.alert_url must be a URL that begins with https:// or http://",
+            "own.toml:3: pools.sms.alert_url: must be a URL that begins with https:// or http://",
         ),
         (
             "alert_url = \"https://u:s3cret@example.com\"",
-            "own.toml:3: pools.sms.alert_url must be a URL",
+            "own.toml:3: pools.sms.alert_url: must be a URL",
         ),
         (
             "alert_secret = 7",
-            "own.toml:3: pools.sms.alert_secret must be a text",
+            "own.toml:3: pools.sms.alert_secret: must be a text",
         ),
         (
             "rps = 0",
-            "own.toml:3: pools.sms.main.rps must be 0.0001 to 1000000 messages per second, or -1 for no limit",
+            "own.toml:3: pools.sms.main.rps: must be a number from 0.0001 to 1000000 messages per second, or -1 for no limit",
         ),
         (
             "from = []",
-            "own.toml:3: pools.sms.main.from must be a text or a number",
+            "own.toml:3: pools.sms.main.from: must be a text or a number",
         ),
     ];
     for (line, expected) in of_pool {
@@ -360,55 +369,55 @@ fn unknown_keys_wrong_types_and_ranges_are_told_with_what_is_allowed() {
     let of_account = [
         (
             "rps = \"fast\"",
-            "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000",
+            "own.toml:8: pools.sms.main.rps: must be a number from 0.0001 to 1000000",
         ),
         (
             "rps = -2",
-            "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000",
+            "own.toml:8: pools.sms.main.rps: must be a number from 0.0001 to 1000000",
         ),
         (
             "rps = nan",
-            "own.toml:8: pools.sms.main.rps must be 0.0001 to 1000000",
+            "own.toml:8: pools.sms.main.rps: must be a number from 0.0001 to 1000000",
         ),
         (
             "timeout_s = 5",
-            "own.toml:8: pools.sms.main.timeout_s is not a key here; keys are name, rps, base_url",
+            "own.toml:8: pools.sms.main.timeout_s: is not a known field; allowed: name, rps, base_url",
         ),
         (
             "base_url = \"twilio\"",
-            "own.toml:8: pools.sms.main.base_url must be a URL that begins with https:// or http://",
+            "own.toml:8: pools.sms.main.base_url: must be a URL that begins with https:// or http://",
         ),
         (
             "base_url = 7",
-            "own.toml:8: pools.sms.main.base_url must be a URL",
+            "own.toml:8: pools.sms.main.base_url: must be a URL",
         ),
         (
             "base_url = \"https://u:s3cret@example.com\"",
-            "own.toml:8: pools.sms.main.base_url must be a URL",
+            "own.toml:8: pools.sms.main.base_url: must be a URL",
         ),
         (
             "headers = \"a\"",
-            "own.toml:8: pools.sms.main.headers must be a table of names and texts",
+            "own.toml:8: pools.sms.main.headers: must be a table of names and texts",
         ),
         (
             "headers = { \"a b\" = \"s3cret\" }",
-            "own.toml:8: pools.sms.main.headers has \"a b\", which is no header's name",
+            "own.toml:8: pools.sms.main.headers: must be headers' names, each with a text, which \"a b\" is not",
         ),
         (
             "headers = { a = 7 }",
-            "own.toml:8: pools.sms.main.headers has \"a\"",
+            "own.toml:8: pools.sms.main.headers: must be headers' names, each with a text, which \"a\" is not",
         ),
         (
             "headers = { a = \"s3cret\\n\" }",
-            "own.toml:8: pools.sms.main.headers has a value for a with control characters",
+            "own.toml:8: pools.sms.main.headers: must be texts of one line, which that of a is not",
         ),
         (
             "headers_env = { a = \"NOT_SET\" }",
-            "own.toml:8: pools.sms.main.headers_env gives a the value of the variable NOT_SET, which is not set",
+            "own.toml:8: pools.sms.main.headers_env: must name variables that are set, which the variable NOT_SET for a is not",
         ),
         (
             "headers_env = { a = \"s3cret\" }",
-            "own.toml:8: pools.sms.main.headers_env gives a the value of a variable, which is not set",
+            "own.toml:8: pools.sms.main.headers_env: must name variables that are set, which a variable for a is not",
         ),
     ];
     for (line, expected) in of_account {
@@ -419,27 +428,27 @@ fn unknown_keys_wrong_types_and_ranges_are_told_with_what_is_allowed() {
 
 #[test]
 fn pools_and_accounts_have_names_of_their_own_and_a_provider() {
-    let providers = "twilio, sendgrid, ses, smtp, mailgun, apns, fcm, telegram, slack, webhook";
+    let providers = "twilio, sendgrid, ses, smtp, mailgun, apns, fcm, telegram, slack or webhook";
     let cases = [
-        ("[pools.sms]\n", format!("own.toml:1: pools.sms.provider must be one of {providers}")),
-        ("[pools.sms]\nprovider = \"twillio\"\n", format!("own.toml:2: pools.sms.provider must be one of {providers}")),
-        ("[pools.sms]\nprovider = 7\n", "own.toml:2: pools.sms.provider must be a text".to_owned()),
+        ("[pools.sms]\n", format!("own.toml:1: pools.sms.provider: is missing: it must be {providers}")),
+        ("[pools.sms]\nprovider = \"twillio\"\n", format!("own.toml:2: pools.sms.provider: must be {providers}")),
+        ("[pools.sms]\nprovider = 7\n", "own.toml:2: pools.sms.provider: must be twilio, sendgrid,".to_owned()),
         (
             "[pools.sms]\nprovider = \"twilio\"\n",
-            "own.toml:1: pools.sms.accounts must be 1 to 5000 tables: [[pools.sms.accounts]]".to_owned(),
+            "own.toml:1: pools.sms.accounts: must be 1 to 5000 tables: [[pools.sms.accounts]]".to_owned(),
         ),
         (
             "[pools.sms]\nprovider = \"twilio\"\naccounts = []\n",
-            "own.toml:3: pools.sms.accounts must be 1 to 5000 tables".to_owned(),
+            "own.toml:3: pools.sms.accounts: must be 1 to 5000 tables".to_owned(),
         ),
-        ("[pools.sms]\nprovider = \"twilio\"\naccounts = [7]\n", "own.toml:3: pools.sms.accounts must be tables".to_owned()),
+        ("[pools.sms]\nprovider = \"twilio\"\naccounts = [7]\n", "own.toml:3: pools.sms.accounts[0]: must be an object".to_owned()),
         (
             "[pools.sms]\nprovider = \"twilio\"\n[[pools.sms.accounts]]\naccount_sid = \"AC1\"\n",
-            "own.toml:3: pools.sms.accounts[0].name must name the account: a text of 1 to 128 characters".to_owned(),
+            "own.toml:3: pools.sms.accounts[0].name: must name the account: a text of 1 to 128 characters".to_owned(),
         ),
         (
             "[pools.\"s ms\"]\nprovider = \"twilio\"\n",
-            "own.toml:1: pools.s ms is not a pool's name: it names a throttle".to_owned(),
+            "own.toml:1: pools.s ms: must have a name of 1 to 119 letters".to_owned(),
         ),
     ];
     for (text, expected) in cases {
@@ -450,9 +459,11 @@ fn pools_and_accounts_have_names_of_their_own_and_a_provider() {
         "{}[[pools.sms.accounts]]\nname = \"main\"\naccount_sid = \"AC2\"\n",
         sms("auth_token_env = \"TOKEN\"", "")
     );
-    assert!(refusal(&twice).contains(
-        "pools.sms.accounts has the name \"main\" twice; each account needs one of its own"
-    ));
+    assert!(
+        refusal(&twice).contains(
+            "pools.sms.accounts: must have names of their own, and \"main\" is given twice"
+        )
+    );
     let long = sms("auth_token_env = \"TOKEN\"", "")
         .replace("\"main\"", &format!("{:?}", "n".repeat(129)));
     assert!(refusal(&long).contains("must name the account"));
@@ -483,6 +494,7 @@ fn five_hundred_accounts_keep_their_order() {
     // The place of the last one is known as well.
     text.push_str("colour = 1\n");
     assert!(
-        refusal(&text).starts_with("own.toml:1505: pools.sms.account-499.colour is not a key here")
+        refusal(&text)
+            .starts_with("own.toml:1505: pools.sms.account-499.colour: is not a known field")
     );
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::servers::Wrong;
+use super::servers::require;
+use crate::input::Issue;
 use crate::reindex::Catalogue;
 use crate::reindex::catalogue::{
     Hidden, NamedSink, NamedSource, Rights, USUAL_STATEMENT_TIMEOUT, one_query,
@@ -153,40 +154,37 @@ impl SourceSettings {
         }
     }
 
-    /// Checks the rules that the types cannot express, and returns the first violation.
-    pub(super) fn check(&self) -> Option<Wrong> {
-        if self.url_env.is_some() && self.url_file.is_some() {
-            return Some(BOTH_URLS);
-        }
+    /// Checks the rules that the types cannot express.
+    pub(super) fn check(&self, at: &str, issues: &mut Vec<Issue>) {
+        let mut require = |is_fit, key, message| require(issues, at, is_fit, key, message);
+        require(
+            self.url_env.is_none() || self.url_file.is_none(),
+            "url_file",
+            BOTH_URLS,
+        );
         if self.tables.is_empty() && self.statements.is_empty() {
-            return Some((
+            require(
+                false,
                 "tables",
-                "missing, as is statements",
-                "at least one of the two, so that jobs may read something",
-            ));
+                "is missing, as is statements: jobs must be able to read something",
+            );
         }
-        if !self.tables.iter().all(|table| is_table(table)) {
-            return Some(NO_TABLE);
-        }
-        if self
+        let are_tables = self.tables.iter().all(|table| is_table(table));
+        require(are_tables, "tables", NO_TABLE);
+        let are_queries = self
             .statements
             .values()
-            .any(|text| one_query(text).is_none())
-        {
-            return Some((
-                "statements",
-                "not all queries",
-                "texts that begin with select or with",
-            ));
-        }
-        if self
-            .key
-            .as_ref()
-            .is_some_and(|key| key.all().is_empty() || key.all().iter().any(String::is_empty))
-        {
-            return Some(("key", "no column", "a column's name, or a list of them"));
-        }
-        check_time(self.statement_timeout_s)
+            .all(|text| one_query(text).is_some());
+        require(
+            are_queries,
+            "statements",
+            "must be texts that begin with select or with",
+        );
+        let key = self.key.as_ref().map(Columns::all);
+        let is_key = key.is_none_or(|key| !key.is_empty() && !key.iter().any(String::is_empty));
+        require(is_key, "key", "must be a column's name, or a list of them");
+        let is_time = is_time(self.statement_timeout_s);
+        require(is_time, "statement_timeout_s", NO_TIME);
     }
 }
 
@@ -216,29 +214,25 @@ impl SinkSettings {
         }
     }
 
-    /// Checks the rules that the types cannot express, and returns the first violation.
-    pub(super) fn check(&self) -> Option<Wrong> {
+    /// Checks the rules that the types cannot express.
+    pub(super) fn check(&self, at: &str, issues: &mut Vec<Issue>) {
         match self.kind.as_str() {
-            "elastic" => self.check_elastic(),
-            "postgres" => self.check_postgres(),
-            _ => Some(("type", "unknown", "elastic or postgres")),
+            "elastic" => self.check_elastic(at, issues),
+            "postgres" => self.check_postgres(at, issues),
+            _ => require(issues, at, false, "type", "must be elastic or postgres"),
         }
     }
 
-    fn check_elastic(&self) -> Option<Wrong> {
-        let of_postgres = [
+    fn check_elastic(&self, at: &str, issues: &mut Vec<Issue>) {
+        let mut require = |is_fit, key, message| require(issues, at, is_fit, key, message);
+        for (key, is_set) in [
             ("url_env", self.url_env.is_some()),
             ("url_file", self.url_file.is_some()),
             ("role", self.role.is_some()),
             ("statement_timeout_s", self.statement_timeout_s.is_some()),
             ("tables", !self.tables.is_empty()),
-        ];
-        if let Some((key, _)) = of_postgres.into_iter().find(|(_, is_set)| *is_set) {
-            return Some((
-                key,
-                "set for a sink of the type elastic",
-                "for the type postgres only",
-            ));
+        ] {
+            require(!is_set, key, "must be left out unless type is postgres");
         }
         let url = self.url.as_deref().unwrap_or_default();
         let rest = url
@@ -246,67 +240,54 @@ impl SinkSettings {
             .or(url.strip_prefix("https://"))
             .unwrap_or_default();
         let authority = rest.split('/').next().unwrap_or_default();
-        if authority.is_empty() || rest.contains(['?', '#', ' ']) {
-            return Some((
-                "url",
-                "missing, or not such a URL",
-                "http:// or https://, without a query",
-            ));
-        }
-        if authority.contains('@') {
-            return Some((
-                "url",
-                "one with credentials",
-                "a URL without them; use authorization_env or authorization_file",
-            ));
-        }
-        if self.indexes.is_empty() {
-            return Some((
-                "indexes",
-                "missing",
-                "a list of indexes that jobs may write, such as [\"articles-*\"]",
-            ));
-        }
-        if self.authorization_env.is_some() && self.authorization_file.is_some() {
-            return Some((
-                "authorization_file",
-                "set beside authorization_env",
-                "one of the two",
-            ));
-        }
-        if self.ca_file.is_some() && !url.starts_with("https://") {
-            return Some((
-                "ca_file",
-                "set for a sink without TLS",
-                "a url that begins with https://",
-            ));
-        }
-        None
+        require(
+            !authority.is_empty() && !rest.contains(['?', '#', ' ']),
+            "url",
+            "must be a URL that begins with http:// or https://, without a query",
+        );
+        require(
+            !authority.contains('@'),
+            "url",
+            "must be without credentials; use authorization_env or authorization_file",
+        );
+        require(
+            !self.indexes.is_empty(),
+            "indexes",
+            "is missing: it must be a list of indexes that jobs may write, such as [\"articles-*\"]",
+        );
+        require(
+            self.authorization_env.is_none() || self.authorization_file.is_none(),
+            "authorization_file",
+            "must be left out beside authorization_env",
+        );
+        require(
+            self.ca_file.is_none() || url.starts_with("https://"),
+            "ca_file",
+            "must be left out unless url begins with https://",
+        );
     }
 
-    fn check_postgres(&self) -> Option<Wrong> {
-        let of_elastic = [
+    fn check_postgres(&self, at: &str, issues: &mut Vec<Issue>) {
+        let mut require = |is_fit, key, message| require(issues, at, is_fit, key, message);
+        for (key, is_set) in [
             ("url", self.url.is_some()),
             ("indexes", !self.indexes.is_empty()),
             ("pipelines", !self.pipelines.is_empty()),
             ("authorization_env", self.authorization_env.is_some()),
             ("authorization_file", self.authorization_file.is_some()),
             ("ca_file", self.ca_file.is_some()),
-        ];
-        if let Some((key, _)) = of_elastic.into_iter().find(|(_, is_set)| *is_set) {
-            return Some((
-                key,
-                "set for a sink of the type postgres",
-                "for the type elastic only",
-            ));
+        ] {
+            require(!is_set, key, "must be left out unless type is elastic");
         }
-        if self.url_env.is_some() && self.url_file.is_some() {
-            return Some(BOTH_URLS);
-        }
-        if self.tables.is_empty() || !self.tables.iter().all(|table| is_table(table)) {
-            return Some(NO_TABLE);
-        }
-        check_time(self.statement_timeout_s)
+        require(
+            self.url_env.is_none() || self.url_file.is_none(),
+            "url_file",
+            BOTH_URLS,
+        );
+        let are_tables = !self.tables.is_empty() && self.tables.iter().all(|table| is_table(table));
+        require(are_tables, "tables", NO_TABLE);
+        let is_time = is_time(self.statement_timeout_s);
+        require(is_time, "statement_timeout_s", NO_TIME);
     }
 }
 
@@ -319,25 +300,18 @@ impl Columns {
     }
 }
 
-const BOTH_URLS: Wrong = (
-    "url_file",
-    "set beside url_env",
-    "one of the two, or neither for the queue's own database",
-);
-const NO_TABLE: Wrong = (
-    "tables",
-    "no list of tables",
-    "a list such as [\"public.articles\", \"blog.*\"]",
-);
+const BOTH_URLS: &str =
+    "must be left out beside url_env; without both it is the queue's own database";
+const NO_TABLE: &str = "must be a list such as [\"public.articles\", \"blog.*\"]";
+const NO_TIME: &str = "must be a number from 0.1 to 3600 seconds";
 
 fn is_table(name: &str) -> bool {
     let parts: Vec<_> = name.split('.').collect();
     parts.len() <= 2 && parts.iter().all(|part| !part.is_empty())
 }
 
-fn check_time(seconds: Option<f64>) -> Option<Wrong> {
-    let wrong = seconds.is_some_and(|seconds| !(0.1..=3600.0).contains(&seconds));
-    wrong.then_some(("statement_timeout_s", "out of range", "0.1 to 3600 seconds"))
+fn is_time(seconds: Option<f64>) -> bool {
+    seconds.is_none_or(|seconds| (0.1..=3600.0).contains(&seconds))
 }
 
 fn hidden(variable: Option<&String>, file: Option<&String>) -> Option<Hidden> {
@@ -415,55 +389,55 @@ mod tests {
         for (text, expected) in [
             (
                 source("url_env = \"A\""),
-                "reindex.sources.a.tables is missing, as is statements",
+                "reindex.sources.a.tables: is missing, as is statements",
             ),
             (
                 source("tables = [\"a\"]\nurl_env = \"A\"\nurl_file = \"b\""),
-                "own.toml:4: reindex.sources.a.url_file is set beside",
+                "own.toml:4: reindex.sources.a.url_file: must be left out beside",
             ),
             (
                 source("tables = [\"a.b.c\"]"),
-                "own.toml:2: reindex.sources.a.tables is no list of tables",
+                "own.toml:2: reindex.sources.a.tables: must be a list such as",
             ),
             (
                 source("statements = { a = \"delete from b\" }"),
-                "reindex.sources.a.statements is not all queries",
+                "reindex.sources.a.statements: must be texts that begin with select",
             ),
             (
                 source("tables = [\"a\"]\nstatement_timeout_s = 0"),
-                "own.toml:3: reindex.sources.a.statement_timeout_s is out of range",
+                "own.toml:3: reindex.sources.a.statement_timeout_s: must be a number from 0.1 to 3600",
             ),
             (
                 source("tables = [\"a\"]\nurl = \"postgres://u:very-secret@h/d\""),
-                "unknown field `url`",
+                "own.toml:3: reindex.sources.a.url: is not a known field",
             ),
             (
                 sink("type = \"mysql\""),
-                "own.toml:2: reindex.sinks.a.type is unknown; allowed is elastic or postgres",
+                "own.toml:2: reindex.sinks.a.type: must be elastic or postgres",
             ),
             (
                 sink("type = \"elastic\"\nindexes = [\"a\"]\nurl = \"https://u:very-secret@h\""),
-                "reindex.sinks.a.url is one with credentials",
+                "reindex.sinks.a.url: must be without credentials",
             ),
             (
                 sink("type = \"elastic\"\nurl = \"https://h\""),
-                "reindex.sinks.a.indexes is missing",
+                "reindex.sinks.a.indexes: is missing",
             ),
             (
                 sink("type = \"elastic\"\nurl = \"http://h\"\nindexes = [\"a\"]\nca_file = \"c\""),
-                "own.toml:5: reindex.sinks.a.ca_file is",
+                "own.toml:5: reindex.sinks.a.ca_file: must be left out",
             ),
             (
                 sink("type = \"postgres\"\ntables = [\"a\"]\nurl = \"http://h\""),
-                "own.toml:4: reindex.sinks.a.url is set for",
+                "own.toml:4: reindex.sinks.a.url: must be left out unless",
             ),
             (
                 sink("type = \"postgres\""),
-                "reindex.sinks.a.tables is no list of tables",
+                "reindex.sinks.a.tables: must be a list such as",
             ),
             (
                 "[reindex]\nallow = true\n".to_owned(),
-                "unknown field `allow`",
+                "own.toml:2: reindex.allow: is not a known field",
             ),
         ] {
             let told = load(&text)

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use crate::input::{Issue, pointer};
+
 /// Keys of `[prometheus.<name>]`.
 pub const PROMETHEUS_KEYS: [&str; 9] = [
     "url",
@@ -56,12 +58,17 @@ pub struct DatabaseServer {
     pub url_file: Option<String>,
 }
 
-/// An invalid key: its name, its fault, and the allowed values.
-pub(super) type Wrong = (&'static str, &'static str, &'static str);
+/// Adds the problem of a key of a table, if there is one.
+pub(super) fn require(issues: &mut Vec<Issue>, at: &str, is_fit: bool, key: &str, message: &str) {
+    if !is_fit {
+        issues.push(Issue::new(pointer(at, key), message));
+    }
+}
 
 impl PrometheusServer {
-    /// Checks the rules that the types cannot express, and returns the first violation.
-    pub(super) fn check(&self) -> Option<Wrong> {
+    /// Checks the rules that the types cannot express.
+    pub(super) fn check(&self, at: &str, issues: &mut Vec<Issue>) {
+        let mut require = |is_fit, key, message| require(issues, at, is_fit, key, message);
         let host = self
             .url
             .strip_prefix("http://")
@@ -72,55 +79,57 @@ impl PrometheusServer {
         let both = |one: &Option<String>, other: &Option<String>| one.is_some() && other.is_some();
         let password = self.password_env.is_some() || self.password_file.is_some();
         let token = self.token_env.is_some() || self.token_file.is_some();
-        if host.is_none() || authority.is_empty() {
-            return Some(("url", "not such a URL", "http:// or https://"));
-        }
-        if authority.contains('@') {
-            return Some((
-                "url",
-                "one with credentials",
-                "a URL without them; use token_env, or user and password_env",
-            ));
-        }
-        if both(&self.token_env, &self.token_file) {
-            return Some(("token_file", "set beside token_env", "one of the two"));
-        }
-        if both(&self.password_env, &self.password_file) {
-            return Some(("password_file", "set beside password_env", "one of the two"));
-        }
-        if token && (self.user.is_some() || password) {
-            return Some((
+        require(
+            !authority.is_empty(),
+            "url",
+            "must be a URL that begins with http:// or https://",
+        );
+        require(
+            !authority.contains('@'),
+            "url",
+            "must be without credentials; use token_env, or user and password_env",
+        );
+        require(
+            !both(&self.token_env, &self.token_file),
+            "token_file",
+            "must be left out beside token_env",
+        );
+        require(
+            !both(&self.password_env, &self.password_file),
+            "password_file",
+            "must be left out beside password_env",
+        );
+        if token {
+            require(
+                self.user.is_none() && !password,
                 "user",
-                "set beside a token",
-                "a token, or a user with a password",
-            ));
-        }
-        if self.user.is_some() != password {
-            return Some((
+                "must be left out beside a token, and so must a password",
+            );
+        } else {
+            require(
+                self.user.is_some() == password,
                 "user",
-                "set without a password, or a password without it",
-                "both or neither",
-            ));
+                "must be set together with a password, or neither",
+            );
         }
-        if self.ca_file.is_some() && !self.url.starts_with("https://") {
-            return Some((
-                "ca_file",
-                "set for a server without TLS",
-                "a url that begins with https://",
-            ));
-        }
-        None
+        require(
+            self.ca_file.is_none() || self.url.starts_with("https://"),
+            "ca_file",
+            "must be left out unless url begins with https://",
+        );
     }
 }
 
 impl DatabaseServer {
-    /// Checks the rules that the types cannot express, and returns the first violation.
-    pub(super) fn check(&self) -> Option<Wrong> {
-        (self.url_env.is_some() == self.url_file.is_some()).then_some((
+    /// Checks the rules that the types cannot express.
+    pub(super) fn check(&self, at: &str, issues: &mut Vec<Issue>) {
+        require(
+            issues,
+            at,
+            self.url_env.is_some() != self.url_file.is_some(),
             "url_env",
-            "neither or both of url_env and url_file",
-            "one of the two",
-        ))
+            "must be set, or url_file, and not both",
+        );
     }
 }
 
@@ -163,44 +172,47 @@ mod tests {
         for (text, expected) in [
             (
                 east("url = \"east:9090\""),
-                "own.toml:2: prometheus.east.url is not such a URL; allowed is http:// or https://",
+                "own.toml:2: prometheus.east.url: must be a URL that begins with http:// or https://",
             ),
             (
                 east("url = \"http://ann:very-secret@east\""),
-                "prometheus.east.url is one with credentials; allowed is a URL without them",
+                "prometheus.east.url: must be without credentials",
             ),
             (
                 east("url = \"http://e\"\ntoken_env = \"A\"\ntoken_file = \"b\""),
-                "own.toml:4: prometheus.east.token_file is set beside token_env",
+                "own.toml:4: prometheus.east.token_file: must be left out beside token_env",
             ),
             (
                 east("url = \"http://e\"\ntoken_env = \"A\"\nuser = \"ann\"\npassword_env = \"B\""),
-                "own.toml:4: prometheus.east.user is set beside a token",
+                "own.toml:4: prometheus.east.user: must be left out beside a token",
             ),
             (
                 east("url = \"http://e\"\nuser = \"ann\""),
-                "own.toml:3: prometheus.east.user is set without a password",
+                "own.toml:3: prometheus.east.user: must be set together with a password",
             ),
             (
                 east("url = \"http://e\"\npassword_env = \"A\"\npassword_file = \"b\""),
-                "prometheus.east.password_file is set beside password_env",
+                "prometheus.east.password_file: must be left out beside password_env",
             ),
             (
                 east("url = \"http://e\"\nca_file = \"ca.pem\""),
-                "own.toml:3: prometheus.east.ca_file is set for a server without TLS",
+                "own.toml:3: prometheus.east.ca_file: must be left out unless url begins with https://",
             ),
             (
                 east("url = \"http://e\"\ntoken = \"very-secret\""),
-                "unknown field `token`",
+                "own.toml:3: prometheus.east.token: is not a known field",
             ),
-            (east("token_env = \"A\""), "missing field `url`"),
+            (
+                east("token_env = \"A\""),
+                "own.toml:1: prometheus.east.url: is missing",
+            ),
             (
                 "[postgres.shop]\n".to_owned(),
-                "postgres.shop.url_env is neither or both of url_env and url_file",
+                "postgres.shop.url_env: must be set, or url_file, and not both",
             ),
             (
                 "[postgres.shop]\nurl = \"postgres://ann:very-secret@x\"\n".to_owned(),
-                "unknown field `url`",
+                "own.toml:2: postgres.shop.url: is not a known field",
             ),
         ] {
             let told = load(&text)

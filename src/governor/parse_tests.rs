@@ -385,7 +385,7 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         )))
         .concat();
         assert!(
-            told.contains("holds credentials") && !told.contains("very-secret"),
+            told.contains("must be without credentials") && !told.contains("very-secret"),
             "{told}"
         );
     }

@@ -29,10 +29,10 @@ impl fmt::Display for FileProblem {
         if self.line > 0 {
             write!(f, ":{}", self.line)?;
         }
-        if !self.key.is_empty() {
-            write!(f, ": {}", self.key)?;
+        if !self.file.is_empty() && !self.key.is_empty() {
+            f.write_str(": ")?;
         }
-        write!(f, ": {}", self.reason)
+        write!(f, "{}: {}", self.key, self.reason)
     }
 }
 

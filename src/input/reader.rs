@@ -51,10 +51,16 @@ impl<'a> Reader<'a> {
         issues: &'a mut (impl IssueSink + 'a),
     ) -> Option<Self> {
         let Value::Object(map) = value else {
-            issues.add(not_an_object(at, allowed, &value));
+            issues.add(not_an_object(at, allowed, Some(&value)));
             return None;
         };
-        let mut reader = Self::new(Object::Owned(map), at, issues);
+        let mut reader = Self {
+            object: Object::Owned(map),
+            at: at.to_owned(),
+            null_is_absent: false,
+            hides_values: false,
+            issues,
+        };
         reader.only(allowed);
         Some(reader)
     }
@@ -66,23 +72,30 @@ impl<'a> Reader<'a> {
         allowed: &[&str],
         issues: &'a mut (impl IssueSink + 'a),
     ) -> Option<Self> {
-        let Value::Object(map) = value else {
-            issues.add(not_an_object(at, allowed, value));
-            return None;
-        };
-        let mut reader = Self::new(Object::Borrowed(map), at, issues);
-        reader.only(allowed);
-        Some(reader)
+        Self::borrowed(value, at.to_owned(), allowed, (false, false), issues)
     }
 
-    fn new(object: Object<'a>, at: &str, issues: &'a mut (dyn IssueSink + 'a)) -> Self {
-        Self {
-            object,
-            at: at.to_owned(),
-            null_is_absent: false,
-            hides_values: false,
+    fn borrowed(
+        value: &'a Value,
+        at: String,
+        allowed: &[&str],
+        (null_is_absent, hides_values): (bool, bool),
+        issues: &'a mut (dyn IssueSink + 'a),
+    ) -> Option<Self> {
+        let Value::Object(map) = value else {
+            let found = (!hides_values).then_some(value);
+            issues.add(not_an_object(&at, allowed, found));
+            return None;
+        };
+        let mut reader = Self {
+            object: Object::Borrowed(map),
+            at,
+            null_is_absent,
+            hides_values,
             issues,
-        }
+        };
+        reader.only(allowed);
+        Some(reader)
     }
 
     /// Reads `null` like an absent field from now on.
@@ -118,28 +131,13 @@ impl<'a> Reader<'a> {
             value => value,
         };
         let at = pointer(&self.at, name);
-        match value {
-            Some(Value::Object(map)) => {
-                let mut part = Reader {
-                    object: Object::Borrowed(map),
-                    at,
-                    null_is_absent: self.null_is_absent,
-                    hides_values: self.hides_values,
-                    issues: &mut *self.issues,
-                };
-                part.only(allowed);
-                Some(part)
-            }
-            Some(other) => {
-                self.issues.add(not_an_object(&at, allowed, other));
-                None
-            }
-            None => {
-                self.issues
-                    .add(Issue::new(at, missing(&object_with(allowed))));
-                None
-            }
-        }
+        let Some(value) = value else {
+            self.issues
+                .add(Issue::new(at, missing(&object_with(allowed))));
+            return None;
+        };
+        let ways = (self.null_is_absent, self.hides_values);
+        Reader::borrowed(value, at, allowed, ways, &mut *self.issues)
     }
 
     /// Opens an object that was taken from a field, at the JSON pointer `below` this object.
@@ -149,20 +147,9 @@ impl<'a> Reader<'a> {
         below: &str,
         allowed: &[&str],
     ) -> Option<Reader<'b>> {
+        let ways = (self.null_is_absent, self.hides_values);
         let at = format!("{}{below}", self.at);
-        let Value::Object(map) = value else {
-            self.issues.add(not_an_object(&at, allowed, value));
-            return None;
-        };
-        let mut nested = Reader {
-            object: Object::Borrowed(map),
-            at,
-            null_is_absent: self.null_is_absent,
-            hides_values: self.hides_values,
-            issues: &mut *self.issues,
-        };
-        nested.only(allowed);
-        Some(nested)
+        Reader::borrowed(value, at, allowed, ways, &mut *self.issues)
     }
 
     /// Returns the names of all fields.
@@ -399,8 +386,13 @@ fn object_with(allowed: &[&str]) -> String {
     }
 }
 
-fn not_an_object(at: &str, allowed: &[&str], found: &Value) -> Issue {
-    Issue::new(at, must_be(&object_with(allowed), found))
+fn not_an_object(at: &str, allowed: &[&str], found: Option<&Value>) -> Issue {
+    let allowed = object_with(allowed);
+    let message = match found {
+        Some(found) => must_be(&allowed, found),
+        None => format!("must be {allowed}"),
+    };
+    Issue::new(at, message)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 use super::issue::pointer;
 
 /// A parsed TOML text.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TomlDocument {
     pub value: Value,
     lines: BTreeMap<String, usize>,
@@ -34,17 +34,28 @@ impl TomlDocument {
         Ok(Self { value, lines })
     }
 
+    /// Returns the line, from 1, of the key at a JSON pointer, if it is given.
+    pub fn line_of(&self, pointer: &str) -> Option<usize> {
+        self.lines.get(pointer).copied()
+    }
+
     /// Returns the line, from 1, of the key at a JSON pointer or else of the table that lacks it;
     /// `None` for the whole text.
     pub fn line(&self, pointer: &str) -> Option<usize> {
         let mut at = pointer;
         loop {
-            if let Some(line) = self.lines.get(at) {
-                return Some(*line);
+            if let Some(line) = self.line_of(at) {
+                return Some(line);
             }
             at = at.rsplit_once('/')?.0;
         }
     }
+}
+
+/// Converts a table that was parsed elsewhere, without lines.
+pub fn json_of(table: &toml::Table) -> Value {
+    let text = toml::to_string(table).unwrap_or_default();
+    TomlDocument::parse(&text).map_or(Value::Null, |document| document.value)
 }
 
 fn table_of(text: &str, table: &DeTable, at: &str, lines: &mut BTreeMap<String, usize>) -> Value {

@@ -14,6 +14,7 @@ use super::{
     Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Message, Provider,
     ProviderResponse, Scope, SendContext, Tools,
 };
+use crate::input::pointer;
 use crate::jobs::Issue;
 use crate::outbound::retry_after::{any_delay, retry_after};
 
@@ -218,9 +219,8 @@ impl Driver for Fcm {
                     .filter(|(_, value)| !value.is_string())
                     .map(|(key, _)| key)
                 {
-                    let key = key.replace('~', "~0").replace('/', "~1");
                     issue(
-                        format!("/extra/data/{key}"),
+                        pointer("/extra/data", key),
                         "must be a text: FCM takes nothing else as data",
                     );
                 }

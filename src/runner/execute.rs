@@ -41,10 +41,10 @@ pub(super) async fn execute(
         unreadable,
         cancelled: is_unwanted,
     } = claimed;
-    let of_run = shared.runs.get(&job.kind).cloned();
-    let handler = of_run.as_ref().map(|of_run| &*of_run.handler);
+    let known = shared.runs.get(&job.kind).cloned();
+    let handler = known.as_ref().map(|known| &*known.handler);
     // The handler takes the job itself.
-    let about = Arc::new(JobInfo::from(&job));
+    let info = Arc::new(JobInfo::from(&job));
     let ran = OnceLock::new();
     let lacking = match (&unreadable, handler) {
         (Some(_), _) => None,
@@ -69,28 +69,28 @@ pub(super) async fn execute(
         },
         (None, Some(handler)) => {
             let caught =
-                AssertUnwindSafe(run(&shared, handler, job, about.clone(), &ran, cancelled))
+                AssertUnwindSafe(run(&shared, handler, job, info.clone(), &ran, cancelled))
                     .catch_unwind()
                     .await;
             let panicked = || Outcome::Retry {
                 after: None,
                 error: "the handler panicked".to_owned(),
             };
-            caught.unwrap_or_else(|_| cut_off(&about, panicked()))
+            caught.unwrap_or_else(|_| cut_off(&info, panicked()))
         }
         (None, None) => Outcome::HandedBack,
     };
     let ran = ran
         .get()
         .map(|since: &Instant| (since.elapsed(), outcome.is_refusal()));
-    let stop = shared.running.end((about.id, about.fence));
-    let judged = AssertUnwindSafe(judge(&shared, &about, lane_id, outcome, stop, handler))
+    let stop = shared.running.end((info.id, info.fence));
+    let judged = AssertUnwindSafe(judge(&shared, &info, lane_id, outcome, stop, handler))
         .catch_unwind()
         .await;
     let mut ending = judged.unwrap_or_else(|_| {
         failed(
             Policy::default(),
-            &about,
+            &info,
             None,
             "the handler panicked while returning its retry policy".to_owned(),
         )
@@ -101,47 +101,47 @@ pub(super) async fn execute(
             .metrics
             .not_served
             .get_or_create(&OfKind {
-                kind: about.kind.clone(),
+                kind: info.kind.clone(),
             })
             .inc();
     }
     match ending {
-        Ending::Completed => shared.answers.note(lane_id, &about, Completion::Succeeded),
-        _ => shared.answers.note(lane_id, &about, Completion::Failed),
+        Ending::Completed => shared.answers.note(lane_id, &info, Completion::Succeeded),
+        _ => shared.answers.note(lane_id, &info, Completion::Failed),
     }
     if let Some((ran, is_refused)) = ran {
-        let said = about.attempt_report();
+        let report = info.attempt_report();
         shared.tallies.end(
-            &about.throttle,
+            &info.throttle,
             tallied(&ending, is_refused),
-            said.duration(ran),
-            said.refusals,
+            report.duration(ran),
+            report.refusals,
         );
     }
     let took = begun.elapsed().as_secs_f64();
-    settle(&shared, &about, ran.is_some());
-    match &of_run {
-        Some(of_run) => {
-            of_run.duration.observe(took);
-            of_run.cost(about.attempt_report().cost.unwrap_or(about.cost));
+    settle(&shared, &info, ran.is_some());
+    match &known {
+        Some(known) => {
+            known.duration.observe(took);
+            known.cost(info.attempt_report().cost.unwrap_or(info.cost));
             if ending == Ending::Completed {
-                of_run.completed.inc();
+                known.completed.inc();
             }
         }
         None => shared
             .metrics
             .duration
             .get_or_create(&OfKind {
-                kind: about.kind.clone(),
+                kind: info.kind.clone(),
             })
             .observe(took),
     }
-    if of_run.is_none() || ending != Ending::Completed {
+    if known.is_none() || ending != Ending::Completed {
         shared
             .metrics
             .finished
             .get_or_create(&AttemptLabels {
-                kind: about.kind.clone(),
+                kind: info.kind.clone(),
                 outcome: outcome_label(&ending),
             })
             .inc();
@@ -152,8 +152,8 @@ pub(super) async fn execute(
         .ends
         .send(FinishedRun {
             finish: Finish {
-                job_id: about.id,
-                fence: about.fence,
+                job_id: info.id,
+                fence: info.fence,
                 ending,
             },
             lane_id,
@@ -166,7 +166,7 @@ async fn run(
     shared: &WorkerContext,
     handler: &dyn Handler,
     job: Job,
-    about: Arc<JobInfo>,
+    info: Arc<JobInfo>,
     ran: &OnceLock<Instant>,
     cancelled: CancellationToken,
 ) -> Outcome {
@@ -187,13 +187,13 @@ async fn run(
         return Outcome::HandedBack;
     }
     let context = Context::new(
-        about,
+        info,
         cancelled.clone(),
         shared.throttles.clone(),
         shared.checkpoints.clone(),
     );
     let limit = job.timeout.or_else(|| handler.timeout());
-    let (run, said) = ((job.id, job.fence), context.job.clone());
+    let (run, info) = ((job.id, job.fence), context.job.clone());
     ran.get_or_init(Instant::now);
     shared.tallies.begin(&job.throttle);
     let work = prepared.run(job, context);
@@ -219,9 +219,9 @@ async fn run(
         ended = work => ended,
         () = timed_out => {
             let error = format!("timed out after {} s", limit.unwrap_or_default().as_secs_f64());
-            cut_off(&said, Outcome::Retry { after: None, error })
+            cut_off(&info, Outcome::Retry { after: None, error })
         }
-        () = ignored => cut_off(&said, Outcome::HandedBack),
+        () = ignored => cut_off(&info, Outcome::HandedBack),
     }
 }
 

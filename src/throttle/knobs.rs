@@ -225,7 +225,7 @@ impl Knobs {
         let max_backlog = reader.number("max_backlog", f64::NAN);
         let lease = reader.number("valid_until", f64::NAN);
         let until = reader.number("manual_until_ms", f64::NAN);
-        let told = |field: &str| {
+        let note = |field: &str| {
             raw.get(field).map_or_else(String::new, |text| {
                 text.chars().take(MAX_NOTE_CHARS).collect::<String>()
             })
@@ -265,9 +265,9 @@ impl Knobs {
                 .then_some(lease as i64),
             seq: reader.number("seq", 0.0) as u64,
             term: reader.number("term", 0.0) as u64,
-            by: told("by"),
+            by: note("by"),
             at_ms: reader.number("at", 0.0) as i64,
-            why: told("why"),
+            why: note("why"),
         };
         if knobs.min > knobs.max {
             reader

@@ -638,7 +638,7 @@ async fn a_runner_that_cannot_be_is_refused_with_the_reason_before_anything_is_t
     assert!(error.contains("rsp"), "{error}");
     let error = said(unreachable().concurrency(0).build().await);
     assert!(
-        error.contains("concurrency is 0; allowed is 1 to 10000"),
+        error.contains("concurrency: must be a whole number from 1 to 10000, not 0"),
         "{error}"
     );
 }

@@ -7,6 +7,7 @@ use lettre::message::header::{HeaderName, HeaderValue};
 use lettre::message::{Mailbox, Message as Mail, MultiPart, SinglePart};
 use serde_json::Value;
 
+use crate::input::pointer;
 use crate::jobs::Issue;
 use crate::providers::mailbox::ONE_MAILBOX;
 use crate::providers::{Account, Mailbox as OneMailbox, Message};
@@ -146,10 +147,7 @@ impl MailFields {
                     match header(name, value) {
                         Some(header) => headers.push(header),
                         None => issue(
-                            format!(
-                                "/extra/headers/{}",
-                                name.replace('~', "~0").replace('/', "~1")
-                            ),
+                            pointer("/extra/headers", name),
                             "must be a header's name with a text of one line; From, To, Subject, Date, Content-* and the like have fields of their own",
                         ),
                     }

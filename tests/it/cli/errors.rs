@@ -147,7 +147,7 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         (
             "FLYBALL_CONCURRENCY",
             "many",
-            "FLYBALL_CONCURRENCY (setting concurrency) is \"many\"; allowed is a whole number",
+            "FLYBALL_CONCURRENCY (setting concurrency): must be a whole number",
         ),
         (
             "FLYBALL_LOG",
@@ -176,7 +176,7 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
     shell.refused(
         &["job", "list"],
         78,
-        "flyball.toml:2: concurency is not a setting",
+        "flyball.toml:2: concurency: is not a known field",
     );
     shell.write("flyball.toml", "");
     shell.refused(

@@ -307,13 +307,13 @@ fn what_is_wrong_with_an_account_stops_the_start_before_anything_is_connected() 
     let said = refusal("AC00000000000000000000000000000000", "NOT_SET");
     assert!(
         said.contains(
-            "own.toml:6: pools.sms.main.auth_token_env names the variable NOT_SET, which is not set"
+            "own.toml:6: pools.sms.main.auth_token_env: names the variable NOT_SET, which is not set"
         ),
         "{said}"
     );
     let said = refusal("nonsense", "TOKEN");
     assert!(
-        said.contains("own.toml:5: pools.sms.main.account_sid must be AC and"),
+        said.contains("own.toml:5: pools.sms.main.account_sid: must be AC and"),
         "{said}"
     );
     assert!(!said.contains("s3cret"), "{said}");

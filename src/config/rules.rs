@@ -1,0 +1,191 @@
+//! Rules of settings that their types and ranges cannot express.
+
+use super::{ADMIN, KIND_KEYS, SCOPES, Settings, pools, shape};
+use crate::input::wording::{any_of, must_be};
+use crate::input::{Issue, pointer};
+use crate::throttle::Name;
+
+/// The allowed beginnings of the URL of Redis.
+const REDIS_SCHEMES: &[&str] = &[
+    "redis://",
+    "rediss://",
+    "redis+unix://",
+    "unix://",
+    "redis+cluster://",
+    "rediss+cluster://",
+];
+
+/// The longest name of a token, in bytes.
+const TOKEN_NAME_BYTES_MAX: usize = 64;
+
+/// The longest name of a tenant, in characters.
+const TENANT_CHARS_MAX: usize = 64;
+
+/// Returns every problem with settings.
+pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
+    let mut issues = numbers(settings);
+    let mut require = |is_fit: bool, key: &str, message: &str| {
+        if !is_fit {
+            issues.push(Issue::new(pointer("", key), message));
+        }
+    };
+    let token = &settings.api_token;
+    require(
+        token.is_empty() || token.len() >= 16,
+        "api_token",
+        "must have at least 16 characters, or be empty for none",
+    );
+    // A header cannot carry anything else, so no client could ever log in.
+    require(
+        token.bytes().all(|byte| byte.is_ascii_graphic()),
+        "api_token",
+        "must be visible ASCII characters without spaces or line ends",
+    );
+    require(
+        !settings.listen.is_empty(),
+        "listen",
+        "must be host:port, for instance 127.0.0.1:8080",
+    );
+    let is_http = |url: &str| url.starts_with("http://") || url.starts_with("https://");
+    let public = &settings.public_url;
+    require(
+        public.is_empty() || is_http(public) && !public.contains(['?', '#', ' ']),
+        "public_url",
+        "must be a URL that begins with http:// or https://, without a query, or empty for none",
+    );
+    let is_postgres =
+        |url: &str| url.starts_with("postgres://") || url.starts_with("postgresql://");
+    require(
+        is_postgres(&settings.database_url),
+        "database_url",
+        "must be a URL like postgres://user@host/database",
+    );
+    let direct = &settings.database_direct_url;
+    require(
+        direct.is_empty() || is_postgres(direct),
+        "database_direct_url",
+        "must be a URL like postgres://user@host/database, or empty for none",
+    );
+    let is_redis = |url: &str| REDIS_SCHEMES.iter().any(|scheme| url.starts_with(scheme));
+    require(
+        is_redis(&settings.redis_url),
+        "redis_url",
+        "must be a URL that begins with redis://, rediss://, redis+unix://, redis+cluster:// or rediss+cluster://",
+    );
+    require(
+        is_http(&settings.prometheus_url),
+        "prometheus_url",
+        "must be a URL that begins with http:// or https://",
+    );
+    tokens(settings, &mut issues);
+    tables(settings, &mut issues);
+    issues.extend(
+        pools::read(&settings.pools, None)
+            .err()
+            .into_iter()
+            .flatten(),
+    );
+    issues
+}
+
+/// Returns the numbers out of their ranges, which a program may have set.
+fn numbers(settings: &Settings) -> Vec<Issue> {
+    let numbers = [
+        (
+            "database_connections",
+            f64::from(settings.database_connections),
+        ),
+        ("concurrency", settings.concurrency as f64),
+        ("http_connections", settings.http_connections as f64),
+        ("token_lease_ms", f64::from(settings.token_lease_ms)),
+        ("worker_ttl_s", settings.worker_ttl_s),
+        ("grace_s", settings.grace_s),
+        ("retention_days", f64::from(settings.retention_days)),
+        (
+            "dead_retention_days",
+            f64::from(settings.dead_retention_days),
+        ),
+        ("dead_message_days", f64::from(settings.dead_message_days)),
+    ];
+    let mut issues = Vec::new();
+    for (key, number) in numbers {
+        let shape = shape::of_setting(key);
+        let (low, high) = match shape {
+            shape::SettingType::Whole(low, high) => (low as f64, high as f64),
+            shape::SettingType::Number(low, high) => (low, high),
+            _ => continue,
+        };
+        if !(low..=high).contains(&number) {
+            let message = format!("must be {}, not {number}", shape.description());
+            issues.push(Issue::new(pointer("", key), message));
+        }
+    }
+    for (kind, set) in &settings.kinds {
+        let numbers = [
+            set.timeout_s,
+            set.max_attempts.map(f64::from),
+            set.retry_base_s,
+            set.retry_factor,
+            set.retry_max_s,
+        ];
+        for ((key, low, high, allowed), number) in KIND_KEYS.iter().zip(numbers) {
+            if let Some(number) = number.filter(|number| !(*low..=*high).contains(number)) {
+                let message = format!("must be a number from {allowed}, not {number}");
+                issues.push(Issue::new(pointer(&pointer("/kinds", kind), key), message));
+            }
+        }
+    }
+    issues
+}
+
+fn tokens(settings: &Settings, issues: &mut Vec<Issue>) {
+    let is_tenant = |tenant: &str| tenant.len() <= TENANT_CHARS_MAX && Name::new(tenant).is_ok();
+    let is_throttle = |pattern: &str| {
+        pattern == "*" || Name::new(pattern.strip_suffix('*').unwrap_or(pattern)).is_ok()
+    };
+    for (name, token) in &settings.api_tokens {
+        let at = pointer("/api_tokens", name);
+        let mut refuse = |key: &str, allowed: &str, found: &str| {
+            issues.push(Issue::new(
+                pointer(&at, key),
+                must_be(allowed, &found.into()),
+            ));
+        };
+        if let Some(tenant) = token.tenant.as_ref().filter(|tenant| !is_tenant(tenant)) {
+            let allowed = "1 to 64 letters, digits or any of . _ - / : { }";
+            refuse("tenant", allowed, tenant);
+        }
+        let scopes = token.scopes.iter().flatten();
+        for scope in scopes.filter(|scope| !SCOPES.contains(&scope.as_str())) {
+            refuse("scopes", &any_of(&SCOPES), scope);
+        }
+        let throttles = token.throttles.iter().flatten();
+        for throttle in throttles.filter(|throttle| !is_throttle(throttle)) {
+            let allowed = "names of throttles, or their beginnings with a * behind";
+            refuse("throttles", allowed, throttle);
+        }
+        if name == ADMIN
+            || name.is_empty()
+            || name.len() > TOKEN_NAME_BYTES_MAX
+            || name.contains(char::is_control)
+        {
+            let message = "must have a name of 1 to 64 bytes other than admin, which is the token of FLYBALL_API_TOKEN";
+            issues.push(Issue::new(at, message));
+        }
+    }
+}
+
+fn tables(settings: &Settings, issues: &mut Vec<Issue>) {
+    for (name, server) in &settings.prometheus {
+        server.check(&pointer("/prometheus", name), issues);
+    }
+    for (name, server) in &settings.postgres {
+        server.check(&pointer("/postgres", name), issues);
+    }
+    for (name, source) in &settings.reindex.sources {
+        source.check(&pointer("/reindex/sources", name), issues);
+    }
+    for (name, sink) in &settings.reindex.sinks {
+        sink.check(&pointer("/reindex/sinks", name), issues);
+    }
+}
