@@ -45,7 +45,8 @@ async fn an_edit_by_redis_cli_shows_in_the_stream_within_two_seconds_with_the_pa
                 && one["limiting_share"].as_f64() > Some(0.5)
         }
     };
-    tick_where(&mut stream, paced(45.0, 55.0)).await;
+    // A tick of a busy machine is some tenths of a second longer or shorter than a second.
+    tick_where(&mut stream, paced(30.0, 70.0)).await;
 
     api.hset("reindex", "rps", "5").await;
 
@@ -54,7 +55,7 @@ async fn an_edit_by_redis_cli_shows_in_the_stream_within_two_seconds_with_the_pa
     })
     .await;
     assert_eq!(tick["throttles"]["reindex"]["effective_rps"], 5.0);
-    tick_where(&mut stream, paced(4.0, 6.5)).await;
+    tick_where(&mut stream, paced(3.0, 7.0)).await;
     api.hset("reindex", "rps", "ten").await;
     tick_where(&mut stream, |tick| {
         tick["throttles"]["reindex"]["state"] == "safe_rps"

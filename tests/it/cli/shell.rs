@@ -45,7 +45,7 @@ pub async fn shell() -> Shell {
     Shell {
         folder,
         variables,
-        database: database,
+        database,
     }
 }
 

@@ -46,11 +46,11 @@ async fn many_processes_make_each_occurrence_exactly_once() {
 #[tokio::test]
 async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it_twice() {
     let house = House::new().await;
-    house
-        .schedules
-        .set(&report("tick", "* * * * * *").overlap(Overlap::Allow))
-        .await
-        .unwrap();
+    // On a busy machine none may live long enough for a while; what was missed is made later.
+    let schedule = report("tick", "* * * * * *")
+        .catch_up(CatchUp::All)
+        .overlap(Overlap::Allow);
+    house.schedules.set(&schedule).await.unwrap();
 
     // Each lives for a moment, and is broken off wherever it is just then.
     let begun = std::time::Instant::now();
@@ -70,13 +70,11 @@ async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it
     }
     house.keep(1);
 
-    let seen = house.get("tick").await.last_at;
-    house
-        .until("the last one goes on", "tick", |one| one.last_at > seen)
-        .await;
-    let found = house.occurrences().await;
+    let found = eventually("seven occurrences", SOON, || async {
+        Some(house.occurrences().await).filter(|all| all.len() >= 7)
+    })
+    .await;
     let wanted: Vec<i64> = (found[0]..).take(found.len()).collect();
-    assert!(found.len() >= 7, "{found:?}");
     assert_eq!(found, wanted, "none is missing and none is there twice");
 }
 

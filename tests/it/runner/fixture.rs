@@ -1,37 +1,39 @@
 //! A worker in this process, on stores of the test's own.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use flyball::jobs::{Context, Job, JobFilter, Kinds, NewJob, Outcome, Queue, State};
-use flyball::runner::{Config, Worker, WorkerMetrics};
-use flyball::throttle::{Change, Name, Store};
+use flyball::jobs::{Context, Job, JobFilter, Kinds, NewJob, Outcome, State};
+use flyball::runner::{Config, Worker};
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::Notify;
 
-use crate::support::{Database, database, eventually, patient_store, redis_prefix};
+use crate::support::eventually;
+use crate::support::fixture::Fixture;
 
 pub const SOON: Duration = Duration::from_secs(20);
 
 pub struct House {
-    pub database: Database,
-    pub queue: Queue,
-    pub store: Arc<dyn Store>,
     pub kinds: Kinds,
+    pub fixture: Fixture,
+}
+
+impl Deref for House {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
 }
 
 impl House {
     pub async fn new() -> Self {
-        let database = database().await;
-        let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-        let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
         let house = Self {
-            database: database,
-            queue,
-            store,
             kinds: Kinds::default(),
+            fixture: Fixture::new().await,
         };
         house.turn("fast", &[("rps", "-1")]).await;
         house
@@ -55,23 +57,6 @@ impl House {
         stopped
     }
 
-    pub async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs
-            .iter()
-            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
-            .collect();
-        let change = Change {
-            fields,
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        self.store
-            .set(&Name::new(throttle).unwrap(), &change)
-            .await
-            .unwrap();
-    }
-
     pub fn kind<F, R>(&mut self, name: &str, run: F)
     where
         F: Fn(Job, Context) -> R + Send + Sync + 'static,
@@ -81,48 +66,18 @@ impl House {
     }
 
     pub async fn worker(&self, config: Config) -> Worker {
-        let metrics =
-            WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
-        Worker::start(
-            config,
-            self.queue.clone(),
-            self.store.clone(),
-            self.kinds.clone(),
-            metrics,
-        )
-        .await
-        .unwrap()
+        self.start(config, self.kinds.clone(), &mut Registry::default())
+            .await
     }
 
     pub async fn enqueue(&self, kind: &str, throttle: &str, key: &str, count: usize) -> Vec<i64> {
-        sqlx::query("select flyball.register_kind($1)")
-            .bind(kind)
-            .execute(&self.queue.pool)
-            .await
-            .unwrap();
+        self.register(kind).await;
         let job = NewJob {
             throttle: throttle.into(),
             key: key.into(),
             ..NewJob::new(kind, json!({}))
         };
-        self.queue
-            .enqueue(&vec![job; count])
-            .await
-            .unwrap()
-            .iter()
-            .map(|one| one.id)
-            .collect()
-    }
-
-    pub async fn state(&self, id: i64) -> State {
-        self.queue.get(id).await.unwrap().unwrap().summary.state
-    }
-
-    pub async fn until(&self, id: i64, state: State) {
-        eventually(&format!("job {id} is {state:?}"), SOON, || async {
-            (self.state(id).await == state).then_some(())
-        })
-        .await;
+        self.enqueue_many(job, count).await
     }
 
     pub async fn until_done(&self, count: usize) {

@@ -95,7 +95,7 @@ async fn a_worker_whose_connections_for_heartbeats_cannot_be_had_beats_on_the_ot
     let pool = PgPoolOptions::new()
         .max_connections(6)
         .connect_lazy_with(good.clone().port(1));
-    house.queue = Queue::new(pool.clone());
+    house.fixture.queue = Queue::new(pool.clone());
     pool.set_connect_options(good);
     let ttl = Duration::from_secs(6);
     let worker = house.worker(Config { ttl, ..quick() }).await;

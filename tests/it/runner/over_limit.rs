@@ -1,18 +1,19 @@
 //! Throttles that drop what is over their limit, and throttles that merge what waits, through the real runner; and attempts of
 //! which nobody knows how they ended.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flyball::jobs::{Context, Job, JobFilter, Kinds, NewJob, OnAmbiguous, Outcome, Queue, State};
-use flyball::runner::{Config, Worker, WorkerMetrics};
-use flyball::throttle::{Change, MemoryStore, Name, Store};
+use flyball::jobs::{Context, Job, JobFilter, Kinds, NewJob, OnAmbiguous, Outcome, State};
+use flyball::runner::{Config, Worker};
+use flyball::throttle::MemoryStore;
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 
-use crate::support::{Database, database, eventually, patient_store, redis_prefix};
+use crate::support::eventually;
+use crate::support::fixture::Fixture;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -25,50 +26,31 @@ const CALENDARS: &[(&str, &str)] = &[
 ];
 
 struct House {
-    _database: Database,
-    queue: Queue,
-    store: Arc<dyn Store>,
     ran: Arc<Mutex<Vec<i64>>>,
     registry: Registry,
+    fixture: Fixture,
+}
+
+impl Deref for House {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
 }
 
 impl House {
-    async fn new(store: Arc<dyn Store>) -> Self {
-        let database = database().await;
-        let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-        sqlx::query("select flyball.register_kind('notice')")
-            .execute(&queue.pool)
-            .await
-            .unwrap();
+    async fn new(fixture: Fixture) -> Self {
+        fixture.register("notice").await;
         Self {
-            _database: database,
-            queue,
-            store,
             ran: Arc::default(),
             registry: Registry::default(),
+            fixture,
         }
     }
 
     async fn of_redis() -> Self {
-        let store = patient_store(&redis_prefix()).await;
-        Self::new(Arc::new(store)).await
-    }
-
-    async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs
-            .iter()
-            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
-            .collect();
-        let change = Change {
-            fields,
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        self.store
-            .set(&Name::new(throttle).unwrap(), &change)
-            .await
-            .unwrap();
+        Self::new(Fixture::new().await).await
     }
 
     async fn worker(&mut self) -> Worker {
@@ -82,31 +64,16 @@ impl House {
     }
 
     async fn worker_of(&mut self, kinds: Kinds) -> Worker {
-        let metrics = WorkerMetrics::register(&mut self.registry);
         let config = Config {
             concurrency: 16,
             ..Config::default()
         };
-        Worker::start(
-            config,
-            self.queue.clone(),
-            self.store.clone(),
-            kinds,
-            metrics,
-        )
-        .await
-        .unwrap()
+        self.fixture.start(config, kinds, &mut self.registry).await
     }
 
     async fn burst(&self, throttle: &str, key: &str, count: usize) -> Vec<i64> {
         let job = NewJob::new("notice", json!({})).throttle(throttle).key(key);
-        self.queue
-            .enqueue(&vec![job; count])
-            .await
-            .unwrap()
-            .iter()
-            .map(|one| one.id)
-            .collect()
+        self.enqueue_many(job, count).await
     }
 
     /// Waits until all of them have ended, and answers those that ran and those that were dropped.
@@ -158,10 +125,8 @@ impl House {
 async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores_the_rest() {
     let now = Arc::new(AtomicI64::new(1_000_000_000_000_000));
     let clock = now.clone();
-    let mut house = House::new(Arc::new(MemoryStore::new(Arc::new(move || {
-        clock.load(Ordering::SeqCst)
-    }))))
-    .await;
+    let store = MemoryStore::new(Arc::new(move || clock.load(Ordering::SeqCst)));
+    let mut house = House::new(Fixture::on(Arc::new(store)).await).await;
     house.turn("calendar", CALENDARS).await;
     let worker = house.worker().await;
 

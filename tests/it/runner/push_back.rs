@@ -1,6 +1,6 @@
 //! A worker against a real server that pushes back: who waits, for how long, and that nothing is lost by it.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -8,13 +8,15 @@ use axum::Router;
 use axum::extract::{Path, State as Shared};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::routing::post;
-use flyball::jobs::{Kinds, NewJob, Queue, State};
+use flyball::jobs::{Kinds, NewJob, State};
 use flyball::outbound::{Guard, HttpConfig, HttpHandler};
-use flyball::runner::{self, Worker, WorkerMetrics};
-use flyball::throttle::{Change, Limit, Name, Store};
+use flyball::runner::{self, Worker};
+use flyball::throttle::Limit;
+use prometheus_client::registry::Registry;
 use serde_json::json;
 
-use crate::support::{Database, database, eventually, patient_store, redis_prefix};
+use crate::support::eventually;
+use crate::support::fixture::Fixture;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -76,40 +78,24 @@ async fn serve(Shared(server): Shared<Server>, Path(key): Path<String>) -> (Stat
 }
 
 struct House {
-    _database: Database,
-    queue: Queue,
-    store: Arc<dyn Store>,
     url: String,
+    fixture: Fixture,
+}
+
+impl Deref for House {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
 }
 
 impl House {
     async fn new(url: String) -> Self {
-        let database = database().await;
-        let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-        let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
         Self {
-            _database: database,
-            queue,
-            store,
             url,
+            fixture: Fixture::new().await,
         }
-    }
-
-    async fn knobs(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs
-            .iter()
-            .map(|(knob, text)| ((*knob).to_owned(), Some((*text).to_owned())))
-            .collect();
-        let change = Change {
-            fields,
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        self.store
-            .set(&Name::new(throttle).unwrap(), &change)
-            .await
-            .unwrap();
     }
 
     async fn worker(&self) -> Worker {
@@ -122,17 +108,8 @@ impl House {
             })
             .unwrap(),
         );
-        let metrics =
-            WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
-        Worker::start(
-            runner::Config::default(),
-            self.queue.clone(),
-            self.store.clone(),
-            kinds,
-            metrics,
-        )
-        .await
-        .unwrap()
+        self.start(runner::Config::default(), kinds, &mut Registry::default())
+            .await
     }
 
     async fn enqueue(&self, throttle: &str, key: &str, jobs: usize) -> Vec<i64> {
@@ -147,22 +124,12 @@ impl House {
             key: key.into(),
             ..NewJob::new("http", args)
         };
-        self.queue
-            .enqueue(&vec![job; jobs])
-            .await
-            .unwrap()
-            .iter()
-            .map(|one| one.id)
-            .collect()
+        self.enqueue_many(job, jobs).await
     }
 
     async fn all_done(&self, ids: &[i64]) {
         for id in ids {
-            eventually(&format!("the end of job {id}"), SOON, || async {
-                (self.queue.get(*id).await.unwrap().unwrap().summary.state == State::Completed)
-                    .then_some(())
-            })
-            .await;
+            self.until(*id, State::Completed).await;
         }
     }
 
@@ -186,7 +153,7 @@ async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while
     .await;
     let house = House::new(url).await;
     house
-        .knobs(
+        .turn(
             "mail",
             &[
                 ("rps", "-1"),
@@ -246,12 +213,12 @@ async fn a_receiver_stops_its_own_lane_only() {
     })
     .await;
     let house = House::new(url).await;
-    house.knobs("provider", &[("rps", "-1")]).await;
+    house.turn("provider", &[("rps", "-1")]).await;
     house
-        .knobs("hooks", &[("rps", "-1"), ("parent", "provider")])
+        .turn("hooks", &[("rps", "-1"), ("parent", "provider")])
         .await;
     house
-        .knobs("others", &[("rps", "-1"), ("parent", "provider")])
+        .turn("others", &[("rps", "-1"), ("parent", "provider")])
         .await;
     let worker = house.worker().await;
     for hostile in ["global", "account", "discord", "shedding", "spent"] {
@@ -286,7 +253,7 @@ async fn jobs_without_a_key_wait_for_their_own_host_only() {
     let (hostile, hostile_url) = Server::start(|_, _| (429, after("86400"))).await;
     let (server, url) = Server::start(|_, _| (200, Vec::new())).await;
     let house = House::new(url).await;
-    house.knobs("hooks", &[("rps", "-1")]).await;
+    house.turn("hooks", &[("rps", "-1")]).await;
     let worker = house.worker().await;
     for round in 0..3 {
         house
@@ -330,9 +297,9 @@ async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
     })
     .await;
     let house = House::new(url).await;
-    house.knobs("account", &[("rps", "-1")]).await;
+    house.turn("account", &[("rps", "-1")]).await;
     house
-        .knobs(
+        .turn(
             "sms",
             &[
                 ("rps", "-1"),
@@ -342,7 +309,7 @@ async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
         )
         .await;
     house
-        .knobs("mail", &[("rps", "-1"), ("parent", "account")])
+        .turn("mail", &[("rps", "-1"), ("parent", "account")])
         .await;
     let one = house.enqueue("sms", "one", 1).await;
     let worker = house.worker().await;
@@ -388,7 +355,7 @@ async fn a_quota_that_successes_tell_is_kept_to_before_anybody_is_refused() {
     .await;
     let house = House::new(url).await;
     house
-        .knobs("mail", &[("rps", "-1"), ("key_concurrency", "1")])
+        .turn("mail", &[("rps", "-1"), ("key_concurrency", "1")])
         .await;
     let jobs = house.enqueue("mail", "k", 120).await;
     let worker = house.worker().await;
@@ -416,7 +383,7 @@ async fn a_refused_job_of_a_naive_throttle_waits_by_itself() {
     .await;
     let house = House::new(url).await;
     house
-        .knobs(
+        .turn(
             "mail",
             &[
                 ("rps", "-1"),

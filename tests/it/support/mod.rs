@@ -9,6 +9,7 @@
 
 pub mod contract;
 pub mod exporter;
+pub mod fixture;
 pub mod ledger;
 pub mod pgbouncer;
 pub mod process;
@@ -17,7 +18,7 @@ pub mod redis_cluster;
 pub mod redis_server;
 pub mod timeline;
 
-use flyball::throttle::RedisStore;
+use flyball::throttle::{Name, RedisStore, Store};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::future::Future;
@@ -253,14 +254,21 @@ pub fn redis_prefix() -> String {
     format!("t{}:", &unique()[..8])
 }
 
-/// Connects to the tests' Redis with a bound of 10 s, which suffices on a busy machine.
+/// Connects to the tests' Redis with a bound of 10 s, which suffices on a busy machine, and returns when it answers.
 ///
 /// Tokens of an answer that comes too late are lost, so a test of the granted rate waits longer
 /// than a worker would; tests of a lost Redis connect by themselves.
 pub async fn patient_store(prefix: &str) -> RedisStore {
-    RedisStore::connect(&stack().await.redis_url, prefix)
+    let store = RedisStore::connect(&stack().await.redis_url, prefix)
         .expect("a URL")
-        .with_bound(Duration::from_secs(10))
+        .with_bound(Duration::from_secs(10));
+    let nobody = Name::new("nobody").expect("a name");
+    // A first call gives up sooner than a later one where the connection cannot be made at once.
+    eventually("Redis answers", Duration::from_secs(60), || async {
+        store.status(&nobody).await.ok()
+    })
+    .await;
+    store
 }
 
 /// Calls `f` every 20 ms until it returns `Some`; panics with `what` after `within`.

@@ -123,8 +123,8 @@ async fn urgent_jobs_go_first_and_each_other_priority_has_its_turn_every_few_sec
         house.enqueue("t", "k", priority, 60).await;
     }
     house.enqueue("t", "k", 0, 2000).await;
+    let begun = Instant::now();
     let worker = house.worker(config(16)).await;
-    let opened = Instant::now();
     house.turn("t", &[("rps", "150"), ("burst", "0.05")]).await;
 
     notes.reach(1000).await;
@@ -136,7 +136,7 @@ async fn urgent_jobs_go_first_and_each_other_priority_has_its_turn_every_few_sec
     let first = noted
         .iter()
         .take(100)
-        .take_while(|(at, ..)| *at < opened + Duration::from_secs(2));
+        .take_while(|(at, ..)| *at < begun + Duration::from_secs(2));
     let first: Vec<i32> = first.map(|(_, _, priority)| *priority).collect();
     assert!(
         !first.is_empty() && first.iter().all(|priority| *priority == 0),
