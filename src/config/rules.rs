@@ -1,6 +1,6 @@
 //! Rules of settings that their types and ranges cannot express.
 
-use super::{ADMIN, KIND_KEYS, SCOPES, Settings, pools, shape};
+use super::{ADMIN, KIND_KEYS, SCOPES, Settings, shape};
 use crate::input::wording::{any_of, must_be};
 use crate::input::{Issue, pointer};
 use crate::throttle::Name;
@@ -79,8 +79,9 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
     );
     tokens(settings, &mut issues);
     tables(settings, &mut issues);
+    #[cfg(feature = "notifications")]
     issues.extend(
-        pools::read(&settings.pools, None)
+        super::pools::read(&settings.pools, None)
             .err()
             .into_iter()
             .flatten(),
