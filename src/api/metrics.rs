@@ -20,9 +20,11 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::sample::{LiveSample, Measured};
-use super::state::{ApiState, GovernorState, ShadowState};
-use super::throttle_view::{self, since_s};
+use crate::api::journal::{GovernorState, ShadowState, SignalState};
+use crate::api::stream::live::Live;
+use crate::api::stream::live_sample::LiveSample;
+use crate::api::throttles::measured::Measured;
+use crate::api::throttles::view::{self, since_s};
 use crate::governor::Finding;
 
 /// The most throttles that get a label of their own; the jobs of the others are summed under
@@ -108,7 +110,7 @@ impl Default for HttpMetrics {
 }
 
 /// Counts and times every request, by the route's template and never by the path itself.
-pub async fn measure(State(app): State<ApiState>, request: Request, next: Next) -> Response {
+pub async fn measure(State(metrics): State<HttpMetrics>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let route = request
         .extensions()
@@ -117,14 +119,14 @@ pub async fn measure(State(app): State<ApiState>, request: Request, next: Next) 
     let method = method_word(request.method());
     let response = next.run(request).await;
     let status = response.status().as_u16();
-    app.http
+    metrics
         .durations
         .get_or_create(&RouteLabels {
             route: route.clone(),
             method,
         })
         .observe(began.elapsed().as_secs_f64());
-    app.http
+    metrics
         .requests
         .get_or_create(&RequestLabels {
             route,
@@ -152,8 +154,12 @@ fn method_word(method: &Method) -> &'static str {
 /// Exposes the metrics of this process.
 #[utoipa::path(get, path = "/metrics", operation_id = "show_metrics", tag = "metrics",
     responses((status = 200, body = String, content_type = "text/plain", description = "Prometheus' text format.")))]
-pub async fn show(State(app): State<ApiState>) -> Response {
-    let text = exposition(&app.http, app.deps.live.sample(), &app.deps.registry);
+pub async fn show(
+    State(metrics): State<HttpMetrics>,
+    State(live): State<Live>,
+    State(registry): State<Arc<Registry>>,
+) -> Response {
+    let text = exposition(&metrics, live.sample(), &registry);
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,
@@ -297,7 +303,7 @@ impl Sampled {
             }
             rows
         };
-        let signals = |value: &dyn Fn(&super::state::SignalState) -> Option<f64>| -> Rows {
+        let signals = |value: &dyn Fn(&SignalState) -> Option<f64>| -> Rows {
             let of = |(name, measured): &(&str, &Measured)| -> Rows {
                 let signals = measured
                     .governor
@@ -352,7 +358,7 @@ impl Sampled {
             .filter_map(|(name, g)| Some((word(name, "limiting", g.limiting.as_deref()?), 1.0)))
             .collect();
         let states = named.iter().filter_map(|(name, measured)| {
-            let state = throttle_view::state_word(measured.status.as_ref()?, Some(measured));
+            let state = view::state_word(measured.status.as_ref()?, Some(measured));
             Some((word(name, "state", state), 1.0))
         });
         let states = states.collect();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::api::scopes::{self, Need};
+use flyball::api::http::scopes::{self, Need};
 use flyball::api::{
     self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, Permissions, TokenScope, TokenSecret,
 };
@@ -248,7 +248,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
     for (method, template) in &operations {
         assert!(
             scopes::is_known(method, template),
-            "{method} {template} has no row in src/api/scopes.rs: say which scope it needs"
+            "{method} {template} has no row in src/api/http/scopes.rs: say which scope it needs"
         );
         let need = scopes::need(method, template);
         // Nothing that changes something is given away with a right to look, and nothing is open by accident.

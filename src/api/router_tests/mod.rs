@@ -1,0 +1,149 @@
+//! Tests of the HTTP interface through a real listener, with throttles in a map and a Postgres that
+//! does not answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
+use sqlx::postgres::PgPoolOptions;
+use tokio_util::sync::CancellationToken;
+
+use super::*;
+use crate::api::journal::NoDecisions;
+use crate::api::stream::live::{STREAMS_MAX, Tick};
+use crate::api::{AuthToken, Live, TokenSecret};
+use crate::jobs::{self, Context, Handler, Job, Outcome};
+use crate::throttle::store::KnobProblem;
+use crate::throttle::{
+    self, AcquireRequest, AcquireResponse, Change, Grant, Holder, KeyOutcomes, Knobs, Limit, Name,
+    Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+};
+
+mod authentication;
+mod problems;
+mod shelf;
+mod stream;
+mod throttles;
+
+use shelf::{Noop, Shelf, check_knobs, status_of};
+
+struct Door {
+    base: String,
+    client: reqwest::Client,
+    shelf: Arc<Shelf>,
+    live: Live,
+    cancel: CancellationToken,
+    server: tokio::task::JoinHandle<std::io::Result<()>>,
+}
+
+async fn door(token: Option<&str>) -> Door {
+    let shelf = Arc::new(Shelf::default());
+    let name = Name::new("reindex").unwrap();
+    shelf
+        .throttles
+        .lock()
+        .insert(name.clone(), status_of(&name, 5.0, 17));
+    let pool = PgPoolOptions::new()
+        .acquire_timeout(Duration::from_millis(200))
+        .connect_lazy("postgres://nobody@127.0.0.1:1/none")
+        .unwrap();
+    let mut kinds = jobs::Kinds::default();
+    kinds.register("noop", Noop);
+    let (live, cancel) = (Live::default(), CancellationToken::new());
+    let queue = jobs::Queue::new(pool);
+    let http = Arc::new(crate::providers::Http::new(crate::outbound::Guard::open()).unwrap());
+    let deps = Deps {
+        deliveries: crate::notify::Deliveries::new(queue.pool.clone()),
+        queue,
+        pools: Arc::new(crate::api::notifications::events::example_pools()),
+        tools: crate::providers::Tools {
+            http: http.clone(),
+            guarded: http,
+        },
+        public_url: String::new(),
+        throttles: shelf.clone(),
+        check_knobs,
+        kinds,
+        desks: Vec::new(),
+        decisions: Arc::new(NoDecisions),
+        live: live.clone(),
+        tokens: token
+            .map(|token| AuthToken::new("default", TokenSecret::new(token)))
+            .into_iter()
+            .collect(),
+        registry: Arc::default(),
+        cancel: cancel.clone(),
+    };
+    let listener = crate::api::bind("127.0.0.1:0", token.is_some())
+        .await
+        .unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let ended = cancel.clone().cancelled_owned();
+    let server = tokio::spawn(async move {
+        axum::serve(listener, router(deps))
+            .with_graceful_shutdown(ended)
+            .await
+    });
+    let client = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .unwrap();
+    Door {
+        base,
+        client,
+        shelf,
+        live,
+        cancel,
+        server,
+    }
+}
+
+impl Door {
+    fn ask(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.base))
+    }
+
+    fn get(&self, path: &str) -> RequestBuilder {
+        self.ask(Method::GET, path)
+    }
+
+    async fn send(&self, method: Method, path: &str, body: Value) -> Response {
+        self.ask(method, path).json(&body).send().await.unwrap()
+    }
+}
+
+/// Checks the shape of a problem and returns its body.
+async fn problem(response: Response, status: u16, code: &str) -> Value {
+    assert_eq!(response.status().as_u16(), status);
+    assert_eq!(
+        response.headers()["content-type"],
+        "application/problem+json"
+    );
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(
+        (body["status"].as_u64(), body["code"].as_str()),
+        (Some(status.into()), Some(code)),
+        "{body}"
+    );
+    assert_eq!(body["type"], format!("urn:flyball:problem:{code}"));
+    assert!(
+        body["title"].is_string() && body["detail"].is_string() && body["errors"].is_array(),
+        "{body}"
+    );
+    body
+}
+
+fn pointers(problem: &Value) -> Vec<&str> {
+    problem["errors"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|error| error["pointer"].as_str().unwrap())
+        .collect()
+}
