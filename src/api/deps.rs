@@ -9,9 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::http::auth::{AuthToken, Authenticator};
 use super::http::gate::Gate;
+use super::http::metrics::HttpMetrics;
 use super::jobs::state::JobsState;
 use super::journal::Decisions;
-use super::metrics::HttpMetrics;
 use super::notifications::events::WebhookState;
 use super::openapi::document::ApiDocument;
 use super::stream::live::Live;

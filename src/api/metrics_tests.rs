@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use jiff::Timestamp;
 
 use super::*;
+use crate::api::http::metrics::{RequestLabels, RouteLabels};
 use crate::api::journal::{FindingState, GovernorState, SignalState};
 use crate::api::throttles::pace::Slope;
 use crate::jobs::Depth;

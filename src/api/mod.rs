@@ -1,9 +1,12 @@
 //! The HTTP interface: the API, the live stream, the metrics and the dashboard's files.
 //!
-//! One file or folder per noun holds its routes, and [`http`] what all of them share; [`router`]
-//! lists all of them on one page and `/openapi.json` is generated from the same declarations. Pure functions ([`jobs::input`], [`http::fields`], [`http::query`])
-//! check requests and list every wrong field, and every error of every route is an RFC 9457 problem
+//! One file or folder per noun holds its routes, and [`http`] the common part of all routes.
+//! [`router`] lists the routes on one page, and `/openapi.json` is generated from the same
+//! declarations. Pure functions ([`jobs::input`], [`http::fields`], [`http::query`]) check requests
+//! and list every wrong field, and every error of every route is an RFC 9457 problem
 //! ([`http::problem`]).
+//!
+//! Each handler takes the part of the state that it needs; [`deps`] alone puts the parts together.
 //!
 //! This room decides nothing about rates and runs no jobs: it calls the queue, the throttles and
 //! the governor's journal, which the composition root passes in [`Deps`]. It renders no pages

@@ -18,7 +18,8 @@ use super::notifications::{events, messages, suppressions};
 use super::openapi::document;
 use super::throttles::{acquire, knobs};
 use super::{
-    audit, crons, dashboard, decisions, health, lanes, metrics, pools, stream, throttles, workers,
+    audit, crons, dashboard, decisions, health, http, lanes, metrics, pools, stream, throttles,
+    workers,
 };
 
 /// Returns the routes of the API. All of them are in `/openapi.json`, because the document is made
@@ -102,7 +103,7 @@ pub fn router(deps: Deps) -> Router {
         .layer(from_fn(problem::dress))
         .layer(CompressionLayer::new())
         .layer(from_fn(dashboard::headers))
-        .layer(from_fn_with_state(app.clone(), metrics::measure))
+        .layer(from_fn_with_state(app.clone(), http::metrics::measure))
         .with_state(app)
 }
 
@@ -117,5 +118,5 @@ async fn no_route(uri: Uri) -> Problem {
 }
 
 #[cfg(test)]
-#[path = "router_tests/mod.rs"]
+#[path = "router_tests.rs"]
 mod tests;

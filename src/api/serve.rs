@@ -1,8 +1,9 @@
 //! The server: the listener, its connections, the sampler, and their orderly end.
 //!
 //! A connection has ten seconds for the head of each request, and thirty in which the client must
-//! read at least a part of an answer. The number of connections is bounded ([`super::http::connection_slots`]), so
-//! that file descriptors are left for the rest of the process.
+//! read at least a part of an answer. The number of connections is bounded
+//! ([`super::http::connection_slots`]), so that file descriptors are left for the rest of the
+//! process.
 
 use std::convert::Infallible;
 use std::future::pending;

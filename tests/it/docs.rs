@@ -1,7 +1,7 @@
 //! The pages under `docs/` are true: every reference table is compared with what it describes.
 //!
 //! Elsewhere, beside what they describe: `knobs.md` in `throttle/knobs_tests.rs`, `policy.md` in `governor/keys.rs`,
-//! `errors.md` in `api/http/problem.rs`, the guide of providers in `docs_providers.rs`, and the part of `metrics.md` that the API makes in `api/metrics_tests.rs`.
+//! `errors.md` in `api/http/code.rs`, the guide of providers in `docs_providers.rs`, and the part of `metrics.md` that the API makes in `api/metrics_tests.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

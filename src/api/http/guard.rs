@@ -21,7 +21,7 @@ use crate::api::dashboard;
 /// The path below which providers send their events.
 const PROVIDER_EVENTS: &str = "/api/v1/provider-events/";
 
-/// Passes a request on with its [`auth::Caller`], or refuses it.
+/// Passes a request on with its [`super::caller::Caller`], or refuses it.
 pub async fn guard(
     State(auth): State<Arc<Authenticator>>,
     State(gate): State<Arc<Gate>>,

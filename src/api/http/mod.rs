@@ -16,6 +16,7 @@ pub mod limits;
 pub mod link;
 pub mod listen;
 pub mod login;
+pub mod metrics;
 pub mod operate;
 pub mod problem;
 pub mod query;

@@ -15,10 +15,10 @@ use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
 
 /// The states that can be cancelled, with their names.
 pub(in crate::api) const LIVE: [(&str, JobState); 4] = [
-    ("ready", JobState::Ready),
-    ("scheduled", JobState::Scheduled),
-    ("retryable", JobState::Retryable),
-    ("running", JobState::Running),
+    (JobState::Ready.as_str(), JobState::Ready),
+    (JobState::Scheduled.as_str(), JobState::Scheduled),
+    (JobState::Retryable.as_str(), JobState::Retryable),
+    (JobState::Running.as_str(), JobState::Running),
 ];
 /// The longest pattern, in bytes.
 pub(in crate::api) const PATTERN_BYTES_MAX: usize = 500;

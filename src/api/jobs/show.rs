@@ -22,13 +22,13 @@ use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
 
 /// The values of `state` in a search: a state, or all states in which a job has ended.
 pub(in crate::api) const SEARCHED: [(&str, Searched); 8] = [
-    ("scheduled", Searched::In(JobState::Scheduled)),
-    ("ready", Searched::In(JobState::Ready)),
-    ("running", Searched::In(JobState::Running)),
-    ("retryable", Searched::In(JobState::Retryable)),
-    ("completed", Searched::In(JobState::Completed)),
-    ("cancelled", Searched::In(JobState::Cancelled)),
-    ("dead", Searched::In(JobState::Dead)),
+    Searched::of(JobState::Scheduled),
+    Searched::of(JobState::Ready),
+    Searched::of(JobState::Running),
+    Searched::of(JobState::Retryable),
+    Searched::of(JobState::Completed),
+    Searched::of(JobState::Cancelled),
+    Searched::of(JobState::Dead),
     ("ended", Searched::Ended),
 ];
 
@@ -37,6 +37,12 @@ pub(in crate::api) const SEARCHED: [(&str, Searched); 8] = [
 pub(in crate::api) enum Searched {
     In(JobState),
     Ended,
+}
+
+impl Searched {
+    const fn of(state: JobState) -> (&'static str, Self) {
+        (state.as_str(), Self::In(state))
+    }
 }
 
 /// A job with the reason for its wait.

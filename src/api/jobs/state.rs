@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::api::metrics::HttpMetrics;
+use crate::api::http::metrics::HttpMetrics;
 use crate::jobs::{Kinds, Queue};
 use crate::throttle::Store;
 

@@ -1,12 +1,10 @@
 //! The bodies of requests: their fields, with the limits with which they are read.
 
-use std::ops::Not as _;
-
 use serde_json::{Value, json};
 
 use super::values::{
-    above_zero, any_text, by, flag, from, one_of, or_null, run_at, span, text, throttle, time,
-    whole, why, with_default,
+    above_zero, any_text, by, flag, one_of, or_null, run_at, span, text, throttle, time, whole,
+    why, with_default,
 };
 use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
 use crate::api::http::operate::START_BYTES_MAX;

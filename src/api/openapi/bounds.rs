@@ -9,9 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::bodies::{Body, bodies};
 use super::operation_id::id_of;
-use super::values::{
-    by, flag, from, one_of, schedule, text, throttle, time, whole, why, with_default,
-};
+use super::values::{flag, from, one_of, schedule, text, throttle, time, whole, with_default};
 use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::query::PAGE_MAX;
 use crate::api::jobs::input::{

@@ -18,8 +18,7 @@ use crate::api::http::remaining::remaining;
 use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX};
 use crate::api::waiting;
 use crate::throttle::{
-    self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, LaneRequest, Limit, Name,
-    check_cost,
+    self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, LaneRequest, Limit, check_cost,
 };
 
 /// The most units of one request.

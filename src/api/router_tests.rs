@@ -24,10 +24,15 @@ use crate::throttle::{
     Refund, RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
+#[path = "router_tests/authentication_tests.rs"]
 mod authentication;
+#[path = "router_tests/problems_tests.rs"]
 mod problems;
+#[path = "router_tests/shelf_tests.rs"]
 mod shelf;
+#[path = "router_tests/stream_tests.rs"]
 mod stream;
+#[path = "router_tests/throttles_tests.rs"]
 mod throttles;
 
 use shelf::{Noop, Shelf, check_knobs, status_of};
