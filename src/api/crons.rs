@@ -1,5 +1,7 @@
 //! Schedules: read, create or replace, delete, pause and resume, run now.
 
+use std::sync::Arc;
+
 use axum::extract::{Path, Query as Pairs, Request, State};
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
@@ -7,22 +9,23 @@ use axum::{Extension, Json};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::audit::{self, AuditEntry};
-use super::auth::Caller;
-use super::fields::{self, Errors, FieldLocation, ObjectReader};
-use super::jobs::{kinds_elsewhere, warnings};
-use super::jobs_input::{self, KnownKinds};
-use super::moves::Reason;
-use super::operate::{BY_BYTES_MAX, WHY_BYTES_MAX, signed, signed_of_query};
-use super::problem::{Code, Problem};
-use super::query::Query;
-use super::state::ApiState;
-use super::timeout::{ROW_TIMEOUT, with_timeout};
-use super::{body, permissions};
+use crate::api::audit::entry::AuditEntry;
+use crate::api::audit::log;
+use crate::api::http::body;
+use crate::api::http::caller::Caller;
+use crate::api::http::fields::{self, Errors, FieldLocation, ObjectReader};
+use crate::api::http::operate::Reason;
+use crate::api::http::operate::{BY_BYTES_MAX, WHY_BYTES_MAX, signed, signed_query};
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::jobs::enqueue::{kinds_elsewhere, warnings};
+use crate::api::jobs::input::{self, KnownKinds};
+use crate::api::jobs::permissions;
+use crate::api::jobs::state::JobsState;
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS, check_name};
 use crate::cron::{self, NewSchedule, RunNowOutcome, Schedule, Schedules};
 use crate::input::wording::must_be_one_of;
-use crate::jobs::NewJob;
+use crate::jobs::{NewJob, Queue};
 
 /// The fields of a schedule besides those of its job.
 const OWN_FIELDS: [&str; 7] = [
@@ -110,9 +113,9 @@ pub struct RanNow {
 
 /// Lists all schedules.
 #[utoipa::path(get, path = "/api/v1/crons", operation_id = "list_schedules", tag = "crons", responses((status = 200, body = ScheduleList)))]
-pub async fn list(State(app): State<ApiState>) -> Result<Json<ScheduleList>, Problem> {
+pub async fn list(State(queue): State<Queue>) -> Result<Json<ScheduleList>, Problem> {
     Ok(Json(ScheduleList {
-        crons: with_timeout(ROW_TIMEOUT, schedules(&app).list()).await?,
+        crons: with_timeout(ROW_TIMEOUT, schedules(&queue).list()).await?,
     }))
 }
 
@@ -120,10 +123,10 @@ pub async fn list(State(app): State<ApiState>) -> Result<Json<ScheduleList>, Pro
 #[utoipa::path(get, path = "/api/v1/crons/{name}", operation_id = "show_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), responses((status = 200, body = Schedule)))]
 pub async fn show(
-    State(app): State<ApiState>,
+    State(queue): State<Queue>,
     Path(name): Path<String>,
 ) -> Result<Json<Schedule>, Problem> {
-    Ok(Json(found(&app, &name_of(name)?).await?))
+    Ok(Json(found(&queue, &name_of(name)?).await?))
 }
 
 /// Creates a schedule, or replaces the one with this name.
@@ -133,32 +136,32 @@ pub async fn show(
         (status = 201, body = ScheduleView, description = "The schedule was created."),
         (status = 200, body = ScheduleView, description = "The schedule was replaced.")))]
 pub async fn set(
-    State(app): State<ApiState>,
+    State(state): State<Arc<JobsState>>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let name = name_of(name)?;
     let value = body::json(request, body::ONE_BYTES_MAX).await?;
-    let elsewhere = kinds_elsewhere(&app, &value).await?;
+    let elsewhere = kinds_elsewhere(&state, &value).await?;
     let known = KnownKinds {
-        here: &app.deps.kinds,
+        here: &state.kinds,
         elsewhere: &elsewhere,
     };
     let (schedule, by, why) =
         read(name, value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
-    permissions::check(&app, &caller, std::slice::from_ref(&schedule.job), false).await?;
+    permissions::check(&state, &caller, std::slice::from_ref(&schedule.job), false).await?;
     let by = by.unwrap_or_else(|| caller.who().to_owned());
-    let before = with_timeout(ROW_TIMEOUT, schedules(&app).get(&schedule.name)).await?;
+    let before = with_timeout(ROW_TIMEOUT, schedules(&state.queue).get(&schedule.name)).await?;
 
-    let is_new = with_timeout(ROW_TIMEOUT, schedules(&app).set(&schedule)).await?;
+    let is_new = with_timeout(ROW_TIMEOUT, schedules(&state.queue).set(&schedule)).await?;
 
-    let after = found(&app, &schedule.name).await?;
-    let mut warnings = warnings(&app, std::iter::once(schedule.job.throttle.as_str())).await;
+    let after = found(&state.queue, &schedule.name).await?;
+    let mut warnings = warnings(&state, std::iter::once(schedule.job.throttle.as_str())).await;
     let mut entry = AuditEntry::now(by, "cron.set", schedule.name.clone(), why).by(&caller);
     entry.before = before.as_ref().map(audited_fields);
     entry.after = Some(audited_fields(&after));
-    warnings.extend(audit::note(&app, &entry).await);
+    warnings.extend(log::note(&state.queue, &entry).await);
     let status = if is_new {
         StatusCode::CREATED
     } else {
@@ -181,25 +184,21 @@ pub async fn set(
         ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
     responses((status = 204, description = "The schedule was deleted.")))]
 pub async fn delete(
-    State(app): State<ApiState>,
+    State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<StatusCode, Problem> {
     let name = name_of(name)?;
-    let mut query = Query::open(pairs, &["by", "why"]);
-    let signed = signed_of_query(&mut query, &caller);
-    if !query.errors.is_empty() {
-        return Err(Problem::fields(Code::InvalidQuery, query.errors));
-    }
-    let before = found(&app, &name).await?;
-    if !with_timeout(ROW_TIMEOUT, schedules(&app).delete(&before.name)).await? {
+    let signed = signed_query(pairs, &caller)?;
+    let before = found(&queue, &name).await?;
+    if !with_timeout(ROW_TIMEOUT, schedules(&queue).delete(&before.name)).await? {
         return Err(not_found(&before.name));
     }
     let mut entry =
         AuditEntry::now(signed.by, "cron.delete", before.name.clone(), signed.why).by(&caller);
     entry.before = Some(audited_fields(&before));
-    audit::note(&app, &entry).await;
+    log::note(&queue, &entry).await;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -211,20 +210,21 @@ pub async fn delete(
         (status = 201, body = RanNow, description = "A job was created."),
         (status = 200, body = RanNow, description = "No job was created: the last job of the schedule is unfinished, and its overlap is skip.")))]
 pub async fn run(
-    State(app): State<ApiState>,
+    State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
     let name = name_of(name)?;
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
-    let RunNowOutcome::Job(job) = with_timeout(ROW_TIMEOUT, schedules(&app).run_now(&name)).await?
+    let RunNowOutcome::Job(job) =
+        with_timeout(ROW_TIMEOUT, schedules(&queue).run_now(&name)).await?
     else {
         return Err(not_found(&name));
     };
     let mut entry = AuditEntry::now(signed.by, "cron.run", name, signed.why).by(&caller);
     entry.after = Some(json!({"job_id": job.id, "duplicate": job.duplicate}));
-    let warnings = audit::note(&app, &entry).await.into_iter().collect();
+    let warnings = log::note(&queue, &entry).await.into_iter().collect();
     let status = if job.duplicate {
         StatusCode::OK
     } else {
@@ -244,28 +244,28 @@ pub async fn run(
 #[utoipa::path(post, path = "/api/v1/crons/{name}/pause", operation_id = "pause_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), request_body = Reason, responses((status = 200, body = ScheduleView)))]
 pub async fn pause(
-    State(app): State<ApiState>,
+    State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<ScheduleView>, Problem> {
-    turn(&app, &caller, name, request, true).await
+    turn(&queue, &caller, name, request, true).await
 }
 
 /// Resumes a paused schedule from its next occurrence.
 #[utoipa::path(post, path = "/api/v1/crons/{name}/resume", operation_id = "resume_schedule", tag = "crons",
     params(("name" = String, Path, description = "Its name.")), request_body = Reason, responses((status = 200, body = ScheduleView)))]
 pub async fn resume(
-    State(app): State<ApiState>,
+    State(queue): State<Queue>,
     Extension(caller): Extension<Caller>,
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<ScheduleView>, Problem> {
-    turn(&app, &caller, name, request, false).await
+    turn(&queue, &caller, name, request, false).await
 }
 
 async fn turn(
-    app: &ApiState,
+    queue: &Queue,
     caller: &Caller,
     name: String,
     request: Request,
@@ -273,23 +273,23 @@ async fn turn(
 ) -> Result<Json<ScheduleView>, Problem> {
     let name = name_of(name)?;
     let ((), signed) = signed(request, caller, &[], |_| ()).await?;
-    let changed = with_timeout(ROW_TIMEOUT, schedules(app).pause(&name, paused)).await?;
-    let schedule = found(app, &name).await?;
+    let changed = with_timeout(ROW_TIMEOUT, schedules(queue).pause(&name, paused)).await?;
+    let schedule = found(queue, &name).await?;
     let mut warnings = Vec::new();
     if changed {
         let action = if paused { "cron.pause" } else { "cron.resume" };
         let entry = AuditEntry::now(signed.by, action, name, signed.why).by(caller);
-        warnings.extend(audit::note(app, &entry).await);
+        warnings.extend(log::note(queue, &entry).await);
     }
     Ok(Json(ScheduleView { schedule, warnings }))
 }
 
-fn schedules(app: &ApiState) -> Schedules {
-    Schedules::new(app.deps.queue.pool.clone())
+fn schedules(queue: &Queue) -> Schedules {
+    Schedules::new(queue.pool.clone())
 }
 
-async fn found(app: &ApiState, name: &str) -> Result<Schedule, Problem> {
-    with_timeout(ROW_TIMEOUT, schedules(app).get(name))
+async fn found(queue: &Queue, name: &str) -> Result<Schedule, Problem> {
+    with_timeout(ROW_TIMEOUT, schedules(queue).get(name))
         .await?
         .ok_or_else(|| not_found(name))
 }
@@ -348,7 +348,7 @@ fn read(
     };
     let allowed: Vec<&str> = OWN_FIELDS
         .iter()
-        .chain(&jobs_input::FIELDS)
+        .chain(&input::FIELDS)
         .copied()
         .filter(|f| !SET_BY_SCHEDULE.contains(f))
         .collect();
@@ -370,7 +370,7 @@ fn read(
             );
         }
     }
-    let job = match jobs_input::one(Value::Object(job), known) {
+    let job = match input::one(Value::Object(job), known) {
         Ok(job) => job,
         Err(more) => {
             errors.total += more.total;

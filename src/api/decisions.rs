@@ -1,15 +1,17 @@
 //! The governor's decisions and the failed attempts: the first things to read when something looks
 //! wrong.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::extract::{Query as Pairs, State};
 use serde::Serialize;
 
-use super::problem::{Code, Problem};
-use super::query::{PAGE_MAX, Query};
-use super::state::{ApiState, Decision};
-use super::timeout::{LIST_TIMEOUT, with_timeout};
-use crate::jobs::FailedAttempt;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::query::{PAGE_MAX, Query};
+use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
+use crate::api::journal::{Decision, Decisions};
+use crate::jobs::{FailedAttempt, Queue};
 use crate::throttle;
 
 /// The last decisions.
@@ -33,7 +35,7 @@ pub struct Failures {
         ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Decided)))]
 pub async fn list(
-    State(app): State<ApiState>,
+    State(journal): State<Arc<dyn Decisions>>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Decided>, Problem> {
     let mut query = Query::open(pairs, &["throttle", "limit"]);
@@ -42,11 +44,7 @@ pub async fn list(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let decisions = with_timeout(
-        LIST_TIMEOUT,
-        app.deps.decisions.recent(throttle.as_deref(), limit),
-    )
-    .await?;
+    let decisions = with_timeout(LIST_TIMEOUT, journal.recent(throttle.as_deref(), limit)).await?;
     Ok(Json(Decided { decisions }))
 }
 
@@ -55,7 +53,7 @@ pub async fn list(
     params(("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent.")),
     responses((status = 200, body = Failures)))]
 pub async fn failures(
-    State(app): State<ApiState>,
+    State(queue): State<Queue>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<Failures>, Problem> {
     let mut query = Query::open(pairs, &["limit"]);
@@ -63,6 +61,6 @@ pub async fn failures(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let failures = with_timeout(LIST_TIMEOUT, app.deps.queue.failures(limit)).await?;
+    let failures = with_timeout(LIST_TIMEOUT, queue.failures(limit)).await?;
     Ok(Json(Failures { failures }))
 }

@@ -1,6 +1,7 @@
 //! The health of the process: liveness and readiness.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -9,10 +10,12 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 
-use super::postgres;
-use super::problem::{Code, Problem};
-use super::state::ApiState;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::postgres;
+
+use crate::jobs::Queue;
 use crate::throttle;
 
 /// The longest time in which a store must answer.
@@ -39,13 +42,17 @@ pub async fn alive() -> Json<Health> {
 
 /// Reports whether Postgres and Redis answer and the process is not stopping.
 #[utoipa::path(get, path = "/readyz", operation_id = "show_readiness", tag = "health", security(()), responses((status = 200, body = Health)))]
-pub async fn ready(State(app): State<ApiState>) -> Response {
-    if app.deps.cancel.is_cancelled() {
+pub async fn ready(
+    State(queue): State<Queue>,
+    State(throttles): State<Arc<dyn throttle::Store>>,
+    State(cancel): State<CancellationToken>,
+) -> Response {
+    if cancel.is_cancelled() {
         return Problem::new(Code::NotReady, "the process is stopping").into_response();
     }
     let (postgres, redis) = tokio::join!(
-        timeout(ANSWER_WITHIN, postgres::ping(&app.deps.queue.pool)),
-        timeout(ANSWER_WITHIN, app.deps.throttles.takes_writes()),
+        timeout(ANSWER_WITHIN, postgres::ping(&queue.pool)),
+        timeout(ANSWER_WITHIN, throttles.takes_writes()),
     );
     if let Ok(Err(throttle::Error::Lost(reason))) = &redis
         && let Some(said) = throttle::reason_meaning(reason)

@@ -3,26 +3,23 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
 
-use axum::extract::{MatchedPath, Request, State};
-use axum::http::Method;
+use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
-use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode_registry;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-use super::sample::{LiveSample, Measured};
-use super::state::{ApiState, GovernorState, ShadowState};
-use super::throttle_view::{self, since_s};
+use crate::api::http::metrics::HttpMetrics;
+use crate::api::journal::{GovernorState, ShadowState, SignalState};
+use crate::api::stream::live::Live;
+use crate::api::stream::live_sample::LiveSample;
+use crate::api::throttles::measured::Measured;
+use crate::api::throttles::view::{self, since_s};
 use crate::governor::Finding;
 
 /// The most throttles that get a label of their own; the jobs of the others are summed under
@@ -30,130 +27,15 @@ use crate::governor::Finding;
 const THROTTLE_LABELS_MAX: usize = 200;
 /// The label of the other throttles and methods.
 const OTHER_LABEL: &str = "other";
-/// The upper bounds of the request durations, in seconds.
-const DURATIONS_S: [f64; 11] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0,
-];
-
-/// Counters of the requests.
-#[derive(Clone, Debug)]
-pub struct HttpMetrics {
-    requests: Family<RequestLabels, Counter>,
-    durations: Family<RouteLabels, Histogram, fn() -> Histogram>,
-    backlogs: Family<BacklogLabels, Counter>,
-}
-
-impl HttpMetrics {
-    /// Counts jobs that were sent to a lane with more ready jobs than its throttle's `max_backlog`.
-    pub fn note_backlog(&self, answer: BacklogAnswer, jobs: u64) {
-        self.backlogs
-            .get_or_create(&BacklogLabels {
-                answer: answer.as_str(),
-            })
-            .inc_by(jobs);
-    }
-}
-
-/// The answer to a job that was sent to a full lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BacklogAnswer {
-    /// The job was accepted with a warning.
-    Signalled,
-    /// The job was refused.
-    Rejected,
-}
-
-impl BacklogAnswer {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Signalled => "signalled",
-            Self::Rejected => "rejected",
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct BacklogLabels {
-    answer: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    route: String,
-    method: &'static str,
-    status: u16,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RouteLabels {
-    route: String,
-    method: &'static str,
-}
-
-impl Default for HttpMetrics {
-    fn default() -> Self {
-        let histogram: fn() -> Histogram = || Histogram::new(DURATIONS_S);
-        let metrics = Self {
-            requests: Family::default(),
-            durations: Family::new_with_constructor(histogram),
-            backlogs: Family::default(),
-        };
-        // Both series exist from the start, because one that begins with its first event hides that
-        // event from `rate`.
-        for answer in [BacklogAnswer::Signalled, BacklogAnswer::Rejected] {
-            metrics.note_backlog(answer, 0);
-        }
-        metrics
-    }
-}
-
-/// Counts and times every request, by the route's template and never by the path itself.
-pub async fn measure(State(app): State<ApiState>, request: Request, next: Next) -> Response {
-    let began = Instant::now();
-    let route = request
-        .extensions()
-        .get::<MatchedPath>()
-        .map_or_else(|| "unmatched".to_owned(), |path| path.as_str().to_owned());
-    let method = method_word(request.method());
-    let response = next.run(request).await;
-    let status = response.status().as_u16();
-    app.http
-        .durations
-        .get_or_create(&RouteLabels {
-            route: route.clone(),
-            method,
-        })
-        .observe(began.elapsed().as_secs_f64());
-    app.http
-        .requests
-        .get_or_create(&RequestLabels {
-            route,
-            method,
-            status,
-        })
-        .inc();
-    response
-}
-
-/// Returns the label of a method; unusual ones share a label, because clients can invent methods.
-fn method_word(method: &Method) -> &'static str {
-    match *method {
-        Method::GET => "GET",
-        Method::HEAD => "HEAD",
-        Method::POST => "POST",
-        Method::PATCH => "PATCH",
-        Method::PUT => "PUT",
-        Method::DELETE => "DELETE",
-        Method::OPTIONS => "OPTIONS",
-        _ => OTHER_LABEL,
-    }
-}
-
 /// Exposes the metrics of this process.
 #[utoipa::path(get, path = "/metrics", operation_id = "show_metrics", tag = "metrics",
     responses((status = 200, body = String, content_type = "text/plain", description = "Prometheus' text format.")))]
-pub async fn show(State(app): State<ApiState>) -> Response {
-    let text = exposition(&app.http, app.deps.live.sample(), &app.deps.registry);
+pub async fn show(
+    State(metrics): State<HttpMetrics>,
+    State(live): State<Live>,
+    State(registry): State<Arc<Registry>>,
+) -> Response {
+    let text = exposition(&metrics, live.sample(), &registry);
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,
@@ -297,7 +179,7 @@ impl Sampled {
             }
             rows
         };
-        let signals = |value: &dyn Fn(&super::state::SignalState) -> Option<f64>| -> Rows {
+        let signals = |value: &dyn Fn(&SignalState) -> Option<f64>| -> Rows {
             let of = |(name, measured): &(&str, &Measured)| -> Rows {
                 let signals = measured
                     .governor
@@ -352,7 +234,7 @@ impl Sampled {
             .filter_map(|(name, g)| Some((word(name, "limiting", g.limiting.as_deref()?), 1.0)))
             .collect();
         let states = named.iter().filter_map(|(name, measured)| {
-            let state = throttle_view::state_word(measured.status.as_ref()?, Some(measured));
+            let state = view::state_word(measured.status.as_ref()?, Some(measured));
             Some((word(name, "state", state), 1.0))
         });
         let states = states.collect();

@@ -8,8 +8,9 @@ use std::process::{Command, Stdio};
 use jiff::Timestamp;
 
 use super::*;
-use crate::api::pace::Slope;
-use crate::api::state::{FindingState, GovernorState, SignalState};
+use crate::api::http::metrics::{RequestLabels, RouteLabels};
+use crate::api::journal::{FindingState, GovernorState, SignalState};
+use crate::api::throttles::pace::Slope;
 use crate::jobs::Depth;
 use crate::throttle::{HeldKeys, Knobs, Mode, Name, Status};
 

@@ -6,12 +6,13 @@ use axum::extract::{Path, Request, State};
 use axum::{Extension, Json};
 use serde::Serialize;
 
-use super::auth::Caller;
-use super::moves::Reason;
-use super::operate::signed;
-use super::problem::{Code, Problem};
-use super::state::ApiState;
-use super::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::http::caller::Caller;
+use crate::api::http::operate::Reason;
+use crate::api::http::operate::signed;
+use crate::api::http::problem::{Code, Problem};
+
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::jobs::Queue;
 use crate::notify::{AccountEvent, Alarms};
 use crate::providers::pool::{AccountPool, PoolView};
 
@@ -46,9 +47,9 @@ pub struct AccountResumed {
 
 /// Lists the pools with their accounts.
 #[utoipa::path(get, path = "/api/v1/pools", operation_id = "list_pools", tag = "pools", responses((status = 200, body = PoolList)))]
-pub async fn list(State(app): State<ApiState>) -> Json<PoolList> {
+pub async fn list(State(pools): State<Arc<[AccountPool]>>) -> Json<PoolList> {
     Json(PoolList {
-        pools: app.deps.desks.iter().map(AccountPool::view).collect(),
+        pools: pools.iter().map(AccountPool::view).collect(),
     })
 }
 
@@ -57,11 +58,12 @@ pub async fn list(State(app): State<ApiState>) -> Json<PoolList> {
     params(("name" = String, Path, description = "Its name.")),
     responses((status = 200, body = PoolShown)))]
 pub async fn show(
-    State(app): State<ApiState>,
+    State(pools): State<Arc<[AccountPool]>>,
+    State(queue): State<Queue>,
     Path(name): Path<String>,
 ) -> Result<Json<PoolShown>, Problem> {
-    let pool = desk(&app, &name)?.view();
-    let alarms = Alarms::new(app.deps.queue.clone());
+    let pool = pool_named(&pools, &name)?.view();
+    let alarms = Alarms::new(queue);
     let events = with_timeout(ROW_TIMEOUT, alarms.newest(&name, EVENTS)).await?;
     Ok(Json(PoolShown { pool, events }))
 }
@@ -72,33 +74,33 @@ pub async fn show(
     request_body = Reason,
     responses((status = 200, body = AccountResumed)))]
 pub async fn resume(
-    State(app): State<ApiState>,
+    State(pools): State<Arc<[AccountPool]>>,
     Extension(caller): Extension<Caller>,
     Path((name, account)): Path<(String, String)>,
     request: Request,
 ) -> Result<Json<AccountResumed>, Problem> {
-    let desk = desk(&app, &name)?;
-    if desk.pool().account(&account).is_none() {
+    let pool = pool_named(&pools, &name)?;
+    if pool.pool().account(&account).is_none() {
         let message = format!(
             "pool {name} has no account {:?}; GET /api/v1/pools/{name} lists them",
-            super::fields::clipped(&account)
+            crate::api::http::fields::clipped(&account)
         );
         return Err(Problem::new(Code::AccountNotFound, message));
     }
     let ((), signed) = signed(request, &caller, &[], |_| ()).await?;
-    let changed = desk.resume(&account).await?;
+    let changed = pool.resume(&account).await?;
     tracing::info!(pool = name, account, by = %signed.by, why = %signed.why, changed, "a person resumed an account");
     Ok(Json(AccountResumed { changed }))
 }
 
-fn desk<'a>(app: &'a ApiState, name: &str) -> Result<&'a AccountPool, Problem> {
-    let found = app.deps.desks.iter().find(|desk| desk.pool().name == name);
+fn pool_named<'a>(pools: &'a [AccountPool], name: &str) -> Result<&'a AccountPool, Problem> {
+    let found = pools.iter().find(|pool| pool.pool().name == name);
     found.ok_or_else(|| {
         Problem::new(
             Code::PoolNotFound,
             format!(
                 "there is no pool {:?}; GET /api/v1/pools lists them",
-                super::fields::clipped(name)
+                crate::api::http::fields::clipped(name)
             ),
         )
     })

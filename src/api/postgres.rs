@@ -3,14 +3,33 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use super::audit::AuditEntry;
-use super::read_error::ReadError;
-use super::workers::Worker;
+use crate::api::audit::entry::AuditEntry;
+use crate::api::read_error::ReadError;
 use crate::postgres::Db;
+
+/// A worker process that has sent a heartbeat within its TTL.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Worker {
+    /// The number of the process, new at each start.
+    pub id: i64,
+    /// The name of the worker.
+    pub name: String,
+    /// The start of the process.
+    pub started_at: Timestamp,
+    /// The last heartbeat.
+    pub heartbeat_at: Timestamp,
+    /// Jobs that the worker runs now.
+    pub running: i64,
+    /// Kinds that the worker runs.
+    pub kinds: Vec<String>,
+    /// The capabilities of the worker, such as `channel sms`, each with a digest of its settings.
+    pub offers: BTreeMap<String, String>,
+}
 
 /// All statements of this room, for the test that prepares them on the migrated schema.
 pub const STATEMENTS: [(&str, &str); 9] = [

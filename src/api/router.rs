@@ -9,23 +9,28 @@ use tower_http::compression::CompressionLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::problem::{self, Code, Problem};
-use super::state::{ApiState, Deps};
+use super::deps::{ApiState, Deps};
+use super::http::problem::{self, Code, Problem};
+use super::http::{budget, fields, gate, guard, login};
+use super::jobs::{enqueue, many, moves, pause, show};
+use super::lanes::{keys, lane};
+use super::notifications::{events, messages, suppressions};
+use super::openapi::document;
+use super::throttles::{acquire, knobs};
 use super::{
-    acquire, assets, audit, auth, budget, crons, decisions, fields, gate, guard, health, jobs,
-    keys, lane_list, lanes, many, metrics, moves, notifications, openapi, pause, pools,
-    provider_events, stream, suppressions, throttle_delete, throttles, workers,
+    audit, crons, dashboard, decisions, health, http, lanes, metrics, pools, stream, throttles,
+    workers,
 };
 
 /// Returns the routes of the API. All of them are in `/openapi.json`, because the document is made
 /// from this list.
 pub fn api() -> OpenApiRouter<ApiState> {
     OpenApiRouter::default()
-        .routes(routes!(jobs::list, jobs::enqueue))
-        .routes(routes!(jobs::enqueue_batch))
+        .routes(routes!(show::list, enqueue::enqueue))
+        .routes(routes!(enqueue::enqueue_batch))
         .routes(routes!(many::cancel))
-        .routes(routes!(jobs::show, moves::cancel))
-        .routes(routes!(jobs::attempts))
+        .routes(routes!(show::show, moves::cancel))
+        .routes(routes!(show::attempts))
         .routes(routes!(moves::retry))
         .routes(routes!(moves::reschedule))
         .routes(routes!(moves::discard))
@@ -33,21 +38,17 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(many::discard))
         .routes(routes!(pause::show, pause::pause))
         .routes(routes!(pause::resume))
-        .routes(routes!(throttles::list))
-        .routes(routes!(
-            throttles::show,
-            throttles::edit,
-            throttle_delete::delete
-        ))
-        .routes(routes!(throttles::why))
-        .routes(routes!(pause::pause_throttle))
-        .routes(routes!(pause::resume_throttle))
-        .routes(routes!(lane_list::list))
+        .routes(routes!(knobs::list))
+        .routes(routes!(knobs::show, knobs::edit, throttles::delete::delete))
+        .routes(routes!(knobs::why))
+        .routes(routes!(throttles::pause::pause_throttle))
+        .routes(routes!(throttles::pause::resume_throttle))
+        .routes(routes!(lanes::list::list))
         .routes(routes!(acquire::acquire))
         .routes(routes!(acquire::peek))
         .routes(routes!(acquire::give_back))
-        .routes(routes!(lanes::show, lanes::weigh))
-        .routes(routes!(lanes::purge))
+        .routes(routes!(lane::show, lane::weigh))
+        .routes(routes!(lane::purge))
         .routes(routes!(keys::pause))
         .routes(routes!(keys::resume))
         .routes(routes!(pools::list))
@@ -58,39 +59,39 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(crons::run))
         .routes(routes!(crons::pause))
         .routes(routes!(crons::resume))
-        .routes(routes!(notifications::list, notifications::send))
-        .routes(routes!(notifications::show))
+        .routes(routes!(messages::list, messages::send))
+        .routes(routes!(messages::show))
         .routes(routes!(
             suppressions::list,
             suppressions::add,
             suppressions::remove
         ))
-        .routes(routes!(provider_events::receive_events))
+        .routes(routes!(events::receive_events))
         .routes(routes!(decisions::list))
         .routes(routes!(decisions::failures))
-        .routes(routes!(audit::list))
+        .routes(routes!(audit::log::list))
         .routes(routes!(workers::list))
-        .routes(routes!(stream::stream))
+        .routes(routes!(stream::events::stream))
         .routes(routes!(metrics::show))
         .routes(routes!(health::alive))
         .routes(routes!(health::ready))
-        .routes(routes!(openapi::show))
+        .routes(routes!(document::show))
 }
 
 /// Returns the routes of the pages that a browser loads.
 fn pages() -> Router<ApiState> {
     Router::new()
-        .route("/", get(assets::index))
-        .route("/assets/{*path}", get(assets::asset))
-        .route("/login", get(auth::show).post(auth::login))
-        .route("/logout", post(auth::logout))
+        .route("/", get(dashboard::index))
+        .route("/assets/{*path}", get(dashboard::asset))
+        .route("/login", get(login::show).post(login::login))
+        .route("/logout", post(login::logout))
 }
 
 /// Returns the whole router with the layers that every request passes (the last one is the
 /// outermost).
 pub fn router(deps: Deps) -> Router {
     let (routes, declared) = api().split_for_parts();
-    let document = openapi::document(declared, !deps.tokens.is_empty()).to_string();
+    let document = document::document(declared, !deps.tokens.is_empty()).to_string();
     let app = ApiState::new(deps, document);
     routes
         .merge(pages())
@@ -101,8 +102,8 @@ pub fn router(deps: Deps) -> Router {
         .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(from_fn(problem::dress))
         .layer(CompressionLayer::new())
-        .layer(from_fn(assets::headers))
-        .layer(from_fn_with_state(app.clone(), metrics::measure))
+        .layer(from_fn(dashboard::headers))
+        .layer(from_fn_with_state(app.clone(), http::metrics::measure))
         .with_state(app)
 }
 

@@ -1,8 +1,9 @@
 //! The server: the listener, its connections, the sampler, and their orderly end.
 //!
 //! A connection has ten seconds for the head of each request, and thirty in which the client must
-//! read at least a part of an answer. The number of connections is bounded ([`super::connection_slots`]), so
-//! that file descriptors are left for the rest of the process.
+//! read at least a part of an answer. The number of connections is bounded
+//! ([`super::http::connection_slots`]), so that file descriptors are left for the rest of the
+//! process.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -28,11 +29,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower_service::Service as _;
 
-use super::connections::{Busy, ConnectionPermit, ConnectionRefusal, Connections};
-use super::denied::origin;
-use super::problem::{Code, Problem};
-use super::state::Deps;
-use super::{router, sample};
+use crate::api::deps::Deps;
+use crate::api::http::connections::{Busy, ConnectionPermit, ConnectionRefusal, Connections};
+use crate::api::http::denied::origin;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::router;
+use crate::api::stream::sample;
 
 /// The time that running requests get to end when the process stops.
 const GRACE: Duration = Duration::from_secs(10);

@@ -155,7 +155,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
             let Some(mut job) = queue.get(one.id).await? else {
                 bail!(unknown(one.id))
             };
-            crate::api::redact::mask_args(&job.summary.kind, &mut job.args);
+            crate::api::jobs::redact::mask_args(&job.summary.kind, &mut job.args);
             if one.json {
                 output::json(&job)?
             } else {

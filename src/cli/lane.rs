@@ -10,7 +10,7 @@ use super::bulk::Bulk;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output};
-use crate::api::lane_list::LaneHold;
+use crate::api::lanes::list::LaneHold;
 use crate::config::Settings;
 use crate::jobs::{LaneDepth, LanesAfter};
 use crate::throttle::{KeyState, Name};

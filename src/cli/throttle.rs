@@ -11,7 +11,7 @@ use super::exit::CliError;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
-use crate::api::throttle_delete::{Kept, take_away};
+use crate::api::throttles::delete::{Kept, take_away};
 use crate::config::Settings;
 use crate::throttle::{
     Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Status, Store, check_key, foreign,

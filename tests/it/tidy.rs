@@ -155,7 +155,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
 
 /// Files that hold nouns: no async, no I/O, no clock. Every file of `control` is one as well.
 const NOUNS: &[&str] = &[
-    "api/connection_slots.rs",
+    "api/http/connection_slots.rs",
     "calibrate/edit.rs",
     "calibrate/fit.rs",
     "calibrate/margins.rs",

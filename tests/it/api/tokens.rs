@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use flyball::api::scopes::Need;
-use flyball::api::{Permissions, TokenScope, scopes};
+use flyball::api::http::scopes::{self, Need};
+use flyball::api::{Permissions, TokenScope};
 use flyball::jobs::NewJob;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
     for (method, template) in &operations {
         assert!(
             scopes::is_known(method, template),
-            "{method} {template} has no row in src/api/scopes.rs: say which scope it needs"
+            "{method} {template} has no row in src/api/http/scopes.rs: say which scope it needs"
         );
         let need = scopes::need(method, template);
         // Nothing that changes something is given away with a right to look, and nothing is open by accident.

@@ -2,7 +2,7 @@
 //! reference table with what it describes.
 //!
 //! Elsewhere, beside what they describe: `knobs.md` in `throttle/knobs_tests.rs`, `policy.md` in `governor/keys.rs`,
-//! `errors.md` in `api/problem.rs`, the guide of providers in `providers.rs`, and the part of `metrics.md` that the API
+//! `errors.md` in `api/http/code.rs`, the guide of providers in `providers.rs`, and the part of `metrics.md` that the API
 //! makes in `api/metrics_tests.rs`.
 
 use super::page::{blocks, pages, read, root};

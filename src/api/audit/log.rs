@@ -1,0 +1,52 @@
+//! The audit log: the author, the time, the content and the reason of each change.
+
+use axum::Json;
+use axum::extract::{Query as Pairs, State};
+use serde::Serialize;
+
+use super::entry::AuditEntry;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::query::{PAGE_MAX, Query};
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::postgres;
+use crate::jobs::Queue;
+
+/// The last changes.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Audit {
+    /// The entries, newest first.
+    entries: Vec<AuditEntry>,
+}
+
+/// Writes an entry. A change that is already made is not undone if its entry cannot be written, so
+/// the failure is returned as a warning.
+pub async fn note(queue: &Queue, entry: &AuditEntry) -> Option<String> {
+    let problem = with_timeout(ROW_TIMEOUT, postgres::write_audit(&queue.pool, entry))
+        .await
+        .err()?;
+    tracing::error!(
+        reason = problem.detail,
+        actor = entry.actor,
+        action = entry.action,
+        subject = entry.subject,
+        "a change was made but not written to the audit log"
+    );
+    Some("the change was made, but writing it to the audit log failed".to_owned())
+}
+
+/// Lists the last changes.
+#[utoipa::path(get, path = "/api/v1/audit", operation_id = "list_audit", tag = "audit",
+    params(("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent.")),
+    responses((status = 200, body = Audit)))]
+pub async fn list(
+    State(queue): State<Queue>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Audit>, Problem> {
+    let mut query = Query::open(pairs, &["limit"]);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let entries = with_timeout(ROW_TIMEOUT, postgres::read_audit(&queue.pool, limit)).await?;
+    Ok(Json(Audit { entries }))
+}

@@ -1,0 +1,4 @@
+//! The audit log.
+
+pub mod entry;
+pub mod log;

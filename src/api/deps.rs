@@ -1,0 +1,155 @@
+//! The dependencies from the composition root, and the state of the router made from them. Each
+//! route takes the part that it needs.
+
+use std::sync::Arc;
+
+use axum::extract::FromRef;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::CancellationToken;
+
+use super::http::auth::{AuthToken, Authenticator};
+use super::http::gate::Gate;
+use super::http::metrics::HttpMetrics;
+use super::jobs::state::JobsState;
+use super::journal::Decisions;
+use super::notifications::events::WebhookState;
+use super::openapi::document::ApiDocument;
+use super::stream::live::Live;
+use super::throttles::state::{CheckKnobs, ThrottlesState};
+use super::throttles::wait_queue::WaitQueues;
+use crate::jobs::{Kinds, Queue};
+use crate::notify::Deliveries;
+use crate::providers::pool::AccountPool;
+use crate::providers::{Pools, Tools};
+use crate::throttle::Store;
+
+/// The dependencies of the API, set by the composition root.
+#[derive(Clone)]
+pub struct Deps {
+    pub queue: Queue,
+    pub throttles: Arc<dyn Store>,
+    /// The check of an edit of knobs.
+    pub check_knobs: CheckKnobs,
+    /// The handlers of this process, for their checks of arguments.
+    pub kinds: Kinds,
+    /// The desks of the pools of accounts, for the state of the accounts.
+    pub desks: Vec<AccountPool>,
+    /// The pools of accounts that send messages.
+    pub pools: Arc<Pools>,
+    /// The store of the fates of messages.
+    pub deliveries: Deliveries,
+    /// The tools for reading events of providers.
+    pub tools: Tools,
+    /// The base URL by which clients outside reach us; empty if it is not set.
+    pub public_url: String,
+    /// The governor's journal.
+    pub decisions: Arc<dyn Decisions>,
+    /// The last ten minutes and the listeners; filled by [`super::stream::sample::run`].
+    pub live: Live,
+    /// The tokens, of which requests must carry one; without any only loopback is served.
+    pub tokens: Arc<[AuthToken]>,
+    /// The metrics of other rooms, e.g. the runner's; the API adds its own.
+    pub registry: Arc<Registry>,
+    /// The token that is cancelled when the process stops: streams end and the listener closes.
+    pub cancel: CancellationToken,
+}
+
+/// The state of the router.
+#[derive(Clone)]
+pub struct ApiState(Arc<ApiParts>);
+
+struct ApiParts {
+    jobs: Arc<JobsState>,
+    throttles: Arc<ThrottlesState>,
+    webhooks: Arc<WebhookState>,
+    auth: Arc<Authenticator>,
+    gate: Arc<Gate>,
+    queue: Queue,
+    store: Arc<dyn Store>,
+    decisions: Arc<dyn Decisions>,
+    account_pools: Arc<[AccountPool]>,
+    pools: Arc<Pools>,
+    deliveries: Deliveries,
+    live: Live,
+    metrics: HttpMetrics,
+    registry: Arc<Registry>,
+    cancel: CancellationToken,
+    document: ApiDocument,
+}
+
+impl ApiState {
+    /// Combines the parts.
+    pub fn new(deps: Deps, openapi: String) -> Self {
+        let metrics = HttpMetrics::default();
+        Self(Arc::new(ApiParts {
+            jobs: Arc::new(JobsState {
+                queue: deps.queue.clone(),
+                kinds: deps.kinds,
+                throttles: deps.throttles.clone(),
+                metrics: metrics.clone(),
+            }),
+            throttles: Arc::new(ThrottlesState {
+                throttles: deps.throttles.clone(),
+                queue: deps.queue.clone(),
+                decisions: deps.decisions.clone(),
+                check_knobs: deps.check_knobs,
+                pools: deps.pools.clone(),
+                live: deps.live.clone(),
+                lines: WaitQueues::default(),
+                cancel: deps.cancel.clone(),
+            }),
+            webhooks: Arc::new(WebhookState {
+                pools: deps.pools.clone(),
+                deliveries: deps.deliveries.clone(),
+                tools: deps.tools,
+                public_url: deps.public_url.clone(),
+            }),
+            auth: Arc::new(Authenticator::new(
+                deps.tokens,
+                deps.public_url,
+                deps.queue.pool.clone(),
+            )),
+            gate: Arc::new(Gate::new(deps.throttles.clone())),
+            queue: deps.queue,
+            store: deps.throttles,
+            decisions: deps.decisions,
+            account_pools: deps.desks.into(),
+            pools: deps.pools,
+            deliveries: deps.deliveries,
+            live: deps.live,
+            metrics,
+            registry: deps.registry,
+            cancel: deps.cancel,
+            document: ApiDocument(openapi.into()),
+        }))
+    }
+}
+
+macro_rules! parts {
+    ($($part:ty = $field:ident,)*) => {
+        $(impl FromRef<ApiState> for $part {
+            fn from_ref(state: &ApiState) -> Self {
+                state.0.$field.clone()
+            }
+        })*
+    };
+}
+
+parts! {
+    Arc<JobsState> = jobs,
+    Arc<ThrottlesState> = throttles,
+    Arc<WebhookState> = webhooks,
+    Arc<Authenticator> = auth,
+    Arc<Gate> = gate,
+    Queue = queue,
+    Arc<dyn Store> = store,
+    Arc<dyn Decisions> = decisions,
+    Arc<[AccountPool]> = account_pools,
+    Arc<Pools> = pools,
+    Deliveries = deliveries,
+    Live = live,
+    HttpMetrics = metrics,
+    Arc<Registry> = registry,
+    CancellationToken = cancel,
+    ApiDocument = document,
+}

@@ -1,0 +1,76 @@
+//! The caller of a request.
+
+use std::sync::Arc;
+
+use aws_lc_rs::hmac;
+
+use super::token_scope::Permissions;
+use crate::jobs::Via;
+
+/// The caller of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The proof of the caller's identity.
+    pub proof: AuthMethod,
+    /// The name of the token in the settings; `None` where no token is set.
+    pub token: Option<Arc<str>>,
+    /// The tenant of the token, by which the throttles of the API tell clients apart.
+    pub tenant: Arc<str>,
+    /// The owner of the unique keys that the caller takes; empty for operators.
+    pub owner: Arc<str>,
+    /// The scopes of the caller.
+    pub leave: Arc<Permissions>,
+    /// A digest of the token; `local` where no token is set.
+    pub key: Arc<str>,
+}
+
+/// The proof of a caller's identity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthMethod {
+    /// The token in the header: a program.
+    Token,
+    /// The session cookie of a browser that has logged in.
+    Session,
+    /// No proof: no token is set, and only loopback is served.
+    Loopback,
+}
+
+impl Caller {
+    /// Returns the name for the audit log where the request does not name its author.
+    pub fn who(&self) -> &'static str {
+        match self.proof {
+            AuthMethod::Token => "token",
+            AuthMethod::Session => "dashboard",
+            AuthMethod::Loopback => "http",
+        }
+    }
+
+    /// Returns the name of the token, for messages.
+    pub fn token_name(&self) -> &str {
+        self.token.as_deref().unwrap_or("none")
+    }
+
+    /// Returns the token and the tenant that the audit log stores beside the author's name from the
+    /// request.
+    pub fn via(&self) -> Via {
+        let tenant = self.token.as_ref().map(|_| self.tenant.to_string());
+        Via {
+            token: self.token.as_deref().map(str::to_owned),
+            tenant,
+        }
+    }
+}
+
+/// Returns a digest that names a value which must not be shown itself.
+pub fn digest_of(bytes: &[u8]) -> String {
+    let purpose = hmac::sign(
+        &hmac::Key::new(hmac::HMAC_SHA256, b"flyball api key 1"),
+        bytes,
+    );
+    purpose
+        .as_ref()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}

@@ -1,0 +1,370 @@
+//! The gate behind the guard: the API asks its own throttles before it serves a request.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::{ConnectInfo, MatchedPath, Request, State};
+use axum::http::{Extensions, HeaderMap, HeaderName, HeaderValue};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use parking_lot::{Mutex, MutexGuard};
+
+use super::caller::{AuthMethod, Caller, digest_of};
+use super::denied::{Denied, origin};
+use super::limits::{DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api};
+use super::problem::{Code, Problem};
+use super::remaining::remaining;
+use super::scopes;
+use crate::api::waiting;
+use crate::throttle::{AcquireRequest, LaneRequest, Limit, Name, Store};
+
+/// The age at which the promise of a throttle and the absence of a throttle are read again. Redis
+/// decides on each request whatever the age.
+const KNOB_CACHE_TTL: Duration = Duration::from_secs(1);
+
+/// The longest wait of a request for its token.
+const MOMENT: Duration = Duration::from_millis(50);
+
+/// The shortest pause before a request asks again for its token.
+const NAP_MIN: Duration = Duration::from_millis(5);
+
+const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The gate's memory between requests.
+pub struct Gate {
+    throttles: Arc<dyn Store>,
+    denied: Denied,
+    /// The throttles for which Redis has answered, with their promise; as many as groups and
+    /// tenants.
+    known: Mutex<HashMap<Name, CachedPromise>>,
+    /// The times at which missing throttles were looked up.
+    absent: Mutex<HashMap<Name, Instant>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct CachedPromise {
+    promise: Option<RateLimitPolicy>,
+    read_at: Option<Instant>,
+}
+
+impl Gate {
+    /// Creates a gate in front of the API's throttles.
+    pub fn new(throttles: Arc<dyn Store>) -> Self {
+        Self {
+            throttles,
+            denied: Denied::default(),
+            known: Mutex::default(),
+            absent: Mutex::default(),
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, HashMap<Name, CachedPromise>> {
+        self.known.lock()
+    }
+
+    fn absent(&self) -> MutexGuard<'_, HashMap<Name, Instant>> {
+        self.absent.lock()
+    }
+
+    /// Returns the refusal that replaces the answer "no valid token", or `None` if that answer may be
+    /// sent. Does not ask Redis while the client is known to be refused.
+    pub async fn deny(&self, address: Option<IpAddr>) -> Option<Problem> {
+        let Ok(name) = Group::Denied.throttle(DEFAULT_TENANT) else {
+            return None;
+        };
+        let (origin, now) = (origin(address), Instant::now());
+        let mut left = self.denied.left(&origin, now);
+        if left.is_zero() {
+            let key = digest_of(&origin);
+            let GateDecision::Refused(refusal) = self.ask(&name, &key).await else {
+                return None;
+            };
+            left = refusal.wait;
+            self.denied
+                .refuse(refusal.is_of_key().then_some(&origin), left, now);
+        }
+        Some(too_many(left))
+    }
+
+    /// Returns the refusal of a client that must wait because it sent no valid token; `None` if it need
+    /// not wait.
+    pub fn denied(&self, address: Option<IpAddr>) -> Option<Problem> {
+        let left = self.denied.left(&origin(address), Instant::now());
+        (!left.is_zero()).then(|| too_many(left))
+    }
+
+    /// Asks again where the next token is due within a moment: a page sends several requests when it
+    /// loads, and a bucket that was lost begins with one token.
+    async fn ask_patiently(&self, name: &Name, key: &str) -> GateDecision {
+        let began = Instant::now();
+        loop {
+            let verdict = self.ask(name, key).await;
+            match &verdict {
+                GateDecision::Refused(refusal)
+                    if refusal.is_soon() && began.elapsed() + refusal.wait <= MOMENT =>
+                {
+                    tokio::time::sleep(refusal.wait.max(NAP_MIN)).await;
+                }
+                _ => return verdict,
+            }
+        }
+    }
+
+    async fn ask(&self, name: &Name, key: &str) -> GateDecision {
+        if self
+            .absent()
+            .get(name)
+            .is_some_and(|at| at.elapsed() < KNOB_CACHE_TTL)
+        {
+            return GateDecision::Free;
+        }
+        let ask = AcquireRequest {
+            throttle: name.clone(),
+            lanes: vec![LaneRequest {
+                key: key.to_owned(),
+                ..LaneRequest::default()
+            }],
+            holder: None,
+        };
+        let answer = self.throttles.acquire(&ask).await;
+        let was_asked = answer.at_us > 0;
+        let effective_rps = answer.effective_rps;
+        let Some(grant) = answer.lanes.into_iter().next() else {
+            return GateDecision::Free;
+        };
+        if grant.granted > 0 {
+            if was_asked {
+                self.locked().entry(name.clone()).or_default();
+                return GateDecision::Admitted;
+            }
+            return GateDecision::Free;
+        }
+        match &grant.limit {
+            // A deleted throttle limits nothing.
+            Some(Limit::Unknown { name: unknown }) if unknown == name => {
+                self.absent().insert(name.clone(), Instant::now());
+                GateDecision::Free
+            }
+            // A throttle that Redis has never reported to this process limits nothing either: its knob
+            // for the loss of Redis is unknown.
+            Some(Limit::StoreLost) if !self.locked().contains_key(name) => GateDecision::Free,
+            _ => GateDecision::Refused(RateLimited {
+                wait: grant.wait,
+                limit: grant.limit,
+                effective_rps,
+            }),
+        }
+    }
+
+    async fn promise(&self, name: &Name) -> Option<RateLimitPolicy> {
+        let now = Instant::now();
+        {
+            let mut known = self.locked();
+            let known = known.entry(name.clone()).or_default();
+            if known
+                .read_at
+                .is_some_and(|at| now.duration_since(at) < KNOB_CACHE_TTL)
+            {
+                return known.promise.clone();
+            }
+            // One request reads. Parallel ones use the previous promise, except those that have none
+            // yet.
+            if known.promise.is_some() {
+                known.read_at = Some(now);
+            }
+        }
+        let status = self.throttles.status(name).await.ok()?;
+        let promise = status.map(|status| RateLimitPolicy::of(name, &status.knobs));
+        self.locked().insert(
+            name.clone(),
+            CachedPromise {
+                promise: promise.clone(),
+                read_at: Some(now),
+            },
+        );
+        promise
+    }
+}
+
+/// The answer of a throttle to a request.
+#[derive(Clone, Debug, PartialEq)]
+enum GateDecision {
+    /// No throttle limits the request.
+    Free,
+    /// The request has taken its token.
+    Admitted,
+    /// No token is left for the request.
+    Refused(RateLimited),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct RateLimited {
+    wait: Duration,
+    limit: Option<Limit>,
+    effective_rps: f64,
+}
+
+impl RateLimited {
+    /// Returns the whole seconds until the next request fits, at least one.
+    fn wait_s(&self) -> u64 {
+        (self.wait.as_secs_f64().ceil() as u64).max(1)
+    }
+
+    /// Returns true for a bucket that refills; no other limit ends by waiting.
+    fn is_soon(&self) -> bool {
+        matches!(
+            self.limit,
+            Some(Limit::Key | Limit::Throttle | Limit::Tier { .. })
+        )
+    }
+
+    /// Returns true unless the throttle is stopped, because only an operator ends that.
+    fn ends_by_waiting(&self) -> bool {
+        !matches!(self.limit, Some(Limit::Stopped { .. }))
+    }
+
+    fn is_of_key(&self) -> bool {
+        matches!(self.limit, Some(Limit::Key | Limit::Paused { .. }))
+    }
+
+    fn sentence(&self, name: &Name, client: &Caller) -> String {
+        match &self.limit {
+            Some(Limit::Key) => {
+                format!(
+                    "your token is at the request limit of one token (key_rps of throttle \
+                         {name})"
+                )
+            }
+            Some(Limit::Throttle) => {
+                format!(
+                    "the tokens of tenant {} are at their shared request limit (rps of throttle \
+                     {name})",
+                    client.tenant
+                )
+            }
+            // Waiting does not help here, and the way to resume differs from that of other
+            // throttles.
+            Some(Limit::Stopped { name, why }) => {
+                let why = if why.is_empty() {
+                    String::new()
+                } else {
+                    format!(" ({why})")
+                };
+                format!(
+                    "throttle {name} is stopped{why}: its rate is 0 or it is paused; resume or \
+                     change it with a token that has the scope admin, or on the machine with: \
+                     flyball throttle resume {name}, or flyball throttle set {name} rps=<rate>"
+                )
+            }
+            Some(limit) => waiting::sentence(name.as_str(), &client.key, self.effective_rps, limit),
+            None => format!("throttle {name} has no token left"),
+        }
+    }
+}
+
+/// Admits a request with a token of its group's throttle, or refuses it.
+pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    // A request without a caller was admitted to a public route.
+    let Some(client) = request.extensions().get::<Caller>().cloned() else {
+        return next.run(request).await;
+    };
+    // An admin cannot be locked out by the throttles that it edits.
+    if client.leave.is_admin() && turns_the_api(&request) {
+        return next.run(request).await;
+    }
+    let is_dashboard = client.proof == AuthMethod::Session
+        || (client.proof == AuthMethod::Loopback && is_page(request.headers()));
+    let group = Group::of(request.method(), request.uri().path(), is_dashboard);
+    let Some(name) = group.and_then(|group| group.throttle(&client.tenant).ok()) else {
+        return next.run(request).await;
+    };
+    match gate.ask_patiently(&name, &client.key).await {
+        GateDecision::Free => next.run(request).await,
+        GateDecision::Admitted => {
+            // The remaining tokens are read while the request is served, so that the request does
+            // not wait for them.
+            let taken = LaneRequest {
+                key: client.key.to_string(),
+                want: 0,
+                ..LaneRequest::default()
+            };
+            let (mut response, left, promise) = tokio::join!(
+                next.run(request),
+                remaining(&*gate.throttles, &name, taken),
+                gate.promise(&name)
+            );
+            let standing =
+                left.map(|left| RateLimitPolicy::rate_limit_header(&name, false, left, 0));
+            set_rate_limit_headers(&mut response, promise, standing);
+            response
+        }
+        GateDecision::Refused(refusal) => {
+            let sentence = refusal.sentence(&name, &client);
+            let (problem, wait_s) = if refusal.ends_by_waiting() {
+                let wait_s = refusal.wait_s();
+                let detail = format!("{sentence}; try again in {wait_s} s");
+                (
+                    Problem::new(Code::TooManyRequests, detail).retry_after(wait_s),
+                    wait_s,
+                )
+            } else {
+                (Problem::new(Code::TooManyRequests, sentence), 0)
+            };
+            let mut response = problem.into_response();
+            let standing =
+                RateLimitPolicy::rate_limit_header(&name, !refusal.is_of_key(), 0, wait_s);
+            set_rate_limit_headers(&mut response, gate.promise(&name).await, Some(standing));
+            response
+        }
+    }
+}
+
+fn too_many(left: Duration) -> Problem {
+    let wait_s = (left.as_secs_f64().ceil() as u64).max(1);
+    let detail = format!(
+        "too many requests without a valid token; try again in {wait_s} s with the right one"
+    );
+    Problem::new(Code::TooManyRequests, detail).retry_after(wait_s)
+}
+
+/// Returns the address of a client, if the listener has recorded it.
+pub fn address(extensions: &Extensions) -> Option<IpAddr> {
+    extensions
+        .get::<ConnectInfo<SocketAddr>>()
+        .map(|ConnectInfo(address)| address.ip())
+}
+
+/// Returns true for a request about one of the API's own throttles.
+fn turns_the_api(request: &Request) -> bool {
+    let template = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("", MatchedPath::as_str);
+    scopes::throttle_in(template, request.uri().path()).is_some_and(|name| is_of_the_api(&name))
+}
+
+/// Returns true for a page of the dashboard, where browsers need no session. A program does not
+/// send this header by accident, and one that forges it gains only one more share.
+fn is_page(headers: &HeaderMap) -> bool {
+    headers
+        .get("sec-fetch-site")
+        .is_some_and(|site| site == "same-origin")
+}
+
+fn set_rate_limit_headers(
+    response: &mut Response,
+    promise: Option<RateLimitPolicy>,
+    standing: Option<String>,
+) {
+    let policy = promise
+        .map(|promise| promise.policy())
+        .filter(|policy| !policy.is_empty());
+    for (name, text) in [(RATE_LIMIT_POLICY, policy), (RATE_LIMIT, standing)] {
+        if let Some(value) = text.and_then(|text| HeaderValue::try_from(text).ok()) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+}

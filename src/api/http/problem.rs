@@ -1,0 +1,379 @@
+//! Errors as RFC 9457 problems: one shape for every error on every route.
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+pub use super::code::Code;
+use super::fields::{Errors, FieldError};
+use super::json::Unread;
+use crate::api::read_error::ReadError;
+use crate::{jobs, throttle};
+
+/// The media type of a problem.
+pub const MEDIA_TYPE: &str = "application/problem+json";
+
+/// The time after which a sender should retry a full lane, in seconds.
+const LANE_FULL_RETRY_S: u64 = 5;
+
+/// An error answer.
+#[derive(Debug)]
+pub struct Problem {
+    pub code: Code,
+    /// The cause of this occurrence, and the remedy.
+    pub detail: String,
+    /// Every wrong field.
+    pub errors: Errors,
+    /// The time after which the client may retry, in seconds.
+    pub retry_after_s: Option<u64>,
+    /// The ready jobs and the limit of the full lane.
+    pub backlog: Option<jobs::Backlog>,
+}
+
+/// A problem as it is sent.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[schema(as = Problem)]
+pub struct ProblemBody {
+    /// The name of this kind of problem: `urn:flyball:problem:` and the code.
+    #[serde(rename = "type")]
+    kind: String,
+    /// One line, the same for every problem of this kind.
+    title: &'static str,
+    /// The HTTP status.
+    status: u16,
+    /// The cause of this occurrence, and the remedy.
+    detail: String,
+    /// The code, which programs match.
+    code: &'static str,
+    /// Every wrong field; at most 100 are listed.
+    errors: Vec<FieldError>,
+    /// The number of wrong fields that are not listed.
+    #[serde(skip_serializing_if = "is_zero")]
+    errors_omitted: usize,
+    /// With `lane_full`: the ready jobs of the lane.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    depth: Option<i64>,
+    /// With `lane_full`: the throttle's knob `max_backlog`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_backlog: Option<i64>,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde asks for a reference"
+)]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+impl Problem {
+    /// Creates a problem with its own sentence.
+    pub fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self {
+            code,
+            detail: detail.into(),
+            errors: Errors::default(),
+            retry_after_s: None,
+            backlog: None,
+        }
+    }
+
+    /// Creates a problem that lists wrong fields.
+    pub fn fields(code: Code, errors: Errors) -> Self {
+        let detail = match (errors.total, errors.listed.first()) {
+            (1, Some(only)) => format!(
+                "{}: {}",
+                if only.pointer.is_empty() {
+                    "the body"
+                } else {
+                    &only.pointer
+                },
+                only.message
+            ),
+            (n, _) => format!("{n} fields are wrong; nothing was changed"),
+        };
+        Self {
+            errors,
+            ..Self::new(code, detail)
+        }
+    }
+
+    /// Creates a problem with one wrong place outside the body.
+    pub fn at(
+        code: Code,
+        place: super::fields::FieldLocation,
+        name: &str,
+        message: impl Into<String>,
+    ) -> Self {
+        let mut errors = Errors::default();
+        errors.push(place, format!("/{name}"), message.into());
+        Self::fields(code, errors)
+    }
+
+    /// Sets the time after which the client may retry.
+    pub fn retry_after(mut self, seconds: u64) -> Self {
+        self.retry_after_s = Some(seconds);
+        self
+    }
+
+    /// Creates the problem of a missing throttle, with the way to create it.
+    pub fn throttle_not_found(name: &throttle::Name) -> Self {
+        let how = format!(
+            "there is no throttle {name}; create it with: flyball throttle set {name} rps=10, or PATCH it with ?create=true"
+        );
+        Self::new(Code::ThrottleNotFound, how)
+    }
+
+    /// Creates the problem of a missing job.
+    pub fn job_not_found(id: i64) -> Self {
+        Self::new(
+            Code::JobNotFound,
+            format!("there is no job {id}; finished jobs are kept for a limited time"),
+        )
+    }
+
+    /// Converts a refusal of the queue, for example of a field that our own checks accepted;
+    /// `batch` puts the job's index into the pointer.
+    pub fn from_queue(error: jobs::Error, batch: bool) -> Self {
+        match error {
+            jobs::Error::Refused {
+                index,
+                field,
+                message,
+            } => {
+                let below = super::fields::pointer("", &field);
+                let mut errors = Errors::default();
+                errors.body(
+                    if batch {
+                        format!("/{}{below}", index.unwrap_or(0))
+                    } else {
+                        below
+                    },
+                    message,
+                );
+                Self::fields(Code::InvalidFields, errors)
+            }
+            full @ jobs::Error::Full { backlog, .. } => {
+                let detail =
+                    format!("{full}; nothing was enqueued: try again when some of them have run");
+                Self {
+                    backlog: Some(backlog),
+                    ..Self::new(Code::LaneFull, detail)
+                }
+                .retry_after(LANE_FULL_RETRY_S)
+            }
+            jobs::Error::Lost(reason) => {
+                tracing::warn!(%reason, "the queue store did not answer a request");
+                let detail = "Postgres does not answer; a change may have been made: check, or \
+                              send it again with a unique_key, which creates a job once";
+                Self::new(Code::QueueLost, detail).retry_after(1)
+            }
+            jobs::Error::Store(error) => {
+                // Postgres' message may quote the data of a job, so it goes to the log of the
+                // server only.
+                tracing::error!(error = %error, "the queue store failed");
+                Self::new(
+                    Code::Internal,
+                    "the queue store failed; the server's log has the reason",
+                )
+            }
+        }
+    }
+
+    fn response(self, status: StatusCode) -> Response {
+        let body = ProblemBody {
+            kind: format!("urn:flyball:problem:{}", self.code.slug()),
+            title: self.code.title(),
+            status: status.as_u16(),
+            detail: self.detail,
+            code: self.code.slug(),
+            errors_omitted: self.errors.total - self.errors.listed.len(),
+            errors: self.errors.listed,
+            depth: self.backlog.map(|backlog| backlog.depth),
+            max_backlog: self.backlog.map(|backlog| backlog.max),
+        };
+        let text = serde_json::to_vec(&body).unwrap_or_default();
+        let mut response = (status, [(CONTENT_TYPE, MEDIA_TYPE)], text).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after_s {
+            headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.code == Code::Unauthorized {
+            headers.insert(
+                WWW_AUTHENTICATE,
+                HeaderValue::from_static("Bearer realm=\"flyball\""),
+            );
+        }
+        response
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.code.status();
+        self.response(status)
+    }
+}
+
+impl From<Unread> for Problem {
+    fn from(error: Unread) -> Self {
+        match error {
+            Unread::Malformed(malformed) => Self::new(Code::MalformedJson, malformed.to_string()),
+            Unread::Items(most) => {
+                let mut errors = Errors::default();
+                errors.body(
+                    "",
+                    format!("the batch has more than {most} jobs; allowed: at most {most}"),
+                );
+                Self::fields(Code::InvalidFields, errors)
+            }
+            Unread::Bytes(_) => {
+                let detail = format!(
+                    "{error}; keep large data elsewhere and pass a reference, or send several batches"
+                );
+                Self::new(Code::TooLarge, detail)
+            }
+            Unread::NoRoom => {
+                Self::new(Code::Overloaded, format!("{error}; try again soon")).retry_after(1)
+            }
+        }
+    }
+}
+
+impl From<jobs::Error> for Problem {
+    fn from(error: jobs::Error) -> Self {
+        Self::from_queue(error, false)
+    }
+}
+
+impl From<throttle::Error> for Problem {
+    fn from(error: throttle::Error) -> Self {
+        match error {
+            throttle::Error::Lost(reason) => {
+                tracing::warn!(%reason, "the throttle store did not answer a request");
+                let detail = match throttle::reason_meaning(&reason) {
+                    Some(said) => format!("Redis refuses: {said}"),
+                    None => "Redis does not answer; a change may have been made: check, and try \
+                             again soon"
+                        .to_owned(),
+                };
+                Self::new(Code::ThrottlesLost, detail).retry_after(1)
+            }
+            throttle::Error::Unknown(name) => Self::throttle_not_found(&name),
+            conflict @ throttle::Error::Conflict { .. } => {
+                Self::new(Code::Conflict, conflict.to_string())
+            }
+            throttle::Error::Invalid(problems) => {
+                let mut errors = Errors::default();
+                for problem in problems {
+                    errors.body(super::fields::pointer("", &problem.field), problem.message);
+                }
+                Self::fields(Code::InvalidFields, errors)
+            }
+        }
+    }
+}
+
+impl From<ReadError> for Problem {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Lost(reason) => jobs::Error::Lost(reason).into(),
+            ReadError::Failed(reason) => {
+                tracing::error!(%reason, "a read failed");
+                Self::new(
+                    Code::Internal,
+                    "the store failed; the server's log has the reason",
+                )
+            }
+        }
+    }
+}
+
+/// Turns every error answer that is not a problem yet into one: those of the router, the extractors
+/// and the layers.
+pub async fn dress(request: Request, next: Next) -> Response {
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    let status = response.status();
+    let is_an_error = status.is_client_error() || status.is_server_error();
+    if !is_an_error || has_media(&response, MEDIA_TYPE) || has_media(&response, "text/html") {
+        return response;
+    }
+    let (parts, body) = response.into_parts();
+    let code = Code::of(status);
+    let detail = match code {
+        Code::RouteNotFound => format!(
+            "there is no route {}; /openapi.json lists them",
+            super::fields::clipped(&path)
+        ),
+        // The router adds the Allow header outside of this layer.
+        Code::MethodNotAllowed => {
+            format!(
+                "{} does not support {method}; the Allow header lists the supported methods",
+                super::fields::clipped(&path)
+            )
+        }
+        _ => plain(body).await.unwrap_or_else(|| code.title().to_owned()),
+    };
+    let mut dressed = Problem::new(code, detail).response(status);
+    copy_headers(parts.headers, dressed.headers_mut());
+    dressed
+}
+
+fn has_media(response: &Response, media: &str) -> bool {
+    response
+        .headers()
+        .get(CONTENT_TYPE)
+        .is_some_and(|kind| kind.as_bytes().starts_with(media.as_bytes()))
+}
+
+/// Returns the message of the library, if it is short text.
+async fn plain(body: Body) -> Option<String> {
+    let bytes = axum::body::to_bytes(body, 4096).await.ok()?;
+    String::from_utf8(bytes.to_vec())
+        .ok()
+        .filter(|text| !text.is_empty())
+}
+
+fn copy_headers(from: HeaderMap, to: &mut HeaderMap) {
+    for (name, value) in from {
+        if let Some(name) = name.filter(|name| *name != CONTENT_TYPE && *name != CONTENT_LENGTH) {
+            to.entry(name).or_insert(value);
+        }
+    }
+}
+
+/// Returns the answer after a panic of a handler; the panic hook has written the reason to the log.
+pub fn panicked(_: Box<dyn std::any::Any + Send>) -> Response {
+    Problem::new(
+        Code::Internal,
+        "a defect of Flyball; the server's log has the reason",
+    )
+    .into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_queue_refuses_points_at_the_job_of_a_batch() {
+        let refused = || jobs::Error::Refused {
+            index: Some(3),
+            field: "kind".into(),
+            message: "no".into(),
+        };
+        assert_eq!(
+            Problem::from_queue(refused(), true).errors.listed[0].pointer,
+            "/3/kind"
+        );
+        assert_eq!(
+            Problem::from_queue(refused(), false).errors.listed[0].pointer,
+            "/kind"
+        );
+    }
+}

@@ -1,0 +1,261 @@
+//! The scope that each route needs. A route that is not listed here is for administrators.
+
+use axum::http::Method;
+
+use super::caller::Caller;
+use super::limits;
+use super::problem::{Code, Problem};
+use super::token_scope::TokenScope::{
+    self, JobsEnqueue, JobsRead, MetricsRead, OpsRead, OpsWrite, ThrottlesAcquire,
+};
+
+/// The permission that a route needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// No token: the request comes from the operator of the process, or from a provider with its
+    /// own signature.
+    Open,
+    /// A valid token of any kind.
+    Token,
+    /// A token with this scope.
+    Scope(TokenScope),
+}
+
+/// The routes that need less than an administrator's token.
+const NEEDS: [(&str, &str, Need); 58] = [
+    ("GET", "/healthz", Need::Open),
+    ("GET", "/readyz", Need::Open),
+    (
+        "POST",
+        "/api/v1/provider-events/{pool}/{account}",
+        Need::Open,
+    ),
+    ("GET", "/openapi.json", Need::Token),
+    ("GET", "/metrics", Need::Scope(MetricsRead)),
+    ("POST", "/api/v1/jobs", Need::Scope(JobsEnqueue)),
+    ("POST", "/api/v1/jobs/batch", Need::Scope(JobsEnqueue)),
+    ("POST", "/api/v1/notifications", Need::Scope(JobsEnqueue)),
+    ("GET", "/api/v1/jobs", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/jobs/{id}", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/jobs/{id}/attempts", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/notifications", Need::Scope(JobsRead)),
+    ("GET", "/api/v1/notifications/{id}", Need::Scope(JobsRead)),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/acquire",
+        Need::Scope(ThrottlesAcquire),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/peek",
+        Need::Scope(ThrottlesAcquire),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/return",
+        Need::Scope(ThrottlesAcquire),
+    ),
+    ("GET", "/api/v1/pause", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/throttles", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/throttles/{name}", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/throttles/{name}/why", Need::Scope(OpsRead)),
+    (
+        "GET",
+        "/api/v1/throttles/{name}/lanes",
+        Need::Scope(OpsRead),
+    ),
+    (
+        "GET",
+        "/api/v1/throttles/{name}/keys/{key}",
+        Need::Scope(OpsRead),
+    ),
+    ("GET", "/api/v1/pools", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/pools/{name}", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/crons", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/crons/{name}", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/suppressions", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/decisions", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/failures", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/audit", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/workers", Need::Scope(OpsRead)),
+    ("GET", "/api/v1/stream", Need::Scope(OpsRead)),
+    ("POST", "/api/v1/jobs/cancel", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/jobs/{id}", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/jobs/{id}/retry", Need::Scope(OpsWrite)),
+    (
+        "POST",
+        "/api/v1/jobs/{id}/reschedule",
+        Need::Scope(OpsWrite),
+    ),
+    ("POST", "/api/v1/jobs/{id}/discard", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/dead/requeue", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/dead/discard", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/pause", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/resume", Need::Scope(OpsWrite)),
+    ("PATCH", "/api/v1/throttles/{name}", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/throttles/{name}", Need::Scope(OpsWrite)),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/pause",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/resume",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "PATCH",
+        "/api/v1/throttles/{name}/keys/{key}",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "DELETE",
+        "/api/v1/throttles/{name}/keys/{key}/jobs",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/keys/{key}/pause",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "POST",
+        "/api/v1/throttles/{name}/keys/{key}/resume",
+        Need::Scope(OpsWrite),
+    ),
+    (
+        "POST",
+        "/api/v1/pools/{name}/accounts/{account}/resume",
+        Need::Scope(OpsWrite),
+    ),
+    ("PUT", "/api/v1/crons/{name}", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/crons/{name}", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/crons/{name}/run", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/crons/{name}/pause", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/crons/{name}/resume", Need::Scope(OpsWrite)),
+    ("POST", "/api/v1/suppressions", Need::Scope(OpsWrite)),
+    ("DELETE", "/api/v1/suppressions", Need::Scope(OpsWrite)),
+    ("POST", "/logout", Need::Open),
+];
+
+/// Returns the permission that a route needs, by its template. Pages and files of the dashboard
+/// show no data by themselves.
+pub fn need(method: &Method, template: &str) -> Need {
+    let method = if *method == Method::HEAD {
+        "GET"
+    } else {
+        method.as_str()
+    };
+    let found = NEEDS
+        .iter()
+        .find(|(of, path, _)| (*of, *path) == (method, template));
+    match found {
+        Some((_, _, need)) => *need,
+        None if template.starts_with("/api/") || template == "/metrics" => {
+            Need::Scope(TokenScope::Admin)
+        }
+        None => Need::Token,
+    }
+}
+
+/// Returns true if the table lists a route, so that its permission was chosen deliberately.
+pub fn is_known(method: &Method, template: &str) -> bool {
+    NEEDS
+        .iter()
+        .any(|(of, path, _)| (*of, *path) == (method.as_str(), template))
+}
+
+/// Admits a caller to a route, or returns the missing permission.
+pub fn check(caller: &Caller, method: &Method, template: &str, path: &str) -> Result<(), Problem> {
+    let leave = &caller.leave;
+    let Need::Scope(scope) = need(method, template) else {
+        return Ok(());
+    };
+    if leave.is_admin() {
+        return Ok(());
+    }
+    if !leave.has(scope) {
+        let (scope, token, scopes) = (scope.as_str(), caller.token_name(), leave.scopes_told());
+        let detail =
+            format!("{method} {template} needs the scope {scope}; token {token} has {scopes}");
+        return Err(Problem::new(Code::ScopeMissing, detail));
+    }
+    // Operators may read the API's own throttles, but not edit, stop or drain them.
+    let Some(throttle) =
+        throttle_in(template, path).filter(|_| *method != Method::GET && *method != Method::HEAD)
+    else {
+        return Ok(());
+    };
+    if limits::is_of_the_api(&throttle) {
+        let detail = format!(
+            "throttle {throttle} limits the API itself and needs the scope admin; token {} has {}",
+            caller.token_name(),
+            leave.scopes_told()
+        );
+        return Err(Problem::new(Code::ScopeMissing, detail));
+    }
+    if scope == ThrottlesAcquire && !leave.may_use(&throttle) {
+        let detail = format!(
+            "token {} may not use throttle {throttle}; allowed: {}",
+            caller.token_name(),
+            leave.throttles_told()
+        );
+        return Err(Problem::new(Code::NotAllowed, detail));
+    }
+    Ok(())
+}
+
+/// Returns the throttle that a path names, if its route has one.
+pub fn throttle_in(template: &str, path: &str) -> Option<String> {
+    let rest = template.strip_prefix("/api/v1/throttles/{name}")?;
+    if !rest.is_empty() && !rest.starts_with('/') {
+        return None;
+    }
+    let name = path.strip_prefix("/api/v1/throttles/")?.split('/').next()?;
+    Some(
+        percent_encoding::percent_decode_str(name)
+            .decode_utf8_lossy()
+            .into_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_throttle_is_found_in_a_path_however_it_is_written() {
+        for (template, path, name) in [
+            (
+                "/api/v1/throttles/{name}",
+                "/api/v1/throttles/api%3Awrite",
+                Some("api:write"),
+            ),
+            (
+                "/api/v1/throttles/{name}/pause",
+                "/api/v1/throttles/a%2Fb/pause",
+                Some("a/b"),
+            ),
+            (
+                "/api/v1/throttles/{name}/keys/{key}",
+                "/api/v1/throttles/%61pi:read/keys/x",
+                Some("api:read"),
+            ),
+            ("/api/v1/throttles", "/api/v1/throttles", None),
+            ("/api/v1/pools/{name}", "/api/v1/pools/api:read", None),
+        ] {
+            assert_eq!(throttle_in(template, path).as_deref(), name);
+        }
+    }
+
+    #[test]
+    fn what_nobody_thought_about_is_for_administrators() {
+        assert_eq!(
+            need(&Method::POST, "/api/v1/new"),
+            Need::Scope(TokenScope::Admin)
+        );
+        assert_eq!(need(&Method::HEAD, "/api/v1/jobs"), Need::Scope(JobsRead));
+        assert_eq!(need(&Method::GET, "/"), Need::Token);
+    }
+}

@@ -1,0 +1,141 @@
+//! The scopes and permissions of a token.
+
+use std::collections::BTreeSet;
+
+use super::limits;
+use TokenScope::{JobsEnqueue, JobsRead, MetricsRead, OpsRead, OpsWrite, ThrottlesAcquire};
+
+/// A permission of a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TokenScope {
+    /// Permission to enqueue jobs and messages.
+    JobsEnqueue,
+    /// Permission to read the jobs and messages of all clients, with their arguments.
+    JobsRead,
+    /// Permission to take tokens of throttles.
+    ThrottlesAcquire,
+    /// Permission to read `/metrics`.
+    MetricsRead,
+    /// Permission to read throttles, lanes, pools, schedules, workers, journals and the live
+    /// stream.
+    OpsRead,
+    /// Permission to make the changes of operators, except to the throttles of the API itself.
+    OpsWrite,
+    /// Permission to do everything.
+    Admin,
+}
+
+impl TokenScope {
+    /// All scopes with their names.
+    pub const WORDS: [(&str, Self); 7] = [
+        ("jobs:enqueue", JobsEnqueue),
+        ("jobs:read", JobsRead),
+        ("throttles:acquire", ThrottlesAcquire),
+        ("metrics:read", MetricsRead),
+        ("ops:read", OpsRead),
+        ("ops:write", OpsWrite),
+        ("admin", Self::Admin),
+    ];
+
+    /// Returns the scope of a name.
+    pub fn of(word: &str) -> Option<Self> {
+        Self::WORDS
+            .iter()
+            .find(|(other, _)| *other == word)
+            .map(|(_, scope)| *scope)
+    }
+
+    /// Returns the name of the scope.
+    pub fn as_str(self) -> &'static str {
+        Self::WORDS
+            .iter()
+            .find(|(_, other)| *other == self)
+            .map_or("admin", |(word, _)| word)
+    }
+}
+
+/// The permissions of one token.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Permissions {
+    pub scopes: BTreeSet<TokenScope>,
+    /// The kinds that the token may enqueue; the public ones if `None`.
+    pub kinds: Option<BTreeSet<String>>,
+    /// The throttles that the token may give work to and take tokens from, by name or by a prefix
+    /// followed by `*`; all of them if `None`.
+    pub throttles: Option<Vec<String>>,
+}
+
+impl Permissions {
+    /// Returns unrestricted permissions.
+    pub fn admin() -> Self {
+        Self {
+            scopes: BTreeSet::from([TokenScope::Admin]),
+            ..Self::default()
+        }
+    }
+
+    /// Returns true if everything is allowed.
+    pub fn is_admin(&self) -> bool {
+        self.scopes.contains(&TokenScope::Admin)
+    }
+
+    /// Returns true if the token has a scope.
+    pub fn has(&self, scope: TokenScope) -> bool {
+        self.is_admin() || self.scopes.contains(&scope)
+    }
+
+    /// Returns true if a throttle may be used. Those of the API itself are for administrators.
+    pub fn may_use(&self, throttle: &str) -> bool {
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(beginning) => throttle.starts_with(beginning),
+            None => pattern == throttle,
+        };
+        self.is_admin()
+            || !limits::is_of_the_api(throttle)
+                && self
+                    .throttles
+                    .as_ref()
+                    .is_none_or(|patterns| patterns.iter().any(fits))
+    }
+
+    /// Returns the throttles that may be used, for messages.
+    pub fn throttles_told(&self) -> String {
+        match &self.throttles {
+            Some(patterns) if !patterns.is_empty() => patterns.join(", "),
+            Some(_) => "none".to_owned(),
+            None => "all but those that begin with api:".to_owned(),
+        }
+    }
+
+    pub(super) fn scopes_told(&self) -> String {
+        let words: Vec<&str> = self.scopes.iter().map(|scope| scope.as_str()).collect();
+        if words.is_empty() {
+            "no scope".to_owned()
+        } else {
+            words.join(", ")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_name_throttles_and_never_those_of_the_api() {
+        let leave = |patterns: Option<&[&str]>| Permissions {
+            throttles: patterns.map(|all| all.iter().map(|one| (*one).to_owned()).collect()),
+            ..Permissions::default()
+        };
+        assert!(leave(None).may_use("mail") && !leave(None).may_use("api:write"));
+        let some = leave(Some(&["mail", "shop:*"]));
+        assert!(
+            some.may_use("mail")
+                && some.may_use("shop:eu")
+                && !some.may_use("mailing")
+                && !some.may_use("shop")
+        );
+        assert!(!leave(Some(&["*"])).may_use("api:read:acme") && !leave(Some(&[])).may_use("mail"));
+        assert!(Permissions::admin().may_use("api:write"));
+    }
+}

@@ -1,0 +1,310 @@
+//! Enqueueing of jobs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::header::LOCATION;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::input::{self, KnownKinds};
+use super::permissions;
+use super::redact::mask_args;
+use super::state::JobsState;
+use crate::api::http::body;
+use crate::api::http::caller::Caller;
+use crate::api::http::metrics::BacklogAnswer;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::http::token_scope::TokenScope;
+use crate::api::{clock, postgres};
+use crate::jobs::{Backlog, Detail, Enqueued, NewJob, State as JobState, Summary};
+use crate::throttle::Name;
+
+/// The most throttles of a batch that are read for its warnings.
+const WARNED_THROTTLES_MAX: usize = 100;
+
+/// A job that was enqueued, or the one that already holds its unique key.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Accepted {
+    /// The job.
+    #[serde(flatten)]
+    job: Detail,
+    /// True if no new job was created.
+    duplicate: bool,
+    /// True if the waiting job was replaced by this request.
+    replaced: bool,
+    /// The ready jobs of the lane, if they are more than the throttle's `max_backlog`: a sign to
+    /// send less.
+    backlog: Option<Backlog>,
+    /// Warnings for the sender, for example that the throttle does not exist yet.
+    warnings: Vec<String>,
+}
+
+/// A batch that was enqueued.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct AcceptedBatch {
+    /// The jobs, in the order of the request.
+    jobs: Vec<Ticket>,
+    /// Warnings for the sender.
+    warnings: Vec<String>,
+}
+
+/// One job of a batch.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Ticket {
+    /// The new job, or the one that already holds the unique key.
+    id: i64,
+    /// True if no new job was created.
+    duplicate: bool,
+    /// True if the waiting job was replaced by this request.
+    replaced: bool,
+    /// The ready jobs of the lane, if they are more than the throttle's `max_backlog`: a sign to
+    /// send less.
+    backlog: Option<Backlog>,
+}
+
+/// Enqueues a job.
+#[utoipa::path(post, path = "/api/v1/jobs", operation_id = "enqueue_job", tag = "jobs", request_body = NewJob,
+    responses(
+        (status = 201, body = Accepted, description = "The job was enqueued.", headers(("Location" = String, description = "The job."))),
+        (status = 200, body = Accepted, description = "Its unique key is taken; this is the job that holds it.")))]
+pub async fn enqueue(
+    State(state): State<Arc<JobsState>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
+    let trace = traceparent(request.headers());
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    let elsewhere = kinds_elsewhere(&state, &value).await?;
+    let known = KnownKinds {
+        here: &state.kinds,
+        elsewhere: &elsewhere,
+    };
+    let mut job =
+        input::one(value, &known).map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    job.traceparent = job.traceparent.or(trace);
+    permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
+    let warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
+
+    let ticket = enqueue_one(&state, &caller, &job).await?;
+    let status = if ticket.duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    let location = format!("/api/v1/jobs/{}", ticket.id);
+    // The job is stored, even if this read fails.
+    let found = with_timeout(ROW_TIMEOUT, state.queue.get(ticket.id))
+        .await
+        .ok()
+        .flatten();
+    let mut job = found.unwrap_or_else(|| as_sent(job, ticket.id));
+    mask_args(&job.summary.kind, &mut job.args);
+    if ticket.duplicate && !ticket.replaced && !caller.leave.has(TokenScope::JobsRead) {
+        // The existing job may belong to another client of the same tenant.
+        job.args = Value::Null;
+    }
+    let Enqueued {
+        duplicate,
+        replaced,
+        backlog,
+        ..
+    } = ticket;
+    Ok((
+        status,
+        [(LOCATION, location)],
+        Json(Accepted {
+            job,
+            duplicate,
+            replaced,
+            backlog,
+            warnings,
+        }),
+    ))
+}
+
+/// Enqueues up to 10,000 jobs, all or none.
+#[utoipa::path(post, path = "/api/v1/jobs/batch", operation_id = "enqueue_jobs", tag = "jobs", request_body = Vec<NewJob>,
+    responses(
+        (status = 201, body = AcceptedBatch, description = "The jobs were enqueued."),
+        (status = 200, body = AcceptedBatch, description = "No new job was made: every unique key is taken, or the array is empty.")))]
+pub async fn enqueue_batch(
+    State(state): State<Arc<JobsState>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
+    let trace = traceparent(request.headers());
+    let value = body::json(request, body::BATCH_BYTES_MAX).await?;
+    let elsewhere = kinds_elsewhere(&state, &value).await?;
+    let known = KnownKinds {
+        here: &state.kinds,
+        elsewhere: &elsewhere,
+    };
+    let mut jobs = input::batch(value, &known)
+        .map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    for job in jobs.iter_mut().filter(|job| job.traceparent.is_none()) {
+        job.traceparent.clone_from(&trace);
+    }
+    permissions::check(&state, &caller, &jobs, true).await?;
+    let warnings = warnings(&state, jobs.iter().map(|job| job.throttle.as_str())).await;
+
+    let enqueued = if jobs.is_empty() {
+        Vec::new()
+    } else {
+        let enqueue = async {
+            state
+                .queue
+                .enqueue_for(&caller.owner, &jobs)
+                .await
+                .map_err(|error| refused(&state, error, true))
+        };
+        with_timeout(LIST_TIMEOUT, enqueue).await?
+    };
+    note_backlogs(&state, &enqueued);
+
+    let status = if enqueued.iter().all(|ticket| ticket.duplicate) {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
+    let ticket = |Enqueued {
+                      id,
+                      duplicate,
+                      replaced,
+                      backlog,
+                  }| Ticket {
+        id,
+        duplicate,
+        replaced,
+        backlog,
+    };
+    let jobs = enqueued.into_iter().map(ticket).collect();
+    Ok((status, Json(AcceptedBatch { jobs, warnings })))
+}
+
+/// Enqueues one job.
+pub(in crate::api) async fn enqueue_one(
+    state: &JobsState,
+    caller: &Caller,
+    job: &NewJob,
+) -> Result<Enqueued, Problem> {
+    let work = async {
+        let enqueued = state
+            .queue
+            .enqueue_for(&caller.owner, std::slice::from_ref(job))
+            .await;
+        enqueued.map_err(|error| refused(state, error, false))
+    };
+    let enqueued = with_timeout(ROW_TIMEOUT, work).await?;
+    note_backlogs(state, &enqueued);
+    enqueued
+        .into_iter()
+        .next()
+        .ok_or_else(|| Problem::new(Code::Internal, "the queue store answered without a job"))
+}
+
+/// Returns the sender's trace. An invalid header does not refuse the job: a new trace begins
+/// instead.
+pub(in crate::api) fn traceparent(headers: &HeaderMap) -> Option<String> {
+    let text = headers.get("traceparent")?.to_str().ok()?;
+    NewJob::is_traceparent(text).then(|| text.to_owned())
+}
+
+/// Converts a refusal of the queue to a problem, and counts full lanes.
+fn refused(state: &JobsState, error: crate::jobs::Error, batch: bool) -> Problem {
+    if let crate::jobs::Error::Full { .. } = &error {
+        state.metrics.note_backlog(BacklogAnswer::Rejected, 1);
+    }
+    Problem::from_queue(error, batch)
+}
+
+/// Counts the jobs that were accepted although their lane was above its limit.
+fn note_backlogs(state: &JobsState, enqueued: &[Enqueued]) {
+    let over = enqueued
+        .iter()
+        .filter(|ticket| ticket.backlog.is_some())
+        .count();
+    state
+        .metrics
+        .note_backlog(BacklogAnswer::Signalled, over as u64);
+}
+
+/// Returns the kinds that other processes run, if the request names a kind that this process does
+/// not know. An error of the store is an error of the request, because the kind cannot be called
+/// wrong then.
+pub(in crate::api) async fn kinds_elsewhere(
+    state: &JobsState,
+    body: &Value,
+) -> Result<Vec<String>, Problem> {
+    if input::kinds_named(body).all(|kind| state.kinds.get(kind).is_some()) {
+        return Ok(Vec::new());
+    }
+    with_timeout(ROW_TIMEOUT, postgres::read_kinds(&state.queue.pool)).await
+}
+
+/// Returns warnings about the named throttles. A store that does not answer causes no warning: the
+/// jobs are in Postgres whatever Redis does.
+pub(in crate::api) async fn warnings<'a>(
+    state: &JobsState,
+    throttles: impl Iterator<Item = &'a str>,
+) -> Vec<String> {
+    let distinct: BTreeSet<&str> = throttles.collect();
+    let mut warnings = Vec::new();
+    for name in distinct
+        .into_iter()
+        .take(WARNED_THROTTLES_MAX)
+        .filter_map(|name| Name::new(name).ok())
+    {
+        match state.throttles.status(&name).await {
+            Ok(None) => warnings.push(format!(
+                "there is no throttle {name}; the job is kept and waits until it exists: flyball throttle set {name} rps=10, or PATCH /api/v1/throttles/{name}?create=true"
+            )),
+            Ok(Some(_)) => {}
+            Err(_) => break,
+        }
+    }
+    warnings
+}
+
+/// Returns the job as its sender described it, for a job that was stored and could not be read
+/// back.
+fn as_sent(job: NewJob, id: i64) -> Detail {
+    let now = clock::now();
+    let due_at = job.run_at.filter(|at| *at > now);
+    Detail {
+        summary: Summary {
+            id,
+            kind: job.kind,
+            throttle: job.throttle,
+            key: job.key,
+            state: if due_at.is_some() {
+                JobState::Scheduled
+            } else {
+                JobState::Ready
+            },
+            priority: job.priority,
+            attempt: 0,
+            max_attempts: job.max_attempts,
+            cost: job.cost,
+            created_at: now,
+            due_at,
+            last_error: None,
+        },
+        args: job.args,
+        unique: job.unique_key.is_some(),
+        attempts: Vec::new(),
+        worker: None,
+        heartbeat_at: None,
+        heartbeat_age_s: None,
+        started_at: None,
+        timeout_s: job.timeout_s,
+        traceparent: job.traceparent,
+        cancelling: false,
+        progress: None,
+    }
+}

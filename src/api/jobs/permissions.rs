@@ -1,0 +1,91 @@
+//! The check that the token of a request may enqueue its jobs.
+
+use std::collections::BTreeSet;
+
+use super::state::JobsState;
+use crate::api::http::caller::Caller;
+use crate::api::http::fields::Errors;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
+use crate::api::postgres;
+use crate::jobs::NewJob;
+
+/// Accepts the jobs, or lists each that the token may not enqueue; with `is_batch` the pointers
+/// hold the index of the job.
+pub async fn check(
+    state: &JobsState,
+    caller: &Caller,
+    jobs: &[NewJob],
+    is_batch: bool,
+) -> Result<(), Problem> {
+    let leave = &caller.leave;
+    if leave.is_admin() {
+        return Ok(());
+    }
+    let public = match leave.kinds {
+        Some(_) => BTreeSet::new(),
+        None => public_kinds(state, jobs).await?,
+    };
+    let may = |kind: &String| leave.kinds.as_ref().unwrap_or(&public).contains(kind);
+    let mut errors = Errors::default();
+    for (index, job) in jobs.iter().enumerate() {
+        let at = if is_batch {
+            format!("/{index}")
+        } else {
+            String::new()
+        };
+        if !may(&job.kind) {
+            let allowed = match &leave.kinds {
+                Some(kinds) => kinds
+                    .iter()
+                    .map(String::as_str)
+                    .collect::<Vec<_>>()
+                    .join(", "),
+                None => "kinds that are public".to_owned(),
+            };
+            let message = format!(
+                "token {} may not enqueue kind {:?}; allowed: {allowed}",
+                caller.token_name(),
+                job.kind
+            );
+            errors.body(format!("{at}/kind"), message);
+        }
+        if !leave.may_use(&job.throttle) {
+            let (token, throttle, allowed) =
+                (caller.token_name(), &job.throttle, leave.throttles_told());
+            errors.body(
+                format!("{at}/throttle"),
+                format!(
+                    "token {token} may not enqueue jobs to throttle {throttle}; allowed: {allowed}"
+                ),
+            );
+        }
+    }
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(Problem::fields(Code::NotAllowed, errors))
+    }
+}
+
+/// Returns those kinds of the jobs that are public, as the handlers of this process and, for other
+/// kinds, the announcements of other processes declare.
+async fn public_kinds(state: &JobsState, jobs: &[NewJob]) -> Result<BTreeSet<String>, Problem> {
+    let here = &state.kinds;
+    let named: BTreeSet<&String> = jobs.iter().map(|job| &job.kind).collect();
+    let mut public: BTreeSet<String> = named
+        .iter()
+        .filter(|kind| here.get(kind).is_some_and(|handler| handler.public()))
+        .map(|kind| (*kind).clone())
+        .collect();
+    if named.iter().any(|kind| here.get(kind).is_none()) {
+        let elsewhere =
+            with_timeout(ROW_TIMEOUT, postgres::read_public_kinds(&state.queue.pool)).await?;
+        public.extend(
+            elsewhere
+                .into_iter()
+                .filter(|kind| here.get(kind).is_none()),
+        );
+    }
+    Ok(public)
+}

@@ -1,0 +1,307 @@
+//! Search and display of jobs.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, Query as Pairs, State};
+use axum::response::IntoResponse;
+use serde::Serialize;
+
+use super::input::{KEY_BYTES_MAX, KIND_BYTES_MAX};
+use super::redact::mask_args;
+use super::state::JobsState;
+use crate::api::http::fields::FieldLocation;
+use crate::api::http::link::{encoded, next_link};
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::query::{PAGE_MAX, Query};
+use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::postgres;
+use crate::api::waiting::{self, WaitReason};
+use crate::jobs::{Attempt, Detail, JobFilter, Queue, State as JobState, Summary};
+use crate::throttle::{self, AcquireRequest, LaneRequest, Name, Store};
+
+/// The values of `state` in a search: a state, or all states in which a job has ended.
+pub(in crate::api) const SEARCHED: [(&str, Searched); 8] = [
+    Searched::of(JobState::Scheduled),
+    Searched::of(JobState::Ready),
+    Searched::of(JobState::Running),
+    Searched::of(JobState::Retryable),
+    Searched::of(JobState::Completed),
+    Searched::of(JobState::Cancelled),
+    Searched::of(JobState::Dead),
+    ("ended", Searched::Ended),
+];
+
+/// The state that a search asks for.
+#[derive(Clone, Copy)]
+pub(in crate::api) enum Searched {
+    In(JobState),
+    Ended,
+}
+
+impl Searched {
+    const fn of(state: JobState) -> (&'static str, Self) {
+        (state.as_str(), Self::In(state))
+    }
+}
+
+/// A job with the reason for its wait.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct JobView {
+    /// The facts that the queue stores.
+    #[serde(flatten)]
+    detail: Detail,
+    /// The reason for which the job does not run yet; `null` if it does not wait.
+    waiting: Option<WaitReason>,
+}
+
+/// A page of jobs.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct JobList {
+    /// The jobs, newest first. A page may be short or empty although more follow.
+    jobs: Vec<Summary>,
+    /// The URL of the next page; also in the Link header. Absent at the end of the search.
+    next: Option<String>,
+}
+
+/// Finished attempts of a job.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Attempts {
+    /// The attempts, newest first.
+    attempts: Vec<Attempt>,
+    /// The URL of the next page.
+    next: Option<String>,
+}
+
+/// Searches jobs, newest first. A page takes a few tens of milliseconds whatever the filter is. It
+/// may therefore be short or empty although more follow: continue while there is a `next`.
+#[utoipa::path(get, path = "/api/v1/jobs", operation_id = "list_jobs", tag = "jobs",
+    params(
+        ("state" = Option<String>, Query, description = "Only jobs in this state; `ended` is completed, cancelled or dead."),
+        ("kind" = Option<String>, Query, description = "Only jobs of this kind."),
+        ("throttle" = Option<String>, Query, description = "Only jobs of this throttle."),
+        ("key" = Option<String>, Query, description = "Only jobs with this key; an empty `key=` selects jobs without a key."),
+        ("created_after" = Option<Timestamp>, Query, description = "Only jobs that were enqueued at this time or later."),
+        ("created_before" = Option<Timestamp>, Query, description = "Only jobs that were enqueued before this time."),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
+        ("before" = Option<i64>, Query, description = "Only jobs with a smaller id: the cursor.")),
+    responses((status = 200, body = JobList, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
+pub async fn list(
+    State(state): State<Arc<JobsState>>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<impl IntoResponse, Problem> {
+    let allowed = [
+        "state",
+        "kind",
+        "throttle",
+        "key",
+        "created_after",
+        "created_before",
+        "limit",
+        "before",
+    ];
+    let mut query = Query::open(pairs, &allowed);
+    let searched = query.choice("state", &SEARCHED);
+    let filter = JobFilter {
+        state: searched.and_then(|searched| match searched {
+            Searched::In(state) => Some(state),
+            Searched::Ended => None,
+        }),
+        ended: matches!(searched, Some(Searched::Ended)),
+        kind: query.text("kind", KIND_BYTES_MAX),
+        throttle: query.text("throttle", throttle::name::MAX_BYTES),
+        key: query.text_or_empty("key", KEY_BYTES_MAX),
+        created_after: query.time("created_after"),
+        created_before: query.time("created_before"),
+        before: query.whole("before", 1..=i64::MAX),
+        limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
+    };
+    if let (Some(from), Some(to)) = (filter.created_after, filter.created_before)
+        && from >= to
+    {
+        query.wrong(
+            "created_after",
+            format!("{from} is not before created_before, {to}"),
+        );
+    }
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let page = with_timeout(LIST_TIMEOUT, state.queue.page(&filter)).await?;
+    let next = page.next.map(|next| next_page(&filter, next));
+    let headers = next_link(next.as_deref());
+    Ok((
+        headers,
+        Json(JobList {
+            jobs: page.jobs,
+            next,
+        }),
+    ))
+}
+
+/// Shows a job: its state, its attempts and, while it waits, the reason and the end of the wait.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}", operation_id = "show_job", tag = "jobs", params(("id" = i64, Path, description = "Its number.")),
+    responses((status = 200, body = JobView)))]
+pub async fn show(
+    State(state): State<Arc<JobsState>>,
+    Path(id): Path<String>,
+) -> Result<Json<JobView>, Problem> {
+    let id = id_of(&id)?;
+    Ok(Json(view(&state, found(&state, id).await?).await))
+}
+
+/// Lists the finished attempts of a job, newest first.
+#[utoipa::path(get, path = "/api/v1/jobs/{id}/attempts", operation_id = "list_attempts", tag = "jobs",
+    params(
+        ("id" = i64, Path, description = "Its number."),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
+        ("before" = Option<Timestamp>, Query, description = "Only attempts that ended before this time: the cursor.")),
+    responses((status = 200, body = Attempts)))]
+pub async fn attempts(
+    State(state): State<Arc<JobsState>>,
+    Path(id): Path<String>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<Attempts>, Problem> {
+    let id = id_of(&id)?;
+    let mut query = Query::open(pairs, &["limit", "before"]);
+    let limit = query.whole("limit", 1..=PAGE_MAX).unwrap_or(100);
+    let before = query.time("before");
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let attempts = with_timeout(ROW_TIMEOUT, state.queue.attempts(id, before, limit)).await?;
+    if attempts.is_empty() {
+        found(&state, id).await?;
+    }
+    let is_full = i64::try_from(attempts.len()).is_ok_and(|found| found >= limit);
+    let next = attempts.last().filter(|_| is_full).map(|last| {
+        format!(
+            "/api/v1/jobs/{id}/attempts?limit={limit}&before={}",
+            last.finished_at
+        )
+    });
+    Ok(Json(Attempts { attempts, next }))
+}
+
+/// Returns a job, or the problem that it does not exist.
+pub async fn found(state: &JobsState, id: i64) -> Result<Detail, Problem> {
+    let mut detail = with_timeout(ROW_TIMEOUT, state.queue.get(id))
+        .await?
+        .ok_or_else(|| Problem::job_not_found(id))?;
+    mask_args(&detail.summary.kind, &mut detail.args);
+    Ok(detail)
+}
+
+/// Returns the job as the API shows it.
+pub async fn view(state: &JobsState, detail: Detail) -> JobView {
+    let waiting = why_job_waits(&state.queue, &*state.throttles, &detail).await;
+    JobView { detail, waiting }
+}
+
+/// Returns the reason for which the job does not run now, or does not stop; `None` if it runs or
+/// has ended.
+pub async fn why_job_waits(
+    queue: &Queue,
+    throttles: &dyn Store,
+    detail: &Detail,
+) -> Option<WaitReason> {
+    let job = &detail.summary;
+    if let Some(need) = waiting::need(detail) {
+        // If the workers cannot be read, the job is assumed to be served.
+        let serving = with_timeout(ROW_TIMEOUT, queue.serving()).await.ok();
+        let is_served =
+            serving.is_none_or(|workers| workers.iter().any(|worker| worker.serves(need)));
+        return Some(waiting::for_a_worker(job, need, is_served));
+    }
+    if job.state != JobState::Ready {
+        return waiting::for_its_time(job).or_else(|| waiting::for_its_handler(detail));
+    }
+    if let Ok(Some(pause)) = with_timeout(ROW_TIMEOUT, queue.paused()).await {
+        return Some(waiting::for_everything(&pause));
+    }
+    let throttle = Name::new(job.throttle.as_str()).ok()?;
+    let lane = LaneRequest {
+        key: job.key.clone(),
+        cost: job.cost,
+        ..LaneRequest::default()
+    };
+    let answer = throttles
+        .peek(&AcquireRequest {
+            throttle,
+            lanes: vec![lane],
+            holder: Some(waiting::anonymous_holder()),
+        })
+        .await;
+    // If the workers cannot be read, the kind is assumed to be handled.
+    let is_handled = with_timeout(ROW_TIMEOUT, postgres::read_live_kinds(&queue.pool))
+        .await
+        .map_or(true, |kinds| kinds.contains(&job.kind));
+    Some(waiting::for_tokens(job, &answer, is_handled))
+}
+
+/// Parses the job number of a path.
+pub fn id_of(text: &str) -> Result<i64, Problem> {
+    text.parse().ok().filter(|id| *id > 0).ok_or_else(|| {
+        let message = format!(
+            "{:?} is not the number of a job; allowed: a whole number above 0",
+            crate::api::http::fields::clipped(text)
+        );
+        Problem::at(Code::InvalidPath, FieldLocation::Path, "id", message)
+    })
+}
+
+fn next_page(filter: &JobFilter, before: i64) -> String {
+    let mut page = format!("/api/v1/jobs?limit={}&before={before}", filter.limit);
+    let mut add = |name: &str, value: Option<&str>| {
+        if let Some(value) = value {
+            page.push_str(&format!("&{name}={}", encoded(value)));
+        }
+    };
+    add(
+        "state",
+        if filter.ended {
+            Some("ended")
+        } else {
+            filter.state.map(JobState::as_str)
+        },
+    );
+    add("kind", filter.kind.as_deref());
+    add("throttle", filter.throttle.as_deref());
+    add("key", filter.key.as_deref());
+    add(
+        "created_after",
+        filter.created_after.map(|at| at.to_string()).as_deref(),
+    );
+    add(
+        "created_before",
+        filter.created_before.map(|at| at.to_string()).as_deref(),
+    );
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_page_keeps_the_filter() {
+        let filter = JobFilter {
+            state: Some(JobState::Dead),
+            key: Some("a&b ü".into()),
+            limit: 5,
+            ..JobFilter::default()
+        };
+        assert_eq!(
+            next_page(&filter, 42),
+            "/api/v1/jobs?limit=5&before=42&state=dead&key=a%26b%20%C3%BC"
+        );
+    }
+
+    #[test]
+    fn job_numbers_are_whole_and_above_zero() {
+        assert_eq!(id_of("7").unwrap(), 7);
+        for text in ["0", "-1", "x", "1.5", "", "99999999999999999999", "1 "] {
+            assert!(id_of(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Notifications: send, show, search.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query as Pairs, Request, State};
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::IntoResponse;
+use axum::{Extension, Json};
+use jiff::Timestamp;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::input;
+use crate::api::http::body;
+use crate::api::http::caller::Caller;
+use crate::api::http::link::{encoded, next_link};
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::query::{PAGE_MAX, Query};
+use crate::api::http::timeout::{LIST_TIMEOUT, ROW_TIMEOUT, with_timeout};
+use crate::api::jobs::enqueue::{enqueue_one, traceparent, warnings};
+use crate::api::jobs::input::KEY_BYTES_MAX;
+use crate::api::jobs::permissions;
+use crate::api::jobs::show::id_of;
+use crate::api::jobs::state::JobsState;
+use crate::notify::{Deliveries, DeliveryState, Notification, NotificationFilter};
+use crate::providers::{Channel, Pools};
+
+/// A new message.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct NewNotification {
+    /// The channel: `sms`, `email`, `push`, `chat` or `webhook`.
+    #[schema(value_type = String)]
+    channel: Channel,
+    /// The recipient: a number, an address, a device token, a chat, a URL.
+    to: String,
+    /// The sender, if it is not the account's own.
+    from: Option<String>,
+    /// Subject of a mail, or title of a push notification.
+    subject: Option<String>,
+    /// The text.
+    body: Option<String>,
+    /// The body as HTML, for mails.
+    html: Option<String>,
+    /// A template in place of the body.
+    template: Option<Value>,
+    /// The values of the template's variables.
+    data: Option<Map<String, Value>>,
+    /// The priority: `critical`, `high`, `normal` or `low`; `normal` if absent.
+    priority: Option<String>,
+    /// The category of the message, such as `marketing`.
+    category: Option<String>,
+    /// The pool or the provider that sends the message.
+    provider: Option<String>,
+    /// Fields that only one provider knows.
+    extra: Option<Map<String, Value>>,
+    /// Seconds for which the message may wait for an account.
+    valid_for_s: Option<f64>,
+    /// The treatment of a message that was sent without an answer: `retry` or `dead`.
+    on_ambiguous: Option<String>,
+    /// The rate-limit key: a lane of its own in the pool's throttle.
+    key: Option<String>,
+    /// The earliest time at which the message may be sent.
+    run_at: Option<Timestamp>,
+    /// A key that prevents a second message while an unfinished one holds it.
+    unique_key: Option<String>,
+}
+
+/// A message that was accepted.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct AcceptedNotification {
+    /// The number of the message's job.
+    id: i64,
+    /// The pool that sends the message.
+    pool: String,
+    /// True if the unique key is taken; then this is the message that holds it.
+    duplicate: bool,
+    /// Warnings for the sender, for example that the pool's throttle does not exist yet.
+    warnings: Vec<String>,
+}
+
+/// A page of messages.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Notifications {
+    /// The messages, newest first. A page may be short or empty although more follow.
+    notifications: Vec<Notification>,
+    /// The URL of the next page; also in the Link header. Absent at the end of the search.
+    next: Option<String>,
+}
+
+/// Accepts a message.
+#[utoipa::path(post, path = "/api/v1/notifications", operation_id = "notify", tag = "notifications", request_body = NewNotification,
+    responses(
+        (status = 202, body = AcceptedNotification, description = "The message was queued.", headers(("Location" = String, description = "The URL of the message's state."))),
+        (status = 200, body = AcceptedNotification, description = "Its unique key is taken; this is the message that holds it.")))]
+pub async fn send(
+    State(state): State<Arc<JobsState>>,
+    State(pools): State<Arc<Pools>>,
+    Extension(caller): Extension<Caller>,
+    request: Request,
+) -> Result<impl IntoResponse, Problem> {
+    let trace = traceparent(request.headers());
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    let read = input::message(value, &state.kinds, &pools);
+    let mut job = read.map_err(|errors| Problem::fields(Code::InvalidFields, errors))?;
+    job.traceparent = trace;
+    permissions::check(&state, &caller, std::slice::from_ref(&job), false).await?;
+    let warnings = warnings(&state, std::iter::once(job.throttle.as_str())).await;
+    let ticket = enqueue_one(&state, &caller, &job).await?;
+    let status = if ticket.duplicate {
+        StatusCode::OK
+    } else {
+        StatusCode::ACCEPTED
+    };
+    let location = format!("/api/v1/notifications/{}", ticket.id);
+    let accepted = AcceptedNotification {
+        id: ticket.id,
+        pool: job.throttle,
+        duplicate: ticket.duplicate,
+        warnings,
+    };
+    Ok((status, [(LOCATION, location)], Json(accepted)))
+}
+
+/// Searches messages, newest first. A page takes a few tens of milliseconds whatever the filter is.
+/// It may therefore be short or empty although more follow: continue while there is a `next`.
+#[utoipa::path(get, path = "/api/v1/notifications", operation_id = "list_notifications", tag = "notifications",
+    params(
+        ("state" = Option<String>, Query, description = "Only messages in this state."),
+        ("channel" = Option<String>, Query, description = "Only messages of this channel."),
+        ("pool" = Option<String>, Query, description = "Only messages of this pool."),
+        ("account" = Option<String>, Query, description = "Only messages whose last attempt used this account."),
+        ("limit" = Option<i64>, Query, description = "The maximum number of entries, 1 to 1000; 100 if absent."),
+        ("cursor" = Option<i64>, Query, description = "Only messages with a smaller id.")),
+    responses((status = 200, body = Notifications, headers(("Link" = String, description = "The next page, rel=\"next\".")))))]
+pub async fn list(
+    State(deliveries): State<Deliveries>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<impl IntoResponse, Problem> {
+    let mut query = Query::open(
+        pairs,
+        &["state", "channel", "pool", "account", "limit", "cursor"],
+    );
+    let filter = NotificationFilter {
+        state: query.choice("state", &DeliveryState::WORDS),
+        channel: query.choice("channel", &Channel::WORDS),
+        pool: query.text("pool", crate::throttle::name::MAX_BYTES),
+        account: query.text("account", KEY_BYTES_MAX),
+        before: query.whole("cursor", 1..=i64::MAX),
+        limit: query.whole("limit", 1..=PAGE_MAX).unwrap_or(100),
+    };
+    if !query.errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidQuery, query.errors));
+    }
+    let page = with_timeout(LIST_TIMEOUT, deliveries.page(&filter)).await?;
+    let next = page.next.map(|next| next_page(&filter, next));
+    let headers = next_link(next.as_deref());
+    Ok((
+        headers,
+        Json(Notifications {
+            notifications: page.notifications,
+            next,
+        }),
+    ))
+}
+
+/// Shows the fate of a message: its state, and every attempt with account, status and reason.
+#[utoipa::path(get, path = "/api/v1/notifications/{id}", operation_id = "show_notification", tag = "notifications",
+    params(("id" = i64, Path, description = "The number of its job.")),
+    responses((status = 200, body = Notification)))]
+pub async fn show(
+    State(deliveries): State<Deliveries>,
+    Path(id): Path<String>,
+) -> Result<Json<Notification>, Problem> {
+    let id = id_of(&id)?;
+    let found = with_timeout(ROW_TIMEOUT, deliveries.find(id)).await?;
+    found.map(Json).ok_or_else(|| {
+        Problem::new(
+            Code::NotificationNotFound,
+            format!("there is no notification {id}; finished ones are kept for a limited time"),
+        )
+    })
+}
+
+fn next_page(filter: &NotificationFilter, cursor: i64) -> String {
+    let mut page = format!(
+        "/api/v1/notifications?limit={}&cursor={cursor}",
+        filter.limit
+    );
+    let words = [
+        ("state", filter.state.map(DeliveryState::as_str)),
+        ("channel", filter.channel.map(Channel::as_str)),
+        ("pool", filter.pool.as_deref()),
+        ("account", filter.account.as_deref()),
+    ];
+    for (name, word) in words {
+        if let Some(word) = word {
+            page.push_str(&format!("&{name}={}", encoded(word)));
+        }
+    }
+    page
+}

@@ -1,0 +1,371 @@
+//! The bodies of requests: their fields, with the limits with which they are read.
+
+use serde_json::{Value, json};
+
+use super::values::{
+    above_zero, any_text, by, flag, one_of, or_null, run_at, span, text, throttle, time, whole,
+    why, with_default,
+};
+use crate::api::crons::{EXPRESSION_BYTES_MAX, SET_BY_SCHEDULE, ZONE_BYTES_MAX};
+use crate::api::http::operate::START_BYTES_MAX;
+use crate::api::jobs::input::{
+    COST_MAX, DEBOUNCE_MAX_MAX_S, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES,
+    SPAN_MAX_S, TIMEOUT_MIN_S,
+};
+use crate::api::jobs::many::{LIVE, PATTERN_BYTES_MAX, PATTERN_WILDCARDS_MAX};
+use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
+use crate::api::notifications::suppressions::RECIPIENT_BYTES_MAX;
+use crate::api::throttles::acquire::{
+    HELD_MAX, HOLDER_BYTES_MAX, TTL_S_MAX, WAIT_MS_MAX, WANT_MAX,
+};
+use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
+use crate::jobs::BATCH_JOBS_MAX;
+use crate::jobs::check::OF_SCHEDULES;
+use crate::notify::args::{
+    CATEGORY_BYTES, EXTRA_MAX, FROM_BYTES, ON_AMBIGUOUS, PRIORITIES as WORDS_OF_PRIORITY,
+    PROVIDER_BYTES, TO_BYTES, VALID_FOR_MAX_S,
+};
+use crate::providers::Channel;
+use crate::throttle::MAX_PAUSE;
+use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
+use crate::throttle::rules::{knob, settable};
+
+/// A body as it is read: its fields and further constraints.
+pub(super) struct Body {
+    pub(super) name: &'static str,
+    pub(super) fields: Vec<(&'static str, Value)>,
+    pub(super) required: &'static [&'static str],
+    pub(super) more: Value,
+}
+
+/// Returns all bodies, each as its reader reads it.
+pub(super) fn bodies() -> Vec<Body> {
+    let body = |name, fields, required| Body {
+        name,
+        fields,
+        required,
+        more: Value::Null,
+    };
+    let signed = || [("by", or_null(by())), ("why", or_null(why()))];
+    let with_signed =
+        |fields: Vec<(&'static str, Value)>| fields.into_iter().chain(signed()).collect::<Vec<_>>();
+    vec![
+        Body {
+            more: together(),
+            ..body("NewJob", job(), &["kind"])
+        },
+        Body {
+            more: overlap(),
+            ..body("ScheduleBody", of_schedule(), &["expression", "kind"])
+        },
+        Body {
+            more: json!({ "anyOf": any_of(&settable()) }),
+            ..body("Edit", edit(), &[])
+        },
+        body("Reason", with_signed(Vec::new()), &[]),
+        body("Retry", with_signed(vec![("keep_attempts", flag())]), &[]),
+        body(
+            "Reschedule",
+            with_signed(vec![("run_at", run_at())]),
+            &["run_at"],
+        ),
+        Body {
+            more: at_least_one(&[
+                "kind",
+                "throttle",
+                "key",
+                "state",
+                "created_after",
+                "created_before",
+            ]),
+            ..body("CancelMany", with_signed(cancel_many()), &[])
+        },
+        Body {
+            more: at_least_one(&DEAD),
+            ..body("DeadMany", with_signed(dead_many(true)), &[])
+        },
+        Body {
+            more: at_least_one(&DEAD),
+            ..body("DeadDiscard", with_signed(dead_many(false)), &[])
+        },
+        Body {
+            more: tokens_alone(),
+            ..body("Wanted", wanted(true), &[])
+        },
+        Body {
+            more: tokens_alone(),
+            ..body("Peek", wanted(false), &[])
+        },
+        body(
+            "Unused",
+            vec![
+                ("key", text(0..=KEY_BYTES_MAX)),
+                ("tokens", above_zero(COST_MAX)),
+            ],
+            &["tokens"],
+        ),
+        body(
+            "KeyPause",
+            with_signed(vec![("seconds", above_zero(MAX_PAUSE.as_secs_f64()))]),
+            &["seconds"],
+        ),
+        body(
+            "Weigh",
+            with_signed(vec![(
+                "weight",
+                json!({ "type": "number", "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX }),
+            )]),
+            &["weight"],
+        ),
+        body(
+            "NewSuppression",
+            with_signed(vec![
+                ("channel", one_of(&Channel::WORDS)),
+                ("recipient", text(1..=RECIPIENT_BYTES_MAX)),
+                ("reason", or_null(why())),
+            ]),
+            &["channel", "recipient"],
+        ),
+        Body {
+            more: contents(),
+            ..body("NewNotification", message(), &["channel", "to"])
+        },
+    ]
+}
+
+fn job() -> Vec<(&'static str, Value)> {
+    let mut unique_key = or_null(text(1..=KEY_BYTES_MAX));
+    unique_key["not"] = json!({ "type": "string", "pattern": format!("^{OF_SCHEDULES}") });
+    let trace = "^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$";
+    vec![
+        ("kind", text(1..=KIND_BYTES_MAX)),
+        ("args", json!({ "default": {} })),
+        (
+            "throttle",
+            with_default(throttle(), json!(crate::throttle::Name::DEFAULT)),
+        ),
+        ("key", with_default(text(0..=KEY_BYTES_MAX), json!(""))),
+        ("priority", with_default(whole(PRIORITIES), json!(1))),
+        ("run_at", or_null(run_at())),
+        ("max_attempts", with_default(whole(MAX_ATTEMPTS), json!(10))),
+        ("unique_key", unique_key),
+        ("unique_for", span(None, SPAN_MAX_S)),
+        ("cost", with_default(above_zero(COST_MAX), json!(1))),
+        (
+            "traceparent",
+            json!({ "type": ["string", "null"], "pattern": trace }),
+        ),
+        ("timeout", span(Some(TIMEOUT_MIN_S), SPAN_MAX_S)),
+        ("debounce", span(None, SPAN_MAX_S)),
+        ("debounce_max", span(None, DEBOUNCE_MAX_MAX_S)),
+        ("replace", with_default(flag(), json!(false))),
+    ]
+}
+
+/// Returns the constraints of job fields that are valid only together with others, or only without
+/// them. A schema cannot express that `debounce_max` is not below `debounce`.
+fn together() -> Value {
+    let unique =
+        json!({ "required": ["unique_key"], "properties": { "unique_key": { "type": "string" } } });
+    let unique_alone = json!({
+        "required": ["unique_key"], "properties": { "unique_key": { "type": "string" }, "unique_for": { "type": "null" } },
+    });
+    json!({
+        "dependentSchemas": {
+            "unique_for": { "if": is_given("unique_for"), "then": unique },
+            "debounce": { "if": is_given("debounce"), "then": {
+                "required": ["unique_key"],
+                "properties": { "unique_key": { "type": "string" }, "unique_for": { "type": "null" }, "run_at": { "type": "null" } },
+            } },
+            "debounce_max": { "if": is_given("debounce_max"), "then": {
+                "required": ["debounce"], "properties": { "debounce": { "not": { "type": "null" } } },
+            } },
+            "replace": { "if": { "properties": { "replace": { "const": true } } }, "then": unique_alone },
+        },
+    })
+}
+
+fn is_given(field: &str) -> Value {
+    json!({ "properties": { field: { "not": { "type": "null" } } } })
+}
+
+fn of_schedule() -> Vec<(&'static str, Value)> {
+    let own = [
+        ("expression", text(1..=EXPRESSION_BYTES_MAX)),
+        (
+            "time_zone",
+            with_default(text(1..=ZONE_BYTES_MAX), json!("UTC")),
+        ),
+        ("catch_up", with_default(one_of(&CATCH_UPS), json!("one"))),
+        ("overlap", with_default(one_of(&OVERLAPS), json!("skip"))),
+        ("paused", or_null(flag())),
+        ("by", by()),
+        ("why", why()),
+    ];
+    own.into_iter()
+        .chain(
+            job()
+                .into_iter()
+                .filter(|(field, _)| !SET_BY_SCHEDULE.contains(field)),
+        )
+        .collect()
+}
+
+/// Requires `overlap: allow` with `catch_up: all`, because all missed occurrences then run in
+/// parallel.
+fn overlap() -> Value {
+    json!({
+        "if": { "required": ["catch_up"], "properties": { "catch_up": { "const": "all" } } },
+        "then": { "required": ["overlap"], "properties": { "overlap": { "const": "allow" } } },
+    })
+}
+
+fn edit() -> Vec<(&'static str, Value)> {
+    let knobs = settable()
+        .into_iter()
+        .filter_map(|name| Some((name, knob(name)?.schema())));
+    knobs.chain([("by", by()), ("why", why())]).collect()
+}
+
+fn place() -> Vec<(&'static str, Value)> {
+    vec![
+        ("kind", or_null(text(1..=KIND_BYTES_MAX))),
+        ("throttle", or_null(text(1..=THROTTLE_BYTES_MAX))),
+        ("key", or_null(text(0..=KEY_BYTES_MAX))),
+    ]
+}
+
+fn walk() -> Vec<(&'static str, Value)> {
+    vec![
+        ("limit", whole(1..=BATCH_JOBS_MAX)),
+        ("dry_run", flag()),
+        ("start", or_null(text(1..=START_BYTES_MAX))),
+    ]
+}
+
+fn cancel_many() -> Vec<(&'static str, Value)> {
+    let own = vec![
+        ("state", or_null(one_of(&LIVE))),
+        ("created_after", or_null(time())),
+        ("created_before", or_null(time())),
+    ];
+    [place(), own, walk()].concat()
+}
+
+const DEAD: [&str; 6] = crate::api::jobs::many::DEAD_FILTERS;
+
+fn dead_many(requeues: bool) -> Vec<(&'static str, Value)> {
+    let mut like = or_null(text(1..=PATTERN_BYTES_MAX));
+    like["pattern"] = json!(format!(
+        "^[^%\\u0000]*(%[^%\\u0000]*){{0,{PATTERN_WILDCARDS_MAX}}}$"
+    ));
+    // A lone backslash at the end escapes nothing, so it is refused.
+    like["not"] = json!({ "type": "string", "pattern": "(^|[^\\\\])(\\\\\\\\)*\\\\$" });
+    let mut own = vec![
+        ("error_like", like),
+        ("died_after", or_null(time())),
+        ("died_before", or_null(time())),
+    ];
+    if requeues {
+        own.push(("keep_attempts", flag()));
+    }
+    [place(), own, walk()].concat()
+}
+
+/// Requires one of the fields, because an edit of no knob is a mistake.
+fn any_of(fields: &[&str]) -> Value {
+    fields
+        .iter()
+        .map(|field| json!({ "required": [field] }))
+        .collect()
+}
+
+/// Requires one of the filters, because a change without any would apply to all jobs.
+fn at_least_one(filters: &[&str]) -> Value {
+    let given = |field: &&str| json!({ "required": [field], "properties": { *field: { "type": "string" } } });
+    json!({ "anyOf": filters.iter().map(given).collect::<Vec<_>>() })
+}
+
+fn wanted(may_wait: bool) -> Vec<(&'static str, Value)> {
+    let mut fields = vec![
+        ("key", text(0..=KEY_BYTES_MAX)),
+        ("tokens", above_zero(COST_MAX)),
+        ("cost", above_zero(COST_MAX)),
+        ("want", whole(0..=WANT_MAX)),
+        ("holder", text(1..=HOLDER_BYTES_MAX)),
+        ("held", whole(0..=HELD_MAX)),
+        ("key_held", whole(0..=HELD_MAX)),
+        ("ttl_s", above_zero(TTL_S_MAX)),
+    ];
+    if may_wait {
+        fields.push(("wait_ms", whole(0..=WAIT_MS_MAX)));
+    }
+    fields
+}
+
+fn tokens_alone() -> Value {
+    json!({ "dependentSchemas": { "tokens": { "properties": { "cost": false, "want": false } } } })
+}
+
+fn message() -> Vec<(&'static str, Value)> {
+    let object = || json!({ "type": "object" });
+    vec![
+        ("channel", one_of(&Channel::WORDS)),
+        ("to", text(1..=TO_BYTES)),
+        ("from", or_null(text(1..=FROM_BYTES))),
+        ("subject", or_null(any_text())),
+        ("body", json!({ "pattern": "^[^\\u0000]*$" })),
+        ("html", or_null(any_text())),
+        (
+            "template",
+            json!({
+                "type": ["string", "object", "null"],
+                "properties": { "subject": or_null(any_text()), "body": or_null(any_text()), "html": or_null(any_text()) },
+                "additionalProperties": false,
+                "if": { "type": "object" },
+                "then": { "anyOf": [is_text("body", 0), is_text("html", 0)] },
+            }),
+        ),
+        ("data", object()),
+        ("priority", or_null(one_of(&WORDS_OF_PRIORITY))),
+        ("category", or_null(text(1..=CATEGORY_BYTES))),
+        ("provider", or_null(text(1..=PROVIDER_BYTES))),
+        (
+            "extra",
+            json!({ "type": ["object", "null"], "maxProperties": EXTRA_MAX }),
+        ),
+        (
+            "valid_for_s",
+            json!({ "type": ["number", "null"], "minimum": 1, "maximum": VALID_FOR_MAX_S }),
+        ),
+        ("on_ambiguous", or_null(one_of(&ON_AMBIGUOUS))),
+        ("key", text(0..=KEY_BYTES_MAX)),
+        ("run_at", or_null(run_at())),
+        ("unique_key", or_null(text(1..=KEY_BYTES_MAX))),
+    ]
+}
+
+/// Requires the contents of a message: its own texts, a template, or fields that only its provider
+/// knows. Only a webhook accepts a body that is not text.
+fn contents() -> Value {
+    let has_template = json!({ "required": ["template"], "properties": { "template": { "type": ["string", "object"] } } });
+    json!({
+        "if": has_template,
+        "then": { "properties": { "subject": false, "body": false, "html": false } },
+        "else": { "anyOf": [
+            is_text("body", 1),
+            is_text("html", 1),
+            { "required": ["extra"], "properties": { "extra": { "type": "object", "minProperties": 1 } } },
+            { "required": ["body"], "properties": { "channel": { "const": "webhook" }, "body": { "not": { "type": ["string", "null"] } } } },
+        ] },
+        "dependentSchemas": {
+            "data": has_template,
+            "body": { "if": { "not": { "properties": { "channel": { "const": "webhook" } } } },
+                "then": { "properties": { "body": { "type": ["string", "null"] } } } },
+        },
+    })
+}
+
+fn is_text(field: &str, least: usize) -> Value {
+    json!({ "required": [field], "properties": { field: { "type": "string", "minLength": least } } })
+}

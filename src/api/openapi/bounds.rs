@@ -1,0 +1,308 @@
+//! Limits of values, for `/openapi.json`: those with which requests are read, and those of answers.
+//!
+//! A body accepts no field but its own. Lengths are in bytes; the document gives them as lengths,
+//! which they are for ASCII, and as `x-max-bytes`.
+
+use std::ops::{Not as _, RangeInclusive};
+
+use serde_json::{Map, Value, json};
+
+use super::bodies::{Body, bodies};
+use super::operation_id::id_of;
+use super::values::{flag, from, one_of, schedule, text, throttle, time, whole, with_default};
+use crate::api::http::operate::{BY_BYTES_MAX, START_BYTES_MAX, WHY_BYTES_MAX};
+use crate::api::http::query::PAGE_MAX;
+use crate::api::jobs::input::{
+    BATCH_MAX, COST_MAX, KEY_BYTES_MAX, KIND_BYTES_MAX, MAX_ATTEMPTS, PRIORITIES, SPAN_MAX_S,
+    TIMEOUT_MIN_S,
+};
+use crate::api::lanes::lane::{WEIGHT_MAX, WEIGHT_MIN};
+use crate::api::notifications::suppressions::{CURSOR_BYTES_MAX, RECIPIENT_BYTES_MAX};
+use crate::api::throttles::acquire::WANT_MAX;
+use crate::jobs::BATCH_JOBS_MAX;
+use crate::notify::DeliveryState;
+use crate::providers::Channel;
+use crate::throttle::name::MAX_BYTES as THROTTLE_BYTES_MAX;
+use crate::throttle::rules::knob;
+
+/// The HTTP statuses of errors.
+const ERRORS: RangeInclusive<i64> = 400..=599;
+
+/// The figures without limits: readings of external sources, in their own units.
+#[cfg(test)]
+pub(super) const ANYTHING: [(&str, &str); 9] = [
+    ("SignalState", "value"),
+    ("SignalState", "setpoint"),
+    ("SignalState", "trip"),
+    ("TickSignal", "value"),
+    ("TickSignal", "setpoint"),
+    ("TickSignal", "trip"),
+    ("Shadow", "load"),
+    ("Shadow", "own_load"),
+    ("Trip", "height"),
+];
+
+/// Adds the limits to the schemas.
+pub(super) fn apply(document: &mut Value) {
+    let Some(schemas) = document
+        .pointer_mut("/components/schemas")
+        .and_then(Value::as_object_mut)
+    else {
+        return;
+    };
+    for body in bodies() {
+        if let Some(schema) = schemas.get_mut(body.name) {
+            close(schema, body);
+        }
+    }
+    let bodies: Vec<&str> = bodies().iter().map(|body| body.name).collect();
+    for (name, schema) in schemas
+        .iter_mut()
+        .filter(|(name, _)| !bodies.contains(&name.as_str()))
+    {
+        let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        for (field, property) in properties {
+            let is_figure = property["type"] == "integer"
+                || property["type"] == "number"
+                || property["type"].as_array().is_some_and(|kinds| {
+                    kinds
+                        .iter()
+                        .any(|kind| kind == "integer" || kind == "number")
+                });
+            let is_text = property["type"] == "string";
+            let limits = if is_figure {
+                answered(name, field)
+            } else {
+                named(field).filter(|_| is_text)
+            };
+            if let (Some(limits), Some(property)) = (limits, property.as_object_mut()) {
+                property.extend(limits.as_object().cloned().unwrap_or_default());
+            }
+        }
+    }
+    if let Some(code) = schemas
+        .get_mut("Problem")
+        .and_then(|schema| schema.pointer_mut("/properties/code"))
+    {
+        code["enum"] = json!(
+            crate::api::http::problem::Code::ALL
+                .map(crate::api::http::problem::Code::slug)
+                .as_slice()
+        );
+    }
+}
+
+/// Adds the limits of an operation's parameters and body.
+pub(super) fn apply_to_operation(operation: &mut Map<String, Value>) {
+    let id = id_of(operation).to_owned();
+    let parameters = operation
+        .get_mut("parameters")
+        .and_then(Value::as_array_mut);
+    for parameter in parameters.into_iter().flatten() {
+        let (name, place) = (
+            parameter["name"].as_str().unwrap_or_default(),
+            parameter["in"].as_str().unwrap_or_default(),
+        );
+        if let Some(schema) = parameter_of(&id, place, name) {
+            parameter["schema"] = schema;
+        }
+    }
+    let Some(body) = operation.get_mut("requestBody") else {
+        return;
+    };
+    let may_be_empty = MAY_BE_EMPTY.contains(&id.as_str());
+    body["required"] = json!(may_be_empty.not());
+    // An empty body may be `null`, except for requests of tokens: a body that was lost on the way
+    // would cost its sender a token.
+    if may_be_empty
+        && !["acquire_tokens", "peek_tokens"].contains(&id.as_str())
+        && let Some(schema) = body.pointer_mut("/content/application~1json/schema")
+    {
+        *schema = json!({ "anyOf": [schema.take(), { "type": "null" }] });
+    }
+    if let Some(schema) = body
+        .pointer_mut("/content/application~1json/schema")
+        .filter(|schema| schema["type"] == "array")
+    {
+        schema["maxItems"] = json!(BATCH_MAX);
+    }
+}
+
+/// The operations that read a missing body as an empty object.
+const MAY_BE_EMPTY: [&str; 13] = [
+    "acquire_tokens",
+    "peek_tokens",
+    "pause_all",
+    "resume_all",
+    "pause_throttle",
+    "resume_throttle",
+    "resume_key",
+    "resume_account",
+    "run_schedule",
+    "pause_schedule",
+    "resume_schedule",
+    "retry_job",
+    "discard_job",
+];
+
+fn close(schema: &mut Value, body: Body) {
+    let told = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .cloned()
+        .unwrap_or_default();
+    let described = |(name, mut limits): (&str, Value)| {
+        // The description of a field with several types, or with `null`, is at the other type.
+        let words = |field: &Value| {
+            field
+                .get("description")
+                .or_else(|| field.pointer("/oneOf/0/description"))
+                .cloned()
+        };
+        if let (Some(words), Some(limits)) =
+            (told.get(name).and_then(words), limits.as_object_mut())
+        {
+            limits.insert("description".to_owned(), words);
+        }
+        (name.to_owned(), limits)
+    };
+    let properties: Map<String, Value> = body.fields.into_iter().map(described).collect();
+    schema["type"] = json!("object");
+    schema["properties"] = Value::Object(properties);
+    schema["additionalProperties"] = json!(false);
+    schema["required"] = json!(body.required);
+    if let (Some(schema), Value::Object(more)) = (schema.as_object_mut(), body.more) {
+        if body.required.is_empty() {
+            schema.remove("required");
+        }
+        schema.extend(more);
+    }
+}
+
+// === parameters ===
+
+fn parameter_of(operation: &str, place: &str, name: &str) -> Option<Value> {
+    let limit = || whole(1..=PAGE_MAX);
+    Some(match (operation, place, name) {
+        (_, "path", "id") => whole(1..=i64::MAX),
+        // The document omits that a key of minuses only is written with one more.
+        (_, "path", "key") => text(1..=KEY_BYTES_MAX),
+        (
+            "show_schedule" | "set_schedule" | "delete_schedule" | "run_schedule"
+            | "pause_schedule" | "resume_schedule",
+            "path",
+            _,
+        ) => schedule(),
+        (_, "path", "account") => {
+            json!({ "type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX })
+        }
+        ("show_pool" | "resume_account" | "tell_provider_events", "path", _) => {
+            json!({ "type": "string", "minLength": 1, "maxLength": THROTTLE_BYTES_MAX })
+        }
+        (_, "path", "name") => throttle(),
+        (_, "header", "If-Match") => {
+            json!({ "type": "string", "pattern": "^(\\*|(W/)?\"?[0-9]{1,19}\"?)$" })
+        }
+        (_, "header", _) => json!({ "type": "string" }),
+        ("purge_lane", _, "limit") => whole(1..=BATCH_JOBS_MAX),
+        (_, _, "limit") => with_default(
+            limit(),
+            json!(if operation == "explain_throttle" {
+                20
+            } else {
+                100
+            }),
+        ),
+        (_, _, "by") => text(0..=BY_BYTES_MAX),
+        (_, _, "why") => text(0..=WHY_BYTES_MAX),
+        (_, _, "start") => text(0..=START_BYTES_MAX),
+        (_, _, "create" | "dry_run") => flag(),
+        ("list_attempts", _, "before") | (_, _, "created_after" | "created_before") => time(),
+        ("list_jobs", _, "before") | ("list_notifications", _, "cursor") => whole(1..=i64::MAX),
+        ("list_suppressions", _, "cursor") => {
+            let channels = Channel::WORDS.map(|(word, _)| word).join("|");
+            json!({ "type": "string", "maxLength": CURSOR_BYTES_MAX, "pattern": format!("^(({channels}):[0-9a-f]{{64}})?$") })
+        }
+        ("list_jobs", _, "state") => one_of(&crate::api::jobs::show::SEARCHED),
+        ("list_notifications", _, "state") => one_of(&DeliveryState::WORDS),
+        (_, _, "channel") => one_of(&Channel::WORDS),
+        (_, _, "recipient") => {
+            text(if operation == "unsuppress" { 1 } else { 0 }..=RECIPIENT_BYTES_MAX)
+        }
+        ("list_lanes", _, "order") => one_of(&crate::api::lanes::list::ORDERS),
+        ("list_lanes", _, "key" | "after") => text(0..=KEY_BYTES_MAX + 1),
+        (_, _, "kind") => text(0..=KIND_BYTES_MAX),
+        (_, _, "throttle" | "pool") => text(0..=THROTTLE_BYTES_MAX),
+        (_, _, "key" | "account") => text(0..=KEY_BYTES_MAX),
+        _ => return None,
+    })
+}
+
+// === answers ===
+
+/// Returns the limits of names and keys in answers. A throttle in an answer has the name that its
+/// jobs use, even if the throttle was never created.
+fn named(field: &str) -> Option<Value> {
+    Some(match field {
+        "throttle" | "pool" => json!({ "maxLength": THROTTLE_BYTES_MAX }),
+        "kind" => json!({ "maxLength": KIND_BYTES_MAX }),
+        "key" => json!({ "maxLength": KEY_BYTES_MAX }),
+        _ => return None,
+    })
+}
+
+/// Returns the limits of a figure in an answer; the rest of its schema stays.
+fn answered(schema: &str, field: &str) -> Option<Value> {
+    if schema == "Knobs"
+        && let Some(knob) = knob(field)
+    {
+        // An answer keeps its own type: a knob in use has a value even if the knob itself may be
+        // absent.
+        let mut limits = knob.schema();
+        let kept = ["minimum", "maximum", "anyOf"];
+        limits
+            .as_object_mut()?
+            .retain(|word, _| kept.contains(&word.as_str()));
+        return Some(limits);
+    }
+    Some(match (schema, field) {
+        ("Problem", "status") => json!({ "minimum": ERRORS.start(), "maximum": ERRORS.end() }),
+        ("KnobProblem" | "Edit", _) => return None,
+        (_, "id" | "job_id" | "last_job_id") => json!({ "minimum": 1, "maximum": i64::MAX }),
+        (_, "priority") => json!({ "minimum": PRIORITIES.start(), "maximum": PRIORITIES.end() }),
+        (_, "max_attempts") => {
+            json!({ "minimum": MAX_ATTEMPTS.start(), "maximum": MAX_ATTEMPTS.end() })
+        }
+        (_, "cost") => json!({ "exclusiveMinimum": 0, "maximum": COST_MAX }),
+        ("Lane" | "LaneNow", "weight") => json!({ "minimum": WEIGHT_MIN, "maximum": WEIGHT_MAX }),
+        (_, "percent") => json!({ "minimum": 0, "maximum": 100 }),
+        (_, "limiting_share" | "refused_share" | "braked_share" | "gain_factor") => {
+            json!({ "minimum": 0, "maximum": 1 })
+        }
+        // -1 is no limit.
+        (
+            _,
+            "effective_rps" | "rps" | "previous_rps" | "concurrency" | "limit_rps"
+            | "configured_rps" | "capacity_rps",
+        ) => from(-1),
+        ("Granted", "granted") => whole(0..=WANT_MAX)
+            .as_object()
+            .map(|all| json!({ "minimum": all["minimum"], "maximum": all["maximum"] }))?,
+        (_, "timeout" | "timeout_s") => json!({ "minimum": TIMEOUT_MIN_S, "maximum": SPAN_MAX_S }),
+        // Our own counts, ages, rates and times are never below zero.
+        (
+            _,
+            "depth" | "max" | "max_backlog" | "ready" | "held_ready" | "scheduled" | "running"
+            | "dead" | "jobs" | "requested" | "attempt" | "attempts" | "done" | "total" | "tries"
+            | "ms" | "seq" | "errors_omitted" | "workers" | "running_total" | "at" | "remaining"
+            | "granted" | "retry_after_ms" | "wait_s" | "returned" | "available" | "failures"
+            | "refused" | "mean_cost" | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds"
+            | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s"
+            | "higher_s" | "stopped_s" | "parked_jobs",
+        ) => return Some(from(0)),
+        (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),
+        _ => return None,
+    })
+}

@@ -1,0 +1,9 @@
+//! `/openapi.json`: the document, the limits of values, the problems and the examples.
+
+mod bodies;
+mod bounds;
+pub mod document;
+mod examples;
+mod operation_id;
+mod problems;
+mod values;

@@ -1,0 +1,253 @@
+//! A store of throttles in a map.
+
+use super::*;
+
+#[derive(Default)]
+pub(super) struct Shelf {
+    pub(super) throttles: Mutex<BTreeMap<Name, Status>>,
+    pub(super) is_lost: AtomicBool,
+    pub(super) panics: AtomicBool,
+}
+
+pub(super) fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
+    Status {
+        name: name.clone(),
+        knobs: Knobs {
+            rps,
+            max: 100.0,
+            seq,
+            by: "alice".into(),
+            why: "a test".into(),
+            ..Knobs::default()
+        },
+        raw: BTreeMap::from([("rps".into(), rps.to_string())]),
+        problems: Vec::new(),
+        effective_rps: rps,
+        lease_lapsed: false,
+        used: 0.0,
+        limited_us: 0.0,
+        at_us: 1,
+        expires_in_s: None,
+        refusal: None,
+        debt_until_ms: None,
+    }
+}
+
+impl Shelf {
+    pub(super) fn answers(&self) -> Result<(), throttle::Error> {
+        assert!(
+            !self.panics.load(Ordering::SeqCst),
+            "the store has a defect"
+        );
+        if self.is_lost.load(Ordering::SeqCst) {
+            Err(throttle::Error::Lost("connection refused".into()))
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn find(&self, name: &Name) -> Option<Status> {
+        self.throttles.lock().get(name).cloned()
+    }
+
+    pub(super) fn grant(&self, ask: &AcquireRequest) -> AcquireResponse {
+        let unknown = self.find(&ask.throttle).is_none().then(|| Limit::Unknown {
+            name: ask.throttle.clone(),
+        });
+        let lanes = ask.lanes.iter().map(|lane| Grant {
+            granted: if unknown.is_some() {
+                0
+            } else {
+                lane.want.min(2)
+            },
+            wait: Duration::from_millis(if lane.want > 2 { 500 } else { 0 }),
+            limit: unknown
+                .clone()
+                .or((lane.want > 2).then_some(Limit::Throttle)),
+            ..Grant::default()
+        });
+        AcquireResponse {
+            lanes: lanes.collect(),
+            effective_rps: 5.0,
+            at_us: 1_000_000,
+            seq: 1,
+            ..AcquireResponse::default()
+        }
+    }
+}
+
+impl Store for Shelf {
+    fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        Box::pin(async { self.grant(ask) })
+    }
+
+    fn hold<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a Holder,
+        _: &'a [(String, u32)],
+    ) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        unreachable!("no test here keeps or runs anything")
+    }
+
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), throttle::Error>> {
+        Box::pin(async { self.answers() })
+    }
+
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, throttle::Error>> {
+        unreachable!("no test here keeps or runs anything")
+    }
+
+    fn persist<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        unreachable!("no test here keeps or runs anything")
+    }
+
+    fn was_taken_away<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, throttle::Error>> {
+        unreachable!("no test here keeps or runs anything")
+    }
+
+    fn set_workers(&self, _: u32) {}
+
+    fn refund_many<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a [Refund<'a>],
+    ) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn settle_many<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a [(&'a str, f64)],
+    ) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        Box::pin(async { Ok(()) })
+    }
+
+    fn pause_key<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a str,
+        delay: Duration,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<i64, throttle::Error>> {
+        Box::pin(async move { Ok(i64::try_from(delay.as_millis()).unwrap()) })
+    }
+
+    fn resume_key<'a>(
+        &'a self,
+        _: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<bool, throttle::Error>> {
+        Box::pin(async move { Ok(key.is_empty()) })
+    }
+
+    fn refused<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a UpstreamRefusal<'a>,
+    ) -> BoxFuture<'a, Result<RefusalEffect, throttle::Error>> {
+        unreachable!("no test runs jobs here")
+    }
+
+    fn ended<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a [KeyOutcomes<'a>],
+    ) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        unreachable!("no test runs jobs here")
+    }
+
+    fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        self.acquire(ask)
+    }
+
+    fn status<'a>(
+        &'a self,
+        name: &'a Name,
+    ) -> BoxFuture<'a, Result<Option<Status>, throttle::Error>> {
+        Box::pin(async { self.answers().map(|()| self.find(name)) })
+    }
+
+    fn set_capacity<'a>(
+        &'a self,
+        _: &'a Name,
+        _: Option<f64>,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<(), throttle::Error>> {
+        unreachable!("no test here has accounts")
+    }
+
+    fn look<'a>(
+        &'a self,
+        _: &'a Name,
+        _: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<throttle::KeyState>, throttle::Error>> {
+        unreachable!("no test here has accounts")
+    }
+
+    fn delete<'a>(&'a self, _: &'a Name) -> BoxFuture<'a, Result<bool, throttle::Error>> {
+        unreachable!("no test deletes a throttle here")
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, throttle::Error>> {
+        Box::pin(async {
+            self.answers()
+                .map(|()| self.throttles.lock().keys().cloned().collect())
+        })
+    }
+
+    fn set<'a>(
+        &'a self,
+        name: &'a Name,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<(Option<Status>, Status), throttle::Error>> {
+        Box::pin(async {
+            self.answers()?;
+            let before = self.find(name);
+            if before.is_none() && !change.create {
+                return Err(throttle::Error::Unknown(name.clone()));
+            }
+            let seq = before.as_ref().map_or(0, |before| before.knobs.seq);
+            if change.if_seq.is_some_and(|wanted| wanted != seq) {
+                return Err(throttle::Error::Conflict {
+                    name: name.clone(),
+                    what: format!("seq is {seq}"),
+                });
+            }
+            let rps = change
+                .fields
+                .get("rps")
+                .and_then(|text| text.as_ref()?.parse().ok())
+                .unwrap_or(1.0);
+            let after = status_of(name, rps, seq + 1);
+            self.throttles.lock().insert(name.clone(), after.clone());
+            Ok((before, after))
+        })
+    }
+}
+
+/// Checks `rps` only; the rules of all knobs have their own tests.
+pub(super) fn check_knobs(
+    knobs: &BTreeMap<String, Value>,
+) -> Result<BTreeMap<String, Option<String>>, Vec<KnobProblem>> {
+    let mut fields = BTreeMap::new();
+    for (field, value) in knobs {
+        if field == "rps" && value.as_f64().is_none_or(|rps| rps < -1.0) {
+            return Err(vec![KnobProblem {
+                field: "rps".into(),
+                message: format!("{value} is not allowed"),
+            }]);
+        }
+        fields.insert(field.clone(), Some(value.to_string()));
+    }
+    Ok(fields)
+}
+
+pub(super) struct Noop;
+
+impl Handler for Noop {
+    fn prepare(&self, _: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        Ok(PreparedJob::new(|_, _| async { Outcome::Done }))
+    }
+}

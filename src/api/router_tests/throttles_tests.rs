@@ -1,0 +1,252 @@
+//! Throttles, their tokens and their keys.
+
+use super::*;
+
+#[tokio::test]
+async fn a_throttle_is_shown_with_its_seq_as_etag() {
+    let door = door(None).await;
+    let response = door.get("/api/v1/throttles/reindex").send().await.unwrap();
+    assert_eq!(response.headers()["etag"], "\"17\"");
+    let one: Value = response.json().await.unwrap();
+    assert_eq!(
+        (
+            one["state"].as_str(),
+            one["effective_rps"].as_f64(),
+            &one["achieved_rps"]
+        ),
+        (Some("flowing"), Some(5.0), &Value::Null)
+    );
+    assert_eq!(one["knobs"]["on_store_loss"], "closed");
+    let all: Value = door
+        .get("/api/v1/throttles")
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(all["throttles"], json!([one]));
+    let why: Value = door
+        .get("/api/v1/throttles/reindex/why")
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        why["sentence"],
+        "reindex runs at 5 a second; its knobs were last changed by alice: a test"
+    );
+}
+
+#[tokio::test]
+async fn an_edit_is_made_under_its_condition_and_a_lost_audit_line_is_a_warning() {
+    let door = door(None).await;
+    let edit = |seq: &'static str| {
+        door.ask(Method::PATCH, "/api/v1/throttles/reindex")
+            .header("if-match", seq)
+    };
+
+    problem(
+        edit("\"16\"")
+            .json(&json!({"rps": 9}))
+            .send()
+            .await
+            .unwrap(),
+        409,
+        "conflict",
+    )
+    .await;
+    problem(
+        edit("seventeen")
+            .json(&json!({"rps": 9}))
+            .send()
+            .await
+            .unwrap(),
+        400,
+        "invalid_header",
+    )
+    .await;
+    let response = edit("\"17\"")
+        .json(&json!({"rps": 9, "by": "bob", "why": "quiet night"}))
+        .send()
+        .await
+        .unwrap();
+    assert_eq!(
+        (
+            response.status(),
+            response.headers()["etag"].to_str().unwrap()
+        ),
+        (StatusCode::OK, "\"18\"")
+    );
+    let body: Value = response.json().await.unwrap();
+    assert_eq!(body["knobs"]["rps"], 9.0);
+    assert!(body["warnings"][0].as_str().unwrap().contains("audit log"));
+}
+
+#[tokio::test]
+async fn a_wrong_edit_changes_nothing_and_lists_all_that_is_wrong() {
+    let door = door(None).await;
+    let edit = |path: &'static str, body: Value| door.send(Method::PATCH, path, body);
+
+    let wrong = json!({"rps": "fast", "seq": 3, "by": 5, "parent": "reindex"});
+    let refused = problem(
+        edit("/api/v1/throttles/reindex", wrong).await,
+        422,
+        "invalid_fields",
+    )
+    .await;
+    assert_eq!(pointers(&refused), ["/seq", "/by", "/rps", "/parent"]);
+    problem(
+        edit("/api/v1/throttles/reindex", json!({"why": "no reason"})).await,
+        422,
+        "invalid_fields",
+    )
+    .await;
+    problem(
+        edit("/api/v1/throttles/reindex", json!([1])).await,
+        422,
+        "invalid_fields",
+    )
+    .await;
+    problem(
+        edit("/api/v1/throttles/new", json!({"rps": 1})).await,
+        404,
+        "throttle_not_found",
+    )
+    .await;
+    problem(
+        edit("/api/v1/throttles/new?create=yes", json!({"rps": 1})).await,
+        400,
+        "invalid_query",
+    )
+    .await;
+    assert_eq!(
+        edit("/api/v1/throttles/new?create=true", json!({"rps": 1}))
+            .await
+            .status(),
+        StatusCode::OK
+    );
+    assert_eq!(
+        door.shelf
+            .find(&Name::new("reindex").unwrap())
+            .unwrap()
+            .knobs
+            .seq,
+        17
+    );
+}
+
+#[tokio::test]
+async fn any_program_can_take_tokens() {
+    let door = door(None).await;
+    let take = |name: &str, body: Value| {
+        door.ask(Method::POST, &format!("/api/v1/throttles/{name}/acquire"))
+            .json(&body)
+            .send()
+    };
+
+    let all: Value = take("reindex", json!({"want": 2}))
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        (&all["granted"], &all["wait_s"], &all["limit"]),
+        (&json!(2), &json!(0.0), &Value::Null)
+    );
+    let some: Value = take("reindex", json!({"want": 3, "key": "acme", "cost": 0.5}))
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        (&some["granted"], &some["wait_s"], &some["limit"]),
+        (&json!(2), &json!(0.5), &json!({"level": "throttle"}))
+    );
+    assert_eq!(some["until"], "1970-01-01T00:00:01.5Z");
+    problem(
+        take("none", json!({})).await.unwrap(),
+        404,
+        "throttle_not_found",
+    )
+    .await;
+    let wrong =
+        json!({"want": -1, "cost": -1, "key": [], "held": 1.5, "holder": "", "ttl_s": 4000});
+    let refused = problem(take("reindex", wrong).await.unwrap(), 422, "invalid_fields").await;
+    let mut named = pointers(&refused);
+    named.sort();
+    assert_eq!(
+        named,
+        ["/cost", "/held", "/holder", "/key", "/ttl_s", "/want"]
+    );
+}
+
+#[tokio::test]
+async fn keys_are_paused_and_resumed_and_a_minus_is_the_lane_without_a_key() {
+    let door = door(None).await;
+    let paused: Value = door
+        .send(
+            Method::POST,
+            "/api/v1/throttles/reindex/keys/a%2Fb/pause",
+            json!({"seconds": 5}),
+        )
+        .await
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        (paused["key"].as_str(), paused["until"].as_str()),
+        (Some("a/b"), Some("1970-01-01T00:00:05Z"))
+    );
+    let resumed: Value = door
+        .ask(Method::POST, "/api/v1/throttles/reindex/keys/-/resume")
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(
+        (resumed["key"].as_str(), resumed["resumed"].as_bool()),
+        (Some(""), Some(true))
+    );
+    let minus: Value = door
+        .ask(Method::POST, "/api/v1/throttles/reindex/keys/--/resume")
+        .send()
+        .await
+        .unwrap()
+        .json()
+        .await
+        .unwrap();
+    assert_eq!(minus["key"], "-");
+    for body in [
+        json!({}),
+        json!({"seconds": 0}),
+        json!({"seconds": "5"}),
+        json!({"seconds": 1e9}),
+    ] {
+        let refused = problem(
+            door.send(Method::POST, "/api/v1/throttles/reindex/keys/a/pause", body)
+                .await,
+            422,
+            "invalid_fields",
+        )
+        .await;
+        assert_eq!(pointers(&refused), ["/seconds"]);
+    }
+    problem(
+        door.send(
+            Method::POST,
+            "/api/v1/throttles/none/keys/a/pause",
+            json!({"seconds": 5}),
+        )
+        .await,
+        404,
+        "throttle_not_found",
+    )
+    .await;
+}

@@ -1,0 +1,79 @@
+//! The live stream: server-sent events.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::sse::{self, KeepAlive, Sse};
+use futures_util::{Stream, StreamExt as _, stream};
+use tokio::sync::broadcast;
+use tokio_util::sync::CancellationToken;
+
+use super::live::{Live, STREAMS_MAX, StreamEvent};
+use crate::api::http::caller::Caller;
+use crate::api::http::problem::{Code, Problem};
+
+/// The time without an event after which a comment is sent, so that proxies keep the connection.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The time after which browsers reconnect.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Streams live events: `history` once, then `tick` each second, `decision`, `failure` and `audit`.
+///
+/// With `Last-Event-ID` the history holds only the ticks after it. The stream ends when the server
+/// stops and when a listener is too slow; clients reconnect with the id of the last tick that they
+/// received.
+#[utoipa::path(get, path = "/api/v1/stream", operation_id = "stream_events", tag = "stream",
+    params(("Last-Event-ID" = Option<String>, Header, description = "The id of the last received tick.")),
+    responses((status = 200, body = String, content_type = "text/event-stream",
+        description = "Events `history` ({ticks: [Tick]}), `tick` (Tick, id = unix seconds), `decision` (Decision), `failure` (Failure), `audit` (AuditEntry).")))]
+pub async fn stream(
+    State(live): State<Live>,
+    State(cancel): State<CancellationToken>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+) -> Result<Sse<impl Stream<Item = Result<sse::Event, Infallible>>>, Problem> {
+    let Some(place) = live.place(&caller.key, caller.leave.is_admin()) else {
+        let detail = format!(
+            "the limit of live streams is reached, of this process ({STREAMS_MAX}) or of this \
+             token; close one or try again"
+        );
+        return Err(Problem::new(Code::TooManyStreams, detail).retry_after(5));
+    };
+    let after = headers
+        .get("last-event-id")
+        .and_then(|id| id.to_str().ok()?.trim().parse().ok());
+    let (history, receiver) = live.join(after);
+    let events = stream::unfold((receiver, place), |(mut receiver, place)| async move {
+        match receiver.recv().await {
+            Ok(event) => Some((event, (receiver, place))),
+            // A listener that lags is disconnected; it reconnects with its last id and gets the
+            // missed events as history.
+            Err(broadcast::error::RecvError::Lagged(_) | broadcast::error::RecvError::Closed) => {
+                None
+            }
+        }
+    });
+    // A stream that outlived the cancel token would keep the server from ending.
+    let ends = cancel.cancelled_owned();
+    let all = stream::once(async { history })
+        .chain(events)
+        .map(|event| Ok(sent(&event)))
+        .take_until(ends);
+    Ok(Sse::new(all).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)))
+}
+
+fn sent(event: &StreamEvent) -> sse::Event {
+    let sent = sse::Event::default().event(event.name).data(&*event.data);
+    let sent = if event.name == "history" {
+        sent.retry(RETRY)
+    } else {
+        sent
+    };
+    match event.id {
+        Some(id) => sent.id(id.to_string()),
+        None => sent,
+    }
+}

@@ -1,0 +1,62 @@
+//! A sample of all throttles at one moment.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use crate::api::throttles::measured::Measured;
+use crate::api::throttles::view;
+use crate::throttle::tree::MAX_LEVELS;
+
+/// The measurements of one second.
+#[derive(Clone, Debug, Default)]
+pub struct LiveSample {
+    /// The time of the sample.
+    pub at: Timestamp,
+    /// The throttles by name: those that exist, and names that only jobs use.
+    pub throttles: BTreeMap<String, Measured>,
+    /// The time of the last count of jobs; `None` before the first count.
+    pub counted_at: Option<Timestamp>,
+    /// Jobs that hold a lease.
+    pub running_total: i64,
+    /// The number of live workers.
+    pub workers: i64,
+    /// True while the throttle store does not answer.
+    pub is_store_lost: bool,
+}
+
+impl LiveSample {
+    /// Sets the inherited state of each throttle below one that grants nothing.
+    pub(super) fn look_above(&mut self) {
+        let state_above = |measured: &Measured| {
+            let mut next = measured.status.as_ref()?.knobs.parent.clone();
+            for _ in 0..MAX_LEVELS {
+                let status = self.throttles.get(next?.as_str())?.status.as_ref()?;
+                if let Some(state) = view::state_below(status) {
+                    return Some(state);
+                }
+                next = status.knobs.parent.clone();
+            }
+            None
+        };
+        let states: Vec<_> = self.throttles.values().map(state_above).collect();
+        for (measured, state) in self.throttles.values_mut().zip(states) {
+            measured.above = state;
+        }
+    }
+
+    /// Returns at most `max` throttles: governed ones first, then busy ones, then by name.
+    pub fn chosen(&self, max: usize) -> impl Iterator<Item = (&str, &Measured)> {
+        let mut all: Vec<(&str, &Measured)> = self
+            .throttles
+            .iter()
+            .map(|(name, measured)| (name.as_str(), measured))
+            .collect();
+        if all.len() > max {
+            let is_busy = |measured: &Measured| measured.depth.ready + measured.depth.running > 0;
+            all.sort_by_key(|(_, measured)| (measured.governor.is_none(), !is_busy(measured)));
+            all.truncate(max);
+        }
+        all.into_iter()
+    }
+}

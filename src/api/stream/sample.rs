@@ -1,0 +1,436 @@
+//! Sampling: a loop reads every throttle each second for the routes, the stream and the metrics.
+//!
+//! Independent loops run in parallel, so that a slow Postgres never delays the ticks: the ticks
+//! themselves, the counting of jobs, the search for keys that hold jobs back, and the following of
+//! the journals for listeners.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use futures_util::{StreamExt as _, stream};
+use jiff::Timestamp;
+use tokio::time::{sleep, timeout};
+
+use super::live::{Tick, TickSignal, TickThrottle};
+use super::live_sample::LiveSample;
+use crate::api::clock;
+use crate::api::deps::Deps;
+use crate::api::journal::GovernorState;
+use crate::api::postgres;
+use crate::api::throttles::held::held_keys;
+use crate::api::throttles::measured::Measured;
+use crate::api::throttles::pace::RateWindow;
+use crate::api::throttles::view;
+use crate::jobs::{Depth, Failing};
+use crate::throttle::{HeldKeys, Name, Status};
+
+/// The most throttles that are sampled each second; the API serves further ones without a measured
+/// rate.
+const SAMPLED_MAX: usize = 1000;
+/// The most throttles in one tick: governed and busy ones first.
+const TICK_THROTTLES_MAX: usize = 200;
+/// The most concurrent requests to the throttle store.
+const STATUS_CONCURRENCY: usize = 32;
+/// The interval at which the depths are read; they are not written more often.
+const COUNT_REST: Duration = Duration::from_secs(1);
+/// The interval at which keys that hold jobs back are searched for.
+const KEYS_REST: Duration = Duration::from_secs(3);
+/// The most throttles in which keys are searched for each time.
+const KEYS_THROTTLES_MAX: usize = 100;
+/// The most throttles in which keys are searched for concurrently.
+const KEY_CONCURRENCY: usize = 2;
+/// The longest wait of a tick for the journal; after it the previous state is used.
+const JOURNAL_TIMEOUT: Duration = Duration::from_millis(600);
+/// The age up to which the first read for a new listener reports events; a listener that has one
+/// already recognizes its number.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
+/// The most events of one kind that are read at a time.
+const FOLLOWED_MAX: i64 = 50;
+
+/// The keys that hold jobs back, by throttle.
+type HeldByThrottle = BTreeMap<String, HeldKeys>;
+
+#[derive(Clone, Default)]
+struct Counts {
+    at: Option<Timestamp>,
+    depths: Vec<Depth>,
+    failing: Vec<Failing>,
+    workers: i64,
+}
+
+/// Samples until the cancel token fires.
+pub async fn run(deps: Deps) {
+    let counts = Arc::new(ArcSwap::from_pointee(Counts::default()));
+    let held = Arc::new(ArcSwap::from_pointee(HeldByThrottle::default()));
+    let cancelled = deps.cancel.clone();
+    let loops = async {
+        tokio::join!(
+            tick_each_second(&deps, &counts, &held),
+            count_at_leisure(&deps, &counts),
+            look_at_keys(&deps, &counts, &held),
+            follow_for_listeners(&deps)
+        );
+    };
+    tokio::select! {
+        () = cancelled.cancelled() => {}
+        () = loops => {}
+    }
+}
+
+async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<HeldByThrottle>) {
+    let mut sampler = Sampler::default();
+    let mut last_at = 0;
+    loop {
+        // The tick starts just after the whole second of the wall clock, so that ids neither repeat
+        // nor leave gaps.
+        let into_second_ms = u64::from(clock::now().subsec_nanosecond().unsigned_abs() / 1_000_000);
+        sleep(Duration::from_millis(
+            1010_u64.saturating_sub(into_second_ms).max(10),
+        ))
+        .await;
+        let sample = sampler
+            .sample(deps, &counts.load(), &held.load(), clock::now())
+            .await;
+        let mut tick = tick(&sample);
+        tick.at = tick.at.max(last_at + 1);
+        last_at = tick.at;
+        deps.live.keep_sample(sample);
+        deps.live.publish_tick(&tick);
+    }
+}
+
+/// The state that one tick keeps for the next.
+#[derive(Default)]
+struct Sampler {
+    names: Vec<Name>,
+    paces: BTreeMap<Name, RateWindow>,
+    governors: BTreeMap<String, GovernorState>,
+}
+
+impl Sampler {
+    async fn sample(
+        &mut self,
+        deps: &Deps,
+        counts: &Counts,
+        held: &HeldByThrottle,
+        now: Timestamp,
+    ) -> LiveSample {
+        let (names, governors) = tokio::join!(
+            deps.throttles.names(),
+            timeout(JOURNAL_TIMEOUT, deps.decisions.governors())
+        );
+        if let Ok(Ok(governors)) = governors {
+            self.governors = governors;
+        }
+        let is_store_lost = names.is_err();
+        if let Ok(names) = names {
+            self.names = names;
+            self.names.truncate(SAMPLED_MAX);
+            self.paces.retain(|name, _| self.names.contains(name));
+        }
+        let statuses: Vec<(Name, Option<Status>)> = if is_store_lost {
+            self.names.iter().map(|name| (name.clone(), None)).collect()
+        } else {
+            stream::iter(self.names.clone())
+                .map(|name| async move {
+                    (
+                        name.clone(),
+                        deps.throttles.status(&name).await.ok().flatten(),
+                    )
+                })
+                .buffer_unordered(STATUS_CONCURRENCY)
+                .collect()
+                .await
+        };
+        let mut sample = LiveSample {
+            at: now,
+            counted_at: counts.at,
+            workers: counts.workers,
+            is_store_lost,
+            ..LiveSample::default()
+        };
+        for (name, status) in statuses {
+            let slope = status.as_ref().and_then(|status| {
+                let pace = self.paces.entry(name.clone()).or_default();
+                pace.observe(status);
+                pace.slope()
+            });
+            let depth = Depth {
+                throttle: name.to_string(),
+                ..Depth::default()
+            };
+            let governor = self.governors.get(name.as_str()).cloned();
+            let held = held.get(name.as_str()).cloned();
+            sample.throttles.insert(
+                name.to_string(),
+                Measured {
+                    status,
+                    slope,
+                    depth,
+                    governor,
+                    held,
+                    ..Measured::default()
+                },
+            );
+        }
+        sample.look_above();
+        for failing in &counts.failing {
+            if let Some(measured) = sample.throttles.get_mut(&failing.throttle) {
+                measured.failing = Some(failing.clone());
+            }
+        }
+        for depth in &counts.depths {
+            sample.running_total += depth.running;
+            if sample.throttles.contains_key(&depth.throttle)
+                || sample.throttles.len() < 2 * SAMPLED_MAX
+            {
+                sample
+                    .throttles
+                    .entry(depth.throttle.clone())
+                    .or_default()
+                    .depth = depth.clone();
+            }
+        }
+        sample
+    }
+}
+
+/// Converts a sample to the tick that listeners get.
+fn tick(sample: &LiveSample) -> Tick {
+    let chosen = sample.chosen(TICK_THROTTLES_MAX);
+    Tick {
+        at: sample.at.as_second(),
+        throttles: chosen
+            .map(|(name, measured)| (name.to_owned(), tick_throttle(measured, sample.at)))
+            .collect(),
+        running_total: sample.running_total,
+        workers: sample.workers,
+        depth_age_s: sample.counted_at.map(|at| view::since_s(at, sample.at)),
+    }
+}
+
+fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
+    let status = measured.status.as_ref();
+    let signals = measured
+        .governor
+        .iter()
+        .flat_map(|governor| &governor.signals)
+        .map(|signal| {
+            let tick = TickSignal {
+                value: signal.value,
+                setpoint: signal.setpoint,
+                trip: signal.trip,
+                age_s: signal.age_s,
+                stale: signal.stale,
+            };
+            (signal.name.clone(), tick)
+        });
+    TickThrottle {
+        rps: status.map(|status| status.knobs.rps),
+        effective_rps: status.map(|status| status.effective_rps),
+        concurrency: status.map(|status| status.knobs.concurrency),
+        achieved_rps: measured.slope.map(|slope| slope.achieved_rps),
+        limiting_share: measured.slope.map(|slope| slope.limiting_share),
+        mode: status.map(|status| view::mode_word(&status.knobs).to_owned()),
+        state: status
+            .map_or("unknown", |status| view::state_word(status, Some(measured)))
+            .to_owned(),
+        breaker: measured
+            .governor
+            .as_ref()
+            .map(|governor| governor.breaker.clone()),
+        ready: measured.depth.ready,
+        running: measured.depth.running,
+        dead: measured.depth.dead,
+        oldest_ready_s: measured
+            .depth
+            .oldest_ready_at
+            .map(|oldest| view::since_s(oldest, now)),
+        signals: signals.collect(),
+    }
+}
+
+async fn count_at_leisure(deps: &Deps, counts: &ArcSwap<Counts>) {
+    let mut is_lost = false;
+    loop {
+        let (depths, failing, workers) = tokio::join!(
+            deps.queue.depths(),
+            deps.queue.failing(),
+            postgres::count_workers(&deps.queue.pool)
+        );
+        match (depths, failing, workers) {
+            (Ok(depths), Ok(failing), Ok(workers)) => {
+                counts.store(Arc::new(Counts {
+                    at: depths.at,
+                    depths: depths.throttles,
+                    failing,
+                    workers,
+                }));
+                is_lost = false;
+            }
+            (depths, failing, workers) if !is_lost => {
+                let errors = [depths.err(), failing.err()]
+                    .into_iter()
+                    .flatten()
+                    .map(|error| error.to_string());
+                let reason = errors
+                    .chain(workers.err().map(|error| error.to_string()))
+                    .next();
+                tracing::warn!(
+                    reason = reason.unwrap_or_default(),
+                    "jobs cannot be counted; the last count is shown"
+                );
+                is_lost = true;
+            }
+            _ => {}
+        }
+        sleep(COUNT_REST).await;
+    }
+}
+
+/// Searches every few seconds for keys that hold jobs back, in the throttles with the most ready
+/// jobs.
+async fn look_at_keys(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<HeldByThrottle>) {
+    loop {
+        sleep(KEYS_REST).await;
+        let mut waiting: Vec<(i64, Name)> = {
+            let counts = counts.load();
+            let depths = counts.depths.iter().filter(|depth| depth.ready > 0);
+            depths
+                .filter_map(|depth| Some((depth.ready, Name::new(depth.throttle.clone()).ok()?)))
+                .collect()
+        };
+        waiting.sort_by_key(|(ready, _)| std::cmp::Reverse(*ready));
+        waiting.truncate(KEYS_THROTTLES_MAX);
+        let looks = waiting.into_iter().map(|(_, name)| async move {
+            // A failed search is treated as one without a result, because the next one is only
+            // seconds away.
+            let found = held_keys(&deps.queue, &*deps.throttles, &name)
+                .await
+                .ok()
+                .flatten()?;
+            Some((name.to_string(), found))
+        });
+        let found: Vec<_> = stream::iter(looks)
+            .buffer_unordered(KEY_CONCURRENCY)
+            .collect()
+            .await;
+        held.store(Arc::new(found.into_iter().flatten().collect()));
+    }
+}
+
+/// Reads the journals and sends their new entries; without listeners it reads nothing. Reading,
+/// unlike notifications, also shows the changes of other processes.
+async fn follow_for_listeners(deps: &Deps) {
+    let mut seen = SeenIds::default();
+    loop {
+        sleep(Duration::from_secs(1)).await;
+        if deps.live.listeners() == 0 {
+            seen = SeenIds::default();
+            continue;
+        }
+        let (decisions, failures, audit) = tokio::join!(
+            deps.decisions.recent(None, FOLLOWED_MAX),
+            deps.queue.failures(FOLLOWED_MAX),
+            postgres::read_audit(&deps.queue.pool, FOLLOWED_MAX),
+        );
+        // A client that joined a moment ago has read the journals itself and missed the events
+        // between its read and this one.
+        let lately = clock::now() - FIRST_LOOK;
+        // A journal that cannot be read now is read again in a second; its new entries are still
+        // new then.
+        for decision in decisions
+            .map(|items| fresh(&mut seen.decisions, items, |it| it.id, |it| it.at >= lately))
+            .unwrap_or_default()
+        {
+            deps.live.publish("decision", &decision);
+        }
+        for failure in failures
+            .map(|items| {
+                fresh(
+                    &mut seen.failures,
+                    items,
+                    |it| (it.job_id, it.attempt, it.at),
+                    |it| it.at >= lately,
+                )
+            })
+            .unwrap_or_default()
+        {
+            deps.live.publish("failure", &failure);
+        }
+        for entry in audit
+            .map(|items| fresh(&mut seen.audit, items, |it| it.id, |it| it.at >= lately))
+            .unwrap_or_default()
+        {
+            deps.live.publish("audit", &entry);
+        }
+    }
+}
+
+#[derive(Default)]
+struct SeenIds {
+    decisions: Option<BTreeSet<i64>>,
+    failures: Option<BTreeSet<(i64, i32, Timestamp)>>,
+    audit: Option<BTreeSet<i64>>,
+}
+
+/// Returns the items (given newest first) that the last read did not have, oldest first; at the
+/// first read, the recent ones.
+fn fresh<T, K: Ord + Copy>(
+    seen: &mut Option<BTreeSet<K>>,
+    items: Vec<T>,
+    key: impl Fn(&T) -> K,
+    is_recent: impl Fn(&T) -> bool,
+) -> Vec<T> {
+    let keys: BTreeSet<K> = items.iter().map(&key).collect();
+    let before = seen.replace(keys);
+    let is_new = |item: &T| {
+        before
+            .as_ref()
+            .map_or_else(|| is_recent(item), |before| !before.contains(&key(item)))
+    };
+    items.into_iter().filter(is_new).rev().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_gets_what_is_new_once_and_oldest_first() {
+        let mut seen = None;
+        assert_eq!(fresh(&mut seen, vec![3, 2, 1], |n| *n, |n| *n > 2), [3]);
+        assert_eq!(fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true), [4, 5]);
+        assert_eq!(
+            fresh(&mut seen, vec![5, 4, 3], |n| *n, |_| true),
+            Vec::<i32>::new()
+        );
+        assert_eq!(fresh(&mut seen, vec![6, 5, 4], |n| *n, |_| true), [6]);
+    }
+
+    #[test]
+    fn the_first_entry_of_an_empty_journal_is_new() {
+        let mut seen = None;
+        assert!(fresh(&mut seen, Vec::<i32>::new(), |n| *n, |_| true).is_empty());
+        assert_eq!(fresh(&mut seen, vec![1], |n| *n, |_| true), [1]);
+    }
+
+    #[test]
+    fn a_tick_holds_a_bounded_number_of_throttles_governed_and_busy_ones_first() {
+        let mut sample = LiveSample::default();
+        for i in 0..500 {
+            sample
+                .throttles
+                .insert(format!("t{i:03}"), Measured::default());
+        }
+        sample.throttles.get_mut("t499").unwrap().depth.ready = 1;
+
+        let tick = tick(&sample);
+
+        assert_eq!(tick.throttles.len(), TICK_THROTTLES_MAX);
+        assert!(tick.throttles.contains_key("t499"));
+        assert_eq!(tick.throttles["t000"].state, "unknown");
+    }
+}

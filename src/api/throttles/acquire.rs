@@ -1,0 +1,433 @@
+//! Tokens for programs in any language: the runner's requests to the throttle store, over HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::{Path, Request, State};
+use jiff::Timestamp;
+use serde::Serialize;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::knobs::name_of;
+use super::state::ThrottlesState;
+use crate::api::http::body;
+use crate::api::http::fields::{Errors, ObjectReader};
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::remaining::remaining;
+use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX};
+use crate::api::waiting;
+use crate::throttle::{
+    self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, LaneRequest, Limit, check_cost,
+};
+
+/// The most units of one request.
+pub(in crate::api) const WANT_MAX: i64 = 100_000;
+
+/// The most jobs that one holder may hold.
+pub(in crate::api) const HELD_MAX: i64 = 1_000_000;
+
+/// The longest name of a holder, in bytes.
+pub(in crate::api) const HOLDER_BYTES_MAX: usize = 200;
+
+/// The longest time for which a holder's report is valid, in seconds.
+pub(in crate::api) const TTL_S_MAX: f64 = 120.0;
+
+/// The time for which a holder's report is valid if the request does not set one, in seconds.
+const TTL_S: f64 = 30.0;
+
+/// The longest wait of a request for its tokens, in milliseconds: below the timeouts of most
+/// proxies.
+pub(in crate::api) const WAIT_MS_MAX: i64 = 30_000;
+
+/// The longest pause before a waiting request asks again, because a person may raise the knob
+/// meanwhile.
+const NAP_MAX: Duration = Duration::from_secs(1);
+
+/// The shortest pause before a waiting request asks again: clocks that differ slightly must not
+/// cause a busy loop.
+const NAP_MIN: Duration = Duration::from_millis(2);
+
+/// The tokens wanted: `tokens`, all or nothing, or up to `want` units of `cost` tokens each.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct Wanted {
+    /// The rate-limit key; empty for none.
+    key: Option<String>,
+    /// Tokens wanted, all or nothing; in place of `cost` and `want`.
+    tokens: Option<f64>,
+    /// Tokens that one unit costs; 1 if absent.
+    cost: Option<f64>,
+    /// Units of work wanted, 0 to 100,000; 1 if absent. 0 with a `holder` only reports the jobs
+    /// that it holds.
+    want: Option<u32>,
+    /// Milliseconds that the server may wait until it grants something, up to 30,000; 0 if absent.
+    /// Not for peek.
+    wait_ms: Option<u32>,
+    /// A name of your own, unique for each start of a process. With it each unit is a job that
+    /// counts towards the limits of concurrency until you report otherwise; without it those limits
+    /// do not apply.
+    holder: Option<String>,
+    /// Jobs of this throttle that the holder runs now; 0 if absent. At most the number granted to
+    /// it counts.
+    held: Option<u32>,
+    /// Jobs of this key that the holder runs now; 0 if absent. At most the number granted to it
+    /// counts.
+    key_held: Option<u32>,
+    /// Seconds after which the holder's report expires, up to 120; 30 if absent.
+    ttl_s: Option<f64>,
+}
+
+/// The answer to a request for tokens.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Granted {
+    /// True if everything wanted is granted.
+    allowed: bool,
+    /// Units of work that may be done now, 0 to `want`; with `tokens` 1 or 0.
+    granted: u32,
+    /// Whole tokens that are left in the level that holds the fewest. `null` where nothing limits,
+    /// or while Redis does not answer.
+    remaining: Option<u32>,
+    /// Milliseconds until the next unit fits; 0 if everything was granted.
+    retry_after_ms: u64,
+    /// The same wait in seconds.
+    wait_s: f64,
+    /// The end of the wait as a time by the store's clock, where it is known.
+    until: Option<Timestamp>,
+    /// The level that limits: `tier`, `throttle`, `key`, `learned`, `probing`, `concurrency`,
+    /// `holders`, `paused`, `stopped`, `unknown` or `store_lost`, with its facts. `null` if
+    /// everything was granted.
+    #[schema(value_type = Option<Object>)]
+    limit: Option<Limit>,
+    /// The limit in one sentence.
+    reason: Option<String>,
+    /// The throttle's rate in force, in tokens per second; -1 is unlimited.
+    effective_rps: f64,
+    /// True if a limit of concurrency applies, so that a holder must report when it holds fewer
+    /// jobs.
+    limits_concurrency: bool,
+}
+
+/// Tokens that no work used.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct Unused {
+    /// The rate-limit key for which the tokens were taken; empty for none.
+    key: Option<String>,
+    /// The number of unused tokens.
+    tokens: f64,
+}
+
+/// The tokens that are returned.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Returned {
+    /// The throttle.
+    throttle: String,
+    /// The key.
+    key: String,
+    /// The number of tokens returned; a full bucket stays full.
+    returned: f64,
+    /// Whole tokens that are left, as in the answer of acquire.
+    remaining: Option<u32>,
+}
+
+/// Takes tokens.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/acquire", operation_id = "acquire_tokens", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = Wanted,
+    responses((status = 200, body = Granted)))]
+pub async fn acquire(
+    State(state): State<Arc<ThrottlesState>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Granted>, Problem> {
+    let (ask, wait) = read(&state, name, request, true).await?;
+    let answer = if wait.is_zero() {
+        state.throttles.acquire(&ask).await
+    } else {
+        wait_for(&state, &ask, wait).await
+    };
+    granted(&state, &ask, answer, false).await.map(Json)
+}
+
+/// Returns the answer that acquire would give, and takes nothing.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/peek", operation_id = "peek_tokens", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = Wanted,
+    responses((status = 200, body = Granted)))]
+pub async fn peek(
+    State(state): State<Arc<ThrottlesState>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Granted>, Problem> {
+    let (ask, _) = read(&state, name, request, false).await?;
+    let answer = state.throttles.peek(&ask).await;
+    granted(&state, &ask, answer, true).await.map(Json)
+}
+
+/// Returns tokens that no work used.
+#[utoipa::path(post, path = "/api/v1/throttles/{name}/return", operation_id = "return_tokens", tag = "throttles",
+    params(("name" = String, Path, description = "The throttle.")),
+    request_body = Unused,
+    responses((status = 200, body = Returned)))]
+pub async fn give_back(
+    State(state): State<Arc<ThrottlesState>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Json<Returned>, Problem> {
+    let throttle = name_of(name)?;
+    let mut errors = Errors::default();
+    let (mut key, mut tokens) = (String::new(), None);
+    let value = body::json(request, body::ONE_BYTES_MAX).await?;
+    if let Some(mut fields) = ObjectReader::open(value, "", &["key", "tokens"], &mut errors) {
+        key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
+        match fields.take("tokens") {
+            Some(value) => tokens = fields.positive_of("tokens", &value, COST_MAX, " tokens"),
+            None => fields.wrong(
+                "tokens",
+                format!("is missing: it must be a number above 0 and at most {COST_MAX} tokens"),
+            ),
+        }
+    }
+    let Some(returned) = tokens.filter(|_| errors.is_empty()) else {
+        return Err(Problem::fields(Code::InvalidFields, errors));
+    };
+    // No single request can have taken more.
+    check_cost(&*state.throttles, &throttle, "tokens", returned).await?;
+    state
+        .throttles
+        .settle_many(&throttle, &[(&key, -returned)])
+        .await?;
+    let remaining = remaining(
+        &*state.throttles,
+        &throttle,
+        LaneRequest {
+            key: key.clone(),
+            want: 0,
+            ..LaneRequest::default()
+        },
+    )
+    .await;
+    Ok(Json(Returned {
+        throttle: throttle.to_string(),
+        key,
+        returned,
+        remaining,
+    }))
+}
+
+/// Reads the tokens wanted and the time for which the server may wait for them.
+async fn read(
+    state: &ThrottlesState,
+    name: String,
+    request: Request,
+    may_wait: bool,
+) -> Result<(AcquireRequest, Duration), Problem> {
+    let throttle = name_of(name)?;
+    let mut errors = Errors::default();
+    let (mut lane, mut holder, mut wait, mut cost_field) =
+        (LaneRequest::default(), None, Duration::ZERO, "cost");
+    let value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
+    let allowed = [
+        "key", "tokens", "cost", "want", "holder", "held", "key_held", "ttl_s", "wait_ms",
+    ];
+    let allowed = if may_wait {
+        &allowed[..]
+    } else {
+        &allowed[..allowed.len() - 1]
+    };
+    if let Some(mut fields) = ObjectReader::open(value, "", allowed, &mut errors) {
+        lane.key = fields.text("key", 0..=KEY_BYTES_MAX).unwrap_or_default();
+        if fields.has("tokens") && (fields.has("cost") || fields.has("want")) {
+            fields.wrong("tokens", "tokens are wanted all or nothing; allowed: tokens alone, or cost and want without tokens");
+        }
+        let cost = fields.positive("cost", COST_MAX, " tokens");
+        let tokens = fields.positive("tokens", COST_MAX, " tokens");
+        cost_field = if tokens.is_some() { "tokens" } else { "cost" };
+        lane.cost = tokens.or(cost).unwrap_or(1.0);
+        lane.want = fields
+            .whole("want", 0..=WANT_MAX, "")
+            .and_then(|want| u32::try_from(want).ok())
+            .unwrap_or(1);
+        let wait_ms = fields
+            .whole("wait_ms", 0..=WAIT_MS_MAX, " milliseconds")
+            .and_then(|wait_ms| u64::try_from(wait_ms).ok());
+        wait = Duration::from_millis(wait_ms.unwrap_or(0));
+        let mut held = |field| {
+            fields
+                .whole(field, 0..=HELD_MAX, " jobs")
+                .and_then(|held| u32::try_from(held).ok())
+                .unwrap_or(0)
+        };
+        let (all, of_key) = (held("held"), held("key_held"));
+        lane.held = of_key;
+        let ttl = Duration::from_secs_f64(
+            fields
+                .positive("ttl_s", TTL_S_MAX, " seconds")
+                .unwrap_or(TTL_S),
+        );
+        holder = fields
+            .text("holder", 1..=HOLDER_BYTES_MAX)
+            .map(|id| Holder {
+                id: format!("{GUEST}{id}"),
+                ttl,
+                held: all,
+            });
+    }
+    if !errors.is_empty() {
+        return Err(Problem::fields(Code::InvalidFields, errors));
+    }
+    // Most requests ask for one token. For them the check is skipped: a throttle that limits a job
+    // to less charges less.
+    if lane.cost > 1.0 {
+        match check_cost(&*state.throttles, &throttle, cost_field, lane.cost).await {
+            // While the store cannot be read, the throttle's knob for the loss of Redis decides on
+            // the grant.
+            Err(throttle::Error::Lost(_)) => {}
+            checked => checked?,
+        }
+    }
+    Ok((
+        AcquireRequest {
+            throttle,
+            lanes: vec![lane],
+            holder,
+        },
+        wait,
+    ))
+}
+
+/// Takes tokens, and waits for them up to `wait`.
+///
+/// Of the requests that wait for one lane only the first asks the store; the others queue behind
+/// it. So a thousand waiting requests cost Redis as much as one, and a request for many tokens is
+/// not overtaken forever by requests for few.
+async fn wait_for(state: &ThrottlesState, ask: &AcquireRequest, wait: Duration) -> AcquireResponse {
+    let began = Instant::now();
+    let throttles = &state.throttles;
+    let Some(line) = state.lines.join(&ask.throttle, &ask.lanes[0].key) else {
+        return throttles.acquire(ask).await;
+    };
+    let turn = tokio::select! {
+        turn = timeout(wait, line.turn()) => turn.ok(),
+        () = state.cancel.cancelled() => None,
+    };
+    loop {
+        let answer = throttles.acquire(ask).await;
+        let left = wait.saturating_sub(began.elapsed());
+        let is_over = turn.is_none() || left.is_zero() || state.cancel.is_cancelled();
+        let Some(told) = answer
+            .lanes
+            .first()
+            .and_then(|grant| retry_wait(ask, grant))
+            .filter(|_| !is_over)
+        else {
+            return answer;
+        };
+        tokio::select! {
+            () = sleep(told.clamp(NAP_MIN, NAP_MAX).min(left)) => {}
+            () = state.cancel.cancelled() => {}
+        }
+    }
+}
+
+/// Returns the wait of a caller that got nothing; `None` if there is nothing to wait for.
+fn retry_wait(ask: &AcquireRequest, grant: &Grant) -> Option<Duration> {
+    let is_unknown = matches!(&grant.limit, Some(Limit::Unknown { name }) if *name == ask.throttle);
+    (grant.granted == 0 && ask.lanes[0].want > 0 && !is_unknown).then_some(grant.wait)
+}
+
+/// Builds the answer for one lane. A peek does not subtract its grant from the remaining tokens.
+async fn granted(
+    state: &ThrottlesState,
+    ask: &AcquireRequest,
+    answer: AcquireResponse,
+    is_peek: bool,
+) -> Result<Granted, Problem> {
+    let Some(grant) = answer.lanes.into_iter().next() else {
+        return Err(Problem::new(
+            Code::Internal,
+            "the throttle store answered without a grant",
+        ));
+    };
+    match &grant.limit {
+        Some(Limit::Unknown { name }) if *name == ask.throttle => {
+            // A Redis key that is not a hash is not a throttle, but an operator still has to remove
+            // it.
+            let wrong = state
+                .throttles
+                .status(name)
+                .await
+                .ok()
+                .flatten()
+                .and_then(|status| status.problems.into_iter().next());
+            let not_found = Problem::throttle_not_found(name);
+            return Err(wrong.map_or(not_found, |wrong| {
+                Problem::new(Code::ThrottleNotFound, wrong.message)
+            }));
+        }
+        Some(Limit::StoreLost) if grant.granted == 0 => {
+            let what = answer.said.map_or_else(
+                || "Redis does not answer".to_owned(),
+                |said| format!("Redis refuses ({said})"),
+            );
+            return Err(Problem::new(
+                Code::ThrottlesLost,
+                format!("{what}, and this throttle then grants nothing"),
+            )
+            .retry_after(1));
+        }
+        _ => {}
+    }
+    let lane = &ask.lanes[0];
+    let remaining = match answer.at_us {
+        0 => None,
+        _ if grant.granted < lane.want
+            && lane.cost <= 1.0
+            && !matches!(grant.limit, Some(Limit::Concurrency { .. })) =>
+        {
+            Some(0)
+        }
+        _ => {
+            remaining(
+                &*state.throttles,
+                &ask.throttle,
+                LaneRequest {
+                    want: if is_peek { grant.granted } else { 0 },
+                    ..lane.clone()
+                },
+            )
+            .await
+        }
+    };
+    let until = i64::try_from(grant.wait.as_micros())
+        .ok()
+        .filter(|wait_us| *wait_us > 0 && answer.at_us > 0)
+        .and_then(|wait_us| Timestamp::from_microsecond(answer.at_us.checked_add(wait_us)?).ok());
+    let sentence = |limit| {
+        waiting::sentence(
+            ask.throttle.as_str(),
+            &lane.key,
+            answer.effective_rps,
+            limit,
+        )
+    };
+    Ok(Granted {
+        allowed: grant.granted == lane.want,
+        granted: grant.granted,
+        remaining,
+        retry_after_ms: grant.wait.as_micros().div_ceil(1000) as u64,
+        wait_s: grant.wait.as_secs_f64(),
+        until,
+        reason: grant.limit.as_ref().map(sentence),
+        limit: grant.limit,
+        effective_rps: answer.effective_rps,
+        limits_concurrency: answer.limits_concurrency,
+    })
+}

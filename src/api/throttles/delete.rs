@@ -1,0 +1,185 @@
+//! Deletion of a throttle.
+
+use std::sync::Arc;
+
+use axum::extract::{Path, Query as Pairs, State};
+use axum::{Extension, Json};
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
+use serde::Serialize;
+
+use super::knobs::name_of;
+use super::state::ThrottlesState;
+use crate::api::audit::entry::AuditEntry;
+use crate::api::audit::log;
+use crate::api::http::caller::Caller;
+use crate::api::http::limits;
+use crate::api::http::operate::signed_query;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
+use crate::jobs::{self, CancelFilter, Count, Queue, State as JobState};
+use crate::throttle::postgres::KnobRecord;
+use crate::throttle::{self, Name, Status, Store};
+
+/// The states in which a job waits.
+const WAITING: [JobState; 3] = [JobState::Ready, JobState::Scheduled, JobState::Retryable];
+
+/// The most concurrent requests to the throttle store.
+const ASKED_AT_ONCE: usize = 32;
+
+/// A throttle that was deleted.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ThrottleDeleted {
+    /// The name of the throttle.
+    throttle: String,
+    /// Waiting jobs of the throttle, counted up to 10,000 of each state: they are kept, and run
+    /// when the throttle is created again.
+    waiting: Count,
+    /// Warnings about side effects that failed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// The reason for which a throttle was not deleted.
+#[derive(Debug, thiserror::Error)]
+pub enum Kept {
+    /// The throttle does not exist.
+    #[error("there is no throttle {0}; nothing was deleted")]
+    Unknown(Name),
+    /// Other throttles have it as their parent, and would stop.
+    #[error(
+        "{name} is the parent of {children}, which would stop without it; remove their knob parent \
+         first; nothing was deleted"
+    )]
+    Parent {
+        name: Name,
+        /// The first of its children, by name.
+        children: String,
+    },
+    /// Redis refused, or did not answer.
+    #[error(transparent)]
+    Throttles(#[from] throttle::Error),
+    /// Postgres refused, or did not answer.
+    #[error(transparent)]
+    Queue(#[from] jobs::Error),
+}
+
+/// Deletes a throttle with its record, and returns its last status. The record is deleted first, or
+/// the keeper of knobs would restore the throttle.
+pub async fn take_away(store: &dyn Store, queue: &Queue, name: &Name) -> Result<Status, Kept> {
+    let before = store
+        .status(name)
+        .await?
+        .ok_or_else(|| Kept::Unknown(name.clone()))?;
+    let children = children(store, name).await?;
+    if !children.is_empty() {
+        return Err(Kept::Parent {
+            name: name.clone(),
+            children,
+        });
+    }
+    KnobRecord::new(queue.pool.clone())
+        .forget(name)
+        .await
+        .map_err(jobs::Error::from)?;
+    store.delete(name).await?;
+    Ok(before)
+}
+
+/// Lists the throttles whose parent is `parent`, for a message; empty for none.
+async fn children(store: &dyn Store, parent: &Name) -> Result<String, throttle::Error> {
+    const TOLD: usize = 5;
+    let names = store.names().await?;
+    let looked = stream::iter(names).map(|name| async move { store.status(&name).await });
+    let statuses: Vec<Option<Status>> = looked.buffered(ASKED_AT_ONCE).try_collect().await?;
+    let mut found: Vec<String> = statuses
+        .into_iter()
+        .flatten()
+        .filter(|child| child.knobs.parent.as_ref() == Some(parent))
+        .map(|child| child.name.to_string())
+        .collect();
+    found.sort();
+    let more = found.len().saturating_sub(TOLD);
+    found.truncate(TOLD);
+    if more > 0 {
+        found.push(format!("{more} more"));
+    }
+    Ok(found.join(", "))
+}
+
+/// Deletes a throttle. Its jobs are kept and wait until it is created again.
+#[utoipa::path(delete, path = "/api/v1/throttles/{name}", operation_id = "delete_throttle", tag = "throttles",
+    params(
+        ("name" = String, Path, description = "The name, with slashes percent-encoded."),
+        ("by" = Option<String>, Query, description = "The author of the change, for the audit log."),
+        ("why" = Option<String>, Query, description = "The reason for the change, for the audit log.")),
+    responses((status = 200, body = ThrottleDeleted)))]
+pub async fn delete(
+    State(state): State<Arc<ThrottlesState>>,
+    Extension(caller): Extension<Caller>,
+    Path(name): Path<String>,
+    Pairs(pairs): Pairs<Vec<(String, String)>>,
+) -> Result<Json<ThrottleDeleted>, Problem> {
+    let name = name_of(name)?;
+    let signed = signed_query(pairs, &caller)?;
+    if limits::is_of_the_api(name.as_str()) {
+        let detail = format!("throttle {name} limits the API itself; change or pause it");
+        return Err(Problem::new(Code::InUse, detail));
+    }
+    if state.pools.get(name.as_str()).is_some() {
+        let detail = format!(
+            "throttle {name} belongs to the pool {name}; remove [pools.{name}] from the settings \
+             first"
+        );
+        return Err(Problem::new(Code::InUse, detail));
+    }
+    let (queue, throttles) = (&state.queue, &*state.throttles);
+
+    let before = with_timeout(LIST_TIMEOUT, async {
+        take_away(throttles, queue, &name)
+            .await
+            .map_err(Problem::from)
+    })
+    .await?;
+
+    let mut entry =
+        AuditEntry::now(signed.by, "throttle.delete", name.to_string(), signed.why).by(&caller);
+    entry.before = serde_json::to_value(&before.raw).ok();
+    let mut warnings: Vec<String> = log::note(&state.queue, &entry).await.into_iter().collect();
+    let waiting = with_timeout(LIST_TIMEOUT, waiting(queue, &name)).await.unwrap_or_else(|_| {
+        warnings.push("the throttle is deleted, but its jobs could not be counted: Postgres does not answer".to_owned());
+        Count { jobs: 0, more: true }
+    });
+    Ok(Json(ThrottleDeleted {
+        throttle: name.to_string(),
+        waiting,
+        warnings,
+    }))
+}
+
+async fn waiting(queue: &Queue, name: &Name) -> Result<Count, jobs::Error> {
+    let mut all = Count::default();
+    for state in WAITING {
+        let filter = CancelFilter {
+            throttle: Some(name.to_string()),
+            state: Some(state),
+            ..CancelFilter::default()
+        };
+        let Count { jobs, more } = queue.count_cancel_jobs(&filter).await?;
+        all = Count {
+            jobs: all.jobs + jobs,
+            more: all.more || more,
+        };
+    }
+    Ok(all)
+}
+
+impl From<Kept> for Problem {
+    fn from(kept: Kept) -> Self {
+        match kept {
+            Kept::Unknown(name) => Self::throttle_not_found(&name),
+            parent @ Kept::Parent { .. } => Self::new(Code::InUse, parent.to_string()),
+            Kept::Throttles(error) => error.into(),
+            Kept::Queue(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! Throttles: their state, their knobs and their tokens.
+
+pub mod acquire;
+pub mod delete;
+pub mod held;
+pub mod knobs;
+pub mod measured;
+pub mod obstacles;
+pub mod pace;
+pub mod pause;
+pub mod state;
+pub mod view;
+pub mod wait_queue;

@@ -1,0 +1,336 @@
+//! The obstacles of a throttle besides its rate: a pause after a refusal, a debt, a throttle above,
+//! keys, failures.
+
+use crate::api::waiting::first_line;
+use crate::governor::decision::unix_s;
+use crate::governor::explain::{number, seconds};
+use crate::jobs::Failing;
+use crate::throttle::{HeldKeys, Status};
+
+/// The facts about a throttle besides its rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Obstacles<'a> {
+    pub status: &'a Status,
+    /// The nearest throttle above that grants nothing.
+    pub above: Option<&'a Status>,
+    /// The keys that hold jobs back; `None` where none does.
+    pub held: Option<&'a HeldKeys>,
+    /// The failures, if all jobs of the throttle fail.
+    pub failing: Option<&'a Failing>,
+    /// The current time, in unix seconds.
+    pub now: f64,
+}
+
+impl Obstacles<'_> {
+    /// Places `sentence`, the reason for the rate, after the obstacles that explain more than the
+    /// rate does and before the others.
+    pub fn around(&self, sentence: &str) -> String {
+        let closed = if self.status.knobs.paused {
+            Vec::new()
+        } else {
+            closed(self)
+        };
+        let held = self
+            .held
+            .and_then(|held| Some((held.hold_most(), keys(self, held)?)));
+        let (first, last) = match held {
+            Some((true, keys)) => (Some(keys), None),
+            Some((false, keys)) => (None, Some(keys)),
+            None => (None, None),
+        };
+        let before = closed
+            .into_iter()
+            .chain(self.failing.map(|failing| failures(self, failing)))
+            .chain(first);
+        before
+            .chain([sentence.to_owned()])
+            .chain(last)
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+}
+
+/// Returns the reasons for which no token is granted at all: a refusal, a debt, or a throttle
+/// above.
+fn closed(asked: &Obstacles) -> Vec<String> {
+    let mut all: Vec<String> = own(asked, asked.status).into_iter().collect();
+    if let Some(above) = asked.above {
+        let name = &above.name;
+        let why = match own(asked, above) {
+            Some(sentence) => sentence,
+            None if above.knobs.paused => {
+                format!("It is paused; resume it with: flyball throttle resume {name}.")
+            }
+            None => format!("Its rate is 0; set one with: flyball throttle set {name} rps=10."),
+        };
+        all.push(format!(
+            "No job starts, because the throttle {name} above it grants nothing. {why}"
+        ));
+    }
+    all
+}
+
+fn own(asked: &Obstacles, status: &Status) -> Option<String> {
+    let name = &status.name;
+    if let Some(pause) = &status.refusal {
+        return Some(format!(
+            "No job starts for another {}, because a server refused {name}: {}; end the pause \
+             with: flyball throttle resume {name}.",
+            left(asked, pause.until_ms),
+            quoted(&pause.why)
+        ));
+    }
+    let until_ms = status.debt_until_ms?;
+    Some(format!(
+        "No job starts for another {}, because {name} is in debt: its jobs cost more than it had; \
+         clear the debt with: flyball throttle resume {name}.",
+        left(asked, until_ms)
+    ))
+}
+
+fn failures(asked: &Obstacles, failing: &Failing) -> String {
+    let since = match failing.succeeded_at {
+        Some(at) => format!("for {}", seconds((asked.now - unix_s(at)).max(0.0))),
+        None => "since its workers started".to_owned(),
+    };
+    let error = if failing.error.is_empty() {
+        String::new()
+    } else {
+        format!("; the last error: {}", quoted(&failing.error))
+    };
+    format!(
+        "All its jobs fail: {} attempts failed and none has succeeded {since}{error}.",
+        failing.failures
+    )
+}
+
+/// Describes the keys that hold jobs back: their number by cause, and the slowest of them.
+fn keys(asked: &Obstacles, held: &HeldKeys) -> Option<String> {
+    let slowest = held.slowest.as_ref()?;
+    let key = if slowest.key.is_empty() {
+        "''"
+    } else {
+        &slowest.key
+    };
+    let detail = match (slowest.paused_until_ms, slowest.learned_rps) {
+        (Some(until_ms), _) if slowest.why.is_empty() => {
+            format!("{key}, for {} more", left(asked, until_ms))
+        }
+        (Some(until_ms), _) => format!(
+            "{key}, for {} more, {}",
+            left(asked, until_ms),
+            quoted(&slowest.why)
+        ),
+        (None, Some(rps)) if rps >= 0.1 => format!("{key}, {}/s", number(rps)),
+        (None, Some(rps)) if rps > 0.0 => format!("{key}, one in {}", seconds(1.0 / rps)),
+        (None, _) => key.to_owned(),
+    };
+    let counts = [
+        (held.paused, "paused"),
+        (held.resting, "without quota"),
+        (held.learned, "at a learned rate"),
+        (held.probing, "on trial"),
+    ];
+    let parts: Vec<String> = counts
+        .into_iter()
+        .filter(|(n, _)| *n > 0)
+        .map(|(n, what)| format!("{n} {what}"))
+        .collect();
+    let of = match (held.held(), held.keys) {
+        (1, 1) => "The only key with waiting jobs is".to_owned(),
+        (n, all) if n == all => format!("All {n} keys with waiting jobs are"),
+        (n, all) => format!(
+            "{n} of {all} keys with waiting jobs {}",
+            if n == 1 { "is" } else { "are" }
+        ),
+    };
+    Some(format!(
+        "{of} held by their server's answers: {} (the slowest: {}); free a key with: flyball \
+         throttle resume {} --key {key}.",
+        parts.join(", "),
+        detail,
+        asked.status.name
+    ))
+}
+
+fn left(asked: &Obstacles, until_ms: i64) -> String {
+    seconds((until_ms as f64 / 1e3 - asked.now).max(0.0))
+}
+
+/// Quotes the first line of a text, shortened.
+fn quoted(text: &str) -> String {
+    format!("\"{}\"", first_line(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::throttle::bucket::UsageCounters;
+    use crate::throttle::{KeyState, Name, RefusalPause};
+
+    const NOW: f64 = 1_700_000_000.0;
+    const RATE: &str = "12 rps, set by ann.";
+
+    fn status(name: &str) -> Status {
+        let raw = BTreeMap::from([("rps".to_owned(), "12".to_owned())]);
+        Status::read(
+            Name::new(name).unwrap(),
+            raw,
+            &UsageCounters::default(),
+            (NOW * 1e6) as i64,
+        )
+    }
+
+    fn in_ms(seconds: f64) -> i64 {
+        ((NOW + seconds) * 1e3) as i64
+    }
+
+    fn obstacles_of(status: &Status) -> Obstacles<'_> {
+        Obstacles {
+            status,
+            above: None,
+            held: None,
+            failing: None,
+            now: NOW,
+        }
+    }
+
+    #[test]
+    fn a_throttle_without_obstacles_is_told_by_its_rate_alone() {
+        assert_eq!(obstacles_of(&status("hooks")).around(RATE), RATE);
+    }
+
+    #[test]
+    fn keys_that_hold_most_of_the_jobs_come_before_the_rate_with_the_slowest_and_the_way_out() {
+        let hooks = status("hooks");
+        let learned = |rps| KeyState {
+            learned_rps: Some(rps),
+            ..KeyState::default()
+        };
+        let paused = KeyState {
+            paused_until_ms: Some(in_ms(840.0)),
+            why: "answered 429".into(),
+            ..KeyState::default()
+        };
+        let states = [
+            ("tenant-3", paused),
+            ("tenant-0", learned(0.009)),
+            ("tenant-1", learned(2.0)),
+        ];
+        let held = HeldKeys::of(states.iter().map(|(key, state)| (*key, 100, state)));
+
+        let sentence = Obstacles {
+            held: Some(&held),
+            ..obstacles_of(&hooks)
+        }
+        .around(RATE);
+
+        assert_eq!(
+            sentence,
+            "All 3 keys with waiting jobs are held by their server's answers: 1 paused, 1 without \
+             quota, 1 at a learned rate (the slowest: tenant-3, for 14 min more, \"answered \
+             429\"); free a key with: flyball throttle resume hooks --key tenant-3. 12 rps, set by \
+             ann."
+        );
+    }
+
+    #[test]
+    fn a_few_keys_that_hold_little_back_come_behind_the_rate() {
+        let hooks = status("hooks");
+        let (slow, free) = (
+            KeyState {
+                learned_rps: Some(0.5),
+                ..KeyState::default()
+            },
+            KeyState::default(),
+        );
+        let held = HeldKeys::of([("a", 1, &slow), ("b", 9, &free)]);
+
+        let sentence = Obstacles {
+            held: Some(&held),
+            ..obstacles_of(&hooks)
+        }
+        .around(RATE);
+
+        assert_eq!(
+            sentence,
+            "12 rps, set by ann. 1 of 2 keys with waiting jobs is held by their server's answers: \
+             1 at a learned rate (the slowest: a, 0.5/s); free a key with: flyball throttle resume \
+             hooks --key a."
+        );
+    }
+
+    #[test]
+    fn a_refusal_and_a_debt_say_how_long_nothing_goes_and_what_ends_it() {
+        let refused = Status {
+            refusal: Some(RefusalPause {
+                until_ms: in_ms(90.0),
+                why: "answered 503\nbody".into(),
+            }),
+            ..status("hooks")
+        };
+        assert_eq!(
+            obstacles_of(&refused).around(RATE),
+            "No job starts for another 90 s, because a server refused hooks: \"answered 503\"; end \
+             the pause with: flyball throttle resume hooks. 12 rps, set by ann."
+        );
+
+        let indebted = Status {
+            debt_until_ms: Some(in_ms(240.0)),
+            ..status("hooks")
+        };
+        assert_eq!(
+            obstacles_of(&indebted).around(RATE),
+            "No job starts for another 4 min, because hooks is in debt: its jobs cost more than it \
+             had; clear the debt with: flyball throttle resume hooks. 12 rps, set by ann."
+        );
+    }
+
+    #[test]
+    fn a_throttle_below_one_that_is_closed_says_which_and_why() {
+        let (below, mut above) = (status("mail/bulk"), status("mail"));
+        above.knobs.paused = true;
+        let sentence = Obstacles {
+            above: Some(&above),
+            ..obstacles_of(&below)
+        }
+        .around(RATE);
+        assert_eq!(
+            sentence,
+            "No job starts, because the throttle mail above it grants nothing. It is paused; \
+             resume it with: flyball throttle resume mail. 12 rps, set by ann."
+        );
+    }
+
+    #[test]
+    fn failures_are_told_with_their_number_the_last_success_and_the_last_error() {
+        let hooks = status("hooks");
+        let mut failing = Failing {
+            failures: 66,
+            error: "answered 500: upstream".into(),
+            ..Failing::default()
+        };
+        let sentence = |failing: &Failing| {
+            Obstacles {
+                failing: Some(failing),
+                ..obstacles_of(&hooks)
+            }
+            .around(RATE)
+        };
+        assert_eq!(
+            sentence(&failing),
+            "All its jobs fail: 66 attempts failed and none has succeeded since its workers started; the last error: \"answered \
+             500: upstream\". 12 rps, set by ann."
+        );
+        failing.succeeded_at = Timestamp::from_second(NOW as i64 - 660).ok();
+        assert!(
+            sentence(&failing).contains("none has succeeded for 11 min"),
+            "{}",
+            sentence(&failing)
+        );
+    }
+}

@@ -1,0 +1,32 @@
+//! The dependencies of the routes of throttles and their lanes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+
+use super::wait_queue::WaitQueues;
+use crate::api::journal::Decisions;
+use crate::api::stream::live::Live;
+use crate::jobs::Queue;
+use crate::providers::Pools;
+use crate::throttle::Store;
+use crate::throttle::store::KnobProblem;
+
+/// The check of knobs that a person wrote: fields with JSON values in, fields with the texts for
+/// the hash out. The composition root passes `throttle::Knobs::check`.
+pub type CheckKnobs =
+    fn(&BTreeMap<String, Value>) -> Result<BTreeMap<String, Option<String>>, Vec<KnobProblem>>;
+
+pub struct ThrottlesState {
+    pub throttles: Arc<dyn Store>,
+    pub queue: Queue,
+    pub decisions: Arc<dyn Decisions>,
+    pub check_knobs: CheckKnobs,
+    pub pools: Arc<Pools>,
+    pub live: Live,
+    /// The requests that wait for tokens.
+    pub lines: WaitQueues,
+    pub cancel: CancellationToken,
+}
