@@ -248,11 +248,7 @@ fn the_page_of_kinds_has_every_argument() {
         let said = issues(kind, &args)
             .remove(pointer)
             .unwrap_or_else(|| panic!("{pointer} was accepted"));
-        let list = said
-            .split_once("fields are ")
-            .or(said.split_once("known are "))
-            .unwrap()
-            .1;
+        let list = said.split_once("allowed: ").unwrap().1;
         list.split(", ").map(str::to_owned).collect()
     };
     let elastic =
