@@ -13,10 +13,11 @@ use super::running::StopReason;
 use super::settle::Difference;
 use super::shared::{FinishedRun, WorkerContext, bounded};
 use super::tallies::AttemptOutcome as Tallied;
-use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
 use crate::jobs::serving::not_served;
-use crate::jobs::{Context, Handler, Issue, Job, JobInfo, OnAmbiguous, Outcome, Scope};
+use crate::jobs::{
+    Claimed, Context, Ending, Finish, Handler, Issue, Job, JobInfo, OnAmbiguous, Outcome, Scope,
+};
 use crate::throttle::{MAX_PAUSE, Name, UpstreamRefusal};
 
 /// Wait of a refused job whose refusal gave no delay, while the throttles cannot record the

@@ -10,8 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::backing::{Backing, Error};
 use super::memory::Memory;
 use super::{JobRun, Report, clock};
-use crate::jobs::postgres::Ending;
-use crate::jobs::{Context, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, State, typed};
+use crate::jobs::{
+    Context, Ending, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, State, typed,
+};
 use crate::throttle::{Change, MemoryStore, Name, Store};
 
 /// Attempts after which a test fails because its jobs do not end.
