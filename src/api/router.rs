@@ -11,15 +11,14 @@ use utoipa_axum::routes;
 
 use super::deps::{ApiState, Deps};
 use super::http::problem::{self, Code, Problem};
-use super::http::{budget, fields, gate, guard, login};
+use super::http::{budget, fields, gate, guard, login, metrics as request_metrics};
 use super::jobs::{enqueue, many, moves, pause, show};
 use super::lanes::{keys, lane};
 use super::notifications::{events, messages, suppressions};
 use super::openapi::document;
 use super::throttles::{acquire, knobs};
 use super::{
-    audit, crons, dashboard, decisions, health, http, lanes, metrics, pools, stream, throttles,
-    workers,
+    audit, crons, dashboard, decisions, health, lanes, metrics, pools, stream, throttles, workers,
 };
 
 /// Returns the routes of the API. All of them are in `/openapi.json`, because the document is made
@@ -103,7 +102,7 @@ pub fn router(deps: Deps) -> Router {
         .layer(from_fn(problem::dress))
         .layer(CompressionLayer::new())
         .layer(from_fn(dashboard::headers))
-        .layer(from_fn_with_state(app.clone(), http::metrics::measure))
+        .layer(from_fn_with_state(app.clone(), request_metrics::measure))
         .with_state(app)
 }
 

@@ -1,6 +1,7 @@
 //! Rules of settings that their types and ranges cannot express.
 
-use super::{ADMIN, KIND_KEYS, SCOPES, Settings, shape};
+use super::settings::{ADMIN, KIND_KEYS, SCOPES, Settings};
+use super::shape;
 use crate::input::wording::{any_of, must_be};
 use crate::input::{Issue, pointer};
 use crate::throttle::Name;

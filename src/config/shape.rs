@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use super::{
-    API_TOKEN_KEYS, KEYS, KIND_KEYS, POSTGRES_KEYS, PROMETHEUS_KEYS, SINK_KEYS, SOURCE_KEYS,
-};
+use super::reindex::{SINK_KEYS, SOURCE_KEYS};
+use super::servers::{POSTGRES_KEYS, PROMETHEUS_KEYS};
+use super::settings::{API_TOKEN_KEYS, KEYS, KIND_KEYS};
 use crate::input::wording::any_of;
 use crate::input::{Reader, pointer};
 

@@ -37,16 +37,6 @@ pub(super) const fn field(
     }
 }
 
-/// A setting that the driver cannot use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} {message}")]
-pub struct InvalidAccount {
-    /// The key of the setting.
-    pub field: String,
-    /// The problem and the allowed values, without the value of a credential.
-    pub message: String,
-}
-
 /// The HTTP clients that a driver is built with, shared by all drivers of a process.
 #[derive(Clone)]
 pub struct Tools {

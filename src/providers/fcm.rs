@@ -8,8 +8,9 @@ use serde_json::{Map, Value, json};
 
 use super::code::row;
 use super::driver::field;
+use super::invalid_account::refused;
 use super::oauth::{Service, Tokens};
-use super::outcome::{self, Facts, refused};
+use super::outcome::{self, Facts};
 use super::{
     Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Message, Provider,
     ProviderResponse, Scope, SendContext, Tools,

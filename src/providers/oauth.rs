@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use url::Url;
 use url::form_urlencoded::Serializer;
 
-use super::outcome::{self, refused};
+use super::invalid_account::refused;
+use super::outcome;
 use super::{Call, ExchangeError, Http, HttpAnswer, InvalidAccount, Scope, SendContext, Sent};
 use crate::outbound::retry_after::retry_after;
 

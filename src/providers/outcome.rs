@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::invalid_account::refused;
 use super::{
     Account, Class, Code, ExchangeError, InvalidAccount, ProviderResponse, Scope, Sent, code,
 };
@@ -188,14 +189,6 @@ pub(super) fn headers(account: &Account, own: Vec<(&str, String)>) -> Vec<(Strin
         .filter(|(name, _)| is_free(name))
         .map(|(name, value)| (name.to_owned(), value));
     own.chain(more).collect()
-}
-
-/// Builds the error for an unusable setting.
-pub(super) fn refused(field: &str, message: impl Into<String>) -> InvalidAccount {
-    InvalidAccount {
-        field: field.to_owned(),
-        message: message.into(),
-    }
 }
 
 #[cfg(test)]

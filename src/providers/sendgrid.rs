@@ -14,7 +14,8 @@ use super::arguments::{self, ExtraKind, issue};
 use super::code::row;
 use super::driver::field;
 use super::exchange::exchange;
-use super::outcome::{self, Facts, refused};
+use super::invalid_account::refused;
+use super::outcome::{self, Facts};
 use super::words;
 use super::{
     Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,

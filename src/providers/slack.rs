@@ -12,7 +12,8 @@ use url::Url;
 
 use super::code::row;
 use super::driver::field;
-use super::outcome::{self, Facts, refused};
+use super::invalid_account::refused;
+use super::outcome::{self, Facts};
 use super::{
     Account, Call, Class, Code, Driver, Field, Http, InvalidAccount, Message, Provider,
     ProviderResponse, Scope, SendContext, Tools,

@@ -10,7 +10,8 @@ use serde_json::{Map, Value, json};
 
 use super::code::row;
 use super::driver::field;
-use super::outcome::{self, Facts, refused};
+use super::invalid_account::refused;
+use super::outcome::{self, Facts};
 use super::{
     Account, Call, Class, Code, Driver, Field, Http, InvalidAccount, Message, Provider,
     ProviderResponse, Scope, SendContext, Tools,

@@ -12,7 +12,8 @@ use futures_util::future::BoxFuture;
 use url::Url;
 
 use super::driver::field;
-use super::outcome::{self, Facts, refused};
+use super::invalid_account::refused;
+use super::outcome::{self, Facts};
 use super::{
     Account, Call, Class, Code, Driver, ExchangeError, Field, Http, InvalidAccount, Message,
     Provider, ProviderResponse, Scope, SendContext, Sent, Tools,

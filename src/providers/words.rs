@@ -4,8 +4,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
+use super::invalid_account::refused;
 use super::mailbox::ONE_MAILBOX;
-use super::outcome::refused;
 use super::{Account, InvalidAccount, Mailbox};
 
 /// The maximum length of a reason, in characters.

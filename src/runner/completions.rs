@@ -5,23 +5,16 @@
 //! are recorded; all others need no report.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
-use super::shared::WorkerContext;
 use crate::jobs::JobInfo;
 use crate::throttle::{KeyOutcomes, Name, Quota};
 
 /// Most lanes watched at once.
 const MAX_WATCHED: usize = 100_000;
-
-/// Pauses before a failed report is sent again; after the last one the report is dropped.
-const REPORT_RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(200)];
 
 /// The end of a job, as reported to the throttles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +30,7 @@ pub(super) struct Completions {
     noted: Mutex<CompletionsInner>,
     /// True while some lane is watched.
     watching: AtomicBool,
-    wake: Notify,
+    pub(super) wake: Notify,
 }
 
 #[derive(Default)]
@@ -50,8 +43,8 @@ struct CompletionsInner {
 
 /// The answers of one key.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    lane_id: i64,
+pub(super) struct Tally {
+    pub(super) lane_id: i64,
     succeeded: u32,
     tokens: f64,
     failed: u32,
@@ -133,53 +126,22 @@ impl Completions {
         std::mem::take(&mut self.lock().heard)
     }
 
+    pub(super) fn take_tallies(&self) -> BTreeMap<Name, BTreeMap<String, Tally>> {
+        std::mem::take(&mut self.lock().tallies)
+    }
+
+    /// Notes that the answers of these lanes were sent.
+    pub(super) fn acknowledge(&self, lanes: impl Iterator<Item = i64>) {
+        self.lock().heard.extend(lanes);
+    }
+
     fn lock(&self) -> MutexGuard<'_, CompletionsInner> {
         self.noted.lock()
     }
 }
 
-/// Reports the recorded answers to the throttles, as fast as these accept them, until cancelled.
-pub(super) async fn report_completions(shared: Arc<WorkerContext>, cancel: CancellationToken) {
-    while !cancel.is_cancelled() {
-        tokio::select! {
-            () = cancel.cancelled() => {}
-            () = shared.answers.wake.notified() => {}
-        }
-        let tallies = std::mem::take(&mut shared.answers.lock().tallies);
-        for (throttle, tallies) in &tallies {
-            report_tallies(&shared, throttle, tallies).await;
-        }
-    }
-}
-
-async fn report_tallies(
-    shared: &WorkerContext,
-    throttle: &Name,
-    tallies: &BTreeMap<String, Tally>,
-) {
-    let ended: Vec<KeyOutcomes<'_>> = tallies
-        .iter()
-        .map(|(key, tally)| tally.ended(key))
-        .collect();
-    for pause in REPORT_RETRY_DELAYS.into_iter().map(Some).chain([None]) {
-        match (shared.throttles.ended(throttle, &ended).await, pause) {
-            (Ok(()), _) => break,
-            (Err(_), Some(pause)) => tokio::time::sleep(pause).await,
-            (Err(error), None) => {
-                tracing::debug!(throttle.name = %throttle, %error, "reporting job outcomes to the throttles failed");
-            }
-        }
-    }
-    shared
-        .answers
-        .lock()
-        .heard
-        .extend(tallies.values().map(|tally| tally.lane_id));
-    shared.running.ended.notify_one();
-}
-
 impl Tally {
-    fn ended<'a>(&self, key: &'a str) -> KeyOutcomes<'a> {
+    pub(super) fn ended<'a>(&self, key: &'a str) -> KeyOutcomes<'a> {
         let Self {
             succeeded,
             tokens,

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use super::lane_scheduler::LaneScheduler;
 use super::notifier::PendingWakeups;
 use super::shared::{WorkerContext, bounded};
-use crate::jobs::Error;
-use crate::jobs::postgres::{ReadyPriorities, SHARDS, lanes_of};
+use crate::jobs::{Error, ReadyPriorities, SHARDS, lanes_of};
 
 /// Longest interval between looks for new jobs while producers are not asked to ring.
 const ARRIVALS_EVERY: Duration = Duration::from_millis(100);

@@ -16,8 +16,7 @@ use super::lane_scheduler::{LaneScheduler, PlannedAcquire};
 use super::metrics::AttemptLabels;
 use super::running::StopReason;
 use super::shared::{WorkerContext, bounded, postgres_timeout};
-use crate::jobs::Error;
-use crate::jobs::postgres::{Claimed, LaneClaim, LaneCursor};
+use crate::jobs::{Claimed, Error, LaneClaim, LaneCursor};
 use crate::throttle::{AcquireResponse, Grant, Limit, Name, OverLimit, Refund};
 
 /// Pause length above which producers are asked to ring.

@@ -14,10 +14,11 @@ use super::settle::Difference;
 use super::shared::{FinishedRun, WorkerContext, bounded};
 use super::tallies::AttemptOutcome as Tallied;
 use crate::input;
-use crate::jobs::postgres::{Claimed, Ending, Finish};
 use crate::jobs::retry::Policy;
 use crate::jobs::serving::not_served;
-use crate::jobs::{Context, Handler, Job, JobInfo, OnAmbiguous, Outcome, Scope};
+use crate::jobs::{
+    Claimed, Context, Ending, Finish, Handler, Job, JobInfo, OnAmbiguous, Outcome, Scope,
+};
 use crate::throttle::{MAX_PAUSE, Name, UpstreamRefusal};
 
 /// Wait of a refused job whose refusal gave no delay, while the throttles cannot record the

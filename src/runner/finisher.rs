@@ -7,8 +7,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::shared::{Backlog, FinishedRun};
-use crate::jobs::Error;
-use crate::jobs::postgres::{Ending, Finish};
+use crate::jobs::{Ending, Error, Finish};
 
 /// Most ends written in one statement.
 const MAX_BATCH: usize = 1000;

@@ -4,7 +4,7 @@
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::jobs::postgres::LaneCursor;
+use crate::jobs::LaneCursor;
 
 /// Longest time for which more urgent priorities may pass over a lower one, before one batch of it
 /// goes first.

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
 use super::lane::{Lane, LaneStatus, Tag};
-use crate::jobs::postgres::{LaneClaim, LaneCursor, ReadyLane, ReadyPriorities, shard_of};
+use crate::jobs::{LaneClaim, LaneCursor, ReadyLane, ReadyPriorities, shard_of};
 use crate::throttle::{
     AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, Name, OverLimit,
 };

@@ -16,6 +16,7 @@ mod lane_scheduler;
 mod maintenance;
 mod metrics;
 mod notifier;
+mod report_completions;
 mod running;
 mod runs;
 mod settle;

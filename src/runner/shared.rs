@@ -18,8 +18,8 @@ use super::settle::Difference;
 use super::tallies::Tallies;
 use super::uncertain_claims::UncertainClaims;
 use super::unknown_kinds::UnknownKinds;
-use crate::jobs::postgres::{Finish, NewWorker, Retention};
-use crate::jobs::{Checkpoints, Error, Queue};
+use crate::jobs::postgres::{NewWorker, Retention};
+use crate::jobs::{Checkpoints, Error, Finish, Queue};
 use crate::throttle;
 
 /// Time for which a worker keeps its part of the shards without renewing it.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::jobs::postgres::Tally;
+use crate::jobs::Tally;
 
 /// Most throttles reported by one heartbeat; the others follow with the next.
 const MAX_TALLIES_REPORTED: usize = 500;

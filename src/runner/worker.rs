@@ -10,9 +10,10 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::completions::{self, Completions};
+use super::completions::Completions;
 use super::dispatch::Stopping;
 use super::notifier::Notifier;
+use super::report_completions;
 use super::running::{RunningJobs, StopReason};
 use super::runs::Runs;
 use super::shared::{Backlog, Config, WorkerContext};
@@ -137,7 +138,7 @@ impl Worker {
             vital.spawn(
                 "answers",
                 living.clone(),
-                completions::report_completions(shared.clone(), living.clone()),
+                report_completions::report_completions(shared.clone(), living.clone()),
             ),
             vital.spawn(
                 "learn costs",

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use super::memory::Memory;
 use super::postgres::PostgresBackend;
-use crate::jobs::postgres::Ending;
-use crate::jobs::{self, Checkpoints, Job, NewJob};
+use crate::jobs::{self, Checkpoints, Ending, Job, NewJob};
 
 /// An error of a test's queue.
 #[derive(Debug, thiserror::Error)]

@@ -9,9 +9,8 @@ use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::{Error, clock};
-use crate::jobs::postgres::Ending;
 use crate::jobs::retry::MAX_DELAY;
-use crate::jobs::{Checkpoint, CheckpointError, Checkpoints, Job, NewJob, check};
+use crate::jobs::{Checkpoint, CheckpointError, Checkpoints, Ending, Job, NewJob, check};
 
 pub(super) struct Memory {
     kinds: Vec<String>,

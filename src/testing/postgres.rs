@@ -9,8 +9,8 @@ use sqlx::{PgExecutor, PgPool, Row};
 
 use super::backing::Backing;
 use super::{Error, TestQueue};
-use crate::jobs::postgres::{Ending, Finish, PgCheckpoints};
-use crate::jobs::{self, Checkpoints, Job, Kinds, NewJob, Queue};
+use crate::jobs::postgres::PgCheckpoints;
+use crate::jobs::{self, Checkpoints, Ending, Finish, Job, Kinds, NewJob, Queue};
 
 /// The fence of every lease; one is enough, because nothing else works on the database of a test.
 const FENCE: i64 = 1;

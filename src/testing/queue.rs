@@ -11,9 +11,8 @@ use super::backing::{Backing, Error};
 use super::memory::Memory;
 use super::{JobRun, Report, clock};
 use crate::input;
-use crate::jobs::postgres::Ending;
 use crate::jobs::{
-    Context, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, PreparedJob, State, typed,
+    Context, Ending, Handler, Job, Kinds, NewJob, OnAmbiguous, Outcome, PreparedJob, State, typed,
 };
 use crate::throttle::{Change, MemoryStore, Name, Store};
 

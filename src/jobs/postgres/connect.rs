@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
 
-use super::depth::DepthCache;
+use super::depth_cache::DepthCache;
 use crate::jobs::Error;
 use crate::postgres::{Access, Db, Pooler, refuse_hidden_pooler};
 

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use jiff_sqlx::Timestamp;
 use sqlx::Row;
-use tokio::sync::Mutex;
 
 use super::Queue;
+use super::depth_cache::Depths;
 use crate::jobs::depth_counter::{DepthCounter, DirectoryEntry, JOB_TABLES, JobTable, LaneCount};
 use crate::jobs::{Depth, Error};
 
@@ -138,23 +138,6 @@ set at = greatest(at, clock_timestamp() - make_interval(secs => $1)), took_s = $
     lanes_at = case when $2 then greatest(lanes_at, clock_timestamp() - make_interval(secs => $1)) else lanes_at end,
     walked_at = case when $3::float8 is null then walked_at else clock_timestamp() - make_interval(secs => $3) end
 where one";
-
-/// The figures of all throttles, as last read from their table.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Depths {
-    /// The depths, in the order of the throttles' names; throttles without jobs are left out.
-    pub throttles: Vec<Depth>,
-    /// A lower bound of the time at which the figures were counted; `None` before the first walk
-    /// has ended.
-    pub at: Option<jiff::Timestamp>,
-    /// A lower bound of the time at which the figures of lanes were counted; `None` before all were
-    /// written once.
-    pub lanes_at: Option<jiff::Timestamp>,
-}
-
-/// The figures last read, with the time of that read.
-#[derive(Default)]
-pub(super) struct DepthCache(Mutex<Option<(Instant, Depths)>>);
 
 impl Queue {
     /// Returns the depth of every throttle that has jobs, and the age of the figures.

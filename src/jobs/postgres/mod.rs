@@ -11,6 +11,7 @@ mod connect;
 mod costs;
 mod deepest;
 mod depth;
+mod depth_cache;
 mod drop;
 mod enqueue;
 mod error;
@@ -33,21 +34,22 @@ mod states;
 mod workers;
 
 pub use checkpoint::PgCheckpoints;
-pub use claim::{Batch, Claimed, LaneClaim, LaneCursor};
+pub use claim::Batch;
 pub use client::Client;
 pub use connect::Queue;
 pub use costs::KindCost;
-pub use depth::{Depths, Sweeper};
+pub use depth::Sweeper;
+pub use depth_cache::Depths;
 pub(crate) use enqueue::refuse_nul;
-pub use feedback::{Feedbacks, Tally, WorkerReport};
-pub use finish::{Ending, Finish};
-pub use lanes::{Arrivals, ReadyLane, ReadyPriorities, Slice};
+pub use feedback::{Feedbacks, WorkerReport};
+pub use lanes::{Arrivals, Slice};
 pub use maintenance::{Maintained, Retention};
 pub use migrate::{MIGRATOR, Schema};
 pub use promote::{Promoted, PromotionCursor};
 pub use rescue::Rescued;
-pub use shards::{SHARDS, lanes_of, shard_of};
 pub use workers::{NewWorker, Pulse};
+
+pub use crate::jobs::{Claimed, Ending, Finish, LaneClaim, LaneCursor, Tally};
 
 /// Every statement of this folder, so that a test can prepare each on the migrated schema.
 pub const STATEMENTS: &[(&str, &str)] = &[

@@ -8,9 +8,6 @@ use std::time::Duration;
 use super::Queue;
 use crate::jobs::Error;
 
-/// The number of shards.
-pub const SHARDS: u8 = 64;
-
 /// Seconds without a heartbeat after which a worker has no part in sharing the shards, although its
 /// jobs are still its own.
 const QUIET_S: f64 = 5.0;
@@ -69,17 +66,6 @@ select exists (select from other)";
 pub(super) const RELEASE: &str = "
 update flyball.shard set worker_id = null, expires_at = '-infinity' where worker_id = $1";
 
-/// Returns the shard of a lane: the top six bits of its id, counted from the lowest id.
-pub fn shard_of(lane_id: i64) -> u8 {
-    (((lane_id as u64) ^ (1 << 63)) >> 58) as u8
-}
-
-/// Returns the lowest and the highest id of a shard's lanes.
-pub fn lanes_of(shard: u8) -> (i64, i64) {
-    let low = ((u64::from(shard) << 58) ^ (1 << 63)) as i64;
-    (low, low | ((1 << 58) - 1))
-}
-
 impl Queue {
     /// Renews and takes this worker's fair part of the shards, for `ttl`; returns the shards that
     /// it holds as a set of bits.
@@ -109,22 +95,5 @@ impl Queue {
             .execute(&self.pool)
             .await?;
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_lane_lies_in_the_range_of_its_shard_and_the_ranges_follow_each_other() {
-        let mut next = i64::MIN;
-        for shard in 0..SHARDS {
-            let (low, high) = lanes_of(shard);
-            assert_eq!(low, next);
-            assert_eq!((shard_of(low), shard_of(high)), (shard, shard));
-            next = high.wrapping_add(1);
-        }
-        assert_eq!(next, i64::MIN, "the last range ends with the highest id");
     }
 }

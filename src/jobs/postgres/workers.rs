@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use sqlx::Row;
 
-use super::{Queue, Tally};
+use super::Queue;
+use crate::jobs::Tally;
 use crate::jobs::{Error, Serving};
 use crate::postgres::Db;
 

@@ -17,7 +17,8 @@ use super::{push, reasons};
 use crate::jobs::Issue;
 use crate::outbound::{descriptors, headers};
 use crate::providers::driver::field;
-use crate::providers::outcome::{self, refused};
+use crate::providers::invalid_account::refused;
+use crate::providers::outcome;
 use crate::providers::{
     Account, Driver, Field, InvalidAccount, Message, Provider, ProviderResponse, Scope,
     SendContext, Sent, Tools,

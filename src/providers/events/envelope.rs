@@ -18,7 +18,7 @@ use url::{Host, Url};
 use x509_parser::pem::parse_x509_pem;
 use x509_parser::time::ASN1Time;
 
-use super::super::{Account, InvalidAccount, RejectedWebhook, outcome};
+use super::super::{Account, InvalidAccount, RejectedWebhook, invalid_account};
 use super::age;
 
 /// The account setting for the topic whose notices are accepted.
@@ -232,13 +232,13 @@ pub fn check_settings(account: &Account) -> Result<(), InvalidAccount> {
         .option(TOPIC)
         .is_some_and(|arn| !arn.starts_with("arn:") || arn.split(':').count() != 6)
     {
-        return Err(outcome::refused(
+        return Err(invalid_account::refused(
             TOPIC,
             "must be a topic such as arn:aws:sns:eu-central-1:123456789012:mail-events",
         ));
     }
     if account.option(TOPIC).is_some() && host(account).is_none() {
-        return Err(outcome::refused(
+        return Err(invalid_account::refused(
             TOPIC,
             "must name a region, such as eu-central-1 in arn:aws:sns:eu-central-1:123456789012:mail-events",
         ));
@@ -254,7 +254,7 @@ pub fn check_settings(account: &Account) -> Result<(), InvalidAccount> {
         })
     };
     match account.option(CERT_HOST) {
-        Some(text) if !is_origin(text) => Err(outcome::refused(
+        Some(text) if !is_origin(text) => Err(invalid_account::refused(
             CERT_HOST,
             "is for tests and must be loopback's: scheme://address:port, such as http://127.0.0.1:8080",
         )),

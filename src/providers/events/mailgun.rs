@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::super::{Account, EventKind, Posted, ProviderEvent, RejectedWebhook, words};
 use super::age;
-use super::read::Once;
+use super::once::Once;
 
 /// The account setting that holds the secret.
 const KEY: &str = "webhook_signing_key";

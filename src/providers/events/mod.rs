@@ -8,10 +8,12 @@ pub mod age;
 pub mod chain;
 pub mod envelope;
 pub mod mailgun;
+mod once;
 mod read;
 pub mod sendgrid;
 pub mod ses;
 pub mod sns;
 pub mod twilio;
 
-pub use read::{Once, once, read};
+pub use once::Once;
+pub use read::{once, read};

@@ -1,23 +1,12 @@
 //! The entry point for webhooks: from a provider's request to its events.
 
 use super::super::{Account, Posted, Provider, ProviderEvent, RejectedWebhook, Tools};
+use super::once::Once;
 use super::sns::{Certs, SnsRead};
 use super::{mailgun, sendgrid, sns, twilio};
 
 /// The SNS certificates, shared by the whole process.
 static CERTS: Certs = Certs::new();
-
-/// A record of a request whose signature does not cover its body, against replays with another
-/// body.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Once {
-    /// A digest of the signed text.
-    pub signed: Vec<u8>,
-    /// A digest of the body.
-    pub body: Vec<u8>,
-    /// The time until which the signature is valid, in unix seconds.
-    pub until_s: i64,
-}
 
 /// Returns the record that binds an authentic request's signature to its body; `None` if the
 /// signature covers the body.

@@ -13,7 +13,8 @@ use x509_parser::prelude::FromDer as _;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
 use super::super::{
-    Account, EventKind, InvalidAccount, Posted, ProviderEvent, RejectedWebhook, outcome, words,
+    Account, EventKind, InvalidAccount, Posted, ProviderEvent, RejectedWebhook, invalid_account,
+    words,
 };
 use super::age;
 
@@ -27,7 +28,7 @@ const USUAL_AGE_S: i64 = 600;
 pub fn check_settings(account: &Account) -> Result<(), InvalidAccount> {
     age::most(account, USUAL_AGE_S)?;
     match words::either(account, KEY) {
-        Some(text) if point(text).is_none() => Err(outcome::refused(
+        Some(text) if point(text).is_none() => Err(invalid_account::refused(
             KEY,
             "must be a P-256 key in base64, as SendGrid's console shows it",
         )),

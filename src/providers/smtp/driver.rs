@@ -15,7 +15,8 @@ use super::words;
 use crate::jobs::Issue;
 use crate::outbound::descriptors;
 use crate::providers::driver::field;
-use crate::providers::outcome::{self, refused};
+use crate::providers::invalid_account::refused;
+use crate::providers::outcome;
 use crate::providers::{
     Account, Driver, Field, InvalidAccount, Message, Provider, ProviderResponse, SendContext, Sent,
     Tools,

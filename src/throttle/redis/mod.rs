@@ -4,6 +4,7 @@
 //! This room neither polls nor subscribes, and calls nothing more often than `acquire`. A manual
 //! edit of the hash takes effect with the next ask.
 
+mod adoption;
 mod call;
 mod cluster;
 mod connection;

@@ -7,6 +7,7 @@ use futures_util::future::join_all;
 use redis::RedisResult;
 use tokio::time::Instant;
 
+use super::adoption::Adoption;
 use super::connection::Connection;
 use super::layout::KNOBS;
 use super::reply::Text;
@@ -18,15 +19,6 @@ const ADOPT_EVERY: Duration = Duration::from_secs(10);
 
 /// The time budget of one search; the next continues at its end.
 const ADOPT_BUDGET: Duration = Duration::from_millis(40);
-
-/// The progress of the search for hashes that other programs wrote.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Adoption {
-    /// The index of the server being searched, counted from 0.
-    server: usize,
-    cursor: u64,
-    ended: Option<Instant>,
-}
 
 impl RedisStore {
     /// Adds throttles to the set of names.

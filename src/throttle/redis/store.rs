@@ -10,10 +10,10 @@ use parking_lot::Mutex;
 use redis::{RedisResult, from_redis_value};
 use tokio::time::Instant;
 
+use super::adoption::Adoption;
 use super::call::{Call, LuaScript};
 use super::connection::Connection;
 use super::layout::{KNOBS, Layout, other_tag};
-use super::names::Adoption;
 use super::reply::{self, ReplyReader, Text, float, garbled};
 use super::server_errors::reason_meaning;
 use super::servers::Servers;

@@ -1,0 +1,182 @@
+//! The settings as data: their types, their keys and the words among their values.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::origin::SettingsOrigin;
+use super::reindex::ReindexSettings;
+use super::servers::{DatabaseServer, PrometheusServer};
+
+/// Key and environment variable of every setting.
+pub const KEYS: &[(&str, &str)] = &[
+    ("database_url", "DATABASE_URL"),
+    ("database_connections", "FLYBALL_DATABASE_CONNECTIONS"),
+    ("database_pooler", "DATABASE_POOLER"),
+    ("database_direct_url", "DATABASE_DIRECT_URL"),
+    ("redis_url", "REDIS_URL"),
+    ("redis_prefix", "FLYBALL_REDIS_PREFIX"),
+    ("token_lease_ms", "FLYBALL_TOKEN_LEASE_MS"),
+    ("prometheus_url", "PROMETHEUS_URL"),
+    ("listen", "FLYBALL_LISTEN"),
+    ("public_url", "FLYBALL_PUBLIC_URL"),
+    ("http_connections", "FLYBALL_HTTP_CONNECTIONS"),
+    ("api_token", "FLYBALL_API_TOKEN"),
+    ("knobs_dir", "FLYBALL_KNOBS_DIR"),
+    ("concurrency", "FLYBALL_CONCURRENCY"),
+    ("worker_ttl_s", "FLYBALL_WORKER_TTL_S"),
+    ("grace_s", "FLYBALL_GRACE_S"),
+    ("retention_days", "FLYBALL_RETENTION_DAYS"),
+    ("dead_retention_days", "FLYBALL_DEAD_RETENTION_DAYS"),
+    ("dead_message_days", "FLYBALL_DEAD_MESSAGE_DAYS"),
+    ("allow_private_urls", "FLYBALL_ALLOW_PRIVATE_URLS"),
+    ("allow_urls", "FLYBALL_ALLOW_URLS"),
+    ("allow_reindex_queries", "FLYBALL_ALLOW_REINDEX_QUERIES"),
+    ("log", "FLYBALL_LOG"),
+    ("log_format", "FLYBALL_LOG_FORMAT"),
+];
+
+/// The settings of one process. `default.toml` describes each of them.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(
+    missing_docs,
+    reason = "the default file is the reference; saying it twice would let the two drift apart"
+)]
+pub struct Settings {
+    pub database_url: String,
+    pub database_connections: u32,
+    pub database_pooler: DatabasePooler,
+    pub database_direct_url: String,
+    pub redis_url: String,
+    pub redis_prefix: String,
+    pub token_lease_ms: u32,
+    pub prometheus_url: String,
+    pub listen: String,
+    pub public_url: String,
+    pub http_connections: usize,
+    pub api_token: String,
+    pub knobs_dir: String,
+    pub concurrency: usize,
+    pub worker_ttl_s: f64,
+    pub grace_s: f64,
+    pub retention_days: u32,
+    pub dead_retention_days: u32,
+    pub dead_message_days: u32,
+    pub allow_private_urls: bool,
+    pub allow_urls: Vec<String>,
+    pub allow_reindex_queries: bool,
+    pub log: String,
+    pub log_format: LogFormat,
+    #[serde(default)]
+    pub kinds: BTreeMap<String, KindSettings>,
+    #[serde(default)]
+    pub api_tokens: BTreeMap<String, ApiToken>,
+    #[serde(default)]
+    pub prometheus: BTreeMap<String, PrometheusServer>,
+    #[serde(default)]
+    pub postgres: BTreeMap<String, DatabaseServer>,
+    #[serde(default)]
+    pub reindex: ReindexSettings,
+    #[serde(default)]
+    pub pools: BTreeMap<String, toml::Table>,
+    /// The places of all keys, for messages.
+    #[serde(skip)]
+    pub origin: SettingsOrigin,
+}
+
+/// The connection pooler between the process and Postgres.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DatabasePooler {
+    /// No pooler, or one in session mode.
+    None,
+    /// A pooler in transaction mode.
+    Transaction,
+}
+
+/// The settings of one kind, as `[kinds.<name>]` of the settings file; an absent key leaves the
+/// handler's own value in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KindSettings {
+    /// Longest time of an attempt, in seconds.
+    pub timeout_s: Option<f64>,
+    /// Attempts after which a job is dead, even if the job allows more.
+    pub max_attempts: Option<i32>,
+    /// Longest wait after a first failure, in seconds.
+    pub retry_base_s: Option<f64>,
+    /// The factor by which the wait grows with each further failure.
+    pub retry_factor: Option<f64>,
+    /// Longest wait of all, in seconds.
+    pub retry_max_s: Option<f64>,
+    /// True if every SQL role and every token that may enqueue may enqueue this kind.
+    pub public: Option<bool>,
+}
+
+/// One more token of the API, as `[api_tokens.<name>]` of the settings file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiToken {
+    /// The tenant that owns it; tokens of one tenant share the tenant's limits.
+    pub tenant: Option<String>,
+    /// The environment variable that holds the token.
+    pub secret_env: Option<String>,
+    /// The file that holds the token.
+    pub secret_file: Option<String>,
+    /// The scopes of the token, from [`SCOPES`]; [`DEFAULT_SCOPES`] if absent.
+    pub scopes: Option<Vec<String>>,
+    /// The kinds that it may enqueue; the public kinds if absent.
+    pub kinds: Option<Vec<String>>,
+    /// The throttles that it may give work to and take tokens from; `mail:*` stands for all that
+    /// begin so. All throttles if absent.
+    pub throttles: Option<Vec<String>>,
+}
+
+/// Keys of `[api_tokens.<name>]`.
+pub const API_TOKEN_KEYS: [&str; 6] = [
+    "tenant",
+    "secret_env",
+    "secret_file",
+    "scopes",
+    "kinds",
+    "throttles",
+];
+
+/// The scopes of tokens.
+pub const SCOPES: [&str; 7] = [
+    "jobs:enqueue",
+    "jobs:read",
+    "throttles:acquire",
+    "metrics:read",
+    "ops:read",
+    "ops:write",
+    "admin",
+];
+
+/// The scopes of a token without `scopes`.
+pub const DEFAULT_SCOPES: [&str; 1] = ["jobs:enqueue"];
+
+/// The name of the token of `api_token` in messages and in the audit log; no other token has this
+/// name.
+pub const ADMIN: &str = "admin";
+
+/// Keys of `[kinds.<name>]` with their least and greatest values, and the range as error messages
+/// show it.
+pub const KIND_KEYS: &[(&str, f64, f64, &str)] = &[
+    ("timeout_s", 0.001, 604_800.0, "0.001 to 604800"),
+    ("max_attempts", 1.0, 1000.0, "1 to 1000"),
+    ("retry_base_s", 0.001, 604_800.0, "0.001 to 604800"),
+    ("retry_factor", 1.0, 100.0, "1 to 100"),
+    ("retry_max_s", 0.001, 604_800.0, "0.001 to 604800"),
+];
+
+/// The format of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
