@@ -18,7 +18,7 @@ use crate::api::journal::NoDecisions;
 use crate::api::stream::live::{STREAMS_MAX, Tick};
 use crate::api::{AuthToken, Live, TokenSecret};
 use crate::jobs::{self, Handler, Issue, Outcome, PreparedJob};
-use crate::throttle::store::KnobProblem;
+use crate::throttle::KnobProblem;
 use crate::throttle::{
     self, AcquireRequest, AcquireResponse, Change, Grant, Holder, KeyOutcomes, Knobs, Limit, Name,
     Refund, RefusalEffect, Status, Store, UpstreamRefusal,

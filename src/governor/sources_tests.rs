@@ -259,7 +259,7 @@ async fn a_server_that_nobody_has_set_is_told_with_those_that_are() {
     assert!(
         eyes("source = \"postgres\"\nserver = \"east\"")
             .unwrap_err()
-            .ends_with("know of main")
+            .ends_with("define main")
     );
 }
 

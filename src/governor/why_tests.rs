@@ -6,7 +6,7 @@ use super::super::{
     ActiveFinding, Bounds, ControlState, Finding, Observation, Plan, Score, SignalSample,
 };
 use super::*;
-use crate::throttle::{Knobs, Name, store::KnobProblem};
+use crate::throttle::{KnobProblem, Knobs, Name};
 
 const NOW: f64 = 1_700_000_000.0;
 

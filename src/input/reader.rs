@@ -165,6 +165,11 @@ impl<'a> Reader<'a> {
             .filter(|value| !(self.null_is_absent && value.is_null()))
     }
 
+    /// Returns true if a field is given, be it as `null`.
+    pub fn contains(&self, name: &str) -> bool {
+        self.object.map().contains_key(name)
+    }
+
     /// Takes a field without checking its value.
     pub fn take(&mut self, name: &str) -> Option<Value> {
         let value = match &mut self.object {

@@ -200,7 +200,7 @@ impl NotificationReader<'_> {
 
     fn content(&mut self, channel: Option<Channel>) -> (Texts, Option<Value>) {
         let Some(template) = self.0.take("template") else {
-            if self.0.get("data").is_some() {
+            if self.0.contains("data") {
                 self.0
                     .wrong("data", "must be left out without a template to fill in");
             }
@@ -225,10 +225,12 @@ impl NotificationReader<'_> {
                 self.0.wrong_at(&format!("/template/{name}"), error);
             }
         }
-        let data = self
-            .0
-            .take("data")
-            .unwrap_or_else(|| Value::Object(Map::new()));
+        let is_null = self.0.contains("data") && self.0.get("data").is_none();
+        let data = match self.0.take("data") {
+            None if is_null => Value::Null,
+            None => Value::Object(Map::new()),
+            Some(data) => data,
+        };
         if !data.is_object() {
             self.0.refuse("data", "an object", &data);
         }

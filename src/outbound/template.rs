@@ -555,22 +555,22 @@ mod unit {
             ("a\n{{ name", "line 2: syntax error"),
             ("{% if a %}", "line 1: syntax error"),
             ("{{ name|nosuch }}", "unknown filter"),
-            ("{% set a = 1 %}", "the statement set is not available"),
+            ("{% set a = 1 %}", "the statement set is not supported"),
             (
                 "{% with a = 1 %}{% endwith %}",
-                "the statement with is not available",
+                "the statement with is not supported",
             ),
             (
                 "{% macro a() %}{% endmacro %}",
-                "the statement macro is not available",
+                "the statement macro is not supported",
             ),
             (
                 "{% include 'x' %}",
-                "the statement include is not available",
+                "the statement include is not supported",
             ),
             (
                 "{% filter upper %}a{% endfilter %}",
-                "the statement filter is not available",
+                "the statement filter is not supported",
             ),
             ("{{ a ~ a }}", "the operator `~` is not available"),
             ("{{ 'a' * 9 }}", "the operator `*` is not available"),

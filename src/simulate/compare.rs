@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::controller::Contender;
+use super::contender::Contender;
 use super::disturbance::Disturbance;
 use super::run::run;
 use super::scenario::Scenario;

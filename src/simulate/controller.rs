@@ -2,70 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::bare_pid::BarePid;
 use crate::governor::policy::{Heard, Policy, SignalKind};
 use crate::governor::{Bounds, ControlState, Observation, Plan, SignalSample};
-
-/// A controller to compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Contender {
-    /// The governor, as `flyball serve` runs it.
-    Flyball,
-    /// The crate `pid` by itself.
-    Pid,
-    /// Additive increase, multiplicative decrease.
-    Aimd,
-    /// No controller: the rate that a person once set.
-    Fixed,
-    /// The greatest rate that was possible 35 seconds ago, with exact knowledge of the plant.
-    Oracle,
-}
-
-impl Contender {
-    /// All contenders, the governor first.
-    pub const ALL: [Self; 5] = [
-        Self::Flyball,
-        Self::Pid,
-        Self::Aimd,
-        Self::Fixed,
-        Self::Oracle,
-    ];
-
-    /// Returns the contender's name in tables and on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Flyball => "flyball",
-            Self::Pid => "pid",
-            Self::Aimd => "aimd",
-            Self::Fixed => "fixed",
-            Self::Oracle => "oracle",
-        }
-    }
-
-    /// Returns a controller that takes over at `rps`.
-    pub fn start(self, policy: &Policy, bounds: Bounds, rps: f64) -> Box<dyn Controller> {
-        match self {
-            Self::Flyball => Box::new(Governed {
-                state: ControlState::new(policy, bounds, rps, 0.0),
-                policy: policy.clone(),
-                bounds,
-                plan: None,
-            }),
-            Self::Pid => Box::new(BarePid::new(policy, bounds, rps)),
-            Self::Aimd => Box::new(Aimd {
-                values: Newest::new(policy),
-                bounds,
-                rps,
-                step: 0.02 * rps,
-            }),
-            Self::Fixed => Box::new(Fixed(rps)),
-            Self::Oracle => Box::new(Oracle {
-                possible: VecDeque::new(),
-                rps,
-            }),
-        }
-    }
-}
 
 /// A controller of a rate.
 pub trait Controller {
@@ -95,11 +33,11 @@ pub trait Controller {
 }
 
 /// The real governor.
-struct Governed {
-    state: ControlState,
-    policy: Policy,
-    bounds: Bounds,
-    plan: Option<Plan>,
+pub(super) struct Governed {
+    pub(super) state: ControlState,
+    pub(super) policy: Policy,
+    pub(super) bounds: Bounds,
+    pub(super) plan: Option<Plan>,
 }
 
 impl Controller for Governed {
@@ -206,11 +144,11 @@ impl Newest {
 
 /// Additive increase by a fiftieth of the first rate per reading below the setpoint, multiplicative
 /// decrease by a fifth per reading above it.
-struct Aimd {
-    values: Newest,
-    bounds: Bounds,
-    rps: f64,
-    step: f64,
+pub(super) struct Aimd {
+    pub(super) values: Newest,
+    pub(super) bounds: Bounds,
+    pub(super) rps: f64,
+    pub(super) step: f64,
 }
 
 impl Controller for Aimd {
@@ -228,7 +166,8 @@ impl Controller for Aimd {
     }
 }
 
-struct Fixed(f64);
+/// No controller.
+pub(super) struct Fixed(pub(super) f64);
 
 impl Controller for Fixed {
     fn tick(&mut self, _seen: &Observation) -> f64 {
@@ -238,9 +177,9 @@ impl Controller for Fixed {
 
 /// Knows the greatest possible rate exactly, but [`ORACLE_DELAY_S`] late: about the age of a sample
 /// from Prometheus. Nothing that only measures can do much better.
-struct Oracle {
-    possible: VecDeque<f64>,
-    rps: f64,
+pub(super) struct Oracle {
+    pub(super) possible: VecDeque<f64>,
+    pub(super) rps: f64,
 }
 
 /// Delay of the oracle's knowledge, in seconds.

@@ -9,6 +9,7 @@
 
 pub mod bare_pid;
 pub mod compare;
+pub mod contender;
 pub mod controller;
 pub mod curve;
 
@@ -26,7 +27,7 @@ pub mod score;
 #[cfg(test)]
 mod goals_tests;
 
-pub use controller::Contender;
+pub use contender::Contender;
 pub use run::{SimulatedSecond, SimulationRecord, run};
 pub use scenario::Scenario;
 pub use score::Score;

@@ -1,7 +1,7 @@
 //! Many random plants: figures of each controller, in the mean and at the fifth percentile.
 
 use super::compare::compare;
-use super::controller::Contender;
+use super::contender::Contender;
 use super::random_plant;
 use super::scenario::{InvalidScenario, Scenario};
 use super::score::Score;

@@ -1,6 +1,7 @@
 //! Closes the loop between a plant and a controller, second by second.
 
-use super::controller::{Contender, Controller};
+use super::contender::Contender;
+use super::controller::Controller;
 use super::disturbance::Disturbance;
 use super::exporter::{ExporterPage, Series};
 use super::plant::{self, Machine};

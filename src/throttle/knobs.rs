@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use super::Name;
 use super::bucket::{Rate, slower};
+use super::rules::KnobProblem;
 use super::rules::{self, number};
-use super::{KnobProblem, Name, Scope};
+use super::scope::Scope;
 use crate::input::wording::{missing, must_be, unknown};
 
 pub use super::modes::{Mode, On429, OnBacklog, OnStoreLoss, OverLimit};

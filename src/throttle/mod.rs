@@ -12,6 +12,7 @@ pub mod file;
 pub mod foreign;
 pub mod held;
 pub mod holds;
+mod knob_input;
 pub mod knobs;
 pub mod learned;
 pub mod lease;
@@ -26,6 +27,7 @@ pub mod postgres;
 pub mod quota_window;
 pub mod redis;
 pub mod rules;
+mod scope;
 pub mod seed;
 pub mod serve;
 pub mod store;
@@ -42,9 +44,11 @@ pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
 pub use name::Name;
 pub use notes::{Notes, NotesSnapshot};
+pub use rules::KnobProblem;
+pub use scope::Scope;
 pub use seed::seed;
 pub use store::{
     AcquireRequest, AcquireResponse, Change, Error, Grant, Holder, KeyOutcomes, KeyState,
-    KnobProblem, LaneRequest, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE, Quota, Refund,
-    RefusalEffect, RefusalPause, Scope, Status, Store, UpstreamRefusal, check_key,
+    LaneRequest, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE, Quota, Refund, RefusalEffect,
+    RefusalPause, Status, Store, UpstreamRefusal, check_key,
 };

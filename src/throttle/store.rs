@@ -8,6 +8,8 @@ use futures_util::future::BoxFuture;
 
 use super::bucket::{Bucket, Start, UsageCounters};
 use super::knobs::MAX_COST;
+use super::rules::KnobProblem;
+use super::scope::Scope;
 use super::{Knobs, Name, OverLimit, learned, tree};
 
 /// The number of lanes that one ask should carry, so that Redis is never blocked for more than half
@@ -150,53 +152,6 @@ pub struct Grant {
     /// True if a server has refused the lane before or reported its quota, so that [`Store::ended`]
     /// must report how its jobs end.
     pub watched: bool,
-}
-
-/// The extent of a server's refusal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scope {
-    /// Jobs of the same throttle and key.
-    #[default]
-    Key,
-    /// Everything that draws from the throttle above this one, such as the account's; the throttle
-    /// itself if there is none above.
-    Account,
-    /// Every key of the throttle.
-    Throttle,
-}
-
-impl Scope {
-    /// Returns the word for the hash.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Key => "key",
-            Self::Throttle => "throttle",
-            Self::Account => "account",
-        }
-    }
-
-    /// Parses the word of the hash.
-    pub fn of(text: &str) -> Option<Self> {
-        [Self::Key, Self::Throttle, Self::Account]
-            .into_iter()
-            .find(|scope| scope.as_str() == text)
-    }
-
-    /// Returns the narrower of the two scopes: an account is wider than a throttle.
-    #[must_use]
-    pub fn narrower(self, other: Self) -> Self {
-        let breadth = |scope| match scope {
-            Self::Key => 0,
-            Self::Throttle => 1,
-            Self::Account => 2,
-        };
-        if breadth(other) < breadth(self) {
-            other
-        } else {
-            self
-        }
-    }
 }
 
 /// The rest of a quota, as a server reported it.
@@ -620,15 +575,6 @@ pub(super) fn no_hash(name: &Name) -> String {
         "the key throttle:{name}:knobs in Redis is not a hash; delete it with redis-cli DEL, then \
          set rps"
     )
-}
-
-/// A knob whose value cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct KnobProblem {
-    /// The field of the hash.
-    pub field: String,
-    /// The error, with the allowed values.
-    pub message: String,
 }
 
 /// The error of a store operation.

@@ -188,8 +188,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
     );
     let (code, words) = said(&simulate(&["S1", "--set", "gain=99"]));
     assert!(
-        code == 4
-            && words.contains("governor.gain: 99 is not allowed; use a number from 0.05 to 10"),
+        code == 4 && words.contains("governor.gain: must be a number from 0.05 to 10, not 99"),
         "{code}: {words}"
     );
     let (code, words) = said(&simulate(&["S1", "--set", "speed=1"]));

@@ -17,7 +17,9 @@ fn schema_names(folder: &Path, found: &mut BTreeMap<String, Vec<String>>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).unwrap();
             // A long list of derives stands on lines of its own.
-            let text = text.replace("ToSchema,\n)]", "ToSchema)]");
+            let text = text
+                .replace("ToSchema,\n)]", "ToSchema)]")
+                .replace("ToSchema))]", "ToSchema)]");
             for rest in text.split("ToSchema)]").skip(1) {
                 let declared = |line: &&str| {
                     [" struct ", " enum "]

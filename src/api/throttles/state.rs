@@ -11,8 +11,8 @@ use crate::api::journal::Decisions;
 use crate::api::stream::live::Live;
 use crate::jobs::Queue;
 use crate::providers::Pools;
+use crate::throttle::KnobProblem;
 use crate::throttle::Store;
-use crate::throttle::store::KnobProblem;
 
 /// The check of knobs that a person wrote: fields with JSON values in, fields with the texts for
 /// the hash out. The composition root passes `throttle::Knobs::check`.

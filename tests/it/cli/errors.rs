@@ -136,13 +136,13 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         (
             "DATABASE_URL",
             "mysql://x",
-            "DATABASE_URL (setting database_url) is not such a URL",
+            "DATABASE_URL (setting database_url): must be a URL like postgres://",
         ),
         ("DATABASE_URL", "postgres://[", "invalid IPv6 address"),
         (
             "REDIS_URL",
             "http://x",
-            "REDIS_URL (setting redis_url) is not such a URL",
+            "REDIS_URL (setting redis_url): must be a URL",
         ),
         (
             "FLYBALL_CONCURRENCY",
@@ -251,7 +251,10 @@ async fn a_reader_that_leaves_early_and_a_variable_of_garbage_cause_no_panic() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(78));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("FLYBALL_LISTEN is not UTF-8"));
+    assert!(
+        String::from_utf8_lossy(&refused.stderr)
+            .contains("FLYBALL_LISTEN: must be a text in UTF-8")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

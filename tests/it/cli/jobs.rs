@@ -95,7 +95,7 @@ async fn a_job_that_cannot_be_is_refused_and_nothing_is_enqueued() {
         (&["enqueue", "http", "--args", "{"], "args: is not JSON"),
         (
             &["enqueue", "http", "--args", r#"{"url":"example.com"}"#],
-            "args/url: has no scheme",
+            "args/url: must be a URL that begins with http:// or https://, not one without a scheme",
         ),
         (
             &["enqueue", "http", "--args", url, "--throttle", "a b"],
@@ -285,6 +285,6 @@ async fn the_guides_first_job_needs_no_folder_of_the_repository_and_no_setting_o
     nowhere.refused(
         &["serve", "--listen", "127.0.0.1:0"],
         78,
-        "FLYBALL_KNOBS_DIR (setting knobs_dir) is \"nowhere\"",
+        "FLYBALL_KNOBS_DIR (setting knobs_dir): must be a folder of files <throttle>.toml, or empty for none, not \"nowhere\"",
     );
 }

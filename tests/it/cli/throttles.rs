@@ -258,7 +258,7 @@ async fn nonsense_in_redis_is_shown_and_hurts_no_other_throttle() {
         ("bad", ", not \"ten\""),
         ("worse", "is not a hash"),
         ("orphan", "there is no throttle nowhere"),
-        ("ring", "cut"),
+        ("ring", "forms a cycle; the chain ends there"),
     ] {
         let problems: Vec<&str> = named[name]["problems"]
             .as_array()

@@ -89,7 +89,8 @@ async fn a_stop_that_a_person_writes_stays_and_so_does_nonsense() {
     }
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
     assert!(
-        view.reason.contains("the knob rps \"ten\""),
+        view.reason.contains("the knob rps must be a number")
+            && view.reason.contains("not \"ten\""),
         "{}",
         view.reason
     );

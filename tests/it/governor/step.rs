@@ -310,7 +310,7 @@ fn a_policy_that_is_wrong_is_refused_with_everything_that_is_wrong() {
             "mine.toml:3: knobs.min: must be a number",
             "mine.toml:5: signal.name: must be letters, digits and . _ -",
             "mine.toml:7: signal.setpoint: must be a number above 0",
-            "mine.toml:9: governor.gian: is not a key",
+            "mine.toml:9: governor.gian: is not a known field; did you mean \"gain\"?",
         ],
     );
     refused("[knobs]\nrps = 1\n", 78, &["mine.toml: signal: is missing"]);
