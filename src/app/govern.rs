@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::{Policies, servers};
+use super::knobs::Policies;
+use super::servers;
 use crate::config::Settings;
 use crate::governor::{Governor, Journal, Sources};
 use crate::jobs::postgres::Feedbacks;

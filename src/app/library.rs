@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{App, Roles};
+use super::start::{self, App, Roles};
 use crate::config::Settings;
 use crate::cron::{NewSchedule, Schedules};
 use crate::jobs::{Context, Handler, IntoOutcome, Kinds, Queue, TypedHandler};
@@ -94,7 +94,7 @@ impl Runner {
         self.app.stop().await;
         match lost {
             None => Ok(()),
-            Some(name) => Err(super::died(name)),
+            Some(name) => Err(start::died(name)),
         }
     }
 

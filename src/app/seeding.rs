@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{STARTUP_TIMEOUT, knob_backup};
+use super::knob_backup;
 #[cfg(feature = "api")]
 use crate::api;
 #[cfg(feature = "notifications")]
@@ -23,6 +23,9 @@ use crate::throttle::postgres::KnobRecord;
 use crate::throttle::{self, KnobsFile, Store, seed};
 #[cfg(feature = "notifications")]
 use crate::throttle::{Change, Name};
+
+/// Longest wait for Postgres at start.
+pub(super) const STARTUP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest wait for a Redis that may be starting too.
 const REDIS_TIMEOUT: Duration = Duration::from_secs(3);

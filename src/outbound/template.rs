@@ -572,9 +572,9 @@ mod unit {
                 "{% filter upper %}a{% endfilter %}",
                 "the statement filter is not supported",
             ),
-            ("{{ a ~ a }}", "the operator `~` is not available"),
-            ("{{ 'a' * 9 }}", "the operator `*` is not available"),
-            ("\n{{ a + a }}", "line 2: the operator `+` is not available"),
+            ("{{ a ~ a }}", "the operator `~` is not supported"),
+            ("{{ 'a' * 9 }}", "the operator `*` is not supported"),
+            ("\n{{ a + a }}", "line 2: the operator `+` is not supported"),
             ("{{ a[1:] }}", "slices such as"),
             (
                 "{% for a in b recursive %}{{ loop(a) }}{% endfor %}",

@@ -8,7 +8,8 @@ use futures_util::future::BoxFuture;
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::{Mutex, MutexGuard};
 
-use super::{Error, clock};
+use super::clock;
+use super::error::Error;
 use crate::jobs::retry::MAX_DELAY;
 use crate::jobs::{Checkpoint, CheckpointError, Checkpoints, Ending, Job, NewJob, check};
 

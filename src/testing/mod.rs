@@ -38,12 +38,13 @@
 
 mod backing;
 mod clock;
+mod error;
 mod memory;
 mod postgres;
 mod queue;
 mod report;
 
-pub use backing::Error;
+pub use error::Error;
 pub use postgres::enqueued_in;
 pub use queue::TestQueue;
 pub use report::{JobRun, Report};

@@ -7,10 +7,9 @@ use jiff_sqlx::Timestamp;
 use sqlx::postgres::PgRow;
 use sqlx::{PgExecutor, PgPool, Row};
 
-use super::backing::Backing;
-use super::{Error, TestQueue};
+use super::error::Error;
 use crate::jobs::postgres::PgCheckpoints;
-use crate::jobs::{self, Checkpoints, Ending, Finish, Job, Kinds, NewJob, Queue};
+use crate::jobs::{self, Checkpoints, Ending, Finish, Job, NewJob, Queue};
 
 /// The fence of every lease; one is enough, because nothing else works on the database of a test.
 const FENCE: i64 = 1;
@@ -55,16 +54,6 @@ update flyball.scheduled set run_at = run_at - make_interval(secs => $1)";
 const NEXT_DUE: &str = "
 select least((select 0::float8 from flyball.ready limit 1),
     (select extract(epoch from min(run_at) - clock_timestamp())::float8 from flyball.scheduled))";
-
-impl TestQueue {
-    /// Returns a queue on a database of the test's own, for instance the pool of `#[sqlx::test]`.
-    ///
-    /// It brings the schema up to date and registers the kinds; no worker may run on the database.
-    pub async fn on(pool: PgPool, kinds: Kinds) -> Result<Self, Error> {
-        let backing = Backing::Postgres(PostgresBackend::new(pool, &kinds.names()).await?);
-        Ok(Self::with(kinds, backing))
-    }
-}
 
 pub(super) struct PostgresBackend {
     queue: Queue,

@@ -7,8 +7,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-use super::backing::{Backing, Error};
+use super::backing::Backing;
+use super::error::Error;
 use super::memory::Memory;
+use super::postgres::PostgresBackend;
 use super::{JobRun, Report, clock};
 use crate::input;
 use crate::jobs::{
@@ -38,7 +40,15 @@ impl TestQueue {
         Self::with(kinds, backing)
     }
 
-    pub(super) fn with(kinds: Kinds, backing: Backing) -> Self {
+    /// Returns a queue on a database of the test's own, for instance the pool of `#[sqlx::test]`.
+    ///
+    /// It brings the schema up to date and registers the kinds; no worker may run on the database.
+    pub async fn on(pool: sqlx::PgPool, kinds: Kinds) -> Result<Self, Error> {
+        let backing = Backing::Postgres(PostgresBackend::new(pool, &kinds.names()).await?);
+        Ok(Self::with(kinds, backing))
+    }
+
+    fn with(kinds: Kinds, backing: Backing) -> Self {
         let throttles = Arc::new(MemoryStore::new(Arc::new(|| clock::now().as_microsecond())));
         Self {
             kinds,

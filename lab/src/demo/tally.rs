@@ -231,7 +231,9 @@ mod tests {
         assert_eq!((short.found_in_s, short.used), (None, None));
         assert!(
             short.summary().contains("was not found within 20 s")
-                && short.summary().contains("no time")
+                && short
+                    .summary()
+                    .contains("ended before the use of the new quota")
         );
     }
 

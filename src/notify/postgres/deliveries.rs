@@ -53,12 +53,8 @@ pub(super) struct Places {
 
 impl Places {
     pub(super) fn expire(&self) -> MutexGuard<'_, HashMap<String, String>> {
-        lock(&self.expire)
+        self.expire.lock()
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
 }
 
 impl Deliveries {

@@ -2,11 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use sqlx::Row;
-
-use super::Deliveries;
-use super::deliveries::lock;
-use super::record::line;
+use super::text::line;
 use crate::jobs::Error;
 use crate::notify::record::Fresh;
 use crate::notify::{Notice, recipient};
@@ -15,15 +11,6 @@ use crate::providers::{ProviderEvent, Recipient};
 
 /// Most events of one statement.
 const MAX_STATEMENT_EVENTS: usize = 2_000;
-
-/// Most messages that one step of a sweep examines.
-const MAX_EVENTS_SWEPT: i64 = 1_000;
-
-/// Overlap of two sweeps, in seconds: transactions that were in flight have ended by then.
-const OVERLAP_S: f64 = 60.0;
-
-/// Look-back of a process's first sweep, in seconds.
-const FIRST_SWEEP_S: f64 = 3_600.0;
 
 // A known event changes nothing. A new event that names its recipient takes effect for the
 // recipient at once; for the message it takes effect when it is applied.
@@ -124,13 +111,6 @@ matched as (
 )
 select count(*) from found";
 
-pub(super) const UNMATCHED: &str = "
-select pool, provider_id, extract(epoch from received_at)::float8 as received_s, extract(epoch from now())::float8 as now_s
-from flyball.delivery_event
-where job_id is null and received_at > coalesce(to_timestamp($1::float8), now() - make_interval(secs => $2))
-order by received_at
-limit $3";
-
 /// Writes events and applies those whose messages are known. Returns one result for each notice, in
 /// order.
 pub(super) async fn record_events(db: &Db, notices: &[Notice]) -> Result<Vec<Fresh>, Error> {
@@ -205,41 +185,6 @@ pub(super) async fn apply(db: &Db, keys: &[(String, String)]) -> Result<i64, Err
         .bind(column(keys, |(pool, _)| pool.as_str()))
         .bind(column(keys, |(_, id)| id.as_str()));
     Ok(statement.fetch_one(db).await?)
-}
-
-impl Deliveries {
-    /// Applies events that arrived while their message was being recorded, so that neither
-    /// transaction saw the other. Returns their number.
-    pub async fn sweep_events(&self) -> Result<u64, Error> {
-        let mut since = *lock(&self.places.swept_to);
-        let mut began = None;
-        let mut applied = 0;
-        loop {
-            let rows = sqlx::query(UNMATCHED)
-                .bind(since)
-                .bind(FIRST_SWEEP_S)
-                .bind(MAX_EVENTS_SWEPT)
-                .fetch_all(&self.db)
-                .await?;
-            let Some(last) = rows.last() else { break };
-            since = Some(last.try_get("received_s")?);
-            if began.is_none() {
-                began = Some(last.try_get::<f64, _>("now_s")?);
-            }
-            let keys = rows
-                .iter()
-                .map(|row| Ok((row.try_get("pool")?, row.try_get("provider_id")?)));
-            let keys: Vec<(String, String)> = keys.collect::<Result<_, sqlx::Error>>()?;
-            applied += apply(&self.db, &keys).await?.unsigned_abs();
-            if (rows.len() as i64) < MAX_EVENTS_SWEPT {
-                break;
-            }
-        }
-        if let Some(began) = began {
-            *lock(&self.places.swept_to) = Some(began - OVERLAP_S);
-        }
-        Ok(applied)
-    }
 }
 
 fn column<'a, T, V>(rows: &'a [T], field: impl Fn(&'a T) -> V) -> Vec<V> {

@@ -4,7 +4,6 @@ use jiff_sqlx::Timestamp;
 use sqlx::Row;
 
 use super::Deliveries;
-use super::deliveries::lock;
 use crate::jobs::Error;
 
 /// Rows that one statement examines.
@@ -155,7 +154,7 @@ impl Deliveries {
     async fn forget_deliveries(&self, days: i32) -> Result<u64, Error> {
         let mut forgotten = 0;
         for _ in 0..STEPS_MAX {
-            let from = *lock(&self.places.forget);
+            let from = *self.places.forget.lock();
             let row = sqlx::query(FORGET_DELIVERIES)
                 .bind(from)
                 .bind(days)
@@ -164,7 +163,7 @@ impl Deliveries {
                 .await?;
             forgotten += row.try_get::<i64, _>("gone")?.unsigned_abs();
             let is_over = row.try_get::<i64, _>("walked")? < LOOKED_AT;
-            *lock(&self.places.forget) = if is_over {
+            *self.places.forget.lock() = if is_over {
                 0
             } else {
                 row.try_get::<Option<i64>, _>("walked_to")?.unwrap_or(0)

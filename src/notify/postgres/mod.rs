@@ -9,6 +9,8 @@ mod once;
 mod read;
 mod record;
 mod suppression;
+mod sweep_events;
+mod text;
 
 pub use deliveries::Deliveries;
 
@@ -20,7 +22,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("recipients are there again", record::REST_NO_MORE),
     ("tell events", events::RECORD_EVENTS),
     ("apply events", events::APPLY),
-    ("unmatched events", events::UNMATCHED),
+    ("unmatched events", sweep_events::UNMATCHED),
     ("remember signature", once::REMEMBER),
     ("expire messages", deadline::EXPIRE),
     ("requeue unsent messages", deadline::REQUEUE_UNSENT),

@@ -4,13 +4,11 @@ use serde_json::json;
 use sqlx::types::Json;
 
 use super::events;
+use super::text::line;
 use crate::jobs::Error;
 use crate::notify::record::NO_ACCOUNT;
 use crate::notify::{Attempt, DeliveryUpdate, RecipientResult, recipient};
 use crate::postgres::Db;
-
-/// Longest stored reason and status, in characters.
-const MAX_REASON_CHARS: usize = 500;
 
 /// Most attempts of one record that are stored, the same as in a whole row.
 const MAX_ATTEMPTS_KEPT: usize = 50;
@@ -214,14 +212,6 @@ fn attempts(all: &[Attempt]) -> serde_json::Value {
         })
     };
     kept.iter().map(one).collect()
-}
-
-/// Returns the text shortened and without NUL, which Postgres cannot store.
-pub(super) fn line(text: &str) -> String {
-    text.chars()
-        .filter(|c| *c != '\0')
-        .take(MAX_REASON_CHARS)
-        .collect()
 }
 
 fn column<'a, T, V>(rows: &'a [T], field: impl Fn(&'a T) -> V) -> Vec<V> {

@@ -152,7 +152,7 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         (
             "FLYBALL_LOG",
             "banana==",
-            "FLYBALL_LOG (setting log) is \"banana==\"",
+            "FLYBALL_LOG (setting log): must be error, warn",
         ),
         ("FLYBALL_API_TOKEN", "short", "at least 16 characters"),
         ("FLYBALL_CONFIG", "none.toml", "cannot read none.toml"),

@@ -1,0 +1,548 @@
+//! Assembles the rooms into a process.
+
+#[cfg(feature = "api")]
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use prometheus_client::registry::Registry;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+#[cfg(feature = "api")]
+use super::decisions::JournalReader;
+#[cfg(feature = "governor")]
+use super::govern;
+#[cfg(feature = "governor")]
+use super::knobs::policies;
+use super::knobs::read_knobs;
+use super::logging::start_logging;
+#[cfg(feature = "notifications")]
+use super::pools;
+use super::seeding::{STARTUP_TIMEOUT, Seeding};
+use super::{descriptors, knob_backup};
+#[cfg(feature = "api")]
+use crate::api;
+#[cfg(feature = "api")]
+use crate::config::{DEFAULT_SCOPES, TokenFound};
+use crate::config::{KindSettings, Settings};
+use crate::cron::{self, Schedules};
+use crate::jobs::postgres::{Retention, Schema};
+use crate::jobs::{Kinds, Queue, Tuning};
+#[cfg(feature = "notifications")]
+use crate::notify::NotificationHandler;
+#[cfg(feature = "http")]
+use crate::outbound::{self, Guard, HttpHandler, Secrets};
+use crate::postgres::{UnusablePostgres, reach};
+#[cfg(feature = "reindex")]
+use crate::reindex::{self, ReindexDatabase, ReindexHandler};
+use crate::runner::{self, Worker};
+use crate::service::TaskSupervisor;
+#[cfg(feature = "api")]
+use crate::throttle::Knobs;
+#[cfg(feature = "notifications")]
+use crate::throttle::Notes;
+use crate::throttle::postgres::KnobRecord;
+use crate::throttle::{KnobsFile, LeasedStore, RedisStore, Store};
+#[cfg(feature = "notifications")]
+/// The name of the kind that sends messages.
+const NOTIFICATION: &str = "notification";
+
+/// The error for a Postgres that cannot be used.
+pub(crate) const NO_POSTGRES: &str = "cannot reach Postgres; set DATABASE_URL or database_url";
+
+/// The roles of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// True if the process serves the HTTP API and the dashboard.
+    pub api: bool,
+    /// True if the process runs jobs.
+    pub runner: bool,
+    /// True if the process takes part in the election of the governor's leader.
+    pub governor: bool,
+}
+
+/// The knobs of the throttle for jobs that name none. The program brings them, because without that
+/// throttle such jobs would wait for ever.
+const DEFAULT_KNOBS: &str = include_str!("../../knobs/default.toml");
+
+impl Roles {
+    /// All roles in one process.
+    pub const ALL: Self = Self {
+        api: true,
+        runner: true,
+        governor: true,
+    };
+
+    /// Refuses roles that this build does not contain.
+    fn check(self) -> anyhow::Result<()> {
+        for (is_wanted, is_there, role) in [
+            (self.api, cfg!(feature = "api"), "api"),
+            (self.governor, cfg!(feature = "governor"), "governor"),
+        ] {
+            anyhow::ensure!(
+                is_there || !is_wanted,
+                "the role {role} needs the feature {role} of the crate flyball"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A running process.
+pub struct App {
+    /// The queue of jobs in Postgres.
+    pub queue: Queue,
+    /// The throttles, with tokens leased from Redis.
+    pub throttles: Arc<dyn Store>,
+    leased: Arc<LeasedStore>,
+    /// The address on which the API listens; `None` without that role.
+    pub address: Option<SocketAddr>,
+    worker: Option<Worker>,
+    cancel: CancellationToken,
+    vital: TaskSupervisor,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl App {
+    /// Connects, migrates the schema, seeds knobs, and starts the roles. `more` are kinds besides
+    /// the built-in ones.
+    pub async fn start(settings: &Settings, roles: Roles, more: Kinds) -> anyhow::Result<Self> {
+        roles.check()?;
+        let mut files = read_knobs(settings.knobs_folder()?)?;
+        #[cfg(feature = "governor")]
+        let policies = policies(&files)?;
+        let own = KnobsFile::parse(Path::new("default.toml"), DEFAULT_KNOBS.to_owned())?;
+        if !settings.knobs_dir.is_empty() && files.iter().all(|file| file.name != own.name) {
+            files.push(own);
+        }
+        descriptors::raise_limit();
+        #[cfg(feature = "api")]
+        let tokens = settings.tokens()?;
+        #[cfg(feature = "notifications")]
+        let built = pools::build(settings, guard(settings)?)?;
+        #[cfg(feature = "api")]
+        let listener = match roles.api {
+            true => Some(api::bind(&settings.listen, !tokens.is_empty()).await?),
+            false => None,
+        };
+        reach(&settings.database(), STARTUP_TIMEOUT, true)
+            .await
+            .map_err(|why| unreachable(why, settings))?;
+        let queue = Queue::connect(
+            settings.database(),
+            settings.database_connections,
+            STARTUP_TIMEOUT,
+        )
+        .await
+        .context(NO_POSTGRES)?;
+        queue.refuse_hidden_pooler().await?;
+        migrate(&queue).await?;
+        let redis = Arc::new(RedisStore::connect(
+            &settings.redis_url,
+            &settings.redis_prefix,
+        )?);
+        #[cfg(feature = "notifications")]
+        let notes: Arc<dyn Notes> = redis.clone();
+        let leased = Arc::new(LeasedStore::new(
+            redis,
+            Duration::from_millis(settings.token_lease_ms.into()),
+        ));
+        let throttles: Arc<dyn Store> = leased.clone();
+        #[cfg(feature = "api")]
+        let tenants = match roles.api {
+            true => tenants(&tokens),
+            false => Vec::new(),
+        };
+
+        let mut registry = Registry::default();
+        let metrics = runner::WorkerMetrics::register(&mut registry);
+        #[cfg(feature = "notifications")]
+        let open = pools::open(built, &queue, &throttles, &notes, &mut registry)?;
+        #[cfg(feature = "notifications")]
+        let has_alerts = open.pools.0.values().any(|pool| pool.alert_url.is_some());
+        let mut kinds = built_in_kinds(settings, Some(&queue))?;
+        #[cfg(feature = "notifications")]
+        kinds.register(
+            NOTIFICATION,
+            NotificationHandler::new(open.pools.clone(), Some(open.means.clone())),
+        );
+        kinds.extend(more);
+        for (kind, set) in &settings.kinds {
+            if !kinds.tune(kind, &tuning(set)) {
+                tracing::warn!(kind, "settings name a kind that this process does not have");
+            }
+        }
+        leased.register(&mut registry);
+        #[cfg(feature = "api")]
+        let connections = api::Connections::new(descriptors::connections(
+            settings.http_connections,
+            descriptors::raise_limit(),
+        ));
+        #[cfg(feature = "api")]
+        connections.register(&mut registry);
+        #[cfg(feature = "api")]
+        let (pools, deliveries, tools) = (
+            open.pools.clone(),
+            open.means.deliveries.clone(),
+            open.tools.clone(),
+        );
+        let cancel = CancellationToken::new();
+        let vital = TaskSupervisor::default();
+        #[cfg(feature = "notifications")]
+        let desks: Vec<_> = open
+            .means
+            .carriers
+            .values()
+            .map(|carrier| carrier.desk.clone())
+            .collect();
+        let record = KnobRecord::new(queue.pool.clone());
+        let seeding = Seeding {
+            store: throttles.clone(),
+            record,
+            files,
+            #[cfg(feature = "api")]
+            tenants,
+            #[cfg(feature = "notifications")]
+            desks: desks.clone(),
+            #[cfg(feature = "notifications")]
+            has_alerts,
+        };
+        let seeds = seeding.start(cancel.child_token()).await?;
+        let keep = knob_backup::run(
+            throttles.clone(),
+            KnobRecord::new(queue.pool.clone()),
+            cancel.child_token(),
+        );
+        let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
+        tasks.extend(seeds);
+        #[cfg(feature = "notifications")]
+        tasks.extend(open.start(
+            roles.runner,
+            (settings.retention_days, settings.dead_message_days),
+            &vital,
+            &cancel,
+        ));
+        let worker = match roles.runner {
+            true => {
+                let config = worker_config(settings);
+                let keep =
+                    cron::run_schedules(Schedules::new(queue.pool.clone()), cancel.child_token());
+                tasks.push(vital.spawn("cron", cancel.child_token(), keep));
+                Some(
+                    Worker::start(
+                        config,
+                        queue.clone(),
+                        throttles.clone(),
+                        kinds.clone(),
+                        metrics,
+                    )
+                    .await?,
+                )
+            }
+            false => {
+                // Workers measure the queue's depth; a process without one must do it itself.
+                let keep = runner::keep_depth(queue.clone(), cancel.child_token());
+                tasks.push(vital.spawn("depth", cancel.child_token(), keep));
+                None
+            }
+        };
+        #[cfg(feature = "api")]
+        let decisions = Arc::new(JournalReader::new(&queue, &throttles, &policies));
+        #[cfg(feature = "governor")]
+        if roles.governor {
+            let governor = govern::governor(settings, &queue, &throttles, policies)?;
+            let govern = govern::run(governor, queue.clone(), cancel.child_token());
+            tasks.push(vital.spawn("govern", cancel.child_token(), govern));
+        }
+        #[cfg(not(feature = "api"))]
+        let address = None;
+        #[cfg(feature = "api")]
+        let mut address = None;
+        #[cfg(feature = "api")]
+        if let Some(listener) = listener {
+            address = Some(listener.local_addr()?);
+            let deps = api::Deps {
+                queue: queue.clone(),
+                throttles: throttles.clone(),
+                check_knobs: Knobs::check,
+                kinds,
+                desks,
+                pools,
+                deliveries,
+                tools,
+                public_url: settings.public_url.clone(),
+                decisions,
+                live: api::Live::default(),
+                tokens: tokens.iter().map(token).collect(),
+                registry: Arc::new(registry),
+                cancel: cancel.child_token(),
+            };
+            tasks.push(vital.spawn("api", cancel.child_token(), async move {
+                if let Err(error) = api::serve_within(deps, listener, connections).await {
+                    tracing::error!(%error, "the HTTP API ended");
+                }
+            }));
+        }
+        Ok(Self {
+            queue,
+            throttles,
+            leased,
+            address,
+            worker,
+            cancel,
+            vital,
+            tasks,
+        })
+    }
+
+    /// Waits until an essential loop has died of a defect, and returns its name.
+    pub async fn lost(&self) -> &'static str {
+        let of_the_worker = async {
+            match &self.worker {
+                Some(worker) => worker.lost().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            name = self.vital.lost() => name,
+            name = of_the_worker => name,
+        }
+    }
+
+    /// Stops in order: the worker drains while the API still answers, then everything else ends.
+    pub async fn stop(self) {
+        if let Some(worker) = self.worker {
+            worker.stop().await;
+        }
+        self.cancel.cancel();
+        for task in self.tasks {
+            // A task that hangs must not keep the process alive; the runtime drops it.
+            let _ = tokio::time::timeout(Duration::from_secs(5), task).await;
+        }
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.leased.give_back_all()).await;
+        // Closing waits for all connections in use, and one may be held for long.
+        let _ = tokio::time::timeout(Duration::from_secs(2), self.queue.pool.close()).await;
+    }
+}
+
+/// Runs a process until SIGTERM or Ctrl-C, then stops it in order. A second signal ends it at once.
+///
+/// If a part of the process dies, the rest is stopped in order too. That is an error, so that the
+/// supervisor restarts the process.
+pub async fn serve(settings: Settings, roles: Roles, more: Kinds) -> anyhow::Result<()> {
+    start_logging(&settings)?;
+    let mut signals = Signals::new()?;
+    let app = tokio::select! {
+        started = App::start(&settings, roles, more) => started?,
+        signal = signals.next() => {
+            tracing::info!("{signal} before startup finished; exiting");
+            return Ok(());
+        }
+    };
+    if let Some(address) = app.address {
+        tracing::info!("dashboard and API at http://{address}/");
+    }
+    let lost = tokio::select! {
+        signal = signals.next() => {
+            tracing::info!("{signal}: stopping; send it again to stop at once");
+            None
+        }
+        name = app.lost() => Some(name),
+    };
+    tokio::spawn(async move {
+        signals.next().await;
+        std::process::exit(130);
+    });
+    app.stop().await;
+    match lost {
+        None => Ok(()),
+        Some(name) => Err(died(name)),
+    }
+}
+
+/// Builds the error for a Postgres that cannot be used, with a note if `DATABASE_URL` is not set.
+pub(crate) fn unreachable(why: UnusablePostgres, settings: &Settings) -> anyhow::Error {
+    let is_usual = settings.database_url == Settings::defaults().database_url;
+    let why = match why {
+        UnusablePostgres::Nothing(place) if is_usual => {
+            UnusablePostgres::Nothing(format!("{place} (DATABASE_URL is not set)"))
+        }
+        why => why,
+    };
+    anyhow::Error::new(why).context(NO_POSTGRES)
+}
+
+/// Migrates the schema and returns the number of migrations run. Fails if the schema is newer than
+/// the program.
+pub(crate) async fn migrate(queue: &Queue) -> anyhow::Result<usize> {
+    if let Ok(Some(Schema::Newer(version))) = queue.schema().await {
+        anyhow::bail!(
+            "the schema is newer than this program (unknown migration {version}): upgrade the \
+             program"
+        );
+    }
+    queue.migrate().await.context("migrating the schema failed")
+}
+
+pub(super) fn died(name: &str) -> anyhow::Error {
+    anyhow::anyhow!("the loop {name:?} died, which is a defect of this program; see the log above")
+}
+
+/// Returns the tenants of the tokens, and the one of callers without a tenant.
+#[cfg(feature = "api")]
+fn tenants(tokens: &[TokenFound<'_>]) -> Vec<String> {
+    let tenants: BTreeSet<&str> = tokens
+        .iter()
+        .filter_map(|token| token.settings?.tenant.as_deref())
+        .chain([api::DEFAULT_TENANT])
+        .collect();
+    tenants.into_iter().map(str::to_owned).collect()
+}
+
+/// Builds the API's form of a token.
+#[cfg(feature = "api")]
+fn token(found: &TokenFound<'_>) -> api::AuthToken {
+    let secret = api::TokenSecret::new(found.secret.clone());
+    let Some(set) = found.settings else {
+        return api::AuthToken::new(api::DEFAULT_TENANT, secret);
+    };
+    let scopes = set
+        .scopes
+        .clone()
+        .unwrap_or_else(|| DEFAULT_SCOPES.map(str::to_owned).to_vec());
+    let leave = api::Permissions {
+        // The settings have been validated, so every scope is known.
+        scopes: scopes
+            .iter()
+            .filter_map(|word| api::TokenScope::of(word))
+            .collect(),
+        kinds: set
+            .kinds
+            .as_ref()
+            .map(|kinds| kinds.iter().cloned().collect()),
+        throttles: set.throttles.clone(),
+    };
+    api::AuthToken::of(found.name, set.tenant.as_deref(), leave, secret)
+}
+
+fn tuning(set: &KindSettings) -> Tuning {
+    // The settings have been validated, so every number of seconds is in range.
+    let seconds = |seconds: Option<f64>| {
+        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    };
+    Tuning {
+        timeout: seconds(set.timeout_s),
+        max_attempts: set.max_attempts,
+        public: set.public,
+        retry_base: seconds(set.retry_base_s),
+        retry_factor: set.retry_factor,
+        retry_max: seconds(set.retry_max_s),
+    }
+}
+
+/// A listener for SIGINT and SIGTERM, active from its construction.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+        })
+    }
+
+    /// Waits for the next signal and returns its name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => "SIGTERM",
+        }
+    }
+}
+
+/// Builds the kinds that come with Flyball. Without a queue they can check arguments, but no
+/// reindex can read the queue's own database.
+#[cfg(feature = "http")]
+pub fn built_in_kinds(settings: &Settings, queue: Option<&Queue>) -> anyhow::Result<Kinds> {
+    // The worker process decides which addresses may be reached, not the process that only checks
+    // arguments.
+    let guard = if queue.is_some() {
+        guard(settings)?
+    } else {
+        Guard::open()
+    };
+    // A process that only checks arguments needs no secrets, and may have no right to read them.
+    let secrets = match queue {
+        Some(_) => Secrets::from_variables(environment(), |path| std::fs::read_to_string(path))?,
+        None => Secrets::default(),
+    };
+    let mut kinds = Kinds::default();
+    kinds.register(
+        "http",
+        HttpHandler::new(outbound::HttpConfig {
+            guard: guard.clone(),
+            secrets,
+            lookup: None,
+        })?,
+    );
+    #[cfg(feature = "reindex")]
+    kinds.register(
+        "reindex",
+        ReindexHandler::new(
+            reindex::BackfillConfig {
+                guard,
+                catalogue: settings.catalogue(),
+            },
+            queue.map(|queue| ReindexDatabase::of(&queue.pool)),
+        )?,
+    );
+    #[cfg(feature = "notifications")]
+    kinds.register(
+        NOTIFICATION,
+        NotificationHandler::new(Arc::new(settings.pools_without_credentials()), None),
+    );
+    Ok(kinds)
+}
+
+/// Builds no kinds: this build contains none.
+#[cfg(not(feature = "http"))]
+pub fn built_in_kinds(_: &Settings, _: Option<&Queue>) -> anyhow::Result<Kinds> {
+    Ok(Kinds::default())
+}
+
+/// Builds the guard on the addresses that jobs may reach besides the public internet.
+#[cfg(feature = "http")]
+fn guard(settings: &Settings) -> anyhow::Result<Guard> {
+    if settings.allow_private_urls {
+        return Ok(Guard::open());
+    }
+    Guard::allowing(&settings.allow_urls).context("setting allow_urls (FLYBALL_ALLOW_URLS)")
+}
+
+/// Returns the environment's variables that are valid UTF-8.
+#[cfg(feature = "http")]
+fn environment() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+fn worker_config(settings: &Settings) -> runner::Config {
+    runner::Config {
+        concurrency: settings.concurrency,
+        ttl: Duration::from_secs_f64(settings.worker_ttl_s),
+        grace: Duration::from_secs_f64(settings.grace_s),
+        retention: Retention {
+            days: settings.retention_days,
+            dead_days: settings.dead_retention_days,
+        },
+        ..runner::Config::default()
+    }
+}
