@@ -193,7 +193,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
     );
     let (code, words) = said(&simulate(&["S1", "--set", "speed=1"]));
     assert!(
-        code == 4 && words.contains("governor.speed: is not a key; use one of"),
+        code == 4 && words.contains("governor.speed: is not a known field; allowed: actuator"),
         "{code}: {words}"
     );
     let (code, words) = said(&simulate(&["S1", "--controllers", "flyball,me"]));
@@ -237,7 +237,7 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
         (
             "setpoint = 2.0",
             "setpoint = -2.0",
-            "signal.setpoint: -2.0 is not allowed",
+            "signal.setpoint: must be a number above 0",
         ),
         (
             "db:load",
