@@ -239,7 +239,7 @@ async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_t
     for told in [
         "is blocked: 429, Retry-After 15 s",
         "is suspended: 401",
-        "is back",
+        "is available again",
         "is halved, from ",
     ] {
         assert!(said.contains(told), "{told:?} is not in {said}");

@@ -10,7 +10,8 @@ use serde::Serialize;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{LIST_TIMEOUT, with_timeout};
-use crate::api::journal::{Decision, Decisions};
+use crate::api::journal::Decisions;
+use crate::governor::Decision;
 use crate::jobs::{FailedAttempt, Queue};
 use crate::throttle;
 

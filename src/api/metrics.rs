@@ -15,12 +15,13 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
 use crate::api::http::metrics::HttpMetrics;
-use crate::api::journal::{GovernorState, ShadowState, SignalState};
 use crate::api::stream::live::Live;
 use crate::api::stream::live_sample::LiveSample;
 use crate::api::throttles::measured::Measured;
 use crate::api::throttles::view::{self, since_s};
 use crate::governor::Finding;
+use crate::governor::Phase;
+use crate::governor::explain::view::{GovernorView, ShadowView, SignalView};
 
 /// The most throttles that get a label of their own; the jobs of the others are summed under
 /// `other`.
@@ -179,7 +180,7 @@ impl Sampled {
             }
             rows
         };
-        let signals = |value: &dyn Fn(&SignalState) -> Option<f64>| -> Rows {
+        let signals = |value: &dyn Fn(&SignalView) -> Option<f64>| -> Rows {
             let of = |(name, measured): &(&str, &Measured)| -> Rows {
                 let signals = measured
                     .governor
@@ -197,13 +198,13 @@ impl Sampled {
             };
             named.iter().flat_map(of).collect()
         };
-        let shadow = |value: &dyn Fn(&GovernorState, &ShadowState) -> Option<f64>| {
+        let shadow = |value: &dyn Fn(&GovernorView, &ShadowView) -> Option<f64>| {
             each(&|measured| {
                 let governor = measured.governor.as_ref()?;
                 value(governor, governor.shadow.as_ref()?)
             })
         };
-        let both = |value: &dyn Fn(&ShadowState) -> [f64; 2]| -> Rows {
+        let both = |value: &dyn Fn(&ShadowView) -> [f64; 2]| -> Rows {
             let of = |(name, measured): &(&str, &Measured)| -> Rows {
                 let found = measured
                     .governor
@@ -231,7 +232,7 @@ impl Sampled {
             vec![("throttle", throttle.to_owned()), (label, word.to_owned())]
         };
         let limiting = governors()
-            .filter_map(|(name, g)| Some((word(name, "limiting", g.limiting.as_deref()?), 1.0)))
+            .map(|(name, g)| (word(name, "limiting", &g.limiting), 1.0))
             .collect();
         let states = named.iter().filter_map(|(name, measured)| {
             let state = view::state_word(measured.status.as_ref()?, Some(measured));
@@ -257,7 +258,7 @@ impl Sampled {
                     let found = governor
                         .findings
                         .iter()
-                        .any(|found| found.finding == finding.as_str());
+                        .any(|found| found.finding == finding);
                     (
                         word(name, "finding", finding.as_str()),
                         f64::from(u8::from(found)),
@@ -375,7 +376,7 @@ impl Sampled {
                     measured
                         .governor
                         .as_ref()
-                        .map(|governor| breaker_number(&governor.breaker))
+                        .map(|governor| breaker_number(governor.breaker))
                 }),
             ),
             (
@@ -470,11 +471,11 @@ impl Sampled {
     }
 }
 
-fn breaker_number(breaker: &str) -> f64 {
+fn breaker_number(breaker: Phase) -> f64 {
     match breaker {
-        "closed" => 0.0,
-        "half_open" => 1.0,
-        _ => 2.0,
+        Phase::Closed => 0.0,
+        Phase::HalfOpen => 1.0,
+        Phase::Open => 2.0,
     }
 }
 

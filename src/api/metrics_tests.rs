@@ -9,8 +9,11 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::api::http::metrics::{RequestLabels, RouteLabels};
-use crate::api::journal::{FindingState, GovernorState, SignalState};
 use crate::api::throttles::pace::Slope;
+use crate::governor::explain::view::{FindingView, GovernorView, ShadowView, SignalView};
+use crate::governor::law::LearnedQuota;
+use crate::governor::policy::SignalKind;
+use crate::governor::{Actuator, Finding, Phase};
 use crate::jobs::Depth;
 use crate::throttle::{HeldKeys, Knobs, Mode, Name, Status};
 
@@ -39,23 +42,27 @@ fn measured(name: &str) -> Measured {
         refusal: None,
         debt_until_ms: None,
     };
-    let signal = SignalState {
+    let signal = SignalView {
         name: "search-load".into(),
-        kind: "load".into(),
+        kind: SignalKind::Load,
         value: Some(0.5),
         setpoint: 1.0,
-        trip: Some(2.0),
+        soft: None,
+        trip: 2.0,
         at: Some(Timestamp::UNIX_EPOCH),
         age_s: Some(4.2),
         stale: false,
         ask_rps: Some(6.5),
-        learned_quota: Some(crate::api::QuotaState {
+        learned_quota: Some(LearnedQuota {
             rps: 40.5,
             at: Timestamp::UNIX_EPOCH,
             refused_share: 0.25,
         }),
+        problem: None,
+        heard_at: 0.0,
+        stale_after_s: 60.0,
     };
-    let shadow = ShadowState {
+    let shadow = ShadowView {
         since: Timestamp::UNIX_EPOCH,
         seconds: 60.0,
         jobs: 300.0,
@@ -84,19 +91,22 @@ fn measured(name: &str) -> Measured {
             oldest_ready_at: Some(Timestamp::UNIX_EPOCH),
             ..Depth::default()
         },
-        governor: Some(GovernorState {
-            actuator: "rps".to_owned(),
-            unit: "rps".to_owned(),
+        governor: Some(GovernorView {
+            actuator: Actuator::Rps,
+            unit: "rps",
             rps: 4.0,
-            breaker: "half_open".into(),
-            limiting: Some("search-load".into()),
+            breaker: Phase::HalfOpen,
+            breaker_since: None,
+            limiting: "search-load".into(),
+            signal: None,
+            held_until: None,
             last_trip: None,
-            hand: None,
+            manual_override: None,
             shadow: Some(shadow),
             reason: String::new(),
             at: Timestamp::UNIX_EPOCH,
-            findings: vec![FindingState {
-                finding: "deaf".into(),
+            findings: vec![FindingView {
+                finding: Finding::Deaf,
                 since: Timestamp::UNIX_EPOCH,
                 sentence: "it does not react".into(),
             }],

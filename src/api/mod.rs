@@ -44,10 +44,7 @@ pub use http::limits::{DEFAULT_TENANT, seed as seed_limits};
 pub use http::listen::{ListenError, bind};
 pub use http::token_scope::{Permissions, TokenScope};
 pub use jobs::show::why_job_waits;
-pub use journal::{
-    Decision, Decisions, FindingState, GovernorState, ManualOverrideState, NoDecisions, QuotaState,
-    ShadowState, SignalState, Trip,
-};
+pub use journal::{Decisions, NoDecisions};
 pub use read_error::ReadError;
 pub use serve::{serve, serve_within};
 pub use stream::live::Live;

@@ -6,14 +6,10 @@ use std::sync::Arc;
 use futures_util::future::BoxFuture;
 
 use super::clock;
-use crate::api::{
-    Decision, Decisions, FindingState, GovernorState, ManualOverrideState, Obstacles, QuotaState,
-    ReadError, ShadowState, SignalState, Trip, closed_above, held_keys,
-};
-use crate::governor::decision::timestamp;
+use crate::api::{Decisions, Obstacles, ReadError, closed_above, held_keys};
 use crate::governor::postgres::Error;
 use crate::governor::why::{self, WhyInput};
-use crate::governor::{self, Journal, Policy, View};
+use crate::governor::{Decision, GovernorView, Journal, Policy};
 use crate::jobs::Queue;
 use crate::throttle::{Name, Status, Store};
 
@@ -41,12 +37,12 @@ impl JournalReader {
 
     /// Returns the state of a throttle's governor at `now` (unix seconds); `None` if the throttle
     /// has no governor or it has not decided yet.
-    pub async fn view(&self, name: &Name, now: f64) -> Result<Option<View>, ReadError> {
+    pub async fn view(&self, name: &Name, now: f64) -> Result<Option<GovernorView>, ReadError> {
         let Some(policy) = self.policies.get(name) else {
             return Ok(None);
         };
         let stored = self.journal.load(name.as_str()).await.map_err(read_error)?;
-        Ok(stored.and_then(|(_, state)| View::of_stored(state, policy, now)))
+        Ok(stored.and_then(|(_, state)| GovernorView::of_stored(state, policy, now)))
     }
 
     /// Returns one sentence that explains the current rate of a throttle. `status` is `None` if
@@ -73,7 +69,7 @@ impl JournalReader {
             .iter()
             .find(|depth| depth.throttle == name.as_str())
             .map(|depth| depth.ready as u64);
-        let asked = WhyInput {
+        let input = WhyInput {
             name: name.as_str(),
             status,
             view: view.as_ref(),
@@ -81,14 +77,14 @@ impl JournalReader {
             ready,
             now,
         };
-        let mut sentence = why::sentence(asked);
-        let told = view.as_ref().map_or("rps", |view| view.actuator.field());
+        let mut sentence = why::sentence(input);
+        let governed = view.as_ref().map_or("rps", |view| view.actuator.field());
         // The sentence covers a problem of the governed knob itself; problems of other knobs are
         // added here.
         for problem in status
             .iter()
             .flat_map(|status| &status.problems)
-            .filter(|problem| problem.field != told)
+            .filter(|problem| problem.field != governed)
         {
             sentence += &format!(" Its knob {}: {}.", problem.field, problem.message);
         }
@@ -139,22 +135,18 @@ impl Decisions for JournalReader {
         limit: i64,
     ) -> BoxFuture<'a, Result<Vec<Decision>, ReadError>> {
         Box::pin(async move {
-            let decisions = self
-                .journal
-                .recent(throttle, limit)
-                .await
-                .map_err(read_error)?;
-            Ok(decisions.into_iter().map(decision_view).collect())
+            let decisions = self.journal.recent(throttle, limit).await;
+            decisions.map_err(read_error)
         })
     }
 
-    fn governors(&self) -> BoxFuture<'_, Result<BTreeMap<String, GovernorState>, ReadError>> {
+    fn governors(&self) -> BoxFuture<'_, Result<BTreeMap<String, GovernorView>, ReadError>> {
         Box::pin(async move {
             let now = clock::unix_s();
             let stored = self.journal.load_all().await.map_err(read_error)?;
             let view = |(name, state): (String, serde_json::Value)| {
                 let policy = self.policies.get(&Name::new(name.clone()).ok()?)?;
-                Some((name, governor_state(View::of_stored(state, policy, now)?)))
+                Some((name, GovernorView::of_stored(state, policy, now)?))
             };
             Ok(stored.into_iter().filter_map(view).collect())
         })
@@ -167,94 +159,4 @@ impl Decisions for JournalReader {
 
 fn read_error(error: Error) -> ReadError {
     ReadError::Failed(error.to_string())
-}
-
-fn decision_view(decision: governor::Decision) -> Decision {
-    Decision {
-        id: decision.id,
-        throttle: decision.throttle,
-        at: decision.at,
-        rps: Some(decision.rps),
-        previous_rps: Some(decision.previous_rps),
-        breaker: variant_name(&decision.breaker),
-        mode: variant_name(&decision.mode),
-        limiting: Some(decision.limiting),
-        reason: Some(decision.reason),
-        terms: decision.terms,
-    }
-}
-
-fn governor_state(view: View) -> GovernorState {
-    let signals = view.signals.into_iter().map(|signal| SignalState {
-        name: signal.name,
-        kind: variant_name(&signal.kind).unwrap_or_default(),
-        value: signal.value,
-        setpoint: signal.setpoint,
-        trip: Some(signal.trip),
-        at: signal.at,
-        age_s: signal.age_s,
-        stale: signal.stale,
-        ask_rps: signal.ask_rps,
-        learned_quota: signal.learned_quota.map(|quota| QuotaState {
-            rps: quota.rps,
-            at: quota.at,
-            refused_share: quota.refused_share,
-        }),
-    });
-    let shadow = view.shadow.map(|score| ShadowState {
-        since: timestamp(score.since),
-        seconds: score.seconds,
-        jobs: score.real.jobs,
-        own_jobs: score.own.jobs,
-        overload_s: score.real.overload_s,
-        own_overload_s: score.own.overload_s,
-        peak: score.real.peak,
-        own_peak: score.own.peak,
-        load: score.real.load,
-        own_load: score.own.load,
-        lower_s: score.lower_s,
-        higher_s: score.higher_s,
-        stopped_s: score.stopped_s,
-        braked_share: score.braked_share(),
-        sentence: score.sentence(),
-    });
-    let last_trip = view.last_trip.map(|trip| Trip {
-        at: trip.at,
-        by: trip.by,
-        height: trip.height,
-    });
-    let hand = view.hand.map(|hand| ManualOverrideState {
-        what: hand.what,
-        by: hand.by,
-        at: timestamp(hand.at),
-        why: hand.why,
-    });
-    let findings = view.findings.into_iter().map(|found| FindingState {
-        finding: found.finding.as_str().to_owned(),
-        since: found.since,
-        sentence: found.sentence,
-    });
-    GovernorState {
-        actuator: view.actuator.field().to_owned(),
-        unit: view.actuator.unit().to_owned(),
-        rps: view.rps,
-        breaker: variant_name(&view.breaker).unwrap_or_default(),
-        limiting: Some(view.limiting),
-        last_trip,
-        hand,
-        shadow,
-        reason: view.reason,
-        at: view.at,
-        findings: findings.collect(),
-        gain_factor: view.gain_factor,
-        signals: signals.collect(),
-    }
-}
-
-/// Returns the name of a unit variant in JSON.
-fn variant_name(value: &impl serde::Serialize) -> Option<String> {
-    serde_json::to_value(value)
-        .ok()?
-        .as_str()
-        .map(str::to_owned)
 }

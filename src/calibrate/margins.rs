@@ -10,8 +10,8 @@
 //! plus half the spacing of the samples, the time until they are seen, and half a tick.
 
 use super::fit::Fit;
+use crate::governor::law::pid_controller::{LAG_MAX_MIN, SHARE_OVER};
 use crate::governor::policy::ControllerTuning;
-use crate::governor::signal::{LAG_MAX_MIN, SHARE_OVER};
 
 /// A loop's margins.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]

@@ -20,7 +20,6 @@ use super::fit::{Fit, LoadSample as Point, Stretch, fit};
 use super::pulse::{Move, Pulse, Shape};
 use crate::governor::counters::Counters;
 use crate::governor::policy::{SignalKind, SignalPolicy, SignalSource};
-use crate::governor::reconcile::spell;
 use crate::governor::sources::probe;
 use crate::governor::{
     Actuator, Bounds, ControlState, Observation, Policy, SignalSample, Sources, calibration,
@@ -510,7 +509,7 @@ impl CalibrationSession {
         status: &Status,
         rps: f64,
     ) -> Result<(), throttle::Error> {
-        let text = spell(rps.clamp(status.knobs.min, status.knobs.max));
+        let text = Actuator::Rps.spell(rps.clamp(status.knobs.min, status.knobs.max));
         let until_ms = status.at_us / 1000 + LEASE_MS;
         let fields = [
             ("rps", Some(text.clone())),
@@ -601,7 +600,7 @@ impl CalibrationSession {
         let (back, why) = match stop {
             // The rate before the test is no longer known to be safe.
             CalibrationEnd::Overload(why) if low < first.effective_rps => (
-                spell(low.max(status.knobs.min)),
+                Actuator::Rps.spell(low.max(status.knobs.min)),
                 format!("ended early: {why}"),
             ),
             CalibrationEnd::Overload(why)

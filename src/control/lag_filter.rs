@@ -132,6 +132,13 @@ impl LagFilter {
         self.seen = self.seen.map(|t| t + by_s);
     }
 
+    /// Returns false if any number is infinite or NaN.
+    pub fn is_sound(&self) -> bool {
+        let samples = [self.x, self.z, self.xf, self.gap_s, self.span_s];
+        let learned = [self.mean, self.var, self.dif, self.lag_s, self.tau_s];
+        samples.into_iter().chain(learned).all(f64::is_finite)
+    }
+
     fn learn(&mut self, x: f64, dt: f64, hint_s: f64) {
         self.n = self.n.saturating_add(1);
         let k = 1.0 / f64::from(self.n).min(LEARN_OVER);

@@ -58,6 +58,13 @@ impl Default for Observer {
 }
 
 impl Observer {
+    /// Returns false if any number is infinite or NaN.
+    pub fn is_sound(&self) -> bool {
+        let model = [self.b, self.c.unwrap_or(0.0), self.bb, self.bc, self.cc];
+        let noise = [self.noise, self.nu, self.top];
+        model.into_iter().chain(noise).all(f64::is_finite)
+    }
+
     /// Learns from one de-lagged sample `z` that covers `dt_s` seconds of work at the mean rate
     /// `phi`.
     pub fn update(&mut self, z: f64, phi: f64, dt_s: f64) {

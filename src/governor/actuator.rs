@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 
-use super::limits::Bounds;
+use super::bounds::Bounds;
 use crate::throttle::Status;
 
 /// The breaker's zero as written into the knob: a unique spelling, so that it is never taken for a

@@ -1,8 +1,8 @@
 //! Complaints brake slowly and release slowly: a day's share does not react within minutes.
 
-use super::limits::Bounds;
-use super::plan::{ControlState, Observation, SignalSample};
+use super::bounds::Bounds;
 use super::policy::{Policy, SignalKind, SignalSource};
+use super::{ControlState, Observation, SignalSample};
 
 const POLICY: &str =
     "[[signal]]\nname = \"complaints\"\nsource = \"complaints\"\nquery = \"marketing\"\n";

@@ -2,8 +2,9 @@
 
 use jiff::Timestamp;
 
-use super::breaker::Phase;
+use super::law::Phase;
 use super::plan::Plan;
+use super::time::timestamp;
 use crate::throttle::Mode;
 
 /// The relative change of the rate from which a decision is journaled again.
@@ -12,28 +13,31 @@ const RATE_MOVED: f64 = 0.01;
 /// thousand decisions reach far back and a quiet hour is still visible.
 const AT_LEAST_EVERY_S: f64 = 60.0;
 
-/// One decision of the governor.
+/// One decision of a governor.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 pub struct Decision {
-    /// The number in the journal; 0 until it is appended.
+    /// The number of the decision; later decisions have higher numbers. 0 until it is journaled.
     pub id: i64,
-    /// The name of the throttle.
+    /// The throttle of the decision.
     pub throttle: String,
     /// The time of the decision.
     pub at: Timestamp,
-    /// The decided knob, in jobs per second or slots.
+    /// The rate that the governor set, in tokens per second, or the number of slots.
     pub rps: f64,
-    /// The knob in force before; -1 is unlimited.
+    /// The rate before the decision, in tokens per second or slots; -1 is unlimited.
     pub previous_rps: f64,
-    /// The phase of the breaker.
+    /// The state of the breaker: `closed`, `half_open` or `open`.
+    #[cfg_attr(feature = "api", schema(value_type = String, example = "closed"))]
     pub breaker: Phase,
-    /// The throttle's mode; in `shadow` nothing was written.
+    /// The throttle's mode at that time; in `shadow` nothing was written.
+    #[cfg_attr(feature = "api", schema(value_type = String, example = "auto"))]
     pub mode: Mode,
-    /// The deciding signal, or another value of [`Plan::limiting`].
+    /// The signal or the bound that limits.
     pub limiting: String,
-    /// The reason, one sentence.
+    /// The reason, in one sentence.
     pub reason: String,
-    /// The numbers behind the reason, by name.
+    /// Readings, terms and clamps, as recorded by the governor.
     pub terms: serde_json::Value,
 }
 
@@ -76,20 +80,6 @@ impl Decision {
     }
 }
 
-/// Converts unix seconds to a timestamp; a time outside the calendar becomes its end.
-pub fn timestamp(unix_s: f64) -> Timestamp {
-    Timestamp::from_microsecond((unix_s * 1e6) as i64).unwrap_or(if unix_s < 0.0 {
-        Timestamp::MIN
-    } else {
-        Timestamp::MAX
-    })
-}
-
-/// Converts a timestamp to unix seconds.
-pub fn unix_s(at: Timestamp) -> f64 {
-    at.as_microsecond() as f64 / 1e6
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,12 +102,5 @@ mod tests {
         assert!(decision(1005.0, 100.0, "idle").is_news_after(Some(&last)));
         assert!(decision(1061.0, 100.0, "load").is_news_after(Some(&last)));
         assert!(!decision(1005.0, 0.0, "load").is_news_after(Some(&decision(1000.0, 0.0, "load"))));
-    }
-
-    #[test]
-    fn times_beyond_the_calendar_do_no_harm() {
-        assert_eq!(timestamp(1e300), Timestamp::MAX);
-        assert_eq!(timestamp(-1e300), Timestamp::MIN);
-        assert_eq!(unix_s(timestamp(1_700_000_000.5)), 1_700_000_000.5);
     }
 }

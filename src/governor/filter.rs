@@ -6,9 +6,11 @@
 
 use serde_json::{Map, Value};
 
-use super::limits::Bounds;
-use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::bounds::Bounds;
+use super::observation::{Observation, SignalSample};
+use super::plan::Plan;
 use super::policy::Policy;
+use super::state::ControlState;
 
 /// The allowed keys of a line.
 const KEYS: [&str; 8] = [

@@ -1,10 +1,10 @@
 //! Soft and hard levels, and the patience with silent signals.
 
-use super::explain::number;
-use super::limits::Bounds;
-use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::bounds::Bounds;
+use super::explain::format::number;
 use super::policy::Policy;
-use super::{Phase, View};
+use super::{ControlState, Observation, Plan, SignalSample};
+use super::{GovernorView, Phase};
 
 const BOUNDS: Bounds = Bounds {
     min: 1.0,
@@ -90,7 +90,10 @@ fn above_the_soft_level_the_rate_is_not_raised_although_the_controller_would() {
         held.reason
     );
     assert_eq!(
-        View::new(&rig.state, &rig.policy, rig.now).unwrap().signals[0].soft,
+        GovernorView::new(&rig.state, &rig.policy, rig.now)
+            .unwrap()
+            .signals[0]
+            .soft,
         Some(1.1)
     );
 

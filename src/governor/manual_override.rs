@@ -5,7 +5,8 @@
 //! may write `by` and `why` too; otherwise the author is unknown and the time is that of detection.
 
 use super::actuator::Actuator;
-use super::explain::number;
+use super::explain::format::number;
+use super::law::part::{StatePart, all_finite};
 use crate::throttle::{Knobs, Mode};
 
 /// The author of the governor's own changes.
@@ -47,7 +48,7 @@ pub struct OverrideWatch {
     /// The mode before the manual one, to which the throttle goes back.
     before: Option<Mode>,
     /// The last manual change, if any was seen.
-    pub hand: Option<ManualOverride>,
+    pub last: Option<ManualOverride>,
 }
 
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -97,10 +98,10 @@ impl OverrideWatch {
         if what.is_empty() {
             return false;
         }
-        let told = saw.seq != sees.seq || (&saw.by, &saw.why) != (&sees.by, &sees.why);
-        let is_named = told && !sees.by.is_empty() && sees.by != GOVERNOR;
+        let is_recorded = saw.seq != sees.seq || (&saw.by, &saw.why) != (&sees.by, &sees.why);
+        let is_named = is_recorded && !sees.by.is_empty() && sees.by != GOVERNOR;
         let dated = saw.seq != sees.seq && is_named && knobs.at_ms > 0;
-        self.hand = Some(ManualOverride {
+        self.last = Some(ManualOverride {
             what: what.join(", "),
             by: is_named.then_some(sees.by),
             // The store's clock, limited to the time of this look.
@@ -128,19 +129,24 @@ impl OverrideWatch {
             seen.mode = mode;
         }
         let what = format!("mode {}", mode.as_str());
-        self.hand = Some(ManualOverride {
+        self.last = Some(ManualOverride {
             what,
             by: Some(GOVERNOR.to_owned()),
             at: now,
             why: why.to_owned(),
         });
     }
+}
 
-    /// Shifts every time by `by_s` after the clock was set back.
-    pub fn shift(&mut self, by_s: f64) {
-        if let Some(hand) = &mut self.hand {
-            hand.at += by_s;
+impl StatePart for OverrideWatch {
+    fn shift(&mut self, by_s: f64) {
+        if let Some(last) = &mut self.last {
+            last.at += by_s;
         }
+    }
+
+    fn is_sound(&self) -> bool {
+        all_finite(self.last.iter().map(|last| last.at))
     }
 }
 
@@ -170,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_has_a_name_a_time_and_a_reason_where_they_were_told() {
+    fn an_override_has_an_author_a_time_and_a_reason_where_they_are_recorded() {
         let mut watch = OverrideWatch::default();
         assert!(!watch.see(
             &knobs(Mode::Auto, 1, "governor", "load"),
@@ -187,9 +193,9 @@ mod tests {
                 true,
                 985.0
             ),
-            "its own writes are no hand"
+            "its own writes are no override"
         );
-        assert_eq!(watch.hand, None);
+        assert_eq!(watch.last, None);
 
         // Through one of Flyball's interfaces.
         assert!(watch.see(
@@ -205,7 +211,7 @@ mod tests {
             at: 990.0,
             why: "deploy".to_owned(),
         };
-        assert_eq!(watch.hand, Some(ann));
+        assert_eq!(watch.last, Some(ann));
         assert!(!watch.see(
             &knobs(Mode::Manual, 3, "ann", "deploy"),
             Actuator::Rps,
@@ -228,7 +234,7 @@ mod tests {
             at: 1010.0,
             why: String::new(),
         };
-        assert_eq!(watch.hand, Some(nobody));
+        assert_eq!(watch.last, Some(nobody));
 
         // With redis-cli, and with a recorded author.
         assert!(watch.see(
@@ -238,8 +244,8 @@ mod tests {
             false,
             1020.0
         ));
-        assert_eq!(watch.hand.as_ref().unwrap().who_and_why(), "bob (\"test\")");
-        assert_eq!(watch.hand.as_ref().unwrap().at, 1020.0);
+        assert_eq!(watch.last.as_ref().unwrap().who_and_why(), "bob (\"test\")");
+        assert_eq!(watch.last.as_ref().unwrap().at, 1020.0);
     }
 
     #[test]
@@ -283,7 +289,7 @@ mod tests {
                 !watch.see(&until(before, None), Actuator::Rps, Some("5"), true, 1005.0),
                 "no person did that"
             );
-            assert_eq!(watch.hand.as_ref().unwrap().by.as_deref(), Some("governor"));
+            assert_eq!(watch.last.as_ref().unwrap().by.as_deref(), Some("governor"));
         }
         assert_eq!(
             OverrideWatch::default().over(&until(Mode::Manual, Some(1)), 1000.0),

@@ -1,41 +1,33 @@
 //! The governor: adjusts the knob `rps` or `concurrency` so that the signals stay at their
 //! setpoints.
 //!
-//! Read [`plan`] first: pure, `State + Observation -> Plan`, every decision with its reason.
-//! [`reconcile`] is the loop around it: read the throttle and the signals, plan, persist, set the
-//! knob, journal. [`why`] explains the rate to people. The control law and its measurements are in
-//! `docs/governor.md`.
+//! Read [`state`] first: pure, `State + Observation -> Plan`, every decision with its reason. Its
+//! parts are in [`law`] and [`watchdogs`]; [`explain`] only reads. [`run`] is the loop around it:
+//! read the throttle and the signals, plan, persist, set the knob, journal. The control law and its
+//! measurements are in `docs/governor.md`.
 //!
 //! This room depends on throttles and signals only. It has no notion of jobs (a queue's depth is
 //! passed in as a signal) and does not elect a leader (it is given a term, and all its writes are
 //! fenced by it).
 
 pub mod actuator;
-pub mod breaker;
-pub mod calibration;
-pub mod counters;
+pub mod bounds;
 pub mod decision;
 pub mod explain;
 pub mod filter;
-pub mod keys;
-pub mod limits;
+pub mod law;
 pub mod manual_override;
-mod parse;
+pub mod observation;
 pub mod plan;
 pub mod policy;
-pub mod postgres;
-mod ratio;
-pub mod reconcile;
+pub mod run;
 pub mod score;
 pub mod shadow;
-pub mod signal;
-pub mod sources;
-pub mod tripped;
-pub mod view;
+mod snapshot;
+pub mod state;
+mod stored;
+pub mod time;
 pub mod watchdogs;
-pub mod week;
-pub mod why;
-pub mod work;
 
 #[cfg(test)]
 mod complaints_tests;
@@ -51,14 +43,18 @@ mod slots_tests;
 mod vectors_tests;
 
 pub use actuator::Actuator;
-pub use breaker::Phase;
+pub use bounds::Bounds;
 pub use decision::Decision;
-pub use limits::Bounds;
-pub use plan::{ControlState, Observation, Plan, SignalSample};
+pub use explain::view::{GovernorView, SignalView};
+pub use explain::why;
+pub use law::Phase;
+pub use observation::{Observation, SignalSample};
+pub use plan::Plan;
 pub use policy::{ControllerTuning, Policy};
-pub use postgres::Journal;
-pub use reconcile::{Governor, RoundReport};
+pub use run::governor::{Governor, RoundReport};
+pub use run::postgres::Journal;
+pub use run::sources::Sources;
+pub use run::{calibration, counters, postgres, sources};
 pub use score::Score;
-pub use sources::Sources;
-pub use view::{SignalView, View};
+pub use state::ControlState;
 pub use watchdogs::{ActiveFinding, Finding};

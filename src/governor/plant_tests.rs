@@ -2,10 +2,11 @@
 //! the exporter's average, scraped at intervals and visible after a delay; a probe sees the average
 //! at once.
 
-use super::breaker::Phase;
-use super::limits::Bounds;
-use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::bounds::Bounds;
+use super::law::Phase;
 use super::policy::{ControllerTuning, Extractor, Policy, ProbeTarget, SignalKind, SignalPolicy};
+use super::shadow;
+use super::{ControlState, Observation, Plan, SignalSample};
 use crate::control::ewma::smooth;
 
 /// The plant and its governor.
@@ -225,12 +226,17 @@ impl Plant {
                 value: Some(measured),
                 at: self.now,
             };
-            self.state
-                .shadow_fast(&self.policy, self.bounds, self.now, &[look]);
+            shadow::fast(
+                &mut self.state,
+                &self.policy,
+                self.bounds,
+                self.now,
+                &[look],
+            );
         }
         if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
             let seen = self.seen(rate);
-            self.state.shadow(&self.policy, self.bounds, &seen, rps);
+            shadow::tick(&mut self.state, &self.policy, self.bounds, &seen, rps);
         }
         self.record_second(rate);
     }

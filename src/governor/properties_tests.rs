@@ -4,11 +4,11 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::Value;
 
-use super::breaker::Phase;
-use super::limits::Bounds;
-use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::bounds::Bounds;
+use super::law::Phase;
 use super::plant_tests::Plant;
 use super::policy::{Policy, SignalKind, SignalPolicy as About, SignalSource};
+use super::{ControlState, Observation, Plan, SignalSample};
 
 /// Returns a configuration with the same cases in every run.
 fn cases(cases: u32) -> ProptestConfig {

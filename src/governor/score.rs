@@ -3,7 +3,7 @@
 //! Both are sums over the time in shadow mode. The real outcome is measured; the simulated one at
 //! the governor's own rate comes from its model ([`super::shadow`]) and is only as good as that.
 
-use super::explain::{number, seconds};
+use super::explain::format::{number, seconds};
 
 /// The relative difference below which rates count as the same.
 const SAME_RATE_TOLERANCE: f64 = 0.01;

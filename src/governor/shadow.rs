@@ -17,11 +17,14 @@
 //! The governor itself follows the real rate meanwhile, as in manual mode, so that the hand-over is
 //! bumpless.
 
-use super::breaker::Phase;
-use super::limits::Bounds;
-use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::bounds::Bounds;
+use super::law::Phase;
+use super::law::signals::highest_load;
+use super::observation::{Observation, SignalSample};
+use super::plan::Plan;
 use super::policy::{Policy, SignalKind};
 use super::score::{Score, ScoreStep};
+use super::state::{ControlState, Shadow};
 use crate::control::History;
 
 /// The share of the time with waiters above which the throttle limits.
@@ -33,15 +36,6 @@ const DOUBT_SIGMAS: f64 = 2.0;
 const RATE_LIMITED_SHARE: f64 = 0.9;
 /// The longest step that is counted, in usual ticks.
 const TICKS_MAX: f64 = 4.0;
-
-/// The second governor and its score.
-#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Shadow {
-    /// The governor in the simulation.
-    pub own: ControlState,
-    /// The score against the real rate.
-    pub score: Score,
-}
 
 impl Shadow {
     /// Creates a shadow that begins at the state of `real`, with the rate really in force; an open
@@ -149,9 +143,13 @@ impl Shadow {
             SignalKind::Load | SignalKind::Latency => {
                 // Our part cannot exceed the whole.
                 let whole = if r_real > 1e-9 { value / r_real } else { 0.0 };
-                let c = signal.observer.c.filter(|_| about.kind == SignalKind::Load);
-                let doubt = DOUBT_SIGMAS * signal.observer.cc.max(0.0).sqrt();
-                let learned = c.map(|c| (c + doubt) * real.work.w * about.setpoint);
+                let model = signal.controller.pid().map(|pid| &pid.observer);
+                let learned = model
+                    .filter(|_| about.kind == SignalKind::Load)
+                    .and_then(|model| {
+                        let doubt = DOUBT_SIGMAS * model.cc.max(0.0).sqrt();
+                        Some((model.c? + doubt) * real.work.w * about.setpoint)
+                    });
                 let cost = match learned {
                     Some(cost) if r_real > 1e-9 => cost.min(whole),
                     Some(cost) => cost,
@@ -178,83 +176,67 @@ fn refused(share: f64, real: f64, own: f64) -> f64 {
     }
 }
 
-impl ControlState {
-    /// Runs one tick of shadow mode with `rps` really in force: follows it, and returns the plan
-    /// that the governor would carry out.
-    pub fn shadow(
-        &mut self,
-        policy: &Policy,
-        bounds: Bounds,
-        seen: &Observation,
-        rps: f64,
-    ) -> Plan {
-        let since_s = self.at.map_or(policy.law.tick_s, |at| seen.now - at);
-        let mut shadow = self
-            .shadow
-            .take()
-            .unwrap_or_else(|| Box::new(Shadow::begin(self, policy, bounds, seen, rps)));
-        self.follow(policy, bounds, seen, rps, "shadow mode");
+/// Runs one tick of shadow mode with `rps` really in force: `state` follows it, and the plan is the
+/// one that the governor would carry out.
+pub fn tick(
+    state: &mut ControlState,
+    policy: &Policy,
+    bounds: Bounds,
+    seen: &Observation,
+    rps: f64,
+) -> Plan {
+    let since_s = state.at.map_or(policy.law.tick_s, |at| seen.now - at);
+    let mut shadow = state
+        .shadow
+        .take()
+        .unwrap_or_else(|| Box::new(Shadow::begin(state, policy, bounds, seen, rps)));
+    state.follow(policy, bounds, seen, rps, "shadow mode");
 
-        let dt = since_s.clamp(0.0, TICKS_MAX * policy.law.tick_s);
-        let (imagined, flow) = shadow.imagine(self, policy, seen, dt);
-        let plan = shadow.own.tick(policy, bounds, &imagined);
-        if dt > 0.0 {
-            let real = ScoreStep {
-                flow: seen.achieved_rps.unwrap_or(0.0),
-                load: self.highest(policy, seen.now),
-                rps,
-            };
-            let own = ScoreStep {
-                flow: flow.unwrap_or(0.0),
-                load: shadow.own.highest(policy, seen.now),
-                rps: plan.rps,
-            };
-            shadow.score.add(dt, real, own);
-        }
-        if !shadow.score.is_sound() {
-            shadow.score = Score::begin(seen.now);
-        }
-        self.plan = Some(plan.clone());
-        self.shadow = Some(shadow);
-        plan
+    let dt = since_s.clamp(0.0, TICKS_MAX * policy.law.tick_s);
+    let (imagined, flow) = shadow.imagine(state, policy, seen, dt);
+    let plan = shadow.own.tick(policy, bounds, &imagined);
+    if dt > 0.0 {
+        let real = ScoreStep {
+            flow: seen.achieved_rps.unwrap_or(0.0),
+            load: highest_load(&state.signals, policy, seen.now),
+            rps,
+        };
+        let own = ScoreStep {
+            flow: flow.unwrap_or(0.0),
+            load: highest_load(&shadow.own.signals, policy, seen.now),
+            rps: plan.rps,
+        };
+        shadow.score.add(dt, real, own);
     }
+    if !shadow.score.is_sound() {
+        shadow.score = Score::begin(seen.now);
+    }
+    state.plan = Some(plan.clone());
+    state.shadow = Some(shadow);
+    plan
+}
 
-    /// Runs the fast path of shadow mode: a simulated trip.
-    pub fn shadow_fast(
-        &mut self,
-        policy: &Policy,
-        bounds: Bounds,
-        now: f64,
-        looks: &[SignalSample],
-    ) -> Option<Plan> {
-        let mut shadow = self.shadow.take()?;
-        let looks: Vec<SignalSample> = looks
-            .iter()
-            .map(|look| shadow.moved(self, policy, &shadow.own.history, look))
-            .collect();
-        let plan = shadow
-            .own
-            .fast(policy, bounds, now, Some(shadow.own.knob), &looks);
-        if let Some(plan) = &plan {
-            self.plan = Some(plan.clone());
-        }
-        self.shadow = Some(shadow);
-        plan
+/// Runs the fast path of shadow mode: a simulated trip.
+pub fn fast(
+    state: &mut ControlState,
+    policy: &Policy,
+    bounds: Bounds,
+    now: f64,
+    looks: &[SignalSample],
+) -> Option<Plan> {
+    let mut shadow = state.shadow.take()?;
+    let looks: Vec<SignalSample> = looks
+        .iter()
+        .map(|look| shadow.moved(state, policy, &shadow.own.history, look))
+        .collect();
+    let plan = shadow
+        .own
+        .fast(policy, bounds, now, Some(shadow.own.knob), &looks);
+    if let Some(plan) = &plan {
+        state.plan = Some(plan.clone());
     }
-
-    /// Returns the highest of the newest values, in setpoints; `None` if none is fresh.
-    fn highest(&self, policy: &Policy, now: f64) -> Option<f64> {
-        let fresh = self
-            .signals
-            .iter()
-            .zip(&policy.signals)
-            .filter_map(|(signal, about)| {
-                let seen = signal.front.seen?;
-                (now - seen <= self.stale_after_s(policy, signal))
-                    .then_some(signal.value? / about.setpoint)
-            });
-        fresh.filter(|x| x.is_finite()).reduce(f64::max)
-    }
+    state.shadow = Some(shadow);
+    plan
 }
 
 #[cfg(test)]

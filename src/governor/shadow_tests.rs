@@ -1,5 +1,5 @@
-use super::super::plant_tests::Plant;
 use super::*;
+use crate::governor::plant_tests::Plant;
 
 /// Runs a plant at a manual rate of `rps`, with the governor in shadow mode.
 fn shadowed(plant: &mut Plant, rps: f64, seconds: u64) {
@@ -171,7 +171,8 @@ fn whatever_is_seen_what_it_says_can_be_computed_with() {
             limiting_share: Some((n % 2) as f64),
             ..Observation::default()
         };
-        let plan = plant.state.shadow(
+        let plan = tick(
+            &mut plant.state,
             &plant.policy,
             plant.bounds,
             &seen,

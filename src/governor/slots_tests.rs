@@ -3,12 +3,12 @@
 
 use proptest::prelude::*;
 
+use super::GovernorView;
 use super::actuator::{Actuator, limited_by_slots};
-use super::breaker::Phase;
-use super::limits::Bounds;
-use super::plan::{ControlState, Observation, Plan, SignalSample};
+use super::bounds::Bounds;
+use super::law::Phase;
 use super::policy::Policy;
-use super::view::View;
+use super::{ControlState, Observation, Plan, SignalSample};
 
 const POLICY: &str = "[governor]\nactuator = \"concurrency\"\n[[signal]]\nname = \"answers\"\nsource = \"feedback\"\nkind = \"latency\"\n";
 
@@ -329,7 +329,7 @@ fn the_unit_is_in_the_reason_the_terms_and_the_view() {
     );
     assert_eq!(server.plan.terms["actuator"], "concurrency");
     assert_eq!(
-        View::new(&server.state, &server.policy, 30.0)
+        GovernorView::new(&server.state, &server.policy, 30.0)
             .unwrap()
             .actuator,
         Actuator::Concurrency

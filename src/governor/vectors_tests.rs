@@ -10,10 +10,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::breaker::Phase;
-use super::limits::Bounds;
-use super::plan::{ControlState, Observation, SignalSample};
+use super::bounds::Bounds;
+use super::law::Phase;
+use super::law::PidController;
 use super::policy::{ControllerTuning, Policy, SignalKind, SignalPolicy};
+use super::{ControlState, Observation, SignalSample};
 use crate::control::lag_filter::delag;
 use crate::control::pid::Gains;
 use crate::control::{History, LogPid, Observer};
@@ -99,17 +100,20 @@ fn run(name: &str, policy: &Policy, rps: f64, bounds: Bounds, compared: &[(&str,
             .iter()
             .find(|s| row["sel"] == s.name.as_str())
             .unwrap_or(&state.signals[0]);
+        let pid = about.controller.pid();
+        let of_pid =
+            |read: fn(&PidController) -> Option<f64>| pid.and_then(read).unwrap_or(f64::NAN);
         for (field, got) in [
             ("knob", plan.rps),
             ("u", state.u),
             ("x", about.front.x),
             ("z", about.front.z),
-            ("i", about.pid.integral),
+            ("i", about.controller.integral()),
             ("e", about.e),
-            ("kc", about.kc),
-            ("xp", about.xp.unwrap_or(f64::NAN)),
-            ("b", about.observer.b),
-            ("c", about.observer.c.map_or(f64::NAN, |c| c * state.work.w)),
+            ("kc", pid.map_or(0.0, |pid| pid.kc)),
+            ("xp", of_pid(|pid| pid.xp)),
+            ("b", of_pid(|pid| Some(pid.observer.b))),
+            ("c", of_pid(|pid| pid.observer.c) * state.work.w),
         ] {
             if !row[field].is_null() {
                 near(field, n, got, &row[field]);

@@ -363,12 +363,17 @@ impl<'a> Loop<'a> {
                     .is_some_and(|name| *name == *s.name)
             });
             let pid = deciding.map_or([0.0; 3], |signal| {
-                [signal.terms.p, signal.terms.i, signal.terms.d]
+                let terms = signal
+                    .controller
+                    .pid()
+                    .map(|pid| pid.terms)
+                    .unwrap_or_default();
+                [terms.p, terms.i, terms.d]
             });
-            let model = state
-                .signals
-                .first()
-                .and_then(|signal| Some((signal.observer.b, signal.observer.c?)));
+            let model = state.signals.first().and_then(|signal| {
+                let observer = &signal.controller.pid()?.observer;
+                Some((observer.b, observer.c?))
+            });
             let v = plan.rps * state.work.w;
             self.record.thoughts.push(TickRecord {
                 t,

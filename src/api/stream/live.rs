@@ -9,6 +9,7 @@ use serde::Serialize;
 use tokio::sync::broadcast;
 
 use super::live_sample::LiveSample;
+use crate::governor::Phase;
 
 /// The most ticks that are kept: ten minutes.
 pub const TICKS_MAX: usize = 600;
@@ -58,7 +59,8 @@ pub struct TickThrottle {
     /// The state, as in a throttle.
     pub state: String,
     /// The state of the breaker: `closed`, `half_open` or `open`; `null` without a governor.
-    pub breaker: Option<String>,
+    #[schema(value_type = Option<String>, example = "closed")]
+    pub breaker: Option<Phase>,
     /// Jobs that wait for tokens.
     pub ready: i64,
     /// Jobs that hold a lease.
@@ -79,7 +81,7 @@ pub struct TickSignal {
     /// The target of the reading.
     pub setpoint: f64,
     /// The threshold of the breaker.
-    pub trip: Option<f64>,
+    pub trip: f64,
     /// Age of the reading in seconds.
     pub age_s: Option<f64>,
     /// True if the reading is too old or unusable.

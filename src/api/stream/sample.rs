@@ -17,12 +17,12 @@ use super::live::{Tick, TickSignal, TickThrottle};
 use super::live_sample::LiveSample;
 use crate::api::clock;
 use crate::api::deps::Deps;
-use crate::api::journal::GovernorState;
 use crate::api::postgres;
 use crate::api::throttles::held::held_keys;
 use crate::api::throttles::measured::Measured;
 use crate::api::throttles::pace::RateWindow;
 use crate::api::throttles::view;
+use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
 use crate::throttle::{HeldKeys, Name, Status};
 
@@ -106,7 +106,7 @@ async fn tick_each_second(deps: &Deps, counts: &ArcSwap<Counts>, held: &ArcSwap<
 struct Sampler {
     names: Vec<Name>,
     paces: BTreeMap<Name, RateWindow>,
-    governors: BTreeMap<String, GovernorState>,
+    governors: BTreeMap<String, GovernorView>,
 }
 
 impl Sampler {
@@ -237,10 +237,7 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
         state: status
             .map_or("unknown", |status| view::state_word(status, Some(measured)))
             .to_owned(),
-        breaker: measured
-            .governor
-            .as_ref()
-            .map(|governor| governor.breaker.clone()),
+        breaker: measured.governor.as_ref().map(|governor| governor.breaker),
         ready: measured.depth.ready,
         running: measured.depth.running,
         dead: measured.depth.dead,

@@ -26,8 +26,8 @@ use crate::api::http::operate::{BY_BYTES_MAX, WHY_BYTES_MAX};
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
-use crate::api::journal::Decision;
 use crate::api::stream::live_sample::LiveSample;
+use crate::governor::Decision;
 use crate::throttle::rules::{Knob, knob, settable};
 use crate::throttle::{Change, Name, Status};
 

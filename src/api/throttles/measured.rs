@@ -1,7 +1,7 @@
 //! The measurements of one throttle.
 
 use super::pace::Slope;
-use crate::api::journal::GovernorState;
+use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
 use crate::throttle::{HeldKeys, Status};
 
@@ -14,7 +14,7 @@ pub struct Measured {
     pub slope: Option<Slope>,
     /// The jobs of the throttle.
     pub depth: Depth,
-    pub governor: Option<GovernorState>,
+    pub governor: Option<GovernorView>,
     /// The keys that hold jobs back.
     pub held: Option<HeldKeys>,
     /// The failures, if all jobs of the throttle fail.

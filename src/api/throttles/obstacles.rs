@@ -2,8 +2,8 @@
 //! keys, failures.
 
 use crate::api::waiting::first_line;
-use crate::governor::decision::unix_s;
 use crate::governor::explain::{number, seconds};
+use crate::governor::time::unix_s;
 use crate::jobs::Failing;
 use crate::throttle::{HeldKeys, Status};
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 
 use super::measured::Measured;
-use crate::api::journal::GovernorState;
+use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
 use crate::throttle::store::EXPIRES;
 use crate::throttle::{HeldKeys, Knobs, RefusalPause, Status};
@@ -48,7 +48,7 @@ pub struct View {
     /// The jobs at the last count; `null` before it.
     pub depth: Option<DepthView>,
     /// The governor; `null` if the throttle has none.
-    pub governor: Option<GovernorState>,
+    pub governor: Option<GovernorView>,
     /// Warnings about side effects of a change that failed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,

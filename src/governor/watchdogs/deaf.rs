@@ -8,7 +8,7 @@
 //! a sixth of the setpoint is enough.
 
 use crate::control::ewma::smooth;
-use crate::governor::explain::{number, seconds};
+use crate::governor::explain::format::{number, seconds};
 use crate::governor::policy::SignalPolicy;
 
 /// The distance from the setpoint within which nothing is learned, in setpoints.

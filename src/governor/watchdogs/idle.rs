@@ -2,8 +2,8 @@
 //! limit, another limit or a parent throttle, so the governor cannot help them.
 
 use crate::governor::actuator::Actuator;
-use crate::governor::explain::{number, seconds};
-use crate::governor::plan::Observation;
+use crate::governor::explain::format::{number, seconds};
+use crate::governor::observation::Observation;
 
 /// The largest share of the time with waiters at which the throttle counts as unused.
 const UNUSED: f64 = 0.2;

@@ -12,7 +12,7 @@
 
 use std::collections::VecDeque;
 
-use crate::governor::explain::{number, seconds};
+use crate::governor::explain::format::{number, seconds};
 
 /// The smallest swing, in nats: up by half, or down by a third.
 const SWING: f64 = 0.4;

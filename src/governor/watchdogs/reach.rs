@@ -1,11 +1,11 @@
 //! Setpoints out of reach: the lowest allowed rate is still too much, or the highest far too
 //! little.
 
-use crate::governor::breaker::Phase;
-use crate::governor::explain::{number, seconds};
-use crate::governor::limits::Bounds;
-use crate::governor::plan::ControlState;
+use crate::governor::bounds::Bounds;
+use crate::governor::explain::format::{number, seconds};
+use crate::governor::law::Phase;
 use crate::governor::policy::{Policy, SignalKind};
+use crate::governor::snapshot::Snapshot;
 
 /// The load at the lowest rate above which it is too much, in setpoints.
 const OVERLOADED: f64 = 1.1;
@@ -37,9 +37,9 @@ pub struct Reach {
 
 impl Reach {
     /// Runs one tick, after the knob was decided on.
-    pub fn step(
+    pub(in crate::governor) fn step(
         &mut self,
-        state: &ControlState,
+        state: &Snapshot<'_>,
         policy: &Policy,
         bounds: Bounds,
         limiting_share: Option<f64>,
@@ -68,9 +68,9 @@ impl Reach {
     }
 
     /// Returns the sentence for a person.
-    pub fn sentence(
+    pub(in crate::governor) fn sentence(
         &self,
-        state: &ControlState,
+        state: &Snapshot<'_>,
         policy: &Policy,
         bounds: Bounds,
         now: f64,
@@ -108,7 +108,7 @@ impl Reach {
 
 /// Returns the index of the load highest relative to its setpoint, and its filtered value in
 /// setpoints.
-fn highest(state: &ControlState, policy: &Policy) -> Option<(usize, f64)> {
+fn highest(state: &Snapshot<'_>, policy: &Policy) -> Option<(usize, f64)> {
     let loads = policy
         .signals
         .iter()

@@ -17,10 +17,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::governor::breaker::Phase;
-use crate::governor::explain::number;
-use crate::governor::plan::{ControlState, Observation};
-use crate::governor::policy::{self, Extractor, Policy, SignalSource};
+use crate::governor::explain::format::number;
+use crate::governor::policy::{Extractor, Policy, SignalPolicy, SignalSource};
 
 /// The number of consecutive ticks before a change counts.
 const CONFIRMING_TICKS: u32 = 3;
@@ -83,13 +81,28 @@ struct Member {
     otherwise: u32,
 }
 
-/// The state of a governor at its newest tick.
+/// The newest tick of a governor, as the others see it.
 #[derive(Clone, Debug, PartialEq)]
-struct SharedTick {
-    at: f64,
-    rps: f64,
-    is_open: bool,
-    held_from: f64,
+pub struct SharedTick {
+    /// The time in unix seconds.
+    pub at: f64,
+    /// The rate in force, in jobs per second or slots.
+    pub rps: f64,
+    /// True if its breaker is open.
+    pub is_open: bool,
+    /// The time at which a person set its rate, 0 without a manual rate.
+    pub held_from: f64,
+    /// The signal that limits it; `None` at a bound of its own.
+    pub limited_by: Option<String>,
+}
+
+impl SharingRole {
+    /// Returns true if another governor leads for `signal` and its breaker is open.
+    pub(in crate::governor) fn leader_is_open(&self, signal: &str) -> bool {
+        self.leaders
+            .get(signal)
+            .is_some_and(|leader| leader.is_open)
+    }
 }
 
 impl Sharing {
@@ -185,19 +198,17 @@ impl Sharing {
     }
 
     /// Records the state of `throttle` after its tick at `now`.
-    pub fn post(&mut self, throttle: &str, state: &ControlState, now: f64) {
+    pub fn post(&mut self, throttle: &str, tick: SharedTick) {
         let Some(member) = self.members.get_mut(throttle) else {
             return;
         };
-        let is_open = state.breaker.phase == Phase::Open;
-        let held_from = state.hold.map_or(0.0, |hold| hold.from);
-        // The first tick of a newcomer counts at once.
-        let patience = if member.is_at_work(now) {
+        let patience = if member.is_at_work(tick.at) {
             CONFIRMING_TICKS
         } else {
             1
         };
-        let is_held = member.is_held_by_shared(state);
+        let limited_by = tick.limited_by.as_ref();
+        let is_held = limited_by.is_some_and(|signal| member.with.contains_key(signal));
         member.otherwise = if is_held == member.is_held {
             0
         } else {
@@ -206,12 +217,7 @@ impl Sharing {
         if member.otherwise >= patience {
             (member.is_held, member.otherwise) = (is_held, 0);
         }
-        member.post = Some(SharedTick {
-            at: now,
-            rps: state.knob,
-            is_open,
-            held_from,
-        });
+        member.post = Some(tick);
     }
 
     /// Records that `throttle` is not governed now: a person controls it, or it only follows.
@@ -228,33 +234,17 @@ impl Member {
             .as_ref()
             .is_some_and(|post| now - post.at <= (AWAY_TICKS * self.tick_s).max(AWAY_S))
     }
-
-    /// Returns true if a shared signal decides, not a bound of its own, an empty queue, a person or
-    /// another signal.
-    fn is_held_by_shared(&self, state: &ControlState) -> bool {
-        let Some(plan) = &state.plan else {
-            return false;
-        };
-        let signal = match plan.limiting.as_str() {
-            "idle" | "week" | "person" | "min" | "max" | "floor" | "stale" | "start" => {
-                return false;
-            }
-            "breaker" => state.breaker.by.as_deref(),
-            _ => plan.terms.get("signal").and_then(|name| name.as_str()),
-        };
-        signal.is_some_and(|name| self.with.contains_key(name))
-    }
 }
 
 /// Returns true if both measure the same thing and have the same setpoint.
-fn is_same(a: &policy::SignalPolicy, b: &policy::SignalPolicy) -> bool {
+fn is_same(a: &SignalPolicy, b: &SignalPolicy) -> bool {
     let near = (a.setpoint - b.setpoint).abs() <= SAME_SETPOINT * a.setpoint.max(b.setpoint);
     near && !resources(a).is_disjoint(&resources(b))
 }
 
 /// Returns the resources that a signal measures, as texts that are equal for the same resource; a
 /// throttle's own feedback is never shared.
-fn resources(signal: &policy::SignalPolicy) -> BTreeSet<String> {
+fn resources(signal: &SignalPolicy) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let server = signal.server.as_deref().unwrap_or_default();
     match signal.source {
@@ -291,13 +281,15 @@ fn without_spaces(query: &str) -> String {
 }
 
 /// Returns the sentence for a person about this role.
-pub(super) fn sentence(role: Option<&SharingRole>, state: &ControlState) -> Option<String> {
+pub(super) fn sentence(
+    role: Option<&SharingRole>,
+    links: &BTreeMap<String, FollowerRatio>,
+) -> Option<String> {
     let each = role?.with.iter().map(|(signal, with)| {
         let part = "give one of them another signal, or another setpoint to make it yield first";
         match role?.leaders.get(signal) {
             Some(leader) => {
-                let ratio = state
-                    .links
+                let ratio = links
                     .get(signal)
                     .map_or(1.0, |link| link.ln_ratio.exp().min(1e12));
                 let name = &leader.throttle;
@@ -316,48 +308,38 @@ pub(super) fn sentence(role: Option<&SharingRole>, state: &ControlState) -> Opti
     each.collect::<Option<Vec<_>>>().map(|each| each.join("; "))
 }
 
-impl ControlState {
-    /// Returns the log work rate to ask for because of `signal`: `own`, or its share of the
-    /// leader's rate.
-    pub(in crate::governor) fn led(&mut self, signal: &str, own: f64, seen: &Observation) -> f64 {
-        let Some(leader) = seen
-            .shared
-            .as_ref()
-            .and_then(|role| role.leaders.get(signal))
-        else {
-            self.links.remove(signal);
-            return own;
-        };
-        if leader.is_open || leader.rps <= 0.0 || !leader.rps.is_finite() {
-            return own.min(self.u);
-        }
-        let (theirs, w) = (leader.rps.ln(), self.work.w.ln());
-        let known = self
-            .links
-            .get(signal)
-            .filter(|link| link.throttle == leader.throttle && link.held_from == leader.held_from);
-        let ln_ratio = known.map_or(self.u - w - theirs, |link| link.ln_ratio);
-        if !ln_ratio.is_finite() {
-            return own;
-        }
-        let link = FollowerRatio {
-            throttle: leader.throttle.clone(),
-            held_from: leader.held_from,
-            ln_ratio,
-        };
-        self.links.insert(signal.to_owned(), link);
-        theirs + ln_ratio + w
+/// Returns the log work rate that a follower asks for instead of its `own`: the leader's times the
+/// ratio that it keeps. `in_force` is the follower's log work rate in force, `ln_w` the logarithm
+/// of the work of its jobs.
+pub(in crate::governor) fn followed(
+    links: &mut BTreeMap<String, FollowerRatio>,
+    role: Option<&SharingRole>,
+    signal: &str,
+    own: f64,
+    in_force: f64,
+    ln_w: f64,
+) -> f64 {
+    let Some(leader) = role.and_then(|role| role.leaders.get(signal)) else {
+        links.remove(signal);
+        return own;
+    };
+    // A leader that is stopped, or has no limit, has no rate to follow.
+    if leader.is_open || leader.rps <= 0.0 || !leader.rps.is_finite() {
+        return own.min(in_force);
     }
-
-    /// Returns true while the breaker waits for the leader's to restart: alone, each would take all
-    /// the room there is.
-    pub(in crate::governor) fn waits_for_leader(&self, seen: &Observation) -> bool {
-        let leads = |by: &str| {
-            seen.shared
-                .as_ref()
-                .and_then(|role| role.leaders.get(by))
-                .is_some_and(|leader| leader.is_open)
-        };
-        self.breaker.phase == Phase::Open && self.breaker.by.as_deref().is_some_and(leads)
+    let theirs = leader.rps.ln();
+    let known = links
+        .get(signal)
+        .filter(|link| link.throttle == leader.throttle && link.held_from == leader.held_from);
+    let ln_ratio = known.map_or(in_force - ln_w - theirs, |link| link.ln_ratio);
+    if !ln_ratio.is_finite() {
+        return own;
     }
+    let link = FollowerRatio {
+        throttle: leader.throttle.clone(),
+        held_from: leader.held_from,
+        ln_ratio,
+    };
+    links.insert(signal.to_owned(), link);
+    theirs + ln_ratio + ln_w
 }

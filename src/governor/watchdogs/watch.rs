@@ -10,10 +10,13 @@ use super::idle::Idle;
 use super::oscillation::Oscillation;
 use super::reach::Reach;
 use super::sharing;
-use crate::governor::breaker::Phase;
-use crate::governor::limits::Bounds;
-use crate::governor::plan::{ControlState, Observation, Plan};
+use crate::governor::bounds::Bounds;
+use crate::governor::law::Phase;
+use crate::governor::law::part::{StatePart, all_finite};
+use crate::governor::observation::Observation;
+use crate::governor::plan::Plan;
 use crate::governor::policy::{ControllerTuning, Policy, SignalKind};
+use crate::governor::snapshot::Snapshot;
 
 /// A condition that a watchdog reports.
 #[derive(
@@ -119,33 +122,25 @@ impl Watchdogs {
         self.oscillation.interrupt();
     }
 
-    /// Shifts every time by `by_s` after the clock was set back.
-    pub fn shift(&mut self, by_s: f64) {
-        self.found.iter_mut().for_each(|found| found.since += by_s);
-        self.deaf.clear();
-        (self.reach, self.idle) = (Reach::default(), Idle::default());
-        self.oscillation.shift(by_s);
-    }
-
     /// Runs one tick on the observation and the newest plan, and returns the current findings with
     /// their sentences.
-    fn look(
+    pub(in crate::governor) fn look(
         &mut self,
-        state: &ControlState,
+        state: &Snapshot<'_>,
         policy: &Policy,
         bounds: Bounds,
         seen: &Observation,
         now: f64,
     ) -> Vec<(Finding, String)> {
-        let Some(plan) = &state.plan else {
+        let Some(plan) = state.plan else {
             return Vec::new();
         };
-        let loop_s = state.loop_s(policy);
+        let loop_s = loop_s(state, policy);
         let blind = plan.limiting == "stale" || plan.limiting == "start";
         let held = blind || state.stopped || state.hold.is_some();
-        let mut told = Vec::new();
-        let mut tell = |finding: Finding, sentence: Option<String>| {
-            told.extend(sentence.map(|sentence| (finding, sentence)))
+        let mut findings = Vec::new();
+        let mut report = |finding: Finding, sentence: Option<String>| {
+            findings.extend(sentence.map(|sentence| (finding, sentence)))
         };
 
         if held || plan.limiting == "idle" || plan.limiting == "week" {
@@ -154,14 +149,14 @@ impl Watchdogs {
             self.oscillation.step(now, state.u, loop_s);
         }
         self.oscillation.rest(now, loop_s);
-        tell(
+        report(
             Finding::Oscillating,
             self.oscillation
                 .sentence(state.work.w, state.actuator.unit()),
         );
-        tell(
+        report(
             Finding::Shared,
-            sharing::sentence(seen.shared.as_ref(), state),
+            sharing::sentence(seen.shared.as_ref(), state.links),
         );
 
         self.deaf.retain(|name, _| policy.signal(name).is_some());
@@ -179,7 +174,7 @@ impl Watchdogs {
                 let v = state.history.mean(at - own_s, at);
                 deaf.step(at, signal.front.x, signal.front.z.min(1e6), v, own_s);
             }
-            tell(
+            report(
                 Finding::Deaf,
                 deaf.sentence(about, state.work.w, state.actuator.unit()),
             );
@@ -191,7 +186,7 @@ impl Watchdogs {
             self.reach
                 .step(state, policy, bounds, seen.limiting_share, now);
         }
-        tell(
+        report(
             Finding::Unreachable,
             self.reach.sentence(state, policy, bounds, now),
         );
@@ -201,19 +196,24 @@ impl Watchdogs {
         } else {
             self.idle.step(now, state.knob, seen);
         }
-        tell(
+        report(
             Finding::Idle,
             self.idle.sentence(now, state.knob, state.actuator, seen),
         );
-        told
+        findings
     }
 
     /// Stores the current findings and adds them to the plan: the full sentence at the start, the
     /// name while one lasts.
-    fn update_findings(&mut self, told: Vec<(Finding, String)>, now: f64, plan: &mut Plan) {
+    pub(in crate::governor) fn update_findings(
+        &mut self,
+        findings: Vec<(Finding, String)>,
+        now: f64,
+        plan: &mut Plan,
+    ) {
         let before = std::mem::take(&mut self.found);
         for finding in Finding::ALL {
-            let sentences: Vec<String> = told
+            let sentences: Vec<String> = findings
                 .iter()
                 .filter(|(f, _)| *f == finding)
                 .map(|(_, s)| s.clone())
@@ -264,31 +264,25 @@ impl Watchdogs {
     }
 }
 
-impl ControlState {
-    /// Runs the watchdogs on the newest plan and adds their findings to it.
-    pub(in crate::governor) fn watched(
-        &mut self,
-        policy: &Policy,
-        bounds: Bounds,
-        seen: &Observation,
-        now: f64,
-    ) -> Plan {
-        let mut watch = std::mem::take(&mut self.watchdogs);
-        let told = watch.look(self, policy, bounds, seen, now);
-        let mut plan = self.plan.take().unwrap_or_default();
-        watch.update_findings(told, now, &mut plan);
-        self.watchdogs = watch;
-        self.plan = Some(plan.clone());
-        plan
+impl StatePart for Watchdogs {
+    fn shift(&mut self, by_s: f64) {
+        self.found.iter_mut().for_each(|found| found.since += by_s);
+        self.deaf.clear();
+        (self.reach, self.idle) = (Reach::default(), Idle::default());
+        self.oscillation.shift(by_s);
     }
 
-    /// Returns the loop time in seconds, from a change of the knob until the slowest signal shows
-    /// it in full: the average, the spacing and the delay of its samples, and our own tick.
-    fn loop_s(&self, policy: &Policy) -> f64 {
-        let each = self.signals.iter().filter_map(|signal| {
-            let late_s = (signal.front.seen? - signal.front.at?).max(0.0);
-            Some(signal.front.lag_s + signal.front.gap_s + late_s)
-        });
-        policy.law.tick_s + each.fold(0.0, f64::max).min(3600.0)
+    fn is_sound(&self) -> bool {
+        all_finite(self.found.iter().map(|found| found.since))
     }
+}
+
+/// Returns the loop time in seconds, from a change of the knob until the slowest signal shows it in
+/// full: the average, the spacing and the delay of its samples, and our own tick.
+fn loop_s(state: &Snapshot<'_>, policy: &Policy) -> f64 {
+    let each = state.signals.iter().filter_map(|signal| {
+        let late_s = (signal.front.seen? - signal.front.at?).max(0.0);
+        Some(signal.front.lag_s + signal.front.gap_s + late_s)
+    });
+    policy.law.tick_s + each.fold(0.0, f64::max).min(3600.0)
 }

@@ -52,7 +52,7 @@ async fn the_knob_does_not_wind_up_beyond_what_can_be_borne() {
         newest.reason
     );
     let view = rig.governor.snapshot(rig.now()).remove(&rig.name).unwrap();
-    assert_eq!(view.hand, None, "no person did that");
+    assert_eq!(view.manual_override, None, "no person did that");
 
     rig.bears(None, "").await;
     rig.run(4).await;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use flyball::governor::view::View;
+use flyball::governor::GovernorView;
 use flyball::governor::{Decision, Phase};
 use flyball::throttle::{Change, Knobs, Mode, Store};
 use serde_json::json;
@@ -27,7 +27,7 @@ impl Rig {
         self.store.set(&self.name, &change).await.unwrap();
     }
 
-    fn view(&self) -> View {
+    fn view(&self) -> GovernorView {
         self.governor
             .snapshot(self.now())
             .remove(&self.name)
@@ -137,7 +137,7 @@ async fn a_manual_mode_with_an_end_goes_back_by_itself_without_a_jump_and_says_s
             let knobs = rig.status().await.knobs;
             assert_eq!((knobs.mode, knobs.rps), (Mode::Manual, 40.0));
         }
-        let hand = rig.view().hand.expect("a hand");
+        let hand = rig.view().manual_override.expect("an override");
         assert_eq!(
             (hand.what.as_str(), hand.by.as_deref(), hand.why.as_str()),
             ("mode manual, rps 40", Some("ann"), "a test")
@@ -325,5 +325,5 @@ async fn a_successor_goes_on_with_the_same_score_and_the_same_hand() {
     let after = rig.view();
     assert!(after.shadow.as_ref().unwrap().seconds >= before.shadow.as_ref().unwrap().seconds);
     assert_eq!(after.shadow.unwrap().since, before.shadow.unwrap().since);
-    assert_eq!(after.hand, before.hand);
+    assert_eq!(after.manual_override, before.manual_override);
 }

@@ -1,8 +1,11 @@
 use std::collections::BTreeSet;
 
-use super::super::limits::{Bounds, Hold};
-use super::super::plan::{Observation, SignalSample};
 use super::*;
+use serde_json::json;
+
+use crate::governor::law::Hold;
+use crate::governor::{Bounds, ControlState};
+use crate::governor::{Observation, SignalSample};
 
 const POLICY: &str = "[[signal]]\nname = \"load\"\nquery = \"q\"\nsetpoint = 2.0\n";
 const NOW: f64 = 1000.0;
@@ -96,7 +99,7 @@ fn every_cause_in_every_phase_has_a_word_and_a_sentence() {
         let mut reasons = BTreeSet::new();
         for (cause, word, words) in causes() {
             let (state, policy) = state(phase);
-            let plan = plan(&state, &policy, NOW, state.knob, &cause);
+            let plan = plan(&state.snapshot(), &policy, NOW, state.knob, &cause);
             assert_eq!(
                 (plan.limiting.as_str(), plan.breaker),
                 (word, phase),
@@ -154,7 +157,7 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
     for clamp in Clamp::ALL {
         let (state, policy) = state(Phase::Closed);
         let plan = plan(
-            &state,
+            &state.snapshot(),
             &policy,
             NOW,
             state.knob,
@@ -172,7 +175,7 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
 
 #[test]
 fn every_word_of_who_decided_is_in_the_guide() {
-    let guide = include_str!("../../docs/governor.md");
+    let guide = include_str!("../../../docs/governor.md");
     let causes = causes()
         .into_iter()
         .map(|(_, word, _)| word)

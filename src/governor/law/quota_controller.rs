@@ -1,4 +1,4 @@
-//! Ratio signals: the share of work that is refused (429 and similar).
+//! The controller of ratio signals: the share of work that is refused (429 and similar).
 //!
 //! A refusal measures the quota, so there is nothing to control: the rate goes just below the
 //! throughput. Without refusals the rate probes upwards, faster the longer there are none.
@@ -10,9 +10,13 @@
 //! therefore the highest throughput during such a recovery, and a refused share up to the setpoint
 //! is left to the single accounts.
 
-use super::policy::{self, ControllerTuning};
-use super::signal::{Learned, Signal};
-use crate::control::{History, clamp_finite, ewma};
+use jiff::Timestamp;
+
+use super::part::{StatePart, all_finite};
+use super::pid_controller::Ask;
+use crate::control::{History, LagFilter, clamp_finite, ewma};
+use crate::governor::policy::ControllerTuning;
+use crate::governor::time::timestamp;
 
 /// The largest refused share that counts as none.
 const NEGLIGIBLE_SHARE: f64 = 1e-4;
@@ -36,20 +40,105 @@ const PROBE_GAIN: f64 = 0.4;
 /// The integral time of upward probing, in seconds.
 const PROBE_TI_S: f64 = 25.0;
 
-impl Signal {
-    /// Ingests the refused share `y` of the last `dt` seconds.
-    pub(super) fn ingest_ratio(
+/// The largest refused share that is computed with: beyond it a sample would weigh too much.
+const SHARE_MAX: f64 = 0.98;
+
+/// The state of the controller of one refused share.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct QuotaController {
+    /// The log work rate without the probe of this moment.
+    pub integral: f64,
+    /// The newest refused share.
+    pub share: f64,
+    /// The learned quota as a work rate.
+    pub quota: Option<f64>,
+    /// The time of the newest refusal.
+    last_refused_at: Option<f64>,
+    /// The newest refusal that measured the quota.
+    learned: Option<QuotaMeasurement>,
+    /// True once it has been seeded with a rate in force.
+    pub started: bool,
+    /// The current capacity of a pool of accounts behind the throttle (work rate); `None` without a
+    /// pool.
+    #[serde(skip)]
+    pub capacity: Option<f64>,
+    /// The time since which the work uses all that the throttle lets through; `None` while it does
+    /// not.
+    #[serde(skip)]
+    pub used_from: Option<f64>,
+}
+
+/// A refusal that measured the quota.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+struct QuotaMeasurement {
+    /// The time in unix seconds.
+    at: f64,
+    /// The share that was refused.
+    share: f64,
+}
+
+/// A quota learned from refusals.
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
+pub struct LearnedQuota {
+    /// The throughput within the quota, in tokens per second (or slots, if the governor sets
+    /// `concurrency`).
+    pub rps: f64,
+    /// The time of the newest refusal, from which the quota was learned.
+    pub at: Timestamp,
+    /// The share of requests that was refused then, 0 to 1.
+    pub refused_share: f64,
+}
+
+impl QuotaController {
+    pub(super) fn new(u: f64) -> Self {
+        Self {
+            integral: u,
+            share: 0.0,
+            quota: None,
+            last_refused_at: None,
+            learned: None,
+            started: false,
+            capacity: None,
+            used_from: None,
+        }
+    }
+
+    /// Returns the quota that it has learned, for `w` of work per job.
+    pub fn learned_quota(&self, w: f64) -> Option<LearnedQuota> {
+        let (quota, learned) = (self.quota?, self.learned?);
+        let rps = quota / w;
+        rps.is_finite().then(|| LearnedQuota {
+            rps,
+            at: timestamp(learned.at),
+            refused_share: learned.share,
+        })
+    }
+
+    /// Returns true if nothing has been refused for `quiet_s` seconds at `now`.
+    pub(super) fn is_quiet(&self, now: f64, quiet_s: f64) -> bool {
+        self.share <= NEGLIGIBLE_SHARE && self.last_refused_at.is_none_or(|bad| now - bad > quiet_s)
+    }
+
+    pub(super) fn scale(&mut self, factor: f64) {
+        self.integral += factor.ln();
+        self.quota = self.quota.map(|quota| quota * factor);
+    }
+
+    /// Ingests the refused share `y` of the time since the newest sample of `front`.
+    pub(super) fn ingest(
         &mut self,
-        policy: &policy::SignalPolicy,
+        front: &mut LagFilter,
+        setpoint: f64,
         now: f64,
         at: f64,
-        dt: f64,
         y: f64,
         history: &History,
     ) {
-        self.share = clamp_finite(y, 0.0, 0.98);
-        let x = (1.0 - policy.setpoint) / (1.0 - self.share);
-        (self.front.x, self.front.z, self.front.xf) = (x, x, x);
+        let dt = front.spacing_s(at);
+        self.share = clamp_finite(y, 0.0, SHARE_MAX);
+        let x = (1.0 - setpoint) / (1.0 - self.share);
+        (front.x, front.z, front.xf) = (x, x, x);
         let through = match self.capacity {
             Some(_) => most(history, at, dt),
             None => history.mean(at - dt, at) * (1.0 - self.share),
@@ -57,19 +146,19 @@ impl Signal {
         // Throughput while the work has only begun, or does not use the whole rate, is no quota.
         let is_used = self.used_from.is_some_and(|from| now - from >= MEAN_S);
         let is_back = self
-            .last_bad
+            .last_refused_at
             .is_some_and(|bad| at - bad > ACCOUNT_RECOVERY_S);
         if self.share > NEGLIGIBLE_SHARE {
             // In a pool the first refusal after a quiet time measures the quota, and so do many at
             // once; the few that follow come from accounts that find their own rates.
-            if self.capacity.is_none() || (is_used && (is_back || self.share > policy.setpoint)) {
+            if self.capacity.is_none() || (is_used && (is_back || self.share > setpoint)) {
                 self.quota = Some(through);
-                self.learned = Some(Learned {
+                self.learned = Some(QuotaMeasurement {
                     at,
                     share: self.share,
                 });
             }
-            self.last_bad = Some(at);
+            self.last_refused_at = Some(at);
         } else if self.is_limited_by_its_pool() {
             // The accounts have recovered without refusals: the quota is at least the throughput,
             // because the knob does not limit.
@@ -82,64 +171,81 @@ impl Signal {
             }
         } else {
             // If more goes through for a while without refusals, the quota is at least that.
-            let is_quiet = self.last_bad.is_some_and(|bad| at - bad > SURE_S);
+            let is_quiet = self.last_refused_at.is_some_and(|bad| at - bad > SURE_S);
             self.quota = self
                 .quota
                 .map(|quota| if is_quiet { quota.max(through) } else { quota });
-            self.last_bad = self.last_bad.or(Some(at));
+            self.last_refused_at = self.last_refused_at.or(Some(at));
         }
-        self.front.stamp(now, at);
+        front.stamp(now, at);
     }
 
     /// Returns true if the accounts of the pool limit the rate, not this signal.
     fn is_limited_by_its_pool(&self) -> bool {
         self.capacity
-            .is_some_and(|capacity| capacity * (1.0 + NEGLIGIBLE_SHARE) < self.pid.integral.exp())
+            .is_some_and(|capacity| capacity * (1.0 + NEGLIGIBLE_SHARE) < self.integral.exp())
     }
 
     /// Returns true if the newest sample measured the quota.
     fn is_news(&self) -> bool {
         self.learned
             .as_ref()
-            .is_some_and(|learned| Some(learned.at) == self.last_bad)
+            .is_some_and(|learned| Some(learned.at) == self.last_refused_at)
     }
 
-    /// Returns the log work rate that the signal asks for.
-    pub(super) fn ask_ratio(
+    /// Returns the rate to ask for, with `applied` in force.
+    pub(super) fn ask(
         &mut self,
+        front: &LagFilter,
         law: &ControllerTuning,
         now: f64,
         dt: f64,
         applied: f64,
-    ) -> f64 {
-        self.ti_s = PROBE_TI_S;
+    ) -> Ask {
         let is_few = self.capacity.is_some() && self.share > NEGLIGIBLE_SHARE && !self.is_news();
         if is_few || (self.share <= NEGLIGIBLE_SHARE && self.is_limited_by_its_pool()) {
             // Single accounts adapt by themselves, and while they limit, nothing can be learned
             // about a higher rate.
-            (self.e, self.u) = (0.0, self.pid.integral);
-            return self.u;
+            return Ask {
+                u: self.integral,
+                e: 0.0,
+            };
         }
-        self.pid.integral = ewma::toward(self.pid.integral, applied, dt, PROBE_TI_S);
+        self.integral = ewma::toward(self.integral, applied, dt, PROBE_TI_S);
         if self.share > NEGLIGIBLE_SHARE {
             // The capacity is measured, not modelled: go just below it.
-            self.e = (1.0 - self.front.x).min(0.0);
             let below = (self.quota.unwrap_or(0.0) * (1.0 - law.quota_margin))
                 .max(1e-9)
                 .ln();
-            self.pid.integral = self.pid.integral.min(below);
-            self.u = self.pid.integral;
-            return self.u;
+            self.integral = self.integral.min(below);
+            return Ask {
+                u: self.integral,
+                e: (1.0 - front.x).min(0.0),
+            };
         }
-        let quiet_s = clamp_finite(now - self.last_bad.unwrap_or(now), 0.0, 1e6);
-        self.e =
-            (INITIAL_PROBE_ERROR * (quiet_s / PROBE_DOUBLES_S).min(60.0).exp2()).min(PROBE_MAX);
-        self.u = self.pid.integral + PROBE_GAIN * self.e * (1.0 + dt / PROBE_TI_S);
-        self.u
+        let quiet_s = clamp_finite(now - self.last_refused_at.unwrap_or(now), 0.0, 1e6);
+        let e = (INITIAL_PROBE_ERROR * (quiet_s / PROBE_DOUBLES_S).min(60.0).exp2()).min(PROBE_MAX);
+        Ask {
+            u: self.integral + PROBE_GAIN * e * (1.0 + dt / PROBE_TI_S),
+            e,
+        }
     }
 }
 
-/// Returns the highest mean throughput over any [`MEAN_S`] of the last [`BACK_S`].
+impl StatePart for QuotaController {
+    fn shift(&mut self, by_s: f64) {
+        self.last_refused_at = self.last_refused_at.map(|t| t + by_s);
+        if let Some(learned) = &mut self.learned {
+            learned.at += by_s;
+        }
+    }
+
+    fn is_sound(&self) -> bool {
+        all_finite([self.integral, self.share].into_iter().chain(self.quota))
+    }
+}
+
+/// Returns the highest mean throughput over any [`MEAN_S`] of the last [`ACCOUNT_RECOVERY_S`].
 fn most(history: &History, at: f64, dt: f64) -> f64 {
     let dt = clamp_finite(dt, 0.5, ACCOUNT_RECOVERY_S);
     let steps = (ACCOUNT_RECOVERY_S / dt).floor() as u32;
@@ -151,9 +257,8 @@ fn most(history: &History, at: f64, dt: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limits::Bounds;
-    use super::super::plan::{ControlState, Observation};
-    use super::super::policy::Policy;
+    use crate::governor::policy::Policy;
+    use crate::governor::{Bounds, ControlState, Observation};
 
     const POLICY: &str = "[[signal]]\nname = \"refused\"\nkind = \"ratio\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\n\
                           [governor]\ntick_s = 1\ndurations = false\n";
@@ -180,6 +285,10 @@ mod tests {
                 now: 1000.0,
                 idle: false,
             }
+        }
+
+        fn quota(&self) -> Option<f64> {
+            self.state.signals[0].controller.quota().unwrap().quota
         }
 
         /// Runs for `seconds` with the given throughput, refused share and pool capacity, and
@@ -243,13 +352,13 @@ mod tests {
         rig.idle = false;
         let knob = rig.run(1, 30.0, 0.05, Some(95.0));
         assert_eq!(
-            (knob, rig.state.signals[0].quota),
+            (knob, rig.quota()),
             (rig.run(4, 95.0, 0.0, Some(95.0)), None)
         );
 
         rig.run(8, 95.0, 0.0, Some(95.0));
         rig.run(1, 60.0, 0.3, Some(20.0));
-        let learned = rig.state.signals[0].quota.unwrap();
+        let learned = rig.quota().unwrap();
         assert!((90.0..96.0).contains(&learned), "{learned}");
     }
 
@@ -258,9 +367,9 @@ mod tests {
         let mut rig = Rig::new(100.0);
         rig.run(8, 98.0, 0.2, Some(60.0));
         let knob = rig.run(19, 45.0, 0.0, Some(45.0));
-        assert!(rig.state.signals[0].quota.unwrap() > 90.0);
+        assert!(rig.quota().unwrap() > 90.0);
         assert_eq!(rig.run(10, 46.0, 0.0, Some(46.0)), knob);
-        let learned = rig.state.signals[0].quota.unwrap();
+        let learned = rig.quota().unwrap();
         assert!((45.0..47.0).contains(&learned), "{learned}");
     }
 }

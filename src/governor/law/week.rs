@@ -15,10 +15,9 @@
 //!
 //! Hours are in UTC: after a change of local time, an hour is relearned within a week or two.
 
-use super::limits::BOTTLENECK;
-use super::plan::{ControlState, Observation};
-use super::policy::{Policy, SignalKind};
+use super::part::{StatePart, all_finite};
 use crate::control::clamp_finite;
+use crate::governor::policy::Policy;
 
 /// The hours of a week.
 const HOURS: i64 = 168;
@@ -99,14 +98,6 @@ impl Week {
         self.sum += factor.ln() * self.good_s;
     }
 
-    /// Shifts every time by `by_s` after the clock was set back.
-    ///
-    /// Hours stay unchanged: the clock was wrong, not the week.
-    pub fn shift(&mut self, by_s: f64) {
-        self.began_at = self.began_at.map(|at| at + by_s);
-        self.idle_since = self.idle_since.map(|at| at + by_s);
-    }
-
     /// Adds the hour that ends to the mean of its slot.
     fn close(&mut self) {
         if self.good_s >= ENOUGH_S {
@@ -134,27 +125,25 @@ fn slot(hour: i64) -> usize {
     (hour + THURSDAY).rem_euclid(HOURS) as usize
 }
 
-impl ControlState {
-    /// Learns the rate that this hour sustains, after a decision.
-    pub(super) fn learn_week(&mut self, policy: &Policy, seen: &Observation, now: f64, dt: f64) {
-        let Some(plan) = &self.plan else { return };
-        let used = seen.limiting_share.is_some_and(|share| share > BOTTLENECK);
-        // A decision caused by stale signals, a person, a bound or the breaker carries no
-        // information about the hour.
-        let decider = policy
-            .signals
-            .iter()
-            .position(|about| about.name == plan.limiting && about.kind != SignalKind::Ratio);
-        let near = decider.is_some_and(|n| {
-            self.signals[n]
-                .xp
-                .is_some_and(|xp| clamp_finite(xp, 1.0 - NEAR_SETPOINT, 1.0 + NEAR_SETPOINT) == xp)
-        });
-        let good = (used && near).then_some(self.u);
-        let is_idle = !used
-            && seen.limiting_share.is_some()
-            && matches!(plan.limiting.as_str(), "idle" | "week");
-        self.week.learn(now, dt, good, is_idle);
+/// Returns true if a load of `x` setpoints is near its setpoint.
+pub(in crate::governor) fn is_near_setpoint(x: f64) -> bool {
+    clamp_finite(x, 1.0 - NEAR_SETPOINT, 1.0 + NEAR_SETPOINT) == x
+}
+
+impl StatePart for Week {
+    // Hours stay unchanged: the clock was wrong, not the week.
+    fn shift(&mut self, by_s: f64) {
+        self.began_at = self.began_at.map(|at| at + by_s);
+        self.idle_since = self.idle_since.map(|at| at + by_s);
+    }
+
+    fn is_sound(&self) -> bool {
+        all_finite(
+            self.hours
+                .iter()
+                .map(|(u, _)| *u)
+                .chain([self.sum, self.good_s]),
+        )
     }
 }
 

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::plan::SignalSample;
-use super::policy::{Extractor, Heard, Policy, ProbeTarget, SignalPolicy, SignalSource};
+use crate::governor::observation::SignalSample;
+use crate::governor::policy::{Extractor, Heard, Policy, ProbeTarget, SignalPolicy, SignalSource};
 use crate::signals::feedback::Span;
 use crate::signals::{
     ComplaintSource, DepthSource, Direct, Error, FeedbackMeter, FeedbackSource, HttpProbe, Missing,

@@ -4,29 +4,43 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::actuator::Actuator;
 use super::keys::{self, Allowed, Default, PolicyTable};
-use super::policy::{
+use super::model::{
     ControllerTuning, Extractor, Heard, Policy, ProbeTarget, SIGNALS_MAX, SignalKind, SignalPolicy,
     SignalSource,
 };
+use crate::governor::actuator::Actuator;
 use crate::input::wording::must_be_one_of;
 use crate::input::{FileError, FileProblem, Reader, TomlDocument};
 use crate::signals::exposition::Series;
 use crate::signals::probe::check_pointer;
 use crate::signals::promql;
 
-/// Returns the policy in `text`; `None` if it contains no signal.
-pub(super) fn policy(text: &str, file: &str) -> Result<Option<Policy>, FileError> {
-    let document = TomlDocument::parse(text)
-        .map_err(|error| FileError(vec![FileProblem::not_toml(file, error)]))?;
-    let mut issues = Vec::new();
-    let policy =
-        Reader::of(&document.value, "", &[], &mut issues).and_then(|mut tables| read(&mut tables));
-    if issues.is_empty() {
-        Ok(policy)
-    } else {
-        Err(FileError(FileProblem::located(file, &document, issues)))
+impl Policy {
+    /// Reads the policy in the knobs file `file` with the content `text`; `None` if it names no
+    /// signal.
+    ///
+    /// Other tables (`[knobs]` and any more) are validated by other rooms.
+    pub fn parse(text: &str, file: &str) -> Result<Option<Self>, FileError> {
+        let document = TomlDocument::parse(text)
+            .map_err(|error| FileError(vec![FileProblem::not_toml(file, error)]))?;
+        let mut issues = Vec::new();
+        let policy = Reader::of(&document.value, "", &[], &mut issues)
+            .and_then(|mut tables| read(&mut tables));
+        if issues.is_empty() {
+            Ok(policy)
+        } else {
+            Err(FileError(FileProblem::located(file, &document, issues)))
+        }
+    }
+}
+
+impl std::default::Default for ControllerTuning {
+    fn default() -> Self {
+        law(&Values {
+            part: PolicyTable::Governor,
+            given: BTreeMap::new(),
+        })
     }
 }
 
@@ -35,20 +49,12 @@ const COMPLAINTS: f64 = 0.001;
 /// The averaging time for a day's share of complaints, in seconds.
 const COMPLAINTS_LAG_S: f64 = 900.0;
 
-/// Returns the law without any override.
-pub(super) fn default_law() -> ControllerTuning {
-    law(&Values {
-        part: PolicyTable::Governor,
-        given: BTreeMap::new(),
-    })
-}
-
 fn read(tables: &mut Reader<'_>) -> Option<Policy> {
     let law = match tables.get("governor") {
-        None => default_law(),
+        None => ControllerTuning::default(),
         Some(governor) if !governor.is_object() => {
             tables.wrong("governor", "must be a table: write [governor]");
-            default_law()
+            ControllerTuning::default()
         }
         Some(_) => {
             let mut fields = tables.part("governor", &keys::names(PolicyTable::Governor))?;

@@ -553,7 +553,7 @@ mod tests {
 
     #[test]
     fn the_reference_page_is_what_the_table_says() {
-        let page = include_str!("../../docs/reference/policy.md");
+        let page = include_str!("../../../docs/reference/policy.md");
         assert!(
             page == reference(),
             "docs/reference/policy.md differs; it should read:\n{}",

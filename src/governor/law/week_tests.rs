@@ -1,8 +1,8 @@
-use super::super::limits::Bounds;
-use super::super::plan::{Plan, SignalSample};
-use super::super::policy::{ControllerTuning, SignalKind, SignalPolicy};
 use super::*;
 use crate::control::ewma::smooth;
+use crate::governor::Bounds;
+use crate::governor::policy::{ControllerTuning, SignalKind, SignalPolicy};
+use crate::governor::{ControlState, Observation, Plan, SignalSample};
 
 const HOUR_S: f64 = 3600.0;
 /// Midnight of a Monday, UTC.

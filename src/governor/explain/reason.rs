@@ -1,50 +1,19 @@
-//! Explanations: one plain sentence and the numbers behind it, for every plan.
+//! The reason of a plan, in one sentence.
 
-use std::collections::BTreeMap;
-
-use serde_json::{Map, Value, json};
-
-use super::actuator::Actuator;
-use super::breaker::Phase;
-use super::limits::Clamp;
-use super::manual_override::ManualOverride;
-use super::plan::{ControlState, Plan};
-use super::policy::{Policy, SignalKind};
-use super::view::QuotaView;
-
-/// The cause of a decision.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cause {
-    /// No signal has had a sample yet.
-    NoReading,
-    /// A person wrote 0.
-    StoppedByHand,
-    /// The governor leaves the knob alone and follows it.
-    Followed {
-        /// The reason, for the sentence.
-        why: String,
-    },
-    /// The manual mode has ended; the governor continues from the rate in force.
-    HandedBack {
-        /// The reason, for the sentence.
-        why: String,
-    },
-    /// Signals without a new sample for too long.
-    Stale { names: Vec<String> },
-    /// The breaker is open.
-    Open,
-    /// A signal asked for the lowest rate, and these bounds limited it.
-    Signal {
-        /// The index of the signal in the policy.
-        index: usize,
-        /// The bounds that acted, in order.
-        clamps: Vec<Clamp>,
-    },
-}
+use super::cause::Cause;
+use super::format::{number, seconds};
+use super::terms::terms;
+use crate::governor::actuator::Actuator;
+use crate::governor::law::limits::above_soft;
+use crate::governor::law::{Clamp, Phase};
+use crate::governor::manual_override::ManualOverride;
+use crate::governor::plan::Plan;
+use crate::governor::policy::Policy;
+use crate::governor::snapshot::Snapshot;
 
 /// Returns the plan for the current state; `before` is the rate in force until now.
-pub(super) fn plan(
-    state: &ControlState,
+pub(in crate::governor) fn plan(
+    state: &Snapshot<'_>,
     policy: &Policy,
     now: f64,
     before: f64,
@@ -59,7 +28,7 @@ pub(super) fn plan(
     }
 }
 
-fn limiting(state: &ControlState, cause: &Cause) -> String {
+fn limiting(state: &Snapshot<'_>, cause: &Cause) -> String {
     match cause {
         Cause::NoReading => "start".to_owned(),
         Cause::StoppedByHand | Cause::Followed { .. } | Cause::HandedBack { .. } => {
@@ -74,7 +43,7 @@ fn limiting(state: &ControlState, cause: &Cause) -> String {
     }
 }
 
-fn reason(state: &ControlState, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
+fn reason(state: &Snapshot<'_>, policy: &Policy, now: f64, before: f64, cause: &Cause) -> String {
     let unit = state.actuator.unit();
     let rate = number(state.knob);
     match cause {
@@ -190,7 +159,7 @@ fn motion(before: f64, after: f64, unit: &str) -> String {
     }
 }
 
-fn bound(state: &ControlState, policy: &Policy, now: f64, clamp: Clamp) -> String {
+fn bound(state: &Snapshot<'_>, policy: &Policy, now: f64, clamp: Clamp) -> String {
     let (unit, waited_for) = (state.actuator.unit(), state.actuator.waited_for());
     match clamp {
         Clamp::Slew => ", at the fastest allowed rise".to_owned(),
@@ -201,7 +170,7 @@ fn bound(state: &ControlState, policy: &Policy, now: f64, clamp: Clamp) -> Strin
         ),
         Clamp::Confirm => "; not raised until a sample confirms the restart".to_owned(),
         Clamp::Late => "; not raised, because the next reading is late".to_owned(),
-        Clamp::Soft => state.above_soft(policy).map_or_else(
+        Clamp::Soft => above_soft(state.signals, policy).map_or_else(
             || "; not raised while a signal is above its soft level".to_owned(),
             |about| {
                 format!(
@@ -215,9 +184,7 @@ fn bound(state: &ControlState, policy: &Policy, now: f64, clamp: Clamp) -> Strin
         Clamp::Person => state.hold.map_or_else(String::new, |hold| {
             let (set, left) = (seconds(now - hold.from), seconds(hold.until - now));
             let who = state
-                .watch
-                .hand
-                .as_ref()
+                .manual_override
                 .map_or_else(|| "a person".to_owned(), ManualOverride::who_and_why);
             format!(
                 "; {who} set {} {unit} {set} ago, so it is not raised for another {left}",
@@ -229,118 +196,6 @@ fn bound(state: &ControlState, policy: &Policy, now: f64, clamp: Clamp) -> Strin
     }
 }
 
-fn terms(
-    state: &ControlState,
-    policy: &Policy,
-    now: f64,
-    cause: &Cause,
-) -> BTreeMap<String, Value> {
-    let mut terms = BTreeMap::new();
-    if state.actuator != Actuator::Rps {
-        terms.insert("actuator".to_owned(), json!(state.actuator));
-    }
-    let mut put = |name: &str, value: f64| {
-        // Six digits suffice for people, and JSON has no NaN.
-        let rounded = if value == 0.0 {
-            0.0
-        } else {
-            format!("{value:.5e}").parse().unwrap_or(0.0)
-        };
-        terms.insert(name.to_owned(), json!(rounded));
-    };
-    let mut learned = Map::new();
-    put("u", state.u);
-    put("w", state.work.w);
-    if let Cause::Signal { index, .. } = cause {
-        let signal = &state.signals[*index];
-        let share = if signal.observer.c.is_some() {
-            signal.observer.share(state.u.exp(), 0.0)
-        } else {
-            1.0
-        };
-        let named = [
-            ("p", signal.terms.p),
-            ("i", signal.terms.i),
-            ("d", signal.terms.d),
-            ("e", signal.e),
-            ("x", signal.front.x),
-        ];
-        named.into_iter().for_each(|(name, value)| put(name, value));
-        let named = [
-            ("z", signal.front.z),
-            ("integral", signal.pid.integral),
-            ("kc", signal.kc),
-            ("share", share),
-        ];
-        named.into_iter().for_each(|(name, value)| put(name, value));
-        if let Some(xp) = signal.xp {
-            put("xp", xp);
-        }
-        if let Some(at) = signal.front.at {
-            put("age_s", now - at);
-        }
-        if let Some(c) = signal
-            .observer
-            .c
-            .filter(|_| policy.signals[*index].kind == SignalKind::Load)
-        {
-            put("background", signal.observer.b);
-            put("cost", c * state.work.w);
-        }
-        if let Some(quota) = signal.quota {
-            put("quota_rps", quota / state.work.w);
-        }
-    }
-    for signal in &state.signals {
-        if let Some(quota) = QuotaView::of(signal, state.work.w) {
-            learned.insert(signal.name.clone(), json!(quota));
-        }
-    }
-    if state.breaker.phase != Phase::Closed {
-        put("trip_height", state.breaker.height);
-        put("trip_rps", state.breaker.v_trip / state.work.w);
-        put("trips", f64::from(state.breaker.trips));
-        put("phase_s", now - state.breaker.since);
-    }
-    if let Some(hold) = state.hold {
-        put("held_s", hold.until - now);
-    }
-    if let Cause::Signal { index, clamps } = cause {
-        if clamps.contains(&Clamp::Week)
-            && let Some(start) = state.week.start(policy, now)
-        {
-            put("week_rps", start.exp() / state.work.w);
-        }
-        terms.insert("signal".to_owned(), json!(state.signals[*index].name));
-        terms.insert("clamps".to_owned(), json!(clamps));
-    }
-    if !learned.is_empty() {
-        terms.insert("learned_quota".to_owned(), Value::Object(learned));
-    }
-    terms
-}
-
-/// Formats a value for people: three digits, no trailing zeros.
-pub fn number(value: f64) -> String {
-    let text = match value.abs() {
-        a if a == 0.0 || (99.95..1e9).contains(&a) => return format!("{value:.0}"),
-        a if a >= 1e9 => return format!("{value:.2e}"),
-        a if a >= 9.995 => format!("{value:.1}"),
-        a if a >= 0.01 => format!("{value:.2}"),
-        _ => return format!("{value:.2e}"),
-    };
-    text.trim_end_matches('0').trim_end_matches('.').to_owned()
-}
-
-/// Formats a duration in seconds for people.
-pub fn seconds(value: f64) -> String {
-    match value.max(0.0) {
-        s if s < 119.5 => format!("{s:.0} s"),
-        s if s < 7170.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.0} h", s / 3600.0),
-    }
-}
-
 #[cfg(test)]
-#[path = "explain_tests.rs"]
+#[path = "reason_tests.rs"]
 mod tests;

@@ -1,11 +1,12 @@
 use std::collections::BTreeMap;
 
-use super::super::decision::timestamp;
-use super::super::policy::Policy;
-use super::super::{
+use super::*;
+use crate::governor::manual_override::ManualOverride;
+use crate::governor::policy::Policy;
+use crate::governor::time::timestamp;
+use crate::governor::{
     ActiveFinding, Bounds, ControlState, Finding, Observation, Plan, Score, SignalSample,
 };
-use super::*;
 use crate::throttle::{KnobProblem, Knobs, Name};
 
 const NOW: f64 = 1_700_000_000.0;
@@ -42,7 +43,7 @@ fn status(rps: f64, mode: Mode) -> Status {
 
 fn ask(
     status: Option<&Status>,
-    view: Option<&View>,
+    view: Option<&GovernorView>,
     decisions: &[Decision],
     ready: Option<u64>,
 ) -> String {
@@ -93,10 +94,10 @@ fn governor(load: f64) -> (ControlState, Policy) {
 }
 
 /// Returns the governor's view after `change`.
-fn governed(load: f64, change: impl FnOnce(&mut ControlState, &Policy)) -> View {
+fn governed(load: f64, change: impl FnOnce(&mut ControlState, &Policy)) -> GovernorView {
     let (mut state, policy) = governor(load);
     change(&mut state, &policy);
-    View::new(&state, &policy, NOW).unwrap()
+    GovernorView::new(&state, &policy, NOW).unwrap()
 }
 
 fn decision(ago_s: f64, rps: f64, before: f64) -> Decision {
@@ -114,7 +115,7 @@ fn decision(ago_s: f64, rps: f64, before: f64) -> Decision {
 fn the_rate_comes_first_then_who_holds_it_and_what_else_there_is_to_know() {
     let mut view = governed(1.96, |_, _| {});
     view.signals[1].ask_rps = Some(51.2);
-    view.last_trip = Some(super::super::view::TripView {
+    view.last_trip = Some(crate::governor::explain::view::TripView {
         at: timestamp(NOW - 720.0),
         by: "search-load".to_owned(),
         height: 2.4,
@@ -255,7 +256,7 @@ fn an_edit_past_the_doors_is_nobodys_and_what_stands_beside_it_is_not_its_reason
     let mut manual = status(50.0, Mode::Manual);
     (manual.knobs.by, manual.knobs.why) = ("governor".to_owned(), "search-load reads 2".to_owned());
     let view = governed(1.0, |state, _| {
-        state.watch.hand = Some(ManualOverride {
+        state.overrides.last = Some(ManualOverride {
             what: "mode manual".to_owned(),
             by: None,
             at: NOW - 40.0,
@@ -278,7 +279,7 @@ fn shadow_mode_tells_what_it_would_set_and_its_score() {
             limiting_share: Some(1.0),
             ..Observation::default()
         };
-        state.shadow(policy, BOUNDS, &seen, 50.0);
+        crate::governor::shadow::tick(state, policy, BOUNDS, &seen, 50.0);
         state.shadow.as_mut().unwrap().score = Score {
             seconds: 7200.0,
             lower_s: 600.0,
@@ -342,7 +343,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
         &seen(NOW + 5.0, vec![reading("search-load", 18.0, NOW + 4.0)]),
     );
     state.tick(&policy, BOUNDS, &seen(NOW + 10.0, Vec::new()));
-    let view = View::new(&state, &policy, NOW + 10.0).unwrap();
+    let view = GovernorView::new(&state, &policy, NOW + 10.0).unwrap();
     let status = status(0.0, Mode::Auto);
     let asked = WhyInput {
         name: "reindex",
@@ -372,7 +373,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
         "a person",
     );
     assert!(
-        View::new(&state, &policy, NOW + 15.0)
+        GovernorView::new(&state, &policy, NOW + 15.0)
             .unwrap()
             .last_trip
             .is_some()
@@ -419,7 +420,7 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
     );
 
     let held = governed(1.8, |state, policy| {
-        state.watch.hand = Some(ManualOverride {
+        state.overrides.last = Some(ManualOverride {
             what: "rps 30".to_owned(),
             by: Some("bob".to_owned()),
             at: NOW + 5.0,
@@ -452,7 +453,7 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
 
 #[test]
 fn every_word_of_limiting_and_every_phase_has_its_words() {
-    let words = super::super::limits::Clamp::ALL.map(|clamp| clamp.as_str());
+    let words = crate::governor::law::Clamp::ALL.map(|clamp| clamp.as_str());
     let mut told = std::collections::BTreeSet::new();
     for word in words.into_iter().chain(["start", "search-load"]) {
         for phase in [Phase::Closed, Phase::HalfOpen, Phase::Open] {
@@ -526,7 +527,7 @@ fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots(
         }
         let mut status = status(60.0, Mode::Auto);
         status.knobs.concurrency = limit;
-        let view = View::new(&state, &policy, NOW - 230.0).unwrap();
+        let view = GovernorView::new(&state, &policy, NOW - 230.0).unwrap();
         let decided = state.plan.unwrap();
         assert!(
             decided.terms["learned_quota"]["refused"]["refused_share"] == 0.2,

@@ -1,7 +1,7 @@
 //! The full cycle of the breaker, on the tests' plant.
 
-use super::super::plant_tests::Plant;
 use super::*;
+use crate::governor::plant_tests::Plant;
 
 /// Returns the phases from `t` on, without repetitions.
 fn phases(plant: &Plant, t: f64) -> Vec<Phase> {

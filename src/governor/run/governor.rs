@@ -17,18 +17,22 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, broadcast};
 
-use super::actuator::{Actuator, BREAKERS_ZERO, limited_by_slots};
 use super::calibration;
 use super::counters::Counters;
-use super::decision::{Decision, timestamp};
-use super::limits::Bounds;
-use super::manual_override::GOVERNOR;
-use super::plan::{ControlState, Observation, Plan, SignalSample};
-use super::policy::{Policy, SignalKind};
 use super::postgres::{Error as JournalError, Journal};
 use super::sources::{self, DirectSources, Sources};
-use super::view::View;
-use super::watchdogs::{ActiveFinding, Sharing};
+use crate::governor::actuator::{Actuator, BREAKERS_ZERO, limited_by_slots};
+use crate::governor::bounds::Bounds;
+use crate::governor::decision::Decision;
+use crate::governor::explain::view::GovernorView;
+use crate::governor::manual_override::GOVERNOR;
+use crate::governor::observation::{Observation, SignalSample};
+use crate::governor::plan::Plan;
+use crate::governor::policy::{Policy, SignalKind};
+use crate::governor::shadow;
+use crate::governor::state::ControlState;
+use crate::governor::time::timestamp;
+use crate::governor::watchdogs::{ActiveFinding, Sharing};
 use crate::signals::{self, DepthSource, FeedbackMeter, FeedbackSource, Prometheus};
 use crate::throttle::bucket::slower;
 use crate::throttle::{self, Change, Knobs, Mode, Name, Status, Store};
@@ -87,7 +91,7 @@ struct GovernedThrottle {
     policy: Policy,
     eyes: DirectSources,
     desk: AsyncMutex<ThrottleRuntime>,
-    view: Mutex<Option<View>>,
+    view: Mutex<Option<GovernorView>>,
     problems: Mutex<BTreeMap<String, String>>,
 }
 
@@ -216,7 +220,7 @@ impl Governor {
 
     /// Returns a view of every governor as of `now` (unix seconds); empty in a process that does
     /// not lead.
-    pub fn snapshot(&self, now: f64) -> BTreeMap<Name, View> {
+    pub fn snapshot(&self, now: f64) -> BTreeMap<Name, GovernorView> {
         let view = |t: &GovernedThrottle| {
             let mut view = lock(&t.view).clone()?;
             view.age(now);
@@ -397,8 +401,8 @@ impl Governor {
         let mine = raw
             .is_some_and(|raw| raw == BREAKERS_ZERO || state.is_ours(raw) || governed == Some(raw))
             || calibration::wrote(status);
-        let turned = state.watch.see(knobs, actuator, raw, mine, seen.now);
-        if let Some(mode) = state.watch.over(knobs, seen.now) {
+        let turned = state.overrides.see(knobs, actuator, raw, mine, seen.now);
+        if let Some(mode) = state.overrides.over(knobs, seen.now) {
             return self
                 .hand_back(throttle, desk, term, status, state, &seen, mode)
                 .await;
@@ -436,18 +440,18 @@ impl Governor {
         }
         if let Some(why) = hands_off {
             let before = state.knob;
-            let told = state
-                .watch
-                .hand
+            let turn = state
+                .overrides
+                .last
                 .as_ref()
                 .filter(|_| turned)
-                .map(|hand| format!("; {} set {}", hand.who_and_why(), hand.what));
+                .map(|last| format!("; {} set {}", last.who_and_why(), last.what));
             let plan = state.follow(
                 policy,
                 bounds,
                 &seen,
                 actuator.setting(status),
-                &format!("{why}{}", told.unwrap_or_default()),
+                &format!("{why}{}", turn.unwrap_or_default()),
             );
             self.save_state(throttle, term, state).await?;
             if turned {
@@ -476,11 +480,11 @@ impl Governor {
         }
         let before = actuator.setting(status);
         let plan = match knobs.mode {
-            Mode::Shadow => state.shadow(policy, bounds, &seen, actuator.in_force(status)),
+            Mode::Shadow => shadow::tick(state, policy, bounds, &seen, actuator.in_force(status)),
             _ => state.tick(policy, bounds, &seen),
         };
         if knobs.mode == Mode::Auto {
-            lock(&self.sharing).post(throttle.name.as_str(), state, seen.now);
+            lock(&self.sharing).post(throttle.name.as_str(), state.shared_tick(seen.now));
         }
         let written = match knobs.mode {
             // A person's stop stays as they wrote it.
@@ -570,7 +574,7 @@ impl Governor {
             Err(error) => return Err(error.into()),
         }
         tracing::info!(throttle.name = %throttle.name, reason = why, "manual mode is over");
-        state.watch.went_back(mode, &why, seen.now);
+        state.overrides.went_back(mode, &why, seen.now);
         self.save_state(throttle, term, state).await?;
         self.journal(
             throttle,
@@ -688,9 +692,13 @@ impl Governor {
             return Ok(RoundReport::default());
         };
         let plan = match status.knobs.mode {
-            Mode::Shadow => {
-                state.shadow_fast(&throttle.policy, bounds(throttle, &status), now, &looks)
-            }
+            Mode::Shadow => shadow::fast(
+                &mut state,
+                &throttle.policy,
+                bounds(throttle, &status),
+                now,
+                &looks,
+            ),
             _ => state.fast(
                 &throttle.policy,
                 bounds(throttle, &status),
@@ -972,8 +980,8 @@ impl Governor {
         throttle: &GovernedThrottle,
         state: &ControlState,
         status: &Status,
-    ) -> Option<View> {
-        let mut view = View::new(state, &throttle.policy, status.at_us as f64 / 1e6)?;
+    ) -> Option<GovernorView> {
+        let mut view = GovernorView::new(state, &throttle.policy, status.at_us as f64 / 1e6)?;
         let problems = lock(&throttle.problems);
         view.signals
             .iter_mut()
@@ -1148,11 +1156,6 @@ fn until(knobs: &Knobs) -> String {
     knobs.manual_until_ms.map_or_else(String::new, |ms| {
         format!(" until {:.0}", timestamp(ms as f64 / 1e3))
     })
-}
-
-/// Formats a rate as written into the knob.
-pub fn spell(rps: f64) -> String {
-    Actuator::Rps.spell(rps)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> parking_lot::MutexGuard<'_, T> {

@@ -11,8 +11,8 @@ use serde_json::Value;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use super::breaker::Phase;
-use super::decision::Decision;
+use crate::governor::decision::Decision;
+use crate::governor::law::Phase;
 use crate::postgres::Db;
 use crate::throttle::Mode;
 

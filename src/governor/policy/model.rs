@@ -3,9 +3,7 @@
 //! It is the `[[signal]]` and `[governor]` part of a knobs file. Errors in it are refused at start,
 //! with file, line, key and the allowed values ([`super::keys`] is the table of all keys).
 
-use super::actuator::Actuator;
-use super::parse;
-use crate::input::FileError;
+use crate::governor::actuator::Actuator;
 
 /// The maximum number of signals of one throttle.
 pub const SIGNALS_MAX: usize = 16;
@@ -205,14 +203,6 @@ pub struct ControllerTuning {
 }
 
 impl Policy {
-    /// Reads the policy in the knobs file `file` with the content `text`; `None` if it names no
-    /// signal.
-    ///
-    /// Other tables (`[knobs]` and any more) are validated by other rooms.
-    pub fn parse(text: &str, file: &str) -> Result<Option<Self>, FileError> {
-        parse::policy(text, file)
-    }
-
     /// Returns true if it needs feedback about the outcome of the throttle's own jobs.
     pub fn hears(&self) -> bool {
         self.law.durations
@@ -244,11 +234,5 @@ impl ControllerTuning {
     /// Returns the lease of a written knob, in seconds.
     pub fn lease_s(&self) -> f64 {
         (LEASE_TICKS * self.tick_s).max(LEASE_MIN_S)
-    }
-}
-
-impl Default for ControllerTuning {
-    fn default() -> Self {
-        parse::default_law()
     }
 }

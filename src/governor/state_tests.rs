@@ -1,8 +1,8 @@
 use proptest::prelude::*;
 
-use super::super::plant_tests::Plant;
-use super::super::policy::{Heard, SignalKind, SignalPolicy as About};
 use super::*;
+use crate::governor::plant_tests::Plant;
+use crate::governor::policy::{Heard, SignalKind, SignalPolicy as About, SignalSource};
 
 fn settled(mut plant: Plant, seconds: u64) -> Plant {
     plant.run(seconds);

@@ -5,7 +5,7 @@
 //! counts: a killed calibration leaves the throttle at `safe_rps`, and to the governor, as a dead
 //! governor does.
 
-use super::actuator::Actuator;
+use crate::governor::actuator::Actuator;
 use crate::throttle::Status;
 
 /// The value of the knob `by` while a calibration sets the rate.

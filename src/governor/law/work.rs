@@ -44,7 +44,7 @@ impl Default for WorkEstimate {
 
 impl WorkEstimate {
     /// Returns false if rates cannot be computed with it, because the stored state is invalid.
-    pub(super) fn is_sound(&self) -> bool {
+    pub(in crate::governor) fn is_sound(&self) -> bool {
         let counts = [self.jobs, self.seconds]
             .into_iter()
             .all(|x| x.is_finite() && x >= 0.0);

@@ -8,12 +8,13 @@
 //! 34.2 rps, held by search-load 1.96 of 2.00 (sample 14 s old); would be 51 by mongo-load; grew 3 %/min; last trip 12 min ago.
 //! ```
 
-use super::actuator::Actuator;
-use super::breaker::Phase;
-use super::decision::{Decision, unix_s};
-use super::explain::{number, seconds};
-use super::manual_override::{GOVERNOR, ManualOverride};
-use super::view::{FindingView, QuotaView, SignalView, View};
+use super::format::{number, seconds};
+use super::view::{FindingView, GovernorView, OverrideView, SignalView};
+use crate::governor::actuator::Actuator;
+use crate::governor::decision::Decision;
+use crate::governor::law::{LearnedQuota, Phase};
+use crate::governor::manual_override::GOVERNOR;
+use crate::governor::time::unix_s;
 use crate::throttle::{Mode, Status};
 
 /// The time span of the trend, in seconds.
@@ -33,7 +34,7 @@ pub struct WhyInput<'a> {
     /// The throttle's status; `None` if there is no throttle of that name.
     pub status: Option<&'a Status>,
     /// The view of its governor; `None` without a governor or before its first decision.
-    pub view: Option<&'a View>,
+    pub view: Option<&'a GovernorView>,
     /// The decisions in the journal, newest first; those of the last minutes suffice.
     pub decisions: &'a [Decision],
     /// The number of jobs that wait for it.
@@ -149,7 +150,7 @@ fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
                 holds(asked, view)
             ));
             parts.extend(runner_up(view));
-            parts.extend(view.shadow.as_ref().map(super::Score::sentence));
+            parts.extend(view.shadow.as_ref().map(|shadow| shadow.sentence.clone()));
             parts
         }
     }
@@ -215,7 +216,7 @@ fn governed(asked: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
 }
 
 /// Returns the phrase for what holds the rate, and the reason.
-fn holds(asked: &WhyInput, view: &View) -> String {
+fn holds(asked: &WhyInput, view: &GovernorView) -> String {
     let stale: Vec<&str> = view
         .signals
         .iter()
@@ -241,10 +242,13 @@ fn holds(asked: &WhyInput, view: &View) -> String {
             let left = view.held_until.map_or_else(String::new, |at| {
                 format!(" for {} more", seconds(unix_s(at) - asked.now))
             });
-            let who = view.hand.as_ref().map_or("a person", ManualOverride::who);
+            let who = view
+                .manual_override
+                .as_ref()
+                .map_or("a person", OverrideView::who);
             return format!(
                 "set by {who}{} and not raised{left}{reads}",
-                reason_of(view.hand.as_ref())
+                reason_of(view.manual_override.as_ref())
             );
         }
         "max" => "the highest rate allowed (max or capacity)",
@@ -307,7 +311,7 @@ fn alike(setpoint: f64, value: &str) -> String {
 }
 
 /// Returns the rate that the next signal would allow if the limiting signal did not limit.
-fn runner_up(view: &View) -> Option<String> {
+fn runner_up(view: &GovernorView) -> Option<String> {
     let others = view
         .signals
         .iter()
@@ -322,12 +326,12 @@ fn runner_up(view: &View) -> Option<String> {
 }
 
 /// Returns the phrases for the quotas learned from refusals.
-fn quotas(asked: &WhyInput, view: &View) -> Option<String> {
+fn quotas(asked: &WhyInput, view: &GovernorView) -> Option<String> {
     let each = view
         .signals
         .iter()
         .filter_map(|s| Some((s, s.learned_quota?)));
-    let tell = |(signal, quota): (&SignalView, QuotaView)| {
+    let tell = |(signal, quota): (&SignalView, LearnedQuota)| {
         let ago = seconds(asked.now - unix_s(quota.at));
         let refused = number(100.0 * quota.refused_share);
         let (rps, unit) = (number(quota.rps), view.actuator.unit());
@@ -360,7 +364,7 @@ fn trend(asked: &WhyInput, status: &Status) -> Option<String> {
     })
 }
 
-fn blind(view: &View, stale: &[&str]) -> String {
+fn blind(view: &GovernorView, stale: &[&str]) -> String {
     let ages = view
         .signals
         .iter()
@@ -386,7 +390,7 @@ fn blind(view: &View, stale: &[&str]) -> String {
     }
 }
 
-fn problem(view: &View, stale: &[&str]) -> String {
+fn problem(view: &GovernorView, stale: &[&str]) -> String {
     let told = view
         .signals
         .iter()
@@ -399,22 +403,23 @@ fn problem(view: &View, stale: &[&str]) -> String {
 /// the hash records it; empty if unknown.
 fn writer(asked: &WhyInput, status: &Status, word: &str) -> String {
     let knobs = &status.knobs;
-    let seen = asked.view.and_then(|view| view.hand.as_ref());
-    let told_at = knobs.at_ms as f64 / 1e3;
+    let seen = asked.view.and_then(|view| view.manual_override.as_ref());
+    let recorded_at = knobs.at_ms as f64 / 1e3;
     // A change recorded after the governor's last look is newer than the one it saw.
-    if let Some(hand) = seen.filter(|hand| hand.at >= told_at || knobs.by == GOVERNOR) {
+    let is_newest = |last: &&OverrideView| unix_s(last.at) >= recorded_at || knobs.by == GOVERNOR;
+    if let Some(last) = seen.filter(is_newest) {
         return format!(
             "{word} {} {} ago{}",
-            hand.who(),
-            seconds(asked.now - hand.at),
-            reason_of(Some(hand))
+            last.who(),
+            seconds(asked.now - unix_s(last.at)),
+            reason_of(Some(last))
         );
     }
     if knobs.by.is_empty() {
         return String::new();
     }
     let ago = if knobs.at_ms > 0 {
-        format!(" {} ago", seconds(asked.now - told_at))
+        format!(" {} ago", seconds(asked.now - recorded_at))
     } else {
         String::new()
     };
@@ -426,9 +431,9 @@ fn writer(asked: &WhyInput, status: &Status, word: &str) -> String {
     format!("{word} {}{ago}{why}", knobs.by)
 }
 
-fn reason_of(hand: Option<&ManualOverride>) -> String {
-    hand.filter(|hand| !hand.why.is_empty())
-        .map_or_else(String::new, |hand| format!(" (\"{}\")", hand.why))
+fn reason_of(last: Option<&OverrideView>) -> String {
+    last.filter(|last| !last.why.is_empty())
+        .map_or_else(String::new, |last| format!(" (\"{}\")", last.why))
 }
 
 /// Returns the kind of knob that its governor sets; the rate without a governor.

@@ -1,0 +1,241 @@
+//! The controller of loads and latencies: observer, predictor, scheduled gain and PID.
+
+use super::part::{StatePart, all_finite};
+use crate::control::pid::{Gains, Terms};
+use crate::control::{History, LagFilter, LogPid, Observer, clamp_finite, ewma};
+use crate::governor::actuator::Actuator;
+use crate::governor::policy::{ControllerTuning, SignalKind, SignalPolicy, SignalSource};
+
+/// The lower bound of the PID's measurement, in setpoints: an outlier must not upset the rate.
+const Y_MIN: f64 = 0.25;
+/// The upper bound of the PID's measurement, in setpoints.
+const Y_MAX: f64 = 4.0;
+/// The absolute error from which the gain is full; below it the loop would follow noise.
+const KNEE: f64 = 0.6;
+/// The share of the gain that remains at zero error.
+const KNEE_MIN: f64 = 0.2;
+/// The factor by which a persistent error counts more against the knee.
+const PERSIST: f64 = 2.5;
+/// The averaging time of a persistent error, in seconds.
+const PERSIST_S: f64 = 180.0;
+/// The lower bound of our share of the load, by which the gain is divided, above the setpoint.
+pub(crate) const SHARE_OVER: f64 = 0.5;
+/// The lower bound of our share of the load, by which the gain is divided, below the setpoint.
+const SHARE_UNDER: f64 = 0.2;
+/// The factor on the gain for latencies, because latency is steep near saturation.
+const LATENCY_GAIN: f64 = 0.35;
+/// The factor on the gain for complaints, because a day's complaints do not react for hours and
+/// come in batches.
+const COMPLAINTS_GAIN: f64 = 0.05;
+/// The lag up to which the gain grows, in minutes.
+pub(crate) const LAG_MAX_MIN: f64 = 2.5;
+
+/// The state of the PID controller of one signal.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct PidController {
+    /// The estimator of our part of the load.
+    pub observer: Observer,
+    /// The integral and the previous measurement.
+    pub pid: LogPid,
+    /// The long-term mean of the error.
+    pub ebar: f64,
+    /// The newest sample extrapolated to now, in setpoints.
+    pub xp: Option<f64>,
+    /// True once it has been seeded.
+    pub started: bool,
+    /// The scheduled gain in force.
+    pub kc: f64,
+    /// The integral time in force, in seconds.
+    pub ti_s: f64,
+    /// The terms of the newest decision.
+    pub terms: Terms,
+    /// The part of a load average that a past incident caused, in setpoints, and the time of the
+    /// estimate.
+    memory: (f64, f64),
+}
+
+/// The rate that a controller asks for, with the relative error behind it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ask {
+    /// The log work rate.
+    pub u: f64,
+    /// The relative error.
+    pub e: f64,
+}
+
+impl PidController {
+    pub(super) fn new(u: f64, ti_s: f64) -> Self {
+        Self {
+            observer: Observer::default(),
+            pid: LogPid {
+                integral: u,
+                previous: None,
+            },
+            ebar: 0.0,
+            xp: None,
+            started: false,
+            kc: 0.0,
+            ti_s,
+            terms: Terms::default(),
+            memory: (0.0, 0.0),
+        }
+    }
+
+    /// Returns the rate to ask for, with `applied` in force and `e` the previous error.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the law of one signal, its time and its surroundings"
+    )]
+    pub(super) fn ask(
+        &mut self,
+        front: &LagFilter,
+        policy: &SignalPolicy,
+        law: &ControllerTuning,
+        now: f64,
+        dt: f64,
+        history: &History,
+        applied: f64,
+        e: f64,
+    ) -> Ask {
+        self.ebar = ewma::toward(self.ebar, e, dt, PERSIST_S);
+        let (y, e) = self.schedule(front, policy, law, now, history, applied);
+        let td_s = law.derivative_s * (front.lag_s.max(law.integral_min_s) / 60.0).min(1.0);
+        let gains = Gains {
+            kc: self.kc,
+            ti_s: self.ti_s,
+            td_s,
+        };
+        let (u, terms) = self.pid.next(gains, y, applied, dt);
+        self.terms = terms;
+        Ask { u, e }
+    }
+
+    /// Makes it ask for `u` now, and returns the relative error.
+    pub(super) fn rebase(
+        &mut self,
+        front: &LagFilter,
+        policy: &SignalPolicy,
+        law: &ControllerTuning,
+        now: f64,
+        history: &History,
+        u: f64,
+    ) -> f64 {
+        self.started = true;
+        let (y, e) = self.schedule(front, policy, law, now, history, u);
+        self.pid.rebase(self.kc, y, u);
+        e
+    }
+
+    /// Returns the newest sample extrapolated to `now` by the work let through since (Smith's
+    /// predictor), less the part of the load average that a past incident caused.
+    pub(super) fn predict(
+        &self,
+        front: &LagFilter,
+        law: &ControllerTuning,
+        now: f64,
+        history: &History,
+    ) -> f64 {
+        let mut x = front.xf;
+        if let (true, Some(c), Some(at)) = (law.predictor, self.observer.c, front.at) {
+            let (then, current) = (
+                history.lagged(at, front.lag_s),
+                history.lagged(now, front.lag_s),
+            );
+            // Our part cannot exceed the whole.
+            x += c.min(x / then.max(1e-12)) * (current - then);
+        }
+        (x - self.remembered(front, now)).max(0.0)
+    }
+
+    /// Returns the value `x` of time `at` without the memory of a past incident.
+    pub(super) fn clean_of(&self, front: &LagFilter, at: f64, x: f64) -> f64 {
+        if at < self.memory.1 {
+            x
+        } else {
+            (x - self.remembered(front, at)).max(0.0)
+        }
+    }
+
+    /// Records the load average's memory of an incident at a restart to `level`: the excess over
+    /// `level` decays with the lag for minutes, so the controller leaves it out.
+    pub(super) fn forget(
+        &mut self,
+        front: &LagFilter,
+        law: &ControllerTuning,
+        now: f64,
+        history: &History,
+        level: f64,
+    ) {
+        self.drop_memory();
+        self.memory = (
+            (self.predict(front, law, now, history) - level).max(0.0),
+            now,
+        );
+    }
+
+    /// Drops the memory of a past incident.
+    pub(super) fn drop_memory(&mut self) {
+        self.memory.0 = 0.0;
+    }
+
+    pub(super) fn scale(&mut self, factor: f64) {
+        self.pid.integral += factor.ln();
+        self.observer.scale(factor);
+    }
+
+    fn remembered(&self, front: &LagFilter, at: f64) -> f64 {
+        let (memory, since) = self.memory;
+        if memory <= 0.0 || front.lag_s <= 1.0 {
+            0.0
+        } else {
+            memory * ((since - at) / front.lag_s).min(0.0).exp()
+        }
+    }
+
+    /// Predicts the measurement, schedules the gain and returns the clipped measurement with its
+    /// relative error.
+    ///
+    /// The gain is full for large or lasting errors, small for small ones, and larger if only a
+    /// part of the load is ours.
+    fn schedule(
+        &mut self,
+        front: &LagFilter,
+        policy: &SignalPolicy,
+        law: &ControllerTuning,
+        now: f64,
+        history: &History,
+        applied: f64,
+    ) -> (f64, f64) {
+        let xp = self.predict(front, law, now, history);
+        let y = clamp_finite(xp, Y_MIN, Y_MAX);
+        let e = 1.0 - y;
+        let lag = front.lag_s.max(law.integral_min_s);
+        let v = applied.exp();
+        let mut kc = law.gain * (lag / 60.0).min(LAG_MAX_MIN);
+        kc *= match policy.kind {
+            SignalKind::Latency if policy.source == SignalSource::Complaints => COMPLAINTS_GAIN,
+            // A loop closed by slots is not steep: with twice as many concurrent jobs each takes at
+            // most twice as long.
+            SignalKind::Latency if law.actuator == Actuator::Concurrency => 1.0,
+            SignalKind::Latency => LATENCY_GAIN,
+            _ if e > 0.0 => 1.0 / clamp_finite(self.observer.share(v, 2.0), SHARE_UNDER, 1.0),
+            _ => 1.0 / clamp_finite(self.observer.share(v, 0.0), SHARE_OVER, 1.0),
+        };
+        kc *= clamp_finite(e.abs().max(PERSIST * self.ebar.abs()) / KNEE, KNEE_MIN, 1.0);
+        (self.xp, self.kc, self.ti_s) = (Some(xp), kc, lag);
+        (y, e)
+    }
+}
+
+impl StatePart for PidController {
+    fn shift(&mut self, by_s: f64) {
+        self.memory.1 += by_s;
+    }
+
+    fn is_sound(&self) -> bool {
+        let own = [self.ebar, self.kc, self.ti_s, self.memory.0];
+        let maybe = [self.xp, self.pid.previous].into_iter().flatten();
+        all_finite(own.into_iter().chain([self.pid.integral]).chain(maybe))
+            && self.observer.is_sound()
+    }
+}

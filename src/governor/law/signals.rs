@@ -1,0 +1,184 @@
+//! All signals of one governor: their samples, and the lowest of the rates that they ask for.
+
+use super::part::StatePart;
+use super::signal::Signal;
+use crate::control::History;
+use crate::governor::observation::{Observation, SignalSample};
+use crate::governor::policy::{Heard, Policy, SignalPolicy, SignalSource};
+
+/// The surroundings of the signals at one tick.
+#[derive(Clone, Copy)]
+pub(in crate::governor) struct SignalInput<'a> {
+    /// The policy.
+    pub policy: &'a Policy,
+    /// The work rate that was let through.
+    pub history: &'a History,
+    /// The time, in unix seconds.
+    pub now: f64,
+    /// The log work rate in force.
+    pub in_force: f64,
+}
+
+/// Creates the signals of a policy, which track the log work rate `u`.
+pub(in crate::governor) fn fresh(policy: &Policy, u: f64) -> Vec<Signal> {
+    let signal = |about| Signal::new(about, &policy.law, u);
+    policy.signals.iter().map(signal).collect()
+}
+
+/// Brings the signals into the policy's order; new ones, and those of another kind, start from the
+/// log work rate `u`, removed ones are dropped.
+pub(in crate::governor) fn adopt(signals: &mut Vec<Signal>, policy: &Policy, u: f64) {
+    let fits = |signal: &Signal, about: &SignalPolicy| {
+        signal.name == about.name && signal.controller.fits(about.kind)
+    };
+    let mut pairs = signals.iter().zip(&policy.signals);
+    if signals.len() == policy.signals.len() && pairs.all(|(signal, about)| fits(signal, about)) {
+        return;
+    }
+    let mut known = std::mem::take(signals);
+    let take = |about| match known.iter().position(|signal| fits(signal, about)) {
+        Some(n) => known.swap_remove(n),
+        None => Signal::new(about, &policy.law, u),
+    };
+    *signals = policy.signals.iter().map(take).collect();
+}
+
+/// Ingests the samples of a tick, and the feedback of the throttle's own work; `w` is the work of a
+/// job.
+pub(in crate::governor) fn ingest(
+    signals: &mut [Signal],
+    input: SignalInput<'_>,
+    seen: &Observation,
+    w: f64,
+) {
+    let SignalInput {
+        policy,
+        history,
+        now,
+        ..
+    } = input;
+    let mut samples: Vec<&SignalSample> =
+        seen.readings.iter().filter(|r| r.at.is_finite()).collect();
+    samples.sort_by(|a, b| a.at.total_cmp(&b.at));
+    for (signal, about) in signals.iter_mut().zip(&policy.signals) {
+        let hears_durations = matches!(about.heard, Some(Heard::Latency | Heard::LatencyP99));
+        if let Some(quota) = signal.controller.quota_mut() {
+            let capacity_rps = seen.capacity_rps.filter(|rps| rps.is_finite());
+            quota.capacity = capacity_rps.map(|rps| rps * w);
+            // A paused throttle lets nothing through, so it is not in use.
+            let flows = seen.achieved_rps.is_none_or(|rps| rps > 0.0);
+            let is_used = flows && (seen.limiting_share.is_none() || seen.is_limited());
+            quota.used_from = is_used.then(|| quota.used_from.unwrap_or(now));
+        }
+        for sample in samples.iter().filter(|r| r.signal == about.name) {
+            if let Some(value) = sample.value {
+                signal.ingest(about, &policy.law, now, sample.at, value, history);
+                signal.discounted = false;
+            } else if seen.discounted && hears_durations {
+                signal.front.seen = Some(now);
+                signal.discounted = true;
+            }
+        }
+        if about.source == SignalSource::Feedback {
+            let is_read = samples.iter().any(|r| r.signal == about.name);
+            let value = about.heard.and_then(|kind| seen.feedback(kind));
+            if let Some(value) = value.filter(|_| !is_read) {
+                let value = value * about.scale;
+                signal.ingest(about, &policy.law, now, now, value, history);
+            }
+            if seen.idle {
+                signal.front.seen = Some(now);
+            }
+        }
+    }
+}
+
+/// Returns the lowest log work rate that the signals ask for, and the index of that signal; signals
+/// far from their limit abstain. `follow` turns a signal's own rate into a follower's.
+pub(in crate::governor) fn lowest_ask(
+    signals: &mut [Signal],
+    input: SignalInput<'_>,
+    dt: f64,
+    mut follow: impl FnMut(&str, f64) -> f64,
+) -> Option<(f64, usize)> {
+    let SignalInput {
+        policy,
+        history,
+        now,
+        in_force,
+    } = input;
+    let mut asks: Vec<(usize, f64)> = Vec::new();
+    for (n, (signal, about)) in signals.iter_mut().zip(&policy.signals).enumerate() {
+        if let Some(u) = signal.ask(about, &policy.law, now, dt, history, in_force) {
+            asks.push((n, follow(&about.name, u)));
+        }
+    }
+    let lead = asks
+        .iter()
+        .filter_map(|&(n, _)| signals[n].predicted())
+        .fold(0.0, f64::max);
+    let counts = |n: usize| asks.len() == 1 || !signals[n].abstains(&policy.law, now, lead);
+    let lower = |a: &&(usize, f64), b: &&(usize, f64)| a.1.total_cmp(&b.1);
+    let lowest = asks.iter().filter(|&&(n, _)| counts(n)).min_by(lower);
+    // If every signal abstains, all count: one must set the rate.
+    lowest
+        .or_else(|| asks.iter().min_by(lower))
+        .map(|&(n, u)| (u, n))
+}
+
+/// Makes every signal ask for the rate in force.
+pub(in crate::governor) fn rebase(signals: &mut [Signal], input: SignalInput<'_>) {
+    let SignalInput {
+        policy,
+        history,
+        now,
+        in_force,
+    } = input;
+    for (signal, about) in signals.iter_mut().zip(&policy.signals) {
+        signal.rebase(about, &policy.law, now, history, in_force);
+    }
+}
+
+/// Returns the signals without a new sample for too long; those that never had one are silent since
+/// `began_at`.
+pub(in crate::governor) fn stale(
+    signals: &[Signal],
+    policy: &Policy,
+    now: f64,
+    began_at: f64,
+) -> Vec<String> {
+    let late = |(signal, about): &(&Signal, &SignalPolicy)| {
+        let silence_s = now - signal.front.seen.unwrap_or(began_at);
+        silence_s > signal.stale_after_s(about, &policy.law)
+    };
+    let pairs = signals.iter().zip(&policy.signals).filter(late);
+    pairs.map(|(signal, _)| signal.name.clone()).collect()
+}
+
+/// Returns the highest of the newest values, in setpoints; `None` if none is fresh.
+pub(in crate::governor) fn highest_load(
+    signals: &[Signal],
+    policy: &Policy,
+    now: f64,
+) -> Option<f64> {
+    let load = |(signal, about): (&Signal, &SignalPolicy)| {
+        let silence_s = now - signal.front.seen?;
+        let is_fresh = silence_s <= signal.stale_after_s(about, &policy.law);
+        is_fresh.then_some(signal.value? / about.setpoint)
+    };
+    signals
+        .iter()
+        .zip(&policy.signals)
+        .filter_map(load)
+        .filter(|x| x.is_finite())
+        .reduce(f64::max)
+}
+
+/// Replaces signals whose numbers absurd input made infinite or NaN; they start over at `u`.
+pub(in crate::governor) fn mend(signals: &mut [Signal], policy: &Policy, u: f64) {
+    for (signal, about) in signals.iter_mut().zip(&policy.signals) {
+        if !signal.is_sound() {
+            *signal = Signal::new(about, &policy.law, u);
+        }
+    }
+}

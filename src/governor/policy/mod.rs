@@ -1,0 +1,10 @@
+//! Policies: the `[[signal]]` and `[governor]` part of a knobs file.
+
+pub mod keys;
+mod model;
+mod parse;
+
+pub use model::{
+    ControllerTuning, Extractor, Heard, Policy, ProbeTarget, SIGNALS_MAX, SignalKind, SignalPolicy,
+    SignalSource,
+};

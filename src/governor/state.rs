@@ -1,0 +1,741 @@
+//! The state of one governor, and its ticks.
+//!
+//! The knob is `r` jobs per second, or `r` concurrent jobs ([`super::actuator`]): rates are then
+//! slots. Internally everything uses the *work rate* `v = r*w` (`w`: mean duration of a job, 1 if
+//! unknown) and the controllers work on `u = ln v` with the error `e = 1 - load/setpoint`: the
+//! loop's gain is then our share of the load, between 0 and 1, whatever a job costs. One tuning
+//! fits every plant.
+//!
+//! A tick runs these steps in order, each in its own file:
+//!
+//! 1. durations ([`super::law::work`]), history, samples ([`super::law::signal`]);
+//! 2. a manual change of the knob;
+//! 3. stale signals: hold, then decay to `safe_rps`;
+//! 4. the breaker ([`super::law::breaker`]);
+//! 5. every signal's controller, and the lowest of the rates that they ask for;
+//! 6. limits ([`super::law::limits`]), and the reason in one sentence ([`super::explain`]);
+//! 7. learning for the hour ([`super::law::week`]), and the watchdogs ([`super::watchdogs`]).
+//!
+//! All of it is pure; the same code runs in `flyball serve`, in the tests' plants and as a filter
+//! on the command line.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::actuator::Actuator;
+use super::bounds::Bounds;
+use super::explain::cause::Cause;
+use super::explain::reason;
+use super::law::breaker::{BreakerStep, Overload};
+use super::law::limits::LimitInput;
+use super::law::part::StatePart;
+use super::law::signals::{self, SignalInput};
+use super::law::week::is_near_setpoint;
+use super::law::{Breaker, Hold, Phase, Signal, TripRecord, Week, WorkEstimate};
+use super::manual_override::OverrideWatch;
+use super::observation::{Observation, SignalSample};
+use super::plan::Plan;
+use super::policy::Policy;
+use super::score::Score;
+use super::snapshot::Snapshot;
+use super::stored::{FORM, upgraded};
+use super::watchdogs::Watchdogs;
+use super::watchdogs::sharing::{self, FollowerRatio, SharedTick};
+use crate::control::{History, clamp_finite, ewma, slew};
+
+/// The averaging time of the usual work rate, in seconds.
+const USUAL_S: f64 = 900.0;
+
+/// The state between ticks; all of it is stored, so that a successor continues without a jump.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct ControlState {
+    form: u32,
+    /// The kind of knob that is set.
+    #[serde(default)]
+    pub actuator: Actuator,
+    /// The log work rate in force.
+    pub u: f64,
+    /// The knob of the newest plan, in jobs per second or slots.
+    pub knob: f64,
+    /// The start of observation, in unix seconds.
+    pub began_at: f64,
+    /// The time of the newest tick.
+    pub at: Option<f64>,
+    /// The unit of work, from the durations of jobs.
+    pub work: WorkEstimate,
+    /// The work rate that was let through.
+    pub history: History,
+    pub breaker: Breaker,
+    /// The usual work rate, since the last restart.
+    pub usual: f64,
+    /// The manual rate that is not exceeded, and its end.
+    pub hold: Option<Hold>,
+    /// True if a person wrote 0.
+    pub stopped: bool,
+    /// The signals, in the order of the policy.
+    pub signals: Vec<Signal>,
+    /// The newest plan; `None` before the first tick.
+    pub plan: Option<Plan>,
+    /// The last texts that this governor wrote into the knob, newest first; any other text is
+    /// manual.
+    #[serde(default)]
+    pub wrote: Vec<String>,
+    /// The last trip, for people: the breaker's own record is reset when a person takes over.
+    #[serde(default)]
+    pub last_trip: Option<TripRecord>,
+    /// The last manual change of mode or rate.
+    #[serde(default)]
+    pub overrides: OverrideWatch,
+    /// The simulated governor, in shadow mode.
+    #[serde(default)]
+    pub shadow: Option<Box<Shadow>>,
+    /// The ratio to each leader's rate that this governor keeps, by signal.
+    #[serde(default)]
+    pub links: BTreeMap<String, FollowerRatio>,
+    /// The watchdogs and their findings.
+    #[serde(default)]
+    pub watchdogs: Watchdogs,
+    /// The rate that each hour of the week has sustained.
+    #[serde(default)]
+    pub week: Week,
+}
+
+/// The second governor of shadow mode, in a simulation of its own ([`super::shadow`]).
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Shadow {
+    /// The governor in the simulation.
+    pub own: ControlState,
+    /// The score against the real rate.
+    pub score: Score,
+}
+
+impl ControlState {
+    /// Creates a governor that takes over at `rps` jobs per second or slots, without samples.
+    pub fn new(policy: &Policy, bounds: Bounds, rps: f64, now: f64) -> Self {
+        let bounds = bounds.sound();
+        let u = if rps > 0.0 {
+            rps.clamp(bounds.min, bounds.max).ln()
+        } else {
+            bounds.min.ln()
+        };
+        Self {
+            form: FORM,
+            actuator: policy.law.actuator,
+            u,
+            knob: policy
+                .law
+                .actuator
+                .rounded(u.exp(), 0.0, bounds.min, bounds.max),
+            began_at: now,
+            at: None,
+            work: WorkEstimate::default(),
+            history: History::default(),
+            breaker: Breaker::default(),
+            usual: 0.0,
+            hold: None,
+            stopped: rps == 0.0,
+            signals: signals::fresh(policy, u),
+            plan: None,
+            wrote: Vec::new(),
+            last_trip: None,
+            overrides: OverrideWatch::default(),
+            shadow: None,
+            links: BTreeMap::new(),
+            watchdogs: Watchdogs::default(),
+            week: Week::default(),
+        }
+    }
+
+    /// Resumes a stored state at `now`, with signals silent for at most half of the holding time;
+    /// `None` if its format differs or it cannot be used.
+    pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
+        let mut state = Self::stored(stored, policy)?;
+        state.be_patient(policy, now);
+        if let Some(shadow) = &mut state.shadow {
+            shadow.own.be_patient(policy, now);
+        }
+        Some(state)
+    }
+
+    fn be_patient(&mut self, policy: &Policy, now: f64) {
+        for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
+            let hold_s = about.stale_s.unwrap_or(policy.law.stale_hold_s);
+            signal.front.seen = signal.front.seen.map(|seen| seen.max(now - hold_s / 2.0));
+        }
+        self.began_at = now;
+    }
+
+    /// Reads a stored state for inspection.
+    pub fn stored(stored: Value, policy: &Policy) -> Option<Self> {
+        let mut state: Self = serde_json::from_value(upgraded(stored, policy)).ok()?;
+        if state.form != FORM
+            || state.actuator != policy.law.actuator
+            || !state.u.is_finite()
+            || !state.work.is_sound()
+        {
+            return None;
+        }
+        signals::adopt(&mut state.signals, policy, state.u);
+        Some(state)
+    }
+
+    /// Runs one tick.
+    ///
+    /// Call it every `tick_s`; earlier calls take shorter steps, and a time that does not advance
+    /// changes nothing.
+    pub fn tick(&mut self, policy: &Policy, bounds: Bounds, seen: &Observation) -> Plan {
+        let policy = &*self.watchdogs.detuned(policy);
+        let Some((now, dt)) = self.advance(policy, bounds, seen) else {
+            // The last decision within the current bounds: a rate that was only followed may lie
+            // outside.
+            let rps = self.rate(bounds.sound(), self.at.unwrap_or(self.began_at));
+            let plan = self.plan.clone().unwrap_or_else(|| Plan {
+                limiting: "start".into(),
+                ..Plan::default()
+            });
+            return Plan { rps, ..plan };
+        };
+        let before = self.knob;
+        let cause = self.decide(policy, bounds.sound(), seen, now, dt);
+        self.finish(policy, bounds, now, before, cause);
+        self.learn_week(seen, now, dt);
+        self.run_watchdogs(policy, bounds, seen, now)
+    }
+
+    /// Runs the breaker's fast path, twice a second, on one raw look per signal that can trip it.
+    ///
+    /// It trips on two consecutive looks above the trip level, or on one far above it.
+    /// `achieved_rps` is the throughput since the previous call, if known.
+    pub fn fast(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        now: f64,
+        achieved_rps: Option<f64>,
+        looks: &[SignalSample],
+    ) -> Option<Plan> {
+        if !policy.law.breaker || !is_time(now) {
+            return None;
+        }
+        let look = self
+            .breaker
+            .look(&mut self.signals, policy, now, looks)
+            .filter(|_| !self.stopped)?;
+        let before = self.knob;
+        let recent = self.history.mean(now - policy.law.tick_s, now);
+        let achieved = achieved_rps
+            .filter(|a| a.is_finite())
+            .map_or(0.0, |a| a * self.work.w);
+        let (rate, ceiling) = (recent.max(achieved), self.u.exp());
+        let overload = Overload {
+            signal: look.signal,
+            height: look.height,
+            v: if rate > 0.0 {
+                rate.min(ceiling)
+            } else {
+                ceiling
+            },
+        };
+        let retrip_s = policy.law.retrip_s;
+        self.breaker
+            .trip(&mut self.signals, retrip_s, now, overload);
+        self.breaker.peak = look.peak;
+        self.u = self.lowest(bounds.sound());
+        self.rebase(policy, now);
+        Some(self.finish(policy, bounds, now, before, Cause::Open))
+    }
+
+    /// Follows the knob without setting it, because of `why`: a person controls it (manual mode),
+    /// or the throttle is paused.
+    ///
+    /// The signals are still learned, so that the hand-back is bumpless.
+    pub fn follow(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        rps: f64,
+        why: &str,
+    ) -> Plan {
+        self.track(
+            policy,
+            bounds,
+            seen,
+            rps,
+            Cause::Followed {
+                why: why.to_owned(),
+            },
+        )
+    }
+
+    /// Follows the knob for the last time, like [`Self::follow`]; the governor continues from
+    /// there, because of `why`.
+    pub fn hand_back(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        rps: f64,
+        why: &str,
+    ) -> Plan {
+        self.track(
+            policy,
+            bounds,
+            seen,
+            rps,
+            Cause::HandedBack {
+                why: why.to_owned(),
+            },
+        )
+    }
+
+    fn track(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        rps: f64,
+        cause: Cause,
+    ) -> Plan {
+        if let Some((now, _)) = self.advance(policy, bounds, seen) {
+            self.breaker = Breaker::default();
+            self.hold = None;
+            self.stopped = rps == 0.0;
+            self.links.clear();
+            self.watchdogs.rest();
+            self.set_rate(bounds.sound(), rps);
+            self.rebase(policy, now);
+            self.mend(policy, bounds);
+        }
+        self.knob = match rps {
+            r if !r.is_finite() => 0.0,
+            r if r < 0.0 => -1.0,
+            r => r.min(Bounds::MAX_RATE),
+        };
+        let now = self.at.unwrap_or(seen.now);
+        let plan = reason::plan(&self.snapshot(), policy, now, self.knob, &cause);
+        self.plan = Some(plan.clone());
+        plan
+    }
+
+    /// Takes over at `rps`, the rate really in force after a lease lapsed, without treating it as a
+    /// manual rate.
+    pub fn restart_from(&mut self, policy: &Policy, bounds: Bounds, rps: f64, now: f64) {
+        if rps > 0.0 && rps.ln() + self.work.w.ln() < self.u {
+            self.set_rate(bounds.sound(), rps);
+            self.rebase(policy, now);
+        }
+    }
+
+    /// Returns true if this governor wrote `text` into the knob.
+    pub fn is_ours(&self, text: &str) -> bool {
+        self.wrote.iter().any(|wrote| wrote == text)
+    }
+
+    /// Records that `text` is about to be written into the knob; two texts are kept, because the
+    /// writer may die in between.
+    pub fn will_write(&mut self, text: &str) {
+        if self.wrote.first().is_none_or(|newest| newest != text) {
+            self.wrote.insert(0, text.to_owned());
+            self.wrote.truncate(2);
+        }
+    }
+
+    /// Runs steps 1 and 2 of the order above: time, work, history, samples.
+    ///
+    /// Returns `None` if the time did not advance.
+    fn advance(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+    ) -> Option<(f64, f64)> {
+        let (now, tick_s) = (seen.now, policy.law.tick_s);
+        if !is_time(now) {
+            return None;
+        }
+        if let Some(last) = self.at
+            && now < last - 2.0 * tick_s
+        {
+            // The clock was set back: the state is kept, at the new times.
+            self.shift(now - last - tick_s);
+        }
+        let elapsed = self.at.map_or(tick_s, |last| now - last);
+        if elapsed <= 0.0 {
+            return None;
+        }
+        self.at = Some(now);
+        self.breaker.not_after(now);
+        signals::adopt(&mut self.signals, policy, self.u);
+        let bounds = bounds.sound();
+        let dt = elapsed.min(tick_s);
+        let achieved = seen
+            .achieved_rps
+            .filter(|a| a.is_finite())
+            .map(|a| a.clamp(0.0, Bounds::MAX_RATE));
+        if policy.law.durations
+            && let (Some(factor), _) = self.work.learn(
+                seen.ended_jobs(achieved, dt),
+                seen.mean_duration_s,
+                dt,
+                policy.law.duration_step,
+            )
+        {
+            self.scale(factor);
+        }
+        if let Some(achieved) = achieved {
+            self.history
+                .push(now, elapsed.min(4.0 * tick_s), achieved * self.work.w);
+        }
+        let w = self.work.w;
+        let input = SignalInput {
+            policy,
+            history: &self.history,
+            now,
+            in_force: self.u,
+        };
+        signals::ingest(&mut self.signals, input, seen, w);
+        if let Some(rps) = seen.knob_rps.filter(|rps| rps.is_finite()) {
+            self.obey(policy, bounds, now, rps);
+        }
+        Some((now, dt))
+    }
+
+    /// Adopts a manual rate as the new starting point.
+    fn obey(&mut self, policy: &Policy, bounds: Bounds, now: f64, rps: f64) {
+        self.stopped = rps == 0.0;
+        self.hold = None;
+        self.links.clear();
+        if rps > 0.0 {
+            let until = now + policy.law.hold_s;
+            self.hold = Some(Hold {
+                rps: rps.min(bounds.max),
+                from: now,
+                until,
+            });
+            self.breaker.v_trip = self.breaker.v_trip.min(rps * self.work.w);
+        }
+        self.set_rate(bounds, rps);
+        self.rebase(policy, now);
+    }
+
+    /// Runs steps 3 to 6: sets `u` and returns the cause.
+    fn decide(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        now: f64,
+        dt: f64,
+    ) -> Cause {
+        let law = &policy.law;
+        if self.stopped {
+            self.rebase(policy, now);
+            return Cause::StoppedByHand;
+        }
+        let stale = signals::stale(&self.signals, policy, now, self.began_at);
+        if !stale.is_empty() {
+            let floor = (bounds.safe_rps.max(bounds.min) * self.work.w).ln();
+            self.u = slew::decay(self.u, floor, law.stale_half_s, dt);
+            self.rebase(policy, now);
+            return Cause::Stale { names: stale };
+        }
+        if law.breaker && self.is_stopped_by_breaker(policy, bounds, seen, now) {
+            self.u = self.lowest(bounds);
+            self.rebase(policy, now);
+            return Cause::Open;
+        }
+        let Some((wanted, index)) = self.lowest_ask(policy, seen, now, dt) else {
+            return Cause::NoReading;
+        };
+        self.hold = self.hold.filter(|hold| now < hold.until);
+        let limits = LimitInput {
+            policy,
+            signals: &self.signals,
+            breaker: &self.breaker,
+            week: &self.week,
+            now,
+            dt,
+            in_force: self.u,
+            usual: self.usual,
+            is_used: seen.is_limited(),
+            lowest: self.lowest(bounds),
+            held: self.hold.map(|hold| (hold.rps * self.work.w).ln()),
+            highest: (bounds.max * self.work.w).ln(),
+        };
+        let (u, clamps) = limits.limit(wanted);
+        self.u = u;
+        let v = self.u.exp();
+        self.usual = if self.usual <= 0.0 {
+            v
+        } else {
+            ewma::toward(self.usual, v, dt, USUAL_S)
+        };
+        Cause::Signal { index, clamps }
+    }
+
+    /// Runs one tick of the breaker; returns true while work is stopped.
+    fn is_stopped_by_breaker(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        now: f64,
+    ) -> bool {
+        // A follower restarts after its leader.
+        let waits = self.breaker.phase == Phase::Open
+            && seen
+                .shared
+                .as_ref()
+                .zip(self.breaker.by.as_deref())
+                .is_some_and(|(role, by)| role.leader_is_open(by));
+        if waits {
+            return true;
+        }
+        let range = (self.lowest(bounds), (bounds.max * self.work.w).ln());
+        match self
+            .breaker
+            .step(&mut self.signals, policy, &self.history, now, range)
+        {
+            BreakerStep::Stopped => true,
+            BreakerStep::Flows => false,
+            BreakerStep::Restarts(u) => {
+                self.u = u;
+                self.usual = u.exp();
+                self.rebase(policy, now);
+                false
+            }
+        }
+    }
+
+    /// Returns the lowest log work rate that the signals ask for, and the index of that signal.
+    fn lowest_ask(
+        &mut self,
+        policy: &Policy,
+        seen: &Observation,
+        now: f64,
+        dt: f64,
+    ) -> Option<(f64, usize)> {
+        let input = SignalInput {
+            policy,
+            history: &self.history,
+            now,
+            in_force: self.u,
+        };
+        let (links, ln_w) = (&mut self.links, self.work.w.ln());
+        let follow = |signal: &str, own: f64| {
+            sharing::followed(
+                links,
+                seen.shared.as_ref(),
+                signal,
+                own,
+                input.in_force,
+                ln_w,
+            )
+        };
+        signals::lowest_ask(&mut self.signals, input, dt, follow)
+    }
+
+    pub(super) fn rebase(&mut self, policy: &Policy, now: f64) {
+        let input = SignalInput {
+            policy,
+            history: &self.history,
+            now,
+            in_force: self.u,
+        };
+        signals::rebase(&mut self.signals, input);
+    }
+
+    /// Computes the knob from `u`, the reason, and numbers that can be stored.
+    pub(super) fn finish(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        now: f64,
+        before: f64,
+        cause: Cause,
+    ) -> Plan {
+        self.mend(policy, bounds);
+        TripRecord::update(&mut self.last_trip, &self.breaker);
+        self.knob = self.rate(bounds.sound(), now);
+        let plan = reason::plan(&self.snapshot(), policy, now, before, &cause);
+        self.plan = Some(plan.clone());
+        plan
+    }
+
+    /// Multiplies rates by `factor` after the unit of work changed.
+    fn scale(&mut self, factor: f64) {
+        self.u += factor.ln();
+        self.breaker.v_trip *= factor;
+        self.usual *= factor;
+        self.history.scale(factor);
+        self.week.scale(factor);
+        for signal in &mut self.signals {
+            signal.scale(factor);
+        }
+    }
+
+    /// Shifts every time by `by_s` after the clock was set back.
+    fn shift(&mut self, by_s: f64) {
+        self.at = self.at.map(|t| t + by_s);
+        self.began_at += by_s;
+        self.history.shift(by_s);
+        if let Some(trip) = &mut self.last_trip {
+            trip.at += by_s;
+        }
+        let parts: [&mut dyn StatePart; 4] = [
+            &mut self.breaker,
+            &mut self.watchdogs,
+            &mut self.week,
+            &mut self.overrides,
+        ];
+        parts.into_iter().for_each(|part| part.shift(by_s));
+        self.hold.iter_mut().for_each(|hold| hold.shift(by_s));
+        self.signals
+            .iter_mut()
+            .for_each(|signal| signal.shift(by_s));
+    }
+
+    /// Returns the state, to be read by explanations and watchdogs.
+    pub(super) fn snapshot(&self) -> Snapshot<'_> {
+        Snapshot {
+            actuator: self.actuator,
+            u: self.u,
+            knob: self.knob,
+            work: &self.work,
+            history: &self.history,
+            breaker: &self.breaker,
+            hold: self.hold,
+            stopped: self.stopped,
+            signals: &self.signals,
+            plan: self.plan.as_ref(),
+            manual_override: self.overrides.last.as_ref(),
+            links: &self.links,
+            week: &self.week,
+        }
+    }
+
+    /// Returns what the governors that share a signal with this one learn of its tick at `now`.
+    pub fn shared_tick(&self, now: f64) -> SharedTick {
+        let tripped_by = self.breaker.by.as_deref();
+        let limited_by = self
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.limiting_signal(tripped_by));
+        SharedTick {
+            at: now,
+            rps: self.knob,
+            is_open: self.breaker.phase == Phase::Open,
+            held_from: self.hold.map_or(0.0, |hold| hold.from),
+            limited_by: limited_by.map(str::to_owned),
+        }
+    }
+
+    /// Returns the name and the height, in setpoints, of a signal whose newest sample, first seen
+    /// at `now`, is above its trip level.
+    pub fn alarm(&self, policy: &Policy, now: f64) -> Option<(String, f64)> {
+        let overload = self
+            .breaker
+            .overloaded(&self.signals, policy, &self.history, now)?;
+        Some((self.signals[overload.signal].name.clone(), overload.height))
+    }
+
+    /// Returns the lowest log work rate: the knob `min`, or a lower manual rate while that is held.
+    fn lowest(&self, bounds: Bounds) -> f64 {
+        (bounds.lowest(self.hold.map(|hold| hold.rps)) * self.work.w).ln()
+    }
+
+    /// Returns the knob for the current state, in its own unit.
+    pub(super) fn rate(&self, bounds: Bounds, now: f64) -> f64 {
+        if self.stopped || self.breaker.phase == Phase::Open {
+            return 0.0;
+        }
+        let hold = self.hold.filter(|hold| now < hold.until);
+        let held = hold.map(|hold| hold.rps);
+        let (least, most) = (bounds.lowest(held), bounds.highest(held));
+        let wanted = clamp_finite(self.u.exp() / self.work.w, least, most);
+        self.actuator.rounded(wanted, self.knob, least, most)
+    }
+
+    /// Sets `u` to a rate in jobs per second or slots: 0 is the lowest, a negative rate the
+    /// highest.
+    pub(super) fn set_rate(&mut self, bounds: Bounds, rps: f64) {
+        let rps = match rps {
+            r if r > 0.0 => r.clamp(Bounds::MIN_RATE, bounds.max),
+            r if r < 0.0 => bounds.max,
+            _ => bounds.min,
+        };
+        self.u = (rps * self.work.w).ln();
+    }
+
+    /// Learns the rate that this hour sustains, after a decision.
+    fn learn_week(&mut self, seen: &Observation, now: f64, dt: f64) {
+        let Some(plan) = &self.plan else { return };
+        let used = seen.is_limited();
+        // A decision caused by stale signals, a person, a bound or the breaker carries no
+        // information about the hour.
+        let decider = self
+            .signals
+            .iter()
+            .find(|signal| signal.name == plan.limiting);
+        let near = decider
+            .and_then(Signal::predicted)
+            .is_some_and(is_near_setpoint);
+        let good = (used && near).then_some(self.u);
+        let is_idle = !used
+            && seen.limiting_share.is_some()
+            && matches!(plan.limiting.as_str(), "idle" | "week");
+        self.week.learn(now, dt, good, is_idle);
+    }
+
+    /// Runs the watchdogs on the newest plan and adds their findings to it.
+    fn run_watchdogs(
+        &mut self,
+        policy: &Policy,
+        bounds: Bounds,
+        seen: &Observation,
+        now: f64,
+    ) -> Plan {
+        let mut watchdogs = std::mem::take(&mut self.watchdogs);
+        let findings = watchdogs.look(&self.snapshot(), policy, bounds, seen, now);
+        let mut plan = self.plan.take().unwrap_or_default();
+        watchdogs.update_findings(findings, now, &mut plan);
+        self.watchdogs = watchdogs;
+        self.plan = Some(plan.clone());
+        plan
+    }
+
+    /// Repairs numbers that absurd input made infinite or NaN; a signal with such a number starts
+    /// over.
+    fn mend(&mut self, policy: &Policy, bounds: Bounds) {
+        if !self.u.is_finite() {
+            let knob = if self.knob.is_finite() {
+                self.knob
+            } else {
+                0.0
+            };
+            self.work = WorkEstimate::default();
+            self.set_rate(bounds.sound(), knob.max(0.0));
+        }
+        if !self.usual.is_finite() {
+            self.usual = 0.0;
+        }
+        if !self.breaker.is_sound() {
+            self.breaker = Breaker::default();
+        }
+        if !self.week.is_sound() {
+            self.week = Week::default();
+        }
+        signals::mend(&mut self.signals, policy, self.u);
+    }
+}
+
+/// Returns true for unix seconds that can be computed with.
+fn is_time(now: f64) -> bool {
+    now.abs() <= 1e12
+}
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;

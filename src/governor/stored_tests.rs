@@ -1,0 +1,69 @@
+use super::super::filter::LineGovernor;
+use super::*;
+use crate::governor::Bounds;
+
+const BOUNDS: Bounds = Bounds {
+    min: 1.0,
+    max: 500.0,
+    safe_rps: 5.0,
+};
+
+fn recorded() -> Value {
+    serde_json::from_str(include_str!("testdata/stored_form_1.json")).unwrap()
+}
+
+fn policy(recorded: &Value) -> Policy {
+    let text = recorded["policy"].as_str().unwrap();
+    Policy::parse(text, "recorded.toml").unwrap().unwrap()
+}
+
+#[test]
+fn a_governor_continues_from_a_state_of_form_1_as_the_one_that_wrote_it() {
+    let recorded = recorded();
+    let mut governor =
+        LineGovernor::resume(policy(&recorded), BOUNDS, recorded["state"].clone()).unwrap();
+    let lines = recorded["lines"].as_array().unwrap();
+    assert_eq!(lines.len(), 25);
+    for line in lines {
+        let plan = governor.take(&line["line"].to_string()).unwrap().unwrap();
+        assert_eq!(serde_json::to_value(&plan).unwrap(), line["answer"]);
+    }
+}
+
+#[test]
+fn the_present_form_is_read_back_to_the_last_bit() {
+    let recorded = recorded();
+    let policy = policy(&recorded);
+    let governor = LineGovernor::resume(policy.clone(), BOUNDS, recorded["state"].clone()).unwrap();
+    let stored = governor.state().unwrap();
+    assert_eq!(stored["form"], FORM);
+    assert!(stored["signals"][0]["controller"]["pid"].is_object());
+    assert!(stored["signals"][2]["controller"]["quota"].is_object());
+    let again = LineGovernor::resume(policy, BOUNDS, stored.clone()).unwrap();
+    assert_eq!(again.state().unwrap(), stored);
+}
+
+#[test]
+fn the_shadow_of_a_state_of_form_1_is_read_too() {
+    let recorded = recorded();
+    let mut state = recorded["state"].clone();
+    let mut own = state.clone();
+    own["breaker"]["trips"] = 3.into();
+    state["shadow"] = serde_json::json!({"own": own, "score": {
+        "since": 1.0, "seconds": 2.0, "lower_s": 0.0, "higher_s": 0.0, "stopped_s": 0.0, "over_s": 0.0, "braked_s": 0.0,
+        "real": {"jobs": 1.0, "overload_s": 0.0, "peak": 0.0, "load": null, "rps": 1.0},
+        "own": {"jobs": 1.0, "overload_s": 0.0, "peak": 0.0, "load": null, "rps": 1.0},
+    }});
+    let state = crate::governor::ControlState::stored(state, &policy(&recorded)).unwrap();
+    assert_eq!(state.shadow.unwrap().own.breaker.trips, 3);
+}
+
+#[test]
+fn a_state_of_an_unknown_form_is_not_read() {
+    let recorded = recorded();
+    for form in [Value::Null, 0.into(), 3.into(), "2".into()] {
+        let mut state = recorded["state"].clone();
+        state["form"] = form;
+        assert!(LineGovernor::resume(policy(&recorded), BOUNDS, state).is_none());
+    }
+}
