@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::fit::{Fit, LoadSample as Point, Stretch, fit};
 use super::pulse::{Move, Pulse, Shape};
 use crate::governor::counters::Counters;
+use crate::governor::explain::Cause;
 use crate::governor::policy::{SignalKind, SignalPolicy, SignalSource};
 use crate::governor::sources::probe;
 use crate::governor::{
@@ -401,7 +402,7 @@ impl CalibrationSession {
             bounds(status),
             &seen,
             status.knobs.rps,
-            "a calibration controls it",
+            Cause::followed("a calibration controls it"),
         );
         if let Some((name, height)) = watch.state.alarm(&self.policy, now) {
             return Err(CalibrationEnd::Overload(format!(

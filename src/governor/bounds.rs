@@ -44,4 +44,14 @@ impl Bounds {
     pub(super) fn highest(self, held: Option<f64>) -> f64 {
         self.max.min(held.unwrap_or(f64::INFINITY))
     }
+
+    /// Returns a rate within the bounds for a knob: 0 is the lowest, a negative knob, which is
+    /// unlimited, the highest.
+    pub(super) fn rate_of(self, knob: f64) -> f64 {
+        match knob {
+            knob if knob > 0.0 => knob.clamp(Self::MIN_RATE, self.max),
+            knob if knob < 0.0 => self.max,
+            _ => self.min,
+        }
+    }
 }

@@ -78,7 +78,7 @@ impl LineGovernor {
     /// Creates a governor that continues from a state of [`Filter::state`]; `None` if the state
     /// cannot be read.
     pub fn resume(policy: Policy, bounds: Bounds, stored: Value) -> Option<Self> {
-        let state = ControlState::stored(stored, &policy)?;
+        let state = crate::governor::stored::read(stored, &policy)?;
         Some(Self {
             rps: state.knob,
             state: Some(state),

@@ -188,7 +188,7 @@ fn a_signal_with_a_patience_of_its_own_counts_as_silent_after_exactly_that() {
     // A successor allows it half of its own patience, not of the default one.
     rig.tick(Some(1.0));
     let stored = serde_json::to_value(&rig.state).unwrap();
-    let next = ControlState::resume(stored, &rig.policy, rig.now + 100.0).unwrap();
+    let next = crate::governor::stored::resume(stored, &rig.policy, rig.now + 100.0).unwrap();
     assert_eq!(next.signals[0].front.seen, Some(rig.now + 96.0));
 }
 

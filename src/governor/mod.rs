@@ -23,11 +23,13 @@ pub mod policy;
 pub mod run;
 pub mod score;
 pub mod shadow;
+mod shared;
 mod snapshot;
 pub mod state;
-mod stored;
+pub mod stored;
 pub mod time;
 pub mod watchdogs;
+mod written;
 
 #[cfg(test)]
 mod complaints_tests;
@@ -51,8 +53,9 @@ pub use law::Phase;
 pub use observation::{Observation, SignalSample};
 pub use plan::Plan;
 pub use policy::{ControllerTuning, Policy};
-pub use run::governor::{Governor, RoundReport};
+pub use run::governor::Governor;
 pub use run::postgres::Journal;
+pub use run::report::RoundReport;
 pub use run::sources::Sources;
 pub use run::{calibration, counters, postgres, sources};
 pub use score::Score;

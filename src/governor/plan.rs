@@ -22,6 +22,14 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// Returns the plan before the first tick.
+    pub(super) fn start() -> Self {
+        Self {
+            limiting: "start".to_owned(),
+            ..Self::default()
+        }
+    }
+
     /// Returns the signal that really limits the rate, with the one that tripped the breaker last;
     /// `None` if a bound limits it.
     pub(super) fn limiting_signal<'a>(&'a self, tripped_by: Option<&'a str>) -> Option<&'a str> {

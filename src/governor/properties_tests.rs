@@ -5,6 +5,7 @@ use proptest::test_runner::RngSeed;
 use serde_json::Value;
 
 use super::bounds::Bounds;
+use super::explain::Cause;
 use super::law::Phase;
 use super::plant_tests::Plant;
 use super::policy::{Policy, SignalKind, SignalPolicy as About, SignalSource};
@@ -228,9 +229,13 @@ impl Subject {
                     now,
                     ..Observation::default()
                 };
-                let plan =
-                    self.state
-                        .follow(&self.policy, self.bounds, &seen, *rps, "a person has it");
+                let plan = self.state.follow(
+                    &self.policy,
+                    self.bounds,
+                    &seen,
+                    *rps,
+                    Cause::followed("a person has it"),
+                );
                 prop_assert!(plan.rps.is_finite() && plan.rps >= -1.0, "{plan:?}");
             }
             GovernorEvent::Lapsed(rps) => {
@@ -241,7 +246,7 @@ impl Subject {
             GovernorEvent::Successor => {
                 let stored = serde_json::to_value(&self.state).expect("a state is JSON");
                 let text = stored.to_string();
-                let resumed = ControlState::resume(stored, &self.policy, self.now);
+                let resumed = crate::governor::stored::resume(stored, &self.policy, self.now);
                 prop_assert!(resumed.is_some(), "{text}");
                 self.state = resumed.expect("looked at above");
             }
@@ -380,7 +385,7 @@ proptest! {
         }
         let stored = serde_json::to_value(&subject.state).expect("a state is JSON");
         let text = stored.to_string();
-        prop_assert!(ControlState::stored(stored, &subject.policy).is_some(), "{text}");
+        prop_assert!(crate::governor::stored::read(stored, &subject.policy).is_some(), "{text}");
     }
 
     #[test]
@@ -392,7 +397,7 @@ proptest! {
             subject.meets(*time, event)?;
         }
         let stored = serde_json::to_string(&subject.state).expect("a state is JSON");
-        let mut restored = ControlState::stored(serde_json::from_str(&stored).expect("JSON"), &subject.policy).expect("a state");
+        let mut restored = crate::governor::stored::read(serde_json::from_str(&stored).expect("JSON"), &subject.policy).expect("a state");
         let now = subject.state.at.unwrap_or(0.0) + 2.0;
         let seen = reading(now, subject.state.knob.max(0.0), &[("load", load), ("other", load)]);
         let (a, b) = (subject.state.tick(&subject.policy, BOUNDS, &seen), restored.tick(&subject.policy, BOUNDS, &seen));
@@ -412,7 +417,7 @@ proptest! {
             let mut place = place.index(leaves(&stored));
             spoil(&mut stored, &mut place, garbage);
         }
-        let Some(state) = ControlState::resume(stored, &policy, state.at.unwrap_or(0.0)) else { return Ok(()) };
+        let Some(state) = crate::governor::stored::resume(stored, &policy, state.at.unwrap_or(0.0)) else { return Ok(()) };
         let mut subject = Subject { now: state.at.unwrap_or(0.0), policy, bounds: BOUNDS, state };
         for n in 0..20 {
             let load = 0.8 + 0.02 * f64::from(n);
@@ -420,7 +425,7 @@ proptest! {
             let seen = Observation { readings, achieved_rps: Some(20.0), limiting_share: Some(1.0), ..Observation::default() };
             subject.meets((2.0, None), &GovernorEvent::Tick(Box::new(seen)))?;
             let stored = serde_json::to_value(&subject.state).expect("a state is JSON");
-            prop_assert!(ControlState::stored(stored, &subject.policy).is_some(), "what it keeps can be read again");
+            prop_assert!(crate::governor::stored::read(stored, &subject.policy).is_some(), "what it keeps can be read again");
         }
     }
 

@@ -18,6 +18,7 @@
 //! bumpless.
 
 use super::bounds::Bounds;
+use super::explain::cause::Cause;
 use super::law::Phase;
 use super::law::signals::highest_load;
 use super::observation::{Observation, SignalSample};
@@ -190,7 +191,8 @@ pub fn tick(
         .shadow
         .take()
         .unwrap_or_else(|| Box::new(Shadow::begin(state, policy, bounds, seen, rps)));
-    state.follow(policy, bounds, seen, rps, "shadow mode");
+    let cause = Cause::followed("shadow mode");
+    state.follow(policy, bounds, seen, rps, cause);
 
     let dt = since_s.clamp(0.0, TICKS_MAX * policy.law.tick_s);
     let (imagined, flow) = shadow.imagine(state, policy, seen, dt);

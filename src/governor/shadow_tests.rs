@@ -133,7 +133,7 @@ fn it_survives_being_stored_and_a_successor_goes_on_with_the_same_score() {
     let mut plant = Plant::usual();
     shadowed(&mut plant, 50.0, 600);
     let stored = serde_json::to_value(&plant.state).unwrap();
-    let resumed = ControlState::resume(stored, &plant.policy, plant.now).unwrap();
+    let resumed = crate::governor::stored::resume(stored, &plant.policy, plant.now).unwrap();
     assert_eq!(resumed.shadow.unwrap().score, shadow(&plant).score);
 
     let mut old = serde_json::to_value(&plant.state).unwrap();
@@ -141,7 +141,7 @@ fn it_survives_being_stored_and_a_successor_goes_on_with_the_same_score() {
         old.as_object_mut().unwrap().remove(field);
     }
     assert!(
-        ControlState::stored(old, &plant.policy).is_some(),
+        crate::governor::stored::read(old, &plant.policy).is_some(),
         "a state of the release before is read"
     );
 }

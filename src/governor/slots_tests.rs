@@ -311,11 +311,11 @@ fn a_state_of_another_knob_is_not_gone_on_from_and_one_of_the_same_is() {
     let mut server = SlotsPlant::new(0.1, "");
     server.run(300);
     let stored = serde_json::to_value(&server.state).unwrap();
-    let kept = ControlState::resume(stored.clone(), &server.policy, 301.0).unwrap();
+    let kept = crate::governor::stored::resume(stored.clone(), &server.policy, 301.0).unwrap();
     assert_eq!((kept.u, kept.knob), (server.state.u, server.knob));
     let mut rates = server.policy.clone();
     rates.law.actuator = Actuator::Rps;
-    assert_eq!(ControlState::resume(stored, &rates, 301.0), None);
+    assert_eq!(crate::governor::stored::resume(stored, &rates, 301.0), None);
 }
 
 #[test]

@@ -21,8 +21,6 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use super::actuator::Actuator;
 use super::bounds::Bounds;
 use super::explain::cause::Cause;
@@ -30,8 +28,7 @@ use super::explain::reason;
 use super::law::breaker::{BreakerStep, Overload};
 use super::law::limits::LimitInput;
 use super::law::part::StatePart;
-use super::law::signals::{self, SignalInput};
-use super::law::week::is_near_setpoint;
+use super::law::signals;
 use super::law::{Breaker, Hold, Phase, Signal, TripRecord, Week, WorkEstimate};
 use super::manual_override::OverrideWatch;
 use super::observation::{Observation, SignalSample};
@@ -39,18 +36,20 @@ use super::plan::Plan;
 use super::policy::Policy;
 use super::score::Score;
 use super::snapshot::Snapshot;
-use super::stored::{FORM, upgraded};
 use super::watchdogs::Watchdogs;
-use super::watchdogs::sharing::{self, FollowerRatio, SharedTick};
+use super::watchdogs::sharing::{self, FollowerRatio};
+use super::written::WrittenTexts;
 use crate::control::{History, clamp_finite, ewma, slew};
 
+/// The form of a stored state; it changes with the names and the meaning of its fields.
+pub(super) const FORM: u32 = 2;
 /// The averaging time of the usual work rate, in seconds.
 const USUAL_S: f64 = 900.0;
 
 /// The state between ticks; all of it is stored, so that a successor continues without a jump.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct ControlState {
-    form: u32,
+    pub(super) form: u32,
     /// The kind of knob that is set.
     #[serde(default)]
     pub actuator: Actuator,
@@ -80,7 +79,7 @@ pub struct ControlState {
     /// The last texts that this governor wrote into the knob, newest first; any other text is
     /// manual.
     #[serde(default)]
-    pub wrote: Vec<String>,
+    pub wrote: WrittenTexts,
     /// The last trip, for people: the breaker's own record is reset when a person takes over.
     #[serde(default)]
     pub last_trip: Option<TripRecord>,
@@ -137,7 +136,7 @@ impl ControlState {
             stopped: rps == 0.0,
             signals: signals::fresh(policy, u),
             plan: None,
-            wrote: Vec::new(),
+            wrote: WrittenTexts::default(),
             last_trip: None,
             overrides: OverrideWatch::default(),
             shadow: None,
@@ -145,39 +144,6 @@ impl ControlState {
             watchdogs: Watchdogs::default(),
             week: Week::default(),
         }
-    }
-
-    /// Resumes a stored state at `now`, with signals silent for at most half of the holding time;
-    /// `None` if its format differs or it cannot be used.
-    pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
-        let mut state = Self::stored(stored, policy)?;
-        state.be_patient(policy, now);
-        if let Some(shadow) = &mut state.shadow {
-            shadow.own.be_patient(policy, now);
-        }
-        Some(state)
-    }
-
-    fn be_patient(&mut self, policy: &Policy, now: f64) {
-        for (signal, about) in self.signals.iter_mut().zip(&policy.signals) {
-            let hold_s = about.stale_s.unwrap_or(policy.law.stale_hold_s);
-            signal.front.seen = signal.front.seen.map(|seen| seen.max(now - hold_s / 2.0));
-        }
-        self.began_at = now;
-    }
-
-    /// Reads a stored state for inspection.
-    pub fn stored(stored: Value, policy: &Policy) -> Option<Self> {
-        let mut state: Self = serde_json::from_value(upgraded(stored, policy)).ok()?;
-        if state.form != FORM
-            || state.actuator != policy.law.actuator
-            || !state.u.is_finite()
-            || !state.work.is_sound()
-        {
-            return None;
-        }
-        signals::adopt(&mut state.signals, policy, state.u);
-        Some(state)
     }
 
     /// Runs one tick.
@@ -190,16 +156,16 @@ impl ControlState {
             // The last decision within the current bounds: a rate that was only followed may lie
             // outside.
             let rps = self.rate(bounds.sound(), self.at.unwrap_or(self.began_at));
-            let plan = self.plan.clone().unwrap_or_else(|| Plan {
-                limiting: "start".into(),
-                ..Plan::default()
-            });
+            let plan = self.plan.clone().unwrap_or_else(Plan::start);
             return Plan { rps, ..plan };
         };
         let before = self.knob;
         let cause = self.decide(policy, bounds.sound(), seen, now, dt);
         self.finish(policy, bounds, now, before, cause);
-        self.learn_week(seen, now, dt);
+        if let Some(plan) = &self.plan {
+            let step = (self.u, now, dt);
+            self.week.learn_from(plan, &self.signals, seen, step);
+        }
         self.run_watchdogs(policy, bounds, seen, now)
     }
 
@@ -246,51 +212,11 @@ impl ControlState {
         Some(self.finish(policy, bounds, now, before, Cause::Open))
     }
 
-    /// Follows the knob without setting it, because of `why`: a person controls it (manual mode),
-    /// or the throttle is paused.
+    /// Follows the knob without setting it, because of `cause`: a person controls it (manual mode),
+    /// the throttle is paused, or the governor continues from there.
     ///
     /// The signals are still learned, so that the hand-back is bumpless.
     pub fn follow(
-        &mut self,
-        policy: &Policy,
-        bounds: Bounds,
-        seen: &Observation,
-        rps: f64,
-        why: &str,
-    ) -> Plan {
-        self.track(
-            policy,
-            bounds,
-            seen,
-            rps,
-            Cause::Followed {
-                why: why.to_owned(),
-            },
-        )
-    }
-
-    /// Follows the knob for the last time, like [`Self::follow`]; the governor continues from
-    /// there, because of `why`.
-    pub fn hand_back(
-        &mut self,
-        policy: &Policy,
-        bounds: Bounds,
-        seen: &Observation,
-        rps: f64,
-        why: &str,
-    ) -> Plan {
-        self.track(
-            policy,
-            bounds,
-            seen,
-            rps,
-            Cause::HandedBack {
-                why: why.to_owned(),
-            },
-        )
-    }
-
-    fn track(
         &mut self,
         policy: &Policy,
         bounds: Bounds,
@@ -325,20 +251,6 @@ impl ControlState {
         if rps > 0.0 && rps.ln() + self.work.w.ln() < self.u {
             self.set_rate(bounds.sound(), rps);
             self.rebase(policy, now);
-        }
-    }
-
-    /// Returns true if this governor wrote `text` into the knob.
-    pub fn is_ours(&self, text: &str) -> bool {
-        self.wrote.iter().any(|wrote| wrote == text)
-    }
-
-    /// Records that `text` is about to be written into the knob; two texts are kept, because the
-    /// writer may die in between.
-    pub fn will_write(&mut self, text: &str) {
-        if self.wrote.first().is_none_or(|newest| newest != text) {
-            self.wrote.insert(0, text.to_owned());
-            self.wrote.truncate(2);
         }
     }
 
@@ -388,14 +300,14 @@ impl ControlState {
             self.history
                 .push(now, elapsed.min(4.0 * tick_s), achieved * self.work.w);
         }
-        let w = self.work.w;
-        let input = SignalInput {
+        signals::ingest(
+            &mut self.signals,
             policy,
-            history: &self.history,
+            &self.history,
+            seen,
+            self.work.w,
             now,
-            in_force: self.u,
-        };
-        signals::ingest(&mut self.signals, input, seen, w);
+        );
         if let Some(rps) = seen.knob_rps.filter(|rps| rps.is_finite()) {
             self.obey(policy, bounds, now, rps);
         }
@@ -517,34 +429,22 @@ impl ControlState {
         now: f64,
         dt: f64,
     ) -> Option<(f64, usize)> {
-        let input = SignalInput {
-            policy,
-            history: &self.history,
-            now,
-            in_force: self.u,
-        };
-        let (links, ln_w) = (&mut self.links, self.work.w.ln());
+        let (links, u, ln_w) = (&mut self.links, self.u, self.work.w.ln());
         let follow = |signal: &str, own: f64| {
-            sharing::followed(
-                links,
-                seen.shared.as_ref(),
-                signal,
-                own,
-                input.in_force,
-                ln_w,
-            )
+            sharing::followed(links, seen.shared.as_ref(), signal, own, u, ln_w)
         };
-        signals::lowest_ask(&mut self.signals, input, dt, follow)
+        signals::lowest_ask(
+            &mut self.signals,
+            policy,
+            &self.history,
+            (now, dt),
+            u,
+            follow,
+        )
     }
 
     pub(super) fn rebase(&mut self, policy: &Policy, now: f64) {
-        let input = SignalInput {
-            policy,
-            history: &self.history,
-            now,
-            in_force: self.u,
-        };
-        signals::rebase(&mut self.signals, input);
+        signals::rebase(&mut self.signals, policy, &self.history, now, self.u);
     }
 
     /// Computes the knob from `u`, the reason, and numbers that can be stored.
@@ -616,22 +516,6 @@ impl ControlState {
         }
     }
 
-    /// Returns what the governors that share a signal with this one learn of its tick at `now`.
-    pub fn shared_tick(&self, now: f64) -> SharedTick {
-        let tripped_by = self.breaker.by.as_deref();
-        let limited_by = self
-            .plan
-            .as_ref()
-            .and_then(|plan| plan.limiting_signal(tripped_by));
-        SharedTick {
-            at: now,
-            rps: self.knob,
-            is_open: self.breaker.phase == Phase::Open,
-            held_from: self.hold.map_or(0.0, |hold| hold.from),
-            limited_by: limited_by.map(str::to_owned),
-        }
-    }
-
     /// Returns the name and the height, in setpoints, of a signal whose newest sample, first seen
     /// at `now`, is above its trip level.
     pub fn alarm(&self, policy: &Policy, now: f64) -> Option<(String, f64)> {
@@ -661,32 +545,7 @@ impl ControlState {
     /// Sets `u` to a rate in jobs per second or slots: 0 is the lowest, a negative rate the
     /// highest.
     pub(super) fn set_rate(&mut self, bounds: Bounds, rps: f64) {
-        let rps = match rps {
-            r if r > 0.0 => r.clamp(Bounds::MIN_RATE, bounds.max),
-            r if r < 0.0 => bounds.max,
-            _ => bounds.min,
-        };
-        self.u = (rps * self.work.w).ln();
-    }
-
-    /// Learns the rate that this hour sustains, after a decision.
-    fn learn_week(&mut self, seen: &Observation, now: f64, dt: f64) {
-        let Some(plan) = &self.plan else { return };
-        let used = seen.is_limited();
-        // A decision caused by stale signals, a person, a bound or the breaker carries no
-        // information about the hour.
-        let decider = self
-            .signals
-            .iter()
-            .find(|signal| signal.name == plan.limiting);
-        let near = decider
-            .and_then(Signal::predicted)
-            .is_some_and(is_near_setpoint);
-        let good = (used && near).then_some(self.u);
-        let is_idle = !used
-            && seen.limiting_share.is_some()
-            && matches!(plan.limiting.as_str(), "idle" | "week");
-        self.week.learn(now, dt, good, is_idle);
+        self.u = (bounds.rate_of(rps) * self.work.w).ln();
     }
 
     /// Runs the watchdogs on the newest plan and adds their findings to it.

@@ -329,7 +329,7 @@ fn a_successor_with_the_stored_state_goes_on_without_a_jump() {
     let before = plant.knob;
     let stored = serde_json::to_value(&plant.state).unwrap();
     plant.now += 20.0;
-    plant.state = ControlState::resume(stored, &plant.policy, plant.now).unwrap();
+    plant.state = crate::governor::stored::resume(stored, &plant.policy, plant.now).unwrap();
     plant.run(10);
     assert!(
         (plant.knob / before - 1.0).abs() < 0.01,
@@ -353,11 +353,14 @@ fn a_successor_without_state_starts_from_the_knob_in_force() {
 fn a_state_of_another_form_is_not_taken_up() {
     let plant = Plant::quick();
     let mut stored = serde_json::to_value(&plant.state).unwrap();
-    assert!(ControlState::resume(stored.clone(), &plant.policy, 0.0).is_some());
+    assert!(crate::governor::stored::resume(stored.clone(), &plant.policy, 0.0).is_some());
     stored["form"] = 99.into();
-    assert_eq!(ControlState::resume(stored, &plant.policy, 0.0), None);
     assert_eq!(
-        ControlState::resume(serde_json::json!({"u": 1}), &plant.policy, 0.0),
+        crate::governor::stored::resume(stored, &plant.policy, 0.0),
+        None
+    );
+    assert_eq!(
+        crate::governor::stored::resume(serde_json::json!({"u": 1}), &plant.policy, 0.0),
         None
     );
 }
@@ -371,9 +374,13 @@ fn following_a_person_keeps_the_hand_over_bumpless() {
             achieved_rps: Some(33.0),
             ..Observation::default()
         };
-        let plan = plant
-            .state
-            .follow(&plant.policy, plant.bounds, &seen, 33.0, "ann has it");
+        let plan = plant.state.follow(
+            &plant.policy,
+            plant.bounds,
+            &seen,
+            33.0,
+            Cause::followed("ann has it"),
+        );
         assert_eq!(
             (plan.rps, plan.reason.as_str()),
             (33.0, "ann has it; the governor only tracks it")
@@ -501,7 +508,7 @@ proptest! {
             }
             let stored = serde_json::to_value(&state).unwrap();
             let text = stored.to_string();
-            prop_assert!(ControlState::resume(stored, &plant.policy, now).is_some(), "{text}");
+            prop_assert!(crate::governor::stored::resume(stored, &plant.policy, now).is_some(), "{text}");
         }
     }
 

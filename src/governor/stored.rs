@@ -1,16 +1,48 @@
-//! Stored states of earlier forms.
+//! Reading of stored states, those of earlier forms too.
 
 use serde_json::Value;
 
+use super::law::signals;
 use super::policy::{Policy, SignalKind};
+use super::state::{ControlState, FORM};
 
-/// The present form of a stored state.
-pub(super) const FORM: u32 = 2;
+/// Resumes a stored state at `now`, with signals silent for at most half of the holding time;
+/// `None` if its form is unknown or it cannot be used.
+pub fn resume(stored: Value, policy: &Policy, now: f64) -> Option<ControlState> {
+    let mut state = read(stored, policy)?;
+    be_patient(&mut state, policy, now);
+    if let Some(shadow) = &mut state.shadow {
+        be_patient(&mut shadow.own, policy, now);
+    }
+    Some(state)
+}
+
+/// Reads a stored state for inspection; `None` if its form is unknown or it cannot be used.
+pub fn read(stored: Value, policy: &Policy) -> Option<ControlState> {
+    let mut state: ControlState = serde_json::from_value(upgraded(stored, policy)).ok()?;
+    if state.form != FORM
+        || state.actuator != policy.law.actuator
+        || !state.u.is_finite()
+        || !state.work.is_sound()
+    {
+        return None;
+    }
+    signals::adopt(&mut state.signals, policy, state.u);
+    Some(state)
+}
+
+fn be_patient(state: &mut ControlState, policy: &Policy, now: f64) {
+    for (signal, about) in state.signals.iter_mut().zip(&policy.signals) {
+        let hold_s = about.stale_s.unwrap_or(policy.law.stale_hold_s);
+        signal.front.seen = signal.front.seen.map(|seen| seen.max(now - hold_s / 2.0));
+    }
+    state.began_at = now;
+}
 
 /// Brings a stored state to the present form; one of an unknown form is returned as it is.
 ///
 /// In form 1 a signal held the numbers of both control laws side by side.
-pub(super) fn upgraded(mut stored: Value, policy: &Policy) -> Value {
+fn upgraded(mut stored: Value, policy: &Policy) -> Value {
     if stored["form"] == 1 {
         upgrade_from_1(&mut stored, policy);
         if let Some(shadow) = stored.pointer_mut("/shadow/own") {

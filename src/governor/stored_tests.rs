@@ -54,7 +54,7 @@ fn the_shadow_of_a_state_of_form_1_is_read_too() {
         "real": {"jobs": 1.0, "overload_s": 0.0, "peak": 0.0, "load": null, "rps": 1.0},
         "own": {"jobs": 1.0, "overload_s": 0.0, "peak": 0.0, "load": null, "rps": 1.0},
     }});
-    let state = crate::governor::ControlState::stored(state, &policy(&recorded)).unwrap();
+    let state = crate::governor::stored::read(state, &policy(&recorded)).unwrap();
     assert_eq!(state.shadow.unwrap().own.breaker.trips, 3);
 }
 

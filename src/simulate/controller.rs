@@ -60,7 +60,7 @@ impl Controller for Governed {
     fn take_over(&mut self, now: f64, rps: f64) {
         // A successor reads the stored state and goes on from the rate that is really in force.
         let stored = serde_json::to_value(&self.state).unwrap_or_default();
-        self.state = ControlState::resume(stored, &self.policy, now)
+        self.state = crate::governor::stored::resume(stored, &self.policy, now)
             .unwrap_or_else(|| ControlState::new(&self.policy, self.bounds, rps, now));
         self.state.restart_from(&self.policy, self.bounds, rps, now);
     }

@@ -176,10 +176,33 @@ const SERVICES: &[(&str, &str)] = &[
     ("calibrate/run.rs", "Drives a throttle while it measures."),
     ("cron/scheduler.rs", "Wakes when a schedule is due."),
     (
+        "governor/run/fast_path.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/governed.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
         "governor/run/governor.rs",
         "Ticks: reads signals, writes knobs.",
     ),
-    ("governor/run/sources.rs", "Ticks: reads signals, writes knobs."),
+    (
+        "governor/run/knob_writer.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/records.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/sources.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/tick.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
     (
         "input/pinned.rs",
         "Reads and renews the pins of the unit tests.",

@@ -33,6 +33,7 @@ const ERRORS: RangeInclusive<i64> = 400..=599;
 pub(super) const ANYTHING: [(&str, &str); 9] = [
     ("SignalState", "value"),
     ("SignalState", "setpoint"),
+    ("SignalState", "soft"),
     ("SignalState", "trip"),
     ("TickSignal", "value"),
     ("TickSignal", "setpoint"),

@@ -4,7 +4,7 @@ use crate::governor::law::Clamp;
 
 /// The cause of a decision.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::governor) enum Cause {
+pub enum Cause {
     /// No signal has had a sample yet.
     NoReading,
     /// A person wrote 0.
@@ -33,4 +33,11 @@ pub(in crate::governor) enum Cause {
         /// The bounds that acted, in order.
         clamps: Vec<Clamp>,
     },
+}
+
+impl Cause {
+    /// Creates the cause of following a knob that the governor leaves alone because of `why`.
+    pub fn followed(why: impl Into<String>) -> Self {
+        Self::Followed { why: why.into() }
+    }
 }

@@ -3,11 +3,12 @@
 //!
 //! Everything here only reads.
 
-pub(in crate::governor) mod cause;
+pub mod cause;
 pub mod format;
 pub(in crate::governor) mod reason;
 mod terms;
 pub mod view;
 pub mod why;
 
+pub use cause::Cause;
 pub use format::{number, seconds};

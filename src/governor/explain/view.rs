@@ -262,7 +262,7 @@ impl GovernorView {
 
     /// Creates the view of a state as the journal stores it.
     pub fn of_stored(stored: Value, policy: &Policy, now: f64) -> Option<Self> {
-        Self::new(&ControlState::stored(stored, policy)?, policy, now)
+        Self::new(&crate::governor::stored::read(stored, policy)?, policy, now)
     }
 
     /// Updates the ages to `now`, unix seconds.

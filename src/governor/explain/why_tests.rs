@@ -370,7 +370,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
         BOUNDS,
         &seen(NOW + 15.0, Vec::new()),
         10.0,
-        "a person",
+        crate::governor::explain::Cause::followed("a person"),
     );
     assert!(
         GovernorView::new(&state, &policy, NOW + 15.0)

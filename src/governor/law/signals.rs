@@ -6,19 +6,6 @@ use crate::control::History;
 use crate::governor::observation::{Observation, SignalSample};
 use crate::governor::policy::{Heard, Policy, SignalPolicy, SignalSource};
 
-/// The surroundings of the signals at one tick.
-#[derive(Clone, Copy)]
-pub(in crate::governor) struct SignalInput<'a> {
-    /// The policy.
-    pub policy: &'a Policy,
-    /// The work rate that was let through.
-    pub history: &'a History,
-    /// The time, in unix seconds.
-    pub now: f64,
-    /// The log work rate in force.
-    pub in_force: f64,
-}
-
 /// Creates the signals of a policy, which track the log work rate `u`.
 pub(in crate::governor) fn fresh(policy: &Policy, u: f64) -> Vec<Signal> {
     let signal = |about| Signal::new(about, &policy.law, u);
@@ -47,16 +34,12 @@ pub(in crate::governor) fn adopt(signals: &mut Vec<Signal>, policy: &Policy, u: 
 /// job.
 pub(in crate::governor) fn ingest(
     signals: &mut [Signal],
-    input: SignalInput<'_>,
+    policy: &Policy,
+    history: &History,
     seen: &Observation,
     w: f64,
+    now: f64,
 ) {
-    let SignalInput {
-        policy,
-        history,
-        now,
-        ..
-    } = input;
     let mut samples: Vec<&SignalSample> =
         seen.readings.iter().filter(|r| r.at.is_finite()).collect();
     samples.sort_by(|a, b| a.at.total_cmp(&b.at));
@@ -94,19 +77,17 @@ pub(in crate::governor) fn ingest(
 }
 
 /// Returns the lowest log work rate that the signals ask for, and the index of that signal; signals
-/// far from their limit abstain. `follow` turns a signal's own rate into a follower's.
+/// far from their limit abstain.
+///
+/// `in_force` is the log work rate in force; `follow` turns a signal's own rate into a follower's.
 pub(in crate::governor) fn lowest_ask(
     signals: &mut [Signal],
-    input: SignalInput<'_>,
-    dt: f64,
+    policy: &Policy,
+    history: &History,
+    (now, dt): (f64, f64),
+    in_force: f64,
     mut follow: impl FnMut(&str, f64) -> f64,
 ) -> Option<(f64, usize)> {
-    let SignalInput {
-        policy,
-        history,
-        now,
-        in_force,
-    } = input;
     let mut asks: Vec<(usize, f64)> = Vec::new();
     for (n, (signal, about)) in signals.iter_mut().zip(&policy.signals).enumerate() {
         if let Some(u) = signal.ask(about, &policy.law, now, dt, history, in_force) {
@@ -127,13 +108,13 @@ pub(in crate::governor) fn lowest_ask(
 }
 
 /// Makes every signal ask for the rate in force.
-pub(in crate::governor) fn rebase(signals: &mut [Signal], input: SignalInput<'_>) {
-    let SignalInput {
-        policy,
-        history,
-        now,
-        in_force,
-    } = input;
+pub(in crate::governor) fn rebase(
+    signals: &mut [Signal],
+    policy: &Policy,
+    history: &History,
+    now: f64,
+    in_force: f64,
+) {
     for (signal, about) in signals.iter_mut().zip(&policy.signals) {
         signal.rebase(about, &policy.law, now, history, in_force);
     }

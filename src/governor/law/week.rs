@@ -16,7 +16,10 @@
 //! Hours are in UTC: after a change of local time, an hour is relearned within a week or two.
 
 use super::part::{StatePart, all_finite};
+use super::signal::Signal;
 use crate::control::clamp_finite;
+use crate::governor::observation::Observation;
+use crate::governor::plan::Plan;
 use crate::governor::policy::Policy;
 
 /// The hours of a week.
@@ -73,6 +76,28 @@ impl Week {
         self.idle_since = is_idle.then(|| self.idle_since.unwrap_or(now));
     }
 
+    /// Learns from a decision: the log work rate `u` that it set, its time and the seconds before
+    /// it.
+    pub(in crate::governor) fn learn_from(
+        &mut self,
+        plan: &Plan,
+        signals: &[Signal],
+        seen: &Observation,
+        (u, now, dt): (f64, f64, f64),
+    ) {
+        // A decision caused by stale signals, a person, a bound or the breaker carries no
+        // information about the hour.
+        let decider = signals.iter().find(|signal| signal.name == plan.limiting);
+        let near = decider
+            .and_then(Signal::predicted)
+            .is_some_and(|x| clamp_finite(x, 1.0 - NEAR_SETPOINT, 1.0 + NEAR_SETPOINT) == x);
+        let used = seen.is_limited();
+        let is_idle = !used
+            && seen.limiting_share.is_some()
+            && matches!(plan.limiting.as_str(), "idle" | "week");
+        self.learn(now, dt, (used && near).then_some(u), is_idle);
+    }
+
     /// Returns the log work rate to start at after a stop; `None` without a recommendation.
     pub fn start(&self, policy: &Policy, now: f64) -> Option<f64> {
         let stopped = self.idle_since.is_some_and(|since| now - since >= STOP_S);
@@ -123,11 +148,6 @@ fn hour(now: f64) -> i64 {
 /// Returns the index of an hour in its week.
 fn slot(hour: i64) -> usize {
     (hour + THURSDAY).rem_euclid(HOURS) as usize
-}
-
-/// Returns true if a load of `x` setpoints is near its setpoint.
-pub(in crate::governor) fn is_near_setpoint(x: f64) -> bool {
-    clamp_finite(x, 1.0 - NEAR_SETPOINT, 1.0 + NEAR_SETPOINT) == x
 }
 
 impl StatePart for Week {

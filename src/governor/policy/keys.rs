@@ -517,7 +517,7 @@ pub fn reference() -> String {
         "# Policy keys\n\n\
          A policy is the `[[signal]]` and `[governor]` part of a knobs file, `knobs/<throttle>.toml`. A throttle whose file has no\n\
          `[[signal]]` has no governor. A key that is unknown, of the wrong type or out of its range is refused at start, with file,\n\
-         line and reason. This page is generated from the table that the parser uses (`src/governor/keys.rs`).\n",
+         line and reason. This page is generated from the table that the parser uses (`src/governor/policy/keys.rs`).\n",
     );
     for (part, title, about) in [
         (

@@ -3,6 +3,14 @@
 
 pub mod calibration;
 pub mod counters;
+mod fast_path;
+mod governed;
 pub mod governor;
+mod knob_writer;
+mod observe;
 pub mod postgres;
+mod reconciler;
+mod records;
+pub mod report;
 pub mod sources;
+mod tick;

@@ -104,11 +104,11 @@ impl Sources {
 
     /// Fails if a policy names a server that is not configured.
     pub fn check(&self, policy: &Policy) -> Result<(), Error> {
-        self.eyes(policy).map(|_| ())
+        self.direct_sources(policy).map(|_| ())
     }
 
     /// Returns the direct readers for a policy; fails if it names a server that is not configured.
-    pub(super) fn eyes(&self, policy: &Policy) -> Result<DirectSources, Error> {
+    pub(super) fn direct_sources(&self, policy: &Policy) -> Result<DirectSources, Error> {
         let direct = policy
             .signals
             .iter()
@@ -171,32 +171,33 @@ impl Sources {
     pub(super) async fn read(
         &self,
         policy: &Policy,
-        eyes: &DirectSources,
+        direct_sources: &DirectSources,
         now: f64,
         is_told: bool,
     ) -> Vec<Result<Vec<SignalSample>, Error>> {
-        let read = policy
-            .signals
-            .iter()
-            .zip(&eyes.direct)
-            .map(|(about, direct)| async move {
-                let readings = match (about.source, direct) {
-                    (SignalSource::Feedback, _) if !is_told => return Err(Error::Unheard),
-                    (SignalSource::Feedback, _) => Vec::new(),
-                    (SignalSource::Depth | SignalSource::Age, _) => {
-                        vec![self.waiting(about).await?]
-                    }
-                    (SignalSource::Complaints, _) => vec![self.complained(about).await?],
-                    (SignalSource::Http | SignalSource::Postgres, Some(direct)) => {
-                        vec![direct.read(now).await?]
-                    }
-                    _ => self.history(about, now).await?,
-                };
-                Ok(readings
-                    .into_iter()
-                    .map(|reading| sample(about, reading))
-                    .collect())
-            });
+        let read =
+            policy
+                .signals
+                .iter()
+                .zip(&direct_sources.direct)
+                .map(|(about, direct)| async move {
+                    let readings = match (about.source, direct) {
+                        (SignalSource::Feedback, _) if !is_told => return Err(Error::Unheard),
+                        (SignalSource::Feedback, _) => Vec::new(),
+                        (SignalSource::Depth | SignalSource::Age, _) => {
+                            vec![self.waiting(about).await?]
+                        }
+                        (SignalSource::Complaints, _) => vec![self.complained(about).await?],
+                        (SignalSource::Http | SignalSource::Postgres, Some(direct)) => {
+                            vec![direct.read(now).await?]
+                        }
+                        _ => self.history(about, now).await?,
+                    };
+                    Ok(readings
+                        .into_iter()
+                        .map(|reading| sample(about, reading))
+                        .collect())
+                });
         join_all(read).await
     }
 
@@ -207,13 +208,13 @@ impl Sources {
     pub(super) async fn look(
         &self,
         policy: &Policy,
-        eyes: &DirectSources,
+        direct_sources: &DirectSources,
         now: f64,
     ) -> Vec<SignalSample> {
         let look = policy
             .signals
             .iter()
-            .zip(&eyes.direct)
+            .zip(&direct_sources.direct)
             .filter(|(about, _)| about.trips)
             .map(|(about, direct)| async move {
                 let reading = match (about.source, direct) {

@@ -244,7 +244,7 @@ async fn a_server_that_nobody_has_set_is_told_with_those_that_are() {
     let eyes = |lines: &str| {
         let text = format!("[[signal]]\nname = \"a\"\nquery = \"q\"\nsetpoint = 1\n{lines}\n");
         sources
-            .eyes(&Policy::parse(&text, "f").unwrap().unwrap())
+            .direct_sources(&Policy::parse(&text, "f").unwrap().unwrap())
             .map(|_| ())
             .map_err(|error| error.to_string())
     };

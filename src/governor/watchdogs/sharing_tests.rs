@@ -135,7 +135,7 @@ impl House {
         };
         room.plan = room.state.tick(&room.policy, room.bounds, &seen);
         if let Some(sharing) = &mut self.sharing {
-            sharing.post(&room.name, room.state.shared_tick(now));
+            sharing.post(&room.name, crate::governor::shared::tick(&room.state, now));
         }
     }
 
@@ -395,14 +395,14 @@ fn a_governor_that_is_away_neither_leads_nor_counts() {
         0.0,
     );
     assert_eq!(sharing.role("b", 100.0), None);
-    sharing.post("a", state.shared_tick(100.0));
+    sharing.post("a", crate::governor::shared::tick(&state, 100.0));
     assert_eq!(sharing.role("b", 105.0).unwrap().leaders["a"].throttle, "a");
     assert_eq!(
         sharing.role("b", 120.0),
         None,
         "it has not decided for a while"
     );
-    sharing.post("a", state.shared_tick(120.0));
+    sharing.post("a", crate::governor::shared::tick(&state, 120.0));
     sharing.leave("a");
     assert_eq!(sharing.role("b", 121.0), None, "a person has it");
 }

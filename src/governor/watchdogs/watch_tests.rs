@@ -311,7 +311,7 @@ fn a_successor_goes_on_with_what_was_found_and_with_the_gain() {
     assert_eq!(plant.state.watchdogs.found[0].finding, Finding::Oscillating);
 
     let stored = serde_json::to_value(&plant.state).unwrap();
-    let resumed = ControlState::resume(stored, &plant.policy, plant.now).unwrap();
+    let resumed = crate::governor::stored::resume(stored, &plant.policy, plant.now).unwrap();
 
     assert_eq!(resumed.watchdogs, plant.state.watchdogs);
     assert_eq!(

@@ -1,0 +1,115 @@
+//! The fast path of one throttle: direct looks at its signals, and a trip of the breaker.
+
+use super::counters::Counters;
+use super::governed::{GovernedThrottle, ThrottleRuntime};
+use super::reconciler::Reconciler;
+use super::report::{ReconcileError, RoundReport};
+use super::sources;
+use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
+use crate::governor::plan::Plan;
+use crate::governor::shadow;
+use crate::governor::state::ControlState;
+use crate::throttle::{Mode, Status};
+
+/// Looks at every signal of the throttle that does not pass through Prometheus.
+pub(super) async fn look(
+    parts: &Reconciler,
+    throttle: &GovernedThrottle,
+    term: u64,
+) -> Result<RoundReport, ReconcileError> {
+    let Some(status) = parts.store.status(&throttle.name).await? else {
+        return Ok(RoundReport::default());
+    };
+    parts.records.check_term(throttle, term, &status)?;
+    if !matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) || status.knobs.paused {
+        return Ok(RoundReport::default());
+    }
+    let (now, policy) = (status.at_us as f64 / 1e6, &throttle.policy);
+    let (feedback, mut looks) = tokio::join!(
+        parts
+            .sources
+            .worker_feedback(policy, throttle.name.as_str()),
+        parts.sources.look(policy, &throttle.direct, now)
+    );
+
+    let mut runtime = throttle.runtime.lock().await;
+    if runtime.term != Some(term) {
+        return Ok(RoundReport::default());
+    }
+    let counters = Counters::of(&status);
+    let flow = runtime
+        .looked
+        .and_then(|earlier| counters.since(&earlier))
+        .map(|flow| flow.achieved_rps);
+    runtime.looked = Some(counters);
+    if let Some(feedback) = &feedback {
+        runtime.meter.take_in(feedback, now);
+        looks.extend(sources::overheard(
+            policy,
+            &runtime.meter,
+            runtime.acted_at(),
+        ));
+    }
+    let achieved = match throttle.actuator() {
+        Actuator::Rps => flow,
+        Actuator::Concurrency => runtime.meter.running(),
+    };
+    // Two looks at the same sample count once.
+    looks.retain(|look| {
+        runtime
+            .looks
+            .insert(look.signal.clone(), look.at)
+            .is_none_or(|before| look.at > before)
+    });
+    let Some(mut state) = runtime.state.take() else {
+        return Ok(RoundReport::default());
+    };
+    let bounds = throttle.bounds(&status);
+    let plan = match status.knobs.mode {
+        Mode::Shadow => shadow::fast(&mut state, policy, bounds, now, &looks),
+        _ => state.fast(policy, bounds, now, achieved, &looks),
+    };
+    let outcome = match plan {
+        None => Ok(RoundReport {
+            alarmed: state.signals.iter().any(|signal| signal.alarms > 0),
+            ..RoundReport::default()
+        }),
+        Some(plan) => stop(parts, throttle, &mut runtime, term, &status, &state, &plan).await,
+    };
+    if outcome.as_ref().is_ok_and(|report| report.tripped > 0) {
+        throttle.show(&state, &status);
+    }
+    runtime.state = Some(state);
+    outcome
+}
+
+/// Carries out a trip: the knob first, everything else after.
+async fn stop(
+    parts: &Reconciler,
+    throttle: &GovernedThrottle,
+    runtime: &mut ThrottleRuntime,
+    term: u64,
+    status: &Status,
+    state: &ControlState,
+    plan: &Plan,
+) -> Result<RoundReport, ReconcileError> {
+    tracing::warn!(throttle.name = %throttle.name, reason = %plan.reason, "the breaker tripped");
+    let mode = status.knobs.mode;
+    let written = if mode == Mode::Auto {
+        let writer = parts.writer(throttle, term, status);
+        writer.write(BREAKERS_ZERO, &plan.reason).await?
+    } else {
+        0
+    };
+    let now = status.at_us as f64 / 1e6;
+    let before = throttle.actuator().setting(status);
+    parts.records.save_state(throttle, term, state).await?;
+    parts
+        .records
+        .record(throttle, runtime, term, now, plan, before, mode)
+        .await;
+    Ok(RoundReport {
+        tripped: 1,
+        ..RoundReport::decided(written)
+    })
+}

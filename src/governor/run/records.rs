@@ -1,0 +1,178 @@
+//! The records of the governors: their stored states, their decisions, and the term that fences
+//! both.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::broadcast;
+
+use super::governed::{GovernedThrottle, ThrottleRuntime};
+use super::postgres::{Error as JournalError, Journal};
+use super::report::ReconcileError;
+use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
+use crate::governor::decision::Decision;
+use crate::governor::plan::Plan;
+use crate::governor::state::ControlState;
+use crate::throttle::{Mode, Status};
+
+/// The number of decisions by which a slow listener may lag.
+const LISTENER_BEHIND: usize = 256;
+
+/// The journal, and those who listen to it.
+pub(super) struct Records {
+    journal: Journal,
+    /// The decisions as they are made.
+    pub decisions: broadcast::Sender<Decision>,
+    /// The latest term found in a knob without a valid lease.
+    seen_term: AtomicU64,
+}
+
+impl Records {
+    pub fn new(journal: Journal) -> Self {
+        Self {
+            journal,
+            decisions: broadcast::channel(LISTENER_BEHIND).0,
+            seen_term: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the latest term above ours found in a knob without a valid lease; 0 for none.
+    pub fn seen_term(&self) -> u64 {
+        self.seen_term.load(Ordering::Relaxed)
+    }
+
+    /// Fails if a later leader has written this knob, which is how a process without Postgres
+    /// detects it.
+    pub fn check_term(
+        &self,
+        throttle: &GovernedThrottle,
+        term: u64,
+        status: &Status,
+    ) -> Result<(), JournalError> {
+        if status.knobs.term <= term {
+            return Ok(());
+        }
+        let is_renewed = status
+            .knobs
+            .valid_until_ms
+            .is_some_and(|until| until > status.at_us / 1000);
+        if !is_renewed {
+            // No leader has that term: the database that counts terms was restored from an older
+            // copy.
+            self.seen_term
+                .fetch_max(status.knobs.term, Ordering::Relaxed);
+        }
+        Err(JournalError::Fenced {
+            throttle: throttle.name.to_string(),
+            term,
+        })
+    }
+
+    /// Loads the state at the beginning of a term, or begins at the knob in force.
+    pub async fn take_up(
+        &self,
+        throttle: &GovernedThrottle,
+        runtime: &mut ThrottleRuntime,
+        term: u64,
+        status: &Status,
+    ) -> Result<(), ReconcileError> {
+        if runtime.term == Some(term) && runtime.state.is_some() {
+            return Ok(());
+        }
+        let now = status.at_us as f64 / 1e6;
+        let name = throttle.name.as_str();
+        let stored = self.journal.load(name).await?;
+        if let Some((theirs, _)) = &stored
+            && *theirs > term
+        {
+            return Err(JournalError::Fenced {
+                throttle: name.to_owned(),
+                term,
+            }
+            .into());
+        }
+        *runtime = ThrottleRuntime {
+            term: Some(term),
+            due: runtime.due,
+            ..ThrottleRuntime::default()
+        };
+        runtime.journaled = self.journal.recent(Some(name), 1).await?.pop();
+        let resumed = stored
+            .and_then(|(_, stored)| crate::governor::stored::resume(stored, &throttle.policy, now));
+        runtime.state = Some(resumed.unwrap_or_else(|| begun(throttle, status, now)));
+        Ok(())
+    }
+
+    /// Saves the state.
+    ///
+    /// Only a later leader's term is an error: an outage of Postgres must not stop the governor.
+    pub async fn save_state(
+        &self,
+        throttle: &GovernedThrottle,
+        term: u64,
+        state: &ControlState,
+    ) -> Result<(), ReconcileError> {
+        let Ok(value) = serde_json::to_value(state) else {
+            return Ok(());
+        };
+        match self
+            .journal
+            .save(throttle.name.as_str(), term, &value)
+            .await
+        {
+            Err(JournalError::Postgres(error)) => {
+                tracing::warn!(throttle.name = %throttle.name, %error, "saving the governor's state failed");
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// Journals the decision of `plan` if it is news, and sends it to the listeners.
+    ///
+    /// `previous` is the knob in force before, `mode` the throttle's mode.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "a decision has a throttle, a time, a plan, a knob before and a mode"
+    )]
+    pub async fn record(
+        &self,
+        throttle: &GovernedThrottle,
+        runtime: &mut ThrottleRuntime,
+        term: u64,
+        now: f64,
+        plan: &Plan,
+        previous: f64,
+        mode: Mode,
+    ) {
+        let mut decision = Decision::new(throttle.name.as_str(), now, plan, previous, mode);
+        if !decision.is_news_after(runtime.journaled.as_ref()) {
+            return;
+        }
+        match self.journal.append(term, &decision).await {
+            Ok(id) => decision.id = id,
+            Err(error) => {
+                tracing::warn!(throttle.name = %throttle.name, %error, "recording a decision failed")
+            }
+        }
+        // A send without listeners is no error.
+        let _ = self.decisions.send(decision.clone());
+        runtime.journaled = Some(decision);
+    }
+}
+
+/// Begins a governor at the knob in force.
+fn begun(throttle: &GovernedThrottle, status: &Status, now: f64) -> ControlState {
+    let actuator = throttle.actuator();
+    let raw = actuator.text(&status.raw);
+    let bounds = throttle.bounds(status);
+    let has_lapsed = status.lease_lapsed && actuator == Actuator::Rps;
+    // A breaker's stop without its state continues from the lowest rate, not as a manual stop.
+    let rate = if raw == Some(BREAKERS_ZERO) && !has_lapsed {
+        bounds.min
+    } else {
+        actuator.start(status, bounds)
+    };
+    let mut state = ControlState::new(&throttle.policy, bounds, rate, now);
+    state.wrote.record(raw.unwrap_or_default());
+    state
+}
