@@ -351,7 +351,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ),
     ("lettre", &["providers/smtp/"]),
     ("mime_guess", &["api/"]),
-    ("minijinja", &["outbound/template.rs"]),
+    ("minijinja", &["outbound/template.rs", "outbound/template/"]),
     ("percent_encoding", &["api/", "outbound/credentials.rs"]),
     ("pid", &["control/", "simulate/bare_pid.rs"]),
     (
