@@ -173,6 +173,7 @@ const SERVICES: &[(&str, &str)] = &[
     ("config/pools.rs", "Reads the settings' files."),
     ("throttle/file.rs", "Reads the settings' files."),
     ("throttle/seed.rs", "Reads the settings' files."),
+    ("calibrate/knob.rs", "Drives a throttle while it measures."),
     ("calibrate/run.rs", "Drives a throttle while it measures."),
     ("cron/scheduler.rs", "Wakes when a schedule is due."),
     (
