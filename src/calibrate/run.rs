@@ -1,7 +1,7 @@
 //! The pulse test on a live throttle.
 //!
-//! While it runs, the knob carries the mark of [`crate::governor::calibration`] and a lease of a few seconds that
-//! this process renews. The resource is then protected as follows:
+//! While it runs, the knob carries the mark of [`crate::governor::calibration`] and a lease of a few
+//! seconds that this process renews. The resource is then protected as follows:
 //!
 //! - a governor leaves a marked knob alone, and its fast path stays armed: a trip stops the work,
 //!   and the test finds that it has lost the knob and ends;
