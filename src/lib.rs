@@ -16,7 +16,7 @@
 //! `docs/reference/features.md` lists what each adds.
 
 // The façade: what a program that uses the library may rely on. ARCHITECTURE.md lists it, and
-// tests/it/library.rs holds the two together.
+// tests/it/library/facade.rs holds the two together.
 
 #[cfg(feature = "runner")]
 #[warn(missing_docs)]

@@ -32,8 +32,8 @@ pub struct Deps {
     pub check_knobs: CheckKnobs,
     /// The handlers of this process, for their checks of arguments.
     pub kinds: Kinds,
-    /// The desks of the pools of accounts, for the state of the accounts.
-    pub desks: Vec<AccountPool>,
+    /// The pools of accounts, for the state of the accounts.
+    pub account_pools: Vec<AccountPool>,
     /// The pools of accounts that send messages.
     pub pools: Arc<Pools>,
     /// The store of the fates of messages.
@@ -113,7 +113,7 @@ impl ApiState {
             queue: deps.queue,
             store: deps.throttles,
             decisions: deps.decisions,
-            account_pools: deps.desks.into(),
+            account_pools: deps.account_pools.into(),
             pools: deps.pools,
             deliveries: deps.deliveries,
             live: deps.live,

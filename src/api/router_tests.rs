@@ -74,7 +74,7 @@ async fn door(token: Option<&str>) -> Door {
         throttles: shelf.clone(),
         check_knobs,
         kinds,
-        desks: Vec::new(),
+        account_pools: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: live.clone(),
         tokens: token

@@ -1,4 +1,4 @@
-//! Assembles pools of accounts: their drivers, their desks, and the loops that maintain them.
+//! Assembles pools of accounts: their drivers, their accounts, and the loops that maintain them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub(super) fn build(settings: &Settings, guard: Guard) -> anyhow::Result<Built> 
     })
 }
 
-/// Opens the desks of pools.
+/// Opens the accounts of pools.
 pub(super) fn open(
     built: Built,
     queue: &Queue,
@@ -87,8 +87,8 @@ pub(super) fn open(
         let Some(pool) = pools.get(&name) else {
             continue;
         };
-        let desk = AccountPool::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
-        carriers.insert(name, PoolHandle { desk, drivers });
+        let accounts = AccountPool::open(pool.clone(), store.clone(), notes.clone(), tell.clone())?;
+        carriers.insert(name, PoolHandle { accounts, drivers });
     }
     let deliveries = Deliveries::new(&queue.pool);
     deliveries.metrics.register(registry);
@@ -107,7 +107,7 @@ pub(super) fn open(
 }
 
 impl RunningPools {
-    /// Starts the loops that maintain the pools: in every process those for its own desks, and
+    /// Starts the loops that maintain the pools: in every process those for its own accounts, and
     /// where jobs run those for messages.
     pub(super) fn start(
         self,
@@ -123,8 +123,8 @@ impl RunningPools {
         } = self.means;
         let mut tasks = Vec::new();
         for carrier in carriers.values() {
-            let PoolHandle { desk, drivers } = carrier.clone();
-            let kept = maintain(desk, drivers, metrics.clone(), cancel.child_token());
+            let PoolHandle { accounts, drivers } = carrier.clone();
+            let kept = maintain(accounts, drivers, metrics.clone(), cancel.child_token());
             tasks.push(vital.spawn("keep pool", cancel.child_token(), kept));
             if runs_jobs {
                 let watched = watch(carrier.clone(), deliveries.clone(), cancel.child_token());
@@ -135,18 +135,18 @@ impl RunningPools {
             let kept = notify::maintain(deliveries.clone(), days, dead_days, cancel.child_token());
             tasks.push(vital.spawn("keep deliveries", cancel.child_token(), kept));
         }
-        // Without a desk no change can occur.
+        // Without a pool no change can occur.
         if carriers.is_empty() {
             return tasks;
         }
-        let told = publish_changes(
+        let published = publish_changes(
             carriers,
             self.alarms,
             metrics,
             self.changes,
             cancel.child_token(),
         );
-        tasks.push(vital.spawn("tell changes", cancel.child_token(), told));
+        tasks.push(vital.spawn("tell changes", cancel.child_token(), published));
         tasks
     }
 }

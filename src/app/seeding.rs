@@ -42,7 +42,7 @@ pub(super) struct Seeding {
     #[cfg(feature = "api")]
     pub(super) tenants: Vec<String>,
     #[cfg(feature = "notifications")]
-    pub(super) desks: Vec<AccountPool>,
+    pub(super) account_pools: Vec<AccountPool>,
     #[cfg(feature = "notifications")]
     /// True if a pool sends its alarms to a URL.
     pub(super) has_alerts: bool,
@@ -113,10 +113,10 @@ impl Seeding {
             api::seed_limits(store, &tenants).await?;
         }
         #[cfg(feature = "notifications")]
-        for desk in &self.desks {
-            pool::seed(desk)
+        for accounts in &self.account_pools {
+            pool::seed(accounts)
                 .await
-                .with_context(|| format!("the throttles of pool {}", desk.pool().name))?;
+                .with_context(|| format!("the throttles of pool {}", accounts.pool().name))?;
         }
         #[cfg(feature = "notifications")]
         if self.has_alerts {

@@ -194,11 +194,11 @@ impl App {
         let cancel = CancellationToken::new();
         let vital = TaskSupervisor::default();
         #[cfg(feature = "notifications")]
-        let desks: Vec<_> = open
+        let account_pools: Vec<_> = open
             .means
             .carriers
             .values()
-            .map(|carrier| carrier.desk.clone())
+            .map(|carrier| carrier.accounts.clone())
             .collect();
         let record = KnobRecord::new(queue.pool.clone());
         let seeding = Seeding {
@@ -208,7 +208,7 @@ impl App {
             #[cfg(feature = "api")]
             tenants,
             #[cfg(feature = "notifications")]
-            desks: desks.clone(),
+            account_pools: account_pools.clone(),
             #[cfg(feature = "notifications")]
             has_alerts,
         };
@@ -271,7 +271,7 @@ impl App {
                 throttles: throttles.clone(),
                 check_knobs: Knobs::check,
                 kinds,
-                desks,
+                account_pools,
                 pools,
                 deliveries,
                 tools,

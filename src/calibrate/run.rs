@@ -1,7 +1,7 @@
 //! The pulse test on a live throttle.
 //!
-//! While it runs, the knob carries the mark of [`calibration`] and a lease of a few seconds that
-//! this process renews. The resource is then protected as follows:
+//! While it runs, the knob carries the mark of [`crate::governor::calibration`] and a lease of a few
+//! seconds that this process renews. The resource is then protected as follows:
 //!
 //! - a governor leaves a marked knob alone, and its fast path stays armed: a trip stops the work,
 //!   and the test finds that it has lost the knob and ends;
@@ -16,20 +16,19 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::fit::{Fit, LoadSample as Point, Stretch, fit};
+use super::admission::admit;
+use super::fit::{LoadSample as Point, Stretch, fit};
+use super::knob::LeasedKnob;
+use super::outcome::{CalibrationEnd, CalibrationError, CalibrationResult, Survey};
 use super::pulse::{Move, Pulse, Shape};
 use crate::governor::counters::Counters;
 use crate::governor::explain::Cause;
 use crate::governor::policy::{SignalKind, SignalPolicy, SignalSource};
 use crate::governor::sources::probe;
-use crate::governor::{
-    Actuator, Bounds, ControlState, Observation, Policy, SignalSample, Sources, calibration,
-};
+use crate::governor::{Actuator, Bounds, ControlState, Observation, Policy, SignalSample, Sources};
 use crate::signals::{self, HttpProbe};
-use crate::throttle::{self, Change, Mode, Name, Status, Store};
+use crate::throttle::{self, Name, Status, Store};
 
-/// Lifetime of a written rate that this process does not renew, in milliseconds.
-const LEASE_MS: i64 = 15_000;
 /// Remaining lifetime below which the rate is written again, in milliseconds.
 const RENEW_MS: i64 = 11_000;
 /// Interval between looks.
@@ -49,53 +48,6 @@ const BEGIN_MAX: f64 = 1.2;
 /// First rate of a test, as a share of the rate in force. A governor that read the knob before it
 /// carried the mark cannot overwrite it, because the text of the rate has changed.
 const BEGIN_SHARE: f64 = 0.99;
-/// Attempts to put the knob back, one per look interval.
-const RESTORE_TRIES: u32 = 8;
-
-/// The reason for which a test is refused.
-#[derive(Debug, thiserror::Error)]
-pub enum CalibrationError {
-    /// The throttle is in no state for a test.
-    #[error("{0}")]
-    State(String),
-    /// The store did not carry out a request.
-    #[error(transparent)]
-    Store(#[from] throttle::Error),
-    /// A signal's address cannot be used.
-    #[error(transparent)]
-    Signal(#[from] signals::Error),
-}
-
-/// The findings before a test.
-#[derive(Clone, Debug)]
-pub struct Survey {
-    /// The rate in force, in jobs per second.
-    pub rps: f64,
-    /// The load of the signal, in setpoints.
-    pub load: f64,
-    /// The knobs `min` and `max`, which bound the test.
-    pub bounds: (f64, f64),
-    /// The highest rate that the test may set, in jobs per second.
-    pub most_rps: f64,
-    /// Shortest and longest duration of the test, in seconds.
-    pub lengths_s: (f64, f64),
-}
-
-/// The result of a test.
-#[derive(Clone, Debug)]
-pub struct CalibrationResult {
-    /// Reason for an early end; `None` for a complete test.
-    pub early: Option<String>,
-    /// The final state of the knob, as a sentence.
-    pub knob: String,
-    /// The fit; `None` after an early end, or if the samples do not determine it.
-    pub fit: Option<Fit>,
-    /// Usual spacing of the samples, in seconds.
-    pub spacing_s: f64,
-    /// Mean time from a sample's timestamp until it was seen, in seconds.
-    pub late_s: f64,
-}
-
 /// A test of one signal of one throttle.
 pub struct CalibrationSession {
     store: Arc<dyn Store>,
@@ -107,25 +59,11 @@ pub struct CalibrationSession {
     shape: Shape,
 }
 
-/// The reason for which the loop ended.
-enum CalibrationEnd {
-    Whole,
-    Interrupted,
-    /// The test was hindered, but not by its own rates.
-    Hindered(String),
-    /// The load was too high.
-    Overload(String),
-    /// Another writer has changed the knob.
-    Lost(String),
-}
-
 /// State carried from look to look.
 struct CalibrationProgress {
     state: ControlState,
     pulse: Pulse,
-    /// The text that the knob is expected to have.
-    text: String,
-    until_ms: i64,
+    knob: LeasedKnob,
     counters: Counters,
     stretches: Vec<Stretch>,
     points: Vec<Point>,
@@ -134,8 +72,6 @@ struct CalibrationProgress {
     limited: f64,
     began: f64,
 }
-
-// === impl Session ===
 
 impl CalibrationSession {
     /// Returns a test of `signal`, or of the first load from Prometheus if none is named.
@@ -206,7 +142,7 @@ impl CalibrationSession {
     /// Observes the throttle for a few seconds, without changing anything.
     pub async fn survey(&self) -> Result<Survey, CalibrationError> {
         let before = self.status().await?;
-        judge(&before).map_err(CalibrationError::State)?;
+        admit(&before).map_err(CalibrationError::State)?;
         let about = self.signal();
         let readings = self
             .sources
@@ -227,7 +163,7 @@ impl CalibrationSession {
         }
         tokio::time::sleep(SURVEY).await;
         let after = self.status().await?;
-        judge(&after).map_err(CalibrationError::State)?;
+        admit(&after).map_err(CalibrationError::State)?;
         let flow = Counters::of(&after).since(&Counters::of(&before));
         if flow.is_none_or(|flow| flow.limited_by(after.effective_rps) < BOTTLENECK) {
             return Err(CalibrationError::State(format!(
@@ -256,7 +192,7 @@ impl CalibrationSession {
         tell: &mut (dyn FnMut(&str) + Send),
     ) -> Result<CalibrationResult, CalibrationError> {
         let first = self.status().await?;
-        judge(&first).map_err(CalibrationError::State)?;
+        admit(&first).map_err(CalibrationError::State)?;
         let now = now_s(&first);
         let knobs = &first.knobs;
         let pulse = Pulse::new(self.shape, first.effective_rps, (knobs.min, knobs.max), now)
@@ -265,8 +201,14 @@ impl CalibrationSession {
         let mut watch = CalibrationProgress {
             state: ControlState::new(&self.policy, bounds(&first), first.effective_rps, now),
             pulse,
-            text,
-            until_ms: 0,
+            knob: LeasedKnob {
+                store: self.store.clone(),
+                name: self.name.clone(),
+                signal: self.signal.clone(),
+                lease_s: self.policy.law.lease_s(),
+                text,
+                until_ms: 0,
+            },
             counters: Counters::of(&first),
             stretches: vec![Stretch {
                 until: now,
@@ -279,14 +221,16 @@ impl CalibrationSession {
             began: now,
         };
         // From here on the test owns the knob, and must put it back however it ends.
-        let stop = match self
-            .write(&mut watch, &first, BEGIN_SHARE * first.effective_rps)
+        let stop = match watch
+            .knob
+            .write(&first, BEGIN_SHARE * first.effective_rps)
             .await
         {
             Err(error) => return Err(error.into()),
             Ok(()) => self.turn(&mut watch, cancel, tell).await,
         };
-        let knob = self.put_back(&watch, &first, &stop).await;
+        let low = watch.pulse.base() / self.shape.pulse;
+        let knob = watch.knob.put_back(&first, low, &stop).await;
         let n = watch.points.len().max(1) as f64;
         let index = self
             .policy
@@ -337,7 +281,7 @@ impl CalibrationSession {
                 }
             };
             silent_s = 0.0;
-            if let Some(stop) = lost(watch, &status) {
+            if let Some(stop) = watch.knob.lost(&status) {
                 return stop;
             }
             let rps = match self.look(watch, &status).await {
@@ -348,11 +292,11 @@ impl CalibrationSession {
                     ));
                     rps
                 }
-                Ok(None) if watch.until_ms - status.at_us / 1000 > RENEW_MS => continue,
+                Ok(None) if watch.knob.until_ms - status.at_us / 1000 > RENEW_MS => continue,
                 Ok(None) => status.knobs.rps,
                 Err(stop) => return stop,
             };
-            match self.write(watch, &status, rps).await {
+            match watch.knob.write(&status, rps).await {
                 Ok(()) | Err(throttle::Error::Lost(_)) => {}
                 // The next look finds the other writer.
                 Err(throttle::Error::Conflict { .. }) => {}
@@ -502,196 +446,12 @@ impl CalibrationSession {
         (samples, fresh)
     }
 
-    /// Writes a rate with the mark and a fresh lease, unless another writer has changed the knob
-    /// meanwhile.
-    async fn write(
-        &self,
-        watch: &mut CalibrationProgress,
-        status: &Status,
-        rps: f64,
-    ) -> Result<(), throttle::Error> {
-        let text = Actuator::Rps.spell(rps.clamp(status.knobs.min, status.knobs.max));
-        let until_ms = status.at_us / 1000 + LEASE_MS;
-        let fields = [
-            ("rps", Some(text.clone())),
-            ("valid_until", Some(until_ms.to_string())),
-        ];
-        let why = format!("pulse test of {}; flyball calibrate", self.signal);
-        self.set(&fields, &watch.text, calibration::CALIBRATION_ACTOR, why)
-            .await?;
-        (watch.text, watch.until_ms) = (text, until_ms);
-        Ok(())
-    }
-
-    async fn set(
-        &self,
-        fields: &[(&str, Option<String>)],
-        if_rps: &str,
-        by: &str,
-        why: String,
-    ) -> Result<(), throttle::Error> {
-        let fields = fields
-            .iter()
-            .map(|(field, text)| ((*field).to_owned(), text.clone()))
-            .collect();
-        let change = Change {
-            fields,
-            if_rps: Some(if_rps.to_owned()),
-            by: by.to_owned(),
-            why,
-            ..Change::default()
-        };
-        self.store.set(&self.name, &change).await.map(|_| ())
-    }
-
-    /// Puts the knob back as it was if the test still owns it; returns the outcome as a sentence.
-    async fn put_back(
-        &self,
-        watch: &CalibrationProgress,
-        first: &Status,
-        stop: &CalibrationEnd,
-    ) -> String {
-        let mut error_text = String::new();
-        for _ in 0..RESTORE_TRIES {
-            match self.try_put_back(watch, first, stop).await {
-                Ok(sentence) => return sentence,
-                Err(error) => error_text = error.to_string(),
-            }
-            tokio::time::sleep(SAMPLE_INTERVAL).await;
-        }
-        format!(
-            "Restoring the knob failed ({error_text}); its lease expires within {} s, then safe_rps is \
-             in force.",
-            LEASE_MS / 1000
-        )
-    }
-
-    async fn try_put_back(
-        &self,
-        watch: &CalibrationProgress,
-        first: &Status,
-        stop: &CalibrationEnd,
-    ) -> Result<String, throttle::Error> {
-        let Some(status) = self.store.status(&self.name).await? else {
-            return Ok("The throttle was deleted.".to_owned());
-        };
-        let text = status.raw.get("rps").cloned().unwrap_or_default();
-        let lease = |kept: bool| {
-            let until_ms = status.at_us / 1000 + (self.policy.law.lease_s() * 1e3) as i64;
-            ("valid_until", kept.then(|| until_ms.to_string()))
-        };
-        if text != watch.text {
-            if status.knobs.by == calibration::CALIBRATION_ACTOR {
-                // The rate was written directly into the store: it stays, but without the test's
-                // mark and lease.
-                self.set(
-                    &[lease(false)],
-                    &text,
-                    calibration::ENDED,
-                    "the knob was changed".to_owned(),
-                )
-                .await?;
-            }
-            return Ok(format!(
-                "The knob keeps the value that someone else has set: {text}."
-            ));
-        }
-        let original = first.raw.get("rps").cloned().unwrap_or_default();
-        let low = watch.pulse.base() / self.shape.pulse;
-        let (back, why) = match stop {
-            // The rate before the test is no longer known to be safe.
-            CalibrationEnd::Overload(why) if low < first.effective_rps => (
-                Actuator::Rps.spell(low.max(status.knobs.min)),
-                format!("ended early: {why}"),
-            ),
-            CalibrationEnd::Overload(why)
-            | CalibrationEnd::Hindered(why)
-            | CalibrationEnd::Lost(why) => (original, format!("ended early: {why}")),
-            CalibrationEnd::Whole | CalibrationEnd::Interrupted => (
-                original,
-                "the rate from before the test is restored".to_owned(),
-            ),
-        };
-        let had_lease = first.raw.contains_key("valid_until");
-        self.set(
-            &[("rps", Some(back.clone())), lease(had_lease)],
-            &text,
-            calibration::ENDED,
-            why,
-        )
-        .await?;
-        Ok(format!("The knob is back at {back}."))
-    }
-
     async fn status(&self) -> Result<Status, throttle::Error> {
         self.store
             .status(&self.name)
             .await?
             .ok_or_else(|| throttle::Error::Unknown(self.name.clone()))
     }
-}
-
-/// Returns an error, with the reason, for a throttle in a state that does not allow a test.
-fn judge(status: &Status) -> Result<(), String> {
-    let (name, knobs) = (&status.name, &status.knobs);
-    if let Some(problem) = status.problems.first() {
-        return Err(format!(
-            "the knob {} of {name} {}; correct it first",
-            problem.field, problem.message
-        ));
-    }
-    let fixed = |who: &str| {
-        Err(format!(
-            "{who}; set it to auto first: flyball throttle set {name} mode=auto"
-        ))
-    };
-    match knobs.mode {
-        _ if knobs.paused => Err(format!(
-            "{name} is paused; resume it first: flyball throttle resume {name}"
-        )),
-        Mode::Manual => fixed(&format!("a person controls {name} (mode manual)")),
-        Mode::Shadow => fixed(&format!(
-            "{name} is only observed (mode shadow), and a person controls it"
-        )),
-        Mode::Off => fixed(&format!("no governor controls {name} (mode off)")),
-        Mode::Auto if knobs.by == calibration::CALIBRATION_ACTOR && !status.lease_lapsed => {
-            Err(format!("another calibration of {name} is running"))
-        }
-        Mode::Auto if status.effective_rps < 0.0 => Err(format!(
-            "{name} is unlimited (rps -1); give it a rate first"
-        )),
-        Mode::Auto if status.effective_rps == 0.0 => {
-            Err(format!("{name} is stopped; see flyball why {name}"))
-        }
-        Mode::Auto => Ok(()),
-    }
-}
-
-/// Returns [`Stop::Lost`] if another writer has changed the knob, its mode or its pause.
-fn lost(watch: &CalibrationProgress, status: &Status) -> Option<CalibrationEnd> {
-    let knobs = &status.knobs;
-    let text = status
-        .raw
-        .get("rps")
-        .map(String::as_str)
-        .unwrap_or_default();
-    let why = if text != watch.text {
-        format!(
-            "the knob was set to {text} by {}",
-            if knobs.by == calibration::CALIBRATION_ACTOR {
-                "somebody"
-            } else {
-                &knobs.by
-            }
-        )
-    } else if knobs.mode != Mode::Auto {
-        format!("the mode became {}", knobs.mode.as_str())
-    } else if knobs.paused {
-        "the throttle was paused".to_owned()
-    } else {
-        return None;
-    };
-    Some(CalibrationEnd::Lost(why))
 }
 
 fn newest_x(watch: &CalibrationProgress) -> f64 {
@@ -707,87 +467,5 @@ fn bounds(status: &Status) -> Bounds {
         min: status.knobs.min,
         max: status.knobs.max,
         safe_rps: status.knobs.safe_rps,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-    use crate::throttle::bucket::UsageCounters;
-
-    fn judged(knobs: &[(&str, &str)]) -> String {
-        let plain = [
-            ("rps", "20"),
-            ("mode", "auto"),
-            ("min", "1"),
-            ("max", "100"),
-        ];
-        let raw: BTreeMap<String, String> = plain
-            .iter()
-            .chain(knobs)
-            .map(|(field, text)| ((*field).to_owned(), (*text).to_owned()))
-            .collect();
-        judge(&Status::read(
-            Name::new("reindex").unwrap(),
-            raw,
-            &UsageCounters::default(),
-            5_000_000,
-        ))
-        .err()
-        .unwrap_or_default()
-    }
-
-    #[test]
-    fn a_throttle_that_somebody_holds_or_that_stands_is_refused() {
-        assert_eq!(judged(&[]), "");
-        let cases: [(&[(&str, &str)], &str); 9] = [
-            (&[("paused", "1")], "reindex is paused; resume it first"),
-            (
-                &[("mode", "manual")],
-                "a person controls reindex (mode manual); set it to auto first",
-            ),
-            (
-                &[("mode", "shadow")],
-                "reindex is only observed (mode shadow)",
-            ),
-            (
-                &[("mode", "off")],
-                "no governor controls reindex (mode off)",
-            ),
-            (&[("rps", "-1")], "reindex is unlimited"),
-            (
-                &[("rps", "0.000")],
-                "reindex is stopped; see flyball why reindex",
-            ),
-            (
-                &[("rps", "ten")],
-                "the knob rps of reindex must be a number",
-            ),
-            (
-                &[("min", "200")],
-                "the knob min of reindex must be at most max 100, not 200",
-            ),
-            (
-                &[
-                    ("by", calibration::CALIBRATION_ACTOR),
-                    ("valid_until", "9000"),
-                ],
-                "another calibration of reindex is running",
-            ),
-        ];
-        for (knobs, expected) in cases {
-            let verdict = judged(knobs);
-            assert!(verdict.starts_with(expected), "{knobs:?} gave {verdict:?}");
-        }
-        assert_eq!(
-            judged(&[
-                ("by", calibration::CALIBRATION_ACTOR),
-                ("valid_until", "4000")
-            ]),
-            "",
-            "one that died"
-        );
     }
 }

@@ -14,7 +14,7 @@ use super::output::say;
 use super::{connect, output};
 use crate::app;
 use crate::calibrate::margins::{Margins, margins};
-use crate::calibrate::run::Survey;
+use crate::calibrate::outcome::Survey;
 use crate::calibrate::{CalibrationError, CalibrationResult, CalibrationSession, Fit, Shape, edit};
 use crate::config::Settings;
 use crate::governor::policy::ControllerTuning;

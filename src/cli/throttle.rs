@@ -1,21 +1,28 @@
 //! `flyball throttle list|show|set|pause|resume|import-limitlion|script`.
 
+mod audit;
+mod import;
+mod knobs;
+mod show;
+
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::bail;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use self::audit::{note_audit, note_key};
+use self::import::import;
+use self::knobs::{manual_until, parse};
+use self::show::{list, show};
 use super::exit::CliError;
 use super::output::say;
 use super::signed::AuditArgs;
 use super::{connect, output, when};
 use crate::api::throttles::delete::{Kept, take_away};
 use crate::config::Settings;
-use crate::throttle::{
-    Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Status, Store, check_key, foreign,
-};
+use crate::throttle::{Change, Error, Knobs, LUA_TEXT, MAX_PAUSE, Name, Store, check_key};
 
 #[derive(clap::Subcommand)]
 pub(super) enum Command {
@@ -120,7 +127,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         } => {
             let mut given = parse(&knobs)?;
             if let Some(until) = until {
-                by_hand_until(&mut given, until)?;
+                manual_until(&mut given, until)?;
             }
             let fields = Knobs::check(&given).map_err(Error::Invalid)?;
             change(
@@ -237,256 +244,6 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     Ok(ExitCode::SUCCESS)
 }
 
-async fn list(store: &Arc<dyn Store>, with_limits: bool, json: bool) -> anyhow::Result<()> {
-    let mut all = Vec::new();
-    for name in store.names().await? {
-        all.extend(store.status(&name).await?);
-    }
-    if json {
-        return output::json(&json!({ "throttles": all }));
-    }
-    let header = [
-        "THROTTLE", "RPS", "BURST", "WINDOW", "MODE", "PARENT", "BY", "NOTE",
-    ];
-    let (limits, work): (Vec<_>, Vec<_>) = all
-        .iter()
-        .partition(|status| !with_limits && status.name.as_str().starts_with("api:"));
-    output::table(&header, work.into_iter().map(row))?;
-    if !limits.is_empty() {
-        say!(
-            "and {} limits of the API, api:*; --all lists them",
-            limits.len()
-        );
-    }
-    Ok(())
-}
-
-fn row(status: &Status) -> Vec<String> {
-    let knobs = &status.knobs;
-    vec![
-        status.name.to_string(),
-        output::rate(status.effective_rps),
-        knobs.burst.to_string(),
-        format!("{} s", knobs.window),
-        mode(status),
-        knobs
-            .parent
-            .as_ref()
-            .map(Name::to_string)
-            .unwrap_or_default(),
-        knobs.by.clone(),
-        note(status),
-    ]
-}
-
-fn mode(status: &Status) -> String {
-    serde_json::to_value(status.knobs.mode)
-        .ok()
-        .and_then(|mode| mode.as_str().map(str::to_owned))
-        .unwrap_or_default()
-}
-
-fn note(status: &Status) -> String {
-    let mut notes = Vec::new();
-    if status.knobs.paused {
-        notes.push("paused".to_owned());
-    }
-    if status.lease_lapsed {
-        notes.push("the governor's lease has expired; safe_rps is in force".to_owned());
-    }
-    notes.extend(
-        status
-            .problems
-            .iter()
-            .map(|problem| format!("{}: {}", problem.field, problem.message)),
-    );
-    notes.join("; ")
-}
-
-fn show(status: &Status) -> anyhow::Result<()> {
-    say!("{:<15} {}", "throttle", status.name);
-    say!("{:<15} {}", "in force", output::rate(status.effective_rps));
-    let (edit, knobs): (Vec<_>, Vec<_>) = status
-        .raw
-        .iter()
-        .partition(|(field, _)| EDIT.contains(&field.as_str()));
-    for (field, value) in knobs.into_iter().chain(edit) {
-        let time = value
-            .parse()
-            .ok()
-            .filter(|_| TIMES.contains(&field.as_str()))
-            .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-        match time {
-            Some(time) => say!("{field:<15} {time:.0}"),
-            None => say!("{field:<15} {value}"),
-        }
-    }
-    if !note(status).is_empty() {
-        say!("{:<15} {}", "note", note(status));
-    }
-    Ok(())
-}
-
-/// Fields about the last edit of the knobs, shown behind them.
-const EDIT: [&str; 6] = ["at", "by", "why", "seq", "term", "valid_until"];
-
-/// Fields that hold times, in unix milliseconds.
-const TIMES: [&str; 3] = ["at", "valid_until", "manual_until_ms"];
-
-fn parse(knobs: &[String]) -> anyhow::Result<BTreeMap<String, Value>> {
-    let mut fields = BTreeMap::new();
-    for knob in knobs {
-        let Some((name, text)) = knob.split_once('=') else {
-            bail!(CliError::Refused(format!(
-                "{knob:?} is not KNOB=VALUE; for instance rps=50"
-            )));
-        };
-        let value = Knobs::value_of(name, text);
-        if fields.insert(name.to_owned(), value).is_some() {
-            bail!(CliError::Refused(format!(
-                "{name:?} is given twice; give each knob once"
-            )));
-        }
-    }
-    Ok(fields)
-}
-
-/// Adds the mode manual with its end.
-fn by_hand_until(
-    given: &mut BTreeMap<String, Value>,
-    until: jiff::Timestamp,
-) -> anyhow::Result<()> {
-    if until <= when::now() {
-        bail!(CliError::Refused(format!(
-            "--until {until:.0} is in the past; allowed is a time in the future"
-        )));
-    }
-    let mode = given
-        .entry("mode".to_owned())
-        .or_insert_with(|| json!("manual"));
-    if *mode != json!("manual") {
-        bail!(CliError::Refused(format!(
-            "--until ends the mode manual, but mode is {mode}; use only one of them"
-        )));
-    }
-    if given
-        .insert("manual_until_ms".to_owned(), json!(until.as_millisecond()))
-        .is_some()
-    {
-        bail!(CliError::Refused(
-            "--until and manual_until_ms set the same knob; use only one of them".to_owned()
-        ));
-    }
-    Ok(())
-}
-
-/// Lists the throttles that other programs have written, and with `yes` takes them over.
-async fn import(
-    store: &Arc<dyn Store>,
-    settings: &Settings,
-    yes: bool,
-    signed: &AuditArgs,
-) -> anyhow::Result<()> {
-    let mut found = Vec::new();
-    for name in store.search().await? {
-        match Name::new(name.as_str()) {
-            Ok(known) => found.extend(import_one(store, settings, &known, yes, signed).await?),
-            Err(error) => found.push(ForeignHash::refused(name, &error)),
-        }
-    }
-    if signed.json {
-        return output::json(&json!({ "adopted": yes, "throttles": found }));
-    }
-    if found.is_empty() {
-        say!("every throttle in Redis already belongs to Flyball");
-        return Ok(());
-    }
-    let rows = found.iter().map(|one| {
-        let fields = ["rps", "burst", "window"]
-            .map(|field| one.knobs.get(field).cloned().unwrap_or_default());
-        [
-            vec![output::clipped(&one.name, SHOWN_NAME)],
-            fields.to_vec(),
-            vec![one.note.clone()],
-        ]
-        .concat()
-    });
-    output::table(&["THROTTLE", "RPS", "BURST", "WINDOW", "NOTE"], rows)?;
-    if !yes {
-        say!("nothing was changed; add --yes to import them");
-    }
-    Ok(())
-}
-
-/// Characters of a name that a table shows: anybody can have written a longer one.
-const SHOWN_NAME: usize = 60;
-
-/// A hash that another program has written.
-#[derive(serde::Serialize)]
-struct ForeignHash {
-    name: String,
-    knobs: BTreeMap<String, String>,
-    expires_in_s: Option<f64>,
-    adopted: bool,
-    note: String,
-}
-
-impl ForeignHash {
-    fn refused(name: String, why: &dyn std::fmt::Display) -> Self {
-        let note = format!("it cannot be imported: {why}");
-        Self {
-            name,
-            knobs: BTreeMap::new(),
-            expires_in_s: None,
-            adopted: false,
-            note,
-        }
-    }
-}
-
-async fn import_one(
-    store: &Arc<dyn Store>,
-    settings: &Settings,
-    name: &Name,
-    yes: bool,
-    signed: &AuditArgs,
-) -> anyhow::Result<Option<ForeignHash>> {
-    // A hash may have expired since it was found.
-    let Some(status) = store.status(name).await?.filter(foreign::is_foreign) else {
-        return Ok(None);
-    };
-    if !yes || status.raw.is_empty() {
-        let note = note(&status);
-        let (name, expires_in_s) = (name.to_string(), status.expires_in_s);
-        return Ok(Some(ForeignHash {
-            name,
-            knobs: status.raw,
-            expires_in_s,
-            adopted: false,
-            note,
-        }));
-    }
-    match foreign::adopt(&**store, &status, &signed.by, &signed.why).await {
-        Ok((change, after)) => {
-            note_audit(
-                settings,
-                &crate::api::AuditEntry::turned("throttle.import", &change, Some(&status), &after),
-            )
-            .await;
-            let note = "imported".to_owned();
-            Ok(Some(ForeignHash {
-                name: name.to_string(),
-                knobs: after.raw,
-                expires_in_s: None,
-                adopted: true,
-                note,
-            }))
-        }
-        Err(lost @ Error::Lost(_)) => Err(lost.into()),
-        Err(error) => Ok(Some(ForeignHash::refused(name.to_string(), &error))),
-    }
-}
-
 /// Deletes a throttle and writes the audit entry.
 async fn delete(
     store: &Arc<dyn Store>,
@@ -494,7 +251,7 @@ async fn delete(
     name: &Name,
     signed: &AuditArgs,
 ) -> anyhow::Result<()> {
-    // A name that is not there is told even where Postgres is away.
+    // An unknown name is reported even while Postgres is unreachable.
     if store.status(name).await?.is_none() {
         bail!(CliError::NotFound(Kept::Unknown(name.clone()).to_string()));
     }
@@ -558,37 +315,5 @@ async fn known(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<Name> {
     match store.status(&name).await? {
         Some(_) => Ok(name),
         None => bail!(Error::Unknown(name)),
-    }
-}
-
-async fn note_key(
-    settings: &Settings,
-    action: &str,
-    throttle: &Name,
-    signed: &AuditArgs,
-    after: Value,
-) {
-    let mut entry = crate::api::AuditEntry::now(
-        signed.by.clone(),
-        action,
-        throttle.to_string(),
-        signed.why.clone(),
-    );
-    entry.after = Some(after);
-    note_audit(settings, &entry).await;
-}
-
-/// Writes an entry of the audit log, which is in Postgres; a failure is only a warning, because a
-/// knob must stay turnable while Postgres is away.
-async fn note_audit(settings: &Settings, entry: &crate::api::AuditEntry) {
-    let written = async {
-        let queue = connect::queue(settings).await?;
-        anyhow::Ok(crate::api::postgres::write_audit(&queue.pool, entry).await?)
-    };
-    if let Err(error) = written.await {
-        eprintln!(
-            "flyball: writing the audit log failed: {}",
-            super::exit::message(&error)
-        );
     }
 }

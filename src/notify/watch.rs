@@ -27,7 +27,7 @@ const MAX_MESSAGES_PER_STEP: u32 = 1000;
 const REQUEUE_ROUNDS: u32 = 15;
 
 /// Reports each change of a breaker to the log, the metrics, the database and the pool's address
-/// for alerts, until the last desk is gone.
+/// for alerts, until the last pool is gone.
 ///
 /// No change is lost while Postgres is unreachable, as long as the process lives.
 pub async fn publish_changes(
@@ -65,7 +65,7 @@ pub async fn publish_changes(
         let Some(carrier) = carriers.get(&pool) else {
             continue;
         };
-        while let Err(error) = alarms.record_change(carrier.desk.pool(), &change).await {
+        while let Err(error) = alarms.record_change(carrier.accounts.pool(), &change).await {
             if matches!(
                 error,
                 crate::jobs::Error::Refused { .. } | crate::jobs::Error::Full { .. }
@@ -85,7 +85,7 @@ pub async fn publish_changes(
 
 /// Maintains the waiting messages of a pool until `cancel` fires.
 pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: CancellationToken) {
-    let pool = carrier.desk.pool().clone();
+    let pool = carrier.accounts.pool().clone();
     // A new process does not know about earlier outages, so it checks for messages to requeue.
     let looks_left = AtomicU32::new(REQUEUE_ROUNDS);
     let pace = LoopOptions {
@@ -94,7 +94,7 @@ pub async fn watch(carrier: PoolHandle, deliveries: Deliveries, cancel: Cancella
         wake: None,
     };
     periodic(pace, cancel, || async {
-        let view = carrier.desk.view();
+        let view = carrier.accounts.view();
         if view.at_ms == 0 {
             return Ok(());
         }

@@ -8,28 +8,22 @@
 //! time. Each is bounded, and every loop checks the clock, so that no rendering exceeds its time by
 //! much.
 
+mod budget;
+mod values;
+
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::fmt;
-use std::io::{self, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io::Write;
 
 use minijinja::machinery::{Token, tokenize};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Enumerator, Object, ObjectRepr, Rest, Serde};
+use minijinja::value::Rest;
 use minijinja::{
     AutoEscape, Environment, Error, ErrorKind, UndefinedBehavior, Value, filters, tests,
 };
 
-/// Largest body that a template may make, in bytes.
-pub const MAX_OUTPUT_BYTES: usize = 1024 * 1024;
-
-/// Most steps of one rendering.
-pub const MAX_STEPS: u64 = 50_000;
-
-/// Most bytes that one rendering may read and write, counted each time.
-pub const MAX_WORK_BYTES: u64 = 32 * 1024 * 1024;
+use self::budget::{Bounded, RenderBudget};
+pub use self::budget::{MAX_OUTPUT_BYTES, MAX_STEPS, MAX_WORK_BYTES};
+use self::values::watched;
 
 /// Deepest nesting.
 const MAX_DEPTH: usize = 50;
@@ -69,192 +63,6 @@ pub fn render(
     }
     rendered.map_err(|error| describe_error(&error))?;
     String::from_utf8(output.bytes).map_err(|_| "produced something that is not a text".to_owned())
-}
-
-/// The remaining budget of one rendering.
-#[derive(Clone)]
-struct RenderBudget(Arc<RenderLimits>);
-
-struct RenderLimits {
-    bytes: AtomicU64,
-    is_late: AtomicBool,
-    is_over: Box<dyn Fn() -> bool + Send + Sync>,
-}
-
-impl RenderBudget {
-    fn new(is_over: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        let bytes = AtomicU64::new(MAX_WORK_BYTES);
-        Self(Arc::new(RenderLimits {
-            bytes,
-            is_late: AtomicBool::new(false),
-            is_over: Box::new(is_over),
-        }))
-    }
-
-    /// Counts `bytes`. Returns false if the rendering must end.
-    fn goes_on(&self, bytes: usize) -> bool {
-        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_add(1);
-        let left = self.0.bytes.load(Ordering::Relaxed).saturating_sub(bytes);
-        self.0.bytes.store(left, Ordering::Relaxed);
-        if (self.0.is_over)() {
-            self.0.is_late.store(true, Ordering::Relaxed);
-        }
-        self.ended().is_none()
-    }
-
-    fn charge(&self, bytes: usize) -> Result<(), Error> {
-        // `render` reports the reason for the end.
-        if self.goes_on(bytes) {
-            Ok(())
-        } else {
-            Err(Error::from(ErrorKind::OutOfFuel))
-        }
-    }
-
-    fn ended(&self) -> Option<String> {
-        match () {
-            () if self.0.is_late.load(Ordering::Relaxed) => Some("takes too long".to_owned()),
-            () if self.0.bytes.load(Ordering::Relaxed) == 0 => {
-                Some(format!("reads and writes more than {MAX_WORK_BYTES} bytes"))
-            }
-            () => None,
-        }
-    }
-}
-
-impl fmt::Debug for RenderBudget {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenderBudget").finish_non_exhaustive()
-    }
-}
-
-/// Wraps data in values whose parts are counted as they are read, and which have no more parts when
-/// the rendering must end.
-fn watched(data: &serde_json::Value, work: &RenderBudget) -> Value {
-    match data {
-        serde_json::Value::Array(items) => {
-            let items = items.iter().map(|item| watched(item, work)).collect();
-            Value::from_object(TemplateList {
-                items,
-                work: work.clone(),
-            })
-        }
-        serde_json::Value::Object(fields) => {
-            let fields = fields
-                .iter()
-                .map(|(name, field)| (name.clone(), watched(field, work)))
-                .collect();
-            Value::from_object(TemplateObject {
-                fields,
-                work: work.clone(),
-            })
-        }
-        other => Value::from(Serde(other)),
-    }
-}
-
-/// Returns the cost of reading a value before its whole content is used; such uses are counted
-/// separately, or check the clock.
-fn bytes_of(value: &Value) -> usize {
-    value.as_str().map_or(1, str::len).min(4096)
-}
-
-#[derive(Debug)]
-struct TemplateList {
-    items: Vec<Value>,
-    work: RenderBudget,
-}
-
-impl TemplateList {
-    fn at(&self, place: usize) -> Option<Value> {
-        self.items
-            .get(place)
-            .filter(|item| self.work.goes_on(bytes_of(item)))
-            .cloned()
-    }
-}
-
-impl Object for TemplateList {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.at(key.as_usize()?)
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        let list = self.clone();
-        Enumerator::Iter(Box::new(Counted {
-            next: 0,
-            of: self.items.len(),
-            read: Box::new(move |place| list.at(place)),
-        }))
-    }
-}
-
-#[derive(Debug)]
-struct TemplateObject {
-    fields: BTreeMap<String, Value>,
-    work: RenderBudget,
-}
-
-impl Object for TemplateObject {
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.get_value_by_str(key.as_str()?)
-    }
-
-    fn get_value_by_str(self: &Arc<Self>, key: &str) -> Option<Value> {
-        self.fields
-            .get(key)
-            .filter(|field| self.work.goes_on(bytes_of(field)))
-            .cloned()
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        let (names, work): (Vec<Value>, _) = (
-            self.fields.keys().map(Value::from).collect(),
-            self.work.clone(),
-        );
-        let of = names.len();
-        let read = move |place: usize| {
-            names
-                .get(place)
-                .filter(|name| work.goes_on(bytes_of(name)))
-                .cloned()
-        };
-        Enumerator::Iter(Box::new(Counted {
-            next: 0,
-            of,
-            read: Box::new(read),
-        }))
-    }
-}
-
-/// An iterator over `of` parts, which ends early if one cannot be read.
-struct Counted {
-    next: usize,
-    of: usize,
-    read: Box<dyn Fn(usize) -> Option<Value> + Send + Sync>,
-}
-
-impl Iterator for Counted {
-    type Item = Value;
-
-    fn next(&mut self) -> Option<Value> {
-        let item = (self.read)(self.next);
-        self.next = if item.is_some() {
-            self.next + 1
-        } else {
-            self.of
-        };
-        item
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = self.of.saturating_sub(self.next);
-        (left, Some(left))
-    }
 }
 
 /// The name of a template in errors; it has no file ending, so nothing is escaped.
@@ -385,37 +193,11 @@ fn describe_error(error: &Error) -> String {
     }
 }
 
-/// A writer for a bounded number of bytes, as long as the rendering may go on.
-struct Bounded<'w> {
-    bytes: Vec<u8>,
-    work: &'w RenderBudget,
-}
-
-impl<'w> Bounded<'w> {
-    fn new(work: &'w RenderBudget) -> Self {
-        Self {
-            bytes: Vec::new(),
-            work,
-        }
-    }
-}
-
-impl Write for Bounded<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.bytes.len() + bytes.len() > MAX_OUTPUT_BYTES || !self.work.goes_on(bytes.len()) {
-            return Err(io::Error::other("too long"));
-        }
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod unit {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
     use serde_json::json;
 
     use super::*;
@@ -462,8 +244,8 @@ mod unit {
             "{{ r|join(',') }}",
             "{% for i in r %}{% if big == 'x' %}{% endif %}{% endfor %}",
         ] {
-            let (asked, counted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-            let (clock, all) = (asked.clone(), counted.clone());
+            let (steps, counted) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+            let (clock, all) = (steps.clone(), counted.clone());
             let is_over = move || {
                 all.fetch_add(1, Ordering::Relaxed);
                 clock.fetch_add(1, Ordering::Relaxed) >= 100

@@ -4,6 +4,8 @@
 //! without a delay; only the words distinguish the rate per second from the daily quota. The
 //! account's allowed rate comes from `GET /v2/email/account`.
 
+pub mod codes;
+
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -13,16 +15,17 @@ use aws_sigv4::sign::v4;
 use futures_util::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
+pub use self::codes::CODES;
+use self::codes::{DAILY, WORDS};
 use super::arguments::{self, ExtraKind, issue};
-use super::code::row;
 use super::driver::field;
 use super::exchange::exchange;
 use super::invalid_account::refused;
 use super::outcome::{self, Facts};
 use super::words;
 use super::{
-    Account, Call, Class, Code, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,
-    Provider, ProviderResponse, Scope, SendContext, Tools, code,
+    Account, Call, Class, Driver, Field, Http, HttpAnswer, InvalidAccount, Mailbox, Message,
+    Provider, ProviderResponse, SendContext, Tools, code,
 };
 use crate::jobs::Issue;
 use crate::outbound::quota::quota;
@@ -78,314 +81,6 @@ pub const FIELDS: &[Field] = &[
         "the source of SNS certificates instead of Amazon, trusted without checks: for tests, on \
          loopback only, such as http://127.0.0.1:8080",
     ),
-];
-
-/// The meaning of answers. The code is words of the error's message or, if none is known, its type.
-pub const CODES: &[Code] = &[
-    row("200", "", Class::Accepted, "accepted"),
-    row(
-        "2xx",
-        "",
-        Class::Ambiguous,
-        "unexpected format of the response",
-    ),
-    // Limits, matched by their words, because the types are the same for a second and a day.
-    row(
-        "*",
-        DAILY,
-        Class::Throttled(Scope::Account),
-        "the 24-hour quota is used up",
-    ),
-    row(
-        "*",
-        RATE,
-        Class::Throttled(Scope::Account),
-        "more emails per second than the account may send",
-    ),
-    row(
-        "*",
-        "TooManyRequestsException",
-        Class::Throttled(Scope::Account),
-        "too many requests",
-    ),
-    row(
-        "*",
-        "ThrottlingException",
-        Class::Throttled(Scope::Account),
-        "too many requests",
-    ),
-    row(
-        "*",
-        "Throttling",
-        Class::Throttled(Scope::Account),
-        "too many requests",
-    ),
-    row(
-        "*",
-        "Throttling failure",
-        Class::Throttled(Scope::Account),
-        "too many requests, as worded by SES's SMTP interface",
-    ),
-    row(
-        "*",
-        "RequestLimitExceeded",
-        Class::Throttled(Scope::Account),
-        "too many requests",
-    ),
-    // Problems of the account.
-    row(
-        "*",
-        "SendingPausedException",
-        Class::Account,
-        "sending is paused for the account",
-    ),
-    row(
-        "*",
-        "AccountSuspendedException",
-        Class::Account,
-        "the account is permanently suspended",
-    ),
-    row(
-        "*",
-        "LimitExceededException",
-        Class::Account,
-        "a limit of the account's resources is reached",
-    ),
-    row(
-        "*",
-        "ConfigurationSetSendingPausedException",
-        Class::Account,
-        "sending is paused for the configuration set",
-    ),
-    row(
-        "*",
-        "UnrecognizedClientException",
-        Class::Account,
-        "the access key is unknown",
-    ),
-    row(
-        "*",
-        "InvalidClientTokenId",
-        Class::Account,
-        "the access key is unknown",
-    ),
-    row(
-        "*",
-        "SignatureDoesNotMatch",
-        Class::Account,
-        "the secret access key does not match its id",
-    ),
-    row(
-        "*",
-        "InvalidSignatureException",
-        Class::Account,
-        "the secret access key does not match its id, or the clock is wrong",
-    ),
-    row(
-        "*",
-        "IncompleteSignature",
-        Class::Account,
-        "the signature is incomplete",
-    ),
-    row(
-        "*",
-        "IncompleteSignatureException",
-        Class::Account,
-        "the signature is incomplete",
-    ),
-    row(
-        "*",
-        "MissingAuthenticationToken",
-        Class::Account,
-        "the signature is missing",
-    ),
-    row(
-        "*",
-        "MissingAuthenticationTokenException",
-        Class::Account,
-        "the signature is missing",
-    ),
-    row(
-        "*",
-        "ExpiredToken",
-        Class::Account,
-        "the temporary credentials have expired",
-    ),
-    row(
-        "*",
-        "ExpiredTokenException",
-        Class::Account,
-        "the temporary credentials have expired",
-    ),
-    row("*", "RequestExpired", Class::Account, "the clock is wrong"),
-    row(
-        "*",
-        "AccessDenied",
-        Class::Account,
-        "the access key may not send",
-    ),
-    row(
-        "*",
-        "AccessDeniedException",
-        Class::Account,
-        "the access key may not send",
-    ),
-    row(
-        "*",
-        "OptInRequired",
-        Class::Account,
-        "the account has not subscribed to SES",
-    ),
-    // Problems of the recipient.
-    row(
-        "4xx",
-        "Address blacklisted",
-        Class::Suppress,
-        "the recipient is on the suppression list",
-    ),
-    row(
-        "4xx",
-        "Illegal address",
-        Class::Recipient,
-        "the recipient's address is not valid",
-    ),
-    row(
-        "4xx",
-        "Missing final '@domain'",
-        Class::Recipient,
-        "the recipient's address is not valid",
-    ),
-    // Problems of the request.
-    row(
-        "4xx",
-        "MessageRejected",
-        Class::Request,
-        "the mail is refused: an unverified sender, or its content",
-    ),
-    row(
-        "4xx",
-        "MailFromDomainNotVerifiedException",
-        Class::Request,
-        "the MAIL FROM domain is not verified",
-    ),
-    row(
-        "4xx",
-        "MailFromDomainNotVerified",
-        Class::Request,
-        "the MAIL FROM domain is not verified",
-    ),
-    row(
-        "4xx",
-        "BadRequestException",
-        Class::Request,
-        "the request is not valid",
-    ),
-    row(
-        "4xx",
-        "NotFoundException",
-        Class::Request,
-        "the configuration set or the template does not exist",
-    ),
-    row(
-        "4xx",
-        "ConfigurationSetDoesNotExist",
-        Class::Request,
-        "the configuration set does not exist",
-    ),
-    row(
-        "4xx",
-        "ValidationException",
-        Class::Request,
-        "the request is not valid",
-    ),
-    row(
-        "4xx",
-        "ValidationError",
-        Class::Request,
-        "the request is not valid",
-    ),
-    row(
-        "4xx",
-        "InvalidParameterValue",
-        Class::Request,
-        "the request is not valid",
-    ),
-    // Temporary failures.
-    row(
-        "4xx",
-        "ConflictException",
-        Class::Transient,
-        "the resource is being changed",
-    ),
-    row(
-        "4xx",
-        "ConcurrentModificationException",
-        Class::Transient,
-        "the resource is being changed",
-    ),
-    row(
-        "*",
-        "InternalServiceErrorException",
-        Class::Transient,
-        "server error",
-    ),
-    row("*", "InternalFailure", Class::Transient, "server error"),
-    row(
-        "*",
-        "ServiceUnavailable",
-        Class::Transient,
-        "the service is unavailable",
-    ),
-    row(
-        "*",
-        "ServiceUnavailableException",
-        Class::Transient,
-        "the service is unavailable",
-    ),
-    // Statuses without a known error type.
-    row("401", "", Class::Account, "the credentials are not valid"),
-    row("403", "", Class::Account, "the access key may not send"),
-    row("404", "", Class::Account, "the API address is wrong"),
-    row("408", "", Class::Transient, "the request took too long"),
-    row("413", "", Class::Request, "the mail is too large"),
-    row(
-        "429",
-        "",
-        Class::Throttled(Scope::Account),
-        "too many requests",
-    ),
-    row(
-        "454",
-        "",
-        Class::Throttled(Scope::Account),
-        "too many requests, by the status of SES's SMTP interface",
-    ),
-    row(
-        "504",
-        "",
-        Class::Ambiguous,
-        "a gateway timed out, so the message may have been sent",
-    ),
-    row("5xx", "", Class::Transient, "server error"),
-    row(
-        "*",
-        "",
-        Class::Request,
-        "other errors, which a retry would repeat",
-    ),
-];
-
-const DAILY: &str = "Daily message quota exceeded";
-const RATE: &str = "Maximum sending rate exceeded";
-
-/// The codes that are words of an error's message.
-const WORDS: [&str; 6] = [
-    DAILY,
-    RATE,
-    "Throttling failure",
-    "Address blacklisted",
-    "Illegal address",
-    "Missing final '@domain'",
 ];
 
 /// The delay after a daily quota, which frees itself over 24 hours. The rate per second is left to
@@ -590,17 +285,18 @@ impl Ses {
             .next()
             .unwrap_or_default()
             .trim();
-        let told = WORDS
+        let error_code = WORDS
             .into_iter()
             .find(|words| contains(&text, words))
             .unwrap_or(kind);
         let status = answer.status.to_string();
         let id = body["MessageId"].as_str().map(str::to_owned);
-        let class = match code::find(CODES, &status, told).map_or(Class::Request, |row| row.class) {
-            Class::Accepted if id.is_none() => Class::Ambiguous,
-            class => class,
-        };
-        let own = (told == DAILY).then_some(DAILY_DELAY);
+        let class =
+            match code::find(CODES, &status, error_code).map_or(Class::Request, |row| row.class) {
+                Class::Accepted if id.is_none() => Class::Ambiguous,
+                class => class,
+            };
+        let own = (error_code == DAILY).then_some(DAILY_DELAY);
         let facts = Facts {
             provider_id: id,
             key: None,
@@ -743,11 +439,11 @@ impl Driver for Ses {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
-        match self.request(message, told.now_s, told.timeout) {
-            Ok(call) => exchange(&self.http, call, told, |answer| {
-                self.judge(&answer, told.now_s)
+        match self.request(message, context.now_s, context.timeout) {
+            Ok(call) => exchange(&self.http, call, context, |answer| {
+                self.judge(&answer, context.now_s)
             }),
             Err(reason) => {
                 let reason = words::tidy(
@@ -762,15 +458,17 @@ impl Driver for Ses {
         }
     }
 
-    fn quota<'a>(&'a self, told: &'a SendContext) -> BoxFuture<'a, Option<f64>> {
+    fn quota<'a>(&'a self, context: &'a SendContext) -> BoxFuture<'a, Option<f64>> {
         let call = self.signed(
             "GET",
             "/v2/email/account",
             String::new(),
-            told.now_s,
-            told.timeout,
+            context.now_s,
+            context.timeout,
         );
-        Box::pin(async move { max_send_rate(&self.http.send(call.ok()?, &told.stop).await.ok()?) })
+        Box::pin(
+            async move { max_send_rate(&self.http.send(call.ok()?, &context.stop).await.ok()?) },
+        )
     }
 }
 

@@ -2,7 +2,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::super::examples::{self, NOW_S, answer, is};
-use super::super::{Channel, Sent};
+use super::super::{Channel, Scope, Sent};
 use super::*;
 
 fn account(more: &[(&str, &str)]) -> Account {
@@ -334,12 +334,12 @@ async fn the_account_says_what_it_may_send() {
         ..account(&[])
     };
     let driver = build(&account, &examples::tools()).unwrap();
-    let told = SendContext {
+    let context = SendContext {
         now_s: NOW_S,
         timeout: Duration::from_secs(30),
         stop: CancellationToken::new(),
     };
-    assert_eq!(driver.quota(&told).await, Some(14.0));
+    assert_eq!(driver.quota(&context).await, Some(14.0));
     let request = served.await.unwrap().to_lowercase();
     assert!(
         request.starts_with("get /v2/email/account http/1.1\r\n"),

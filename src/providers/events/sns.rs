@@ -253,5 +253,11 @@ async fn get(http: &Http, url: &str) -> Result<HttpAnswer, String> {
 }
 
 #[cfg(test)]
+#[path = "sns_envelope_tests.rs"]
+mod envelope_tests;
+#[cfg(test)]
+#[path = "sns_fixture_tests.rs"]
+mod fixture;
+#[cfg(test)]
 #[path = "sns_tests.rs"]
 mod tests;

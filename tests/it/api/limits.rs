@@ -55,7 +55,7 @@ async fn house(tokens: &[(&str, &str)], bound: Option<Duration>) -> House {
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds: Kinds::default(),
-        desks: Vec::new(),
+        account_pools: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: tokens

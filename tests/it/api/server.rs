@@ -72,7 +72,7 @@ pub async fn spawn_api_on(token: Option<&str>, store: Arc<dyn Store>, prefix: St
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds,
-        desks: Vec::new(),
+        account_pools: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: token

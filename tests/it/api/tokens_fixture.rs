@@ -107,7 +107,7 @@ pub async fn house(given: Vec<Given<'_>>, public_url: &str) -> House {
         throttles: store,
         check_knobs: Knobs::check,
         kinds,
-        desks: Vec::new(),
+        account_pools: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: std::iter::once(admin).chain(others).collect(),

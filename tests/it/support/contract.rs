@@ -88,8 +88,8 @@ pub async fn contract(has_tokens: bool) -> Contract {
     let pools = Arc::new(Pools(BTreeMap::from([("mail".to_owned(), pool())])));
     let (tell, _changes) = tokio::sync::mpsc::unbounded_channel();
     let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
-    let desk = AccountPool::open(pool(), as_store, notes, tell).unwrap();
-    pool::seed(&desk).await.unwrap();
+    let accounts = AccountPool::open(pool(), as_store, notes, tell).unwrap();
+    pool::seed(&accounts).await.unwrap();
     let mut kinds = Kinds::default();
     kinds.register("anything", Anything);
     kinds.register(
@@ -118,7 +118,7 @@ pub async fn contract(has_tokens: bool) -> Contract {
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds,
-        desks: vec![desk],
+        account_pools: vec![accounts],
         pools,
         deliveries: Deliveries::new(queue.pool.clone()),
         tools: tools(),

@@ -110,7 +110,7 @@ pub async fn spawn() -> Api {
     ]));
     let cancel = CancellationToken::new();
     let deps = Deps {
-        desks: Vec::new(),
+        account_pools: Vec::new(),
         queue: queue.clone(),
         throttles: store,
         check_knobs: Knobs::check,

@@ -43,7 +43,7 @@ pub async fn house() -> House {
         throttles: store.clone(),
         check_knobs: Knobs::check,
         kinds: Kinds::default(),
-        desks: Vec::new(),
+        account_pools: Vec::new(),
         decisions: Arc::new(NoDecisions),
         live: Live::default(),
         tokens: Arc::new([]),

@@ -205,14 +205,14 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
             requeue_on_recovery: false,
             timeout: Duration::from_secs(5),
         };
-        let desk =
+        let accounts =
             AccountPool::open(pool.clone(), store.clone(), notes.clone(), tell.clone()).unwrap();
-        pool::seed(&desk).await.unwrap();
+        pool::seed(&accounts).await.unwrap();
         let drivers: Vec<Box<dyn Driver>> = vec![Box::new(Stub { provider, class })];
         carriers.insert(
             name.clone(),
             PoolHandle {
-                desk,
+                accounts,
                 drivers: Arc::new(drivers),
             },
         );

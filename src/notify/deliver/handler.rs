@@ -1,0 +1,283 @@
+//! The handler of the kind `notification`: checks arguments, and sends one message through the next
+//! account that is available.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use aws_lc_rs::digest::{SHA256, digest};
+use serde_json::Value;
+
+use super::check::refused_by_all;
+use super::run::{DeliveryRun, unrecorded};
+use super::services::DeliveryServices;
+use crate::jobs::{Context, Handler, Issue, Job, OnAmbiguous, Outcome, PreparedJob};
+use crate::notify::args::{NotificationArgs, Texts};
+use crate::notify::{BeginRequest, DeliveryState};
+use crate::outbound::apart::apart;
+use crate::providers::{Channel, Pool, Pools, now_s};
+
+/// The share of a job's timeout that is reserved for writes after its requests, up to
+/// [`MAX_WRITE_RESERVE`].
+const WRITING: f64 = 0.2;
+const MAX_WRITE_RESERVE: Duration = Duration::from_secs(2);
+
+/// Timeout of an attempt whose job sets none.
+///
+/// Each account's answer has a timeout of its own; this one is for a driver that hangs
+/// nevertheless.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The handler of the kind `notification`.
+pub struct NotificationHandler {
+    pools: Arc<Pools>,
+    means: Option<DeliveryServices>,
+}
+
+impl NotificationHandler {
+    /// Creates a handler that checks arguments, and sends messages if `means` is given.
+    pub fn new(pools: Arc<Pools>, means: Option<DeliveryServices>) -> Self {
+        Self { pools, means }
+    }
+
+    async fn deliver(
+        &self,
+        notification: NotificationArgs,
+        job: &Job,
+        context: &Context,
+    ) -> Result<Outcome, Outcome> {
+        let limit = job.timeout.unwrap_or(TIMEOUT);
+        let until = Instant::now() + limit - limit.mul_f64(WRITING).min(MAX_WRITE_RESERVE);
+        let dead = |error: String| Outcome::Dead { error };
+        let means = self
+            .means
+            .as_ref()
+            .ok_or_else(|| dead("this process has no pools".to_owned()))?;
+        let pool = self
+            .pools
+            .route(notification.channel, notification.provider.as_deref());
+        let carrier = pool
+            .and_then(|pool| means.carriers.get(&pool.name))
+            .ok_or_else(|| {
+                dead(self.nowhere(notification.channel, notification.provider.as_deref()))
+            })?;
+        let request = BeginRequest {
+            job_id: job.id,
+            channel: notification.channel,
+            recipient: notification.to.clone(),
+        };
+        let begun = means
+            .deliveries
+            .begin(request)
+            .await
+            .map_err(|_| unrecorded())?;
+        let pool = carrier.accounts.pool();
+        let policy = notification
+            .on_ambiguous
+            .unwrap_or(match pool.retry_ambiguous {
+                true => OnAmbiguous::Retry,
+                false => OnAmbiguous::Dead,
+            });
+        // The record decides, because an attempt may have ended without its outcome being seen.
+        if begun.is_settled() {
+            return Ok(Outcome::Done);
+        }
+        if policy == OnAmbiguous::Dead && begun.is_doubtful() {
+            let error =
+                "a previous attempt got no response, so the message may have been sent".to_owned();
+            return Err(Outcome::Ambiguous { policy, error });
+        }
+        let valid_for = notification.valid_for.unwrap_or(pool.valid_for);
+        // Postgres measures how long the message has waited; only the time left is measured by the
+        // local clock.
+        let left = valid_for.saturating_sub(begun.waited);
+        let since = begun.waits_since.unwrap_or(job.created_at);
+        let mut run = DeliveryRun {
+            job,
+            context,
+            notification: &notification,
+            carrier,
+            means,
+            policy,
+            failures: begun.failures,
+            attempts: Vec::new(),
+            deadline_s: now_s().saturating_add(left.as_secs_f64().ceil() as i64),
+            ended_at_s: since.as_second().saturating_add(valid_for.as_secs() as i64),
+            until,
+            requested_delay: None,
+            doubts: 0,
+            refused: 0,
+        };
+        if let Some(reason) = begun.suppressed {
+            run.record(DeliveryState::Suppressed, None, "suppressed", &reason, None)
+                .await?;
+            return Ok(Outcome::Done);
+        }
+        if left.is_zero() {
+            return Err(run
+                .expired(begun.last_outcome.as_deref(), valid_for)
+                .await?);
+        }
+        if let Some(rest) = begun.rest {
+            // The message has not been tried, so it costs nothing.
+            context.report_cost(0.0);
+            context.discount_duration();
+            return Ok(run.later(rest));
+        }
+        let texts = match fill(&notification).await {
+            Ok(texts) => texts,
+            Err(error) => {
+                run.record(
+                    DeliveryState::Failed,
+                    None,
+                    "permanent_request",
+                    &error,
+                    None,
+                )
+                .await?;
+                return Err(dead(error));
+            }
+        };
+        run.send(texts).await
+    }
+
+    /// Validates the named pool when other arguments are invalid, so that all issues are reported
+    /// at once.
+    fn stray(&self, args: &Value) -> Option<Issue> {
+        let (word, provider) = (
+            args.get("channel")?.as_str()?,
+            args.get("provider")?.as_str()?,
+        );
+        let channel = Channel::WORDS
+            .iter()
+            .find(|(known, _)| *known == word)
+            .map(|(_, channel)| *channel)?;
+        let is_stray = self.pools.route(channel, Some(provider)).is_none();
+        is_stray.then(|| Issue::new("/provider", self.nowhere(channel, Some(provider))))
+    }
+
+    fn nowhere(&self, channel: Channel, provider: Option<&str>) -> String {
+        let channel = channel.as_str();
+        match provider {
+            Some(name) => format!(
+                "there is no pool or provider {name:?} for the channel {channel}; pools are {}",
+                self.names()
+            ),
+            None => format!(
+                "there is no pool for the channel {channel}; pools are {}",
+                self.names()
+            ),
+        }
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<&str> = self.pools.0.keys().map(String::as_str).collect();
+        if names.is_empty() {
+            "none: the settings have no [pools.<name>]".to_owned()
+        } else {
+            names.join(", ")
+        }
+    }
+}
+
+/// The name of the service that a worker needs for such a message, as workers and jobs spell it.
+fn service(channel: Channel, provider: Option<&str>) -> String {
+    match provider {
+        Some(name) => format!("channel {} by {name}", channel.as_str()),
+        None => format!("channel {}", channel.as_str()),
+    }
+}
+
+/// Returns a short digest of a pool's settings, to distinguish pools of the same name. Credentials
+/// are not part of it.
+fn print_of(pool: &Pool) -> String {
+    digest(&SHA256, format!("{pool:?}").as_bytes())
+        .as_ref()
+        .iter()
+        .take(4)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+/// Renders templates on a separate thread, where they block no other task.
+async fn fill(notification: &NotificationArgs) -> Result<Texts, String> {
+    if notification.data.is_none() {
+        return Ok(notification.texts.clone());
+    }
+    let notification = notification.clone();
+    let filled = apart(move |until| notification.fill(move || until.is_over())).await;
+    filled.unwrap_or_else(|| Err("/template cannot be filled in".to_owned()))
+}
+
+impl Handler for NotificationHandler {
+    fn lacks(&self, args: &Value) -> Option<String> {
+        let word = args.get("channel")?.as_str()?;
+        let channel = Channel::WORDS
+            .iter()
+            .find(|(known, _)| *known == word)
+            .map(|(_, channel)| *channel)?;
+        let provider = args.get("provider").and_then(Value::as_str);
+        let pool = self.pools.route(channel, provider);
+        let has_it = pool.is_some_and(|pool| {
+            self.means
+                .as_ref()
+                .is_some_and(|means| means.carriers.contains_key(&pool.name))
+        });
+        (!has_it).then(|| service(channel, provider))
+    }
+
+    fn offers(&self) -> BTreeMap<String, String> {
+        let mut offers = BTreeMap::new();
+        for pool in self.pools.0.values() {
+            let digest = print_of(pool);
+            offers.insert(service(pool.channel(), Some(&pool.name)), digest.clone());
+            // The first pool of a provider, or of a channel, takes messages that name no more than
+            // that.
+            offers
+                .entry(service(pool.channel(), Some(pool.provider.as_str())))
+                .or_insert_with(|| digest.clone());
+            offers
+                .entry(service(pool.channel(), None))
+                .or_insert(digest);
+        }
+        offers
+    }
+
+    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
+        let notification = NotificationArgs::parse(args).map_err(|mut issues| {
+            issues.extend(self.stray(args));
+            issues
+        })?;
+        let Some(pool) = self
+            .pools
+            .route(notification.channel, notification.provider.as_deref())
+        else {
+            let pointer = if notification.provider.is_some() {
+                "/provider"
+            } else {
+                "/channel"
+            };
+            let message = self.nowhere(notification.channel, notification.provider.as_deref());
+            return Err(vec![Issue::new(pointer, message)]);
+        };
+        let carrier = self
+            .means
+            .as_ref()
+            .and_then(|means| means.carriers.get(&pool.name));
+        let issues = carrier
+            .map(|carrier| refused_by_all(&notification, &carrier.drivers))
+            .unwrap_or_default();
+        if !issues.is_empty() {
+            return Err(issues);
+        }
+        Ok(PreparedJob::new(move |job, context| async move {
+            self.deliver(notification, &job, &context)
+                .await
+                .unwrap_or_else(|outcome| outcome)
+        }))
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        Some(TIMEOUT)
+    }
+}

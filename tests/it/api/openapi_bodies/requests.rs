@@ -1,0 +1,176 @@
+//! Requests that the document allows, with what this server has in place of what is only named.
+
+use serde_json::{Map, Value, json};
+
+use super::draw::Draw;
+use crate::support::contract::{Ask, Operation};
+
+impl Draw<'_> {
+    /// A request that the document allows, with what this server has in place of what is only named.
+    pub(super) fn ask(&mut self, operation: &Operation) -> Ask {
+        let mut ask = Ask::default();
+        for parameter in operation.parameters("path") {
+            let name = parameter["name"].as_str().unwrap();
+            let value = match (name, self.value(&parameter["schema"])) {
+                ("name", _) if operation.path.contains("/pools/") => "mail".to_owned(),
+                ("account", _) => "a1".to_owned(),
+                ("name", _)
+                    if operation.path.contains("/throttles/")
+                        && !operation.id.starts_with("delete") =>
+                {
+                    of_throttle(&operation.id)
+                }
+                // Clients take dots for steps in the path, however they are written.
+                (_, Value::String(text)) if [".", ".."].contains(&text.as_str()) => {
+                    "dots".to_owned()
+                }
+                (_, Value::String(text)) => text,
+                (_, other) => other.to_string(),
+            };
+            ask = ask.part(name, value);
+        }
+        let mut query = Vec::new();
+        for parameter in operation.parameters("query") {
+            let name = parameter["name"].as_str().unwrap();
+            let value = self.value(&parameter["schema"]);
+            let text = value
+                .as_str()
+                .map_or_else(|| value.to_string(), str::to_owned);
+            if (parameter["required"] == true || self.pick(2) == 0) && !STATEFUL.contains(&name) {
+                query.push(format!("{name}={}", encoded(&text)));
+            }
+        }
+        // A recipient is what its channel makes of it, and an end lies behind its beginning.
+        query.retain(|one| !one.starts_with("created_before="));
+        if query.iter().any(|one| one.starts_with("recipient=")) {
+            query.retain(|one| !one.starts_with("recipient=") && !one.starts_with("channel="));
+            query.extend([
+                "channel=email".to_owned(),
+                "recipient=a%40example.com".to_owned(),
+            ]);
+        }
+        ask.query = query.join("&");
+        if let Some(schema) = operation.body() {
+            let optional = operation.declared["requestBody"]["required"] == false;
+            if !optional || self.pick(5) > 0 {
+                let mut body = self.value(schema);
+                settle(&mut body);
+                let faults = self.contract.faults(schema, &body);
+                assert!(faults.is_empty(), "{faults:?} {body}");
+                ask = ask.json(body);
+            }
+        }
+        ask
+    }
+}
+/// Cursors, which only an answer can name.
+const STATEFUL: [&str; 3] = ["start", "after", "cursor"];
+
+fn of_throttle(operation: &str) -> String {
+    if operation == "edit_throttle" {
+        "edited"
+    } else {
+        "flow"
+    }
+    .to_owned()
+}
+
+/// A text in percent-encoding.
+pub(super) fn encoded(text: &str) -> String {
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+/// Puts what the document leaves to the server in place: kinds that it knows, recipients as their channel writes them, expressions of time,
+/// costs that its throttle takes, cursors of its own, and pairs of which one may not be above the other.
+fn settle(body: &mut Value) {
+    if let Value::Array(items) = body {
+        items.iter_mut().for_each(settle);
+        return;
+    }
+    let Value::Object(body) = body else { return };
+    let has = |body: &Map<String, Value>, name: &str| {
+        body.get(name).is_some_and(|value| !value.is_null())
+    };
+    if body.contains_key("channel") {
+        let to = match body["channel"].as_str().unwrap() {
+            "email" => "a@example.com",
+            "sms" => "+15550100",
+            "webhook" => "https://example.com/",
+            "push" => "token-of-a-device",
+            _ => "@news",
+        };
+        // There is a pool for mails only.
+        if body.contains_key("to") {
+            body.insert("channel".into(), json!("email"));
+            body.insert("to".into(), json!("a@example.com"));
+            body.remove("provider");
+            if body
+                .get("body")
+                .is_some_and(|text| !text.is_string() && !text.is_null())
+            {
+                body.insert("body".into(), json!("a text"));
+            }
+            // What a template may say is the template's own affair.
+            if has(body, "template") {
+                body.insert("template".into(), json!("Hello"));
+            }
+            // Mails have subjects, and whatever only a provider understands is its own affair.
+            body.remove("extra");
+            let has_body = body
+                .get("body")
+                .and_then(Value::as_str)
+                .is_some_and(|text| !text.is_empty());
+            if !has(body, "template") && !has_body {
+                body.insert("body".into(), json!("a text"));
+            }
+            body.remove("from");
+        } else {
+            body.insert("recipient".into(), json!(to));
+        }
+    } else if body.contains_key("kind")
+        && !body.contains_key("limit")
+        && !body.contains_key("start")
+    {
+        body.insert("kind".into(), json!("anything"));
+    }
+    // Texts within arguments cannot hold a NUL, however deep they are.
+    if body.contains_key("args") {
+        body.insert("args".into(), json!({"n": [1, "two"]}));
+    }
+    if body.contains_key("expression") {
+        body.insert("expression".into(), json!("30 2 * * *"));
+        body.remove("time_zone");
+    }
+    for name in ["cost", "tokens"] {
+        if let Some(value) = body.get(name).and_then(Value::as_f64) {
+            body.insert(name.into(), json!(value.min(1000.0)));
+        }
+    }
+    if has(body, "wait_ms") {
+        body.insert("wait_ms".into(), json!(5));
+    }
+    if has(body, "debounce") && has(body, "debounce_max") {
+        body.insert("debounce".into(), json!(1));
+    }
+    for (low, high) in [
+        ("created_after", "created_before"),
+        ("died_after", "died_before"),
+    ] {
+        if has(body, low) && has(body, high) {
+            body.insert(low.into(), json!("2020-01-01T00:00:00Z"));
+        }
+    }
+    if has(body, "start") {
+        body.remove("start");
+    }
+    if body.contains_key("parent") {
+        body.insert("parent".into(), json!("flow"));
+    }
+    if has(body, "manual_until_ms") {
+        body.insert("manual_until_ms".into(), json!(8_000_000_000_000_i64));
+    }
+    if has(body, "min") || has(body, "max") {
+        body.insert("min".into(), json!(0.5));
+        body.insert("max".into(), json!(2000.0));
+    }
+}

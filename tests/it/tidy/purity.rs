@@ -1,0 +1,214 @@
+//! A file is pure unless it is an adapter or a service that is listed here.
+
+use std::collections::BTreeSet;
+
+use super::sources::{is_at, sources};
+
+/// Adapters and services, which may wait, do I/O and read a clock, each with its reason. Every other
+/// file is pure.
+///
+/// A pattern that ends in `/` is a folder; one that begins with `**/` is met in every folder.
+const SERVICES: &[(&str, &str)] = &[
+    ("cli/", "Opens what the command line names and prints."),
+    ("app/", "Puts the parts of the program together."),
+    ("api/", "HTTP doors."),
+    ("stack/", "Starts and watches processes."),
+    ("service/", "Runs loops, batches and supervisors."),
+    ("**/postgres", "Speaks to Postgres."),
+    ("notify/alarm_postgres.rs", "Speaks to Postgres."),
+    ("signals/complaints_postgres.rs", "Speaks to Postgres."),
+    ("**/redis", "Speaks to Redis."),
+    ("throttle/leased.rs", "Speaks to Redis."),
+    ("throttle/foreign.rs", "Speaks to Redis."),
+    ("config.rs", "Reads the settings' files."),
+    ("config/pools.rs", "Reads the settings' files."),
+    ("throttle/file.rs", "Reads the settings' files."),
+    ("throttle/seed.rs", "Reads the settings' files."),
+    ("calibrate/knob.rs", "Drives a throttle while it measures."),
+    ("calibrate/run.rs", "Drives a throttle while it measures."),
+    ("cron/scheduler.rs", "Wakes when a schedule is due."),
+    (
+        "governor/run/fast_path.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/governed.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/governor.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/knob_writer.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/records.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/sources.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "governor/run/tick.rs",
+        "Ticks: reads signals, writes knobs.",
+    ),
+    (
+        "input/pinned.rs",
+        "Reads and renews the pins of the unit tests.",
+    ),
+    ("jobs/context.rs", "Runs a user's code, which is async."),
+    ("jobs/handler.rs", "Runs a user's code, which is async."),
+    ("notify/deliver/handler.rs", "Sends, watches and cleans up."),
+    (
+        "notify/deliver/postpone.rs",
+        "Sends, watches and cleans up.",
+    ),
+    ("notify/deliver/run.rs", "Sends, watches and cleans up."),
+    ("notify/deliver/send.rs", "Sends, watches and cleans up."),
+    ("notify/maintenance.rs", "Sends, watches and cleans up."),
+    ("notify/watch.rs", "Sends, watches and cleans up."),
+    ("outbound/apart.rs", "Sends HTTP requests."),
+    ("outbound/deliver.rs", "Sends HTTP requests."),
+    ("outbound/descriptors.rs", "Sends HTTP requests."),
+    ("outbound/guard.rs", "Sends HTTP requests."),
+    ("outbound/hyper.rs", "Sends HTTP requests."),
+    ("outbound/mod.rs", "Sends HTTP requests."),
+    ("outbound/reqwest.rs", "Sends HTTP requests."),
+    ("outbound/resolve.rs", "Sends HTTP requests."),
+    ("providers/apns/connections.rs", "Speaks to providers."),
+    ("providers/apns/driver.rs", "Speaks to providers."),
+    ("providers/events/read.rs", "Speaks to providers."),
+    ("providers/events/sns.rs", "Speaks to providers."),
+    ("providers/exchange.rs", "Speaks to providers."),
+    ("providers/fcm.rs", "Speaks to providers."),
+    ("providers/http.rs", "Speaks to providers."),
+    ("providers/oauth.rs", "Speaks to providers."),
+    ("providers/ses.rs", "Speaks to providers."),
+    ("providers/slack.rs", "Speaks to providers."),
+    ("providers/smtp/connections.rs", "Speaks to providers."),
+    ("providers/smtp/driver.rs", "Speaks to providers."),
+    ("providers/telegram.rs", "Speaks to providers."),
+    ("providers/webhook.rs", "Speaks to providers."),
+    (
+        "providers/pool/account_pool.rs",
+        "Chooses accounts and keeps their breakers in step with the store.",
+    ),
+    (
+        "providers/pool/breakers.rs",
+        "Chooses accounts and keeps their breakers in step with the store.",
+    ),
+    (
+        "providers/pool/maintenance.rs",
+        "Chooses accounts and keeps their breakers in step with the store.",
+    ),
+    ("providers/clock.rs", "Reads the clock for its room."),
+    ("testing/clock.rs", "Reads the clock for its room."),
+    (
+        "reindex/backfill.rs",
+        "Copies pages from a source to a sink.",
+    ),
+    (
+        "reindex/connect.rs",
+        "Copies pages from a source to a sink.",
+    ),
+    ("reindex/flight.rs", "Copies pages from a source to a sink."),
+    ("reindex/hidden.rs", "Copies pages from a source to a sink."),
+    ("reindex/reader.rs", "Copies pages from a source to a sink."),
+    (
+        "reindex/sink/elastic.rs",
+        "Copies pages from a source to a sink.",
+    ),
+    ("replay/prometheus.rs", "Asks Prometheus."),
+    ("signals/direct.rs", "Asks Prometheus."),
+    ("signals/probe.rs", "Asks Prometheus."),
+    ("signals/prometheus.rs", "Asks Prometheus."),
+    ("signals/range.rs", "Asks Prometheus."),
+    ("signals/server.rs", "Asks Prometheus."),
+    (
+        "runner/completions.rs",
+        "Claims, executes and finishes jobs.",
+    ),
+    ("runner/depth.rs", "Claims, executes and finishes jobs."),
+    ("runner/discover.rs", "Claims, executes and finishes jobs."),
+    ("runner/dispatch.rs", "Claims, executes and finishes jobs."),
+    ("runner/execute.rs", "Claims, executes and finishes jobs."),
+    ("runner/finisher.rs", "Claims, executes and finishes jobs."),
+    ("runner/heartbeat.rs", "Claims, executes and finishes jobs."),
+    (
+        "runner/hold_reports.rs",
+        "Claims, executes and finishes jobs.",
+    ),
+    (
+        "runner/maintenance.rs",
+        "Claims, executes and finishes jobs.",
+    ),
+    ("runner/notifier.rs", "Claims, executes and finishes jobs."),
+    (
+        "runner/report_completions.rs",
+        "Claims, executes and finishes jobs.",
+    ),
+    ("runner/running.rs", "Claims, executes and finishes jobs."),
+    ("runner/settle.rs", "Claims, executes and finishes jobs."),
+    ("runner/shared.rs", "Claims, executes and finishes jobs."),
+    (
+        "runner/uncertain_claims.rs",
+        "Claims, executes and finishes jobs.",
+    ),
+    ("runner/worker.rs", "Claims, executes and finishes jobs."),
+    ("testing/backing.rs", "Runs a user's jobs inside a test."),
+    ("testing/memory.rs", "Runs a user's jobs inside a test."),
+    ("testing/queue.rs", "Runs a user's jobs inside a test."),
+    ("throttle/cost.rs", "Traits with async methods."),
+    ("throttle/mod.rs", "Traits with async methods."),
+];
+
+/// Pure files inside the folders above.
+const PURE_ALL_THE_SAME: &[&str] = &["api/http/connection_slots.rs", "throttle/redis/layout.rs"];
+
+/// Code that a pure file must not contain.
+const IMPURE: &[&str] = &[
+    "async fn",
+    "async {",
+    "async move",
+    ".await",
+    "tokio::",
+    "redis::",
+    "reqwest::",
+    "axum::",
+    "std::fs",
+    "std::net",
+    "::now()",
+];
+
+#[test]
+fn a_file_is_pure_unless_it_is_an_adapter_or_a_service() {
+    let sources = sources();
+    let is_gone = |path: &str| !sources.iter().any(|source| source.path == path);
+    let mut wrong: Vec<String> = PURE_ALL_THE_SAME
+        .iter()
+        .filter(|path| is_gone(path))
+        .map(|path| format!("{path} is gone; say where its noun lives now"))
+        .collect();
+    let mut used = BTreeSet::new();
+    for source in &sources {
+        let place = SERVICES
+            .iter()
+            .find(|(pattern, _)| is_at(&source.path, pattern))
+            .filter(|_| !PURE_ALL_THE_SAME.contains(&source.path.as_str()));
+        let found = IMPURE.iter().filter(|word| source.code.contains(**word));
+        for word in found {
+            match place {
+                Some((pattern, _)) => _ = used.insert(*pattern),
+                None => wrong.push(format!("{} contains {word}", source.path)),
+            }
+        }
+    }
+    let unused = SERVICES
+        .iter()
+        .filter(|(pattern, _)| !used.contains(pattern));
+    wrong.extend(unused.map(|(pattern, _)| format!("{pattern} is pure by now: take it out")));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

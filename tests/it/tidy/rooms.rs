@@ -1,0 +1,185 @@
+//! Imports point down only: the rooms that each room may name.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::modules::Modules;
+use super::sources::{Source, sources};
+
+/// Rooms that each room may name. A room that is not here may name none.
+const MAY_NAME: &[(&str, &[&str])] = &[
+    ("control", &[]),
+    ("input", &[]),
+    ("postgres", &[]),
+    ("service", &["postgres"]),
+    ("plot", &[]),
+    ("stack", &[]),
+    ("throttle", &["control", "input", "postgres"]),
+    ("signals", &["control", "postgres"]),
+    ("jobs", &["control", "input", "postgres", "throttle"]),
+    ("cron", &["jobs", "postgres", "service"]),
+    ("testing", &["input", "jobs", "postgres", "throttle"]),
+    (
+        "governor",
+        &[
+            "control", "input", "postgres", "service", "signals", "throttle",
+        ],
+    ),
+    ("simulate", &["control", "governor", "plot"]),
+    (
+        "runner",
+        &["control", "input", "jobs", "service", "throttle"],
+    ),
+    ("outbound", &["control", "input", "jobs"]),
+    (
+        "reindex",
+        &[
+            "control", "input", "jobs", "outbound", "postgres", "throttle",
+        ],
+    ),
+    (
+        "providers",
+        &[
+            "control", "input", "jobs", "outbound", "postgres", "service", "throttle",
+        ],
+    ),
+    (
+        "notify",
+        &[
+            "control",
+            "input",
+            "jobs",
+            "outbound",
+            "postgres",
+            "providers",
+            "service",
+            "throttle",
+        ],
+    ),
+    ("calibrate", &["control", "governor", "signals", "throttle"]),
+    ("replay", &["control", "governor", "plot", "signals"]),
+    (
+        "api",
+        &[
+            "control",
+            "cron",
+            "governor",
+            "input",
+            "jobs",
+            "notify",
+            "postgres",
+            "providers",
+            "service",
+            "signals",
+            "throttle",
+        ],
+    ),
+    (
+        "config",
+        &["input", "postgres", "providers", "reindex", "throttle"],
+    ),
+    (
+        "app",
+        &[
+            "api",
+            "config",
+            "control",
+            "cron",
+            "governor",
+            "jobs",
+            "notify",
+            "outbound",
+            "postgres",
+            "providers",
+            "reindex",
+            "runner",
+            "service",
+            "signals",
+            "stack",
+            "throttle",
+        ],
+    ),
+    (
+        "cli",
+        &[
+            "api",
+            "app",
+            "calibrate",
+            "config",
+            "control",
+            "cron",
+            "governor",
+            "input",
+            "jobs",
+            "notify",
+            "outbound",
+            "postgres",
+            "providers",
+            "reindex",
+            "replay",
+            "runner",
+            "service",
+            "signals",
+            "simulate",
+            "stack",
+            "throttle",
+        ],
+    ),
+    ("main", &["cli"]),
+    (
+        "lib",
+        &[
+            "api",
+            "app",
+            "calibrate",
+            "cli",
+            "config",
+            "control",
+            "cron",
+            "governor",
+            "jobs",
+            "notify",
+            "outbound",
+            "plot",
+            "postgres",
+            "providers",
+            "reindex",
+            "replay",
+            "runner",
+            "service",
+            "signals",
+            "simulate",
+            "stack",
+            "testing",
+            "throttle",
+        ],
+    ),
+];
+
+/// The rooms that a file names.
+fn rooms_named(source: &Source) -> BTreeSet<String> {
+    let modules = Modules::of(std::slice::from_ref(source));
+    source
+        .paths
+        .iter()
+        .filter_map(|path| modules.absolute(source, path)?.into_iter().next())
+        .filter(|room| MAY_NAME.iter().any(|(name, _)| name == room))
+        .collect()
+}
+
+#[test]
+fn imports_point_down_only() {
+    let allowed: BTreeMap<&str, &[&str]> = MAY_NAME.iter().copied().collect();
+    let mut wrong = Vec::new();
+    for source in sources() {
+        let may = allowed
+            .get(source.room.as_str())
+            .copied()
+            .unwrap_or_default();
+        for room in rooms_named(&source) {
+            if room != source.room && !may.contains(&room.as_str()) {
+                wrong.push(format!("{} names {room}", source.path));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}

@@ -1,0 +1,91 @@
+//! Files whose order is kept: their paths, rooms and code.
+
+use std::path::{Path, PathBuf};
+
+use super::scanner::{NamedPath, bare, paths_of, without_tests};
+
+/// A file under `src/`.
+pub(super) struct Source {
+    pub(super) path: String,
+    pub(super) room: String,
+    /// The text without comments, without what is quoted and without its own unit tests.
+    pub(super) code: String,
+    /// All paths that the code names, groups opened.
+    pub(super) paths: Vec<NamedPath>,
+}
+
+/// All files under `src/` but those of unit tests.
+pub(super) fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut files = Vec::new();
+    collect(&root, &mut files);
+    assert!(files.len() > 50, "the sources were found");
+    files
+        .into_iter()
+        .map(|file| {
+            let path = file
+                .strip_prefix(&root)
+                .unwrap()
+                .to_string_lossy()
+                .replace('\\', "/");
+            let room = path
+                .split('/')
+                .next()
+                .unwrap()
+                .trim_end_matches(".rs")
+                .to_owned();
+            let text = std::fs::read_to_string(&file).unwrap();
+            let code = without_tests(&bare(&text));
+            let paths = paths_of(&code);
+            Source {
+                path,
+                room,
+                code,
+                paths,
+            }
+        })
+        .filter(|source| !source.path.ends_with("_tests.rs") && !source.path.ends_with("/tests.rs"))
+        .collect()
+}
+
+fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, into);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// True if a pattern means this file: the file itself, a folder's begin, or any folder of that name.
+pub(super) fn is_at(path: &str, pattern: &str) -> bool {
+    match pattern.strip_prefix("**/") {
+        Some(part) => path.starts_with(part) || path.contains(&format!("/{part}")),
+        None if pattern.ends_with('/') => path.starts_with(pattern),
+        None => path == pattern,
+    }
+}
+
+/// All Rust sources of the product and of the laboratory.
+pub(super) fn all_files() -> Vec<PathBuf> {
+    fn walk(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    for folder in ["src", "lab/src", "lab/fakes/src"] {
+        walk(
+            &Path::new(env!("CARGO_MANIFEST_DIR")).join(folder),
+            &mut found,
+        );
+    }
+    found
+}

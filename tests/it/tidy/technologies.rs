@@ -1,0 +1,216 @@
+//! A technology appears in its own files only: each dependency with the files that may name it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::modules::Modules;
+use super::scanner::NamedPath;
+use super::sources::{is_at, sources};
+
+/// Libraries and the files and folders in which each may be named.
+const TECHNOLOGIES: &[(&str, &[&str])] = &[
+    ("arc_swap", &["api/", "providers/pool/", "throttle/redis/"]),
+    ("aws_credential_types", &["providers/ses.rs"]),
+    (
+        "aws_lc_rs",
+        &[
+            "api/",
+            "notify/",
+            "outbound/signature.rs",
+            "providers/apns/",
+            "providers/events/",
+        ],
+    ),
+    ("aws_sigv4", &["providers/ses.rs"]),
+    ("axum", &["api/"]),
+    ("base64", &["outbound/", "providers/", "signals/server.rs"]),
+    ("clap", &["cli/"]),
+    ("comfy_table", &["cli/output.rs"]),
+    ("h2", &["providers/apns/connections.rs"]),
+    ("http", &["outbound/hyper.rs", "providers/apns/"]),
+    ("http_body_util", &["outbound/hyper.rs", "providers/apns/"]),
+    (
+        "httpdate",
+        &["outbound/retry_after.rs", "signals/server.rs"],
+    ),
+    (
+        "hyper",
+        &["api/", "outbound/hyper.rs", "providers/apns/connections.rs"],
+    ),
+    (
+        "hyper_rustls",
+        &["outbound/hyper.rs", "providers/apns/connections.rs"],
+    ),
+    (
+        "hyper_util",
+        &["api/", "outbound/hyper.rs", "providers/apns/connections.rs"],
+    ),
+    ("indicatif", &["cli/"]),
+    (
+        "jiff_sqlx",
+        &["**/postgres", "api/", "jobs/", "notify/alarm_postgres.rs"],
+    ),
+    (
+        "jsonwebtoken",
+        &["providers/apns/token.rs", "providers/oauth.rs"],
+    ),
+    ("lettre", &["providers/smtp/"]),
+    ("mime_guess", &["api/"]),
+    ("minijinja", &["outbound/template.rs", "outbound/template/"]),
+    ("percent_encoding", &["api/", "outbound/credentials.rs"]),
+    ("pid", &["control/", "simulate/bare_pid.rs"]),
+    (
+        "plotters",
+        &["plot.rs", "replay/plot.rs", "simulate/plot.rs"],
+    ),
+    (
+        "prometheus_client",
+        &[
+            "api/",
+            "app.rs",
+            "app/",
+            "notify/metrics.rs",
+            "providers/metrics.rs",
+            "runner/metrics.rs",
+            "runner/runs.rs",
+            "throttle/leased.rs",
+        ],
+    ),
+    ("prometheus_http_query", &["signals/"]),
+    ("redis", &["**/redis"]),
+    (
+        "reqwest",
+        &[
+            "outbound/reqwest.rs",
+            "reindex/connect.rs",
+            "reindex/sink/elastic.rs",
+            "signals/",
+        ],
+    ),
+    ("rust_embed", &["api/"]),
+    (
+        "rustix",
+        &[
+            "app/descriptors.rs",
+            "outbound/descriptors.rs",
+            "runner/shared.rs",
+            "stack/",
+        ],
+    ),
+    (
+        "rustls",
+        &[
+            "outbound/hyper.rs",
+            "providers/apns/connections.rs",
+            "providers/events/chain.rs",
+        ],
+    ),
+    ("rustls_platform_verifier", &["providers/events/chain.rs"]),
+    ("serde_path_to_error", &["jobs/typed.rs"]),
+    (
+        "sqlx",
+        &[
+            "**/postgres",
+            "jobs/record.rs",
+            "notify/alarm_postgres.rs",
+            "signals/complaints_postgres.rs",
+            "testing/queue.rs",
+        ],
+    ),
+    (
+        "toml",
+        &[
+            "calibrate/edit.rs",
+            "cli/simulate.rs",
+            "config.rs",
+            "config/",
+            "governor/policy/parse.rs",
+            "input/toml.rs",
+            "simulate/scenario.rs",
+            "throttle/file.rs",
+        ],
+    ),
+    ("strsim", &["input/"]),
+    ("tower_http", &["api/"]),
+    (
+        "tower_service",
+        &["api/", "outbound/hyper.rs", "providers/apns/connections.rs"],
+    ),
+    ("tracing_subscriber", &["app/logging.rs"]),
+    (
+        "utoipa",
+        &[
+            "api/",
+            "cron/",
+            "governor/decision.rs",
+            "governor/explain/view.rs",
+            "governor/law/quota_controller.rs",
+            "jobs/",
+            "notify/",
+            "providers/",
+        ],
+    ),
+    ("utoipa_axum", &["api/"]),
+    ("x509_parser", &["providers/events/"]),
+];
+
+/// Vocabulary that every file may use.
+const EVERYWHERE: &[&str] = &[
+    "anyhow",
+    "bytes",
+    "futures_util",
+    "jiff",
+    "parking_lot",
+    "rand",
+    "serde",
+    "serde_json",
+    "thiserror",
+    "tokio",
+    "tokio_util",
+    "tracing",
+    "url",
+];
+
+#[test]
+fn a_technology_appears_in_its_own_files_only() {
+    let mut wrong = Vec::new();
+    let sources = sources();
+    let modules = Modules::of(&sources);
+    for source in &sources {
+        let foreign = |path: &&NamedPath| modules.absolute(source, path).is_none();
+        for path in source.paths.iter().filter(foreign) {
+            let library = path.segments[0].as_str();
+            let places = TECHNOLOGIES.iter().find(|(name, _)| *name == library);
+            if let Some((_, places)) = places
+                && !places.iter().any(|place| is_at(&source.path, place))
+            {
+                wrong.push(format!("{} names {library}", source.path));
+            }
+        }
+    }
+    wrong.dedup();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn each_dependency_has_its_place() {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let manifest = std::fs::read_to_string(manifest).unwrap();
+    let (_, after) = manifest.split_once("\n[dependencies]\n").unwrap();
+    let names: BTreeSet<String> = after
+        .lines()
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.split(['=', '.', ' ']).next())
+        .filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()))
+        .map(|name| name.replace('-', "_"))
+        .collect();
+    assert!(names.contains("sqlx") && names.len() > 30, "{names:?}");
+    let placed: BTreeSet<String> = TECHNOLOGIES
+        .iter()
+        .map(|(name, _)| *name)
+        .chain(EVERYWHERE.iter().copied())
+        .map(str::to_owned)
+        .collect();
+    let difference: Vec<_> = names.symmetric_difference(&placed).collect();
+    assert!(difference.is_empty(), "{difference:?}");
+}
