@@ -16,6 +16,7 @@ pub mod decision;
 pub mod explain;
 pub mod filter;
 pub mod law;
+mod line;
 pub mod manual_override;
 pub mod observation;
 pub mod plan;

@@ -30,7 +30,7 @@ const ERRORS: RangeInclusive<i64> = 400..=599;
 
 /// The figures without limits: readings of external sources, in their own units.
 #[cfg(test)]
-pub(super) const ANYTHING: [(&str, &str); 9] = [
+pub(super) const ANYTHING: [(&str, &str); 10] = [
     ("SignalState", "value"),
     ("SignalState", "setpoint"),
     ("SignalState", "soft"),
