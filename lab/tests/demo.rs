@@ -230,19 +230,19 @@ async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_t
 
     let output = command.output().await.unwrap();
 
-    let said = String::from_utf8_lossy(&output.stdout);
+    let printed = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success(),
-        "{said}\n{}",
+        "{printed}\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    for told in [
+    for message in [
         "is blocked: 429, Retry-After 15 s",
         "is suspended: 401",
         "is available again",
         "is halved, from ",
     ] {
-        assert!(said.contains(told), "{told:?} is not in {said}");
+        assert!(printed.contains(message), "{message:?} is not in {printed}");
     }
     let text = std::fs::read_to_string(report.with_extension("campaign.json")).unwrap();
     let campaign: Value = serde_json::from_str(&text).unwrap();
@@ -251,10 +251,10 @@ async fn a_campaign_that_has_little_time_loses_nothing_sends_nothing_twice_and_t
             .as_u64()
             .unwrap_or_else(|| panic!("{name} in {text}"))
     };
-    assert_eq!((of("lost"), of("duplicates")), (0, 0), "{said}");
+    assert_eq!((of("lost"), of("duplicates")), (0, 0), "{printed}");
     assert!(
         of("sent") > 100 && of("sent") + of("waiting") == of("messages"),
-        "{said}"
+        "{printed}"
     );
     let picture = std::fs::read_to_string(report.with_extension("campaign.svg")).unwrap();
     assert!(picture.contains("every quota is halved"));

@@ -55,9 +55,9 @@ pub async fn ready(
         timeout(ANSWER_WITHIN, throttles.takes_writes()),
     );
     if let Ok(Err(throttle::Error::Lost(reason))) = &redis
-        && let Some(said) = throttle::reason_meaning(reason)
+        && let Some(answer) = throttle::reason_meaning(reason)
     {
-        return Problem::new(Code::NotReady, format!("Redis refuses: {said}"))
+        return Problem::new(Code::NotReady, format!("Redis refuses: {answer}"))
             .retry_after(1)
             .into_response();
     }

@@ -266,11 +266,14 @@ fn promtool_has_nothing_to_say() {
         .unwrap()
         .write_all(text(3).as_bytes())
         .unwrap();
-    let said = promtool.wait_with_output().unwrap();
+    let answer = promtool.wait_with_output().unwrap();
     let words = format!(
         "{}{}",
-        String::from_utf8_lossy(&said.stdout),
-        String::from_utf8_lossy(&said.stderr)
+        String::from_utf8_lossy(&answer.stdout),
+        String::from_utf8_lossy(&answer.stderr)
     );
-    assert!(said.status.success() && words.trim().is_empty(), "{words}");
+    assert!(
+        answer.status.success() && words.trim().is_empty(),
+        "{words}"
+    );
 }

@@ -61,10 +61,10 @@ pub(super) fn governor(
         .filter(|(_, policy)| policy.hears_durations())
         .map(|(name, _)| name.to_string())
         .collect();
-    let told = feedback(Feedbacks::new(&apart).with_durations(timed));
+    let reported = feedback(Feedbacks::new(&apart).with_durations(timed));
     let sources = Sources::new(usual)
         .with_depth(depth(queue.clone()))
-        .with_feedback(told);
+        .with_feedback(reported);
     let sources = sources.with_complaints(complaints_postgres::from_tally(apart.clone()));
     let sources = servers::named(settings, sources)?;
     Ok(Governor::with(
@@ -110,10 +110,10 @@ fn unix_s(at: jiff::Timestamp) -> f64 {
 
 /// Returns a source of the outcomes of a throttle's jobs, as all living workers report them with
 /// their heartbeats.
-fn feedback(told: Feedbacks) -> FeedbackSource {
-    let told = Arc::new(told);
+fn feedback(reported: Feedbacks) -> FeedbackSource {
+    let reported = Arc::new(reported);
     Arc::new(move |throttle| {
-        let (told, throttle) = (told.clone(), throttle.to_owned());
+        let (reported, throttle) = (reported.clone(), throttle.to_owned());
         Box::pin(async move {
             let of = |one: jobs::postgres::WorkerReport| WorkerFeedback {
                 worker: one.worker_id.into(),
@@ -129,12 +129,12 @@ fn feedback(told: Feedbacks) -> FeedbackSource {
                 age_s: one.age_s,
                 born_s: one.born_s,
             };
-            let told = told
+            let reported = reported
                 .of(&throttle)
                 .await
                 .inspect_err(|error| tracing::debug!(%error, "no report of the workers yet"))
                 .ok()?;
-            Some(told.into_iter().map(of).collect())
+            Some(reported.into_iter().map(of).collect())
         })
     })
 }
@@ -197,11 +197,11 @@ async fn hold(leader: &Leader, governor: &Governor, term: &Term, cancel: &Cancel
         } else if before.is_none_or(|(_, since)| since.elapsed() >= RENEW_EVERY) {
             // The time is taken before the request, so that a slow answer never makes the lease
             // look younger than it is.
-            let asked = Instant::now();
+            let requested = Instant::now();
             match leader.hold_above(governor.seen_term()).await {
                 Ok(now) => {
                     log_leadership(now, before.map(|(term, _)| term));
-                    term.set(now.map(|now| (now, asked)));
+                    term.set(now.map(|now| (now, requested)));
                 }
                 Err(error) => tracing::debug!(%error, "renewing the governor's lease failed"),
             }

@@ -38,13 +38,13 @@ pub(super) async fn run(store: Arc<dyn Store>, record: KnobRecord, cancel: Cance
         || {
             let (store, record, saved) = (store.clone(), record.clone(), saved.clone());
             async move {
-                let (saved, told) = &mut *saved.lock().await;
+                let (saved, reported) = &mut *saved.lock().await;
                 let odd = tick(&*store, &record, saved).await?;
                 // Each problem is logged once, for as long as it stays the same.
                 odd.iter()
-                    .filter(|(name, why)| told.get(*name) != Some(*why))
+                    .filter(|(name, why)| reported.get(*name) != Some(*why))
                     .for_each(log_failure);
-                *told = odd;
+                *reported = odd;
                 anyhow::Ok(())
             }
         },

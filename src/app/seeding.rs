@@ -79,7 +79,7 @@ impl Seeding {
     }
 
     async fn later(self, cancel: CancellationToken) {
-        let mut told = String::new();
+        let mut reported = String::new();
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -93,9 +93,9 @@ impl Seeding {
                 Err(error) if matches!(cause(&error), Some(throttle::Error::Lost(_))) => {}
                 Err(error) => {
                     let error = format!("{error:#}");
-                    if error != told {
+                    if error != reported {
                         tracing::error!(%error, "seeding the knobs failed; retrying");
-                        told = error;
+                        reported = error;
                     }
                 }
             }

@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn what_is_later_or_told_to_be_slower_than_it_is_is_nearer_to_swinging() {
         let law = ControllerTuning::default();
-        let of = |fit: Fit, told: f64| margins(&fit, &law, told, 15.0, 5.0);
+        let of = |fit: Fit, lag_s: f64| margins(&fit, &law, lag_s, 15.0, 5.0);
         let plain = of(found(60.0, 0.0, 0.2), 60.0);
         let late = of(found(60.0, 60.0, 0.2), 60.0);
         let wrong = of(found(10.0, 0.0, 0.2), 60.0);

@@ -3,9 +3,9 @@
 //!
 //! [`pulse`] chooses the rates and ends the test; [`fit`] estimates lag, background and cost by
 //! least squares; [`margins`] computes the stability margins of the loop; [`edit`] writes the
-//! result into a knobs file; [`admission`] names the states of a throttle that allow a test, and
+//! result into a knobs file; `admission` names the states of a throttle that allow a test, and
 //! [`outcome`] those in which it ends. All of them are pure. [`run`] runs the test on a live
-//! throttle: under a lease that a dead process cannot renew ([`knob`]), with the breaker's levels
+//! throttle: under a lease that a dead process cannot renew (`knob`), with the breaker's levels
 //! armed, and giving way to anyone who turns the knob meanwhile. The governor leaves the knob alone
 //! during the test ([`crate::governor::calibration`]).
 

@@ -92,7 +92,7 @@ fn tokens_of_tenants_are_read_from_where_the_settings_say_and_never_shown() {
             .tokens()
             .map(|tokens| tokens.iter().map(found).collect())
     };
-    let said = |text: String| {
+    let answer = |text: String| {
         load(text)
             .map(|_: Vec<(Option<String>, String)>| ())
             .unwrap_err()
@@ -107,7 +107,7 @@ fn tokens_of_tenants_are_read_from_where_the_settings_say_and_never_shown() {
             (Some("acme".to_owned()), "0123456789abcdef-acme".to_owned())
         ]
     );
-    let wrong = said(format!(
+    let wrong = answer(format!(
         "\n[api_tokens.billing]\n{}",
         token("two words", &secret)
     ));
@@ -115,12 +115,12 @@ fn tokens_of_tenants_are_read_from_where_the_settings_say_and_never_shown() {
         wrong.contains("own.toml:3: api_tokens.billing.tenant: must be 1 to 64 letters"),
         "{wrong}"
     );
-    let none = said("[api_tokens.billing]\ntenant = \"acme\"\n".to_owned());
+    let none = answer("[api_tokens.billing]\ntenant = \"acme\"\n".to_owned());
     assert!(
         none.contains("api_tokens.billing.secret_env: must be set, or secret_file, and not both"),
         "{none}"
     );
-    let missing = said(format!(
+    let missing = answer(format!(
         "[api_tokens.billing]\n{}",
         token("acme", &folder.path().join("no"))
     ));
@@ -138,7 +138,7 @@ fn tokens_of_tenants_are_read_from_where_the_settings_say_and_never_shown() {
             "api_tokens.billing.throttles: must be names of throttles",
         ),
     ] {
-        let refused = said(format!(
+        let refused = answer(format!(
             "[api_tokens.billing]\n{line}\n{}",
             token("acme", &secret)
         ));
@@ -148,29 +148,29 @@ fn tokens_of_tenants_are_read_from_where_the_settings_say_and_never_shown() {
         );
     }
     assert!(
-        said(format!("[api_tokens.admin]\n{}", token("acme", &secret)))
+        answer(format!("[api_tokens.admin]\n{}", token("acme", &secret)))
             .contains("other than admin")
     );
     std::fs::write(&secret, "tooshort").unwrap();
-    let short = said(format!("[api_tokens.billing]\n{}", token("acme", &secret)));
+    let short = answer(format!("[api_tokens.billing]\n{}", token("acme", &secret)));
     assert!(
         short.contains("at least 16") && !short.contains("tooshort"),
         "{short}"
     );
     std::fs::write(&secret, "0123456789abcdef").unwrap();
     assert!(
-        said(format!("[api_tokens.billing]\n{}", token("acme", &secret)))
+        answer(format!("[api_tokens.billing]\n{}", token("acme", &secret)))
             .contains("the token of another")
     );
     assert!(
-        said("[api_tokens.billing]\nsecret = \"x\"\n".to_owned())
+        answer("[api_tokens.billing]\nsecret = \"x\"\n".to_owned())
             .contains("own.toml:2: api_tokens.billing.secret: is not a known field")
     );
 }
 
 #[test]
 fn a_wrong_setting_of_a_kind_is_refused_with_its_line() {
-    for (text, said) in [
+    for (text, answer) in [
         (
             "\n[kinds.http]\ntimeout_s = 0\n",
             "own.toml:3: kinds.http.timeout_s: must be a number from 0.001 to 604800, not 0",
@@ -197,7 +197,7 @@ fn a_wrong_setting_of_a_kind_is_refused_with_its_line() {
         ),
     ] {
         let refused = refusal(Some(text), &[]);
-        assert!(refused.contains(said), "{refused}");
+        assert!(refused.contains(answer), "{refused}");
     }
 }
 
@@ -214,7 +214,7 @@ fn the_environment_wins_over_the_file() {
 
 #[test]
 fn a_value_of_the_file_is_refused_with_its_line() {
-    for (text, said) in [
+    for (text, answer) in [
         (
             "\nconcurrency = -1\n",
             "own.toml:2: concurrency: must be a whole number from 1 to 10000, not -1",
@@ -246,7 +246,7 @@ fn a_value_of_the_file_is_refused_with_its_line() {
         ("listen = \"\"\n", "own.toml:1: listen: must be host:port"),
     ] {
         let refused = refusal(Some(text), &[]);
-        assert!(refused.contains(said), "{refused}");
+        assert!(refused.contains(answer), "{refused}");
     }
 }
 

@@ -191,11 +191,11 @@ fn each_ip_pool_is_an_account_with_a_rate_of_its_own() {
 
 #[test]
 fn credentials_are_named_and_never_shown() {
-    let said = |account: &str| refusal(&sms("", account));
+    let answer = |account: &str| refusal(&sms("", account));
     let cases = [
         // The credential written into the file, in the account and in the pool.
         (
-            said(&format!("auth_token = \"{SECRET}\"")),
+            answer(&format!("auth_token = \"{SECRET}\"")),
             "own.toml:7: pools.sms.main.auth_token: must be left out: a credential is not written down; name where it is, with auth_token_env or auth_token_file",
         ),
         (
@@ -203,48 +203,49 @@ fn credentials_are_named_and_never_shown() {
             "own.toml:3: pools.sms.auth_token: must be left out: a credential is not written down; name where it is, with auth_token_env or auth_token_file",
         ),
         (
-            said("auth_token_env = \"NOT_SET\""),
+            answer("auth_token_env = \"NOT_SET\""),
             "own.toml:7: pools.sms.main.auth_token_env: names the variable NOT_SET, which is not set or empty",
         ),
         (
-            said("auth_token_env = \"EMPTY\""),
+            answer("auth_token_env = \"EMPTY\""),
             "own.toml:7: pools.sms.main.auth_token_env: names the variable EMPTY, which is not set or empty",
         ),
         (
-            said("auth_token_file = \"/run/none\""),
+            answer("auth_token_file = \"/run/none\""),
             "own.toml:7: pools.sms.main.auth_token_file: names the file /run/none, which cannot be read or is empty",
         ),
         (
-            said("auth_token_file = \"/run/empty\""),
+            answer("auth_token_file = \"/run/empty\""),
             "own.toml:7: pools.sms.main.auth_token_file: names the file /run/empty, which cannot be read or is empty",
         ),
         // The credential itself in place of its name.
         (
-            said(&format!("auth_token_env = \"{SECRET}\"")),
+            answer(&format!("auth_token_env = \"{SECRET}\"")),
             "own.toml:7: pools.sms.main.auth_token_env: names a variable, which is not set or empty",
         ),
         (
-            said(&format!("auth_token_file = \"{SECRET}\"")),
+            answer(&format!("auth_token_file = \"{SECRET}\"")),
             "own.toml:7: pools.sms.main.auth_token_file: names a file, which cannot be read or is empty",
         ),
         (
-            said("auth_token_env = \"TOKEN\"\nauth_token_file = \"/run/token\""),
+            answer("auth_token_env = \"TOKEN\"\nauth_token_file = \"/run/token\""),
             "own.toml:8: pools.sms.main.auth_token_file: must be left out beside auth_token_env",
         ),
         (
-            said("auth_token_env = 7"),
+            answer("auth_token_env = 7"),
             "own.toml:7: pools.sms.main.auth_token_env: must be a text",
         ),
     ];
-    for (said, expected) in cases {
-        assert_eq!(said, expected);
+    for (answer, expected) in cases {
+        assert_eq!(answer, expected);
     }
     let missing =
         "[pools.mail]\nprovider = \"sendgrid\"\n[[pools.mail.accounts]]\nname = \"main\"\n";
-    let said = refusal(missing);
+    let answer = refusal(missing);
     assert!(
-        said.starts_with("own.toml:3: pools.mail.main.api_key_env: is missing (or api_key_file): "),
-        "{said}"
+        answer
+            .starts_with("own.toml:3: pools.mail.main.api_key_env: is missing (or api_key_file): "),
+        "{answer}"
     );
 }
 
@@ -363,8 +364,8 @@ fn unknown_keys_wrong_types_and_ranges_are_told_with_what_is_allowed() {
         ),
     ];
     for (line, expected) in of_pool {
-        let said = refusal(&sms(line, "auth_token_env = \"TOKEN\""));
-        assert!(said.starts_with(expected), "{line}: {said}");
+        let answer = refusal(&sms(line, "auth_token_env = \"TOKEN\""));
+        assert!(answer.starts_with(expected), "{line}: {answer}");
     }
     let of_account = [
         (
@@ -421,8 +422,8 @@ fn unknown_keys_wrong_types_and_ranges_are_told_with_what_is_allowed() {
         ),
     ];
     for (line, expected) in of_account {
-        let said = refusal(&sms("", &format!("auth_token_env = \"TOKEN\"\n{line}")));
-        assert!(said.starts_with(expected), "{line}: {said}");
+        let answer = refusal(&sms("", &format!("auth_token_env = \"TOKEN\"\n{line}")));
+        assert!(answer.starts_with(expected), "{line}: {answer}");
     }
 }
 
@@ -452,8 +453,8 @@ fn pools_and_accounts_have_names_of_their_own_and_a_provider() {
         ),
     ];
     for (text, expected) in cases {
-        let said = refusal(text);
-        assert!(said.starts_with(&expected), "{text}: {said}");
+        let answer = refusal(text);
+        assert!(answer.starts_with(&expected), "{text}: {answer}");
     }
     let twice = format!(
         "{}[[pools.sms.accounts]]\nname = \"main\"\naccount_sid = \"AC2\"\n",

@@ -215,12 +215,12 @@ mod tests {
                 "own.toml:2: postgres.shop.url: is not a known field",
             ),
         ] {
-            let told = load(&text)
+            let reported = load(&text)
                 .err()
                 .unwrap_or_else(|| panic!("accepted: {text}"));
             assert!(
-                told.contains(expected) && !told.contains("very-secret"),
-                "{told}"
+                reported.contains(expected) && !reported.contains("very-secret"),
+                "{reported}"
             );
         }
     }

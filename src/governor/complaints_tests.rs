@@ -47,17 +47,17 @@ fn the_defaults_of_complaints_are_a_latency_at_a_thousandth() {
         (SignalKind::Latency, SignalSource::Complaints, 0.001, 900.0)
     );
     assert!(!signal.trips);
-    let told = |text: &str| Policy::parse(text, "f").unwrap_err().to_string();
+    let reported = |text: &str| Policy::parse(text, "f").unwrap_err().to_string();
     assert!(
-        told(&format!("{POLICY}kind = \"ratio\"\n"))
+        reported(&format!("{POLICY}kind = \"ratio\"\n"))
             .contains("signal.kind: must be \"latency\" for source \"complaints\"")
     );
     assert!(
-        told(&POLICY.replace("query = \"marketing\"\n", ""))
+        reported(&POLICY.replace("query = \"marketing\"\n", ""))
             .contains("signal.query: is missing: it must be the name of the pool")
     );
     assert!(
-        told("[[signal]]\nname = \"a\"\nquery = \"q\"\n")
+        reported("[[signal]]\nname = \"a\"\nquery = \"q\"\n")
             .contains("f:1: signal.setpoint: is missing: it must be a number above 0")
     );
 }

@@ -99,7 +99,7 @@ impl SlotsPlant {
                 };
                 let is_told = self
                     .rejects
-                    .is_none_or(|told| told == RejectionTiming::Plainly);
+                    .is_none_or(|reported| reported == RejectionTiming::Plainly);
                 let silent = SignalSample {
                     signal: "answers".to_owned(),
                     value: None,
@@ -272,11 +272,11 @@ fn a_trip_stops_and_restarts_gently() {
 
 #[test]
 fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_otherwise() {
-    let after = |told: RejectionTiming| {
+    let after = |reported: RejectionTiming| {
         let mut server = SlotsPlant::new(0.1, "");
         server.run(900);
         let before = server.knob;
-        server.rejects = Some(told);
+        server.rejects = Some(reported);
         server.run(600);
         let during = server
             .since(900.0)
@@ -289,7 +289,7 @@ fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_othe
         let latency = server.mean(1560.0, |s| s.1);
         assert!(
             latency < 0.13,
-            "{latency} s a minute after the last rejection, {told:?}"
+            "{latency} s a minute after the last rejection, {reported:?}"
         );
         (during / before, reason)
     };
@@ -300,9 +300,9 @@ fn rejected_tokens_do_not_turn_the_knob_where_they_are_discounted_and_would_othe
         "{reason}"
     );
     // As load, and as silence, they cost most of the slots.
-    for told in [RejectionTiming::Plainly, RejectionTiming::Nothing] {
-        let (cut, reason) = after(told);
-        assert!(cut < 0.5, "{told:?}: {cut}, {reason}");
+    for reported in [RejectionTiming::Plainly, RejectionTiming::Nothing] {
+        let (cut, reason) = after(reported);
+        assert!(cut < 0.5, "{reported:?}: {cut}, {reason}");
     }
 }
 
@@ -344,17 +344,17 @@ fn durations_are_off_with_slots_and_refused_where_somebody_wants_them() {
         "{}setpoint = 1\n",
         POLICY.replace("\"concurrency\"\n", "\"concurrency\"\ndurations = true\n")
     );
-    let told = Policy::parse(&text, "f").unwrap_err().to_string();
+    let reported = Policy::parse(&text, "f").unwrap_err().to_string();
     assert!(
-        told.contains("f:3: governor.durations: must be false with actuator"),
-        "{told}"
+        reported.contains("f:3: governor.durations: must be false with actuator"),
+        "{reported}"
     );
-    let told = Policy::parse(&POLICY.replace("concurrency", "slots"), "f")
+    let reported = Policy::parse(&POLICY.replace("concurrency", "slots"), "f")
         .unwrap_err()
         .to_string();
     assert!(
-        told.contains("must be rps or concurrency, not \"slots\""),
-        "{told}"
+        reported.contains("must be rps or concurrency, not \"slots\""),
+        "{reported}"
     );
 }
 

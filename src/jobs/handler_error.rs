@@ -93,17 +93,17 @@ impl<E: Into<Box<dyn Error + Send + Sync>>> From<E> for HandlerError {
         if matches!(error.downcast_ref(), Some(CheckpointError::LeaseLost(_))) {
             return Self::handed_back();
         }
-        let mut said = error.to_string();
+        let mut answer = error.to_string();
         let mut cause = error.source();
         while let Some(deeper) = cause {
             let text = deeper.to_string();
             // Many errors repeat their cause in their own message.
-            if !said.contains(&text) {
-                said = format!("{said}: {text}");
+            if !answer.contains(&text) {
+                answer = format!("{answer}: {text}");
             }
             cause = deeper.source();
         }
-        Self::retry(said)
+        Self::retry(answer)
     }
 }
 

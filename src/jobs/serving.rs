@@ -60,12 +60,12 @@ pub fn differences(workers: &[Serving]) -> Vec<String> {
         .iter()
         .flat_map(|worker| worker.offers.keys().cloned());
     let all: BTreeSet<String> = kinds.chain(offers).collect();
-    let mut said = Vec::new();
+    let mut answer = Vec::new();
     for one in &all {
         let (with, without): (Vec<&Serving>, Vec<&Serving>) =
             workers.iter().partition(|worker| worker.serves(one));
         if !without.is_empty() {
-            said.push(format!(
+            answer.push(format!(
                 "{} of {} workers serve {one}; not served by {}",
                 with.len(),
                 workers.len(),
@@ -80,13 +80,13 @@ pub fn differences(workers: &[Serving]) -> Vec<String> {
         }
         if digests.len() > 1 {
             let groups: Vec<String> = digests.values().map(|group| named(group)).collect();
-            said.push(format!(
+            answer.push(format!(
                 "the settings of {one} differ between {}",
                 groups.join(" and ")
             ));
         }
     }
-    said
+    answer
 }
 
 fn named(workers: &[&Serving]) -> String {

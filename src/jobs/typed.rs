@@ -185,7 +185,7 @@ mod tests {
                 urgent: false
             }
         );
-        for (args, at, said) in [
+        for (args, at, answer) in [
             (
                 json!({"to": [{"name": "Ada"}, {"name": 7}]}),
                 "/to/1/name",
@@ -207,7 +207,7 @@ mod tests {
             let issue = read::<Letter>(&args).unwrap_err();
             assert_eq!(
                 (issue.pointer.as_str(), issue.message.as_str()),
-                (at, said),
+                (at, answer),
                 "{args}"
             );
         }

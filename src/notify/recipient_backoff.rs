@@ -35,8 +35,8 @@ const OTHERS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_sec
 const REPEATED_REFUSAL_REST: (Duration, Duration) =
     (Duration::from_secs(1), Duration::from_secs(1_800));
 
-/// Returns the rest after `failures` failures in a row, the last one included; `told` is the delay
-/// that an answer asked for.
+/// Returns the rest after `failures` failures in a row, the last one included; `requested` is the
+/// delay that an answer asked for.
 ///
 /// ```
 /// use std::time::Duration;
@@ -46,11 +46,11 @@ const REPEATED_REFUSAL_REST: (Duration, Duration) =
 /// assert_eq!(rest(Channel::Webhook, 2, None), Duration::from_secs(300));
 /// assert_eq!(rest(Channel::Webhook, 1, Some(Duration::from_secs(40))), Duration::from_secs(40));
 /// ```
-pub fn rest(channel: Channel, failures: u32, told: Option<Duration>) -> Duration {
+pub fn rest(channel: Channel, failures: u32, requested: Option<Duration>) -> Duration {
     let nth = failures.max(1) - 1;
     let of = |table: &[u64]| Duration::from_secs(table[(nth as usize).min(table.len() - 1)]);
-    let rest = match (told, channel) {
-        (Some(told), _) => told.max(backoff::bound(
+    let rest = match (requested, channel) {
+        (Some(requested), _) => requested.max(backoff::bound(
             nth,
             REPEATED_REFUSAL_REST.0,
             REPEATED_REFUSAL_REST.1,
@@ -70,9 +70,9 @@ mod tests {
 
     use super::*;
 
-    fn seconds(channel: Channel, told: Option<u64>) -> Vec<u64> {
+    fn seconds(channel: Channel, requested: Option<u64>) -> Vec<u64> {
         (1..=7)
-            .map(|nth| rest(channel, nth, told.map(Duration::from_secs)).as_secs())
+            .map(|nth| rest(channel, nth, requested.map(Duration::from_secs)).as_secs())
             .collect()
     }
 
@@ -96,11 +96,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_rest_is_what_was_said_or_longer_and_never_over_a_day(failures in any::<u32>(), told in prop::option::of(0_u64..200_000)) {
+        fn a_rest_is_as_requested_or_longer_and_never_over_a_day(failures in any::<u32>(), requested in prop::option::of(0_u64..200_000)) {
             for (_, channel) in Channel::WORDS {
-                let rested = rest(channel, failures, told.map(Duration::from_secs));
-                prop_assert!(rested >= told.map(Duration::from_secs).unwrap_or_default().min(MAX_REST) && rested <= MAX_REST);
-                prop_assert!(rest(channel, failures.saturating_add(1), told.map(Duration::from_secs)) >= rested);
+                let rested = rest(channel, failures, requested.map(Duration::from_secs));
+                prop_assert!(rested >= requested.map(Duration::from_secs).unwrap_or_default().min(MAX_REST) && rested <= MAX_REST);
+                prop_assert!(rest(channel, failures.saturating_add(1), requested.map(Duration::from_secs)) >= rested);
             }
         }
     }

@@ -71,7 +71,7 @@ impl HostBackoffs {
     }
 
     /// Records that the host refused a job, with the delay that it asked for, if any.
-    pub fn refused(&mut self, whom: HostKey, said: Option<Duration>, now: Duration) {
+    pub fn refused(&mut self, whom: HostKey, requested: Option<Duration>, now: Duration) {
         if self.known.len() >= MAX_HOSTS && !self.known.contains_key(&whom) {
             self.make_room(now);
         }
@@ -82,7 +82,7 @@ impl HostBackoffs {
         let doubled = FIRST_REST * 2_u32.pow(rest.strikes.min(MAX_DOUBLINGS));
         rest.until = rest
             .until
-            .max(now + said.unwrap_or(doubled).min(MAX_HOST_REST));
+            .max(now + requested.unwrap_or(doubled).min(MAX_HOST_REST));
         rest.strikes += 1;
     }
 

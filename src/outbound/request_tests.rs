@@ -232,7 +232,7 @@ fn each_field_says_what_it_may_be() {
             "must be left out beside a secret",
         ),
     ];
-    for (mut args, at, said) in cases {
+    for (mut args, at, reason) in cases {
         args["url"] = json!("http://a");
         let found = issues(args.clone());
         assert_eq!(
@@ -241,7 +241,7 @@ fn each_field_says_what_it_may_be() {
             "{args}: {found:?}"
         );
         assert!(
-            found[0].1.contains(said) && !found[0].1.contains(secret),
+            found[0].1.contains(reason) && !found[0].1.contains(secret),
             "{args}: {}",
             found[0].1
         );

@@ -50,7 +50,7 @@ pub fn is_success(success: &[RangeInclusive<u16>], status: u16) -> bool {
 impl Response {
     /// Returns the outcome of an answered request; `now_s` in unix seconds.
     pub fn outcome(&self, request: &Request, now_s: i64) -> Outcome {
-        let asked = retry_after(&self.headers, now_s);
+        let requested = retry_after(&self.headers, now_s);
         let scope = scope(&self.headers).unwrap_or(request.throttled_scope);
         let (brief, whole) = (request.excerpt_bytes / 4, request.excerpt_bytes);
         let error = |bytes| self.error(request, bytes);
@@ -61,9 +61,9 @@ impl Response {
                 delay: any_delay(&self.headers, now_s),
                 error: error(brief),
             },
-            503 if asked.is_some() => Outcome::Overloaded {
+            503 if requested.is_some() => Outcome::Overloaded {
                 scope,
-                delay: asked,
+                delay: requested,
                 error: error(brief),
             },
             408 | 500..=599 => Outcome::Retry {

@@ -41,7 +41,7 @@ pub async fn reach(
     // A pooler refuses startup parameters that it does not know.
     let options = options.extra_float_digits(None);
     let begun = Instant::now();
-    let mut told = false;
+    let mut reported = false;
     loop {
         let left = patience
             .saturating_sub(begun.elapsed())
@@ -66,7 +66,7 @@ pub async fn reach(
         if !may_wait || begun.elapsed() + REACH_RETRY_DELAY >= patience {
             return Err(why);
         }
-        if !std::mem::replace(&mut told, true) && waits {
+        if !std::mem::replace(&mut reported, true) && waits {
             tracing::warn!(
                 "Postgres is not available yet: {why}; waiting for up to {} s",
                 patience.as_secs()
@@ -93,10 +93,10 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
         sqlx::Error::Tls(error) => {
             UnusablePostgres::Never(format!("no encrypted connection to {place}: {error}"))
         }
-        sqlx::Error::Database(said) => {
+        sqlx::Error::Database(answer) => {
             let (role, code) = (
                 options.get_username(),
-                said.code().unwrap_or_default().into_owned(),
+                answer.code().unwrap_or_default().into_owned(),
             );
             let database = options.get_database().unwrap_or(role);
             match code.as_str() {
@@ -107,7 +107,7 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
                 "28P01" => UnusablePostgres::Never(format!(
                     "{place} refuses the password of role {role:?}"
                 )),
-                "28000" if said.message().ends_with("does not exist") => {
+                "28000" if answer.message().ends_with("does not exist") => {
                     UnusablePostgres::Never(format!(
                         "there is no role {role:?} at {place}; create it with: create role {} login",
                         quoted(role)
@@ -116,12 +116,12 @@ fn judge(error: &sqlx::Error, options: &PgConnectOptions) -> UnusablePostgres {
                 code if code.starts_with("57P") || code.starts_with("53") => {
                     UnusablePostgres::NotYet(format!(
                         "{place} refuses connections: {}",
-                        said.message()
+                        answer.message()
                     ))
                 }
                 _ => UnusablePostgres::Never(format!(
                     "{place} refuses role {role:?}: {}",
-                    said.message()
+                    answer.message()
                 )),
             }
         }

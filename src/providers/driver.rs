@@ -100,13 +100,13 @@ pub trait Driver: Send + Sync + 'static {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse>;
 
     /// Asks the provider for the account's allowed rate, in messages per second; `None` if the
     /// provider does not report one.
-    fn quota<'a>(&'a self, told: &'a SendContext) -> BoxFuture<'a, Option<f64>> {
-        let _ = told;
+    fn quota<'a>(&'a self, context: &'a SendContext) -> BoxFuture<'a, Option<f64>> {
+        let _ = context;
         Box::pin(std::future::ready(None))
     }
 

@@ -9,11 +9,11 @@ use super::{Call, ExchangeError, Http, HttpAnswer, ProviderResponse, SendContext
 pub fn exchange<'a>(
     http: &'a Http,
     call: Call,
-    told: &'a SendContext,
+    context: &'a SendContext,
     judge: impl FnOnce(HttpAnswer) -> ProviderResponse + Send + 'a,
 ) -> BoxFuture<'a, ProviderResponse> {
     Box::pin(async move {
-        match http.send(call, &told.stop).await {
+        match http.send(call, &context.stop).await {
             Ok(answer) => judge(answer),
             Err(unanswered) => ProviderResponse::new(unsaid(unanswered), ""),
         }
@@ -85,7 +85,7 @@ mod tests {
             ..examples::account(&options, &[("auth_token", "t")])
         };
         let driver = twilio::build(&account, &examples::tools()).unwrap();
-        let told = SendContext {
+        let context = SendContext {
             now_s: NOW_S,
             timeout: Duration::from_secs(60),
             stop,
@@ -93,7 +93,7 @@ mod tests {
         let answer = driver
             .send(
                 &examples::message(Channel::Sms, "+4915112345678", json!({})),
-                &told,
+                &context,
             )
             .await;
         (answer, serving.await.unwrap())
@@ -142,7 +142,7 @@ mod tests {
             ..examples::account(&options, &[("auth_token", "t")])
         };
         let driver = twilio::build(&account, &examples::tools()).unwrap();
-        let told = SendContext {
+        let context = SendContext {
             now_s: NOW_S,
             timeout: Duration::from_secs(60),
             stop: CancellationToken::new(),
@@ -150,7 +150,7 @@ mod tests {
         let answer = driver
             .send(
                 &examples::message(Channel::Sms, "+4915112345678", json!({})),
-                &told,
+                &context,
             )
             .await;
         assert_eq!(answer.sent.as_str(), "transient");

@@ -128,7 +128,7 @@ impl Fcm {
         })
     }
 
-    fn request(&self, message: &Message, token: &str, told: &SendContext) -> Call {
+    fn request(&self, message: &Message, token: &str, context: &SendContext) -> Call {
         let own = vec![
             ("content-type", "application/json".to_owned()),
             ("authorization", format!("Bearer {token}")),
@@ -137,28 +137,28 @@ impl Fcm {
             method: "POST",
             url: self.url.clone(),
             headers: outcome::headers(&self.account, own),
-            body: body(message, told.now_s).to_string(),
-            timeout: told.timeout,
+            body: body(message, context.now_s).to_string(),
+            timeout: context.timeout,
         }
     }
 
-    async fn try_send(&self, message: &Message, told: &SendContext) -> ProviderResponse {
+    async fn try_send(&self, message: &Message, context: &SendContext) -> ProviderResponse {
         let mut rejected: Option<String> = None;
         loop {
-            let token = match self.tokens.token(told, rejected.as_deref()).await {
+            let token = match self.tokens.token(context, rejected.as_deref()).await {
                 Ok(token) => token,
                 Err(sent) => return ProviderResponse::new(sent, ""),
             };
             let hidden = [token.as_str(), message.to.address()];
             let answer = match self
                 .http
-                .send(self.request(message, &token, told), &told.stop)
+                .send(self.request(message, &token, context), &context.stop)
                 .await
             {
                 Ok(answer) => answer,
                 Err(error) => return outcome::unanswered(error, &hidden),
             };
-            let (judged, word) = judge(&answer, told.now_s, message.to.address());
+            let (judged, word) = judge(&answer, context.now_s, message.to.address());
             // The token may have been revoked before it expired. Nothing was processed, so a new
             // one is tried once.
             let is_token = answer.status == 401 && word != THIRD_PARTY;
@@ -269,9 +269,9 @@ impl Driver for Fcm {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
-        Box::pin(self.try_send(message, told))
+        Box::pin(self.try_send(message, context))
     }
 }
 

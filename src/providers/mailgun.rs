@@ -368,11 +368,11 @@ impl Driver for Mailgun {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
-        let call = self.request(message, told.timeout);
-        exchange(&self.http, call, told, |answer| {
-            self.judge(&answer, told.now_s)
+        let call = self.request(message, context.timeout);
+        exchange(&self.http, call, context, |answer| {
+            self.judge(&answer, context.now_s)
         })
     }
 }

@@ -112,18 +112,18 @@ impl Tokens {
     /// Returns the outcome of the message, which was not sent.
     pub(super) async fn token(
         &self,
-        told: &SendContext,
+        context: &SendContext,
         rejected: Option<&str>,
     ) -> Result<String, Sent> {
         let asking = async {
             let mut token = self.token.lock().await;
             if let Some(token) = &*token
-                && told.now_s < token.until_s
+                && context.now_s < token.until_s
                 && rejected != Some(token.text.as_str())
             {
                 return Ok(token.text.clone());
             }
-            let fresh = self.ask(told).await?;
+            let fresh = self.ask(context).await?;
             Ok(token.insert(fresh).text.clone())
         };
         let transient = |reason: &str| {
@@ -134,13 +134,13 @@ impl Tokens {
         tokio::select! {
             biased;
             token = asking => token,
-            () = told.stop.cancelled() => transient("stopped before an access token was available"),
-            () = tokio::time::sleep(told.timeout) => transient("no access token arrived in time"),
+            () = context.stop.cancelled() => transient("stopped before an access token was available"),
+            () = tokio::time::sleep(context.timeout) => transient("no access token arrived in time"),
         }
     }
 
-    async fn ask(&self, told: &SendContext) -> Result<AccessToken, Sent> {
-        let assertion = self.service.assertion(self.scope, told.now_s);
+    async fn ask(&self, context: &SendContext) -> Result<AccessToken, Sent> {
+        let assertion = self.service.assertion(self.scope, context.now_s);
         let assertion = assertion.map_err(|_| {
             account(
                 "signing with the service account's key \
@@ -160,10 +160,10 @@ impl Tokens {
                 "application/x-www-form-urlencoded".to_owned(),
             )],
             body,
-            timeout: told.timeout,
+            timeout: context.timeout,
         };
-        match self.http.send(call, &told.stop).await {
-            Ok(answer) => judge(&answer, told.now_s),
+        match self.http.send(call, &context.stop).await {
+            Ok(answer) => judge(&answer, context.now_s),
             Err(ExchangeError::Short(reason)) => Err(Sent::Unable { reason }),
             // The message itself was not sent, whatever the fate of this request.
             Err(error) => Err(Sent::Transient {

@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn a_reason_is_a_short_line_without_addresses_and_secrets() {
-        let said = "550-5.1.1 <Ann@Example.com> is\r\n unknown to bot12:AbC";
+        let answer = "550-5.1.1 <Ann@Example.com> is\r\n unknown to bot12:AbC";
         assert_eq!(
-            line(said, &["ann@example.com", "12:abc"]),
+            line(answer, &["ann@example.com", "12:abc"]),
             "550-5.1.1 <***> is unknown to bot***"
         );
         assert_eq!(line("mail bob@example.org now", &[]), "mail *** now");

@@ -180,7 +180,7 @@ impl Slack {
         })
     }
 
-    fn request(&self, message: &Message, told: &SendContext) -> Call {
+    fn request(&self, message: &Message, context: &SendContext) -> Call {
         let mut body = Map::new();
         let mut headers = vec![("content-type", "application/json; charset=utf-8".to_owned())];
         if let Some(token) = &self.token {
@@ -198,7 +198,7 @@ impl Slack {
             url: self.url.clone(),
             headers: outcome::headers(&self.account, headers),
             body: Value::Object(body).to_string(),
-            timeout: told.timeout,
+            timeout: context.timeout,
         }
     }
 }
@@ -291,19 +291,19 @@ impl Driver for Slack {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async move {
             match self
                 .http
-                .send(self.request(message, told), &told.stop)
+                .send(self.request(message, context), &context.stop)
                 .await
             {
                 Ok(answer) => judge(
                     answer.status,
                     &answer.headers,
                     &answer.body,
-                    told.now_s,
+                    context.now_s,
                     message.to.address(),
                 ),
                 Err(error) => outcome::unanswered(

@@ -113,7 +113,7 @@ struct Telegram {
 }
 
 impl Telegram {
-    fn request(&self, message: &Message, told: &SendContext) -> Call {
+    fn request(&self, message: &Message, context: &SendContext) -> Call {
         let mut body = Map::new();
         body.insert("chat_id".to_owned(), json!(message.to.address()));
         body.insert("text".to_owned(), json!(message.body));
@@ -130,7 +130,7 @@ impl Telegram {
                 vec![("content-type", "application/json".to_owned())],
             ),
             body: Value::Object(body).to_string(),
-            timeout: told.timeout,
+            timeout: context.timeout,
         }
     }
 }
@@ -215,20 +215,20 @@ impl Driver for Telegram {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async move {
             let hidden = [self.token.as_str(), message.to.address()];
             match self
                 .http
-                .send(self.request(message, told), &told.stop)
+                .send(self.request(message, context), &context.stop)
                 .await
             {
                 Ok(answer) => judge(
                     answer.status,
                     &answer.headers,
                     &answer.body,
-                    told.now_s,
+                    context.now_s,
                     &hidden,
                 ),
                 Err(error) => outcome::unanswered(error, &hidden),

@@ -87,11 +87,11 @@ impl Webhook {
         })
     }
 
-    fn request(&self, message: &Message, told: &SendContext) -> Call {
+    fn request(&self, message: &Message, context: &SendContext) -> Call {
         let mut headers = vec![("content-type", "application/json".to_owned())];
         headers.extend(
             self.secrets
-                .sign(NAME, &message.id, told.now_s, message.body.as_bytes())
+                .sign(NAME, &message.id, context.now_s, message.body.as_bytes())
                 .into_iter()
                 .flatten(),
         );
@@ -100,7 +100,7 @@ impl Webhook {
             url: message.to.address().to_owned(),
             headers: outcome::headers(&self.account, headers),
             body: message.body.clone(),
-            timeout: told.timeout,
+            timeout: context.timeout,
         }
     }
 }
@@ -129,21 +129,21 @@ impl Driver for Webhook {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async move {
             match self
                 .guarded
-                .send(self.request(message, told), &told.stop)
+                .send(self.request(message, context), &context.stop)
                 .await
             {
                 Ok(answer) => judge(
                     answer.status,
                     &answer.headers,
-                    told.now_s,
+                    context.now_s,
                     message.to.address(),
                 ),
-                Err(error) => unanswered(error, message.to.address(), told.stop.is_cancelled()),
+                Err(error) => unanswered(error, message.to.address(), context.stop.is_cancelled()),
             }
         })
     }

@@ -70,12 +70,12 @@ pub enum Error {
         log: PathBuf,
     },
     /// The supervisor that was spawned ended before it was ready.
-    #[error("`flyball services` ended with {status}{}", if said.is_empty() { String::new() } else { format!(": {said}") })]
+    #[error("`flyball services` ended with {status}{}", if output.is_empty() { String::new() } else { format!(": {output}") })]
     Supervisor {
         /// Its exit status.
         status: String,
         /// Its standard error, if that was kept.
-        said: String,
+        output: String,
     },
     /// The system refused an operation.
     #[error("{doing} {path}", path = path.display())]

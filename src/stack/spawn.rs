@@ -30,7 +30,7 @@ pub struct SpawnOptions {
     /// True if all files created in the directory are removed after stopping.
     pub ephemeral: bool,
     /// File for the supervisor's standard error; `None` stands for this process' own.
-    pub said: Option<PathBuf>,
+    pub stderr: Option<PathBuf>,
 }
 
 impl Default for SpawnOptions {
@@ -43,7 +43,7 @@ impl Default for SpawnOptions {
             scrape_interval_ms: 5_000,
             fsync: true,
             ephemeral: false,
-            said: None,
+            stderr: None,
         }
     }
 }
@@ -112,8 +112,8 @@ pub fn spawn(dir: &Path, options: &SpawnOptions) -> Result<RunningStack, Error> 
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .process_group(0);
-    if let Some(said) = &options.said {
-        command.stderr(File::create(said).map_err(Error::io("creating", said))?);
+    if let Some(stderr) = &options.stderr {
+        command.stderr(File::create(stderr).map_err(Error::io("creating", stderr))?);
     }
     let mut child = command.spawn().map_err(Error::io("starting", &program))?;
     let stdin = child.stdin.take();
@@ -138,14 +138,14 @@ pub fn spawn(dir: &Path, options: &SpawnOptions) -> Result<RunningStack, Error> 
             let status = child
                 .wait()
                 .map_or_else(|error| error.to_string(), |status| status.to_string());
-            let said = options
-                .said
+            let output = options
+                .stderr
                 .as_ref()
                 .and_then(|path| std::fs::read_to_string(path).ok())
                 .unwrap_or_default();
             Err(Error::Supervisor {
                 status,
-                said: said.trim().to_owned(),
+                output: output.trim().to_owned(),
             })
         }
     }
@@ -172,16 +172,16 @@ impl RunningStack {
 
     fn send_command(&mut self, verb: &str, part: ServerKind) -> Result<(), Error> {
         let mut answer = String::new();
-        let told = match &mut self.stdin {
+        let reported = match &mut self.stdin {
             Some(stdin) => writeln!(stdin, "{verb} {}", part.name())
                 .and_then(|()| self.stdout.read_line(&mut answer)),
             None => Ok(0),
         };
-        match told {
+        match reported {
             Ok(_) if answer.starts_with("{\"st") => Ok(()),
             _ => Err(Error::Supervisor {
                 status: format!("failed at {verb} {}", part.name()),
-                said: answer.trim().to_owned(),
+                output: answer.trim().to_owned(),
             }),
         }
     }

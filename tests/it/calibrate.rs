@@ -222,16 +222,16 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
         }
     }
     assert!(output.status.success(), "{}", said(&output));
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
-    println!("{told:#}");
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    println!("{answer:#}");
 
     let truth = (1.0 - BACKGROUND) / COST;
-    let found = told["found"]["rate_at_setpoint"].as_f64().unwrap();
+    let found = answer["found"]["rate_at_setpoint"].as_f64().unwrap();
     assert!((0.5..2.0).contains(&(found / truth)), "{found} of {truth}");
-    let lag_s = told["found"]["lag_s"].as_f64().unwrap();
+    let lag_s = answer["found"]["lag_s"].as_f64().unwrap();
     assert!(lag_s <= 15.0, "{lag_s}");
     assert_eq!(
-        (&told["policy"]["lag_s"], &told["written"]),
+        (&answer["policy"]["lag_s"], &answer["written"]),
         (&Value::from(60.0), &Value::from(true))
     );
     let path = rig

@@ -161,8 +161,8 @@ fn every_dependency_has_a_licence_that_is_allowed() {
         .arg("-vV")
         .output()
         .expect("rustc runs");
-    let said = String::from_utf8(rustc.stdout).unwrap();
-    let host = said
+    let printed = String::from_utf8(rustc.stdout).unwrap();
+    let host = printed
         .lines()
         .find_map(|line| line.strip_prefix("host: "))
         .unwrap();

@@ -304,15 +304,15 @@ fn make_alone_lists_every_target_with_a_line_about_it() {
         .output()
         .expect("make runs");
 
-    let said = all(&output);
-    assert!(output.status.success(), "{said}");
+    let printed = all(&output);
+    assert!(output.status.success(), "{printed}");
     for target in targets.split_whitespace() {
-        let line = said
+        let line = printed
             .lines()
             .find(|line| line.split_whitespace().nth(1) == Some(target));
         assert!(
             line.is_some_and(|line| line.split_whitespace().count() > 3),
-            "{target} is not in: {said}"
+            "{target} is not in: {printed}"
         );
     }
 }
@@ -348,10 +348,10 @@ fn without_rust_the_set_up_ends_with_69_and_the_line_that_gets_it() {
     let output = setup(&[], &["--check"]);
 
     assert_eq!(output.status.code(), Some(69));
-    let said = all(&output);
+    let printed = all(&output);
     assert!(
-        said.lines().count() == 1 && said.contains("https://sh.rustup.rs | sh"),
-        "{said}"
+        printed.lines().count() == 1 && printed.contains("https://sh.rustup.rs | sh"),
+        "{printed}"
     );
 }
 
@@ -361,10 +361,12 @@ fn what_cannot_be_installed_ends_the_set_up_with_69_and_one_line_that_would_help
 
     // A browser may be where no PATH leads; Node.js is not.
     assert_eq!(output.status.code(), Some(69));
-    let said = all(&output);
+    let printed = all(&output);
     assert!(
-        said.lines().count() == 1 && said.contains("node") && said.contains("what would help: "),
-        "{said}"
+        printed.lines().count() == 1
+            && printed.contains("node")
+            && printed.contains("what would help: "),
+        "{printed}"
     );
 }
 

@@ -131,7 +131,7 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
         database_url: Some("postgres://nobody@127.0.0.1:1/none".to_owned()),
         redis_url: Some("redis://127.0.0.1:1".to_owned()),
         ephemeral: true,
-        said: Some(dir.path().join("said")),
+        stderr: Some(dir.path().join("said")),
         ..SpawnOptions::default()
     };
     let mut running = spawn(&dir.path().join("stack"), &options).unwrap();

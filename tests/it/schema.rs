@@ -28,7 +28,7 @@ async fn the_schema_is_as_pinned() {
         .unwrap()
         .into_iter()
         .collect();
-    if std::env::var(BLESS).is_ok_and(|said| said == "1") {
+    if std::env::var(BLESS).is_ok_and(|output| output == "1") {
         let lines: String = made.iter().map(|line| format!("{line}\n")).collect();
         std::fs::write(format!("{}/{PINNED}", env!("CARGO_MANIFEST_DIR")), lines).unwrap();
         return;

@@ -255,10 +255,10 @@ fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
             "resource.cost_factor: of db has minutes that are negative or not in order",
         ),
     ] {
-        let told = bad(from, to);
+        let answer = bad(from, to);
         assert!(
-            told.starts_with("mine.toml: ") && told.contains(expected),
-            "{to}: {told}"
+            answer.starts_with("mine.toml: ") && answer.contains(expected),
+            "{to}: {answer}"
         );
     }
 }

@@ -183,7 +183,7 @@ async fn main() -> anyhow::Result<()> {
     let options = SpawnOptions {
         program: Some(PathBuf::from(env!("CARGO_BIN_EXE_flyball-lab"))),
         ephemeral: true,
-        said: Some(dir.path().join("services.log")),
+        stderr: Some(dir.path().join("services.log")),
         prometheus_url: Some("http://127.0.0.1:9".to_owned()),
         ..SpawnOptions::default()
     };

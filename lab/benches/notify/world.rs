@@ -57,7 +57,7 @@ impl World {
         let options = SpawnOptions {
             program: Some(PathBuf::from(PROGRAM)),
             ephemeral: true,
-            said: Some(dir.join("services.log")),
+            stderr: Some(dir.join("services.log")),
             // Servers that are not started take no CPU.
             prometheus_url: Some("http://127.0.0.1:9".to_owned()),
             ..SpawnOptions::default()

@@ -142,7 +142,7 @@ async fn client_loop(
     let fence = rand::random::<i64>() & i64::MAX;
     let lanes = batch.min(ids.len());
     while !stop.is_cancelled() {
-        let asked: Vec<LaneClaim> = (0..lanes)
+        let requested: Vec<LaneClaim> = (0..lanes)
             .map(|n| {
                 LaneClaim::first(
                     ids[(place + n) % ids.len()],
@@ -151,7 +151,7 @@ async fn client_loop(
             })
             .collect();
         place = (place + lanes) % ids.len();
-        let claimed = queue.claim(worker, fence, &asked).await?;
+        let claimed = queue.claim(worker, fence, &requested).await?;
         if claimed.is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
             continue;
@@ -178,7 +178,7 @@ async fn client_loop(
 
 /// Prints the count until standard input closes.
 async fn tell(done: Arc<AtomicU64>, lines: &mut Lines) {
-    let mut told = 0;
+    let mut answer = 0;
     loop {
         tokio::select! {
             closed = lines.changed() => {
@@ -188,8 +188,8 @@ async fn tell(done: Arc<AtomicU64>, lines: &mut Lines) {
             }
             () = tokio::time::sleep(TELL_EVERY) => {
                 let now = done.load(Ordering::Relaxed);
-                if now != told {
-                    told = now;
+                if now != answer {
+                    answer = now;
                     say(&format!("n {now}"));
                 }
             }

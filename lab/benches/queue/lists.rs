@@ -213,10 +213,10 @@ impl Served {
                 return Ok(served);
             }
             if Instant::now() > deadline {
-                let said = std::fs::read_to_string(dir.join("serve.log")).unwrap_or_default();
+                let output = std::fs::read_to_string(dir.join("serve.log")).unwrap_or_default();
                 return Err(anyhow::anyhow!(
                     "{}",
-                    said.lines().last().unwrap_or_default()
+                    output.lines().last().unwrap_or_default()
                 ))
                 .context("flyball serve did not get ready");
             }

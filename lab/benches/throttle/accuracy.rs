@@ -82,14 +82,14 @@ pub async fn measure(world: &World, report: Report) -> anyhow::Result<()> {
     {
         let throttle = format!("real-{processes}-{rps}");
         world.knobs(&throttle, &[("rps", rps)]).await?;
-        let said = world
+        let output = world
             .askers(What::Pace, &throttle, seconds, processes)?
             .go(|| Ok(()))?;
         let read = |line: &String| {
             let (at_us, units) = line.split_once(' ')?;
             Some((at_us.parse::<i64>().ok()?, units.parse::<f64>().ok()?))
         };
-        let mut grants: Vec<(i64, f64)> = said.iter().flatten().filter_map(read).collect();
+        let mut grants: Vec<(i64, f64)> = output.iter().flatten().filter_map(read).collect();
         grants.sort_by_key(|grant| grant.0);
         // Each grant empties the bucket, so the tokens after the first grant are those refilled
         // until the last.

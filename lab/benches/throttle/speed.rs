@@ -147,9 +147,9 @@ fn once(world: &World, row: &Row, processes: usize, seconds: f64) -> anyhow::Res
     let throttle = row.chain[row.chain.len() - 1].0;
     let mut redis = world.redis()?;
     let askers = world.askers(row.what, throttle, seconds, processes)?;
-    let said = askers.go(|| Ok(redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut redis)?))?;
+    let output = askers.go(|| Ok(redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut redis)?))?;
     let (mut decisions, mut per_s, mut busy_s, mut known_decisions) = (0.0, 0.0, 0.0, 0.0);
-    for line in said.iter().flatten() {
+    for line in output.iter().flatten() {
         let numbers: Vec<f64> = line.split(' ').map(str::parse).collect::<Result<_, _>>()?;
         // A client that asks at intervals also prints the time of one answer, and the number of
         // decisions that Redis saw.

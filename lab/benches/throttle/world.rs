@@ -114,14 +114,14 @@ impl Askers {
         for child in &mut self.0 {
             child.stdin.as_mut().context("a pipe")?.write_all(b"go\n")?;
         }
-        let said = outs
+        let output = outs
             .into_iter()
             .map(|out| Ok(out.collect::<std::io::Result<Vec<_>>>()?))
             .collect();
         for child in &mut self.0 {
             anyhow::ensure!(child.wait()?.success(), "a process that asks failed");
         }
-        said
+        output
     }
 }
 

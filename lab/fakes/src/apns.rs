@@ -90,8 +90,8 @@ impl WireFormat for Apns {
         })
     }
 
-    fn accepted(&self, asked: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
-        let id = match asked.door.as_str() {
+    fn accepted(&self, requested: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
+        let id = match requested.door.as_str() {
             "" => format!("FA4E0000-0000-4000-8000-{number:012X}"),
             own => own.to_owned(),
         };

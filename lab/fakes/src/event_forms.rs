@@ -22,13 +22,13 @@ pub(super) fn at_once(speaks: Speaks) -> usize {
 /// Builds the request for events that go to one address; `None` for providers that post none.
 pub(super) fn post(
     speaks: Speaks,
-    told: &[PendingEvent],
+    answer: &[PendingEvent],
     house: &House,
     keys: &Keys,
     secret: &str,
     now_ms: u64,
 ) -> Option<Post> {
-    let first = told.first()?;
+    let first = answer.first()?;
     let json = ("content-type", "application/json".to_owned());
     let (headers, body) = match speaks {
         Speaks::Twilio => {
@@ -53,7 +53,7 @@ pub(super) fn post(
             (vec![kind, ("x-twilio-signature", signature)], body)
         }
         Speaks::Sendgrid => {
-            let body = Value::Array(told.iter().map(sendgrid).collect()).to_string();
+            let body = Value::Array(answer.iter().map(sendgrid).collect()).to_string();
             let at = (now_ms / 1_000).to_string();
             let signature =
                 base64(&keys.ecdsa([at.as_bytes(), body.as_bytes()].concat().as_slice()));
@@ -129,8 +129,8 @@ pub(super) fn stamp(at_ms: u64) -> String {
 }
 
 /// Returns the fields of the form, sorted by name because they are signed in that order.
-fn twilio(told: &PendingEvent) -> Vec<(&'static str, String)> {
-    let (status, code) = match told.fate {
+fn twilio(answer: &PendingEvent) -> Vec<(&'static str, String)> {
+    let (status, code) = match answer.fate {
         Fate::Delivered => ("delivered", None),
         Fate::Bounced => ("undelivered", Some("30005")),
         Fate::Failed => ("undelivered", Some("30003")),
@@ -138,28 +138,28 @@ fn twilio(told: &PendingEvent) -> Vec<(&'static str, String)> {
         Fate::Unsubscribed => ("failed", Some("21610")),
     };
     let mut form = vec![
-        ("AccountSid", told.account.clone()),
+        ("AccountSid", answer.account.clone()),
         ("ApiVersion", "2010-04-01".to_owned()),
     ];
     form.extend(code.map(|code| ("ErrorCode", code.to_owned())));
     form.extend([
-        ("MessageSid", told.id.clone()),
+        ("MessageSid", answer.id.clone()),
         ("MessageStatus", status.to_owned()),
     ]);
     form.extend([
-        ("SmsSid", told.id.clone()),
+        ("SmsSid", answer.id.clone()),
         ("SmsStatus", status.to_owned()),
-        ("To", told.to.clone()),
+        ("To", answer.to.clone()),
     ]);
     form
 }
 
-fn sendgrid(told: &PendingEvent) -> Value {
+fn sendgrid(answer: &PendingEvent) -> Value {
     let mut event = json!({
-        "email": told.to, "timestamp": told.at_ms / 1_000, "sg_event_id": told.event_id,
-        "sg_message_id": format!("{}.recvd-fake-1.0", told.id), "smtp-id": format!("<{}@fake.invalid>", told.id),
+        "email": answer.to, "timestamp": answer.at_ms / 1_000, "sg_event_id": answer.event_id,
+        "sg_message_id": format!("{}.recvd-fake-1.0", answer.id), "smtp-id": format!("<{}@fake.invalid>", answer.id),
     });
-    let more = match told.fate {
+    let more = match answer.fate {
         Fate::Delivered => json!({ "event": "delivered", "response": "250 OK" }),
         Fate::Bounced => {
             json!({ "event": "bounce", "type": "bounce", "status": "5.1.1", "reason": "550 5.1.1 unknown user" })
@@ -174,29 +174,29 @@ fn sendgrid(told: &PendingEvent) -> Value {
     event
 }
 
-fn ses(told: &PendingEvent) -> Value {
-    let at = stamp(told.at_ms);
-    let mail = json!({ "timestamp": at, "messageId": told.id, "source": "fake@example.com", "destination": [told.to] });
+fn ses(answer: &PendingEvent) -> Value {
+    let at = stamp(answer.at_ms);
+    let mail = json!({ "timestamp": at, "messageId": answer.id, "source": "fake@example.com", "destination": [answer.to] });
     let bounce = |kind: &str, sub: &str, status: &str| {
-        let recipients = json!([{ "emailAddress": told.to, "action": "failed", "status": status, "diagnosticCode": "smtp; no" }]);
+        let recipients = json!([{ "emailAddress": answer.to, "action": "failed", "status": status, "diagnosticCode": "smtp; no" }]);
         json!({
             "eventType": "Bounce", "mail": mail,
             "bounce": {
-                "bounceType": kind, "bounceSubType": sub, "bouncedRecipients": recipients, "timestamp": at, "feedbackId": told.event_id,
+                "bounceType": kind, "bounceSubType": sub, "bouncedRecipients": recipients, "timestamp": at, "feedbackId": answer.event_id,
             },
         })
     };
-    match told.fate {
+    match answer.fate {
         Fate::Delivered => json!({
             "eventType": "Delivery", "mail": mail,
-            "delivery": { "timestamp": at, "recipients": [told.to], "processingTimeMillis": 500, "smtpResponse": "250 ok" },
+            "delivery": { "timestamp": at, "recipients": [answer.to], "processingTimeMillis": 500, "smtpResponse": "250 ok" },
         }),
         Fate::Bounced => bounce("Permanent", "General", "5.1.1"),
         Fate::Failed => bounce("Transient", "MailboxFull", "4.2.2"),
         Fate::Complained => json!({
             "eventType": "Complaint", "mail": mail,
             "complaint": {
-                "complainedRecipients": [{ "emailAddress": told.to }], "timestamp": at, "feedbackId": told.event_id,
+                "complainedRecipients": [{ "emailAddress": answer.to }], "timestamp": at, "feedbackId": answer.event_id,
                 "complaintFeedbackType": "abuse",
             },
         }),
@@ -210,9 +210,9 @@ fn ses(told: &PendingEvent) -> Value {
     }
 }
 
-fn mailgun(told: &PendingEvent) -> Value {
+fn mailgun(answer: &PendingEvent) -> Value {
     // A final failure that is not a bounce comes after hours of retries: `old`.
-    let (event, reason) = match told.fate {
+    let (event, reason) = match answer.fate {
         Fate::Delivered => ("delivered", None),
         Fate::Bounced => ("failed", Some(("bounce", 550))),
         Fate::Failed => ("failed", Some(("old", 452))),
@@ -220,8 +220,8 @@ fn mailgun(told: &PendingEvent) -> Value {
         Fate::Unsubscribed => ("unsubscribed", None),
     };
     let mut data = json!({
-        "id": told.event_id, "timestamp": told.at_ms as f64 / 1_000.0, "event": event, "recipient": told.to,
-        "message": { "headers": { "message-id": told.id.trim_matches(['<', '>']), "to": told.to } },
+        "id": answer.event_id, "timestamp": answer.at_ms as f64 / 1_000.0, "event": event, "recipient": answer.to,
+        "message": { "headers": { "message-id": answer.id.trim_matches(['<', '>']), "to": answer.to } },
     });
     if let Some((reason, code)) = reason {
         data["severity"] = json!("permanent");

@@ -110,32 +110,35 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         assert_eq!(all(3), all(3));
-        let told: Vec<_> = all(3).into_iter().flatten().collect();
+        let answer: Vec<_> = all(3).into_iter().flatten().collect();
         let about = |found: usize, expected: usize| {
             assert!(
                 found.abs_diff(expected) < 150,
                 "{found}, not about {expected}"
             )
         };
-        about(told.len(), 9_000);
+        about(answer.len(), 9_000);
         about(
-            told.iter()
+            answer
+                .iter()
                 .filter(|(fate, _)| *fate == Fate::Bounced)
                 .count(),
             1_000,
         );
         about(
-            told.iter().filter(|(_, times)| times.len() == 2).count(),
+            answer.iter().filter(|(_, times)| times.len() == 2).count(),
             1_800,
         );
         about(
-            told.iter()
+            answer
+                .iter()
                 .filter(|(_, times)| times[0] > Duration::from_secs(60))
                 .count(),
             900,
         );
         assert!(
-            told.iter()
+            answer
+                .iter()
                 .all(|(_, times)| times[0] >= Duration::from_secs(1))
         );
     }

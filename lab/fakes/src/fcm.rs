@@ -139,10 +139,10 @@ impl WireFormat for Fcm {
         })
     }
 
-    fn accepted(&self, asked: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
+    fn accepted(&self, requested: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
         let name = format!(
             "projects/{}/messages/0:{now_ms}%{number:016x}",
-            asked.account
+            requested.account
         );
         let reply = Reply::json(200, &json!({ "name": name }));
         (name, reply)
@@ -152,7 +152,7 @@ impl WireFormat for Fcm {
     /// device's.
     fn throttled(
         &self,
-        asked: &FakeRequest,
+        requested: &FakeRequest,
         whom: ThrottleScope,
         delay: Option<Duration>,
         _: u64,
@@ -169,7 +169,7 @@ impl WireFormat for Fcm {
                 "@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "RATE_LIMIT_EXCEEDED", "domain": "googleapis.com",
                 "metadata": {
                     "service": "fcm.googleapis.com", "quota_limit": "SendsPerMinutePerProject", "quota_unit": "1/min/{project}",
-                    "quota_metric": "fcm.googleapis.com/send_requests", "consumer": format!("projects/{}", asked.account),
+                    "quota_metric": "fcm.googleapis.com/send_requests", "consumer": format!("projects/{}", requested.account),
                 },
             }]),
         };
@@ -224,11 +224,11 @@ mod tests {
                 .unwrap()
                 .to_owned()
         };
-        let asked = FakeRequest::default();
-        assert_eq!(code(Fcm.gone(&asked, 0)), "UNREGISTERED");
-        assert_eq!(code(Fcm.failed(&asked, 503, None)), "UNAVAILABLE");
+        let requested = FakeRequest::default();
+        assert_eq!(code(Fcm.gone(&requested, 0)), "UNREGISTERED");
+        assert_eq!(code(Fcm.failed(&requested, 503, None)), "UNAVAILABLE");
         assert_eq!(
-            code(Fcm.throttled(&asked, ThrottleScope::Recipient, None, 0)),
+            code(Fcm.throttled(&requested, ThrottleScope::Recipient, None, 0)),
             "QUOTA_EXCEEDED"
         );
     }

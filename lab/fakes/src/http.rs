@@ -44,7 +44,7 @@ pub(super) async fn answer(
     );
     *server.last.lock() = Some(came);
     let reply = match read {
-        Read::Message(asked) => message(&server, &*wire, &asked, mark).await?,
+        Read::Message(requested) => message(&server, &*wire, &requested, mark).await?,
         Read::Quota(account) => {
             let standing = server.ledger().quota_status(&account);
             wire.quota(standing)
@@ -66,18 +66,18 @@ pub(super) async fn answer(
 async fn message(
     server: &FakeServer,
     wire: &dyn WireFormat,
-    asked: &FakeRequest,
+    requested: &FakeRequest,
     mark: u64,
 ) -> Result<Reply, Silent> {
-    let (verdict, now_ms) = server.judge(asked, mark);
+    let (verdict, now_ms) = server.judge(requested, mark);
     match verdict {
         RequestDecision::Accepted {
             number,
             standing,
             fault,
         } => {
-            let (id, reply) = wire.accepted(asked, number, now_ms);
-            server.remember(asked, &id, number, now_ms);
+            let (id, reply) = wire.accepted(requested, number, now_ms);
+            server.remember(requested, &id, number, now_ms);
             match fault {
                 Some(Fault::ResetAfterWrite) => return Err(Silent),
                 Some(Fault::Slow(time)) => sleep(time).await,
@@ -91,14 +91,14 @@ async fn message(
         }
         RequestDecision::Over(whom, wait) => {
             server.work().await;
-            Ok(wire.throttled(asked, whom, server.tells_delay.then_some(wait), now_ms))
+            Ok(wire.throttled(requested, whom, server.tells_delay.then_some(wait), now_ms))
         }
         RequestDecision::Faulty(Fault::Hang) => {
             server.stop.cancelled().await;
             Err(Silent)
         }
         RequestDecision::Faulty(fault) => {
-            let reply = wire.faulty(asked, &fault, now_ms).ok_or(Silent)?;
+            let reply = wire.faulty(requested, &fault, now_ms).ok_or(Silent)?;
             server.work().await;
             Ok(reply)
         }

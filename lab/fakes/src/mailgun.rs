@@ -61,8 +61,8 @@ impl WireFormat for Mailgun {
         })
     }
 
-    fn accepted(&self, asked: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
-        let id = format!("<20260101000000.{number:016x}@{}>", asked.account);
+    fn accepted(&self, requested: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
+        let id = format!("<20260101000000.{number:016x}@{}>", requested.account);
         let reply = Reply::json(200, &json!({ "id": id, "message": "Queued. Thank you." }));
         (id, reply)
     }
@@ -81,12 +81,12 @@ impl WireFormat for Mailgun {
         message(status, code.unwrap_or("Internal Server Error"))
     }
 
-    fn suspended(&self, asked: &FakeRequest) -> Reply {
+    fn suspended(&self, requested: &FakeRequest) -> Reply {
         message(
             403,
             &format!(
                 "Domain {} is not allowed to send: The domain is disabled",
-                asked.account
+                requested.account
             ),
         )
     }

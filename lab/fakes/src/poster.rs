@@ -59,28 +59,28 @@ impl Poster {
             tokio::select! {
                 () = me.stop.cancelled() => return,
                 came = coming.recv() => {
-                    let Some((delay, told)) = came else { return };
+                    let Some((delay, message)) = came else { return };
                     number += 1;
                     queue.push(Reverse((Instant::now() + delay, number)));
-                    waiting.insert(number, told);
+                    waiting.insert(number, message);
                 }
                 () = sleep_until(next) => {
                     let mut due: BTreeMap<String, Vec<PendingEvent>> = BTreeMap::new();
                     while let Some(Reverse((at, number))) = queue.peek().copied().filter(|Reverse((at, _))| *at <= Instant::now()) {
                         let _ = at;
                         queue.pop();
-                        if let Some(told) = waiting.remove(&number) {
-                            due.entry(told.callback.clone()).or_default().push(told);
+                        if let Some(message) = waiting.remove(&number) {
+                            due.entry(message.callback.clone()).or_default().push(message);
                         }
                     }
-                    for told in due.into_values().flat_map(|told| told.chunks(at_once(me.speaks)).map(<[_]>::to_vec).collect::<Vec<_>>()) {
+                    for message in due.into_values().flat_map(|message| message.chunks(at_once(me.speaks)).map(<[_]>::to_vec).collect::<Vec<_>>()) {
                         let Ok(permit) = permits.clone().acquire_owned().await else { return };
                         let me = me.clone();
                         tokio::spawn(async move {
                             let stop = me.stop.clone();
                             tokio::select! {
                                 () = stop.cancelled() => {}
-                                () = me.deliver(&told) => {}
+                                () = me.deliver(&message) => {}
                             }
                             drop(permit);
                         });
@@ -90,12 +90,12 @@ impl Poster {
         }
     }
 
-    async fn deliver(&self, told: &[PendingEvent]) {
+    async fn deliver(&self, message: &[PendingEvent]) {
         for nth in 1..=MAX_POST_TRIES {
             let now_ms = self.clock.now_ms();
             let Some(post) = post(
                 self.speaks,
-                told,
+                message,
                 &self.house,
                 &self.keys,
                 &self.secret,
@@ -107,13 +107,13 @@ impl Poster {
                 Some(200..=299) => {
                     self.counts
                         .posted
-                        .fetch_add(told.len() as u64, Ordering::Relaxed);
+                        .fetch_add(message.len() as u64, Ordering::Relaxed);
                     return;
                 }
                 _ => {
                     self.counts
                         .refused
-                        .fetch_add(told.len() as u64, Ordering::Relaxed);
+                        .fetch_add(message.len() as u64, Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_millis(200) * 2u32.pow(nth)).await;
                 }
             }

@@ -33,8 +33,8 @@ impl WireFormat for Sendgrid {
             return Read::Refused(key, error(405, None, "method not allowed"));
         }
         if key.is_empty() || !house.knows(&key) {
-            let asked = FakeRequest::default();
-            return Read::Refused(key, self.unauthorized(&asked));
+            let requested = FakeRequest::default();
+            return Read::Refused(key, self.unauthorized(&requested));
         }
         let body = came.json();
         let to = body["personalizations"][0]["to"][0]["email"]

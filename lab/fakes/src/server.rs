@@ -75,35 +75,35 @@ impl FakeServer {
     /// Decides on a message and returns the time of the decision, in unix milliseconds.
     ///
     /// The time is read under the lock, so that it never goes back in the ledger.
-    pub(super) fn judge(&self, asked: &FakeRequest, mark: u64) -> (RequestDecision, u64) {
+    pub(super) fn judge(&self, requested: &FakeRequest, mark: u64) -> (RequestDecision, u64) {
         let mut ledger = self.ledger();
         let now_ms = self.clock.now_ms();
-        (ledger.judge(asked, mark, now_ms), now_ms)
+        (ledger.judge(requested, mark, now_ms), now_ms)
     }
 
     /// Stores an accepted message and schedules its events.
-    pub(super) fn remember(&self, asked: &FakeRequest, id: &str, number: u64, now_ms: u64) {
-        self.ledger().remember(asked, id, now_ms);
+    pub(super) fn remember(&self, requested: &FakeRequest, id: &str, number: u64, now_ms: u64) {
+        self.ledger().remember(requested, id, now_ms);
         let Some((events, poster)) = &self.events else {
             return;
         };
         let Some((fate, times)) = events.fate(self.seed, number) else {
             return;
         };
-        let told = PendingEvent {
+        let answer = PendingEvent {
             event_id: format!("event-{number:016x}"),
-            account: asked.account.clone(),
+            account: requested.account.clone(),
             id: id.to_owned(),
-            to: asked.to.clone(),
+            to: requested.to.clone(),
             fate,
-            callback: asked
+            callback: requested
                 .callback
                 .clone()
-                .unwrap_or_else(|| events.callback(&asked.account).to_owned()),
+                .unwrap_or_else(|| events.callback(&requested.account).to_owned()),
             at_ms: now_ms + u64::try_from(events.delay.as_millis()).unwrap_or_default(),
         };
         for delay in times {
-            let _ = poster.send((delay, told.clone()));
+            let _ = poster.send((delay, answer.clone()));
         }
     }
 

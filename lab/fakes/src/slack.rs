@@ -18,8 +18,8 @@ fn not_ok(word: &str) -> Reply {
     Reply::json(200, &json!({ "ok": false, "error": word }))
 }
 
-fn is_web(asked: &FakeRequest) -> bool {
-    asked.door == WEB
+fn is_web(requested: &FakeRequest) -> bool {
+    requested.door == WEB
 }
 
 impl WireFormat for Slack {
@@ -77,12 +77,12 @@ impl WireFormat for Slack {
         }
     }
 
-    fn accepted(&self, asked: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
+    fn accepted(&self, requested: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
         let ts = format!("{}.{:06}", now_ms / 1_000, number % 1_000_000);
-        let reply = if is_web(asked) {
+        let reply = if is_web(requested) {
             Reply::json(
                 200,
-                &json!({ "ok": true, "channel": asked.to, "ts": ts, "message": { "type": "message", "ts": ts } }),
+                &json!({ "ok": true, "channel": requested.to, "ts": ts, "message": { "type": "message", "ts": ts } }),
             )
         } else {
             Reply::text(200, "ok")
@@ -92,13 +92,13 @@ impl WireFormat for Slack {
 
     fn throttled(
         &self,
-        asked: &FakeRequest,
+        requested: &FakeRequest,
         _: ThrottleScope,
         delay: Option<Duration>,
         _: u64,
     ) -> Reply {
         let body = json!({ "ok": false, "error": "ratelimited" });
-        let reply = if is_web(asked) {
+        let reply = if is_web(requested) {
             Reply::json(429, &body)
         } else {
             Reply::text(429, "rate_limited")
@@ -106,8 +106,8 @@ impl WireFormat for Slack {
         reply.after(delay)
     }
 
-    fn failed(&self, asked: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
-        match (is_web(asked), code) {
+    fn failed(&self, requested: &FakeRequest, status: u16, code: Option<&str>) -> Reply {
+        match (is_web(requested), code) {
             (true, Some(code)) => not_ok(code),
             (true, None) => {
                 let word = if status == 503 {
@@ -121,24 +121,24 @@ impl WireFormat for Slack {
         }
     }
 
-    fn suspended(&self, asked: &FakeRequest) -> Reply {
-        if is_web(asked) {
+    fn suspended(&self, requested: &FakeRequest) -> Reply {
+        if is_web(requested) {
             not_ok("account_inactive")
         } else {
             Reply::text(403, "action_prohibited")
         }
     }
 
-    fn unauthorized(&self, asked: &FakeRequest) -> Reply {
-        if is_web(asked) {
+    fn unauthorized(&self, requested: &FakeRequest) -> Reply {
+        if is_web(requested) {
             not_ok("invalid_auth")
         } else {
             Reply::text(403, "invalid_token")
         }
     }
 
-    fn gone(&self, asked: &FakeRequest, _: u64) -> Reply {
-        if is_web(asked) {
+    fn gone(&self, requested: &FakeRequest, _: u64) -> Reply {
+        if is_web(requested) {
             not_ok("channel_not_found")
         } else {
             Reply::text(410, "channel_is_archived")

@@ -227,7 +227,7 @@ impl<'a> SmtpSession<'a> {
         }
         let (account, sender) = (self.account.clone(), std::mem::take(&mut self.from));
         self.to.clear();
-        let asked = FakeRequest {
+        let requested = FakeRequest {
             account,
             to,
             sender,
@@ -235,20 +235,20 @@ impl<'a> SmtpSession<'a> {
         };
         let (verdict, now_ms) = self
             .server
-            .judge(&asked, mark(&[asked.to.as_bytes(), text_of(&body)]));
-        self.end(verdict, &asked, now_ms).await
+            .judge(&requested, mark(&[requested.to.as_bytes(), text_of(&body)]));
+        self.end(verdict, &requested, now_ms).await
     }
 
     async fn end(
         &mut self,
         verdict: RequestDecision,
-        asked: &FakeRequest,
+        requested: &FakeRequest,
         now_ms: u64,
     ) -> std::io::Result<AfterLine> {
         match verdict {
             RequestDecision::Accepted { number, fault, .. } => {
                 let id = format!("FAKE{number:012X}");
-                self.server.remember(asked, &id, number, now_ms);
+                self.server.remember(requested, &id, number, now_ms);
                 match fault {
                     Some(Fault::ResetAfterWrite) => return Ok(AfterLine::Close),
                     Some(Fault::Slow(time)) => sleep(time).await,

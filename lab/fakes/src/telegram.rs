@@ -57,8 +57,8 @@ impl WireFormat for Telegram {
         })
     }
 
-    fn accepted(&self, asked: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
-        let chat: i64 = asked.to.parse().unwrap_or(1);
+    fn accepted(&self, requested: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply) {
+        let chat: i64 = requested.to.parse().unwrap_or(1);
         let kind = if chat < 0 { "group" } else { "private" };
         let result = json!({ "message_id": number, "date": now_ms / 1_000, "chat": { "id": chat, "type": kind }, "text": "" });
         (

@@ -76,11 +76,14 @@ impl WireFormat for Twilio {
         })
     }
 
-    fn accepted(&self, asked: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
+    fn accepted(&self, requested: &FakeRequest, number: u64, _: u64) -> (String, Reply) {
         let sid = format!("SM{number:032x}");
-        let uri = format!("/2010-04-01/Accounts/{}/Messages/{sid}.json", asked.account);
+        let uri = format!(
+            "/2010-04-01/Accounts/{}/Messages/{sid}.json",
+            requested.account
+        );
         let body = json!({
-            "sid": sid, "account_sid": asked.account, "to": asked.to, "from": asked.sender, "body": asked.door, "status": "queued",
+            "sid": sid, "account_sid": requested.account, "to": requested.to, "from": requested.sender, "body": requested.door, "status": "queued",
             "direction": "outbound-api", "error_code": null, "error_message": null, "num_segments": "1", "uri": uri,
         });
         (
@@ -91,7 +94,7 @@ impl WireFormat for Twilio {
 
     fn throttled(
         &self,
-        asked: &FakeRequest,
+        requested: &FakeRequest,
         whom: ThrottleScope,
         delay: Option<Duration>,
         _: u64,
@@ -100,7 +103,7 @@ impl WireFormat for Twilio {
             ThrottleScope::Sender => {
                 let message = format!(
                     "The 'From' number {} has exceeded the maximum number of queued messages",
-                    asked.sender
+                    requested.sender
                 );
                 error(400, 21611, &message).after(delay)
             }
@@ -127,11 +130,11 @@ impl WireFormat for Twilio {
         error(401, 20003, "Authenticate")
     }
 
-    fn gone(&self, asked: &FakeRequest, _: u64) -> Reply {
+    fn gone(&self, requested: &FakeRequest, _: u64) -> Reply {
         error(
             400,
             21610,
-            &format!("Attempt to send to unsubscribed recipient {}", asked.to),
+            &format!("Attempt to send to unsubscribed recipient {}", requested.to),
         )
     }
 }

@@ -189,28 +189,28 @@ pub trait WireFormat: Send + Sync + 'static {
     fn read(&self, came: &IncomingRequest, house: &House) -> Read;
 
     /// Returns the id of accepted message `number` and the answer that reports it.
-    fn accepted(&self, asked: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply);
+    fn accepted(&self, requested: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply);
 
     /// Builds the provider's "slow down", with the delay in its own place.
     fn throttled(
         &self,
-        asked: &FakeRequest,
+        requested: &FakeRequest,
         whom: ThrottleScope,
         delay: Option<Duration>,
         now_ms: u64,
     ) -> Reply;
 
     /// Builds an error with this status and the provider's own code, if one is given.
-    fn failed(&self, asked: &FakeRequest, status: u16, code: Option<&str>) -> Reply;
+    fn failed(&self, requested: &FakeRequest, status: u16, code: Option<&str>) -> Reply;
 
     /// Builds the answer for a suspended account.
-    fn suspended(&self, asked: &FakeRequest) -> Reply;
+    fn suspended(&self, requested: &FakeRequest) -> Reply;
 
     /// Builds the answer to invalid credentials.
-    fn unauthorized(&self, asked: &FakeRequest) -> Reply;
+    fn unauthorized(&self, requested: &FakeRequest) -> Reply;
 
     /// Builds the answer for a recipient that is gone or accepts no messages.
-    fn gone(&self, asked: &FakeRequest, now_ms: u64) -> Reply;
+    fn gone(&self, requested: &FakeRequest, now_ms: u64) -> Reply;
 
     /// Builds the answer to a query of an account's quota; a 404 for providers without such a
     /// query.
@@ -227,12 +227,16 @@ pub trait WireFormat: Send + Sync + 'static {
     }
 
     /// Builds the answer to a fault; `None` for a fault that is no answer.
-    fn faulty(&self, asked: &FakeRequest, fault: &Fault, now_ms: u64) -> Option<Reply> {
+    fn faulty(&self, requested: &FakeRequest, fault: &Fault, now_ms: u64) -> Option<Reply> {
         match fault {
-            Fault::Throttle { whom, delay } => Some(self.throttled(asked, *whom, *delay, now_ms)),
-            Fault::Status(status) => Some(self.failed(asked, *status, None)),
-            Fault::Unavailable(delay) => Some(self.failed(asked, 503, None).after(Some(*delay))),
-            Fault::Code(status, code) => Some(self.failed(asked, *status, Some(code))),
+            Fault::Throttle { whom, delay } => {
+                Some(self.throttled(requested, *whom, *delay, now_ms))
+            }
+            Fault::Status(status) => Some(self.failed(requested, *status, None)),
+            Fault::Unavailable(delay) => {
+                Some(self.failed(requested, 503, None).after(Some(*delay)))
+            }
+            Fault::Code(status, code) => Some(self.failed(requested, *status, Some(code))),
             Fault::Garbage => {
                 let body = "<html>\r\n<head><title>502 Bad Gateway</title></head>\r\n<body><h1>502 Bad Gateway</h1></body></html>";
                 Some(Reply {
@@ -242,9 +246,9 @@ pub trait WireFormat: Send + Sync + 'static {
                 })
             }
             Fault::Nonsense => Some(Reply::text(200, "\u{fffd}{]<nonsense")),
-            Fault::Suspend => Some(self.suspended(asked)),
-            Fault::BadCredentials => Some(self.unauthorized(asked)),
-            Fault::PermanentRecipient => Some(self.gone(asked, now_ms)),
+            Fault::Suspend => Some(self.suspended(requested)),
+            Fault::BadCredentials => Some(self.unauthorized(requested)),
+            Fault::PermanentRecipient => Some(self.gone(requested, now_ms)),
             Fault::Hang | Fault::ResetAfterWrite | Fault::CloseBeforeRead | Fault::Slow(_) => None,
         }
     }

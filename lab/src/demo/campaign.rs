@@ -219,7 +219,7 @@ async fn drained(
     (first, last): (i64, i64),
     messages: u64,
 ) -> anyhow::Result<(u64, u64)> {
-    let asked = Instant::now();
+    let requested = Instant::now();
     loop {
         let (waiting, failed, under_way): (i64, i64, i64) = sqlx::query_as(ENDS)
             .bind(first)
@@ -228,7 +228,7 @@ async fn drained(
             .await?;
         let (waiting, failed) = (waiting.max(0) as u64, failed.max(0) as u64);
         let is_settled = under_way == 0 && fake.totals_of_all().accepted + waiting == messages;
-        if is_settled || asked.elapsed() > DRAINED_WITHIN {
+        if is_settled || requested.elapsed() > DRAINED_WITHIN {
             return Ok((waiting, failed));
         }
         sleep(CAMPAIGN_POLL_INTERVAL).await;

@@ -110,8 +110,8 @@ pub(crate) struct Unavailable(pub(crate) String);
 pub(super) fn from_stack(error: stack::Error) -> anyhow::Error {
     match &error {
         stack::Error::NotFound { .. } => Unavailable(error.to_string()).into(),
-        stack::Error::Supervisor { status, said } if status.ends_with("69") => {
-            Unavailable(said.clone()).into()
+        stack::Error::Supervisor { status, output } if status.ends_with("69") => {
+            Unavailable(output.clone()).into()
         }
         _ => error.into(),
     }

@@ -26,7 +26,7 @@ pub(super) async fn start_services(options: &DemoOptions) -> anyhow::Result<stac
         redis_url: given(&options.redis_url),
         prometheus_url: given(&options.prometheus_url),
         scrape_interval_ms: SCRAPE_EVERY_MS,
-        said: Some(options.dir.join("services.log")),
+        stderr: Some(options.dir.join("services.log")),
         ..stack::SpawnOptions::default()
     };
     tokio::task::spawn_blocking(move || stack::spawn(&dir, &wanted))

@@ -33,7 +33,7 @@ impl StoreProcess {
     /// Starts `flyball demo-store` and waits until it is ready.
     pub(super) async fn start(dir: &Path) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;
-        let said = dir.join("store.log");
+        let output = dir.join("store.log");
         let mut child = Command::new(std::env::current_exe()?)
             .arg("demo-store")
             .arg("--dir")
@@ -42,7 +42,7 @@ impl StoreProcess {
             .env_remove("DATABASE_URL")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(std::fs::File::create(&said)?)
+            .stderr(std::fs::File::create(&output)?)
             // The store's own process group gets no Ctrl-C from the terminal, because we stop it
             // ourselves.
             .process_group(0)
@@ -71,7 +71,7 @@ impl StoreProcess {
                     .await
                     .ok()
                     .and_then(Result::ok);
-                let text = std::fs::read_to_string(&said).unwrap_or_default();
+                let text = std::fs::read_to_string(&output).unwrap_or_default();
                 if status.and_then(|s| s.code()) == Some(69) {
                     return Err(Unavailable(text.trim().to_owned()).into());
                 }

@@ -72,7 +72,7 @@ impl AuditEntry {
     pub fn turned(action: &str, change: &Change, before: Option<&Status>, after: &Status) -> Self {
         let fields = |status: &Status| {
             // Postgres cannot store NUL, and a text that a person wrote may be megabytes long.
-            let told = |text: &String| {
+            let reported = |text: &String| {
                 text.chars()
                     .filter(|c| *c != '\0')
                     .take(TEXT_CHARS_MAX)
@@ -82,7 +82,7 @@ impl AuditEntry {
                 status
                     .raw
                     .get(field)
-                    .map(told)
+                    .map(reported)
                     .map_or(Value::Null, Value::String)
             };
             change

@@ -119,13 +119,13 @@ fn media(headers: &HeaderMap) -> Result<(), Problem> {
     {
         return Ok(());
     }
-    let said = if essence.is_empty() {
+    let answer = if essence.is_empty() {
         "no content type".to_owned()
     } else {
         format!("{:?}", super::fields::clipped(&essence))
     };
     let detail = format!(
-        "the body is sent with {said}; allowed: application/json (curl: -H 'content-type: application/json')"
+        "the body is sent with {answer}; allowed: application/json (curl: -H 'content-type: application/json')"
     );
     Err(Problem::new(Code::UnsupportedMediaType, detail))
 }

@@ -125,12 +125,12 @@ fn host_is_loopback(headers: &HeaderMap, authority: Option<&Authority>) -> Resul
     if is_loopback {
         return Ok(());
     }
-    let said = host.map_or_else(
+    let answer = host.map_or_else(
         || "no Host header".to_owned(),
         |host| format!("the Host {:?}", super::fields::clipped(host)),
     );
     let detail = format!(
-        "the request has {said}; without FLYBALL_API_TOKEN only localhost, 127.0.0.1 and [::1] are served"
+        "the request has {answer}; without FLYBALL_API_TOKEN only localhost, 127.0.0.1 and [::1] are served"
     );
     Err(Problem::new(Code::ForeignHost, detail))
 }

@@ -261,42 +261,42 @@ mod tests {
         bytes_max: usize,
         room: usize,
     ) -> (Result<Value, Unread>, usize) {
-        let mut asked = 0;
+        let mut requested = 0;
         let mut grant = |bytes: usize| {
-            asked += bytes;
-            asked <= room
+            requested += bytes;
+            requested <= room
         };
         let read = super::parse(
             text.as_bytes(),
             JsonBudget::new(items_max, bytes_max, &mut grant),
         );
-        (read, asked)
+        (read, requested)
     }
 
     #[test]
     fn reading_ends_where_a_bound_is_passed_and_not_behind_it() {
         let zeros = format!("[{}0]", "0,".repeat(1_000_000));
-        let (read, asked) = bounded(&zeros, 10_000, usize::MAX, usize::MAX);
+        let (read, requested) = bounded(&zeros, 10_000, usize::MAX, usize::MAX);
         assert_eq!(read, Err(Unread::Items(10_000)));
-        assert!(asked < 400_000, "{asked}");
+        assert!(requested < 400_000, "{requested}");
         let nested = format!("[{zeros}]");
-        let (read, asked) = bounded(&nested, 10_000, 1_000_000, usize::MAX);
+        let (read, requested) = bounded(&nested, 10_000, 1_000_000, usize::MAX);
         assert_eq!(read, Err(Unread::Bytes(1_000_000)));
-        assert!(asked <= 1_000_000, "{asked}");
+        assert!(requested <= 1_000_000, "{requested}");
         for short in ["[]", "{}", "[{\"a\":0}]", "[[]]", "{\"a\":{}}"] {
             let many = format!("[[{}]]", vec![short; 10_000].join(","));
-            let (read, asked) = bounded(&many, 10_000, 16 * 1024 * 1024, 100_000);
+            let (read, requested) = bounded(&many, 10_000, 16 * 1024 * 1024, 100_000);
             assert_eq!(read, Err(Unread::NoRoom), "{short}");
-            assert!(asked < 110_000, "{asked}");
+            assert!(requested < 110_000, "{requested}");
         }
     }
 
     #[test]
     fn what_is_within_the_bounds_is_read_as_before() {
         let text = r#"[{"kind":"http","args":{"url":"http://a","list":[1,2.5,null,true,"x"]}},{}]"#;
-        let (read, asked) = bounded(text, 2, 4096, 4096);
+        let (read, requested) = bounded(text, 2, 4096, 4096);
         assert_eq!(read.unwrap(), serde_json::from_str::<Value>(text).unwrap());
-        assert!(asked > text.len());
+        assert!(requested > text.len());
         // Broken JSON is reported as such, whatever the bounds are.
         assert!(matches!(
             bounded("[1,", 2, 4096, 4096).0,

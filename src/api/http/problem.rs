@@ -256,7 +256,7 @@ impl From<throttle::Error> for Problem {
             throttle::Error::Lost(reason) => {
                 tracing::warn!(%reason, "the throttle store did not answer a request");
                 let detail = match throttle::reason_meaning(&reason) {
-                    Some(said) => format!("Redis refuses: {said}"),
+                    Some(answer) => format!("Redis refuses: {answer}"),
                     None => "Redis does not answer; a change may have been made: check, and try \
                              again soon"
                         .to_owned(),

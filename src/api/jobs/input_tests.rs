@@ -351,7 +351,7 @@ proptest! {
 
 #[test]
 fn fields_that_do_not_go_together_are_named() {
-    for (body, pointer, said) in [
+    for (body, pointer, answer) in [
         (
             json!({"kind": "free", "debounce": 5}),
             "/debounce",
@@ -405,7 +405,7 @@ fn fields_that_do_not_go_together_are_named() {
     ] {
         let (at, message) = refused(body.clone());
         assert_eq!(at, pointer, "{body}");
-        assert!(message.contains(said), "{body}: {message}");
+        assert!(message.contains(answer), "{body}: {message}");
     }
 }
 

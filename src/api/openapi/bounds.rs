@@ -149,7 +149,7 @@ const MAY_BE_EMPTY: [&str; 13] = [
 ];
 
 fn close(schema: &mut Value, body: Body) {
-    let told = schema
+    let reported = schema
         .get("properties")
         .and_then(Value::as_object)
         .cloned()
@@ -163,7 +163,7 @@ fn close(schema: &mut Value, body: Body) {
                 .cloned()
         };
         if let (Some(words), Some(limits)) =
-            (told.get(name).and_then(words), limits.as_object_mut())
+            (reported.get(name).and_then(words), limits.as_object_mut())
         {
             limits.insert("description".to_owned(), words);
         }

@@ -142,11 +142,11 @@ pub(super) fn apply(
         return;
     };
     for (status, codes) in by_status {
-        let told: Vec<String> = codes
+        let reported: Vec<String> = codes
             .iter()
             .map(|code| format!("`{}`: {}.", code.slug(), code.title()))
             .collect();
-        answers.insert(status.to_string(), problem(&told.join(" "), status));
+        answers.insert(status.to_string(), problem(&reported.join(" "), status));
     }
     answers.insert(
         "default".to_owned(),

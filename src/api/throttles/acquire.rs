@@ -322,7 +322,7 @@ async fn wait_for(state: &ThrottlesState, ask: &AcquireRequest, wait: Duration) 
         let answer = throttles.acquire(ask).await;
         let left = wait.saturating_sub(began.elapsed());
         let is_over = turn.is_none() || left.is_zero() || state.cancel.is_cancelled();
-        let Some(told) = answer
+        let Some(reported) = answer
             .lanes
             .first()
             .and_then(|grant| retry_wait(ask, grant))
@@ -331,7 +331,7 @@ async fn wait_for(state: &ThrottlesState, ask: &AcquireRequest, wait: Duration) 
             return answer;
         };
         tokio::select! {
-            () = sleep(told.clamp(NAP_MIN, NAP_MAX).min(left)) => {}
+            () = sleep(reported.clamp(NAP_MIN, NAP_MAX).min(left)) => {}
             () = state.cancel.cancelled() => {}
         }
     }

@@ -398,13 +398,16 @@ mod tests {
     #[test]
     fn every_knob_that_may_be_set_is_told_in_the_document() {
         let document = serde_json::to_value(Edit::schema()).unwrap();
-        let told: BTreeSet<&str> = document["properties"]
+        let reported: BTreeSet<&str> = document["properties"]
             .as_object()
             .unwrap()
             .keys()
             .map(String::as_str)
             .collect();
 
-        assert_eq!(told, settable().into_iter().chain(["by", "why"]).collect());
+        assert_eq!(
+            reported,
+            settable().into_iter().chain(["by", "why"]).collect()
+        );
     }
 }

@@ -52,11 +52,11 @@ impl Obstacles<'_> {
 
 /// Returns the reasons for which no token is granted at all: a refusal, a debt, or a throttle
 /// above.
-fn closed(asked: &Obstacles) -> Vec<String> {
-    let mut all: Vec<String> = own(asked, asked.status).into_iter().collect();
-    if let Some(above) = asked.above {
+fn closed(requested: &Obstacles) -> Vec<String> {
+    let mut all: Vec<String> = own(requested, requested.status).into_iter().collect();
+    if let Some(above) = requested.above {
         let name = &above.name;
-        let why = match own(asked, above) {
+        let why = match own(requested, above) {
             Some(sentence) => sentence,
             None if above.knobs.paused => {
                 format!("It is paused; resume it with: flyball throttle resume {name}.")
@@ -70,13 +70,13 @@ fn closed(asked: &Obstacles) -> Vec<String> {
     all
 }
 
-fn own(asked: &Obstacles, status: &Status) -> Option<String> {
+fn own(requested: &Obstacles, status: &Status) -> Option<String> {
     let name = &status.name;
     if let Some(pause) = &status.refusal {
         return Some(format!(
             "No job starts for another {}, because a server refused {name}: {}; end the pause \
              with: flyball throttle resume {name}.",
-            left(asked, pause.until_ms),
+            left(requested, pause.until_ms),
             quoted(&pause.why)
         ));
     }
@@ -84,13 +84,13 @@ fn own(asked: &Obstacles, status: &Status) -> Option<String> {
     Some(format!(
         "No job starts for another {}, because {name} is in debt: its jobs cost more than it had; \
          clear the debt with: flyball throttle resume {name}.",
-        left(asked, until_ms)
+        left(requested, until_ms)
     ))
 }
 
-fn failures(asked: &Obstacles, failing: &Failing) -> String {
+fn failures(requested: &Obstacles, failing: &Failing) -> String {
     let since = match failing.succeeded_at {
-        Some(at) => format!("for {}", seconds((asked.now - unix_s(at)).max(0.0))),
+        Some(at) => format!("for {}", seconds((requested.now - unix_s(at)).max(0.0))),
         None => "since its workers started".to_owned(),
     };
     let error = if failing.error.is_empty() {
@@ -105,7 +105,7 @@ fn failures(asked: &Obstacles, failing: &Failing) -> String {
 }
 
 /// Describes the keys that hold jobs back: their number by cause, and the slowest of them.
-fn keys(asked: &Obstacles, held: &HeldKeys) -> Option<String> {
+fn keys(requested: &Obstacles, held: &HeldKeys) -> Option<String> {
     let slowest = held.slowest.as_ref()?;
     let key = if slowest.key.is_empty() {
         "''"
@@ -114,11 +114,11 @@ fn keys(asked: &Obstacles, held: &HeldKeys) -> Option<String> {
     };
     let detail = match (slowest.paused_until_ms, slowest.learned_rps) {
         (Some(until_ms), _) if slowest.why.is_empty() => {
-            format!("{key}, for {} more", left(asked, until_ms))
+            format!("{key}, for {} more", left(requested, until_ms))
         }
         (Some(until_ms), _) => format!(
             "{key}, for {} more, {}",
-            left(asked, until_ms),
+            left(requested, until_ms),
             quoted(&slowest.why)
         ),
         (None, Some(rps)) if rps >= 0.1 => format!("{key}, {}/s", number(rps)),
@@ -149,12 +149,12 @@ fn keys(asked: &Obstacles, held: &HeldKeys) -> Option<String> {
          throttle resume {} --key {key}.",
         parts.join(", "),
         detail,
-        asked.status.name
+        requested.status.name
     ))
 }
 
-fn left(asked: &Obstacles, until_ms: i64) -> String {
-    seconds((until_ms as f64 / 1e3 - asked.now).max(0.0))
+fn left(requested: &Obstacles, until_ms: i64) -> String {
+    seconds((until_ms as f64 / 1e3 - requested.now).max(0.0))
 }
 
 /// Quotes the first line of a text, shortened.

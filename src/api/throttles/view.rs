@@ -473,12 +473,12 @@ fn explain_rate(status: &Status) -> String {
     let (name, knobs) = (&status.name, &status.knobs);
     let rate = crate::api::waiting::rate(status.effective_rps);
     if status.has_missing_parent() || status.raw.is_empty() {
-        let said: Vec<String> = status
+        let answer: Vec<String> = status
             .problems
             .iter()
             .map(|problem| format!("{}: {}", problem.field, problem.message))
             .collect();
-        return format!("{name} is stopped: {}", said.join("; "));
+        return format!("{name} is stopped: {}", answer.join("; "));
     }
     if let Some(problem) = status
         .problems

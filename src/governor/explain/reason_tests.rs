@@ -152,8 +152,8 @@ fn every_clamp_has_a_word_and_words_of_its_own() {
         Clamp::Max => ("max", ", the highest rate allowed (max or capacity)"),
         Clamp::Min => ("min", ", the lowest rate allowed (min)"),
     };
-    let told: BTreeSet<&str> = Clamp::ALL.into_iter().map(|clamp| place(clamp).0).collect();
-    assert_eq!(told.len(), 10, "each once: {told:?}");
+    let reported: BTreeSet<&str> = Clamp::ALL.into_iter().map(|clamp| place(clamp).0).collect();
+    assert_eq!(reported.len(), 10, "each once: {reported:?}");
     for clamp in Clamp::ALL {
         let (state, policy) = state(Phase::Closed);
         let plan = plan(

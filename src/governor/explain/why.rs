@@ -44,19 +44,19 @@ pub struct WhyInput<'a> {
 }
 
 /// Returns the sentence that explains the throttle's rate.
-pub fn sentence(asked: WhyInput) -> String {
-    let Some(status) = asked.status else {
+pub fn sentence(requested: WhyInput) -> String {
+    let Some(status) = requested.status else {
         let waiting =
-            waiting(asked.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
+            waiting(requested.ready).map_or_else(String::new, |waiting| format!("; {waiting}"));
         return format!(
             "there is no throttle {0}; create it with: flyball throttle set {0} rps=10{waiting}",
-            asked.name
+            requested.name
         );
     };
-    let mut parts = because(&asked, status);
-    parts.extend(waiting(asked.ready));
+    let mut parts = because(&requested, status);
+    parts.extend(waiting(requested.ready));
     let found = if matches!(status.knobs.mode, Mode::Auto | Mode::Shadow) {
-        found(&asked)
+        found(&requested)
     } else {
         String::new()
     };
@@ -64,25 +64,25 @@ pub fn sentence(asked: WhyInput) -> String {
 }
 
 /// Returns the findings of the watchdogs, one sentence each.
-fn found(asked: &WhyInput) -> String {
-    let each = asked.view.into_iter().flat_map(|view| &view.findings);
+fn found(requested: &WhyInput) -> String {
+    let each = requested.view.into_iter().flat_map(|view| &view.findings);
     let tell = |f: &FindingView| {
         format!(
             " Watchdog, {} for {}: {}.",
             f.finding.as_str(),
-            seconds(asked.now - unix_s(f.since)),
+            seconds(requested.now - unix_s(f.since)),
             f.sentence
         )
     };
     each.map(tell).collect()
 }
 
-fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
+fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     let knobs = &status.knobs;
     if knobs.paused {
-        return vec![format!("paused{}", writer(asked, status, " by"))];
+        return vec![format!("paused{}", writer(requested, status, " by"))];
     }
-    let actuator = actuator(asked);
+    let actuator = actuator(requested);
     let field = actuator.field();
     let rate = rate(actuator, actuator.in_force(status));
     if let Some(problem) = status.problems.iter().find(|p| p.field == field) {
@@ -108,7 +108,7 @@ fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
     }
     if status.lease_lapsed && actuator == Actuator::Rps {
         let since = knobs.valid_until_ms.map_or_else(String::new, |ms| {
-            format!(" for {}", seconds(asked.now - ms as f64 / 1e3))
+            format!(" for {}", seconds(requested.now - ms as f64 / 1e3))
         });
         return vec![
             format!(
@@ -119,35 +119,37 @@ fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
         ];
     }
     match knobs.mode {
-        Mode::Auto => governed(asked, status, &rate),
+        Mode::Auto => governed(requested, status, &rate),
         Mode::Manual => {
-            let ends = knobs.manual_until_ms.map(|ms| ms as f64 / 1e3 - asked.now);
+            let ends = knobs
+                .manual_until_ms
+                .map(|ms| ms as f64 / 1e3 - requested.now);
             let ends = ends.map_or_else(String::new, |left| match left {
-                _ if asked.view.is_none() => {
+                _ if requested.view.is_none() => {
                     " (its end is ignored, because the throttle has no governor)".to_owned()
                 }
                 left if left > 0.0 => format!(" for {} more", seconds(left)),
                 _ => " until the governor's next tick".to_owned(),
             });
             vec![
-                by_hand(asked, status, &rate),
+                by_hand(requested, status, &rate),
                 format!("mode manual: the governor changes nothing{ends}"),
             ]
         }
         Mode::Off => vec![
-            by_hand(asked, status, &rate),
+            by_hand(requested, status, &rate),
             "mode off: no governor controls it".to_owned(),
         ],
         Mode::Shadow => {
-            let mut parts = vec![by_hand(asked, status, &rate)];
-            let Some(view) = asked.view else {
+            let mut parts = vec![by_hand(requested, status, &rate)];
+            let Some(view) = requested.view else {
                 parts.push("mode shadow: the governor has not decided yet".to_owned());
                 return parts;
             };
             parts.push(format!(
                 "mode shadow: the governor would set {}, {}",
                 self::rate(view.actuator, view.rps),
-                holds(asked, view)
+                holds(requested, view)
             ));
             parts.extend(runner_up(view));
             parts.extend(view.shadow.as_ref().map(|shadow| shadow.sentence.clone()));
@@ -157,8 +159,8 @@ fn because(asked: &WhyInput, status: &Status) -> Vec<String> {
 }
 
 /// Returns the phrase for a manual rate.
-fn by_hand(asked: &WhyInput, status: &Status, rate: &str) -> String {
-    let set = writer(asked, status, " by");
+fn by_hand(requested: &WhyInput, status: &Status, rate: &str) -> String {
+    let set = writer(requested, status, " by");
     if set.is_empty() {
         format!("{rate}, set manually")
     } else {
@@ -167,8 +169,8 @@ fn by_hand(asked: &WhyInput, status: &Status, rate: &str) -> String {
 }
 
 /// Returns the phrases for a governed rate.
-fn governed(asked: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
-    let Some(view) = asked.view else {
+fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
+    let Some(view) = requested.view else {
         return vec![
             rate.to_owned(),
             "its mode is auto, but no governor has decided yet".to_owned(),
@@ -178,7 +180,7 @@ fn governed(asked: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         return vec![format!("{rate} by the breaker: {}", view.reason)];
     }
     if view.actuator.in_force(status) == 0.0 {
-        let who = writer(asked, status, " by");
+        let who = writer(requested, status, " by");
         let field = if status.effective_rps == 0.0 {
             "rps"
         } else {
@@ -190,17 +192,17 @@ fn governed(asked: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
             format!("the governor leaves it stopped until someone sets {what}"),
         ];
     }
-    let mut parts = vec![format!("{rate}, {}", holds(asked, view))];
+    let mut parts = vec![format!("{rate}, {}", holds(requested, view))];
     if view.breaker == Phase::HalfOpen && view.limiting != "confirm" {
         parts.push("probing after a trip (breaker half open)".to_owned());
     }
     parts.extend(runner_up(view));
-    parts.extend(quotas(asked, view));
-    parts.extend(trend(asked, status));
+    parts.extend(quotas(requested, view));
+    parts.extend(trend(requested, status));
     if let Some(trip) = view
         .last_trip
         .as_ref()
-        .filter(|trip| asked.now - unix_s(trip.at) < TRIP_S)
+        .filter(|trip| requested.now - unix_s(trip.at) < TRIP_S)
     {
         let by = if view.signal.as_ref() == Some(&trip.by) {
             String::new()
@@ -209,14 +211,14 @@ fn governed(asked: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
         };
         parts.push(format!(
             "last trip {} ago{by}",
-            seconds(asked.now - unix_s(trip.at))
+            seconds(requested.now - unix_s(trip.at))
         ));
     }
     parts
 }
 
 /// Returns the phrase for what holds the rate, and the reason.
-fn holds(asked: &WhyInput, view: &GovernorView) -> String {
+fn holds(requested: &WhyInput, view: &GovernorView) -> String {
     let stale: Vec<&str> = view
         .signals
         .iter()
@@ -231,7 +233,7 @@ fn holds(asked: &WhyInput, view: &GovernorView) -> String {
         .as_ref()
         .and_then(|name| view.signals.iter().find(|s| s.name == *name));
     let reads = signal.map_or_else(String::new, |signal| format!(", {}", reads(signal)));
-    let told = match view.limiting.as_str() {
+    let reported = match view.limiting.as_str() {
         "idle" if view.actuator == Actuator::Concurrency => {
             "not raised, because no job waits for its slots"
         }
@@ -240,7 +242,7 @@ fn holds(asked: &WhyInput, view: &GovernorView) -> String {
         "min" if view.actuator == Actuator::Concurrency => "the fewest slots allowed (min)",
         "person" => {
             let left = view.held_until.map_or_else(String::new, |at| {
-                format!(" for {} more", seconds(unix_s(at) - asked.now))
+                format!(" for {} more", seconds(unix_s(at) - requested.now))
             });
             let who = view
                 .manual_override
@@ -277,7 +279,7 @@ fn holds(asked: &WhyInput, view: &GovernorView) -> String {
             );
         }
     };
-    format!("{told}{reads}")
+    format!("{reported}{reads}")
 }
 
 /// Returns the phrase for a signal's value, setpoint and age.
@@ -326,13 +328,13 @@ fn runner_up(view: &GovernorView) -> Option<String> {
 }
 
 /// Returns the phrases for the quotas learned from refusals.
-fn quotas(asked: &WhyInput, view: &GovernorView) -> Option<String> {
+fn quotas(requested: &WhyInput, view: &GovernorView) -> Option<String> {
     let each = view
         .signals
         .iter()
         .filter_map(|s| Some((s, s.learned_quota?)));
     let tell = |(signal, quota): (&SignalView, LearnedQuota)| {
-        let ago = seconds(asked.now - unix_s(quota.at));
+        let ago = seconds(requested.now - unix_s(quota.at));
         let refused = number(100.0 * quota.refused_share);
         let (rps, unit) = (number(quota.rps), view.actuator.unit());
         format!(
@@ -340,19 +342,19 @@ fn quotas(asked: &WhyInput, view: &GovernorView) -> Option<String> {
             signal.name
         )
     };
-    let told: Vec<String> = each.map(tell).collect();
-    (!told.is_empty()).then(|| told.join("; "))
+    let reported: Vec<String> = each.map(tell).collect();
+    (!reported.is_empty()).then(|| reported.join("; "))
 }
 
 /// Returns the trend of the rate in the last minutes.
-fn trend(asked: &WhyInput, status: &Status) -> Option<String> {
-    let recent = asked
+fn trend(requested: &WhyInput, status: &Status) -> Option<String> {
+    let recent = requested
         .decisions
         .iter()
-        .take_while(|d| asked.now - unix_s(d.at) <= TREND_S && d.mode == Mode::Auto);
+        .take_while(|d| requested.now - unix_s(d.at) <= TREND_S && d.mode == Mode::Auto);
     let oldest = recent.last()?;
-    let (from, to) = (oldest.previous_rps, actuator(asked).in_force(status));
-    let passed_s = asked.now - unix_s(oldest.at);
+    let (from, to) = (oldest.previous_rps, actuator(requested).in_force(status));
+    let passed_s = requested.now - unix_s(oldest.at);
     if passed_s < MIN_TREND_S || from <= 0.0 || to <= 0.0 {
         return None;
     }
@@ -391,19 +393,21 @@ fn blind(view: &GovernorView, stale: &[&str]) -> String {
 }
 
 fn problem(view: &GovernorView, stale: &[&str]) -> String {
-    let told = view
+    let reported = view
         .signals
         .iter()
         .filter(|s| stale.contains(&s.name.as_str()))
         .find_map(|s| s.problem.as_ref());
-    told.map_or_else(String::new, |problem| format!(" ({problem})"))
+    reported.map_or_else(String::new, |problem| format!(" ({problem})"))
 }
 
 /// Returns the author, age and reason of the last manual change, as the governor saw it or else as
 /// the hash records it; empty if unknown.
-fn writer(asked: &WhyInput, status: &Status, word: &str) -> String {
+fn writer(requested: &WhyInput, status: &Status, word: &str) -> String {
     let knobs = &status.knobs;
-    let seen = asked.view.and_then(|view| view.manual_override.as_ref());
+    let seen = requested
+        .view
+        .and_then(|view| view.manual_override.as_ref());
     let recorded_at = knobs.at_ms as f64 / 1e3;
     // A change recorded after the governor's last look is newer than the one it saw.
     let is_newest = |last: &&OverrideView| unix_s(last.at) >= recorded_at || knobs.by == GOVERNOR;
@@ -411,7 +415,7 @@ fn writer(asked: &WhyInput, status: &Status, word: &str) -> String {
         return format!(
             "{word} {} {} ago{}",
             last.who(),
-            seconds(asked.now - unix_s(last.at)),
+            seconds(requested.now - unix_s(last.at)),
             reason_of(Some(last))
         );
     }
@@ -419,7 +423,7 @@ fn writer(asked: &WhyInput, status: &Status, word: &str) -> String {
         return String::new();
     }
     let ago = if knobs.at_ms > 0 {
-        format!(" {} ago", seconds(asked.now - recorded_at))
+        format!(" {} ago", seconds(requested.now - recorded_at))
     } else {
         String::new()
     };
@@ -437,8 +441,8 @@ fn reason_of(last: Option<&OverrideView>) -> String {
 }
 
 /// Returns the kind of knob that its governor sets; the rate without a governor.
-fn actuator(asked: &WhyInput) -> Actuator {
-    asked.view.map_or(Actuator::Rps, |view| view.actuator)
+fn actuator(requested: &WhyInput) -> Actuator {
+    requested.view.map_or(Actuator::Rps, |view| view.actuator)
 }
 
 fn rate(actuator: Actuator, knob: f64) -> String {

@@ -133,15 +133,15 @@ fn the_rate_comes_first_then_who_holds_it_and_what_else_there_is_to_know() {
     );
     view.last_trip.as_mut().unwrap().by = "mongo-load".to_owned();
     let falling = [decision(5.0, 34.2, 33.8), decision(240.0, 60.0, 68.0)];
-    let told = ask(
+    let reported = ask(
         Some(&status(34.2, Mode::Auto)),
         Some(&view),
         &falling,
         Some(12),
     );
     assert!(
-        told.ends_with("fell 16 %/min; last trip 12 min ago by mongo-load; 12 jobs wait."),
-        "{told}"
+        reported.ends_with("fell 16 %/min; last trip 12 min ago by mongo-load; 12 jobs wait."),
+        "{reported}"
     );
     let steady = ask(
         Some(&status(34.2, Mode::Auto)),
@@ -195,10 +195,11 @@ fn the_next_signal_is_told_as_its_controller_asks() {
     let view = governed(1.96, |_, _| {});
     assert_eq!(view.signal.as_deref(), Some("search-load"));
     let ask_rps = view.signals[1].ask_rps.unwrap();
-    let told = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[], None);
+    let reported = ask(Some(&status(34.2, Mode::Auto)), Some(&view), &[], None);
     assert!(
-        ask_rps > view.rps && told.contains(&format!("would be {} by mongo-load", number(ask_rps))),
-        "{told}"
+        ask_rps > view.rps
+            && reported.contains(&format!("would be {} by mongo-load", number(ask_rps))),
+        "{reported}"
     );
 }
 
@@ -225,9 +226,9 @@ fn a_hand_on_the_knob_has_a_name_a_time_and_a_reason() {
     );
 
     let stopped = status(0.0, Mode::Off);
-    let told = ask(Some(&stopped), None, &[], None);
+    let reported = ask(Some(&stopped), None, &[], None);
     assert_eq!(
-        told,
+        reported,
         "stopped, set by ann 5 min ago (\"deploy\"); mode off: no governor controls it."
     );
     let free = status(-1.0, Mode::Manual);
@@ -239,15 +240,15 @@ fn a_manual_mode_with_an_end_tells_how_long_it_lasts() {
     let mut manual = status(50.0, Mode::Manual);
     manual.knobs.manual_until_ms = Some(((NOW + 1800.0) * 1e3) as i64);
     let view = governed(1.0, |_, _| {});
-    let told = ask(Some(&manual), Some(&view), &[], None);
+    let reported = ask(Some(&manual), Some(&view), &[], None);
     assert!(
-        told.ends_with("; mode manual: the governor changes nothing for 30 min more."),
-        "{told}"
+        reported.ends_with("; mode manual: the governor changes nothing for 30 min more."),
+        "{reported}"
     );
-    let told = ask(Some(&manual), None, &[], None);
+    let reported = ask(Some(&manual), None, &[], None);
     assert!(
-        told.contains("its end is ignored, because the throttle has no governor"),
-        "{told}"
+        reported.contains("its end is ignored, because the throttle has no governor"),
+        "{reported}"
     );
 }
 
@@ -263,10 +264,10 @@ fn an_edit_past_the_doors_is_nobodys_and_what_stands_beside_it_is_not_its_reason
             why: String::new(),
         });
     });
-    let told = ask(Some(&manual), Some(&view), &[], None);
+    let reported = ask(Some(&manual), Some(&view), &[], None);
     assert!(
-        told.starts_with("50 rps, set by somebody 40 s ago; mode manual"),
-        "{told}"
+        reported.starts_with("50 rps, set by somebody 40 s ago; mode manual"),
+        "{reported}"
     );
 }
 
@@ -286,20 +287,20 @@ fn shadow_mode_tells_what_it_would_set_and_its_score() {
             ..Score::begin(NOW - 7200.0)
         };
     });
-    let told = ask(Some(&status(50.0, Mode::Shadow)), Some(&view), &[], None);
+    let reported = ask(Some(&status(50.0, Mode::Shadow)), Some(&view), &[], None);
     assert!(
-        told.starts_with(
+        reported.starts_with(
             "50 rps, set by ann 5 min ago (\"deploy\"); mode shadow: the governor would set "
         ),
-        "{told}"
+        "{reported}"
     );
     assert!(
-        told.contains(" rps, held by ") && told.contains(" s old); "),
-        "{told}"
+        reported.contains(" rps, held by ") && reported.contains(" s old); "),
+        "{reported}"
     );
     assert!(
-        told.contains("; in 2 h of shadow mode it would have let "),
-        "{told}"
+        reported.contains("; in 2 h of shadow mode it would have let "),
+        "{reported}"
     );
 }
 
@@ -310,22 +311,22 @@ fn nonsense_and_a_lapsed_lease_are_told_first() {
         field: "rps".to_owned(),
         message: "\"ten\" cannot be used: it must be a number; running at safe_rps 5".to_owned(),
     });
-    let told = ask(Some(&nonsense), None, &[], None);
+    let reported = ask(Some(&nonsense), None, &[], None);
     assert_eq!(
-        told,
+        reported,
         "5 rps, because its knob rps \"ten\" cannot be used: it must be a number; running at safe_rps 5."
     );
 
     let mut lapsed = status(118.0, Mode::Auto);
     (lapsed.lease_lapsed, lapsed.effective_rps) = (true, 5.0);
     lapsed.knobs.valid_until_ms = Some(((NOW - 40.0) * 1e3) as i64);
-    let told = ask(Some(&lapsed), None, &[], None);
+    let reported = ask(Some(&lapsed), None, &[], None);
     assert!(
-        told.starts_with(
+        reported.starts_with(
             "5 rps, limited to safe_rps 5, because no governor has renewed its lease \
                           for 40 s; check"
         ),
-        "{told}"
+        "{reported}"
     );
 }
 
@@ -345,7 +346,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
     state.tick(&policy, BOUNDS, &seen(NOW + 10.0, Vec::new()));
     let view = GovernorView::new(&state, &policy, NOW + 10.0).unwrap();
     let status = status(0.0, Mode::Auto);
-    let asked = WhyInput {
+    let requested = WhyInput {
         name: "reindex",
         status: Some(&status),
         view: Some(&view),
@@ -354,7 +355,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
         now: NOW + 10.0,
     };
     assert_eq!(
-        sentence(asked),
+        sentence(requested),
         "stopped by the breaker: search-load rose to 9 x its setpoint 5 s ago; it restarts when \
          the load is gone."
     );
@@ -394,10 +395,10 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
     });
     stale.age(NOW + 75.0);
     stale.signals[0].problem = Some("http://x cannot be reached: refused".to_owned());
-    let told = ask(Some(&status(30.0, Mode::Auto)), Some(&stale), &[], None);
+    let reported = ask(Some(&status(30.0, Mode::Auto)), Some(&stale), &[], None);
     let expected = "30 rps, lowered towards safe_rps and not raised, because there has been no new reading of search-load, mongo-load \
                     for 89 s (http://x";
-    assert!(told.starts_with(expected), "{told}");
+    assert!(reported.starts_with(expected), "{reported}");
 
     let idle = governed(1.8, |state, policy| {
         state.tick(
@@ -410,13 +411,13 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
             },
         );
     });
-    let told = ask(Some(&status(34.2, Mode::Auto)), Some(&idle), &[], None);
+    let reported = ask(Some(&status(34.2, Mode::Auto)), Some(&idle), &[], None);
     assert!(
-        told.starts_with(
+        reported.starts_with(
             "34.2 rps, not raised, because no job waits for its tokens, search-load \
                           1.8 of 2.0 (sample"
         ),
-        "{told}"
+        "{reported}"
     );
 
     let held = governed(1.8, |state, policy| {
@@ -434,12 +435,12 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
         };
         state.tick(policy, BOUNDS, &seen);
     });
-    let told = ask(Some(&status(30.0, Mode::Auto)), Some(&held), &[], None);
+    let reported = ask(Some(&status(30.0, Mode::Auto)), Some(&held), &[], None);
     assert!(
-        told.starts_with(
+        reported.starts_with(
             "30 rps, set by bob (\"too fast\") and not raised for 65 s more, search-load 1.8 of 2.0"
         ),
-        "{told}"
+        "{reported}"
     );
     assert!(
         held.reason.contains(
@@ -454,7 +455,7 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
 #[test]
 fn every_word_of_limiting_and_every_phase_has_its_words() {
     let words = crate::governor::law::Clamp::ALL.map(|clamp| clamp.as_str());
-    let mut told = std::collections::BTreeSet::new();
+    let mut reported = std::collections::BTreeSet::new();
     for word in words.into_iter().chain(["start", "search-load"]) {
         for phase in [Phase::Closed, Phase::HalfOpen, Phase::Open] {
             let mut view = governed(1.96, |_, _| {});
@@ -471,7 +472,7 @@ fn every_word_of_limiting_and_every_phase_has_its_words() {
             );
             if phase == Phase::Closed {
                 assert!(
-                    told.insert(sentence.clone()),
+                    reported.insert(sentence.clone()),
                     "{word} has no words of its own: {sentence}"
                 );
             }
@@ -489,19 +490,19 @@ fn what_the_watchdogs_found_is_told_at_the_end_while_the_governor_is_at_work() {
             sentence,
         }];
     });
-    let told = ask(Some(&status(118.0, Mode::Auto)), Some(&view), &[], Some(3));
+    let reported = ask(Some(&status(118.0, Mode::Auto)), Some(&view), &[], Some(3));
     let expected =
         "; 3 jobs wait. Watchdog, oscillating for 10 min: the rate swings between 10 and 40 rps.";
-    assert!(told.ends_with(expected), "{told}");
-    let told = ask(Some(&status(118.0, Mode::Manual)), Some(&view), &[], None);
-    assert!(!told.contains("Watchdog"), "{told}");
+    assert!(reported.ends_with(expected), "{reported}");
+    let reported = ask(Some(&status(118.0, Mode::Manual)), Some(&view), &[], None);
+    assert!(!reported.contains("Watchdog"), "{reported}");
 }
 
 #[test]
 fn an_automatic_throttle_without_a_governor_says_so() {
-    let told = ask(Some(&status(20.0, Mode::Auto)), None, &[], Some(3));
+    let reported = ask(Some(&status(20.0, Mode::Auto)), None, &[], Some(3));
     assert_eq!(
-        told,
+        reported,
         "20 rps; its mode is auto, but no governor has decided yet; 3 jobs wait."
     );
 }
@@ -509,7 +510,7 @@ fn an_automatic_throttle_without_a_governor_says_so() {
 #[test]
 fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots() {
     let policy = "[[signal]]\nname = \"refused\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01\n";
-    let told = |law: &str, limit: i64| {
+    let reported = |law: &str, limit: i64| {
         let policy = Policy::parse(&format!("{policy}{law}"), "f")
             .unwrap()
             .unwrap();
@@ -536,13 +537,13 @@ fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots(
         );
         ask(Some(&status), Some(&view), &[], None)
     };
-    let rate = told("", -1);
+    let rate = reported("", -1);
     assert!(rate.starts_with("60 rps, "), "{rate}");
     assert!(
         rate.contains("refused learned a quota of 64 rps 4 min ago, when 20 % were refused"),
         "{rate}"
     );
-    let slots = told("[governor]\nactuator = \"concurrency\"\n", 12);
+    let slots = reported("[governor]\nactuator = \"concurrency\"\n", 12);
     assert!(
         slots.starts_with("12 slots, ") && slots.contains("learned a quota of 64 slots"),
         "{slots}"

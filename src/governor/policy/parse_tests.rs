@@ -169,20 +169,23 @@ fn every_mistake_is_named_with_file_line_key_and_what_is_allowed() {
         ("signal = [3]\n".to_owned(), ":1: signal: must be an object"),
     ];
     for (text, expected) in cases {
-        let told = refused(&text);
+        let reported = refused(&text);
         assert!(
-            told.iter().any(|line| line.contains(expected)),
-            "{text}\nwanted {expected}\ngot {told:#?}"
+            reported.iter().any(|line| line.contains(expected)),
+            "{text}\nwanted {expected}\ngot {reported:#?}"
         );
     }
 }
 
 #[test]
 fn all_mistakes_are_told_at_once_in_the_order_of_the_lines() {
-    let told =
+    let reported =
         refused("[governor]\nbreaker = 3\n[[signal]]\nname = 7\nquery = \"q\"\nsetpoint = -1\n");
-    let lines: Vec<&str> = told.iter().map(|t| t.split(':').nth(1).unwrap()).collect();
-    assert_eq!(lines, ["2", "4", "6"], "{told:#?}");
+    let lines: Vec<&str> = reported
+        .iter()
+        .map(|t| t.split(':').nth(1).unwrap())
+        .collect();
+    assert_eq!(lines, ["2", "4", "6"], "{reported:#?}");
 }
 
 /// Returns a signal without the keys that most signals have.
@@ -368,10 +371,10 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         ),
     ];
     for (lines, expected) in cases {
-        let told = refused(&bare(lines));
+        let reported = refused(&bare(lines));
         assert!(
-            told.iter().any(|line| line.contains(expected)),
-            "{lines}\nwanted {expected}\ngot {told:#?}"
+            reported.iter().any(|line| line.contains(expected)),
+            "{lines}\nwanted {expected}\ngot {reported:#?}"
         );
     }
     for key in ["url", "probe"] {
@@ -380,13 +383,13 @@ fn sources_and_levels_that_do_not_fit_are_refused() {
         } else {
             "query = \"q\"\nprobe_metric = \"a\""
         };
-        let told = refused(&bare(&format!(
+        let reported = refused(&bare(&format!(
             "{key} = \"http://ann:very-secret@x/m\"\n{rest}"
         )))
         .concat();
         assert!(
-            told.contains("must be without credentials") && !told.contains("very-secret"),
-            "{told}"
+            reported.contains("must be without credentials") && !reported.contains("very-secret"),
+            "{reported}"
         );
     }
 }

@@ -70,7 +70,7 @@ impl FakeWorker {
                     }));
             }
             let durations = self.durations.clone();
-            let told = WorkerFeedback {
+            let reported = WorkerFeedback {
                 worker: 1,
                 counted: self.counted,
                 durations,
@@ -78,7 +78,7 @@ impl FakeWorker {
                 age_s: 0.0,
                 born_s: 500.0,
             };
-            self.meter.take_in(&[told], self.now);
+            self.meter.take_in(&[reported], self.now);
         }
         self
     }
@@ -250,9 +250,9 @@ async fn a_server_that_nobody_has_set_is_told_with_those_that_are() {
     };
     assert_eq!(eyes("server = \"east\""), Ok(()));
     assert_eq!(eyes("source = \"postgres\"\nserver = \"main\""), Ok(()));
-    let told = eyes("server = \"west\"").unwrap_err();
+    let reported = eyes("server = \"west\"").unwrap_err();
     assert_eq!(
-        told,
+        reported,
         "prometheus \"west\" cannot be used: signal a names it as its server; the settings define \
          east"
     );

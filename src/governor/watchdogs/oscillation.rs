@@ -248,11 +248,11 @@ mod tests {
         assert_eq!(watch(&mut oscillation, 0.0, 0.5, wave(0.4, 400.0)), 0.5);
         assert!(oscillation.is_swinging());
         assert_eq!(watch(&mut oscillation, 1800.0, 3.0, wave(0.4, 400.0)), 0.25);
-        let told = oscillation.sentence(1.0, "rps").unwrap();
+        let reported = oscillation.sentence(1.0, "rps").unwrap();
         assert!(
-            told.contains("swings between 36.6 and 81.5 rps with a period of 7 min")
-                && told.contains("a quarter"),
-            "{told}"
+            reported.contains("swings between 36.6 and 81.5 rps with a period of 7 min")
+                && reported.contains("a quarter"),
+            "{reported}"
         );
     }
 

@@ -198,16 +198,16 @@ fn a_signal_that_repeats_itself_is_deaf_at_any_height() {
         let mut plant = Plant::usual();
         plant.run(1800);
         (plant.cost, plant.background, plant.bounds.max) = (0.0, stuck, 1e6);
-        let mut told = String::new();
+        let mut reported = String::new();
         for _ in 0..5400 {
             plant.run(1);
             if plant.plan.reason.contains("deaf: ") {
-                told.clone_from(&plant.plan.reason);
+                reported.clone_from(&plant.plan.reason);
             }
         }
         assert!(
-            told.contains(expected),
-            "{stuck}: {told:?}; {:?}",
+            reported.contains(expected),
+            "{stuck}: {reported:?}; {:?}",
             plant.state.watchdogs
         );
     }

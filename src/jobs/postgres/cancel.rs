@@ -85,13 +85,13 @@ impl Queue {
         id: i64,
         signed: &Attribution,
     ) -> Result<CancelAnswer, Error> {
-        let said: String = sqlx::query_scalar(CANCEL)
+        let answer: String = sqlx::query_scalar(CANCEL)
             .bind(id)
             .bind(signed.line())
             .bind(&signed.why)
             .fetch_one(&self.pool)
             .await?;
-        Ok(match said.as_str() {
+        Ok(match answer.as_str() {
             "cancelled" => CancelAnswer::Cancelled,
             "requested" => CancelAnswer::Requested,
             "not found" => CancelAnswer::NotFound,

@@ -139,7 +139,7 @@ impl Queue {
         let priorities: Vec<i16> = lanes.iter().map(|lane| lane.after.priority).collect();
         let after: Vec<i64> = lanes.iter().map(|lane| lane.after.job_id).collect();
         let looks: Vec<bool> = lanes.iter().map(|lane| lane.look).collect();
-        let asked = sqlx::query(CLAIM)
+        let requested = sqlx::query(CLAIM)
             .bind(ids)
             .bind(counts)
             .bind(fence)
@@ -147,7 +147,7 @@ impl Queue {
             .bind(priorities)
             .bind(after)
             .bind(looks);
-        let rows = asked.fetch_all(&self.pool).await?;
+        let rows = requested.fetch_all(&self.pool).await?;
         let mut claimed = Vec::with_capacity(rows.len());
         let mut dry = Vec::new();
         let mut used: HashMap<i64, i16> = HashMap::new();

@@ -75,7 +75,7 @@ impl Queue {
         limit: i64,
     ) -> Result<LanePage, Error> {
         let limit = limit.clamp(1, 1000);
-        let asked = match after {
+        let requested = match after {
             LanesAfter::Depth { depth, lane_id } => sqlx::query(DEEPEST)
                 .bind(throttle)
                 .bind(depth)
@@ -84,7 +84,7 @@ impl Queue {
             LanesAfter::Key(Some(key)) => sqlx::query(BY_KEY).bind(throttle).bind(key).bind(limit),
             LanesAfter::Key(None) => sqlx::query(BY_KEY_FIRST).bind(throttle).bind(limit),
         };
-        let lanes: Vec<LaneDepth> = asked
+        let lanes: Vec<LaneDepth> = requested
             .fetch_all(&self.pool)
             .await?
             .iter()

@@ -335,7 +335,7 @@ impl Sweeper {
             walk.began = Some(now);
         }
         let (lane, priority, job) = walk.position.unwrap_or((i64::MIN, 0, i64::MIN));
-        let asked = match part {
+        let requested = match part {
             JobTable::Ready => sqlx::query(WALK_READY)
                 .bind(lane)
                 .bind(priority)
@@ -345,7 +345,7 @@ impl Sweeper {
             JobTable::Running => sqlx::query(WALK_RUNNING).bind(job).bind(self.page),
             JobTable::Dead => sqlx::query(WALK_DEAD).bind(job).bind(self.page),
         };
-        let rows = asked.fetch_all(&self.queue.pool).await?;
+        let rows = requested.fetch_all(&self.queue.pool).await?;
         let (mut found, mut entries, mut last) = (Vec::with_capacity(rows.len()), 0, None);
         for row in &rows {
             let (lane_id, jobs, newest): (i64, i64, i64) =

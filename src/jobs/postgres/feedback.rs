@@ -91,26 +91,26 @@ impl Feedbacks {
             .is_none_or(|(read_at, _)| read_at.elapsed() >= READ_EVERY)
         {
             // The time is taken before the query, so that an answer never looks younger than it is.
-            let asked = Instant::now();
+            let requested = Instant::now();
             let rows = sqlx::query(READ_REPORTS)
                 .bind(MAX_REPORTS_READ)
                 .bind(&self.timed)
                 .fetch_all(&self.db)
                 .await?;
-            *newest = Some((asked, rows.iter().map(worker_report).collect()));
+            *newest = Some((requested, rows.iter().map(worker_report).collect()));
         }
         let Some((read_at, all)) = newest.as_ref() else {
             return Ok(Vec::new());
         };
         let since = read_at.elapsed().as_secs_f64();
-        let older = |told: &WorkerReport| WorkerReport {
-            age_s: told.age_s + since,
-            born_s: told.born_s + since,
-            ..told.clone()
+        let older = |reported: &WorkerReport| WorkerReport {
+            age_s: reported.age_s + since,
+            born_s: reported.born_s + since,
+            ..reported.clone()
         };
         Ok(all
             .iter()
-            .filter(|told| told.tally.throttle == throttle)
+            .filter(|reported| reported.tally.throttle == throttle)
             .map(older)
             .collect())
     }

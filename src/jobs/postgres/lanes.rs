@@ -97,11 +97,11 @@ impl Queue {
     /// Returns lanes of a range of ids that hold ready jobs now, beginning with the lowest id; some
     /// hundreds at a time.
     pub async fn sweep_lanes(&self, range: RangeInclusive<i64>) -> Result<Slice, Error> {
-        let asked = sqlx::query(SWEEP)
+        let requested = sqlx::query(SWEEP)
             .bind(range.start())
             .bind(range.end())
             .bind(SLICE);
-        let rows = asked.fetch_all(&self.pool).await?;
+        let rows = requested.fetch_all(&self.pool).await?;
         let whole = (rows.len() as i64) < SLICE;
         let mut lanes: Vec<ReadyPriorities> = Vec::with_capacity(rows.len());
         for row in &rows {

@@ -73,12 +73,12 @@ impl Queue {
             .await
         {
             Ok(rows) => rows,
-            Err(sqlx::Error::Database(said)) => {
-                return match said.code().unwrap_or_default().as_ref() {
+            Err(sqlx::Error::Database(answer)) => {
+                return match answer.code().unwrap_or_default().as_ref() {
                     // No such table, no such schema.
                     "42P01" | "3F000" => Ok(Some(Schema::Missing)),
                     "42501" => Ok(None),
-                    _ => Err(sqlx::Error::Database(said)),
+                    _ => Err(sqlx::Error::Database(answer)),
                 };
             }
             Err(error) => return Err(error),

@@ -44,8 +44,8 @@ impl Queue {
             .bind(keep_attempts)
             .bind(signed.line())
             .bind(&signed.why);
-        let said: String = statement.fetch_one(&self.pool).await?;
-        Ok(match said.as_str() {
+        let answer: String = statement.fetch_one(&self.pool).await?;
+        Ok(match answer.as_str() {
             "ready" | "already ready" => RetryAnswer::Ready,
             "not found" => RetryAnswer::NotFound,
             other => RetryAnswer::Refused(last_word(other)?),
@@ -64,8 +64,8 @@ impl Queue {
             .bind(moment(run_at))
             .bind(signed.line())
             .bind(&signed.why);
-        let said: String = statement.fetch_one(&self.pool).await?;
-        moved(&said, "scheduled")
+        let answer: String = statement.fetch_one(&self.pool).await?;
+        moved(&answer, "scheduled")
     }
 
     /// Gives up a dead job for good; it ends as cancelled.
@@ -74,8 +74,8 @@ impl Queue {
             .bind(id)
             .bind(signed.line())
             .bind(&signed.why);
-        let said: String = statement.fetch_one(&self.pool).await?;
-        moved(&said, "cancelled")
+        let answer: String = statement.fetch_one(&self.pool).await?;
+        moved(&answer, "cancelled")
     }
 
     /// Makes dead jobs that match the filter ready again, at most `walk.max_jobs` in this call.
@@ -148,10 +148,10 @@ impl Queue {
     }
 }
 
-fn moved(said: &str, done: &str) -> Result<MoveAnswer, Error> {
-    Ok(match said {
+fn moved(answer: &str, done: &str) -> Result<MoveAnswer, Error> {
+    Ok(match answer {
         "not found" => MoveAnswer::NotFound,
-        said if said == done => MoveAnswer::Moved,
+        answer if answer == done => MoveAnswer::Moved,
         other => MoveAnswer::Refused(last_word(other)?),
     })
 }

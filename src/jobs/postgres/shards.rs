@@ -70,11 +70,11 @@ impl Queue {
     /// Renews and takes this worker's fair part of the shards, for `ttl`; returns the shards that
     /// it holds as a set of bits.
     pub async fn hold_shards(&self, worker_id: i32, ttl: Duration) -> Result<u64, Error> {
-        let asked = sqlx::query_scalar(HOLD_SHARDS)
+        let requested = sqlx::query_scalar(HOLD_SHARDS)
             .bind(worker_id)
             .bind(ttl.as_secs_f64())
             .bind(QUIET_S);
-        let held: Vec<i16> = asked.fetch_all(&self.pool).await?;
+        let held: Vec<i16> = requested.fetch_all(&self.pool).await?;
         Ok(held.into_iter().fold(0, |set, shard| set | 1 << shard))
     }
 

@@ -1,8 +1,8 @@
 //! Delivery of one message: the handler of the kind `notification`.
 //!
-//! [`handler`] reads the record and begins an attempt ([`run`]); [`send`] tries the accounts of the
-//! pool; [`postpone`] lets a message wait, or ends it at its deadline; [`check`] asks the drivers
-//! before a job is made. [`services`] holds the pools and the record.
+//! `handler` reads the record and begins an attempt (`run`); `send` tries the accounts of the
+//! pool; `postpone` lets a message wait, or ends it at its deadline; `check` asks the drivers
+//! before a job is made. `services` holds the pools and the record.
 
 mod check;
 mod handler;

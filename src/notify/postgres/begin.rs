@@ -68,10 +68,10 @@ left join lateral (
 order by s.n";
 
 /// Returns one record for each query, in order.
-pub(super) async fn begin(db: &Db, asked: &[BeginRequest]) -> Result<Vec<Begun>, Error> {
-    let ids: Vec<i64> = asked.iter().map(|one| one.job_id).collect();
-    let channels: Vec<&str> = asked.iter().map(|one| one.channel.as_str()).collect();
-    let digests: Vec<Vec<u8>> = asked
+pub(super) async fn begin(db: &Db, requests: &[BeginRequest]) -> Result<Vec<Begun>, Error> {
+    let ids: Vec<i64> = requests.iter().map(|one| one.job_id).collect();
+    let channels: Vec<&str> = requests.iter().map(|one| one.channel.as_str()).collect();
+    let digests: Vec<Vec<u8>> = requests
         .iter()
         .map(|one| recipient::digest(one.channel, one.recipient.identity()))
         .collect();

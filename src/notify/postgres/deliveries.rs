@@ -65,12 +65,12 @@ impl Deliveries {
         let begins = Batcher::paced(
             MAX_STATEMENT_ITEMS,
             MIN_STATEMENT_INTERVAL,
-            move |asked: Vec<BeginRequest>| {
+            move |requests: Vec<BeginRequest>| {
                 let db = for_begin.clone();
                 Box::pin(async move {
-                    match begin::begin(&db, &asked).await {
+                    match begin::begin(&db, &requests).await {
                         Ok(begun) => begun.into_iter().map(Ok).collect(),
-                        Err(error) => same(asked.len(), &error),
+                        Err(error) => same(requests.len(), &error),
                     }
                 })
             },
@@ -107,9 +107,9 @@ impl Deliveries {
     }
 
     /// Reads the record of a message before an attempt; concurrent calls share a statement.
-    pub async fn begin(&self, asked: BeginRequest) -> Result<Begun, Error> {
+    pub async fn begin(&self, request: BeginRequest) -> Result<Begun, Error> {
         self.begins
-            .submit(asked)
+            .submit(request)
             .await
             .unwrap_or_else(|broken| Err(lost(broken)))
     }

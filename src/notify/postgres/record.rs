@@ -109,7 +109,7 @@ where ctid = any(array(
 
 /// Records all items or none, and returns one `()` for each.
 pub(super) async fn record(db: &Db, written: &[DeliveryUpdate]) -> Result<Vec<()>, Error> {
-    let told: Vec<(String, String)> = sqlx::query_as(RECORD)
+    let reported: Vec<(String, String)> = sqlx::query_as(RECORD)
         .bind(column(written, |one| one.job_id))
         .bind(column(written, |one| one.channel.as_str()))
         .bind(column(written, |one| one.pool.as_str()))
@@ -142,8 +142,8 @@ pub(super) async fn record(db: &Db, written: &[DeliveryUpdate]) -> Result<Vec<()
         .bind(column(written, died_unsent))
         .fetch_all(db)
         .await?;
-    if !told.is_empty() {
-        events::apply(db, &told).await?;
+    if !reported.is_empty() {
+        events::apply(db, &reported).await?;
     }
     rest(db, written).await?;
     Ok(vec![(); written.len()])

@@ -177,7 +177,7 @@ impl ApnsConnections {
                     id,
                     sender,
                     began: now,
-                    said: PushEffect::Nothing,
+                    effect: PushEffect::Nothing,
                 })
             }
             None => Err(StreamError::Aside(lines.stuck(now)?)),
@@ -247,9 +247,9 @@ impl ApnsConnections {
     }
 
     /// Records the end of a push.
-    fn ended(self: &Arc<Self>, id: u64, said: PushEffect) {
+    fn ended(self: &Arc<Self>, id: u64, effect: PushEffect) {
         let now = self.now();
-        self.inner().lines.ended(id, said, now);
+        self.inner().lines.ended(id, effect, now);
         self.dispatch();
     }
 }
@@ -295,7 +295,7 @@ pub(super) struct Stream {
     id: u64,
     sender: Sender,
     began: Duration,
-    said: PushEffect,
+    effect: PushEffect,
 }
 
 impl Stream {
@@ -314,8 +314,8 @@ impl Stream {
     }
 
     /// Records the effect of the answer on the connection.
-    pub(super) fn set_effect(&mut self, said: PushEffect) {
-        self.said = said;
+    pub(super) fn set_effect(&mut self, effect: PushEffect) {
+        self.effect = effect;
     }
 
     /// Returns true if the duration of the push says nothing about load.
@@ -329,12 +329,12 @@ impl Stream {
             std::error::Error::source(error).and_then(|source| source.downcast_ref::<h2::Error>());
         match cause {
             _ if error.is_canceled() => {
-                self.said = PushEffect::Broken;
+                self.effect = PushEffect::Broken;
                 PushError::Stale(format!("the connection was closed: {reason}"))
             }
             // The server did not process the streams after the last one that it names.
             Some(cause) if cause.is_go_away() && cause.is_remote() => {
-                self.said = PushEffect::Broken;
+                self.effect = PushEffect::Broken;
                 PushError::Stale(format!("the server closes the connection: {reason}"))
             }
             Some(cause) if cause.is_reset() && cause.is_remote() => match cause.reason() {
@@ -344,7 +344,7 @@ impl Stream {
                 _ => PushError::Lost(format!("the stream was reset: {reason}")),
             },
             _ => {
-                self.said = PushEffect::Broken;
+                self.effect = PushEffect::Broken;
                 PushError::Lost(format!("the connection broke: {reason}"))
             }
         }
@@ -353,7 +353,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.of.clone().ended(self.id, self.said);
+        self.of.clone().ended(self.id, self.effect);
     }
 }
 

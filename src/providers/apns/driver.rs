@@ -125,7 +125,7 @@ impl Apns {
     async fn send_once(
         &self,
         message: &Message,
-        told: &SendContext,
+        context: &SendContext,
         token: &str,
         deadline: Instant,
     ) -> Try {
@@ -169,15 +169,15 @@ impl Apns {
                 Err(StreamError::Unreachable(reason)) => return transient(&reason),
                 Err(StreamError::Aside(delay)) => return unready(Some(delay), "all connections are suspended after too many token updates"),
             },
-            () = told.stop.cancelled() => return transient("stopped before the request was sent"),
+            () = context.stop.cancelled() => return transient("stopped before the request was sent"),
             () = tokio::time::sleep_until(deadline) => return unready(None, "no stream became free in time"),
         };
         let answer = tokio::select! {
             biased;
             answer = stream.send(request) => answer,
-            () = told.stop.cancelled() => return ambiguous("stopped before a response arrived"),
+            () = context.stop.cancelled() => return ambiguous("stopped before a response arrived"),
             () = tokio::time::sleep_until(deadline) => {
-                return ambiguous(&format!("no answer within {} ms", told.timeout.as_millis()));
+                return ambiguous(&format!("no answer within {} ms", context.timeout.as_millis()));
             }
         };
         let answer = match answer {
@@ -192,7 +192,7 @@ impl Apns {
             status,
             &heads,
             answer.body(),
-            told.now_s,
+            context.now_s,
             message.to.address(),
             &id,
         );
@@ -209,11 +209,11 @@ impl Apns {
         }
     }
 
-    async fn try_send(&self, message: &Message, told: &SendContext) -> ProviderResponse {
-        let deadline = Instant::now() + told.timeout;
+    async fn try_send(&self, message: &Message, context: &SendContext) -> ProviderResponse {
+        let deadline = Instant::now() + context.timeout;
         let (mut is_fresh, mut is_renewed) = (false, false);
         loop {
-            let token = self.tokens.lock().current(told.now_s);
+            let token = self.tokens.lock().current(context.now_s);
             let Ok(token) = token else {
                 return ProviderResponse::new(
                     Sent::AccountFailure {
@@ -224,7 +224,7 @@ impl Apns {
             };
             // Neither a stale connection nor an expired token processed the push, so each is
             // retried once.
-            match self.send_once(message, told, &token, deadline).await {
+            match self.send_once(message, context, &token, deadline).await {
                 Try::Done(answer) => return answer,
                 Try::Stale(_) if !is_fresh => is_fresh = true,
                 Try::Stale(reason) => {
@@ -237,7 +237,7 @@ impl Apns {
                 }
                 Try::Expired(answer) => {
                     let mut tokens = self.tokens.lock();
-                    if is_renewed || !tokens.expired(&token, told.now_s) {
+                    if is_renewed || !tokens.expired(&token, context.now_s) {
                         return answer;
                     }
                     is_renewed = true;
@@ -259,9 +259,9 @@ impl Driver for Apns {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
-        Box::pin(self.try_send(message, told))
+        Box::pin(self.try_send(message, context))
     }
 
     fn set_concurrency(&self, most: usize) {

@@ -165,13 +165,13 @@ impl Lines {
     }
 
     /// Records the end of a push on a connection.
-    pub(super) fn ended(&mut self, id: u64, said: PushEffect, now: Duration) {
+    pub(super) fn ended(&mut self, id: u64, effect: PushEffect, now: Duration) {
         let Some(line) = self.lines.get_mut(&id) else {
             return;
         };
         line.busy = line.busy.saturating_sub(1);
         line.idle_since = now;
-        match said {
+        match effect {
             PushEffect::Nothing => {}
             PushEffect::Good => line.is_proven = true,
             PushEffect::Rejected => line.rejected_at = Some(now),

@@ -50,7 +50,7 @@ mod tests {
 
     #[test]
     fn what_is_too_old_or_of_the_future_is_refused() {
-        let told = account(&[(FIELD, "50")], &[]);
+        let with_max_age = account(&[(FIELD, "50")], &[]);
         let cases = [
             (&Account::default(), 600, true),
             (&Account::default(), 601, false),
@@ -58,9 +58,9 @@ mod tests {
         ];
         let more = [
             (&Account::default(), -601, false),
-            (&told, 50, true),
-            (&told, 51, false),
-            (&told, i64::MIN, false),
+            (&with_max_age, 50, true),
+            (&with_max_age, 51, false),
+            (&with_max_age, i64::MIN, false),
         ];
         for (account, age, expected) in cases.into_iter().chain(more) {
             assert_eq!(

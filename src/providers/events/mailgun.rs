@@ -122,7 +122,7 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<ProviderEvent> {
     let words_of = text(&status["message"])
         .or_else(|| text(&status["description"]))
         .or_else(|| text(&data["reject"]["reason"]));
-    let told = [
+    let details = [
         Some(word.clone()),
         text(&data["severity"]),
         text(&data["reason"]),
@@ -141,7 +141,7 @@ fn one(account: &Account, data: &Value, now_s: i64) -> Option<ProviderEvent> {
         at_s,
         reason: words::tidy(
             account,
-            &told.into_iter().flatten().collect::<Vec<_>>().join(" "),
+            &details.into_iter().flatten().collect::<Vec<_>>().join(" "),
         ),
         provider_id,
         recipient,

@@ -109,7 +109,7 @@ fn one(account: &Account, event: &Value, now_s: i64) -> Option<ProviderEvent> {
         .unwrap_or_default()
         .to_owned();
     let at_s = event["timestamp"].as_i64().unwrap_or(now_s);
-    let told = [
+    let details = [
         Some(word),
         text("type"),
         text("status"),
@@ -128,7 +128,7 @@ fn one(account: &Account, event: &Value, now_s: i64) -> Option<ProviderEvent> {
         at_s,
         reason: words::tidy(
             account,
-            &told.into_iter().flatten().collect::<Vec<_>>().join(" "),
+            &details.into_iter().flatten().collect::<Vec<_>>().join(" "),
         ),
         provider_id,
     })

@@ -35,13 +35,13 @@ pub fn events(
         .as_str()
         .and_then(|time| time.parse::<Timestamp>().ok())
         .map_or(at_s, Timestamp::as_second);
-    let event = |(index, (recipient, told)): (usize, (Option<&str>, String))| ProviderEvent {
+    let event = |(index, (recipient, reason)): (usize, (Option<&str>, String))| ProviderEvent {
         event_id: format!("{notice_id}:{index}"),
         provider_id: provider_id.to_owned(),
         event_type,
         recipient: recipient.map(str::to_owned),
         at_s,
-        reason: words::tidy(account, &format!("{word} {told}")),
+        reason: words::tidy(account, &format!("{word} {reason}")),
     };
     Ok(recipients(part, &notice["mail"])
         .into_iter()
@@ -76,7 +76,7 @@ fn event_type<'a>(word: &str, notice: &'a Value) -> Option<(EventKind, &'a Value
 /// Returns each recipient that a part names, with its reason; if it names none, the recipients of
 /// the mail.
 fn recipients<'a>(part: &'a Value, mail: &'a Value) -> Vec<(Option<&'a str>, String)> {
-    let said = |value: &Value, names: &[&str]| {
+    let joined = |value: &Value, names: &[&str]| {
         names
             .iter()
             .filter_map(|name| value[*name].as_str())
@@ -84,7 +84,7 @@ fn recipients<'a>(part: &'a Value, mail: &'a Value) -> Vec<(Option<&'a str>, Str
             .collect::<Vec<_>>()
             .join(" ")
     };
-    let common = said(
+    let common = joined(
         part,
         &[
             "bounceType",
@@ -101,7 +101,7 @@ fn recipients<'a>(part: &'a Value, mail: &'a Value) -> Vec<(Option<&'a str>, Str
         .or_else(|| part["complainedRecipients"].as_array());
     if let Some(detailed) = detailed.filter(|all| !all.is_empty()) {
         let one = |recipient: &'a Value| {
-            let own = said(recipient, &["status", "diagnosticCode"]);
+            let own = joined(recipient, &["status", "diagnosticCode"]);
             (
                 recipient["emailAddress"].as_str(),
                 format!("{common} {own}").trim().to_owned(),

@@ -63,11 +63,11 @@ fn spellings(text: &str) -> Vec<String> {
         && let (Some(host), Some(port)) = (url.host_str(), url.port_or_known_default())
         && url.port().is_none()
     {
-        let (bare, said) = (format!("://{host}"), format!("://{host}:{port}"));
-        all.push(if text.contains(&said) {
-            text.replacen(&said, &bare, 1)
+        let (bare, with_port) = (format!("://{host}"), format!("://{host}:{port}"));
+        all.push(if text.contains(&with_port) {
+            text.replacen(&with_port, &bare, 1)
         } else {
-            text.replacen(&bare, &said, 1)
+            text.replacen(&bare, &with_port, 1)
         });
     }
     all
@@ -102,15 +102,18 @@ fn event(
             None => return Ok(None),
         },
     };
-    let told = [status, code, find("ErrorMessage").unwrap_or_default()];
-    let told: Vec<&str> = told.into_iter().filter(|text| !text.is_empty()).collect();
+    let details = [status, code, find("ErrorMessage").unwrap_or_default()];
+    let details: Vec<&str> = details
+        .into_iter()
+        .filter(|text| !text.is_empty())
+        .collect();
     Ok(Some(ProviderEvent {
         event_id: format!("{sid}:{status}"),
         provider_id: sid.to_owned(),
         event_type,
         recipient: recipient.map(str::to_owned),
         at_s: now_s,
-        reason: words::tidy(account, &told.join(" ")),
+        reason: words::tidy(account, &details.join(" ")),
     }))
 }
 
@@ -250,15 +253,15 @@ mod tests {
     fn the_port_may_be_said_or_not() {
         let fields = "AäErrorCodeMessageSidSM1MessageStatusdeliveredTo+15550100123";
         let with = URL.replace("fly.example", "fly.example:443");
-        for (asked, signed) in [(URL, with.as_str()), (with.as_str(), URL)] {
+        for (requested, signed) in [(URL, with.as_str()), (with.as_str(), URL)] {
             assert!(
                 post(
-                    asked,
+                    requested,
                     BODY,
                     Some(sign("token-1", &format!("{signed}{fields}")))
                 )
                 .is_ok(),
-                "{asked}"
+                "{requested}"
             );
         }
         let other = URL.replace("fly.example", "fly.example:8443");

@@ -135,10 +135,10 @@ impl Driver for Smtp {
     fn send<'a>(
         &'a self,
         message: &'a Message,
-        told: &'a SendContext,
+        context: &'a SendContext,
     ) -> BoxFuture<'a, ProviderResponse> {
         Box::pin(async move {
-            let mail: Ready = match mail::ready(message, &self.account, told.now_s) {
+            let mail: Ready = match mail::ready(message, &self.account, context.now_s) {
                 Ok(mail) => mail,
                 Err(issues) => {
                     let reason = issues
@@ -157,9 +157,9 @@ impl Driver for Smtp {
             let done = tokio::select! {
                 biased;
                 done = self.connections.send_mail(&mail, &is_written) => done,
-                () = told.stop.cancelled() => Err(SmtpError::Lost("stopped before a response arrived".to_owned())),
-                () = tokio::time::sleep(told.timeout) => {
-                    Err(SmtpError::Lost(format!("no answer within {} ms", told.timeout.as_millis())))
+                () = context.stop.cancelled() => Err(SmtpError::Lost("stopped before a response arrived".to_owned())),
+                () = tokio::time::sleep(context.timeout) => {
+                    Err(SmtpError::Lost(format!("no answer within {} ms", context.timeout.as_millis())))
                 }
             };
             self.judge(

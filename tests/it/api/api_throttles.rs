@@ -50,12 +50,12 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
             json!({"parent": "api:write"}),
         ),
     ] {
-        let told = house
+        let answer = house
             .refused(method, path, &secret("ops"), body, "scope_missing")
             .await;
         assert!(
-            told.contains("limits the API itself") && told.contains("admin"),
-            "{told}"
+            answer.contains("limits the API itself") && answer.contains("admin"),
+            "{answer}"
         );
     }
     assert_eq!(

@@ -499,7 +499,7 @@ fn unsigned() -> Ask {
 #[tokio::test]
 async fn bad_json_and_parts_of_a_path_that_are_none_are_refused_as_the_document_says() {
     let contract = contract(false).await;
-    let mut asked = 0;
+    let mut requested = 0;
     for operation in contract.operations() {
         if operation.body().is_some() {
             let (status, value) = contract
@@ -514,7 +514,7 @@ async fn bad_json_and_parts_of_a_path_that_are_none_are_refused_as_the_document_
                 "{}",
                 operation.id
             );
-            asked += 1;
+            requested += 1;
         }
         for parameter in operation.parameters("path") {
             let name = parameter["name"].as_str().unwrap();
@@ -544,10 +544,10 @@ async fn bad_json_and_parts_of_a_path_that_are_none_are_refused_as_the_document_
                 "{} {name}: {value}",
                 operation.id
             );
-            asked += 1;
+            requested += 1;
         }
     }
-    assert!(asked > 50, "{asked}");
+    assert!(requested > 50, "{requested}");
 }
 
 #[tokio::test]

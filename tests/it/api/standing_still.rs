@@ -223,21 +223,21 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
     let view = until_state(&api, "mail", "refused").await;
     assert_eq!(view["refusal"]["why"], "answered 429: account limit");
     until_state(&api, "mail.bulk", "refused").await;
-    let told = sentence(&api, "mail").await;
+    let message = sentence(&api, "mail").await;
     assert!(
-        told.starts_with(
+        message.starts_with(
             "No job starts for another 10 min, because a server refused mail: \
                           \"answered 429: account limit\""
         ),
-        "{told}"
+        "{message}"
     );
-    let told = sentence(&api, "mail.bulk").await;
+    let message = sentence(&api, "mail.bulk").await;
     assert!(
-        told.starts_with(
+        message.starts_with(
             "No job starts, because the throttle mail above it grants nothing. No job \
                           starts for another 10 min"
         ),
-        "{told}"
+        "{message}"
     );
     printed(&house, &["throttle", "resume", "mail"]).await;
     until_state(&api, "mail", "flowing").await;
@@ -246,12 +246,15 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
     store.settle_many(&bulk, &[("", 2000.0)]).await.unwrap();
     let view = until_state(&api, "mail.bulk", "debt").await;
     assert!(view["debt_until"].is_string(), "{view}");
-    let told = sentence(&api, "mail.bulk").await;
+    let message = sentence(&api, "mail.bulk").await;
     assert!(
-        told.starts_with("No job starts for another 3 min, because mail.bulk is in debt"),
-        "{told}"
+        message.starts_with("No job starts for another 3 min, because mail.bulk is in debt"),
+        "{message}"
     );
-    assert!(told.contains("flyball throttle resume mail.bulk"), "{told}");
+    assert!(
+        message.contains("flyball throttle resume mail.bulk"),
+        "{message}"
+    );
     for name in [&bulk, &mail] {
         printed(&house, &["throttle", "resume", name.as_str()]).await;
     }

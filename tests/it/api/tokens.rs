@@ -142,13 +142,13 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
                 let Need::Scope(needed) = need else {
                     unreachable!()
                 };
-                let told = format!(
+                let answer = format!(
                     "{method} {template} needs the scope {}; token {word} has",
                     needed.as_str()
                 );
                 assert_eq!(problem["code"], "scope_missing");
                 assert!(
-                    problem["detail"].as_str().unwrap().starts_with(&told),
+                    problem["detail"].as_str().unwrap().starts_with(&answer),
                     "{problem}"
                 );
             }
@@ -271,7 +271,7 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
     )
     .await;
     let job = |url: &str| json!({"kind": "http", "args": {"url": url}, "unique_key": "invoice-1", "replace": true, "run_at": "2099-01-01T00:00:00Z"});
-    let mut told = Vec::new();
+    let mut answer = Vec::new();
     #[expect(
         clippy::disallowed_methods,
         reason = "a job is scheduled from the clock of who enqueues it"
@@ -285,10 +285,10 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
             .await;
         let is_replaced = said["replaced"].as_bool().unwrap();
         assert_eq!(status, if is_replaced { 200 } else { 201 }, "{said}");
-        told.push(is_replaced);
+        answer.push(is_replaced);
     }
     assert_eq!(
-        told,
+        answer,
         [false, true, false, false],
         "tokens of one tenant share their keys, and nobody else's"
     );

@@ -258,7 +258,7 @@ async fn those_who_wait_for_one_lane_stand_in_line_and_only_the_first_asks_redis
         .query_async(&mut connection)
         .await
         .unwrap();
-    let asked = info.lines().find_map(|line| {
+    let requested = info.lines().find_map(|line| {
         line.strip_prefix("cmdstat_evalsha:calls=")?
             .split(',')
             .next()?
@@ -267,5 +267,5 @@ async fn those_who_wait_for_one_lane_stand_in_line_and_only_the_first_asks_redis
     });
     // One to hear how long, one to take and one to see what is left. If all asked
     // whenever one token is due, it would be two thousand.
-    assert!(asked.unwrap() < 60 * 6, "{asked:?}");
+    assert!(requested.unwrap() < 60 * 6, "{requested:?}");
 }

@@ -32,21 +32,21 @@ async fn what_is_wrong_with_postgres_is_told_by_its_place_and_its_remedy() {
         .await
         .refused(&["status"], 69, "role \"nobody-here\"");
 
-    for said in [
+    for printed in [
         nothing.run(&["job", "list"]),
         with(&|url| url.set_path("/nowhere"))
             .await
             .run(&["migrate"]),
     ] {
         assert!(
-            !said.err.contains("s3cret-word") && !said.err.contains(" at line "),
+            !printed.err.contains("s3cret-word") && !printed.err.contains(" at line "),
             "{}",
-            said.err
+            printed.err
         );
         assert!(
-            said.code == 69 && said.err.contains("DATABASE_URL"),
+            printed.code == 69 && printed.err.contains("DATABASE_URL"),
             "{}",
-            said.err
+            printed.err
         );
     }
 }
@@ -65,14 +65,14 @@ async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
 
     sql("insert into flyball.migration (version, description, success, checksum, execution_time) values (9999, 'later', true, '', 0)")
         .await;
-    let said = shell.run(&["job", "list"]);
+    let printed = shell.run(&["job", "list"]);
     assert!(
-        said.code == 0
-            && said
+        printed.code == 0
+            && printed
                 .err
                 .contains("newer than this program (unknown migration 9999)"),
         "{}",
-        said.err
+        printed.err
     );
     shell.refused(&["migrate"], 1, "the schema is newer than this program");
     sql("delete from flyball.migration where version in (9999, (select max(version) from flyball.migration where version < 9999))")
@@ -92,11 +92,11 @@ async fn a_schema_that_is_missing_older_or_newer_is_called_so() {
 async fn an_error_of_a_command_that_was_asked_for_json_is_json_with_its_exit_code() {
     let shell = shell().await;
     shell.ok(&["migrate"]);
-    let said = shell.run(&["job", "show", "42", "--json"]);
-    let error: Value =
-        serde_json::from_str(&said.err).unwrap_or_else(|error| panic!("{error}: {}", said.err));
+    let printed = shell.run(&["job", "show", "42", "--json"]);
+    let error: Value = serde_json::from_str(&printed.err)
+        .unwrap_or_else(|error| panic!("{error}: {}", printed.err));
     assert_eq!(
-        (said.code, &error["error"]["exit_code"]),
+        (printed.code, &error["error"]["exit_code"]),
         (3, &json!(3)),
         "{error}"
     );
@@ -104,7 +104,7 @@ async fn an_error_of_a_command_that_was_asked_for_json_is_json_with_its_exit_cod
         error["error"]["message"].as_str().unwrap().contains("42"),
         "{error}"
     );
-    assert_eq!(said.out, "");
+    assert_eq!(printed.out, "");
     assert!(
         shell
             .run(&["job", "show", "42"])
@@ -124,12 +124,12 @@ async fn what_is_wrong_outside_has_an_exit_code_of_its_own() {
         69,
         "cannot reach Postgres; set DATABASE_URL",
     );
-    let said = down.run(&["throttle", "list"]);
+    let printed = down.run(&["throttle", "list"]);
     assert!(
-        said.code == 69 && said.err.contains("cannot reach Redis; set REDIS_URL"),
+        printed.code == 69 && printed.err.contains("cannot reach Redis; set REDIS_URL"),
         "{} {}",
-        said.code,
-        said.err
+        printed.code,
+        printed.err
     );
 
     for (variable, value, words) in [
@@ -280,13 +280,13 @@ async fn keys_cannot_steer_the_terminal() {
 #[test]
 fn every_help_text_tells_what_the_command_is_for() {
     let help = |args: &[&str]| {
-        let said = Command::new(PROGRAM.as_path())
+        let printed = Command::new(PROGRAM.as_path())
             .args(args)
             .arg("--help")
             .output()
             .unwrap();
-        assert!(said.status.success(), "{args:?}");
-        String::from_utf8(said.stdout).unwrap()
+        assert!(printed.status.success(), "{args:?}");
+        String::from_utf8(printed.stdout).unwrap()
     };
     let whole = help(&[]);
     assert!(
@@ -384,17 +384,17 @@ async fn commands_say_what_is_wrong_in_words_of_their_own() {
     );
     shell.refused(&["cron", "show", "none"], 3, "there is no schedule none");
     let dark = shell.with("REDIS_URL", "redis://127.0.0.1:1");
-    let said = dark.run(&["status"]);
+    let printed = dark.run(&["status"]);
     assert!(
-        said.code == 69 && said.out.contains("cannot reach Redis") && said.err.is_empty(),
+        printed.code == 69 && printed.out.contains("cannot reach Redis") && printed.err.is_empty(),
         "{} {}",
-        said.out,
-        said.err
+        printed.out,
+        printed.err
     );
-    let said = dark.run(&["throttle", "list"]);
+    let printed = dark.run(&["throttle", "list"]);
     assert!(
-        said.code == 69 && said.err.lines().count() == 1,
+        printed.code == 69 && printed.err.lines().count() == 1,
         "{}",
-        said.err
+        printed.err
     );
 }

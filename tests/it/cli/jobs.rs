@@ -205,7 +205,7 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
         "--debounce-max",
         "1200",
     ]));
-    let said = shell.ok(&job(&[
+    let output = shell.ok(&job(&[
         "--unique-key",
         "k",
         "--replace",
@@ -215,10 +215,11 @@ async fn the_command_line_replaces_and_debounces_and_carries_a_trace() {
         trace,
     ]));
     assert!(
-        said.out
+        output
+            .out
             .contains("was waiting and has been replaced by this job"),
         "{}",
-        said.out
+        output.out
     );
 
     let sql = "select traceparent || ' ' || timeout_s from flyball.job";

@@ -101,14 +101,15 @@ async fn metrics_are_as_documented_and_promtool_has_nothing_to_say() {
         "{sentence}"
     );
     assert!(why["decisions"][0]["terms"]["u"].is_f64(), "{why}");
-    let said = shell.ok(&["why", "shadowed"]).out;
+    let output = shell.ok(&["why", "shadowed"]).out;
     assert!(
-        said.starts_with("100 rps, set") && said.contains("; mode shadow: the governor would set "),
-        "{said}"
+        output.starts_with("100 rps, set")
+            && output.contains("; mode shadow: the governor would set "),
+        "{output}"
     );
     assert!(
-        said.contains(" of shadow mode it would have let "),
-        "{said}"
+        output.contains(" of shadow mode it would have let "),
+        "{output}"
     );
     let shown = serve.json("/api/v1/throttles/shadowed").await;
     assert!(
@@ -151,13 +152,16 @@ fn promtool(text: &str) {
         .unwrap()
         .write_all(text.as_bytes())
         .unwrap();
-    let said = promtool.wait_with_output().unwrap();
+    let output = promtool.wait_with_output().unwrap();
     let words = format!(
         "{}{}",
-        String::from_utf8_lossy(&said.stdout),
-        String::from_utf8_lossy(&said.stderr)
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.status.success() && words.trim().is_empty(), "{words}");
+    assert!(
+        output.status.success() && words.trim().is_empty(),
+        "{words}"
+    );
 }
 
 #[tokio::test]

@@ -86,25 +86,25 @@ impl Shell {
 
     /// Runs what must succeed.
     pub fn ok(&self, args: &[&str]) -> Said {
-        let said = self.run(args);
-        assert_eq!(said.code, 0, "{args:?}: {}{}", said.out, said.err);
-        said
+        let printed = self.run(args);
+        assert_eq!(printed.code, 0, "{args:?}: {}{}", printed.out, printed.err);
+        printed
     }
 
     /// Runs what must be refused with this code and these words, in a line of its own and without a panic.
     pub fn refused(&self, args: &[&str], code: i32, words: &str) {
-        let said = self.run(args);
+        let printed = self.run(args);
         assert!(
-            said.code == code && said.err.contains(words),
+            printed.code == code && printed.err.contains(words),
             "{args:?}: {code} {words:?} was wanted, not {} {}",
-            said.code,
-            said.err
+            printed.code,
+            printed.err
         );
         assert!(
-            !said.err.contains("panicked") && said.out.is_empty(),
+            !printed.err.contains("panicked") && printed.out.is_empty(),
             "{args:?}: {}{}",
-            said.out,
-            said.err
+            printed.out,
+            printed.err
         );
     }
 
@@ -141,12 +141,12 @@ impl Serve {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-        let mut said = String::new();
+        let mut printed = String::new();
         let url = lines
             .by_ref()
             .map_while(Result::ok)
             .find_map(|line| {
-                said += &line;
+                printed += &line;
                 Some(format!(
                     "http://{}",
                     line.split_once("dashboard and API at http://")?
@@ -154,7 +154,7 @@ impl Serve {
                         .trim_end_matches('/')
                 ))
             })
-            .unwrap_or_else(|| panic!("the server did not start: {said}"));
+            .unwrap_or_else(|| panic!("the server did not start: {printed}"));
         std::thread::spawn(move || lines.for_each(drop));
         Self { url, child }
     }

@@ -393,16 +393,16 @@ async fn why_lists_the_history_with_every_term() {
         all.len() == 32 && words(&all[1]).contains(&"seven".to_owned()),
         "{all:?}"
     );
-    let said = shell.ok(&["why", "hooks", "--history", "--json"]).json();
+    let output = shell.ok(&["why", "hooks", "--history", "--json"]).json();
     assert_eq!(
         (
-            said["decisions"].as_array().unwrap().len(),
-            &said["decisions"][0]["terms"]["x"]
+            output["decisions"].as_array().unwrap().len(),
+            &output["decisions"][0]["terms"]["x"]
         ),
         (30, &json!(29))
     );
     assert_eq!(
-        (&said["throttle"], &said["governor"]),
+        (&output["throttle"], &output["governor"]),
         (&json!("hooks"), &Value::Null)
     );
     shell.refused(&["why", "hooks", "--history=0"], 2, "0 is not in 1..=1000");
@@ -556,6 +556,9 @@ async fn the_script_is_printed_as_it_is_without_any_server() {
         .await
         .with("REDIS_URL", "redis://127.0.0.1:1")
         .with("DATABASE_URL", "postgres://nobody@127.0.0.1:1/none");
-    let said = shell.ok(&["throttle", "script"]);
-    assert_eq!(said.out, include_str!("../../../src/throttle/throttle.lua"));
+    let output = shell.ok(&["throttle", "script"]);
+    assert_eq!(
+        output.out,
+        include_str!("../../../src/throttle/throttle.lua")
+    );
 }

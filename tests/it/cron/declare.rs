@@ -17,16 +17,16 @@ async fn the_rights_that_the_guide_gives_a_planner_are_enough() {
         .collect::<Vec<_>>()
         .join("\n");
     let role = format!("planner_{}", crate::support::unique());
-    let said = |sql: String| sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
+    let output = |sql: String| sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
     let mut connection = house.database.superuser().acquire().await.unwrap();
-    said(format!(
+    output(format!(
         "create role {role};\n{}",
         grants.replace("planner", &role)
     ))
     .execute(&mut *connection)
     .await
     .unwrap();
-    said(format!("set role {role}"))
+    output(format!("set role {role}"))
         .execute(&mut *connection)
         .await
         .unwrap();
@@ -52,7 +52,7 @@ async fn the_rights_that_the_guide_gives_a_planner_are_enough() {
         .await
         .unwrap_err();
 
-    said(format!(
+    output(format!(
         "reset role; drop owned by {role}; drop role {role}"
     ))
     .execute(&mut *connection)
@@ -155,7 +155,7 @@ async fn declaring_a_schedule_again_keeps_its_time_and_a_persons_pause() {
 #[tokio::test]
 async fn sql_refuses_what_cannot_be_a_schedule_by_field() {
     let house = House::new().await;
-    for (sql, field, said) in [
+    for (sql, field, output) in [
         (
             "select flyball.schedule('a b', '@daily', 'report')",
             "name",
@@ -229,7 +229,7 @@ async fn sql_refuses_what_cannot_be_a_schedule_by_field() {
     ] {
         let (at, message) = house.refusal(sql).await;
         assert!(
-            at == field && message.starts_with(said),
+            at == field && message.starts_with(output),
             "{sql}: {at}: {message}"
         );
     }

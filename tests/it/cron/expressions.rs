@@ -173,7 +173,7 @@ async fn sql_and_rust_read_the_same_expressions_and_refuse_the_others_in_the_sam
         .map(|text| Timing::new(text, "UTC").err().map(|bad| bad.message))
         .collect();
 
-    let fine = by_rust.iter().filter(|said| said.is_none()).count();
+    let fine = by_rust.iter().filter(|output| output.is_none()).count();
     assert!(
         (200..all.len() - 200).contains(&fine),
         "{fine} of {} are fine",

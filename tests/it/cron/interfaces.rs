@@ -254,7 +254,7 @@ async fn the_command_line_has_the_same_schedules() {
         "schedule beat is deleted\n"
     );
 
-    for (words, code, said) in [
+    for (words, code, printed) in [
         (
             vec!["cron", "delete", "beat"],
             3,
@@ -300,7 +300,10 @@ async fn the_command_line_has_the_same_schedules() {
         ),
     ] {
         let (was, _, err) = run(&words);
-        assert!(was == code && err.contains(said), "{words:?}: {was} {err}");
+        assert!(
+            was == code && err.contains(printed),
+            "{words:?}: {was} {err}"
+        );
     }
     let queue = Queue::connect(database.url(), 2, SOON).await.unwrap();
     let who: Vec<String> = sqlx::query_scalar("select distinct actor from flyball.audit")

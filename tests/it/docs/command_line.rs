@@ -123,12 +123,12 @@ fn the_page_of_commands_has_every_command_with_every_option_and_its_default() {
         }
         headings.insert(heading);
     }
-    let told: BTreeSet<_> = page
+    let answer: BTreeSet<_> = page
         .lines()
         .filter(|line| line.starts_with("## `"))
         .map(str::to_owned)
         .collect();
-    assert_eq!(told, headings, "commands that do not exist");
+    assert_eq!(answer, headings, "commands that do not exist");
 }
 
 #[test]
@@ -137,24 +137,24 @@ fn the_page_of_commands_has_the_exit_codes_that_help_tells() {
         .arg("--help")
         .output()
         .unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
-    let said = said
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let printed = printed
         .split_once("Exit codes: ")
         .unwrap()
         .1
         .replace('\n', " ");
-    let said: Vec<&str> = said.trim().trim_end_matches('.').split("; ").collect();
+    let printed: Vec<&str> = printed.trim().trim_end_matches('.').split("; ").collect();
 
     let page = read("docs/reference/cli.md");
     let table = section(&page, "## Exit codes");
-    let told: Vec<String> = table
+    let answer: Vec<String> = table
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
         .filter(|line| line.starts_with(|c: char| c.is_ascii_digit()))
         .map(|line| line.replace(" | ", " "))
         .collect();
 
-    assert_eq!(told, said);
+    assert_eq!(answer, printed);
 }
 
 #[tokio::test]

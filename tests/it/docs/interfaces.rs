@@ -76,7 +76,7 @@ async fn the_page_of_sql_has_every_argument_with_its_type_and_default() {
 async fn a_job_has_the_same_fields_in_sql_http_and_rust() {
     let job = serde_json::to_value(NewJob::new("http", json!({}))).unwrap();
     let fields: BTreeSet<String> = job.as_object().unwrap().keys().cloned().collect();
-    let told = |page: &str, heading: &str, end: &str| -> BTreeSet<String> {
+    let answer = |page: &str, heading: &str, end: &str| -> BTreeSet<String> {
         let page = read(page);
         rows(section(&page, heading).split(end).next().unwrap())
             .iter()
@@ -85,7 +85,7 @@ async fn a_job_has_the_same_fields_in_sql_http_and_rust() {
     };
 
     assert_eq!(
-        told(
+        answer(
             "docs/reference/sql.md",
             "## `flyball.enqueue`",
             "It answers"
@@ -93,7 +93,7 @@ async fn a_job_has_the_same_fields_in_sql_http_and_rust() {
         fields
     );
     assert_eq!(
-        told("docs/reference/http.md", "### `POST /api/v1/jobs`", "```"),
+        answer("docs/reference/http.md", "### `POST /api/v1/jobs`", "```"),
         fields
     );
 }
@@ -169,7 +169,7 @@ fn the_page_of_the_api_has_every_route() {
     }
 
     let page = read("docs/reference/http.md");
-    let mut told = BTreeSet::new();
+    let mut answer = BTreeSet::new();
     for heading in page.lines().filter(|line| line.starts_with("##")) {
         // `…/resume` differs from the route before it in its last part, and a path alone has the method before it.
         let (mut method, mut path) = (String::new(), String::new());
@@ -186,11 +186,11 @@ fn the_page_of_the_api_has_every_route() {
                 Some(last) => format!("{}{last}", path.rsplit_once('/').unwrap().0),
                 None => route.to_owned(),
             };
-            told.insert(format!("{method} {path}"));
+            answer.insert(format!("{method} {path}"));
         }
     }
 
-    assert_eq!(told, routes);
+    assert_eq!(answer, routes);
 }
 
 #[tokio::test]
@@ -273,12 +273,12 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
     .await;
     app.stop().await;
 
-    let told: BTreeSet<String> = rows(&read("docs/reference/metrics.md"))
+    let answer: BTreeSet<String> = rows(&read("docs/reference/metrics.md"))
         .iter()
         .map(|row| code(&row[0]).to_owned())
         .collect();
     assert_eq!(
-        exposed.difference(&told).collect::<Vec<_>>(),
+        exposed.difference(&answer).collect::<Vec<_>>(),
         Vec::<&String>::new(),
         "docs/reference/metrics.md lacks these"
     );
@@ -300,7 +300,7 @@ async fn the_page_of_metrics_has_every_family_that_a_working_process_exposes() {
     let is_absent = |name: &str| {
         absent.contains(&name) || families.iter().any(|family| name.starts_with(family))
     };
-    let invented: Vec<_> = told
+    let invented: Vec<_> = answer
         .difference(&exposed)
         .filter(|name| !is_absent(name))
         .collect();
@@ -346,9 +346,9 @@ fn the_guide_names_every_alert() {
         .collect();
 
     let table = rows(section(&guide, "### Alerts"));
-    let told: BTreeSet<&str> = table.iter().map(|row| code(&row[0])).collect();
+    let answer: BTreeSet<&str> = table.iter().map(|row| code(&row[0])).collect();
 
-    assert_eq!(told, alerts);
+    assert_eq!(answer, alerts);
 }
 
 #[test]
@@ -361,13 +361,13 @@ fn the_page_of_the_protocol_has_every_verb() {
 
     let page = read("docs/reference/throttle-protocol.md");
     let asking = section(&page, "## Asking");
-    let mut told: BTreeSet<&str> = ["acquire", "peek"]
+    let mut answer: BTreeSet<&str> = ["acquire", "peek"]
         .into_iter()
         .filter(|verb| asking.contains(&format!("`{verb}`")))
         .collect();
     let others = rows(section(&page, "## The other verbs"));
-    told.extend(others.iter().map(|row| code(&row[0])));
+    answer.extend(others.iter().map(|row| code(&row[0])));
 
     assert!(verbs.len() > 4, "{verbs:?}");
-    assert_eq!(told, verbs);
+    assert_eq!(answer, verbs);
 }

@@ -85,15 +85,15 @@ fn the_guide_has_every_key_of_every_provider() {
 #[test]
 fn the_guide_has_every_key_of_pools_and_accounts() {
     let guide = read("docs/providers.md");
-    let told = |heading: &str| -> Vec<String> {
+    let answer = |heading: &str| -> Vec<String> {
         rows(section(&guide, heading))
             .iter()
             .map(|row| code(&row[0]).to_owned())
             .collect()
     };
 
-    assert_eq!(told("### Keys of a pool"), POOL_KEYS);
-    assert_eq!(told("### Keys of every account"), ACCOUNT_KEYS);
+    assert_eq!(answer("### Keys of a pool"), POOL_KEYS);
+    assert_eq!(answer("### Keys of every account"), ACCOUNT_KEYS);
     let default = read("src/default.toml");
     for key in POOL_KEYS.iter().chain(&ACCOUNT_KEYS) {
         assert!(
@@ -304,19 +304,19 @@ fn what_is_wrong_with_an_account_stops_the_start_before_anything_is_connected() 
         String::from_utf8(output.stderr).unwrap()
     };
 
-    let said = refusal("AC00000000000000000000000000000000", "NOT_SET");
+    let printed = refusal("AC00000000000000000000000000000000", "NOT_SET");
     assert!(
-        said.contains(
+        printed.contains(
             "own.toml:6: pools.sms.main.auth_token_env: names the variable NOT_SET, which is not set"
         ),
-        "{said}"
+        "{printed}"
     );
-    let said = refusal("nonsense", "TOKEN");
+    let printed = refusal("nonsense", "TOKEN");
     assert!(
-        said.contains("own.toml:5: pools.sms.main.account_sid: must be AC and"),
-        "{said}"
+        printed.contains("own.toml:5: pools.sms.main.account_sid: must be AC and"),
+        "{printed}"
     );
-    assert!(!said.contains("s3cret"), "{said}");
+    assert!(!printed.contains("s3cret"), "{printed}");
 }
 
 #[test]
@@ -380,14 +380,14 @@ fn the_page_of_metrics_has_every_family_of_pools() {
         .collect();
 
     let page = read("docs/reference/metrics.md");
-    let told: Vec<String> = rows(&page)
+    let answer: Vec<String> = rows(&page)
         .iter()
         .map(|row| code(&row[0]).to_owned())
         .collect();
     assert!(families.len() >= 5, "{families:?}");
     for family in families {
         assert!(
-            told.contains(&family),
+            answer.contains(&family),
             "docs/reference/metrics.md lacks {family}"
         );
     }

@@ -232,7 +232,7 @@ fn every_job_on_every_page_passes_the_check_of_its_kind() {
 #[test]
 fn the_page_of_kinds_has_every_argument() {
     let page = read("docs/reference/kinds.md");
-    let told = |heading: &str| -> BTreeSet<String> {
+    let answer = |heading: &str| -> BTreeSet<String> {
         rows(section(&page, &format!("### {heading}")))
             .iter()
             .map(|row| code(&row[0]).to_owned())
@@ -240,10 +240,10 @@ fn the_page_of_kinds_has_every_argument() {
     };
     // A field that does not exist is answered with those that do.
     let known = |kind: &str, args: Value, pointer: &str| -> BTreeSet<String> {
-        let said = issues(kind, &args)
+        let output = issues(kind, &args)
             .remove(pointer)
             .unwrap_or_else(|| panic!("{pointer} was accepted"));
-        let list = said.split_once("allowed: ").unwrap().1;
+        let list = output.split_once("allowed: ").unwrap().1;
         list.split(", ").map(str::to_owned).collect()
     };
     let elastic =
@@ -251,27 +251,27 @@ fn the_page_of_kinds_has_every_argument() {
     let postgres = json!({"source": {"name": "shop"}, "sink": {"name": "full-text", "x": 1}});
 
     assert_eq!(
-        told("Arguments of `http`"),
+        answer("Arguments of `http`"),
         known("http", json!({"x": 1}), "/x")
     );
     assert_eq!(
-        told("Arguments of `notification`"),
+        answer("Arguments of `notification`"),
         known("notification", json!({"x": 1}), "/x")
     );
     assert_eq!(
-        told("Arguments of `reindex`"),
+        answer("Arguments of `reindex`"),
         known("reindex", elastic.clone(), "/x")
     );
     assert_eq!(
-        told("`source`"),
+        answer("`source`"),
         known("reindex", elastic.clone(), "/source/x")
     );
     assert_eq!(
-        told("`sink` of the type `elastic`"),
+        answer("`sink` of the type `elastic`"),
         known("reindex", elastic, "/sink/x")
     );
     assert_eq!(
-        told("`sink` of the type `postgres`"),
+        answer("`sink` of the type `postgres`"),
         known("reindex", postgres, "/sink/x")
     );
 }
@@ -307,8 +307,8 @@ fn the_ranges_of_arguments_are_those_that_are_enforced() {
                 assert_eq!(with(value), BTreeMap::new(), "{field} = {value}");
             }
             for value in [low - 1, high + 1] {
-                let said = &with(value)[&format!("/{field}")];
-                assert!(said.contains(&row[3]), "{field} = {value}: {said}");
+                let output = &with(value)[&format!("/{field}")];
+                assert!(output.contains(&row[3]), "{field} = {value}: {output}");
             }
             ranges += 1;
         }
@@ -324,7 +324,7 @@ fn the_defaults_of_a_reindex_are_those_of_the_page() {
     });
     let args = flyball::reindex::Args::parse(&args, &settings_of_the_pages().catalogue()).unwrap();
     let page = read("docs/reference/kinds.md");
-    let told: BTreeMap<String, String> = rows(section(&page, "### Arguments of `reindex`"))
+    let answer: BTreeMap<String, String> = rows(section(&page, "### Arguments of `reindex`"))
         .iter()
         .map(|row| (code(&row[0]).to_owned(), code(&row[2]).to_owned()))
         .collect();
@@ -335,6 +335,6 @@ fn the_defaults_of_a_reindex_are_those_of_the_page() {
         ("concurrency", args.concurrency),
     ];
     for (field, value) in wanted {
-        assert_eq!(told[field], value.to_string(), "{field}");
+        assert_eq!(answer[field], value.to_string(), "{field}");
     }
 }

@@ -107,8 +107,8 @@ async fn sns_asks_first_and_signs_with_the_key_of_the_certificate_that_it_serves
         headers["x-amz-sns-message-type"],
         "SubscriptionConfirmation"
     );
-    let asked: Value = serde_json::from_slice(&body).unwrap();
-    let field = |name: &str| asked[name].as_str().unwrap();
+    let requested: Value = serde_json::from_slice(&body).unwrap();
+    let field = |name: &str| requested[name].as_str().unwrap();
     let names = [
         "Message",
         "MessageId",

@@ -27,13 +27,13 @@ async fn count(
 ) {
     let sql = "insert into flyball.account_tally (pool, account, hour, accepted, delivered, bounced, complained, unsubscribed) \
                values ($1, $2, date_trunc('hour', now()) - make_interval(hours => $3), $4, $4, 0, $5, 0)";
-    let asked = sqlx::query(sql)
+    let requested = sqlx::query(sql)
         .bind(pool)
         .bind(account)
         .bind(hours_ago)
         .bind(accepted)
         .bind(complained);
-    asked.execute(database.pool()).await.unwrap();
+    requested.execute(database.pool()).await.unwrap();
 }
 
 #[tokio::test]
@@ -155,9 +155,9 @@ async fn events_of_a_provider_that_tell_of_complaints_slow_marketing_down_and_ba
         .await
         .unwrap();
 
-    let told = "select coalesce(sum(complained), 0)::bigint from flyball.account_tally where pool = 'marketing' and account = 'main'";
+    let answer = "select coalesce(sum(complained), 0)::bigint from flyball.account_tally where pool = 'marketing' and account = 'main'";
     let complained = || async {
-        sqlx::query_scalar::<_, i64>(told)
+        sqlx::query_scalar::<_, i64>(answer)
             .fetch_one(database.pool())
             .await
             .unwrap()

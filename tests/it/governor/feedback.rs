@@ -111,10 +111,11 @@ impl House {
             .enqueue(&(0..6000).map(job).collect::<Vec<_>>())
             .await
             .unwrap();
-        let told = Feedbacks::new(house.database.pool());
+        let message = Feedbacks::new(house.database.pool());
         eventually("a hundred jobs are told of", SOON, || async {
-            let told = told.of("calls").await.unwrap();
-            told.iter()
+            let message = message.of("calls").await.unwrap();
+            message
+                .iter()
                 .any(|one| one.tally.completed >= 100)
                 .then_some(())
         })
@@ -272,8 +273,8 @@ async fn handlers_say_what_of_their_time_counts() {
         "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
     )
     .await;
-    let told = Feedbacks::new(house.database.pool()).with_durations(vec!["calls".to_owned()]);
-    let tally = async || told.of("calls").await.unwrap().remove(0).tally;
+    let message = Feedbacks::new(house.database.pool()).with_durations(vec!["calls".to_owned()]);
+    let tally = async || message.of("calls").await.unwrap().remove(0).tally;
     let is_brief = |tally: &Tally| {
         tally
             .durations
@@ -393,13 +394,13 @@ async fn what_a_worker_told_goes_with_it() {
         database,
         ..
     } = house;
-    let told = Feedbacks::new(database.pool());
-    let young = told.of("calls").await.unwrap().remove(0);
+    let message = Feedbacks::new(database.pool());
+    let young = message.of("calls").await.unwrap().remove(0);
     assert!(
         young.age_s < 5.0 && young.born_s >= 0.0 && young.tally.busy_s > 0.0,
         "{young:?}"
     );
-    assert_eq!(told.of("others").await.unwrap(), []);
+    assert_eq!(message.of("others").await.unwrap(), []);
 
     runner.stop().await;
 

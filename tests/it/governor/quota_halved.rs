@@ -180,7 +180,7 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
 
     let mut found_s = None;
     let mut from = None;
-    let mut said = whole;
+    let mut output = whole;
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
     while halved_at.elapsed() < Duration::from_secs(FOUND_WITHIN_S + WATCHED_S) {
         seconds.tick().await;
@@ -188,15 +188,15 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
         let t_s = halved_at.elapsed().as_secs_f64();
         println!(
             "{t_s:5.1} s: sent {:3}, refused {:2}, knobs rps {} in force {}, quota {}, limiting {}: {}",
-            counted.0 - said.0,
-            counted.1 - said.1,
+            counted.0 - output.0,
+            counted.1 - output.1,
             shown["knobs"]["rps"],
             shown["effective_rps"],
             shown["governor"]["signals"][0]["learned_quota"],
             shown["governor"]["limiting"],
             shown["governor"]["reason"],
         );
-        said = counted;
+        output = counted;
         let learned = shown["governor"]["signals"][0]["learned_quota"]["rps"].as_f64();
         if found_s.is_none()
             && learned.is_some_and(|rps| (0.85 * new_quota..=1.1 * new_quota).contains(&rps))

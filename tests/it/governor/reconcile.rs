@@ -13,7 +13,7 @@ use crate::support;
 #[tokio::test]
 async fn the_knob_is_turned_until_the_load_stands_at_the_setpoint() {
     let mut rig = Rig::new("auto").await;
-    let mut told = rig.governor.decisions();
+    let mut answer = rig.governor.decisions();
     rig.run(300).await;
 
     assert!((rig.load() - 1.0).abs() < 0.1, "load {}", rig.load());
@@ -57,7 +57,7 @@ async fn the_knob_is_turned_until_the_load_stands_at_the_setpoint() {
         "{}",
         kept[0].reason
     );
-    assert_eq!(told.recv().await.unwrap(), *kept.last().unwrap());
+    assert_eq!(answer.recv().await.unwrap(), *kept.last().unwrap());
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn in_manual_mode_the_hand_is_off_and_handing_back_is_bumpless() {
     );
     rig.store.write_raw(&rig.name, "rps", "33");
     rig.run(60).await;
-    let told: Vec<String> = rig
+    let answer: Vec<String> = rig
         .journal
         .recent(None, 10)
         .await
@@ -119,7 +119,7 @@ async fn in_manual_mode_the_hand_is_off_and_handing_back_is_bumpless() {
         .map(|one| one.reason)
         .collect();
     assert_eq!(
-        told,
+        answer,
         [
             "a person controls this throttle (mode manual); somebody set rps 33; the governor only \
             tracks it"

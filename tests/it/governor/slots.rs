@@ -57,9 +57,9 @@ impl House {
             each_ms: AtomicU64::new(20),
         });
         let mut kinds = Kinds::default();
-        let asked = side.clone();
+        let requested = side.clone();
         kinds.register_fn("call", move |_, _| {
-            let side = asked.clone();
+            let side = requested.clone();
             async move {
                 let open = side.open.fetch_add(1, Ordering::SeqCst) + 1;
                 let _open = Open(&side.open);

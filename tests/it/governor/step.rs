@@ -192,13 +192,13 @@ fn a_line_that_cannot_be_read_is_answered_and_changes_nothing() {
     input.extend_from_slice("x".repeat(3 << 20).as_bytes());
 
     let (_folder, path) = file(POLICY);
-    let said = run(&mut command(&path), &input);
+    let printed = run(&mut command(&path), &input);
 
     assert_eq!(
-        (said.status.code(), said.stderr.as_slice()),
+        (printed.status.code(), printed.stderr.as_slice()),
         (Some(0), b"".as_slice())
     );
-    let answers: Vec<Value> = String::from_utf8(said.stdout)
+    let answers: Vec<Value> = String::from_utf8(printed.stdout)
         .unwrap()
         .lines()
         .map(|line| serde_json::from_str(line).unwrap())
@@ -271,11 +271,11 @@ fn the_state_can_be_left_in_a_file_and_taken_up_again() {
     let (folder, path) = file(POLICY);
     let state = folder.path().join("state.json");
     for (n, row) in rows.iter().enumerate() {
-        let said = run(
+        let printed = run(
             command(&path).arg("--state").arg(&state),
             line(row).as_bytes(),
         );
-        let plan: Value = serde_json::from_slice(&said.stdout).unwrap();
+        let plan: Value = serde_json::from_slice(&printed.stdout).unwrap();
         let (rps, expected) = (plan["rps"].as_f64().unwrap(), row["knob"].as_f64().unwrap());
         assert!(
             (rps / expected - 1.0).abs() < 1e-6,
@@ -283,24 +283,24 @@ fn the_state_can_be_left_in_a_file_and_taken_up_again() {
         );
     }
     std::fs::write(&state, "{}").unwrap();
-    let said = run(command(&path).arg("--state").arg(&state), b"");
-    let told = String::from_utf8(said.stderr).unwrap();
-    assert_eq!(said.status.code(), Some(4), "{told}");
-    assert!(told.contains("is not a governor state"), "{told}");
+    let printed = run(command(&path).arg("--state").arg(&state), b"");
+    let message = String::from_utf8(printed.stderr).unwrap();
+    assert_eq!(printed.status.code(), Some(4), "{message}");
+    assert!(message.contains("is not a governor state"), "{message}");
 }
 
 #[test]
 fn a_policy_that_is_wrong_is_refused_with_everything_that_is_wrong() {
     let refused = |policy: &str, code: i32, words: &[&str]| {
         let (_folder, path) = file(policy);
-        let said = run(&mut command(&path), b"{\"now\":1}\n");
-        let told = String::from_utf8(said.stderr).unwrap();
+        let printed = run(&mut command(&path), b"{\"now\":1}\n");
+        let message = String::from_utf8(printed.stderr).unwrap();
         assert_eq!(
-            (said.status.code(), said.stdout.len()),
+            (printed.status.code(), printed.stdout.len()),
             (Some(code), 0),
-            "{told}"
+            "{message}"
         );
-        assert!(words.iter().all(|word| told.contains(word)), "{told}");
+        assert!(words.iter().all(|word| message.contains(word)), "{message}");
     };
     refused(
         "[knobs]\nrps = \"ten\"\nmin = -1\n[[signal]]\nname = \"a b\"\nquery = \"q\"\nsetpoint = 0\n[governor]\ngian = 2\n",
@@ -316,12 +316,12 @@ fn a_policy_that_is_wrong_is_refused_with_everything_that_is_wrong() {
     refused("[knobs]\nrps = 1\n", 78, &["mine.toml: signal: is missing"]);
     refused("[knobs\n", 78, &["mine.toml:1: "]);
 
-    let said = run(
+    let printed = run(
         &mut command(std::path::Path::new("/does/not/exist.toml")),
         b"",
     );
-    assert_eq!(said.status.code(), Some(78), "{said:?}");
+    assert_eq!(printed.status.code(), Some(78), "{printed:?}");
     let (_folder, path) = file(POLICY);
-    let said = run(command(&path).args(["--rps", "fast"]), b"");
-    assert_eq!(said.status.code(), Some(4), "{said:?}");
+    let printed = run(command(&path).args(["--rps", "fast"]), b"");
+    assert_eq!(printed.status.code(), Some(4), "{printed:?}");
 }

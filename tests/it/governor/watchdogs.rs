@@ -31,12 +31,12 @@ async fn a_setpoint_out_of_reach_is_found_told_journaled_and_taken_over_by_a_suc
         found.sentence
     );
     let kept = rig.journal.recent(None, 1000).await.unwrap();
-    let told: Vec<&Decision> = kept
+    let answer: Vec<&Decision> = kept
         .iter()
         .filter(|d| d.reason.contains("; unreachable: the rate has been at min"))
         .collect();
-    assert_eq!(told.len(), 1, "it is told in full once: {told:?}");
-    assert_eq!(told[0].terms["findings"], json!(["unreachable"]));
+    assert_eq!(answer.len(), 1, "it is told in full once: {answer:?}");
+    assert_eq!(answer[0].terms["findings"], json!(["unreachable"]));
 
     // A successor knows it since then, and does not find it anew.
     let (since, policy) = (found.since, rig.policy.clone());

@@ -355,16 +355,16 @@ async fn a_handler_that_asks_for_tokens_often_is_answered_from_a_lease_and_the_a
         environment.insert("FLYBALL_TOKEN_LEASE_MS".to_owned(), lease_ms.to_owned());
         let is_over = Arc::new(AtomicBool::new(false));
         let mut kinds = Kinds::default();
-        let told = is_over.clone();
+        let answer = is_over.clone();
         kinds.register_fn("paced", move |_: Job, context: Context| {
-            let told = told.clone();
+            let answer = answer.clone();
             async move {
                 let ask = AcquireRequest {
                     throttle: name("default"),
                     lanes: vec![LaneRequest::default()],
                     holder: None,
                 };
-                while !told.load(Ordering::SeqCst) {
+                while !answer.load(Ordering::SeqCst) {
                     context.throttles.acquire(&ask).await;
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }

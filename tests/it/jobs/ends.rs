@@ -306,12 +306,12 @@ async fn a_cancel_that_crosses_a_failing_attempt_holds_however_late_the_retry_is
         .await
         .unwrap();
     for id in [waits, runs, unique] {
-        let said: String = sqlx::query_scalar("select flyball.cancel($1)")
+        let output: String = sqlx::query_scalar("select flyball.cancel($1)")
             .bind(id)
             .fetch_one(&mut *connection)
             .await
             .unwrap();
-        assert_eq!(said, "requested");
+        assert_eq!(output, "requested");
     }
     let failed = |id, delay| {
         end(

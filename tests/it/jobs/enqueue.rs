@@ -341,13 +341,13 @@ async fn postgres_and_rust_agree_on_what_a_trace_parent_is() {
             );
         }
     }
-    let told: Vec<bool> =
+    let answer: Vec<bool> =
         sqlx::query_scalar("select flyball.is_traceparent(t) from unnest($1::text[]) with ordinality as u(t, n) order by n")
             .bind(&texts)
             .fetch_all(database.pool())
             .await
             .unwrap();
-    for (text, told) in texts.iter().zip(told) {
-        assert_eq!(NewJob::is_traceparent(text), told, "{text:?}");
+    for (text, answer) in texts.iter().zip(answer) {
+        assert_eq!(NewJob::is_traceparent(text), answer, "{text:?}");
     }
 }

@@ -48,12 +48,12 @@ async fn above_its_cap_a_lane_takes_more_and_says_so() {
         "what runs later does not wait now"
     );
     let sql = "select backlog from flyball.enqueue('http', throttle => 'hooks', key => 'a')";
-    let said: Value = sqlx::query_scalar(sql)
+    let output: Value = sqlx::query_scalar(sql)
         .fetch_one(database.pool())
         .await
         .unwrap();
     assert_eq!(
-        said,
+        output,
         json!({"depth": 4, "max": 2}),
         "counted no further than one above the cap"
     );
@@ -61,11 +61,11 @@ async fn above_its_cap_a_lane_takes_more_and_says_so() {
         .enqueue(&[on("b"), on("b"), on("c"), http()])
         .await
         .unwrap();
-    let told: Vec<_> = batch
+    let answer: Vec<_> = batch
         .iter()
         .map(|one| one.backlog.map(|backlog| backlog.depth))
         .collect();
-    assert_eq!(told, [Some(3), Some(3), None, None]);
+    assert_eq!(answer, [Some(3), Some(3), None, None]);
     assert_eq!(
         count(database.pool(), "select count(*) from flyball.ready").await,
         10
@@ -98,7 +98,7 @@ async fn a_cap_far_above_what_is_counted_is_judged_by_the_depth_that_was_written
             .unwrap();
         let enqueue =
             "select coalesce(backlog, 'null') from flyball.enqueue('http', throttle => 'hooks')";
-        let said: Value = sqlx::query_scalar(enqueue)
+        let output: Value = sqlx::query_scalar(enqueue)
             .fetch_one(&mut *one)
             .await
             .unwrap();
@@ -112,7 +112,7 @@ async fn a_cap_far_above_what_is_counted_is_judged_by_the_depth_that_was_written
             .fetch_one(&mut *one)
             .await
             .unwrap();
-        (said, now - std::mem::replace(&mut read, now))
+        (output, now - std::mem::replace(&mut read, now))
     };
 
     let (warm, _) = ask(90_000, 0).await;
@@ -179,10 +179,10 @@ async fn a_full_lane_that_rejects_takes_nothing_and_names_itself() {
         "select flyball.enqueue('http', throttle => 'hooks', key => 'a', unique_key => 'other')";
     let error = database.pool().execute(sql).await.unwrap_err();
     assert_eq!(error.as_database_error().unwrap().code().unwrap(), "53400");
-    let said = error.to_string();
+    let output = error.to_string();
     assert!(
-        said.contains("enqueue: throttle \"hooks\", key \"a\": 2 jobs of this lane are ready; its knob max_backlog allows 2"),
-        "{said}"
+        output.contains("enqueue: throttle \"hooks\", key \"a\": 2 jobs of this lane are ready; its knob max_backlog allows 2"),
+        "{output}"
     );
 
     let whole = queue

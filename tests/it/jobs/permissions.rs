@@ -143,18 +143,18 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
             }
             for kind in ["http", "notification", "reindex", "secret"] {
                 let may = ["http", "notification"].contains(&kind) || leave.contains(&kind);
-                let said = house.as_role(role, &sql.replace("KIND", kind)).await;
-                match said {
+                let output = house.as_role(role, &sql.replace("KIND", kind)).await;
+                match output {
                     None => assert!(may, "{door}, {role}, {kind}: went in"),
                     Some((code, message)) => {
                         assert!(!may, "{door}, {role}, {kind}: {message}");
                         assert_eq!(code, "42501", "{message}");
-                        let told = format!(
+                        let answer = format!(
                             "kind: \"{kind}\" is not public, and role \"{}\"",
                             house.role(role)
                         );
                         assert!(
-                            message.contains(&told)
+                            message.contains(&answer)
                                 && message.contains("it may enqueue: http, notification"),
                             "{message}"
                         );
@@ -422,10 +422,10 @@ async fn times_in_json_are_times_and_kinds_have_names() {
             .as_role("web", &many(word))
             .await
             .unwrap_or_else(|| panic!("{word} went in"));
-        let told = format!(
+        let answer = format!(
             "enqueue_many: jobs[0].run_at: \"{word}\" is not a time; write it like 2026-11-20T14:00:00Z"
         );
-        assert_eq!((code.as_str(), message), ("22023", told));
+        assert_eq!((code.as_str(), message), ("22023", answer));
     }
     for time in [
         "2026-11-20T14:00:00Z",
@@ -435,7 +435,7 @@ async fn times_in_json_are_times_and_kinds_have_names() {
     ] {
         assert_eq!(house.as_role("web", &many(time)).await, None, "{time}");
     }
-    for (name, told) in [
+    for (name, answer) in [
         ("null", "must not be null"),
         ("''", "must not be empty"),
         ("repeat('x', 129)", "is 129 bytes long"),
@@ -446,7 +446,7 @@ async fn times_in_json_are_times_and_kinds_have_names() {
             .unwrap();
         assert_eq!(code, "22023");
         assert!(
-            message.starts_with(&format!("register_kind: name: {told}")),
+            message.starts_with(&format!("register_kind: name: {answer}")),
             "{message}"
         );
     }

@@ -365,12 +365,12 @@ async fn read_rows(queue: &Queue, case: &str, size: Size) {
     let mut held = Vec::new();
     for (round, share) in lanes.chunks(100).take(3).enumerate() {
         let each = (100 / share.len()).max(1) as i32;
-        let asked: Vec<LaneClaim> = share
+        let requested: Vec<LaneClaim> = share
             .iter()
             .map(|lane| LaneClaim::first(lane.lane_id, each))
             .collect();
         let fence = 1000 + round as i64;
-        let claimed = queue.claim(worker, fence, &asked).await.unwrap();
+        let claimed = queue.claim(worker, fence, &requested).await.unwrap();
         assert!(
             claimed.len() >= 50,
             "{case}: {} jobs were claimed",

@@ -164,7 +164,7 @@ async fn every_wrong_argument_is_refused_with_the_same_words_by_every_door() {
         ),
     ];
 
-    for (job, at, said) in cases {
+    for (job, at, output) in cases {
         let by_columns = queue.enqueue(&[http(), job.clone()]).await.unwrap_err();
         let Error::Refused {
             index,
@@ -175,7 +175,7 @@ async fn every_wrong_argument_is_refused_with_the_same_words_by_every_door() {
             panic!("{by_columns}")
         };
         assert_eq!((*index, field.as_str()), (Some(1), at));
-        assert!(message.starts_with(said), "{at}: {message}");
+        assert!(message.starts_with(output), "{at}: {message}");
 
         let alone = Client.enqueue(&queue.pool, job.clone()).await.unwrap_err();
         assert!(
@@ -313,14 +313,14 @@ async fn json_of_the_wrong_shape_is_refused_by_field_and_place() {
             "jobs[0].timeout_s: is not a field of a job; allowed are kind, args",
         ),
     ];
-    for (jobs, said) in cases {
+    for (jobs, output) in cases {
         let refused = sqlx::query("select flyball.enqueue_many($1)")
             .bind(&jobs)
             .execute(database.pool())
             .await;
         let refused = refused.unwrap_err().to_string();
         assert!(
-            refused.contains(&format!("enqueue_many: {said}")),
+            refused.contains(&format!("enqueue_many: {output}")),
             "{jobs}: {refused}"
         );
     }

@@ -319,8 +319,8 @@ async fn within_a_batch_the_last_of_a_key_stands() {
         .enqueue(&[says(1), says(2), NewJob::new("http", json!({})), says(3)])
         .await
         .unwrap();
-    let told: Vec<_> = enqueued.iter().map(|one| one.replaced).collect();
-    assert_eq!(told, [false, true, false, true]);
+    let answer: Vec<_> = enqueued.iter().map(|one| one.replaced).collect();
+    assert_eq!(answer, [false, true, false, true]);
     assert_eq!(
         (enqueued[0].id, enqueued[1].id),
         (enqueued[3].id, enqueued[3].id)

@@ -196,13 +196,13 @@ async fn whatever_races_the_last_arguments_run_last() {
         let queue = queue.clone();
         tokio::spawn(async move {
             for n in 0..60 {
-                let said = nth * 1000 + n;
+                let output = nth * 1000 + n;
                 let job = match n % 3 {
-                    0 => says(said),
-                    1 => NewJob::new("http", json!({"n": said}))
+                    0 => says(output),
+                    1 => NewJob::new("http", json!({"n": output}))
                         .unique("customer")
                         .debounce(Duration::from_millis(3)),
-                    _ => says(said).key("other lane"),
+                    _ => says(output).key("other lane"),
                 };
                 Client
                     .enqueue(&queue.pool, job.max_attempts(1000))

@@ -133,14 +133,14 @@ async fn sql_refuses_bad_arguments_by_name_and_enqueues_nothing() {
         ),
     ];
 
-    for (call, said) in cases {
+    for (call, output) in cases {
         let error = database
             .pool()
             .execute(AssertSqlSafe(format!("select flyball.{call}")))
             .await
             .unwrap_err()
             .to_string();
-        assert!(error.contains(said), "{call}: {error}");
+        assert!(error.contains(output), "{call}: {error}");
     }
 
     let jobs: i64 = sqlx::query_scalar("select count(*) from flyball.job")

@@ -66,11 +66,11 @@ async fn depth_is_told_by_throttle_and_state() {
 
     let depths = queue.count_now().await.unwrap().throttles;
 
-    let told: Vec<_> = depths
+    let answer: Vec<_> = depths
         .iter()
         .map(|d| (d.throttle.as_str(), d.ready, d.scheduled, d.running, d.dead))
         .collect();
-    assert_eq!(told, [("a", 2, 0, 1, 0), ("b", 0, 1, 0, 0)]);
+    assert_eq!(answer, [("a", 2, 0, 1, 0), ("b", 0, 1, 0, 0)]);
     assert_eq!(ids.len(), 4);
 }
 

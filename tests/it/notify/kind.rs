@@ -172,7 +172,7 @@ async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
     assert!(
         differences
             .iter()
-            .any(|said| said.starts_with("1 of 2 workers serve channel sms;")),
+            .any(|output| output.starts_with("1 of 2 workers serve channel sms;")),
         "{differences:?}"
     );
     poor.stop().await;

@@ -145,14 +145,14 @@ async fn the_guard_judges_every_hop() {
 async fn a_name_that_answers_differently_the_second_time_gets_no_further() {
     let server = Server::start().await;
     let port = server.url.rsplit(':').next().unwrap().to_owned();
-    let asked = Arc::new(Mutex::new(0));
-    let counting = asked.clone();
+    let requested = Arc::new(Mutex::new(0));
+    let counting = requested.clone();
     // First the address that is allowed, then both, then only the one that is not.
     let lookup: Lookup = Arc::new(move |name| {
         assert_eq!(name, "rebinding.example");
-        let mut asked = counting.lock().unwrap();
-        *asked += 1;
-        let addresses: &[&str] = match *asked {
+        let mut requested = counting.lock().unwrap();
+        *requested += 1;
+        let addresses: &[&str] = match *requested {
             1 => &["127.0.0.1"],
             2 => &["127.0.0.2", "127.0.0.1"],
             _ => &["127.0.0.2"],
@@ -187,7 +187,10 @@ async fn a_name_that_answers_differently_the_second_time_gets_no_further() {
         error.starts_with("rebinding.example is not an address of the public internet"),
         "{error}"
     );
-    assert_eq!((*asked.lock().unwrap(), server.received().len()), (3, 2));
+    assert_eq!(
+        (*requested.lock().unwrap(), server.received().len()),
+        (3, 2)
+    );
 }
 
 #[tokio::test]

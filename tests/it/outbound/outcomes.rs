@@ -282,7 +282,7 @@ async fn a_template_that_fails_and_a_secret_that_is_not_there_send_nothing() {
 async fn answers_tell_whom_they_slow_down_and_what_is_left() {
     let server = Server::start().await;
     // Two of them: one remembers for a while that this host has refused a job without a key.
-    let (refused, asked) = (handler(true), handler(true));
+    let (refused, requested) = (handler(true), handler(true));
     let (limited, _) = run_job(
         &refused,
         job(json!({"url": format!("{}/limit-all", server.url)})),
@@ -290,7 +290,7 @@ async fn answers_tell_whom_they_slow_down_and_what_is_left() {
     )
     .await;
     let (fine, about) = run_job(
-        &asked,
+        &requested,
         job(json!({"url": format!("{}/quota", server.url)})),
         CancellationToken::new(),
     )

@@ -38,7 +38,7 @@ async fn idle_in_transaction(pool: &PgPool) -> i64 {
 #[tokio::test]
 async fn statements_run_with_their_settings_and_leave_nothing_on_the_servers_connections() {
     let (database, _pooler, db) = pooled().await;
-    let asked = (0..40).map(|n: i32| {
+    let requested = (0..40).map(|n: i32| {
         let db = db.clone();
         async move {
             let sql = "select $1::int as n, pg_backend_pid() as backend, current_setting('plan_cache_mode') as plans,
@@ -50,7 +50,7 @@ async fn statements_run_with_their_settings_and_leave_nothing_on_the_servers_con
         }
     });
 
-    let backends: BTreeSet<i32> = futures_util::future::join_all(asked)
+    let backends: BTreeSet<i32> = futures_util::future::join_all(requested)
         .await
         .into_iter()
         .collect();
@@ -153,7 +153,7 @@ async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
 
     // Where the look at the start has missed it, statements get in each other's way sooner or later.
     let errors = eventually("a prepared statement fails", SOON, || async {
-        let asked = (0..20).map(|n| {
+        let requested = (0..20).map(|n| {
             let queue = queue.clone();
             async move {
                 if n % 2 == 0 {
@@ -163,7 +163,7 @@ async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
                 }
             }
         });
-        let answers = futures_util::future::join_all(asked).await;
+        let answers = futures_util::future::join_all(requested).await;
         let errors: Vec<String> = answers
             .into_iter()
             .filter_map(Result::err)
@@ -180,10 +180,10 @@ async fn a_pooler_that_nobody_told_of_is_refused_by_the_name_of_the_setting() {
         .await
         .unwrap();
     direct.refuse_hidden_pooler().await.unwrap();
-    let told = Queue::connect(pooler.access(), 4, Duration::from_secs(20))
+    let message = Queue::connect(pooler.access(), 4, Duration::from_secs(20))
         .await
         .unwrap();
-    told.refuse_hidden_pooler().await.unwrap();
+    message.refuse_hidden_pooler().await.unwrap();
 }
 
 #[tokio::test]

@@ -480,7 +480,7 @@ async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_th
         .await;
 
         let name = Name::new("reindex").unwrap();
-        let told = eventually("the throttle was told", SOON, || async {
+        let answer = eventually("the throttle was told", SOON, || async {
             let key = hands
                 .throttles
                 .look(&name, &[String::new()])
@@ -490,7 +490,7 @@ async fn documents_that_the_index_rejects_slow_their_throttle_down_and_others_th
             (!refusals || key.refused > 0.0).then_some(key)
         })
         .await;
-        assert_eq!(told.refused > 0.0, refusals, "{status}: {told:?}");
+        assert_eq!(answer.refused > 0.0, refusals, "{status}: {answer:?}");
 
         // Neither is refused for good.
         index.busy.lock().unwrap().clear();

@@ -177,8 +177,8 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
             .await
             .unwrap();
         assert_eq!(answer.status(), StatusCode::UNPROCESSABLE_ENTITY, "{args}");
-        let said = answer.text().await.unwrap();
-        assert!(said.contains(field), "{args}: {said}");
+        let output = answer.text().await.unwrap();
+        assert!(output.contains(field), "{args}: {output}");
 
         let id = house
             .queue

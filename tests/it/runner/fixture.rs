@@ -42,15 +42,15 @@ impl House {
     /// Registers the kind `patient`: the first to run goes on until it is told to stop, and says when it has; the next are done.
     pub fn patient_at_first(&mut self) -> Arc<Notify> {
         let (starts, stopped) = (AtomicUsize::new(0), Arc::new(Notify::new()));
-        let told = stopped.clone();
+        let answer = stopped.clone();
         self.kind("patient", move |job: Job, context: Context| {
-            let (nth, told) = (starts.fetch_add(1, Ordering::SeqCst), told.clone());
+            let (nth, answer) = (starts.fetch_add(1, Ordering::SeqCst), answer.clone());
             async move {
                 if nth > 0 {
                     return Outcome::Done;
                 }
                 let outcome = patient(job, context).await;
-                told.notify_one();
+                answer.notify_one();
                 outcome
             }
         });

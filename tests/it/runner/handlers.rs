@@ -245,8 +245,8 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
 #[tokio::test]
 async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
     let mut house = House::new().await;
-    let told = Arc::new(Notify::new());
-    let tell = told.clone();
+    let answer = Arc::new(Notify::new());
+    let tell = answer.clone();
     house.kind("forks", move |_: Job, context: Context| {
         let tell = tell.clone();
         tokio::spawn(async move {
@@ -264,7 +264,7 @@ async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
     house.queue.enqueue(&[job]).await.unwrap();
     let worker = house.worker(quick()).await;
 
-    let heard = tokio::time::timeout(SOON, told.notified()).await;
+    let heard = tokio::time::timeout(SOON, answer.notified()).await;
 
     assert!(heard.is_ok());
     worker.stop().await;

@@ -95,8 +95,8 @@ impl House {
                 State::Completed => ran.push(*id),
                 _ => {
                     assert_eq!(outcomes, ["dropped"]);
-                    let said = detail.summary.last_error.as_deref();
-                    assert_eq!(said, Some("dropped: over the limit of its throttle"));
+                    let output = detail.summary.last_error.as_deref();
+                    assert_eq!(output, Some("dropped: over the limit of its throttle"));
                     dropped.push(*id);
                 }
             }
@@ -355,12 +355,12 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
         .await
         .unwrap();
 
-    let told: Vec<(bool, bool, bool)> = merged
+    let answer: Vec<(bool, bool, bool)> = merged
         .iter()
         .map(|other| (other.id == one.id, other.duplicate, other.replaced))
         .collect();
     assert_eq!(
-        told,
+        answer,
         [
             (true, true, true),
             (true, true, true),

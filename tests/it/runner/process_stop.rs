@@ -70,9 +70,9 @@ async fn a_second_signal_ends_it_at_once() {
 
     process.signal(Signal::TERM);
 
-    let told = Instant::now();
+    let answer = Instant::now();
     assert_eq!(process.ends(Duration::from_secs(2)).await.code(), Some(130));
-    println!("ended {:?} after the second signal", told.elapsed());
+    println!("ended {:?} after the second signal", answer.elapsed());
 }
 
 #[tokio::test]

@@ -134,12 +134,12 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
 
     process.signal(Signal::TERM);
 
-    let told = Instant::now();
+    let message = Instant::now();
     let status = process.ends(SOON).await;
-    println!("ended with {status} {:?} after SIGTERM", told.elapsed());
+    println!("ended with {status} {:?} after SIGTERM", message.elapsed());
     assert_eq!(status.code(), Some(0));
     assert!(
-        told.elapsed() < Duration::from_secs(2 + 5 + 5 + 3),
+        message.elapsed() < Duration::from_secs(2 + 5 + 5 + 3),
         "{}",
         process.log()
     );
@@ -199,19 +199,19 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
 
     tokio::task::block_in_place(|| servers.stop(ServerKind::Redis)).unwrap();
     let stopped = Instant::now();
-    let (status, told, _) = eventually("it is not ready", SOON, || async {
-        let (status, told, retry) = answer(client.get(format!("{url}/readyz"))).await?;
-        (status == 503).then_some((status, told, retry))
+    let (status, message, _) = eventually("it is not ready", SOON, || async {
+        let (status, message, retry) = answer(client.get(format!("{url}/readyz"))).await?;
+        (status == 503).then_some((status, message, retry))
     })
     .await;
-    println!("/readyz {status}: {}", told["detail"]);
-    assert!(told["detail"].as_str().unwrap().contains("Redis"));
-    let (status, told, _) = answer(client.get(format!("{url}/api/v1/throttles")))
+    println!("/readyz {status}: {}", message["detail"]);
+    assert!(message["detail"].as_str().unwrap().contains("Redis"));
+    let (status, message, _) = answer(client.get(format!("{url}/api/v1/throttles")))
         .await
         .unwrap();
-    println!("/api/v1/throttles {status}: {}", told["detail"]);
+    println!("/api/v1/throttles {status}: {}", message["detail"]);
     assert_eq!(
-        (status.as_u16(), told["code"].as_str()),
+        (status.as_u16(), message["code"].as_str()),
         (503, Some("throttles_lost"))
     );
     let body = json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}});
@@ -248,16 +248,16 @@ async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_ba
 
     let (alive, ..) = answer(client.get(format!("{url}/healthz"))).await.unwrap();
     assert_eq!(alive, 200);
-    let (status, told, _) = answer(client.get(format!("{url}/readyz"))).await.unwrap();
+    let (status, message, _) = answer(client.get(format!("{url}/readyz"))).await.unwrap();
     assert!(
-        status == 503 && told["detail"].as_str().unwrap().contains("Redis"),
-        "{told}"
+        status == 503 && message["detail"].as_str().unwrap().contains("Redis"),
+        "{message}"
     );
     let body = json!({"kind": "http", "args": {"url": format!("{}/early", house.target.url)}});
-    let (status, told, _) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body))
+    let (status, message, _) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body))
         .await
         .unwrap();
-    assert_eq!(status, 201, "{told}");
+    assert_eq!(status, 201, "{message}");
     assert_eq!((house.target.calls().len(), process.ended()), (0, None));
 
     tokio::task::block_in_place(|| servers.start(ServerKind::Redis)).unwrap();

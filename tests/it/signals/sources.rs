@@ -276,8 +276,8 @@ async fn a_place_in_json_is_read_and_what_is_no_number_says_what_it_is() {
         read("/stats", "/debt").await,
         Err(Error::Missing(Missing::Negative { value: -1.0 }))
     );
-    let told = read("/stats", "/queue/0").await.unwrap_err().to_string();
-    assert!(told.contains("\"/queue/0\" is an object"), "{told}");
+    let message = read("/stats", "/queue/0").await.unwrap_err().to_string();
+    assert!(message.contains("\"/queue/0\" is an object"), "{message}");
     assert!(
         read("/stats", "/queue/0/state")
             .await

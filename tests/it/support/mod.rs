@@ -77,7 +77,7 @@ fn start() -> Stack {
         scrape_interval_ms: 1_000,
         fsync: false,
         ephemeral: true,
-        said: Some(dir.with_extension("log")),
+        stderr: Some(dir.with_extension("log")),
     };
     let running = spawn(&dir, &options).unwrap_or_else(|error| panic!("{error}"));
     // The log is written only during the start.
@@ -277,7 +277,7 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = Option<T>>,
 {
-    let asked = async {
+    let requested = async {
         loop {
             if let Some(answer) = f().await {
                 return answer;
@@ -285,7 +285,7 @@ where
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    match tokio::time::timeout(within, asked).await {
+    match tokio::time::timeout(within, requested).await {
         Ok(answer) => answer,
         Err(_) => panic!("{what}: not within {within:?}"),
     }

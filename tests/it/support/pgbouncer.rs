@@ -58,11 +58,11 @@ impl PgBouncer {
         if let Some(library_path) = &program.library_path {
             command.env("LD_LIBRARY_PATH", library_path);
         }
-        let said = std::fs::File::create(dir.path().join("log")).expect("the log");
+        let output = std::fs::File::create(dir.path().join("log")).expect("the log");
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .stderr(said)
+            .stderr(output)
             .process_group(0)
             .current_dir("/");
         if rustix::process::geteuid().is_root() {
@@ -118,10 +118,10 @@ impl PgBouncer {
     }
 
     pub fn log(&self) -> String {
-        let mut said = String::new();
+        let mut output = String::new();
         let _ = std::fs::File::open(self._dir.path().join("log"))
-            .and_then(|mut log| log.read_to_string(&mut said));
-        said
+            .and_then(|mut log| log.read_to_string(&mut output));
+        output
     }
 }
 

@@ -280,7 +280,7 @@ impl Process {
 
     /// Waits until the process has logged a line with one of these texts.
     pub async fn says_any(&self, texts: &[&str], within: Duration) -> String {
-        let asked = async {
+        let requested = async {
             loop {
                 let said = |line: &&String| texts.iter().any(|text| line.contains(text));
                 let found = self
@@ -296,7 +296,7 @@ impl Process {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        match tokio::time::timeout(within, asked).await {
+        match tokio::time::timeout(within, requested).await {
             Ok(line) => line,
             Err(_) => panic!(
                 "{texts:?} was not logged within {within:?}; the log:\n{}",

@@ -156,7 +156,7 @@ impl RedisCluster {
         }
         let says = |server, words: &[&str], text: &str| {
             self.tell::<String>(server, words)
-                .is_ok_and(|said| said.contains(text))
+                .is_ok_and(|output| output.contains(text))
         };
         wait("the cluster to form", || {
             (0..self.servers.len()).all(|server| {

@@ -163,7 +163,7 @@ impl Timeline {
                 .map(|entry| entry.end - entry.begin)
                 .max()
                 .unwrap_or_default();
-            let said = events
+            let output = events
                 .iter()
                 .filter(|(at, _)| (from..to).contains(at))
                 .map(|(_, event)| format!("  <- {event}"));
@@ -173,7 +173,7 @@ impl Timeline {
                 granted(true),
                 granted(false),
                 longest.as_secs_f64() * 1e3,
-                said.collect::<String>()
+                output.collect::<String>()
             );
         }
         text

@@ -52,12 +52,12 @@ async fn one_dear_job_stalls_a_throttle_for_its_highest_cost_and_no_longer(world
         let answer = world.store.acquire(&ask("mail", &[("", 1, 1e9)])).await;
 
         assert_eq!(answer.lanes[0].granted, 1, "{rps}");
-        let told = wait(&world, "mail").await;
+        let sentence = wait(&world, "mail").await;
         assert!(
-            told <= Duration::from_secs(most_s) + Duration::from_secs(20),
-            "{rps}: {told:?}"
+            sentence <= Duration::from_secs(most_s) + Duration::from_secs(20),
+            "{rps}: {sentence:?}"
         );
-        world.pass(told);
+        world.pass(sentence);
         assert_eq!(
             world
                 .store
@@ -382,8 +382,8 @@ proptest! {
             world.write("mail", "rps", last);
             let most = world.store.status(&name("mail")).await.unwrap().unwrap().knobs.charged_cost(0);
             let longest = MINUTES.as_secs_f64().max(most / last.parse::<f64>().unwrap()) + 3.0 / last.parse::<f64>().unwrap();
-            let told = wait(&world, "mail").await.as_secs_f64();
-            prop_assert!(told <= longest, "{told} s, not {longest} s");
+            let sentence = wait(&world, "mail").await.as_secs_f64();
+            prop_assert!(sentence <= longest, "{sentence} s, not {longest} s");
             Ok(())
         })?;
     }

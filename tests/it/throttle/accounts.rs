@@ -86,15 +86,15 @@ async fn the_rate_is_never_above_what_can_be_borne(world: World) {
     ] {
         let throttle =
             format!("t{}-{capacity:?}-{}", knobs.len(), knobs[0].1).replace(['(', ')'], "");
-        let told = format!("{knobs:?} {capacity:?}");
+        let sentence = format!("{knobs:?} {capacity:?}");
         world.knobs(&throttle, &knobs);
         bears(&world, &throttle, capacity, "two accounts").await;
         let answer = world.store.peek(&ask(&throttle, &[("", 1, 1.0)])).await;
-        assert_eq!(answer.effective_rps, expected, "{told}");
+        assert_eq!(answer.effective_rps, expected, "{sentence}");
         assert_eq!(
             status(&world, &throttle).await.effective_rps,
             expected,
-            "{told}"
+            "{sentence}"
         );
         for (field, _) in &knobs {
             world.remove(&throttle, field);
@@ -129,11 +129,11 @@ async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: 
         "no account is available: tokyo blocked for 60 s",
     )
     .await;
-    let told = stopped("no account is available: tokyo blocked for 60 s");
-    assert_eq!(took(&world, "sms", 1).await.limit, told);
+    let sentence = stopped("no account is available: tokyo blocked for 60 s");
+    assert_eq!(took(&world, "sms", 1).await.limit, sentence);
     assert_eq!(
         took(&world, "below", 1).await.limit,
-        told,
+        sentence,
         "and whoever draws from it is told the same"
     );
     bears(&world, "sms", Some(0.0), "").await;
@@ -212,7 +212,7 @@ async fn a_pools_word_is_nobodys_edit(world: World) {
     bears(&world, "a", Some(3.5), "two of five accounts").await;
 
     let after = status(&world, "a").await;
-    let told = |status: &Status| {
+    let sentence = |status: &Status| {
         (
             status.knobs.seq,
             status.knobs.by.clone(),
@@ -220,7 +220,7 @@ async fn a_pools_word_is_nobodys_edit(world: World) {
             status.knobs.why.clone(),
         )
     };
-    assert_eq!(told(&after), told(&before));
+    assert_eq!(sentence(&after), sentence(&before));
     assert_eq!(
         (after.knobs.capacity, after.knobs.capacity_why.as_str()),
         (3.5, "two of five accounts")

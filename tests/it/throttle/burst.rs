@@ -267,10 +267,10 @@ async fn at_a_thousand_a_second_with_sixteen_under_way_others_cost_tens_too() {
 
 #[tokio::test]
 async fn a_server_that_tells_what_is_left_refuses_next_to_nothing() {
-    let mut told = way(&[], 10_000);
-    told.tells = true;
+    let mut message = way(&[], 10_000);
+    message.tells = true;
 
-    let beside = burst(&told, Server::new(10.0, 5.0)).await;
+    let beside = burst(&message, Server::new(10.0, 5.0)).await;
 
     assert!(beside.refused <= 20, "{beside:?}");
     assert!(beside.took < Duration::from_secs(2500), "{beside:?}");
@@ -286,7 +286,7 @@ async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
                     continue;
                 }
                 let jobs = 600;
-                let told = Way {
+                let message = Way {
                     knobs,
                     jobs,
                     at_once: 1,
@@ -298,7 +298,7 @@ async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
                     ..Server::new(quota, 0.0)
                 };
 
-                let alone = burst(&told, server).await;
+                let alone = burst(&message, server).await;
 
                 let ideal_s = jobs as f64 * f64::from(window_s) / quota;
                 let used = ideal_s / alone.took.as_secs_f64();
@@ -318,14 +318,14 @@ async fn a_quota_of_a_second_that_is_told_in_whole_seconds_is_used() {
 #[tokio::test]
 async fn a_quota_that_others_use_as_well_is_found_below_the_rate_that_is_known() {
     for rounds in [Rounds::Exact, Rounds::Seconds, Rounds::Epoch] {
-        let told = Way {
+        let message = Way {
             knobs: &[("key_rps", "9.8"), ("key_burst", "0")],
             jobs: 600,
             at_once: 1,
             tells: true,
         };
         let beside = burst(
-            &told,
+            &message,
             Server {
                 rounds,
                 ..Server::new(10.0, 5.0)

@@ -129,11 +129,11 @@ async fn a_cut_is_overshot_by_rate_times_horizon_at_most(world: World) {
         for process in &processes {
             process.give_back_all().await;
         }
-        let told = all;
+        let message = all;
         eventually(
             "what is counted is what was spent",
             Duration::from_secs(20),
-            || async { ((world.used(leaf).await - told).abs() < 1e-6).then_some(()) },
+            || async { ((world.used(leaf).await - message).abs() < 1e-6).then_some(()) },
         )
         .await;
     }

@@ -195,7 +195,7 @@ async fn a_redis_that_refuses_is_told_in_its_own_words_and_is_not_said_to_be_sil
         store.takes_writes().await,
         store.set(&name("mail"), &change("6")).await,
     );
-    let asked = store.acquire(&ask("mail", &[("", 1, 1.0)])).await;
+    let requested = store.acquire(&ask("mail", &[("", 1, 1.0)])).await;
 
     for refused in [written.unwrap_err(), set.unwrap_err()] {
         let Error::Lost(reason) = refused else {
@@ -208,8 +208,8 @@ async fn a_redis_that_refuses_is_told_in_its_own_words_and_is_not_said_to_be_sil
             "{reason}"
         );
     }
-    assert!(asked.said.unwrap().starts_with("OOM"), "{asked:?}");
-    assert_eq!(asked.at_us, 0);
+    assert!(requested.said.unwrap().starts_with("OOM"), "{requested:?}");
+    assert_eq!(requested.at_us, 0);
     command(&server, &[b"CONFIG", b"SET", b"maxmemory", b"0"]);
     assert!(store.takes_writes().await.is_ok());
 }

@@ -228,13 +228,17 @@ async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
                 };
                 let paused = world.store.refused(&name(&mine), &claim).await.unwrap();
 
-                let told = format!("trust {trust}, claimed {scope:?}, key {key:?}");
+                let answer = format!("trust {trust}, claimed {scope:?}, key {key:?}");
                 let reach = claimed.min(breadth);
                 let is_alone = key.is_empty() && breadth == 0;
-                assert_eq!(paused.alone.is_some(), is_alone, "{told}");
-                assert_eq!(limit(&mine, key).await.is_some(), !is_alone, "{told}");
-                assert_eq!(limit(&mine, "other").await.is_some(), reach > 0, "{told}");
-                assert_eq!(limit(&beside, "other").await.is_some(), reach > 1, "{told}");
+                assert_eq!(paused.alone.is_some(), is_alone, "{answer}");
+                assert_eq!(limit(&mine, key).await.is_some(), !is_alone, "{answer}");
+                assert_eq!(limit(&mine, "other").await.is_some(), reach > 0, "{answer}");
+                assert_eq!(
+                    limit(&beside, "other").await.is_some(),
+                    reach > 1,
+                    "{answer}"
+                );
 
                 // Whoever is trusted says what he says.
                 world
@@ -248,11 +252,15 @@ async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
                     )
                     .await
                     .unwrap();
-                assert_eq!(limit(&mine, "other").await.is_some(), claimed > 0, "{told}");
+                assert_eq!(
+                    limit(&mine, "other").await.is_some(),
+                    claimed > 0,
+                    "{answer}"
+                );
                 assert_eq!(
                     limit(&beside, "other").await.is_some(),
                     claimed > 1,
-                    "{told}"
+                    "{answer}"
                 );
             }
         }
@@ -279,7 +287,7 @@ async fn no_answer_pauses_for_longer_than_the_knob_allows(world: World) {
                 if naive {
                     world.knobs(&throttle, &[("on_429", "active-naive")]);
                 }
-                let said = [
+                let output = [
                     None,
                     Some(0),
                     Some(1),
@@ -287,13 +295,13 @@ async fn no_answer_pauses_for_longer_than_the_knob_allows(world: World) {
                     Some(86_400_000),
                     Some(u64::MAX),
                 ];
-                for (step, (said, jitter)) in said
+                for (step, (output, jitter)) in output
                     .iter()
-                    .flat_map(|said| [0.0, 0.5, 1.0].map(|jitter| (*said, jitter)))
+                    .flat_map(|output| [0.0, 0.5, 1.0].map(|jitter| (*output, jitter)))
                     .enumerate()
                 {
                     let refused = UpstreamRefusal {
-                        delay: said.map(Duration::from_millis),
+                        delay: output.map(Duration::from_millis),
                         jitter,
                         is_overload: step % 3 == 0,
                         is_hearsay: step % 2 == 0,

@@ -371,12 +371,12 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 remaining,
                 reset: std::time::Duration::from_millis(ms),
             };
-            let one = |(key, succeeded, tokens, failed, told, is_hearsay): &End| KeyOutcomes {
+            let one = |(key, succeeded, tokens, failed, message, is_hearsay): &End| KeyOutcomes {
                 key: KEYS[*key],
                 succeeded: *succeeded,
                 tokens: *tokens,
                 failed: *failed,
-                quota: told.map(quota),
+                quota: message.map(quota),
                 is_hearsay: *is_hearsay,
             };
             let ended: Vec<KeyOutcomes<'_>> = ended.iter().map(one).collect();

@@ -280,11 +280,11 @@ async fn document(State(store): StoreState, Path((index, id)): Path<(String, Str
 async fn search(
     State(store): StoreState,
     Path(index): Path<String>,
-    Query(asked): Query<HashMap<String, String>>,
+    Query(requested): Query<HashMap<String, String>>,
 ) -> Response {
     let began = Instant::now();
-    let words = asked.get("q").map(String::as_str).unwrap_or_default();
-    let size = asked
+    let words = requested.get("q").map(String::as_str).unwrap_or_default();
+    let size = requested
         .get("size")
         .and_then(|s| s.parse().ok())
         .unwrap_or(10_i64)
@@ -329,7 +329,7 @@ async fn accept() -> Response {
 /// Rejects an invalid index name before it reaches the engine.
 async fn checked<T>(
     index: &str,
-    asked: impl Future<Output = Result<T, sqlx::Error>>,
+    requested: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, Response> {
     bulk::check_index(index).map_err(|reason| {
         refuse(
@@ -338,7 +338,7 @@ async fn checked<T>(
             &reason,
         )
     })?;
-    asked.await.map_err(|error| {
+    requested.await.map_err(|error| {
         refuse(
             StatusCode::SERVICE_UNAVAILABLE,
             "engine_failed_exception",

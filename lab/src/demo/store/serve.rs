@@ -69,7 +69,7 @@ fn start_engine(dir: &Path) -> anyhow::Result<stack::RunningStack> {
         redis_url: Some(NOT_NEEDED.into()),
         prometheus_url: Some(NOT_NEEDED.into()),
         fsync: false,
-        said: Some(dir.join("engine.log")),
+        stderr: Some(dir.join("engine.log")),
         ..stack::SpawnOptions::default()
     };
     std::fs::create_dir_all(dir).with_context(|| format!("creating {}", dir.display()))?;

@@ -90,13 +90,13 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
             .await,
         "2 jobs cancelled\n"
     );
-    let said: Value = serde_json::from_str(
+    let output: Value = serde_json::from_str(
         &house
             .says(&["lane", "purge", "t", "a", "--yes", "--json"])
             .await,
     )
     .unwrap();
-    assert_eq!(said, json!({"jobs": 3, "requested": 0}));
+    assert_eq!(output, json!({"jobs": 3, "requested": 0}));
     let actions = house.actions().await;
     assert_eq!(
         actions,
@@ -141,7 +141,7 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
             .await,
         "3 jobs requeued\n"
     );
-    let said: Value = serde_json::from_str(
+    let output: Value = serde_json::from_str(
         &house
             .says(&[
                 "dead",
@@ -156,7 +156,7 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
             .await,
     )
     .unwrap();
-    assert_eq!(said["jobs"], 1);
+    assert_eq!(output["jobs"], 1);
     assert_eq!(
         (house.state(ids[0]).await, house.state(ids[3]).await),
         (State::Ready, State::Cancelled)
@@ -232,11 +232,11 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         status.starts_with("everything is paused since") && flows_at_five,
         "{status}"
     );
-    let said: Value = serde_json::from_str(&house.says(&["status", "--json"]).await).unwrap();
+    let output: Value = serde_json::from_str(&house.says(&["status", "--json"]).await).unwrap();
     assert_eq!(
         (
-            &said["paused"]["why"],
-            &said["throttles"][0]["effective_rps"]
+            &output["paused"]["why"],
+            &output["throttles"][0]["effective_rps"]
         ),
         (&json!("upgrade"), &json!(5.0))
     );

@@ -84,9 +84,9 @@ impl House {
 
     /// Sends a request that must be answered with 200.
     pub async fn ok(&self, method: Method, path: &str, body: Value) -> Value {
-        let (status, said) = self.send(method, path, body).await;
-        assert_eq!(status, StatusCode::OK, "{path}: {said}");
-        said
+        let (status, printed) = self.send(method, path, body).await;
+        assert_eq!(status, StatusCode::OK, "{path}: {printed}");
+        printed
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Value {

@@ -32,21 +32,24 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
         ),
         (json!([]), "must be an object"),
     ] {
-        let (status, said) = house.send(Method::POST, &at("reschedule"), body).await;
-        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{said}");
-        assert!(said["detail"].as_str().unwrap().contains(words), "{said}");
+        let (status, output) = house.send(Method::POST, &at("reschedule"), body).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{output}");
+        assert!(
+            output["detail"].as_str().unwrap().contains(words),
+            "{output}"
+        );
     }
-    let (status, said) = house.send(Method::POST, &at("discard"), json!({})).await;
+    let (status, output) = house.send(Method::POST, &at("discard"), json!({})).await;
     assert_eq!(
-        (status, &said["code"]),
+        (status, &output["code"]),
         (StatusCode::CONFLICT, &json!("wrong_state"))
     );
     assert!(
-        said["detail"]
+        output["detail"]
             .as_str()
             .unwrap()
             .contains("is scheduled; only dead jobs can be discarded"),
-        "{said}"
+        "{output}"
     );
 
     house.post(&at("retry"), Value::Null).await;
@@ -58,11 +61,11 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
         (&again["state"], &again["attempt"]),
         (&json!("ready"), &json!(1))
     );
-    let (status, said) = house
+    let (status, output) = house
         .send(Method::POST, &at("retry"), json!({"keep_attempts": "yes"}))
         .await;
     assert_eq!(
-        (status, &said["errors"][0]["pointer"]),
+        (status, &output["errors"][0]["pointer"]),
         (StatusCode::UNPROCESSABLE_ENTITY, &json!("/keep_attempts"))
     );
     house.kill("no").await;
@@ -80,7 +83,7 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
         (1, &Value::Null)
     );
     for verb in ["reschedule", "discard", "retry"] {
-        let (status, said) = house
+        let (status, output) = house
             .send(
                 Method::POST,
                 &format!("/api/v1/jobs/7/{verb}"),
@@ -88,8 +91,8 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
             )
             .await;
         assert!(
-            status == StatusCode::NOT_FOUND || said["code"] == "invalid_fields",
-            "{verb}: {said}"
+            status == StatusCode::NOT_FOUND || output["code"] == "invalid_fields",
+            "{verb}: {output}"
         );
     }
     let done: Vec<String> = house
@@ -197,19 +200,19 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         (json!("all"), "", "must be an object"),
     ];
     for (body, pointer, words) in refused {
-        let (status, said) = house
+        let (status, output) = house
             .send(Method::POST, "/api/v1/jobs/cancel", body.clone())
             .await;
         assert_eq!(
-            (status, &said["code"]),
+            (status, &output["code"]),
             (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid_fields")),
-            "{body}: {said}"
+            "{body}: {output}"
         );
-        let errors = said["errors"].as_array().unwrap();
+        let errors = output["errors"].as_array().unwrap();
         let found = errors.iter().any(|error| {
             error["pointer"] == pointer && error["message"].as_str().unwrap().contains(words)
         });
-        assert!(found, "{body}: {said}");
+        assert!(found, "{body}: {output}");
     }
     assert_eq!(
         house.state(stays).await,
@@ -269,13 +272,13 @@ async fn dead_letters_are_requeued_and_discarded_over_http() {
         ),
         ("discard", json!({"died_before": "x"}), "/died_before"),
     ] {
-        let (status, said) = house
+        let (status, output) = house
             .send(Method::POST, &format!("/api/v1/dead/{path}"), body.clone())
             .await;
         assert_eq!(
-            (status, &said["errors"][0]["pointer"]),
+            (status, &output["errors"][0]["pointer"]),
             (StatusCode::UNPROCESSABLE_ENTITY, &json!(pointer)),
-            "{body}: {said}"
+            "{body}: {output}"
         );
     }
 }
@@ -311,13 +314,13 @@ async fn a_search_over_http_takes_times_and_the_word_ended() {
         "created_after=today",
         "created_after=2020-01-02T00:00:00Z&created_before=2020-01-01T00:00:00Z",
     ] {
-        let (status, said) = house
+        let (status, output) = house
             .send(Method::GET, &format!("/api/v1/jobs?{query}"), json!({}))
             .await;
         assert_eq!(
-            (status, &said["code"]),
+            (status, &output["code"]),
             (StatusCode::BAD_REQUEST, &json!("invalid_query")),
-            "{query}: {said}"
+            "{query}: {output}"
         );
     }
 }

@@ -74,7 +74,7 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
         ("t%20x", 400, "invalid_path"),
         ("other?force=true", 400, "invalid_query"),
     ] {
-        let (answered, said) = house
+        let (answered, output) = house
             .send(
                 Method::DELETE,
                 &format!("/api/v1/throttles/{path}"),
@@ -82,9 +82,9 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
             )
             .await;
         assert_eq!(
-            (answered.as_u16(), said["code"].as_str()),
+            (answered.as_u16(), output["code"].as_str()),
             (status, Some(code)),
-            "{path}: {said}"
+            "{path}: {output}"
         );
     }
 }
@@ -109,20 +109,20 @@ async fn a_throttle_from_which_others_draw_is_not_deleted() {
             .unwrap();
     }
 
-    let (status, said) = house
+    let (status, output) = house
         .send(Method::DELETE, "/api/v1/throttles/above", json!({}))
         .await;
     assert_eq!(
-        (status.as_u16(), said["code"].as_str()),
+        (status.as_u16(), output["code"].as_str()),
         (409, Some("in_use")),
-        "{said}"
+        "{output}"
     );
     assert!(
-        said["detail"]
+        output["detail"]
             .as_str()
             .unwrap()
             .contains("above is the parent of one, two"),
-        "{said}"
+        "{output}"
     );
     assert!(
         house
@@ -172,11 +172,11 @@ async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say
         house.post("/api/v1/throttles/t/resume", Value::Null).await["paused"],
         false
     );
-    let (status, said) = house
+    let (status, output) = house
         .send(Method::POST, "/api/v1/throttles/none/pause", json!({}))
         .await;
     assert_eq!(
-        (status, &said["code"]),
+        (status, &output["code"]),
         (StatusCode::NOT_FOUND, &json!("throttle_not_found"))
     );
 
@@ -297,15 +297,18 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
         (json!({"weight": 1001}), "must be a number"),
         (json!({"weight": "2"}), "must be a number"),
     ] {
-        let (status, said) = house
+        let (status, output) = house
             .send(Method::PATCH, "/api/v1/throttles/t/keys/-", body)
             .await;
         assert_eq!(
-            (status, &said["errors"][0]["pointer"]),
+            (status, &output["errors"][0]["pointer"]),
             (StatusCode::UNPROCESSABLE_ENTITY, &json!("/weight")),
-            "{said}"
+            "{output}"
         );
-        assert!(said["detail"].as_str().unwrap().contains(words), "{said}");
+        assert!(
+            output["detail"].as_str().unwrap().contains(words),
+            "{output}"
+        );
     }
 
     let purge = "/api/v1/throttles/t/keys/a%20b/jobs";
@@ -347,7 +350,7 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
         .await
         .unwrap();
     assert_eq!(left, 3);
-    let (status, said) = house
+    let (status, output) = house
         .send(
             Method::DELETE,
             &format!("{purge}?limit=0&force=1"),
@@ -355,8 +358,8 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
         )
         .await;
     assert_eq!(
-        (status, said["errors"].as_array().unwrap().len()),
+        (status, output["errors"].as_array().unwrap().len()),
         (StatusCode::BAD_REQUEST, 2),
-        "{said}"
+        "{output}"
     );
 }

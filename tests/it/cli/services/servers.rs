@@ -39,16 +39,16 @@ pub fn options() -> SpawnOptions {
 }
 
 pub fn start(dir: &Path) -> RunningStack {
-    let said = dir.with_extension("said");
+    let stderr = dir.with_extension("stderr");
     let running = spawn(
         dir,
         &SpawnOptions {
-            said: Some(said.clone()),
+            stderr: Some(stderr.clone()),
             ..options()
         },
     )
     .unwrap_or_else(|error| panic!("{error}"));
-    let _ = fs::remove_file(said);
+    let _ = fs::remove_file(stderr);
     running
 }
 
@@ -85,14 +85,14 @@ pub fn first_line(child: &mut Child) -> String {
             return String::from_utf8(line).unwrap();
         }
     }
-    let mut said = String::new();
+    let mut stderr = String::new();
     child
         .stderr
         .as_mut()
         .unwrap()
-        .read_to_string(&mut said)
+        .read_to_string(&mut stderr)
         .unwrap();
-    panic!("no line on standard output; standard error: {said}");
+    panic!("no line on standard output; standard error: {stderr}");
 }
 
 /// Closes its input and waits for its end.

@@ -116,13 +116,13 @@ async fn a_directory_that_is_in_use_is_refused_and_left_alone() {
     let second = services(dir.path()).stdin(Stdio::null()).output().unwrap();
 
     assert_eq!(second.status.code(), Some(1));
-    let said = stderr(&second);
+    let stderr = stderr(&second);
     assert!(
-        said.contains(&format!(
+        stderr.contains(&format!(
             "is in use by another `flyball services` (process {})",
             running.pid()
         )),
-        "{said}"
+        "{stderr}"
     );
     assert_all_answer(&running.urls).await;
 }
@@ -162,8 +162,8 @@ fn servers_that_are_not_installed_end_it_with_69_and_one_line_that_helps() {
         .unwrap();
 
     assert_eq!(output.status.code(), Some(69));
-    let said = stderr(&output);
-    assert_eq!(said.lines().count(), 1, "{said}");
+    let stderr = stderr(&output);
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
     for word in [
         "PostgreSQL (15 or newer)",
         "Redis",
@@ -171,7 +171,7 @@ fn servers_that_are_not_installed_end_it_with_69_and_one_line_that_helps() {
         "install",
         "DATABASE_URL",
     ] {
-        assert!(said.contains(word), "{word} is not in: {said}");
+        assert!(stderr.contains(word), "{word} is not in: {stderr}");
     }
     assert!(output.stdout.is_empty());
 }
@@ -293,22 +293,25 @@ async fn root_keeps_data_elsewhere_if_its_servers_user_cannot_enter_the_director
     let home = dir_with_mode(0o700);
     fs::write(home.path().join("not ours"), "").unwrap();
     let dir = home.path().join("flyball");
-    let said = home.path().join("said");
+    let stderr = home.path().join("stderr");
 
     let running = spawn(
         &dir,
         &SpawnOptions {
             ephemeral: true,
-            said: Some(said.clone()),
+            stderr: Some(stderr.clone()),
             ..options()
         },
     )
     .unwrap();
 
     assert_all_answer(&running.urls).await;
-    let said = fs::read_to_string(said).unwrap();
+    let stderr = fs::read_to_string(stderr).unwrap();
     let targets = running.urls.targets_dir.clone().unwrap();
-    assert!(said.contains("the data is in /var/lib/flyball/"), "{said}");
+    assert!(
+        stderr.contains("the data is in /var/lib/flyball/"),
+        "{stderr}"
+    );
     assert!(targets.starts_with("/var/lib/flyball"));
     assert_eq!(
         fs::metadata(home.path()).unwrap().permissions().mode() & 0o777,

@@ -170,12 +170,12 @@ async fn an_input_that_closes_while_they_start_stops_them() {
 async fn ephemeral_leaves_nothing() {
     let dir = dir();
     let inner = dir.path().join("inner");
-    let said = dir.path().join("said");
+    let stderr = dir.path().join("stderr");
     let running = spawn(
         &inner,
         &SpawnOptions {
             ephemeral: true,
-            said: Some(said),
+            stderr: Some(stderr),
             ..options()
         },
     )

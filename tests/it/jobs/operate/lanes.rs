@@ -374,14 +374,14 @@ async fn nobody_may_operate_until_let_and_one_grant_is_enough_for_one_job() {
     )
     .await
     .unwrap();
-    let said: String = sqlx::query_scalar(AssertSqlSafe(format!(
+    let output: String = sqlx::query_scalar(AssertSqlSafe(format!(
         "select flyball.cancel({id}, by => 'the boss')"
     )))
     .fetch_one(&mut connection)
     .await
     .unwrap();
 
-    assert_eq!(said, "cancelled");
+    assert_eq!(output, "cancelled");
     let lines = audit(&database).await;
     assert_eq!(lines[0].0, role, "only the owner signs for others");
     run(&mut connection, "reset session authorization")

@@ -129,7 +129,7 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
         // Each is carried out, looked at, and taken back.
         let mut connection = database.pool().acquire().await.unwrap();
         let mut open = connection.begin().await.unwrap();
-        let said = sqlx::query(
+        let output = sqlx::query(
             "select * from flyball.cancel_jobs(kind => $1, throttle => $2, key => $3, state => $4, created_after => $5::text::timestamptz, \
              created_before => $6::text::timestamptz)",
         )
@@ -153,10 +153,10 @@ async fn a_filter_cancels_exactly_the_jobs_that_it_names() {
             "{filter:?}"
         );
         assert_eq!(
-            said.get::<i64, _>("cancelled") + said.get::<i64, _>("requested"),
+            output.get::<i64, _>("cancelled") + output.get::<i64, _>("requested"),
             wanted.len() as i64
         );
-        assert_eq!(said.get::<Option<String>, _>("next"), None);
+        assert_eq!(output.get::<Option<String>, _>("next"), None);
         open.rollback().await.unwrap();
     }
     for id in all {
@@ -537,14 +537,14 @@ async fn what_is_asked_wrongly_of_many_jobs_is_refused_by_name_and_nothing_chang
         ),
     ];
 
-    for (call, said) in cases {
+    for (call, output) in cases {
         let error = database
             .pool()
             .execute(AssertSqlSafe(format!("select flyball.{call}")))
             .await
             .unwrap_err()
             .to_string();
-        assert!(error.contains(said), "{call}: {error}");
+        assert!(error.contains(output), "{call}: {error}");
     }
 
     assert_eq!(

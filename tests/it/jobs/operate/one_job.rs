@@ -144,13 +144,13 @@ async fn a_dead_job_is_discarded_for_good_or_retried_with_the_attempts_that_it_h
         1,
         "the attempt that it died of counts"
     );
-    let said: Vec<String> = audit(&database)
+    let output: Vec<String> = audit(&database)
         .await
         .into_iter()
         .map(|line| format!("{} {} {}", line.0, line.1, line.2))
         .collect();
     assert_eq!(
-        said,
+        output,
         [
             format!("alice job.discard {gone}"),
             format!("alice job.retry {kept}")
@@ -219,12 +219,12 @@ async fn job_state_says_in_sql_what_rust_says() {
     wanted.insert(enqueue(&queue, job("t", "")).await, "ready");
 
     for (id, word) in wanted {
-        let said: String = sqlx::query_scalar("select flyball.job_state($1)")
+        let output: String = sqlx::query_scalar("select flyball.job_state($1)")
             .bind(id)
             .fetch_one(database.pool())
             .await
             .unwrap();
-        assert_eq!(said, word);
+        assert_eq!(output, word);
         assert_eq!(serde_json::to_value(state(&queue, id).await).unwrap(), word);
     }
     let none: Option<String> = sqlx::query_scalar("select flyball.job_state(7)")

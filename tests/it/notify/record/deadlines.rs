@@ -10,8 +10,8 @@ use flyball::providers::EventKind;
 use serde_json::json;
 
 use super::fixture::{
-    HOUR, attempt, begun, enqueue_one, event, grow_older, message, run, seen, sent, state, store,
-    told,
+    HOUR, attempt, begun, enqueue_one, event, grow_older, message, record_events, run, seen, sent,
+    state, store,
 };
 
 #[tokio::test]
@@ -301,7 +301,7 @@ async fn the_record_goes_with_the_finished_jobs_and_not_before() {
         ),
     )
     .await;
-    told(
+    record_events(
         &deliveries,
         vec![
             event("old", 1, EventKind::Sent, None),

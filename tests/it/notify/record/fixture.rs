@@ -93,7 +93,7 @@ pub fn notice(events: Vec<ProviderEvent>) -> Notice {
     }
 }
 
-pub async fn told(deliveries: &Deliveries, events: Vec<ProviderEvent>) -> u64 {
+pub async fn record_events(deliveries: &Deliveries, events: Vec<ProviderEvent>) -> u64 {
     deliveries
         .record_events(notice(events))
         .await

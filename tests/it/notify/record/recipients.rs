@@ -10,7 +10,7 @@ use flyball::providers::{Channel, EventKind, Recipient};
 use futures_util::future::join_all;
 use sqlx::{AssertSqlSafe, Executor};
 
-use super::fixture::{HOUR, begun, enqueue_one, event, message, run, sent, store, told};
+use super::fixture::{HOUR, begun, enqueue_one, event, message, record_events, run, sent, store};
 use crate::support::{Database, database};
 
 /// The digest under which a recipient is kept, by its digest without the key.
@@ -141,15 +141,15 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
             ],
         ),
     ];
-    let asked = |channel, to: &str| BeginRequest {
+    let requested = |channel, to: &str| BeginRequest {
         job_id: 1,
         channel,
         recipient: Recipient::parse(channel, to).unwrap(),
     };
     for (channel, first, others) in spellings {
         let all: Vec<&str> = others.iter().copied().chain([first]).collect();
-        for said in &all {
-            let recipient = Recipient::parse(channel, said).unwrap();
+        for output in &all {
+            let recipient = Recipient::parse(channel, output).unwrap();
             let signed = flyball::jobs::Attribution {
                 by: "test".into(),
                 why: "asked".into(),
@@ -157,14 +157,14 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
             };
             assert!(
                 deliveries.suppress(&recipient, &signed).await.unwrap(),
-                "{said}"
+                "{output}"
             );
             for to in &all {
-                let begun = deliveries.begin(asked(channel, to)).await.unwrap();
+                let begun = deliveries.begin(requested(channel, to)).await.unwrap();
                 assert_eq!(
                     begun.suppressed.as_deref(),
                     Some("asked"),
-                    "{said} keeps {to} back"
+                    "{output} keeps {to} back"
                 );
             }
             assert!(
@@ -183,7 +183,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
         }
         assert_eq!(
             deliveries
-                .begin(asked(channel, first))
+                .begin(requested(channel, first))
                 .await
                 .unwrap()
                 .suppressed,
@@ -197,7 +197,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
         .record(sent(id, "Victim <victim@example.com>"))
         .await
         .unwrap();
-    told(
+    record_events(
         &deliveries,
         vec![event(
             "e1",
@@ -220,7 +220,7 @@ async fn a_suppressed_recipient_gets_nothing_in_any_spelling() {
         .record(sent(id, "Other <other@example.com>"))
         .await
         .unwrap();
-    told(
+    record_events(
         &deliveries,
         vec![event("e2", id, EventKind::Complained, None)],
     )
@@ -346,7 +346,7 @@ async fn whoever_is_suppressed_is_told_before_an_attempt() {
         .unwrap();
     assert_eq!(audit, ["email/a***@b***.c", "sms/***00"]);
 
-    for (call, said) in [
+    for (call, output) in [
         (
             "suppress('fax', '1')",
             "channel: \"fax\" is not a channel; allowed are sms, email, push, chat and webhook",
@@ -361,7 +361,7 @@ async fn whoever_is_suppressed_is_told_before_an_attempt() {
             .await
             .unwrap_err()
             .to_string();
-        assert!(error.contains(said), "{call}: {error}");
+        assert!(error.contains(output), "{call}: {error}");
     }
 }
 
@@ -404,8 +404,8 @@ async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
     )
     .await;
 
-    let asked = || join_all(ids.iter().map(|id| begun(&deliveries, *id, "ill@b.c")));
-    for one in asked().await {
+    let requested = || join_all(ids.iter().map(|id| begun(&deliveries, *id, "ill@b.c")));
+    for one in requested().await {
         assert_eq!(one.failures, 1);
         assert!(
             one.rest
@@ -420,10 +420,10 @@ async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
         "update flyball.recipient_backoff set backoff_until = now() - interval '1 s'",
     )
     .await;
-    let first = asked()
+    let first = requested()
         .await
         .into_iter()
-        .chain(asked().await)
+        .chain(requested().await)
         .filter(|one| one.rest.is_none())
         .count();
     assert_eq!(
@@ -434,14 +434,14 @@ async fn of_all_messages_for_a_recipient_whose_rest_is_over_one_goes_first() {
     // It fails: all wait again, longer. Then it goes well, and all may go.
     met(&deliveries, ids[0], "ill@b.c", unable(2, 3 * HOUR)).await;
     assert!(
-        asked()
+        requested()
             .await
             .iter()
             .all(|one| one.failures == 2 && one.rest.is_some_and(|rest| rest > 2 * HOUR))
     );
     met(&deliveries, ids[0], "ill@b.c", RecipientResult::Able).await;
     assert!(
-        asked()
+        requested()
             .await
             .iter()
             .all(|one| one.failures == 0 && one.rest.is_none())

@@ -8,8 +8,8 @@ use serde_json::json;
 use sqlx::{AssertSqlSafe, Executor, SqlSafeStr};
 
 use super::fixture::{
-    HOUR, attempt, begun, enqueue_one, event, grow_older, mail, message, notice, run, seen, sent,
-    state, store, tally, told,
+    HOUR, attempt, begun, enqueue_one, event, grow_older, mail, message, notice, record_events,
+    run, seen, sent, state, store, tally,
 };
 use super::recipients::keyed;
 
@@ -141,12 +141,12 @@ async fn two_hundred_at_once_are_all_written_and_one_that_cannot_be_fails_alone(
         let deliveries = deliveries.clone();
         async move {
             let to = format!("u{n}@b.c");
-            let asked = BeginRequest {
+            let requested = BeginRequest {
                 job_id: *id,
                 channel: Channel::Email,
                 recipient: mail(&to),
             };
-            assert_eq!(deliveries.begin(asked).await.unwrap().attempts, 0);
+            assert_eq!(deliveries.begin(requested).await.unwrap().attempts, 0);
             let pool = if n == 77 { "ma\0il" } else { "mail" };
             let written = deliveries
                 .record(DeliveryUpdate {
@@ -185,10 +185,10 @@ async fn an_event_counts_once_in_whatever_order_it_comes() {
 
     let delivered = event("e1", id, EventKind::Delivered, None);
     assert_eq!(
-        told(&deliveries, vec![delivered.clone(), delivered.clone()]).await,
+        record_events(&deliveries, vec![delivered.clone(), delivered.clone()]).await,
         1
     );
-    assert_eq!(told(&deliveries, vec![delivered]).await, 0);
+    assert_eq!(record_events(&deliveries, vec![delivered]).await, 0);
     assert_eq!(state(&database, id).await, "delivered");
 
     for (event_id, event_type, then) in [
@@ -198,7 +198,7 @@ async fn an_event_counts_once_in_whatever_order_it_comes() {
         ("e4", EventKind::Delivered, "bounced"),
     ] {
         assert_eq!(
-            told(&deliveries, vec![event(event_id, id, event_type, None)]).await,
+            record_events(&deliveries, vec![event(event_id, id, event_type, None)]).await,
             1,
             "{event_id}"
         );
@@ -243,7 +243,7 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
     let (database, queue, deliveries) = store().await;
     let id = enqueue_one(&queue, message("a@b.c")).await;
     assert_eq!(
-        told(
+        record_events(
             &deliveries,
             vec![event("e1", id, EventKind::Delivered, None)]
         )
@@ -265,7 +265,7 @@ async fn an_event_that_comes_before_its_message_waits_for_it() {
         .await
         .unwrap();
     assert_eq!(
-        told(
+        record_events(
             &deliveries,
             vec![event("e2", other, EventKind::Bounced, None)]
         )

@@ -9,7 +9,7 @@ use flyball::providers::{
 use flyball_fakes::{Events, FakeOptions, Fate, sns};
 
 use super::subjects::{Subject, mailgun, sendgrid, ses, twilio};
-use super::{LONG, Pair, told, tools};
+use super::{LONG, Pair, context, tools};
 use crate::fakes::mailbox;
 use crate::support::eventually;
 
@@ -69,7 +69,7 @@ async fn read(
         (name.as_str().to_owned(), value.to_str().unwrap().to_owned())
     };
     let headers: BTreeMap<String, String> = headers.iter().map(text).collect();
-    let now_s = told(Duration::ZERO).now_s;
+    let now_s = context(Duration::ZERO).now_s;
     let provider = pair.driver.provider();
     providers::events::read(
         provider,
@@ -112,12 +112,12 @@ async fn events_tell_what_became_of_the_message_and_are_known_again() {
             (kept.len() >= 2).then(|| kept.clone())
         };
         let posted = eventually("both events", LONG, two).await;
-        let mut told = Vec::new();
+        let mut message = Vec::new();
         for one in &posted {
-            told.extend(read(&pair, &account(&pair), &url, one).await.unwrap());
+            message.extend(read(&pair, &account(&pair), &url, one).await.unwrap());
         }
-        let [first, second] = &told[..] else {
-            panic!("{}: {fate:?}: {told:?}", pair.subject.name)
+        let [first, second] = &message[..] else {
+            panic!("{}: {fate:?}: {message:?}", pair.subject.name)
         };
         assert_eq!(
             first.event_type,
@@ -181,10 +181,12 @@ async fn a_subscription_is_confirmed_when_sns_asks() {
         pair.fake.subscribe(pair.subject.account, &url).await,
         Some(200)
     );
-    let asked = kept.lock().unwrap().remove(0);
+    let requested = kept.lock().unwrap().remove(0);
     assert!(!pair.fake.is_subscribed(pair.subject.account));
     assert_eq!(
-        read(&pair, &account(&pair), &url, &asked).await.unwrap(),
+        read(&pair, &account(&pair), &url, &requested)
+            .await
+            .unwrap(),
         []
     );
     assert!(pair.fake.is_subscribed(pair.subject.account));
@@ -197,6 +199,6 @@ async fn ses_says_how_much_the_account_may_send() {
         pair.subject.account,
         Some(flyball_fakes::WindowQuota::per_second(14.0)),
     );
-    assert_eq!(pair.driver.quota(&told(LONG)).await, Some(14.0));
+    assert_eq!(pair.driver.quota(&context(LONG)).await, Some(14.0));
     assert_eq!(pair.requests(), 0, "a question is no message");
 }

@@ -81,7 +81,7 @@ impl Subject {
     }
 }
 
-fn told(timeout: Duration) -> SendContext {
+fn context(timeout: Duration) -> SendContext {
     let now_s = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     SendContext {
         now_s: i64::try_from(now_s).unwrap(),
@@ -96,10 +96,10 @@ impl Pair {
     }
 
     /// Sends once. The driver asks at most once, and says nothing that is nobody's business.
-    async fn send_told(&self, driver: &dyn Driver, told: &SendContext) -> ProviderResponse {
+    async fn send_with(&self, driver: &dyn Driver, context: &SendContext) -> ProviderResponse {
         let (before, message) = (self.requests(), self.subject.message(&self.fake));
         assert_eq!(driver.check(&message), [], "{}", self.subject.name);
-        let sending = driver.send(&message, told);
+        let sending = driver.send(&message, context);
         let answer = tokio::time::timeout(LONG, sending).await;
         let answer =
             answer.unwrap_or_else(|_| panic!("{}: no end within {LONG:?}", self.subject.name));
@@ -116,14 +116,14 @@ impl Pair {
     }
 
     async fn send(&self) -> ProviderResponse {
-        self.send_told(&*self.driver, &told(Duration::from_secs(30)))
+        self.send_with(&*self.driver, &context(Duration::from_secs(30)))
             .await
     }
 
     /// By a driver of its own, whose connections nothing was said of yet.
     async fn send_fresh(&self) -> ProviderResponse {
         let driver = self.subject.driver(&self.fake, false);
-        self.send_told(&*driver, &told(Duration::from_secs(30)))
+        self.send_with(&*driver, &context(Duration::from_secs(30)))
             .await
     }
 
@@ -329,7 +329,7 @@ async fn what_is_never_answered_is_ambiguous_when_the_time_is_over() {
         assert!(pair.send().await.sent.is_success(), "{}", pair.subject.name);
         pair.fail(Fault::Hang);
         let answer = pair
-            .send_told(&*pair.driver, &told(Duration::from_secs(1)))
+            .send_with(&*pair.driver, &context(Duration::from_secs(1)))
             .await;
         pair.is(&answer, "ambiguous");
     }
@@ -372,10 +372,12 @@ async fn a_refused_connection_is_safe_to_send_again() {
         } = pair;
         let message = subject.message(&fake);
         fake.stop().await;
-        let answer =
-            tokio::time::timeout(LONG, driver.send(&message, &told(Duration::from_secs(30))))
-                .await
-                .unwrap();
+        let answer = tokio::time::timeout(
+            LONG,
+            driver.send(&message, &context(Duration::from_secs(30))),
+        )
+        .await
+        .unwrap();
         assert_eq!(
             answer.sent.as_str(),
             subject.unreachable,
@@ -400,7 +402,7 @@ async fn credentials_that_are_not_valid_are_the_accounts_failure() {
     for pair in pairs().await {
         let wrong = pair.subject.driver(&pair.fake, true);
         let answer = pair
-            .send_told(&*wrong, &told(Duration::from_secs(30)))
+            .send_with(&*wrong, &context(Duration::from_secs(30)))
             .await;
         pair.is(&answer, pair.subject.unauthorized);
         pair.fail(Fault::BadCredentials);
@@ -475,14 +477,14 @@ async fn a_connection_that_is_closed_without_an_answer_is_never_a_success() {
 async fn a_stopped_worker_does_not_wait_for_the_provider() {
     for pair in pairs().await {
         pair.fail(Fault::Hang);
-        let (told, before) = (told(Duration::from_secs(3_600)), pair.requests());
+        let (context, before) = (context(Duration::from_secs(3_600)), pair.requests());
         let stop = async {
             while pair.requests() == before {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            told.stop.cancel();
+            context.stop.cancel();
         };
-        let (answer, ()) = tokio::join!(pair.send_told(&*pair.driver, &told), stop);
+        let (answer, ()) = tokio::join!(pair.send_with(&*pair.driver, &context), stop);
         pair.is(&answer, "ambiguous");
     }
 }

@@ -183,7 +183,10 @@ async fn sent(pair: &Pair, text: &str) -> Option<(Recipient, Vec<String>)> {
     let before = pair.fake.totals_of_all().accepted;
     let answer = pair
         .driver
-        .send(&message, &super::told(std::time::Duration::from_secs(30)))
+        .send(
+            &message,
+            &super::context(std::time::Duration::from_secs(30)),
+        )
         .await;
     // These fakes know one path, and tokens of hexadecimal digits; the others have been asked for all the same.
     if !["webhook", "apns"].contains(&name) {

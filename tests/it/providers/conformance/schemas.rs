@@ -277,7 +277,10 @@ async fn every_request_is_valid_by_its_providers_published_schema() {
             assert_eq!(pair.driver.check(&message), [], "{name}");
             let answer = pair
                 .driver
-                .send(&message, &super::told(std::time::Duration::from_secs(30)))
+                .send(
+                    &message,
+                    &super::context(std::time::Duration::from_secs(30)),
+                )
                 .await;
             assert_eq!(
                 answer.sent.as_str(),

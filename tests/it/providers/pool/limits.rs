@@ -265,7 +265,7 @@ async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_l
     ));
     let _stop = stop.drop_guard();
     let throttle = Name::new("turned").unwrap();
-    let said = |each: u32| {
+    let output = |each: u32| {
         let heard = &heard;
         let what = format!("{each} for each");
         async move {
@@ -278,7 +278,7 @@ async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_l
             eventually(&what, SOON, both).await;
         }
     };
-    said(50).await;
+    output(50).await;
     for (knob, each) in [("20", 10), ("31", 16), ("0", 1), ("-1", 1000), ("6", 3)] {
         let fields = BTreeMap::from([("concurrency".to_owned(), Some(knob.to_owned()))]);
         let change = flyball::throttle::Change {
@@ -288,7 +288,7 @@ async fn every_turn_of_the_knob_of_concurrency_reaches_the_drivers_at_the_next_l
         };
         workers.store.set(&throttle, &change).await.unwrap();
         let begun = Instant::now();
-        said(each).await;
+        output(each).await;
         // Ten looks are ten seconds; a machine that is that slow tells nothing.
         println!("{knob}: after {:?}", begun.elapsed());
     }

@@ -69,9 +69,9 @@ async fn a_claim_without_a_job_ends_at_once_where_people_see_it() {
         0,
         "its unique key is free again"
     );
-    let told = queue.failures(10).await.unwrap();
-    assert_eq!(told.len(), 1);
-    assert_eq!(told[0].job_id, ids[1]);
+    let answer = queue.failures(10).await.unwrap();
+    assert_eq!(answer.len(), 1);
+    assert_eq!(answer[0].job_id, ids[1]);
 }
 
 #[tokio::test]
@@ -136,11 +136,11 @@ async fn a_lease_whose_job_is_gone_is_told_of_when_its_worker_is_dead() {
         0,
         "its unique key is free again"
     );
-    let told = format!(
+    let answer = format!(
         "select count(*) from flyball.failure where job_id = {} and error like '%not in flyball.job any more'",
         ids[1]
     );
-    assert_eq!(number(pool, &told).await, 1);
+    assert_eq!(number(pool, &answer).await, 1);
 }
 
 #[tokio::test]
