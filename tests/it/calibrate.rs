@@ -179,7 +179,7 @@ async fn ended(mut child: Child, within: Duration) -> Output {
             let _ = child.kill();
             panic!(
                 "it did not end within {within:?}: {}",
-                said(&child.wait_with_output().unwrap())
+                printed(&child.wait_with_output().unwrap())
             );
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -187,7 +187,7 @@ async fn ended(mut child: Child, within: Duration) -> Output {
     child.wait_with_output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -216,12 +216,12 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
     let mut output = ended(rig.start(&arguments), Duration::from_secs(240)).await;
     // On a machine that stands still for seconds the test rightly gives up.
     for _ in 0..2 {
-        if !output.status.success() && said(&output).contains("ended early") {
-            println!("{}", said(&output));
+        if !output.status.success() && printed(&output).contains("ended early") {
+            println!("{}", printed(&output));
             output = ended(rig.start(&arguments), Duration::from_secs(240)).await;
         }
     }
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     println!("{answer:#}");
 
@@ -266,11 +266,11 @@ async fn however_a_test_ends_the_throttle_is_safe() {
 
     // Nobody can be asked.
     let unasked = ended(rig.start(&[]), SOON).await;
-    assert_eq!(unasked.status.code(), Some(4), "{}", said(&unasked));
+    assert_eq!(unasked.status.code(), Some(4), "{}", printed(&unasked));
     assert!(
-        said(&unasked).contains("confirmation requires a terminal; add --yes"),
+        printed(&unasked).contains("confirmation requires a terminal; add --yes"),
         "{}",
-        said(&unasked)
+        printed(&unasked)
     );
     assert_eq!(rig.status().await.raw, before.raw);
 
@@ -282,9 +282,9 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     let interrupted = ended(child, SOON).await;
     assert_eq!(interrupted.status.code(), Some(1));
     assert!(
-        said(&interrupted).contains("interrupted. The knob is back at 20."),
+        printed(&interrupted).contains("interrupted. The knob is back at 20."),
         "{}",
-        said(&interrupted)
+        printed(&interrupted)
     );
     assert_eq!(knob(&rig.status().await), ("20".to_owned(), None));
 
@@ -297,15 +297,15 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     *rig.frozen.lock().unwrap() = None;
     assert_eq!(over.status.code(), Some(1));
     assert!(
-        said(&over).contains("ended early: a probe would trip the breaker"),
+        printed(&over).contains("ended early: a probe would trip the breaker"),
         "{}",
-        said(&over)
+        printed(&over)
     );
     assert_eq!(
         knob(&rig.status().await),
         ("14.286".to_owned(), None),
         "{}",
-        said(&over)
+        printed(&over)
     );
 
     // Somebody types another rate.
@@ -316,9 +316,10 @@ async fn however_a_test_ends_the_throttle_is_safe() {
         )
         .await;
         assert!(
-            said(&output).contains("\"none\" is not a load from Prometheus; allowed are: it-load"),
+            printed(&output)
+                .contains("\"none\" is not a load from Prometheus; allowed are: it-load"),
             "{}",
-            said(&output)
+            printed(&output)
         );
         let child = rig.start(&["--yes", "--pulse-s", "1200"]);
         let begun = tokio::time::timeout(Duration::from_secs(8), async {
@@ -338,9 +339,9 @@ async fn however_a_test_ends_the_throttle_is_safe() {
             .await;
         let turned = ended(child, SOON).await;
         assert!(
-            said(&turned).contains("The knob keeps the value that someone else has set: 7."),
+            printed(&turned).contains("The knob keeps the value that someone else has set: 7."),
             "{}",
-            said(&turned)
+            printed(&turned)
         );
         Some(())
     })

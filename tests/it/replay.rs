@@ -50,7 +50,7 @@ impl Desk {
     /// A replay that must work, as JSON.
     fn told(&self, prometheus_url: &str, arguments: &[&str]) -> Value {
         let output = self.replay(prometheus_url, &[arguments, &["--json"]].concat());
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", printed(&output));
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
@@ -61,17 +61,17 @@ impl Desk {
             output.status.code(),
             Some(code),
             "{arguments:?}: {}",
-            said(&output)
+            printed(&output)
         );
         assert!(
-            said(&output).contains(text),
+            printed(&output).contains(text),
             "{arguments:?}: {}\nlacks {text}",
-            said(&output)
+            printed(&output)
         );
     }
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
@@ -167,11 +167,11 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
 
     let refused = |arguments: &[&str], text: &str| {
         let output = desk.replay(&url, &[&range[..], arguments].concat());
-        assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+        assert_eq!(output.status.code(), Some(4), "{}", printed(&output));
         assert!(
-            said(&output).contains(text),
+            printed(&output).contains(text),
             "{}\nlacks {text}",
-            said(&output)
+            printed(&output)
         );
     };
     refused(
@@ -181,11 +181,11 @@ async fn hours_of_a_real_prometheus_are_read_in_pieces_and_replayed() {
     refused(&["--rate", "sum("], "rate: query \"sum(\" was refused");
     let before = at(begin - 86_400);
     let output = desk.replay(&url, &["--from", &before, "--to", &at(begin - 80_000)]);
-    assert_eq!(output.status.code(), Some(4), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(4), "{}", printed(&output));
     assert!(
-        said(&output).contains("rate: has no values in this range"),
+        printed(&output).contains("rate: has no values in this range"),
         "{}",
-        said(&output)
+        printed(&output)
     );
 }
 
@@ -227,7 +227,7 @@ fn fill(data: &Path, begin: u64) {
         .arg(file.path())
         .arg(data);
     let output = promtool.output().unwrap();
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", printed(&output));
     own(data, std::fs::metadata(data).unwrap());
 }
 
@@ -273,10 +273,10 @@ fn a_file_is_replayed_as_csv_and_as_json_lines() {
     check(&desk.told("http://127.0.0.1:1", &["--file", "record.csv"]));
     check(&desk.told("http://127.0.0.1:1", &["--file", "record.jsonl"]));
 
-    let text = said(&desk.replay("http://127.0.0.1:1", &["--file", "record.csv"]));
+    let text = printed(&desk.replay("http://127.0.0.1:1", &["--file", "record.csv"]));
     assert_eq!(
         text,
-        said(&desk.replay("http://127.0.0.1:1", &["--file", "record.jsonl"]))
+        printed(&desk.replay("http://127.0.0.1:1", &["--file", "record.jsonl"]))
     );
     for part in [
         "RECORDED",
@@ -346,8 +346,8 @@ fn what_cannot_be_replayed_is_refused_with_the_reason() {
     let none = policy("none.toml");
     assert_eq!(none.status.code(), Some(4));
     assert!(
-        said(&none).contains("none.toml has no [[signal]]"),
+        printed(&none).contains("none.toml has no [[signal]]"),
         "{}",
-        said(&none)
+        printed(&none)
     );
 }

@@ -16,7 +16,7 @@ fn simulate(args: &[&str]) -> Output {
         .expect("the program runs")
 }
 
-fn said(output: &Output) -> (i32, String) {
+fn printed(output: &Output) -> (i32, String) {
     (
         output.status.code().unwrap(),
         String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -106,7 +106,7 @@ fn a_row_of_the_page_is_what_the_program_prints() {
 fn the_same_days_are_the_same_on_every_run_and_other_days_are_not() {
     let run = |seed: &str| {
         let output = simulate(&["s10", "--seeds", "2", "--seed", seed, "--json"]);
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output).1);
+        assert_eq!(output.status.code(), Some(0), "{}", printed(&output).1);
         serde_json::from_slice::<Value>(&output.stdout).unwrap()
     };
     let first = run("0");
@@ -136,7 +136,7 @@ fn a_key_of_the_law_changes_the_table_and_a_policy_brings_its_own() {
             "--markdown",
         ];
         let output = simulate(&[&all, args].concat());
-        assert_eq!(output.status.code(), Some(0), "{}", said(&output).1);
+        assert_eq!(output.status.code(), Some(0), "{}", printed(&output).1);
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         cells(text.lines().find(|line| line.starts_with("| S5")).unwrap())
     };
@@ -167,41 +167,41 @@ fn a_plant_of_ones_own_is_run_and_drawn() {
         "--svg",
         pictures.to_str().unwrap(),
     ]);
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output).1);
+    assert_eq!(output.status.code(), Some(0), "{}", printed(&output).1);
     let svg = std::fs::read_to_string(pictures.join("mine.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("Mine: load in setpoints"));
 }
 
 #[test]
 fn what_is_wrong_is_said_with_its_place_and_what_is_allowed() {
-    let (code, words) = said(&simulate(&["S99"]));
+    let (code, words) = printed(&simulate(&["S99"]));
     assert!(
         code == 3
             && words.contains("no scenario and no file \"S99\"")
             && words.contains("S1, S1x30"),
         "{code}: {words}"
     );
-    let (code, words) = said(&simulate(&["S1", "--set", "gain=lots"]));
+    let (code, words) = printed(&simulate(&["S1", "--set", "gain=lots"]));
     assert!(
         code == 4 && words.contains("--set \"gain=lots\" is not KEY=VALUE"),
         "{code}: {words}"
     );
-    let (code, words) = said(&simulate(&["S1", "--set", "gain=99"]));
+    let (code, words) = printed(&simulate(&["S1", "--set", "gain=99"]));
     assert!(
         code == 4 && words.contains("governor.gain: must be a number from 0.05 to 10, not 99"),
         "{code}: {words}"
     );
-    let (code, words) = said(&simulate(&["S1", "--set", "speed=1"]));
+    let (code, words) = printed(&simulate(&["S1", "--set", "speed=1"]));
     assert!(
         code == 4 && words.contains("governor.speed: is not a known field; allowed: actuator"),
         "{code}: {words}"
     );
-    let (code, words) = said(&simulate(&["S1", "--controllers", "flyball,me"]));
+    let (code, words) = printed(&simulate(&["S1", "--controllers", "flyball,me"]));
     assert!(
         code == 2 && words.contains("allowed are flyball,pid,aimd,fixed"),
         "{code}: {words}"
     );
-    assert_eq!(said(&simulate(&[])).0, 2);
+    assert_eq!(printed(&simulate(&[])).0, 2);
 
     let bad = |from: &str, to: &str| {
         Scenario::parse(&library::FILES[0].1.replace(from, to), "mine.toml")

@@ -1,0 +1,84 @@
+//! Refunds and settlements in memory.
+
+use super::{MemoryStore, Throttles};
+use crate::throttle::bucket::{Bucket, Rate, Start};
+use crate::throttle::serve::sane_cost;
+use crate::throttle::{Error, Knobs, Name, Refund};
+
+impl MemoryStore {
+    pub(super) fn refund_one(throttles: &mut Throttles, throttle: &Name, refund: &Refund<'_>) {
+        let charge_us = &refund.grant.charge_us;
+        let Some((key_charge_us, level_charges_us)) = charge_us.split_last() else {
+            return;
+        };
+        let chain = Self::chain(throttles, throttle);
+        let units = f64::from(refund.units);
+        // If the chain changed since the grant, its charges belong to other throttles, and only the key
+        // is repaid.
+        if level_charges_us.len() == chain.len() {
+            for (name, charge_us) in chain.iter().zip(level_charges_us) {
+                let throttle = throttles.entry(name.clone()).or_default();
+                throttle.bucket.refund(units * charge_us);
+                throttle.meter.used -= units * sane_cost(refund.cost);
+            }
+        }
+        if let Some(bucket) = throttles
+            .get_mut(throttle)
+            .and_then(|throttle| throttle.keys.get_mut(refund.key))
+        {
+            bucket.refund(units * key_charge_us);
+        }
+    }
+
+    pub(super) fn settle_one(
+        throttles: &mut Throttles,
+        throttle: &Name,
+        key: &str,
+        tokens: f64,
+        now: i64,
+    ) -> Result<(), Error> {
+        let chain = Self::chain(throttles, throttle);
+        let is_known = |name: &&Name| {
+            throttles
+                .get(*name)
+                .is_some_and(|level| !level.raw.is_empty())
+        };
+        if let Some(unknown) = chain.iter().find(|name| !is_known(name)) {
+            return Err(Error::Unknown(unknown.clone()));
+        }
+        let most = Self::most(throttles, &chain, now);
+        for name in chain {
+            let level = throttles.entry(name.clone()).or_default();
+            let (knobs, _) = Knobs::read(&level.raw);
+            level.meter.used += settle_bucket(
+                &mut level.bucket,
+                knobs.rate(now),
+                Start::OneToken,
+                now,
+                (tokens, most),
+            );
+            if name == *throttle && !key.is_empty() && knobs.key_rps > 0.0 {
+                let bucket = level.keys.entry(key.to_owned()).or_default();
+                settle_bucket(bucket, knobs.key_rate(), Start::Full, now, (tokens, most));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Settles tokens under a limit of `most` per job; returns the tokens that counted.
+fn settle_bucket(
+    bucket: &mut Bucket,
+    rate: Rate,
+    start: Start,
+    now: i64,
+    (tokens, most): (f64, f64),
+) -> f64 {
+    if rate.rps <= 0.0 {
+        return tokens;
+    }
+    let mut open = bucket.open(rate, start, now as f64, 1.0, most);
+    let counted = open.settle(tokens, now as f64);
+    *bucket = open.close();
+    counted
+}
