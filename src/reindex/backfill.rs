@@ -1,26 +1,23 @@
 //! The handler: reads ahead, acquires tokens, sends bulk requests, handles their answers and saves
 //! the cursor.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 
-use super::args::{self, Args, OnBadDocument};
-use super::connect::{ANSWER_WITHIN, Connect};
+use super::args::{Args, OnBadDocument};
 use super::flight::{Item, Landed, item_backoff, send, whole_backoff};
 use super::reader::PageReader;
 use super::sink::{Sink, WriteError, WriteOutcome};
-use super::source::{self, DocumentSource};
-use super::{BulkPacer, Catalogue, Progress, ReindexDatabase, Window};
-use crate::jobs::{
-    Checkpoint, CheckpointError, Context, Handler, Issue, Job, Outcome, PreparedJob, Scope,
-};
-use crate::outbound::{self, Guard, SetUpError};
+use super::source::DocumentSource;
+use super::{BulkPacer, Progress, Window, source};
+use crate::jobs::{Checkpoint, CheckpointError, Context, Job, Outcome, Scope};
 use crate::throttle::{AcquireRequest, KeyOutcomes, LaneRequest, Limit, Name, UpstreamRefusal};
+
+mod checkpoint;
 
 /// Interval between checkpoints; a killed worker repeats at most this much.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -32,120 +29,6 @@ const LONGEST_HOLD: Duration = Duration::from_secs(600);
 const MAX_STRIKES: u32 = 8;
 /// Delay of a job that made progress before the index or the source failed.
 const PROGRESS_RETRY_DELAY: Duration = Duration::from_secs(15);
-
-/// Settings of the kind, the same for all its jobs.
-#[derive(Clone, Debug, Default)]
-pub struct BackfillConfig {
-    /// The addresses besides the public internet at which a job's own index may be; by default
-    /// none.
-    pub guard: Guard,
-    /// The sources and sinks that jobs may name.
-    pub catalogue: Catalogue,
-}
-
-/// The handler of the kind `reindex`.
-pub struct ReindexHandler {
-    connect: Connect,
-    config: BackfillConfig,
-}
-
-impl ReindexHandler {
-    /// Creates a handler that reads and writes `own`, usually the queue's database, if a job names
-    /// no other.
-    ///
-    /// Without it the handler can check arguments, and run jobs that name their databases.
-    pub fn new(config: BackfillConfig, own: Option<ReindexDatabase>) -> Result<Self, SetUpError> {
-        let guarded = outbound::guarded_client(config.guard.clone(), ANSWER_WITHIN)?;
-        let trusted = outbound::guarded_client(Guard::open(), ANSWER_WITHIN)?;
-        Ok(Self {
-            connect: Connect {
-                own,
-                guarded,
-                trusted,
-            },
-            config,
-        })
-    }
-
-    /// Parses the arguments and checks the address in them.
-    fn read(&self, args: &Value) -> Result<Args, Vec<Issue>> {
-        let args = Args::parse(args, &self.config.catalogue)?;
-        if let args::Sink::Elastic(asked) = &args.sink
-            && asked.is_guarded
-            && let Err(message) = outbound::check_url(&asked.url, &self.config.guard)
-        {
-            return Err(vec![Issue::new("/sink/url", message)]);
-        }
-        Ok(args)
-    }
-
-    async fn start(&self, args: &Args, job: &Job, context: &Context) -> Outcome {
-        let sink = match self.connect.sink(args) {
-            Ok(sink) => sink,
-            Err(trouble @ WriteError::Wrong(_)) => {
-                return Outcome::Dead {
-                    error: trouble.to_string(),
-                };
-            }
-            Err(trouble) => {
-                return Outcome::Retry {
-                    after: None,
-                    error: trouble.to_string(),
-                };
-            }
-        };
-        match self.connect.source(args) {
-            Ok(source) => backfill(job, context, args, source, sink).await,
-            Err(error) => Outcome::Retry {
-                after: None,
-                error: error.to_string(),
-            },
-        }
-    }
-}
-
-impl Handler for ReindexHandler {
-    fn prepare(&self, args: &Value) -> Result<PreparedJob<'_>, Vec<Issue>> {
-        let args = self.read(args)?;
-        Ok(PreparedJob::new(move |job, context| async move {
-            self.start(&args, &job, &context).await
-        }))
-    }
-
-    fn lacks(&self, args: &Value) -> Option<String> {
-        Args::lacking(args, &self.config.catalogue).map(|(part, name)| format!("{part} {name}"))
-    }
-
-    fn offers(&self) -> BTreeMap<String, String> {
-        let sources = self
-            .config
-            .catalogue
-            .sources
-            .keys()
-            .map(|name| format!("source {name}"));
-        let sinks = self
-            .config
-            .catalogue
-            .sinks
-            .keys()
-            .map(|name| format!("sink {name}"));
-        sources
-            .chain(sinks)
-            .map(|one| (one, String::new()))
-            .collect()
-    }
-
-    /// Returns false: the kind reads and writes whole tables with the operator's rights, so it is
-    /// for operators.
-    fn public(&self) -> bool {
-        false
-    }
-
-    /// Returns `None`: a reindex is bounded by its progress, not by a clock.
-    fn timeout(&self) -> Option<Duration> {
-        None
-    }
-}
 
 /// Copies everything after the job's checkpoint from `source` to `sink`, at the pace of the job's
 /// throttle.
@@ -593,47 +476,7 @@ impl Backfill<'_> {
         delay
     }
 
-    fn advance(&mut self) {
-        if let Some((count, key)) = self.window.advance() {
-            self.progress.advance(count, &key);
-        }
-    }
-
     // === The cursor ===
-
-    /// Saves the checkpoint in the background, so that a slow database holds up nothing.
-    fn save(&mut self) {
-        let checkpoint = self.progress.checkpoint(self.started.elapsed());
-        if self.saving.is_empty() && self.saved.as_ref() != Some(&checkpoint) {
-            let (id, fence, store, at) = (
-                self.job.id,
-                self.job.fence,
-                self.context.checkpoints.clone(),
-                checkpoint.clone(),
-            );
-            self.saving
-                .spawn(async move { store.store(id, fence, &at).await });
-            self.saved = Some(checkpoint);
-        }
-    }
-
-    /// Handles the result of a save: a failed one is repeated in a second, and a lost lease ends
-    /// the run.
-    fn heed(&mut self, saved: Option<Result<(), CheckpointError>>) -> Result<(), BackfillEnd> {
-        match saved {
-            Some(Ok(())) => Ok(()),
-            Some(Err(CheckpointError::LeaseLost(_))) => Err(BackfillEnd::LeaseLost),
-            Some(Err(error @ CheckpointError::Store { .. })) => {
-                tracing::warn!(job.id = self.job.id, %error, "reindex continues without a checkpoint");
-                self.saved = None;
-                Ok(())
-            }
-            None => {
-                self.saved = None;
-                Ok(())
-            }
-        }
-    }
 
     /// Ends the run: waits for requests in flight, saves the cursor and returns the outcome.
     async fn close(mut self, end: BackfillEnd) -> Outcome {
@@ -686,20 +529,6 @@ impl Backfill<'_> {
             }
         }
         self.advance();
-    }
-
-    async fn save_now(&mut self) {
-        self.advance();
-        // An older checkpoint must not be written after this one.
-        let _ = timeout(DRAIN_WITHIN, self.saving.join_next()).await;
-        let checkpoint = self.progress.checkpoint(self.started.elapsed());
-        let kept = self
-            .context
-            .checkpoints
-            .store(self.job.id, self.job.fence, &checkpoint);
-        if let Ok(Err(error)) = timeout(DRAIN_WITHIN, kept).await {
-            tracing::warn!(job.id = self.job.id, %error, "storing the last checkpoint of a reindex failed");
-        }
     }
 }
 

@@ -35,13 +35,14 @@ pub mod window;
 
 mod connect;
 mod flight;
+mod handler;
 mod hidden;
 mod reader;
 
 pub use args::Args;
-pub use backfill::{BackfillConfig, ReindexHandler};
 pub use catalogue::Catalogue;
 pub use document::Document;
+pub use handler::{BackfillConfig, ReindexHandler};
 pub use pace::BulkPacer;
 pub use postgres::ReindexDatabase;
 pub use progress::{Progress, ReindexCursor};

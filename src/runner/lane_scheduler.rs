@@ -6,25 +6,12 @@
 //! with work starts at the tag of the lane being served, so it is next within one round and has
 //! saved nothing up while it was away. Throttles share a worker's permits the same way.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeSet, BinaryHeap, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use super::lane::{Lane, LaneStatus, Tag};
 use crate::jobs::{LaneClaim, LaneCursor, ReadyLane, ReadyPriorities, shard_of};
-use crate::throttle::{
-    AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, Name, OverLimit,
-};
-
-/// Longest wait caused by a knob, because a person may turn it at any time.
-const MAX_KNOB_WAIT: Duration = Duration::from_millis(400);
-
-/// Longest wait for a paused key, because a person may resume it.
-const MAX_PAUSE_WAIT: Duration = Duration::from_secs(2);
-
-/// Shortest wait, so that a fast throttle is served in small batches; its bucket keeps the tokens
-/// meanwhile.
-const MIN_WAIT: Duration = Duration::from_millis(5);
+use crate::throttle::{AcquireRequest, Name};
 
 /// Fewest jobs asked of a throttle, however little it granted the last time.
 const MIN_APPETITE: usize = 8;
@@ -32,15 +19,11 @@ const MIN_APPETITE: usize = 8;
 /// Interval of reports on a throttle whose running jobs are counted.
 const HOLD_REPORT_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Interval of reports on a throttle whose running jobs are not counted, because a person may begin
-/// to count at any time.
-const UNCOUNTED_REPORT_INTERVAL: Duration = Duration::from_secs(3);
-
-/// Pause before a failed report is sent again.
-const REPORT_RETRY_DELAY: Duration = Duration::from_millis(250);
-
 /// Number of idle sweeps after which a lane is forgotten.
 const FORGET_AFTER: u32 = 5;
+
+mod plan;
+mod reports;
 
 /// The ask of one throttle, with the lanes that it stands for.
 #[derive(Debug)]
@@ -228,143 +211,6 @@ impl LaneScheduler {
 
     // --- planning ---
 
-    /// Chooses the lanes to ask tokens for, for at most `permits` jobs in total.
-    pub fn plan(&mut self, now: Instant, permits: usize) -> Vec<PlannedAcquire> {
-        self.wake(now);
-        self.leave_guests();
-        let mut chosen: HashMap<usize, Turn> = HashMap::new();
-        let mut left = permits;
-        for guests in [false, true] {
-            let mut rings: BinaryHeap<Reverse<(Tag, usize)>> = BinaryHeap::new();
-            for (place, ring) in self.rings.iter_mut().enumerate() {
-                let lanes = if guests { &ring.guests } else { &ring.due };
-                let Some((lowest, ..)) = lanes.first() else {
-                    continue;
-                };
-                ring.begin = ring.begin.max(lowest.0);
-                if ring
-                    .not_before
-                    .max(ring.backoff_until)
-                    .is_none_or(|at| at <= now)
-                {
-                    ring.tag = ring.tag.max(self.begin);
-                    rings.push(Reverse((Tag(ring.tag), place)));
-                }
-            }
-            if let Some(Reverse((lowest, _))) = rings.peek() {
-                self.begin = lowest.0;
-            }
-            let mut turns: HashMap<usize, Choice<'_>> = HashMap::new();
-            while left > 0
-                && let Some(Reverse((tag, place))) = rings.pop()
-            {
-                let ring = &self.rings[place];
-                let lanes = if guests { &ring.guests } else { &ring.due };
-                let turn = chosen.entry(place).or_default();
-                if turn.jobs >= ring.appetite {
-                    continue;
-                }
-                let choice = turns.entry(place).or_insert_with(|| Choice {
-                    fresh: lanes.iter(),
-                    again: BinaryHeap::new(),
-                    next: None,
-                });
-                let Some(lane) = choice.next(&self.lanes) else {
-                    continue;
-                };
-                turn.give(lane);
-                left -= 1;
-                rings.push(Reverse((Tag(tag.0 + 1.0 / ring.weight), place)));
-            }
-        }
-        let mut asked: Vec<PlannedAcquire> = chosen
-            .into_iter()
-            .filter(|(_, turn)| turn.jobs > 0)
-            .map(|(ring, turn)| self.ask(ring, turn))
-            .collect();
-        asked.sort_by(|a, b| a.ask.throttle.cmp(&b.ask.throttle));
-        asked
-    }
-
-    fn ask(&self, place: usize, turn: Turn) -> PlannedAcquire {
-        let ring = &self.rings[place];
-        let lanes = turn.order.iter().map(|id| {
-            let lane = &self.lanes[id];
-            LaneRequest {
-                key: lane.key.to_string(),
-                want: turn.wants[id],
-                cost: lane.cost,
-                held: lane.held,
-            }
-        });
-        let holder = Holder {
-            id: self.holder.0.clone(),
-            ttl: self.holder.1,
-            held: ring.held,
-        };
-        let ask = AcquireRequest {
-            throttle: ring.name.clone(),
-            lanes: lanes.collect(),
-            holder: Some(holder),
-        };
-        PlannedAcquire {
-            ask,
-            lanes: turn.order,
-            drops: ring.drops,
-            ring: place,
-        }
-    }
-
-    /// Applies an answer: charges the grants, and sets the waits of lanes and throttles.
-    pub fn answered(&mut self, asked: &PlannedAcquire, answer: &AcquireResponse, now: Instant) {
-        let drops = answer.over_limit == OverLimit::Drop;
-        let (mut wanted, mut granted_all) = (0, 0);
-        for ((id, wish), grant) in asked.lanes.iter().zip(&asked.ask.lanes).zip(&answer.lanes) {
-            wanted += wish.want as usize;
-            granted_all += grant.granted as usize;
-            self.charge(*id, grant.granted, wish.cost.min(answer.max_cost));
-            self.hold(*id, i64::from(grant.granted));
-            self.probing.remove(id);
-            let Some(limit) = &grant.limit else { continue };
-            let until = now + wait(grant, limit);
-            match limit {
-                Limit::Probing { key: true, .. } => _ = self.probing.insert(*id),
-                Limit::Probing { key: false, .. } => self.rings[asked.ring].probes = true,
-                _ => {}
-            }
-            match limit {
-                Limit::Key
-                | Limit::Learned
-                | Limit::Probing { key: true, .. }
-                | Limit::Paused { name: None, .. }
-                | Limit::Concurrency { key: true, .. } => {
-                    self.stand(*id, LaneStatus::Waiting(until));
-                }
-                // The other lanes must not wait for the next token: their jobs are to be dropped as
-                // well.
-                Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. } if drops => {
-                    self.stand(*id, LaneStatus::Waiting(until));
-                }
-                _ => self.rings[asked.ring].not_before = Some(until),
-            }
-        }
-        let ring = &mut self.rings[asked.ring];
-        if answer.weight > 0.0 {
-            ring.weight = answer.weight;
-        }
-        ring.counts = answer.limits_concurrency;
-        // An answer without the store says nothing about dropping.
-        if answer.at_us > 0 {
-            ring.drops = drops;
-        }
-        // Asking for much more than a throttle gives only makes its answers expensive.
-        ring.appetite = if drops || granted_all >= wanted {
-            ring.appetite.saturating_mul(2).clamp(MIN_APPETITE, 1 << 20)
-        } else {
-            (2 * granted_all).max(MIN_APPETITE)
-        };
-    }
-
     /// Returns the claim of a granted lane, with the place where it begins.
     pub fn claim(
         &mut self,
@@ -447,25 +293,6 @@ impl LaneScheduler {
         }
     }
 
-    fn hold(&mut self, id: i64, jobs: i64) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
-            return;
-        };
-        let ring = &mut self.rings[lane.ring];
-        lane.held = (i64::from(lane.held) + jobs).max(0) as u32;
-        ring.held = (i64::from(ring.held) + jobs).max(0) as u32;
-        if lane.held > 0 {
-            ring.holding.insert(id);
-        } else {
-            ring.holding.remove(&id);
-        }
-        // A granted job that was not found is a release as well, because the ask reported it as
-        // running.
-        if jobs < 0 && ring.counts {
-            ring.released.insert(id);
-        }
-    }
-
     /// Records that a job of the lane ended.
     pub fn ended(&mut self, lane_id: i64) {
         self.hold(lane_id, -1);
@@ -500,71 +327,6 @@ impl LaneScheduler {
     }
 
     // --- concurrency limits ---
-
-    /// Returns the reports on running jobs that are due, mostly of throttles whose running jobs are
-    /// counted.
-    pub fn due_reports(&mut self, now: Instant) -> Vec<HoldReport> {
-        let mut all = Vec::new();
-        for (place, ring) in self.rings.iter_mut().enumerate() {
-            let every = if ring.counts {
-                HOLD_REPORT_INTERVAL
-            } else {
-                UNCOUNTED_REPORT_INTERVAL
-            };
-            if ring.held > 0 && ring.told.is_none() && !ring.counts {
-                ring.told = Some(now);
-            }
-            let is_due = ring.held > 0
-                && ring
-                    .told
-                    .is_none_or(|told| now.duration_since(told) >= every);
-            if (!is_due && ring.released.is_empty())
-                || ring.unheard_until.is_some_and(|at| now < at)
-            {
-                continue;
-            }
-            let mut ids = std::mem::take(&mut ring.released);
-            if is_due {
-                ids.extend(&ring.holding);
-            }
-            ring.told = Some(now);
-            ring.unheard_until = None;
-            if ring.counts {
-                // A slot freed here may be the one for which this throttle waits.
-                ring.not_before = None;
-            }
-            all.push(ring.hold_report(place, ring.held, ids, |id| {
-                self.lanes.get(&id).map(|lane| (&*lane.key, lane.held))
-            }));
-        }
-        all
-    }
-
-    /// Records that a report failed. It is repeated soon, because keys that are not named keep
-    /// their count.
-    pub fn retry_report(&mut self, word: &HoldReport, now: Instant) {
-        let ring = &mut self.rings[word.ring];
-        ring.released.extend(&word.ids);
-        ring.unheard_until = Some(now + REPORT_RETRY_DELAY);
-    }
-
-    /// Returns the last reports of a worker that stops, in which no job runs here any more.
-    pub fn final_reports(&mut self) -> Vec<HoldReport> {
-        let mut all = Vec::new();
-        for (place, ring) in self
-            .rings
-            .iter_mut()
-            .enumerate()
-            .filter(|(_, ring)| ring.counts || ring.held > 0)
-        {
-            let mut ids = std::mem::take(&mut ring.released);
-            ids.extend(&ring.holding);
-            all.push(ring.hold_report(place, 0, ids, |id| {
-                self.lanes.get(&id).map(|lane| (&*lane.key, 0))
-            }));
-        }
-        all
-    }
 
     /// Returns true while some throttle whose running jobs are counted holds jobs.
     pub fn counts(&self) -> bool {
@@ -705,98 +467,14 @@ impl LaneScheduler {
     }
 }
 
-impl Ring {
-    /// Returns a report on those lanes of this throttle that are still known.
-    fn hold_report<'a>(
-        &self,
-        place: usize,
-        held: u32,
-        ids: BTreeSet<i64>,
-        lane: impl Fn(i64) -> Option<(&'a str, u32)>,
-    ) -> HoldReport {
-        let lanes = ids
-            .iter()
-            .filter_map(|id| lane(*id))
-            .map(|(key, held)| (key.to_owned(), held));
-        HoldReport {
-            throttle: self.name.clone(),
-            held,
-            lanes: lanes.collect(),
-            ids: ids.iter().copied().collect(),
-            ring: place,
-        }
-    }
-}
-
 fn rank(id: i64, lane: &Lane) -> Rank {
     (Tag(lane.tag), lane.order, id)
-}
-
-/// One throttle's lanes in a plan, each with the number of jobs to ask for.
-#[derive(Default)]
-struct Turn {
-    order: Vec<i64>,
-    wants: HashMap<i64, u32>,
-    jobs: usize,
-}
-
-impl Turn {
-    fn give(&mut self, lane: i64) {
-        let wants = self.wants.entry(lane).or_insert(0);
-        if *wants == 0 {
-            self.order.push(lane);
-        }
-        *wants += 1;
-        self.jobs += 1;
-    }
-}
-
-/// A choice of a throttle's lanes, job by job, lowest tag first.
-struct Choice<'a> {
-    fresh: std::collections::btree_set::Iter<'a, Rank>,
-    again: BinaryHeap<Reverse<(Rank, u32)>>,
-    next: Option<Rank>,
-}
-
-impl Choice<'_> {
-    fn next(&mut self, lanes: &HashMap<i64, Lane>) -> Option<i64> {
-        if self.next.is_none() {
-            self.next = self.fresh.next().copied();
-        }
-        let ((tag, order, id), given) = match (self.next, self.again.peek()) {
-            (Some(fresh), Some(Reverse((again, _)))) if *again < fresh => self.again.pop()?.0,
-            (Some(fresh), _) => {
-                self.next = None;
-                (fresh, 0)
-            }
-            (None, _) => self.again.pop()?.0,
-        };
-        let lane = lanes.get(&id)?;
-        if given + 1 < lane.appetite {
-            self.again.push(Reverse((
-                (Tag(tag.0 + lane.cost / lane.weight), order, id),
-                given + 1,
-            )));
-        }
-        Some(id)
-    }
-}
-
-fn wait(grant: &Grant, limit: &Limit) -> Duration {
-    let longest = match limit {
-        Limit::Paused { .. } | Limit::Learned => MAX_PAUSE_WAIT,
-        _ => MAX_KNOB_WAIT,
-    };
-    let shortest = match limit {
-        // These waits mostly end by an act of a person, so there is no hurry.
-        Limit::Stopped { .. } | Limit::Unknown { .. } | Limit::StoreLost => {
-            Duration::from_millis(200)
-        }
-        _ => MIN_WAIT,
-    };
-    grant.wait.clamp(shortest, longest)
 }
 
 #[cfg(test)]
 #[path = "lane_scheduler_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "lane_scheduler_reports_tests.rs"]
+mod reports_tests;

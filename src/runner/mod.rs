@@ -3,6 +3,7 @@
 //! The runner knows lanes, throttles and handlers, but no kind by name: the composition root
 //! registers handlers.
 
+mod claim;
 mod completions;
 mod depth;
 mod discover;

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::store::Holder;
+use super::acquire::Holder;
 
 /// The wait reported by a concurrency limit, in microseconds, because a release cannot be foreseen.
 pub const CROWDED_WAIT_US: f64 = 50_000.0;

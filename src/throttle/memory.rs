@@ -218,8 +218,8 @@ impl Store for MemoryStore {
         delay: Duration,
         why: &'a str,
     ) -> BoxFuture<'a, Result<i64, Error>> {
-        let until_ms =
-            self.now().div_euclid(1000) + delay.as_millis().min(super::store::MAX_PAUSE_MS) as i64;
+        let until_ms = self.now().div_euclid(1000)
+            + delay.as_millis().min(super::refusal::MAX_PAUSE_MS) as i64;
         let mut throttles = self.locked();
         let until_ms = throttles
             .entry(throttle.clone())

@@ -6,6 +6,7 @@
 //! the answer is the number that it may spend now and, if that is fewer than asked for, the wait
 //! and the level that limits.
 
+pub mod acquire;
 pub mod bucket;
 pub mod cost;
 pub mod file;
@@ -26,14 +27,20 @@ pub mod notes;
 pub mod postgres;
 pub mod quota_window;
 pub mod redis;
+pub mod refusal;
 pub mod rules;
 mod scope;
 pub mod seed;
 pub mod serve;
+pub mod status;
 pub mod store;
 pub mod tree;
 
 pub use self::redis::{LUA_TEXT, RedisStore, reason_meaning};
+pub use acquire::{
+    AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, MAX_KEY_BYTES,
+    MAX_LANES_PER_ASK, check_key,
+};
 pub use cost::check_cost;
 pub use file::KnobsFile;
 pub use held::{HeldKeys, SlowestKey};
@@ -44,11 +51,9 @@ pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
 pub use name::Name;
 pub use notes::{Notes, NotesSnapshot};
+pub use refusal::{KeyOutcomes, KeyState, MAX_PAUSE, Quota, RefusalEffect, UpstreamRefusal};
 pub use rules::KnobProblem;
 pub use scope::Scope;
 pub use seed::seed;
-pub use store::{
-    AcquireRequest, AcquireResponse, Change, Error, Grant, Holder, KeyOutcomes, KeyState,
-    LaneRequest, Limit, MAX_KEY_BYTES, MAX_LANES_PER_ASK, MAX_PAUSE, Quota, Refund, RefusalEffect,
-    RefusalPause, Status, Store, UpstreamRefusal, check_key,
-};
+pub use status::{RefusalPause, Status};
+pub use store::{Change, Error, Refund, Store};

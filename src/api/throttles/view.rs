@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::measured::Measured;
 use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
-use crate::throttle::store::EXPIRES;
+use crate::throttle::status::EXPIRES;
 use crate::throttle::{HeldKeys, Knobs, RefusalPause, Status};
 
 /// A throttle with its knobs, its rate, its queue and its governor.

@@ -7,13 +7,14 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::account_pool::{AccountPool, AccountPoolInner, effective_limit};
+use super::account_pool::AccountPool;
 use super::breaker::BreakerState;
+use super::shared::{AccountPoolInner, effective_limit};
 use super::shedding::AccountCapacity;
 use super::{AccountView, Capacity, Flow, PoolView};
 use crate::providers::{Driver, PoolMetrics, SendContext, now_s};
 use crate::service::{LoopOptions, periodic};
-use crate::throttle::store::KeyState;
+use crate::throttle::KeyState;
 use crate::throttle::{Change, Error, Knobs, Name, Status};
 
 /// The interval of observations; a change of an account triggers one as well.

@@ -11,13 +11,17 @@ pub mod breaker;
 pub mod breakers;
 pub mod choice;
 pub mod maintenance;
+mod outcomes;
+mod serve;
+mod shared;
 pub mod shedding;
 pub mod view;
 
-pub use account_pool::{AccountLease, AccountPool, Checkout};
+pub use account_pool::AccountPool;
 pub use breaker::{Breaker, BreakerState, Change};
 pub use breakers::Breakers;
 pub use choice::{Choice, Ring};
 pub use maintenance::{maintain, seed};
+pub use shared::{AccountLease, Checkout};
 pub use shedding::Capacity;
 pub use view::{AccountView, Flow, PoolView};

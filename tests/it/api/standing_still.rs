@@ -8,7 +8,7 @@ use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use axum::routing::any;
 use flyball::jobs::{NewJob, Scope};
-use flyball::throttle::store::UpstreamRefusal;
+use flyball::throttle::UpstreamRefusal;
 use flyball::throttle::{Name, RedisStore, Store};
 use serde_json::{Value, json};
 

@@ -97,6 +97,18 @@ const SERVICES: &[(&str, &str)] = &[
         "Chooses accounts and keeps their breakers in step with the store.",
     ),
     (
+        "providers/pool/outcomes.rs",
+        "Chooses accounts and keeps their breakers in step with the store.",
+    ),
+    (
+        "providers/pool/serve.rs",
+        "Chooses accounts and keeps their breakers in step with the store.",
+    ),
+    (
+        "providers/pool/shared.rs",
+        "Chooses accounts and keeps their breakers in step with the store.",
+    ),
+    (
         "providers/pool/breakers.rs",
         "Chooses accounts and keeps their breakers in step with the store.",
     ),
@@ -111,10 +123,18 @@ const SERVICES: &[(&str, &str)] = &[
         "Copies pages from a source to a sink.",
     ),
     (
+        "reindex/backfill/checkpoint.rs",
+        "Copies pages from a source to a sink.",
+    ),
+    (
         "reindex/connect.rs",
         "Copies pages from a source to a sink.",
     ),
     ("reindex/flight.rs", "Copies pages from a source to a sink."),
+    (
+        "reindex/handler.rs",
+        "Copies pages from a source to a sink.",
+    ),
     ("reindex/hidden.rs", "Copies pages from a source to a sink."),
     ("reindex/reader.rs", "Copies pages from a source to a sink."),
     (
@@ -131,6 +151,7 @@ const SERVICES: &[(&str, &str)] = &[
         "runner/completions.rs",
         "Claims, executes and finishes jobs.",
     ),
+    ("runner/claim.rs", "Claims, executes and finishes jobs."),
     ("runner/depth.rs", "Claims, executes and finishes jobs."),
     ("runner/discover.rs", "Claims, executes and finishes jobs."),
     ("runner/dispatch.rs", "Claims, executes and finishes jobs."),

@@ -1,0 +1,204 @@
+//! The task that serves requests for accounts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+
+use super::shared::{
+    AccountLease, AccountPoolInner, Checkout, CheckoutRequest, MAX_SERVE_BATCH, UNKNOWN_TURN_WAIT,
+    locked,
+};
+use crate::providers::pool::Choice;
+use crate::throttle::{
+    AcquireRequest, Grant, Holder, LaneRequest, Limit, MAX_LANES_PER_ASK, Refund,
+};
+
+/// The minimum pause before exhausted accounts are asked again. One call then serves all waiting
+/// messages whose turn it is; the buckets keep the tokens meanwhile.
+const ASK_EVERY: Duration = Duration::from_millis(4);
+
+/// The minimum rest of an account that granted less than was requested, so that it is not asked
+/// without a pause.
+const SHORTEST_REST: Duration = Duration::from_millis(1);
+
+/// The time after which the store forgets a process that asked for accounts.
+const HOLDER_TTL: Duration = Duration::from_secs(10);
+
+/// Serves requests until all desks are dropped.
+pub(super) async fn serve(
+    shared: Arc<AccountPoolInner>,
+    mut wished: mpsc::Receiver<CheckoutRequest>,
+) {
+    let mut waiting: Vec<CheckoutRequest> = Vec::new();
+    let mut next = NextServe::default();
+    loop {
+        let more = async {
+            match next.at {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None if waiting.is_empty() => std::future::pending().await,
+                None => {}
+            }
+        };
+        let room = MAX_SERVE_BATCH.saturating_sub(waiting.len());
+        let mut came = Vec::new();
+        tokio::select! {
+            got = wished.recv_many(&mut came, room.max(1)), if room > 0 => {
+                if got == 0 {
+                    return;
+                }
+            }
+            () = more => {}
+        }
+        waiting.append(&mut came);
+        if let Some(until) = next.dry_until
+            && tokio::time::Instant::now() < until
+        {
+            // The accounts were exhausted for the requests before these.
+            next.at = Some(until);
+            continue;
+        }
+        // A request whose caller has gone must not take a turn.
+        waiting.retain(|wish| !wish.reply.is_closed());
+        next = round(&shared, &mut waiting).await;
+    }
+}
+
+/// The time at which the remaining requests are served.
+#[derive(Default)]
+struct NextServe {
+    at: Option<tokio::time::Instant>,
+    /// The end of a pause in which no request is served, not even a new one.
+    dry_until: Option<tokio::time::Instant>,
+}
+
+/// Serves as many requests as possible; returns the time at which to serve the remaining ones.
+async fn round(shared: &AccountPoolInner, waiting: &mut Vec<CheckoutRequest>) -> NextServe {
+    let now_us = shared.now_us();
+    let mut turns: Vec<(usize, Vec<CheckoutRequest>)> = Vec::new();
+    let mut soonest: Option<i64> = None;
+    // The result for all requests without exclusions, once no account is left for them.
+    let mut dry: Option<Choice> = None;
+    for wish in std::mem::take(waiting) {
+        let choice = match dry.filter(|_| wish.not.is_empty()) {
+            Some(dry) => dry,
+            None => locked(&shared.ring).next(now_us, &wish.not),
+        };
+        if wish.not.is_empty() && matches!(choice, Choice::Wait { .. }) {
+            dry = Some(choice);
+        }
+        match choice {
+            Choice::Account(at) => match turns.iter().position(|(other, _)| *other == at) {
+                Some(place) => turns[place].1.push(wish),
+                None if turns.len() < MAX_LANES_PER_ASK => turns.push((at, vec![wish])),
+                None => {
+                    soonest = Some(now_us);
+                    waiting.push(wish);
+                }
+            },
+            Choice::Nobody => drop(wish.reply.send(Checkout::Nobody)),
+            Choice::Wait { until_us } => {
+                let wait = Duration::from_micros((until_us - now_us).max(0) as u64);
+                if wish.since.elapsed() + wait > wish.patience {
+                    drop(wish.reply.send(Checkout::Wait {
+                        wait,
+                        why: shared.why_rests(until_us, &wish.not),
+                    }));
+                } else {
+                    soonest = Some(soonest.map_or(until_us, |soonest| soonest.min(until_us)));
+                    waiting.push(wish);
+                }
+            }
+        }
+    }
+    if turns.is_empty() {
+        let soonest = soonest.map(|at| {
+            tokio::time::Instant::from_std(shared.begun + Duration::from_micros(at.max(0) as u64))
+        });
+        let dry_until = dry.map(|_| tokio::time::Instant::now() + ASK_EVERY);
+        return NextServe {
+            at: soonest.map(|at| dry_until.map_or(at, |until| at.max(until))),
+            dry_until,
+        };
+    }
+    let lanes = turns.iter().map(|(at, wishes)| LaneRequest {
+        key: shared.name(*at),
+        want: wishes.len() as u32,
+        cost: shared.cost(*at),
+        held: 0,
+    });
+    // The request counts as new work, so that after a refusal one message goes first. Messages in
+    // progress are counted nowhere else.
+    let holder = Holder {
+        id: shared.id.clone(),
+        ttl: HOLDER_TTL,
+        held: 0,
+    };
+    let ask = AcquireRequest {
+        throttle: shared.accounts.clone(),
+        lanes: lanes.collect(),
+        holder: Some(holder),
+    };
+    let answer = shared.store.acquire(&ask).await;
+    let max_cost = answer.max_cost;
+    let grants = answer
+        .lanes
+        .into_iter()
+        .chain(std::iter::repeat_with(Grant::default));
+    for (((at, wishes), lane), grant) in turns.into_iter().zip(&ask.lanes).zip(grants) {
+        if grant.granted < wishes.len() as u32 {
+            let (wait, why) = rest_of(&grant);
+            shared.rest(at, wait.max(SHORTEST_REST), &why);
+        }
+        let mut left = grant.granted;
+        for wish in wishes {
+            if left == 0 {
+                waiting.push(wish);
+                continue;
+            }
+            left -= 1;
+            let held = AccountLease {
+                at,
+                message: wish.message,
+                grant: Grant {
+                    granted: 1,
+                    ..grant.clone()
+                },
+                cost: lane.cost.min(max_cost),
+            };
+            if wish.reply.send(Checkout::Held(held)).is_err() {
+                let refund = Refund {
+                    key: &lane.key,
+                    grant: &grant,
+                    units: 1,
+                    cost: lane.cost.min(max_cost),
+                };
+                let _ = shared.store.refund_many(&shared.accounts, &[refund]).await;
+            }
+        }
+    }
+    NextServe {
+        at: (!waiting.is_empty()).then(tokio::time::Instant::now),
+        dry_until: None,
+    }
+}
+
+/// Returns the rest of an account that granted fewer tokens than requested, and the reason.
+fn rest_of(grant: &Grant) -> (Duration, String) {
+    match &grant.limit {
+        Some(Limit::Paused { why, .. }) => (grant.wait, why.clone()),
+        Some(Limit::Probing { .. }) => (
+            grant.wait.max(UNKNOWN_TURN_WAIT),
+            "one message is testing the account".to_owned(),
+        ),
+        Some(Limit::StoreLost) | None => (
+            UNKNOWN_TURN_WAIT,
+            "the throttle store did not answer".to_owned(),
+        ),
+        Some(Limit::Unknown { name } | Limit::Stopped { name, .. }) => (
+            UNKNOWN_TURN_WAIT,
+            format!("the throttle {name} grants no tokens"),
+        ),
+        Some(_) => (grant.wait, "the account is at its rate limit".to_owned()),
+    }
+}

@@ -1,0 +1,65 @@
+//! The checkpoint of a copy: when it advances, and how it is saved.
+
+use tokio::time::timeout;
+
+use super::{Backfill, BackfillEnd, DRAIN_WITHIN};
+use crate::jobs::CheckpointError;
+
+impl Backfill<'_> {
+    pub(super) fn advance(&mut self) {
+        if let Some((count, key)) = self.window.advance() {
+            self.progress.advance(count, &key);
+        }
+    }
+
+    /// Saves the checkpoint in the background, so that a slow database holds up nothing.
+    pub(super) fn save(&mut self) {
+        let checkpoint = self.progress.checkpoint(self.started.elapsed());
+        if self.saving.is_empty() && self.saved.as_ref() != Some(&checkpoint) {
+            let (id, fence, store, at) = (
+                self.job.id,
+                self.job.fence,
+                self.context.checkpoints.clone(),
+                checkpoint.clone(),
+            );
+            self.saving
+                .spawn(async move { store.store(id, fence, &at).await });
+            self.saved = Some(checkpoint);
+        }
+    }
+
+    /// Handles the result of a save: a failed one is repeated in a second, and a lost lease ends
+    /// the run.
+    pub(super) fn heed(
+        &mut self,
+        saved: Option<Result<(), CheckpointError>>,
+    ) -> Result<(), BackfillEnd> {
+        match saved {
+            Some(Ok(())) => Ok(()),
+            Some(Err(CheckpointError::LeaseLost(_))) => Err(BackfillEnd::LeaseLost),
+            Some(Err(error @ CheckpointError::Store { .. })) => {
+                tracing::warn!(job.id = self.job.id, %error, "reindex continues without a checkpoint");
+                self.saved = None;
+                Ok(())
+            }
+            None => {
+                self.saved = None;
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) async fn save_now(&mut self) {
+        self.advance();
+        // An older checkpoint must not be written after this one.
+        let _ = timeout(DRAIN_WITHIN, self.saving.join_next()).await;
+        let checkpoint = self.progress.checkpoint(self.started.elapsed());
+        let kept = self
+            .context
+            .checkpoints
+            .store(self.job.id, self.job.fence, &checkpoint);
+        if let Ok(Err(error)) = timeout(DRAIN_WITHIN, kept).await {
+            tracing::warn!(job.id = self.job.id, %error, "storing the last checkpoint of a reindex failed");
+        }
+    }
+}

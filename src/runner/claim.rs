@@ -1,0 +1,229 @@
+//! Claims of granted jobs, and the refund of what a claim left.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::jobs::{Claimed, Error, LaneClaim, LaneCursor};
+use crate::runner::execute::execute;
+use crate::runner::metrics::AttemptLabels;
+use crate::runner::running::StopReason;
+use crate::runner::shared::{WorkerContext, bounded, postgres_timeout};
+use crate::throttle::{Grant, Name, Refund};
+
+/// A grant for one lane, with its ask and its claim.
+pub(super) struct Granted {
+    pub(super) throttle: Name,
+    pub(super) key: String,
+    pub(super) grant: Grant,
+    pub(super) cost: f64,
+    /// The highest cost charged for one job, in tokens.
+    pub(super) max_cost: f64,
+    pub(super) claim: LaneClaim,
+}
+
+/// A claim, carried out or failed.
+pub(super) struct Claim {
+    pub(super) granted: Vec<Granted>,
+    pub(super) asked_at: Instant,
+    pub(super) took: Duration,
+    pub(super) taken: Result<HashMap<i64, ClaimedLane>, Error>,
+    pub(super) dropped: Vec<i64>,
+}
+
+/// Lanes whose ready jobs are to be dropped, and the newest job that existed when tokens were asked
+/// for.
+#[derive(Default)]
+pub(super) struct Drops {
+    pub(super) lanes: Vec<i64>,
+    pub(super) newest: i64,
+}
+
+/// The jobs taken from a lane.
+#[derive(Default)]
+pub(super) struct ClaimedLane {
+    pub(super) places: Vec<LaneCursor>,
+    pub(super) cost: f64,
+    pub(super) is_dry: bool,
+}
+
+pub(super) fn jobs(granted: &[Granted]) -> usize {
+    granted.iter().map(|one| one.grant.granted as usize).sum()
+}
+
+/// Claims the granted jobs and starts them, then drops the jobs over the limit.
+pub(super) async fn claim(
+    shared: Arc<WorkerContext>,
+    granted: Vec<Granted>,
+    drops: Drops,
+) -> Claim {
+    let asked_at = Instant::now();
+    let mut claim = claim_granted(&shared, granted, asked_at).await;
+    if claim.taken.is_ok() && !drops.lanes.is_empty() {
+        match drop_ready(&shared, &drops).await {
+            Ok(()) => claim.dropped = drops.lanes,
+            // Their lanes are asked for again, and the jobs are refused again.
+            Err(error) => tracing::debug!(%error, "dropping jobs over the limit failed"),
+        }
+    }
+    claim
+}
+
+async fn drop_ready(shared: &WorkerContext, drops: &Drops) -> Result<(), Error> {
+    let worker_id = shared.worker_id.load(Ordering::Acquire);
+    loop {
+        let dropped = bounded(
+            shared,
+            shared
+                .queue
+                .drop_ready(worker_id, &drops.lanes, drops.newest),
+        )
+        .await?;
+        for (kind, jobs) in &dropped {
+            shared
+                .metrics
+                .finished
+                .get_or_create(&AttemptLabels {
+                    kind: kind.clone(),
+                    outcome: "dropped",
+                })
+                .inc_by(*jobs);
+        }
+        if dropped.is_empty() {
+            return Ok(());
+        }
+    }
+}
+
+async fn claim_granted(
+    shared: &Arc<WorkerContext>,
+    granted: Vec<Granted>,
+    asked_at: Instant,
+) -> Claim {
+    if granted.is_empty() {
+        return Claim {
+            granted,
+            asked_at,
+            took: Duration::ZERO,
+            taken: Ok(HashMap::new()),
+            dropped: Vec::new(),
+        };
+    }
+    let lanes: Vec<LaneClaim> = granted.iter().map(|one| one.claim).collect();
+    let worker_id = shared.worker_id.load(Ordering::Acquire);
+    let fence = rand::random::<i64>() & i64::MAX;
+    let claimed = bounded(
+        shared,
+        shared.queue.claim_and_look(worker_id, fence, &lanes),
+    )
+    .await;
+    let took = asked_at.elapsed();
+    // A process that slept sees the answer and its timeout at once, and by then the leases may
+    // belong to other workers.
+    let is_late = took > postgres_timeout(shared) || !shared.is_in_force(worker_id);
+    let claimed = claimed.and_then(|claimed| match is_late {
+        true => Err(Error::Lost(
+            "a claim was answered too late to start its jobs".to_owned(),
+        )),
+        false => Ok(claimed),
+    });
+    let most: HashMap<i64, f64> = granted
+        .iter()
+        .map(|one| (one.claim.lane_id, one.max_cost))
+        .collect();
+    let taken = claimed.map(|mut batch| {
+        reject_misplaced(&granted, &mut batch.jobs);
+        let mut taken: HashMap<i64, ClaimedLane> = HashMap::with_capacity(lanes.len());
+        for one in &mut batch.jobs {
+            // A job enqueued with more than the highest cost is charged, and refunded, at most that
+            // cost.
+            one.job.cost = most
+                .get(&one.lane_id)
+                .map_or(one.job.cost, |most| one.job.cost.min(*most));
+            let lane = taken.entry(one.lane_id).or_default();
+            lane.places.push(LaneCursor {
+                priority: one.job.priority as i16,
+                job_id: one.job.id,
+            });
+            lane.cost += one.job.cost;
+        }
+        for lane in &batch.dry {
+            taken.entry(*lane).or_default().is_dry = true;
+        }
+        start(shared, batch.jobs, worker_id, fence);
+        taken
+    });
+    if taken.is_err() {
+        // The claim may have been carried out although its answer was lost.
+        shared.doubts.note(worker_id, fence);
+    }
+    Claim {
+        granted,
+        asked_at,
+        took,
+        taken,
+        dropped: Vec::new(),
+    }
+}
+
+/// Marks jobs that stand in another lane than their own. A lane is identified by 64 bits of a hash,
+/// for which a collision can be searched: the tokens were granted to one of the two lanes, and a
+/// job of the other must not run on them.
+pub(super) fn reject_misplaced(granted: &[Granted], jobs: &mut [Claimed]) {
+    let lanes: HashMap<i64, &Granted> =
+        granted.iter().map(|one| (one.claim.lane_id, one)).collect();
+    for one in jobs.iter_mut().filter(|one| one.unreadable.is_none()) {
+        let Some(lane) = lanes.get(&one.lane_id) else {
+            continue;
+        };
+        if one.job.throttle != lane.throttle.as_str() || one.job.key != lane.key {
+            one.unreadable = Some(format!(
+                "its lane has the number of another lane, key {:?} of throttle {}; enqueue it with another key",
+                lane.key, lane.throttle
+            ));
+        }
+    }
+}
+
+pub(super) async fn refund(shared: &WorkerContext, unused: Vec<(&Granted, u32)>) {
+    let mut by_throttle: HashMap<&Name, Vec<Refund<'_>>> = HashMap::new();
+    for (one, units) in unused {
+        if one.grant.watched {
+            shared
+                .answers
+                .unused(one.claim.lane_id, &one.throttle, &one.key, units);
+        }
+        let refund = Refund {
+            key: &one.key,
+            grant: &one.grant,
+            units,
+            cost: one.cost,
+        };
+        by_throttle.entry(&one.throttle).or_default().push(refund);
+    }
+    for (throttle, refunds) in by_throttle {
+        // A lost refund only slows the throttle for a moment.
+        if let Err(error) = shared.throttles.refund_many(throttle, &refunds).await {
+            tracing::debug!(throttle.name = %throttle, %error, "returning unused tokens failed");
+        }
+    }
+}
+
+/// Starts the claimed jobs.
+fn start(shared: &Arc<WorkerContext>, claimed: Vec<Claimed>, worker_id: i32, fence: i64) {
+    shared.metrics.claimed.inc_by(claimed.len() as u64);
+    shared.unwritten.fetch_add(claimed.len(), Ordering::AcqRel);
+    let tokens = shared
+        .running
+        .begin(claimed.iter().map(|one| ((one.job.id, fence), one.lane_id)));
+    if !shared.is_in_force(worker_id) {
+        // The worker was fenced after the last check, and these jobs may have come too late to be
+        // stopped with the others.
+        shared.running.stop_all(StopReason::Fenced);
+    }
+    for (one, token) in claimed.into_iter().zip(tokens) {
+        shared.tasks.spawn(execute(shared.clone(), one, token));
+    }
+    shared.metrics.running.set(shared.running.len() as i64);
+}

@@ -1,0 +1,186 @@
+use super::reports::{REPORT_RETRY_DELAY, UNCOUNTED_REPORT_INTERVAL};
+use super::tests::{add, board, grant};
+use super::*;
+use crate::throttle::AcquireResponse;
+
+#[test]
+fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+    let asked = board.plan(now, 2).remove(0);
+    let answer = AcquireResponse {
+        lanes: vec![grant(2, None)],
+        limits_concurrency: true,
+        ..AcquireResponse::default()
+    };
+    board.answered(&asked, &answer, now);
+    let claim = board.claim(1, 2, now, Duration::ZERO);
+    board.claimed(
+        &claim,
+        &[
+            LaneCursor {
+                priority: 1,
+                job_id: 1,
+            },
+            LaneCursor {
+                priority: 1,
+                job_id: 2,
+            },
+        ],
+        false,
+        now,
+    );
+    let throttle = Name::new("t").unwrap();
+    let word = |held| HoldReport {
+        throttle: throttle.clone(),
+        held,
+        lanes: vec![("1".into(), held)],
+        ids: vec![1],
+        ring: 0,
+    };
+
+    assert_eq!(board.due_reports(now), [word(2)]);
+    assert_eq!(board.due_reports(now), []);
+    board.ended(1);
+    assert_eq!(board.due_reports(now), [word(1)]);
+    assert_eq!(board.due_reports(now + HOLD_REPORT_INTERVAL), [word(1)]);
+    board.ended(1);
+    assert_eq!(board.due_reports(now + HOLD_REPORT_INTERVAL), [word(0)]);
+    assert_eq!(board.due_reports(now + 9 * HOLD_REPORT_INTERVAL), []);
+    assert_eq!(board.plan(now, 5).remove(0).ask.holder.unwrap().held, 0);
+}
+
+#[test]
+fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
+    let (mut board, now) = (board(), Instant::now());
+    add(&mut board, 1, "t", 1.0, now);
+    let asked = board.plan(now, 2).remove(0);
+    board.answered(
+        &asked,
+        &AcquireResponse {
+            lanes: vec![grant(2, None)],
+            ..AcquireResponse::default()
+        },
+        now,
+    );
+
+    assert_eq!(board.due_reports(now), []);
+    assert_eq!(
+        board.due_reports(now + UNCOUNTED_REPORT_INTERVAL)[0].held,
+        2,
+        "a knob may have been set meanwhile"
+    );
+}
+
+/// Returns a board whose throttle `t` counts running jobs, with `held` jobs granted of lane 1 and
+/// none claimed yet.
+fn counting(held: u32, now: Instant) -> (LaneScheduler, LaneClaim) {
+    let mut board = board();
+    add(&mut board, 1, "t", 1.0, now);
+    let asked = board.plan(now, held as usize).remove(0);
+    board.answered(
+        &asked,
+        &AcquireResponse {
+            lanes: vec![grant(held, None)],
+            limits_concurrency: true,
+            ..AcquireResponse::default()
+        },
+        now,
+    );
+    let claim = board.claim(1, held, now, Duration::ZERO);
+    (board, claim)
+}
+
+fn numbers(words: &[HoldReport]) -> Vec<(u32, Vec<u32>)> {
+    words
+        .iter()
+        .map(|word| {
+            (
+                word.held,
+                word.lanes.iter().map(|(_, held)| *held).collect(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn a_release_that_was_not_heard_is_said_again_although_nothing_runs_any_more() {
+    let now = Instant::now();
+    let (mut board, claim) = counting(1, now);
+    board.claimed(
+        &claim,
+        &[LaneCursor {
+            priority: 1,
+            job_id: 1,
+        }],
+        false,
+        now,
+    );
+    board.ended(1);
+    let word = board.due_reports(now).remove(0);
+
+    board.retry_report(&word, now);
+
+    assert_eq!(
+        board.due_reports(now),
+        [],
+        "a store that is away is not asked at every turn"
+    );
+    assert_eq!(
+        board.next_due(now + REPORT_RETRY_DELAY),
+        Some(now + REPORT_RETRY_DELAY)
+    );
+    (0..9).for_each(|_| board.swept());
+    assert_eq!(
+        board.due_reports(now + REPORT_RETRY_DELAY),
+        [word],
+        "the lane is not forgotten before it was heard"
+    );
+    assert_eq!(board.due_reports(now + 9 * HOLD_REPORT_INTERVAL), []);
+}
+
+#[test]
+fn what_was_granted_and_not_found_is_told_as_a_release() {
+    let now = Instant::now();
+    let (mut board, claim) = counting(2, now);
+    assert_eq!(numbers(&board.due_reports(now)), [(2, vec![2])]);
+
+    board.claimed(&claim, &[], false, now + Duration::from_millis(1));
+
+    assert_eq!(
+        numbers(&board.due_reports(now + Duration::from_millis(1))),
+        [(0, vec![0])]
+    );
+    let (mut board, claim) = counting(2, now);
+    board.due_reports(now);
+    board.unclaimed(&claim);
+    assert_eq!(
+        numbers(&board.due_reports(now)),
+        [(0, vec![0])],
+        "nor what a claim would have taken that failed"
+    );
+}
+
+#[test]
+fn the_last_word_says_that_nothing_is_held_whatever_runs() {
+    let now = Instant::now();
+    let (mut board, claim) = counting(2, now);
+    board.claimed(
+        &claim,
+        &[
+            LaneCursor {
+                priority: 1,
+                job_id: 1,
+            },
+            LaneCursor {
+                priority: 1,
+                job_id: 2,
+            },
+        ],
+        false,
+        now,
+    );
+    board.due_reports(now);
+
+    assert_eq!(numbers(&board.final_reports()), [(0, vec![0])]);
+}

@@ -1,0 +1,185 @@
+//! The state of a throttle, for operators.
+
+use std::collections::BTreeMap;
+
+use crate::throttle::bucket::{Bucket, Start, UsageCounters};
+use crate::throttle::rules::KnobProblem;
+use crate::throttle::{Knobs, Name, tree};
+
+/// The time to the end of a debt below which a status omits it, in microseconds.
+const SHORT_DEBT_US: f64 = 10_000_000.0;
+
+/// The field under which a time to live is reported as a problem.
+pub const EXPIRES: &str = "expires";
+
+/// The state of a throttle, for operators.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Status {
+    /// The throttle's name.
+    pub name: Name,
+    /// The knobs in use.
+    pub knobs: Knobs,
+    /// The hash as stored in Redis.
+    pub raw: BTreeMap<String, String>,
+    /// The unusable fields, each with the error and the allowed values.
+    pub problems: Vec<KnobProblem>,
+    /// The rate in force: 0 stopped, -1 unlimited.
+    pub effective_rps: f64,
+    /// True if the knob's lease has lapsed and `safe_rps` is in force.
+    pub lease_lapsed: bool,
+    /// The tokens taken since the throttle's bucket began, net of refunds. May restart from 0.
+    pub used: f64,
+    /// The cumulative time during which a caller waited for this level's tokens, in microseconds.
+    /// May restart from 0.
+    pub limited_us: f64,
+    /// The store's clock, unix microseconds.
+    pub at_us: i64,
+    /// The time until the hash expires, in seconds, if another program gave it a time to live, as
+    /// LimitLion does.
+    pub expires_in_s: Option<f64>,
+    /// The pause of the whole throttle after a refusal, while it lasts.
+    pub refusal: Option<RefusalPause>,
+    /// The end of a debt that is longer than a moment, unix milliseconds; nothing is granted
+    /// before.
+    pub debt_until_ms: Option<i64>,
+}
+
+/// A pause of a whole throttle, after another server refused one of its jobs.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct RefusalPause {
+    /// The end of the pause, unix milliseconds.
+    pub until_ms: i64,
+    /// The server's answer.
+    pub why: String,
+}
+
+impl Status {
+    /// Reads the hash and the counters of a throttle at `now_us`.
+    pub fn read(
+        name: Name,
+        raw: BTreeMap<String, String>,
+        meter: &UsageCounters,
+        now_us: i64,
+    ) -> Self {
+        let (knobs, problems) = Knobs::read(&raw);
+        Self {
+            name,
+            effective_rps: knobs.effective_rps(now_us),
+            lease_lapsed: knobs.lease_lapsed(now_us),
+            used: meter.used,
+            limited_us: meter.limited_us_at(now_us as f64),
+            at_us: now_us,
+            expires_in_s: None,
+            refusal: None,
+            debt_until_ms: None,
+            knobs,
+            raw,
+            problems,
+        }
+    }
+
+    /// Adds the limits of the bucket: a debt, and the pause after a refusal until `until_us` with
+    /// its reason.
+    #[must_use]
+    pub fn with_bucket(mut self, bucket: &Bucket, refusal: Option<(f64, &str)>) -> Self {
+        let (now, rate) = (self.at_us as f64, self.knobs.rate(self.at_us));
+        if rate.rps > 0.0 && !bucket.stopped {
+            let open = bucket.open(
+                rate,
+                Start::OneToken,
+                now,
+                1.0,
+                self.knobs.charged_cost(self.at_us),
+            );
+            // The next token is available one interval after the debt.
+            let free_us = open.close().spent_to.unwrap_or(now) + rate.interval_us();
+            let least_us = SHORT_DEBT_US.max(2.0 * rate.interval_us());
+            self.debt_until_ms =
+                (free_us - now > least_us).then_some((free_us / 1e3).ceil() as i64);
+        }
+        let lasting = refusal.filter(|(until_us, _)| *until_us > now);
+        self.refusal = lasting.map(|(until_us, why)| RefusalPause {
+            until_ms: (until_us / 1e3).ceil() as i64,
+            why: why.to_owned(),
+        });
+        self
+    }
+
+    /// Adds the time to live of the hash, in milliseconds as Redis reports it: below 0 for none.
+    #[must_use]
+    pub fn expiring_in(mut self, ms: i64) -> Self {
+        if ms >= 0 {
+            let name = &self.name;
+            let message = format!(
+                "in {}; after that throttle {name} does not exist and its jobs wait; keep it with: \
+                 flyball throttle import-limitlion --yes",
+                format_seconds(ms / 1000)
+            );
+            self.problems.push(KnobProblem {
+                field: EXPIRES.to_owned(),
+                message,
+            });
+            self.expires_in_s = Some(ms as f64 / 1000.0);
+        }
+        self
+    }
+
+    /// Returns the status of a throttle whose key in the store is not a hash: nothing flows.
+    pub fn no_hash(name: Name, now_us: i64) -> Self {
+        let problem = KnobProblem {
+            field: "knobs".to_owned(),
+            message: format!("{}; nothing flows", no_hash(&name)),
+        };
+        let nothing = Self::read(name, BTreeMap::new(), &UsageCounters::default(), now_us);
+        Self {
+            problems: vec![problem],
+            effective_rps: 0.0,
+            ..nothing
+        }
+    }
+
+    /// Adds the errors in its parents; see [`tree::wrong_parent`].
+    #[must_use]
+    pub fn with_parents(mut self, parents: &BTreeMap<Name, Option<String>>) -> Self {
+        let wrong = tree::wrong_parent(&self.name, parents);
+        self.problems.extend(wrong.map(|message| KnobProblem {
+            field: "parent".to_owned(),
+            message,
+        }));
+        self
+    }
+
+    /// Returns true if no token is granted now: it is paused, stopped, refused by another server,
+    /// or in debt.
+    pub fn lets_nothing_through(&self) -> bool {
+        self.knobs.paused
+            || self.effective_rps == 0.0
+            || self.refusal.is_some()
+            || self.debt_until_ms.is_some()
+    }
+
+    /// Returns true if nothing flows because a parent does not exist.
+    pub fn has_missing_parent(&self) -> bool {
+        self.problems
+            .iter()
+            .any(|problem| problem.field == "parent" && problem.message.starts_with(tree::MISSING))
+    }
+}
+
+/// Formats a time in the largest unit of which it contains at least two.
+fn format_seconds(seconds: i64) -> String {
+    let units = [(86_400, "days"), (3600, "hours"), (60, "minutes")];
+    let fitting = units.into_iter().find(|(unit, _)| seconds >= 2 * unit);
+    fitting.map_or_else(
+        || format!("{seconds} s"),
+        |(unit, word)| format!("{} {word}", seconds / unit),
+    )
+}
+
+/// Returns the error text for a throttle whose key is not a hash.
+pub(super) fn no_hash(name: &Name) -> String {
+    format!(
+        "the key throttle:{name}:knobs in Redis is not a hash; delete it with redis-cli DEL, then \
+         set rps"
+    )
+}
