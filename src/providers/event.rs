@@ -1,8 +1,11 @@
 //! Events that providers report by webhook after a message was sent.
 
 /// The kind of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, strum::IntoStaticStr,
+)]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum EventKind {
     /// The provider has passed the message on, or is trying to.
     Sent,
@@ -21,14 +24,7 @@ pub enum EventKind {
 impl EventKind {
     /// Returns the name used in records, metrics and SQL.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::Delivered => "delivered",
-            Self::Bounced => "bounced",
-            Self::Failed => "failed",
-            Self::Complained => "complained",
-            Self::Unsubscribed => "unsubscribed",
-        }
+        self.into()
     }
 
     /// Returns true if the event suppresses the recipient on this channel.

@@ -4,9 +4,20 @@ use super::Channel;
 
 /// A provider, named as in the settings.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Deserialize, serde::Serialize,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    serde::Deserialize,
+    serde::Serialize,
+    strum::IntoStaticStr,
 )]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum Provider {
     /// Twilio Messages.
     Twilio,
@@ -47,18 +58,7 @@ impl Provider {
 
     /// Returns the name used in settings, records and metrics.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Twilio => "twilio",
-            Self::Sendgrid => "sendgrid",
-            Self::Ses => "ses",
-            Self::Smtp => "smtp",
-            Self::Mailgun => "mailgun",
-            Self::Apns => "apns",
-            Self::Fcm => "fcm",
-            Self::Telegram => "telegram",
-            Self::Slack => "slack",
-            Self::Webhook => "webhook",
-        }
+        self.into()
     }
 
     /// Returns the channel of the provider's messages.

@@ -20,7 +20,8 @@ pub enum Scope {
 ///
 /// Reasons are the provider's words or ours, on one short line; they contain no secret, no address
 /// and no body. The debug text omits the key of a throttle, which may be an address.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Sent {
     /// The message was delivered; no further event is expected.
     Delivered {
@@ -85,17 +86,7 @@ pub enum Sent {
 impl Sent {
     /// Returns the name used in records, metrics and messages.
     pub fn as_str(&self) -> &'static str {
-        match self {
-            Self::Delivered { .. } => "delivered",
-            Self::Accepted { .. } => "accepted",
-            Self::Throttled { .. } => "throttled",
-            Self::Transient { .. } => "transient",
-            Self::Unable { .. } => "unable",
-            Self::PermanentRecipient { .. } => "permanent_recipient",
-            Self::PermanentRequest { .. } => "permanent_request",
-            Self::AccountFailure { .. } => "account_failure",
-            Self::Ambiguous { .. } => "ambiguous",
-        }
+        self.into()
     }
 
     /// Returns the reason for a failure; empty on success.

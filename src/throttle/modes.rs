@@ -1,8 +1,20 @@
 //! Knobs whose values are words.
 
 /// The party that turns the `rps` knob.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Serialize,
+    serde::Deserialize,
+    strum::IntoStaticStr,
+    strum::EnumString,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum Mode {
     /// The governor turns the knob.
     Auto,
@@ -16,8 +28,20 @@ pub enum Mode {
 }
 
 /// The answer of `acquire` while Redis cannot be asked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Serialize,
+    serde::Deserialize,
+    strum::IntoStaticStr,
+    strum::EnumString,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum OnStoreLoss {
     /// `acquire` grants nothing, because the throttle protects a receiver from overload.
     #[default]
@@ -29,8 +53,20 @@ pub enum OnStoreLoss {
 }
 
 /// The effect of another server's refusal (a 429).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Serialize,
+    serde::Deserialize,
+    strum::IntoStaticStr,
+    strum::EnumString,
+)]
 #[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum On429 {
     /// Keys keep to their own rate, a refusal pauses all jobs of its key, and the key's rate is
     /// learned.
@@ -45,8 +81,20 @@ pub enum On429 {
 }
 
 /// The effect of more waiting jobs in a lane than `max_backlog`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Serialize,
+    serde::Deserialize,
+    strum::EnumString,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum OnBacklog {
     /// The backlog is shown.
     #[default]
@@ -56,8 +104,20 @@ pub enum OnBacklog {
 }
 
 /// The fate of jobs that cannot run at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Serialize,
+    serde::Deserialize,
+    strum::IntoStaticStr,
+    strum::EnumString,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum OverLimit {
     /// The jobs wait.
     #[default]
@@ -71,49 +131,31 @@ pub enum OverLimit {
 impl Mode {
     /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Manual => "manual",
-            Self::Shadow => "shadow",
-            Self::Off => "off",
-        }
+        self.into()
     }
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        [Self::Auto, Self::Manual, Self::Shadow, Self::Off]
-            .into_iter()
-            .find(|mode| mode.as_str() == text)
+        text.parse().ok()
     }
 }
 
 impl OnStoreLoss {
     /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::Local => "local",
-        }
+        self.into()
     }
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        [Self::Closed, Self::Open, Self::Local]
-            .into_iter()
-            .find(|word| word.as_str() == text)
+        text.parse().ok()
     }
 }
 
 impl On429 {
     /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::ActiveInformed => "active-informed",
-            Self::ActiveNaive => "active-naive",
-            Self::PassiveInformed => "passive-informed",
-            Self::PassiveNaive => "passive-naive",
-        }
+        self.into()
     }
 
     /// Returns true if keys have no rate of their own.
@@ -146,34 +188,23 @@ impl On429 {
 impl OverLimit {
     /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Wait => "wait",
-            Self::Drop => "drop",
-            Self::Merge => "merge",
-        }
+        self.into()
     }
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        [Self::Wait, Self::Drop, Self::Merge]
-            .into_iter()
-            .find(|word| word.as_str() == text)
+        text.parse().ok()
     }
 }
 
 impl OnBacklog {
     /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Signal => "signal",
-            Self::Reject => "reject",
-        }
+        self.into()
     }
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        [Self::Signal, Self::Reject]
-            .into_iter()
-            .find(|word| word.as_str() == text)
+        text.parse().ok()
     }
 }

@@ -1,8 +1,19 @@
 //! The extent of a server's refusal, as the knob `trust_scope` and the reports name it.
 
 /// The extent of a server's refusal.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    serde::Serialize,
+    strum::IntoStaticStr,
+    strum::EnumString,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum Scope {
     /// Jobs of the same throttle and key.
     #[default]
@@ -17,18 +28,12 @@ pub enum Scope {
 impl Scope {
     /// Returns the word for the hash.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Key => "key",
-            Self::Throttle => "throttle",
-            Self::Account => "account",
-        }
+        self.into()
     }
 
     /// Parses the word of the hash.
     pub fn of(text: &str) -> Option<Self> {
-        [Self::Key, Self::Throttle, Self::Account]
-            .into_iter()
-            .find(|scope| scope.as_str() == text)
+        text.parse().ok()
     }
 
     /// Returns the narrower of the two scopes: an account is wider than a throttle.

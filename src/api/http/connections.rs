@@ -47,7 +47,8 @@ struct LogLimiter {
 }
 
 /// The reason for which a connection was not served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum ConnectionRefusal {
     /// It was idle and made room for another.
     MadeRoom,
@@ -63,12 +64,7 @@ impl ConnectionRefusal {
     const ALL: [Self; 4] = [Self::MadeRoom, Self::Full, Self::Reserve, Self::Accept];
 
     fn as_str(self) -> &'static str {
-        match self {
-            Self::MadeRoom => "made_room",
-            Self::Full => "full",
-            Self::Reserve => "reserve",
-            Self::Accept => "accept",
-        }
+        self.into()
     }
 }
 

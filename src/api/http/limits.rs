@@ -28,7 +28,8 @@ pub fn is_of_the_api(throttle: &str) -> bool {
 const TENANT_TOKENS: f64 = 3.0;
 
 /// A group of endpoints that are limited together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum Group {
     /// Requests that change nothing.
     Read,
@@ -86,14 +87,7 @@ impl Group {
     }
 
     fn as_str(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Enqueue => "enqueue",
-            Self::Acquire => "acquire",
-            Self::Dashboard => "dashboard",
-            Self::Denied => "denied",
-        }
+        self.into()
     }
 
     /// Returns the default rate of one token, or of one address for [`Group::Denied`], in requests

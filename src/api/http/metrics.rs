@@ -36,7 +36,8 @@ impl HttpMetrics {
 }
 
 /// The answer to a job that was sent to a full lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum BacklogAnswer {
     /// The job was accepted with a warning.
     Signalled,
@@ -46,10 +47,7 @@ pub enum BacklogAnswer {
 
 impl BacklogAnswer {
     fn as_str(self) -> &'static str {
-        match self {
-            Self::Signalled => "signalled",
-            Self::Rejected => "rejected",
-        }
+        self.into()
     }
 }
 

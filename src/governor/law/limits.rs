@@ -24,8 +24,9 @@ pub struct Hold {
 }
 
 /// A bound that changed the rate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum Clamp {
     /// The rate would have grown faster than allowed.
     Slew,
@@ -66,18 +67,7 @@ impl Clamp {
 
     /// Returns its name in [`super::plan::Plan::limiting`].
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Slew => "slew",
-            Self::Late => "late",
-            Self::Soft => "soft",
-            Self::Idle => "idle",
-            Self::Week => "week",
-            Self::Confirm => "confirm",
-            Self::Floor => "floor",
-            Self::Person => "person",
-            Self::Max => "max",
-            Self::Min => "min",
-        }
+        self.into()
     }
 }
 

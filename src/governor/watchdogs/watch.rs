@@ -20,9 +20,19 @@ use crate::governor::snapshot::Snapshot;
 
 /// A condition that a watchdog reports.
 #[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+    strum::IntoStaticStr,
 )]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum Finding {
     /// The rate oscillates by itself.
     Oscillating,
@@ -48,13 +58,7 @@ impl Finding {
 
     /// Returns the name used in metrics, terms and on the page.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Oscillating => "oscillating",
-            Self::Shared => "shared",
-            Self::Deaf => "deaf",
-            Self::Unreachable => "unreachable",
-            Self::Idle => "idle",
-        }
+        self.into()
     }
 }
 

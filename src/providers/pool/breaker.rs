@@ -15,9 +15,19 @@
 
 /// The state of a breaker.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+    strum::IntoStaticStr,
 )]
 #[serde(rename_all = "snake_case")]
+#[strum(serialize_all = "snake_case")]
 pub enum BreakerState {
     /// Messages flow.
     #[default]
@@ -31,11 +41,7 @@ pub enum BreakerState {
 impl BreakerState {
     /// Returns the name used in records and metrics.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::Open => "open",
-            Self::HalfOpen => "half_open",
-        }
+        self.into()
     }
 }
 

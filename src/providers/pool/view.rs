@@ -1,9 +1,12 @@
 //! A snapshot of a pool, for people.
 
 /// The state of an account.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, strum::IntoStaticStr,
+)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "snake_case")]
 pub enum Flow {
     /// Messages go through the account.
     #[default]
@@ -22,12 +25,7 @@ impl Flow {
 
     /// Returns the name used in metrics and pages.
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Flowing => "flowing",
-            Self::Blocked => "blocked",
-            Self::Open => "open",
-            Self::Probing => "probing",
-        }
+        self.into()
     }
 }
 

@@ -8,7 +8,8 @@ use crate::providers::outcome::{self, Facts};
 use crate::providers::{Class, Code, ProviderResponse, Scope, code};
 
 /// The stage of the dialogue at which the server answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(super) enum Stage {
     /// Connecting, greeting, and encryption.
     Connect,
@@ -26,14 +27,7 @@ pub(super) enum Stage {
 
 impl Stage {
     pub(super) fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "connect",
-            Self::Login => "login",
-            Self::Mail => "mail",
-            Self::Rcpt => "rcpt",
-            Self::Data => "data",
-            Self::Dot => "dot",
-        }
+        self.into()
     }
 }
 

@@ -164,6 +164,7 @@ const EVERYWHERE: &[&str] = &[
     "rand",
     "serde",
     "serde_json",
+    "strum",
     "thiserror",
     "tokio",
     "tokio_util",
