@@ -10,10 +10,9 @@ use serde_json::Value;
 use super::Error;
 
 /// The state of a job, as shown to people.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "api", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
-#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum State {
     /// Waiting for a later time.
     Scheduled,
@@ -45,7 +44,15 @@ impl State {
 
     /// Returns the name of the state in SQL, HTTP and the command line.
     pub const fn as_str(self) -> &'static str {
-        self.into_str()
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Ready => "ready",
+            Self::Running => "running",
+            Self::Retryable => "retryable",
+            Self::Completed => "completed",
+            Self::Cancelled => "cancelled",
+            Self::Dead => "dead",
+        }
     }
 }
 
