@@ -2,15 +2,15 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
-use super::http::{OpenConnection, answer};
+use super::http::answer;
+use super::open_connection::{FakeConnection, OpenConnection};
 use super::server::FakeServer;
 use super::wire::WireFormat;
 
@@ -19,39 +19,6 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 
 /// The most concurrent streams of a connection, as APNs announces.
 const STREAMS: u32 = 1_000;
-
-/// The state of one connection.
-pub(super) struct FakeConnection {
-    /// The time until which the connection serves one request at a time, in unix milliseconds.
-    narrow_until_ms: AtomicU64,
-    one: Semaphore,
-}
-
-impl FakeConnection {
-    fn new() -> Self {
-        Self {
-            narrow_until_ms: AtomicU64::new(0),
-            one: Semaphore::new(1),
-        }
-    }
-
-    /// Waits for this request's turn while the connection serves one request at a time.
-    pub(super) async fn turn(&self, server: &FakeServer) -> Option<SemaphorePermit<'_>> {
-        if self.narrow_until_ms.load(Ordering::Relaxed) <= server.clock.now_ms() {
-            return None;
-        }
-        self.one.acquire().await.ok()
-    }
-
-    /// Limits the connection to one request at a time for a while, if the fake is set to do so.
-    pub(super) fn rejected(&self, server: &FakeServer) {
-        let narrow_ms = server.narrow_ms.load(Ordering::Relaxed);
-        if narrow_ms > 0 {
-            self.narrow_until_ms
-                .store(server.clock.now_ms() + narrow_ms, Ordering::Relaxed);
-        }
-    }
-}
 
 /// Accepts connections until the fake is stopped.
 pub(super) async fn serve(

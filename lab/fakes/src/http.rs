@@ -10,8 +10,8 @@ use hyper::body::Incoming;
 use tokio::time::sleep;
 
 use super::Fault;
-use super::connection::FakeConnection;
 use super::ledger::RequestDecision;
+use super::open_connection::FakeConnection;
 use super::server::{FakeServer, mark};
 use super::wire::{FakeRequest, IncomingRequest, Read, Reply, WireFormat};
 
@@ -132,22 +132,5 @@ impl<'a> UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Counts a connection while it is open.
-pub(super) struct OpenConnection<'a>(pub &'a FakeServer);
-
-impl<'a> OpenConnection<'a> {
-    pub(super) fn new(server: &'a FakeServer) -> Self {
-        server.opened.fetch_add(1, Ordering::Relaxed);
-        server.open.fetch_add(1, Ordering::Relaxed);
-        Self(server)
-    }
-}
-
-impl Drop for OpenConnection<'_> {
-    fn drop(&mut self) {
-        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -20,6 +20,7 @@ mod http;
 pub mod latency;
 pub mod ledger;
 pub mod mailgun;
+mod open_connection;
 pub mod options;
 pub mod plan;
 mod poster;

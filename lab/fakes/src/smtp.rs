@@ -8,8 +8,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
 use super::crypt::unbase64;
-use super::http::OpenConnection;
 use super::ledger::RequestDecision;
+use super::open_connection::OpenConnection;
 use super::server::{FakeServer, mark};
 use super::wire::{FakeRequest, whole_seconds};
 use super::{Fault, ThrottleScope};

@@ -1,5 +1,6 @@
 //! The task that reports the outcomes of watched messages to the store.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
@@ -8,6 +9,33 @@ use super::shared::{AccountPoolInner, MAX_OUTCOMES_REPORTED, SendFeedback};
 use crate::jobs::Quota;
 use crate::throttle::KeyOutcomes;
 
+/// The outcomes of one account's messages since the last report.
+#[derive(Default)]
+struct AccountOutcomes {
+    succeeded: u32,
+    /// The tokens of the messages that succeeded.
+    tokens: f64,
+    failed: u32,
+    quota: Option<Quota>,
+}
+
+impl AccountOutcomes {
+    fn add(&mut self, end: &SendFeedback) {
+        if end.is_success {
+            self.succeeded += 1;
+            self.tokens += end.cost;
+        } else {
+            self.failed += 1;
+        }
+        // The provider counts messages, the throttle counts tokens.
+        let quota = end.quota.map(|quota| Quota {
+            remaining: quota.remaining * end.cost,
+            ..quota
+        });
+        self.quota = quota.or(self.quota);
+    }
+}
+
 /// Reports the results of watched messages to the store, in batches.
 pub(super) async fn report_outcomes(
     shared: Arc<AccountPoolInner>,
@@ -15,35 +43,23 @@ pub(super) async fn report_outcomes(
 ) {
     let mut ends = Vec::new();
     while ended.recv_many(&mut ends, MAX_OUTCOMES_REPORTED).await > 0 {
-        let mut by_account: std::collections::BTreeMap<String, (u32, f64, u32, Option<Quota>)> =
-            std::collections::BTreeMap::new();
+        let mut by_account: BTreeMap<String, AccountOutcomes> = BTreeMap::new();
         for end in ends.drain(..) {
-            let told = by_account.entry(shared.name(end.account)).or_default();
-            if end.is_success {
-                told.0 += 1;
-                told.1 += end.cost;
-            } else {
-                told.2 += 1;
-            }
-            // The provider counts messages, the throttle counts tokens.
-            let quota = end.quota.map(|quota| Quota {
-                remaining: quota.remaining * end.cost,
-                ..quota
-            });
-            told.3 = quota.or(told.3);
+            let account = shared.name(end.account);
+            by_account.entry(account).or_default().add(&end);
         }
-        let told: Vec<KeyOutcomes<'_>> = by_account
+        let outcomes: Vec<KeyOutcomes<'_>> = by_account
             .iter()
-            .map(|(key, (succeeded, tokens, failed, quota))| KeyOutcomes {
+            .map(|(key, outcomes)| KeyOutcomes {
                 key,
-                succeeded: *succeeded,
-                tokens: *tokens,
-                failed: *failed,
-                quota: *quota,
+                succeeded: outcomes.succeeded,
+                tokens: outcomes.tokens,
+                failed: outcomes.failed,
+                quota: outcomes.quota,
                 is_hearsay: false,
             })
             .collect();
-        if let Err(error) = shared.store.ended(&shared.accounts, &told).await {
+        if let Err(error) = shared.store.ended(&shared.accounts, &outcomes).await {
             tracing::debug!(pool = %shared.pool.name, %error, "reporting message outcomes failed");
         }
     }
