@@ -20,12 +20,12 @@ mod start;
 
 #[cfg(feature = "api")]
 pub use decisions::JournalReader;
-#[cfg(feature = "governor")]
-pub(crate) use knobs::policies;
-pub(crate) use knobs::read_knobs;
+#[cfg(feature = "cli")]
+pub(crate) use knobs::{policies, read_knobs};
 pub use library::{Builder, Runner};
 pub use logging::start_logging;
 #[cfg(feature = "governor")]
 pub use servers::prometheus_sources;
 pub use start::{App, Roles, built_in_kinds, serve};
+#[cfg(feature = "cli")]
 pub(crate) use start::{NO_POSTGRES, migrate, unreachable};

@@ -49,6 +49,13 @@ pub mod control;
 #[cfg(feature = "governor")]
 #[doc(hidden)]
 pub mod governor;
+#[cfg_attr(
+    not(feature = "cli"),
+    allow(
+        dead_code,
+        reason = "the reader serves all doors, and fewer features have fewer doors"
+    )
+)]
 mod input;
 #[cfg(feature = "notifications")]
 #[doc(hidden)]

@@ -13,6 +13,6 @@ pub mod wording;
 pub(crate) mod pinned;
 
 pub use file::{FileError, FileProblem};
-pub use issue::{Issue, IssueSink, listed, pointer};
+pub use issue::{Issue, listed, pointer};
 pub use reader::Reader;
 pub use toml::TomlDocument;
