@@ -39,7 +39,7 @@ pub struct JobInfo {
     /// The producer's trace, as a W3C `traceparent`.
     pub traceparent: Option<String>,
     last_progress: Mutex<Option<Instant>>,
-    said: Mutex<AttemptReport>,
+    report: Mutex<AttemptReport>,
 }
 
 /// The reports of a handler on its attempt, besides the outcome.
@@ -72,7 +72,7 @@ impl AttemptReport {
 impl JobInfo {
     /// Returns the reports that the handler has made so far.
     pub fn attempt_report(&self) -> AttemptReport {
-        *self.said.lock()
+        *self.report.lock()
     }
 }
 
@@ -90,7 +90,7 @@ impl From<&Job> for JobInfo {
             created_at: job.created_at,
             traceparent: job.traceparent.clone(),
             last_progress: Mutex::new(None),
-            said: Mutex::default(),
+            report: Mutex::default(),
         }
     }
 }
@@ -133,7 +133,7 @@ impl Context {
     /// or not finite is ignored.
     pub fn report_cost(&self, tokens: f64) {
         if tokens.is_finite() && tokens >= 0.0 {
-            self.update_report(|said| said.cost = Some(tokens));
+            self.update_report(|report| report.cost = Some(tokens));
         }
     }
 
@@ -141,7 +141,7 @@ impl Context {
     ///
     /// Jobs of the same key slow down before they are refused.
     pub fn report_quota(&self, quota: Quota) {
-        self.update_report(|said| said.quota = Some(quota));
+        self.update_report(|report| report.quota = Some(quota));
     }
 
     /// Reports that the job goes to an untrusted server, such as a customer's.
@@ -149,7 +149,7 @@ impl Context {
     /// A reported quota, and a refusal that ends the attempt, then slow down no more than the
     /// throttle's knob `trust_scope` allows. Without this report they count in full.
     pub fn report_hearsay(&self) {
-        self.update_report(|said| said.is_hearsay = true);
+        self.update_report(|report| report.is_hearsay = true);
     }
 
     /// Returns the widest scope that an untrusted server may slow down, as set by the throttle; the
@@ -168,7 +168,7 @@ impl Context {
     /// The throttle's governor counts them like any other refusal, however the attempt ends.
     /// Repeated reports add up.
     pub fn report_refusals(&self, n: u32) {
-        self.update_report(|said| said.refusals = said.refusals.saturating_add(n));
+        self.update_report(|report| report.refusals = report.refusals.saturating_add(n));
     }
 
     /// Reports the time that the receiver took, if the attempt took longer for reasons of its own,
@@ -176,14 +176,14 @@ impl Context {
     ///
     /// The governor uses it as the duration, but no more than that of the attempt.
     pub fn report_duration(&self, took: Duration) {
-        self.update_report(|said| said.took = Some(took));
+        self.update_report(|report| report.took = Some(took));
     }
 
     /// Reports that the duration of this attempt is no measure of the receiver.
     ///
     /// A success is still counted, but without its duration.
     pub fn discount_duration(&self) {
-        self.update_report(|said| said.untimed = true);
+        self.update_report(|report| report.untimed = true);
     }
 
     /// Reports that from now on the work may have been done, until it is answered.
@@ -191,16 +191,16 @@ impl Context {
     /// An attempt that is cut off in between, by its timeout, a stopping worker or a panic, is
     /// ambiguous, and the job follows this policy.
     pub fn hand_over(&self, policy: OnAmbiguous) {
-        self.update_report(|said| said.handed_over = Some(policy));
+        self.update_report(|report| report.handed_over = Some(policy));
     }
 
     /// Reports that the handed-over work was answered, successfully or not.
     pub fn answered(&self) {
-        self.update_report(|said| said.handed_over = None);
+        self.update_report(|report| report.handed_over = None);
     }
 
     fn update_report(&self, change: impl FnOnce(&mut AttemptReport)) {
-        change(&mut self.job.said.lock());
+        change(&mut self.job.report.lock());
     }
 
     /// Returns the last checkpoint of this job, from any of its attempts.

@@ -42,19 +42,19 @@ impl Connect {
     /// Opens the sink of a job.
     pub(super) fn sink(&self, args: &Args) -> Result<Arc<dyn Sink>, WriteError> {
         Ok(match &args.sink {
-            args::Sink::Elastic(asked) => {
-                if let Some(secret) = &asked.authorization {
+            args::Sink::Elastic(requested) => {
+                if let Some(secret) = &requested.authorization {
                     // A secret that is missing, or may not be sent there, is reported before
                     // anything is read.
-                    hidden::authorization(secret, &asked.url)?;
+                    hidden::authorization(secret, &requested.url)?;
                 }
-                let client = match &asked.ca_file {
-                    _ if asked.is_guarded => self.guarded.clone(),
+                let client = match &requested.ca_file {
+                    _ if requested.is_guarded => self.guarded.clone(),
                     None => self.trusted.clone(),
                     Some(file) => outbound::client_that_trusts(file, ANSWER_WITHIN)
                         .map_err(WriteError::Lost)?,
                 };
-                Arc::new(ElasticSink::new(client, asked.clone()))
+                Arc::new(ElasticSink::new(client, requested.clone()))
             }
             args::Sink::Postgres {
                 database,

@@ -50,9 +50,9 @@ impl ReindexHandler {
     /// Parses the arguments and checks the address in them.
     fn read(&self, args: &Value) -> Result<Args, Vec<Issue>> {
         let args = Args::parse(args, &self.config.catalogue)?;
-        if let args::Sink::Elastic(asked) = &args.sink
-            && asked.is_guarded
-            && let Err(message) = outbound::check_url(&asked.url, &self.config.guard)
+        if let args::Sink::Elastic(requested) = &args.sink
+            && requested.is_guarded
+            && let Err(message) = outbound::check_url(&requested.url, &self.config.guard)
         {
             return Err(vec![Issue::new("/sink/url", message)]);
         }

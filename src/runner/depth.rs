@@ -33,7 +33,7 @@ const RENEW_EVERY: Duration = Duration::from_secs(5);
 /// so the lease only spares work.
 struct Turn {
     leader: Leader,
-    asked: Option<Instant>,
+    requested_at: Option<Instant>,
     sweeper: Option<Sweeper>,
 }
 
@@ -44,7 +44,7 @@ pub async fn keep_depth(queue: Queue, cancel: CancellationToken) {
     let leader = Leader::sharing(queue.pool.clone(), "depth", holder, LEASE);
     let turn = Arc::new(Mutex::new(Turn {
         leader: leader.clone(),
-        asked: None,
+        requested_at: None,
         sweeper: None,
     }));
     let pace = LoopOptions {
@@ -62,10 +62,10 @@ pub async fn keep_depth(queue: Queue, cancel: CancellationToken) {
 
 async fn tick(queue: &Queue, turn: &mut Turn) -> Result<(), Error> {
     if turn
-        .asked
-        .is_none_or(|asked| asked.elapsed() >= RENEW_EVERY)
+        .requested_at
+        .is_none_or(|requested_at| requested_at.elapsed() >= RENEW_EVERY)
     {
-        turn.asked = Some(Instant::now());
+        turn.requested_at = Some(Instant::now());
         if turn.leader.hold().await?.is_none() {
             turn.sweeper = None;
         } else if turn.sweeper.is_none() {
@@ -79,7 +79,7 @@ async fn tick(queue: &Queue, turn: &mut Turn) -> Result<(), Error> {
     let took = match sweeper.step().await {
         Ok(took) => took,
         Err(error) => {
-            turn.asked = None;
+            turn.requested_at = None;
             return Err(error);
         }
     };

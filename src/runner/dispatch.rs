@@ -72,7 +72,7 @@ struct DispatcherState {
 #[derive(Clone, Default)]
 pub(super) struct Stopping {
     /// Fires when the dispatcher must claim nothing more.
-    pub(super) asked: CancellationToken,
+    pub(super) requested: CancellationToken,
     /// Fires when the dispatcher must no longer wait for claims under way.
     pub(super) hurried: CancellationToken,
     /// Fires, on the dispatcher's side, when no further job will begin.
@@ -97,7 +97,7 @@ pub(super) async fn dispatch(shared: Arc<WorkerContext>, stopping: Stopping) {
     };
     tokio::select! {
         () = stopping.hurried.cancelled() => {}
-        () = serve_lanes(&shared, &mut dispatcher, &stopping.asked) => {}
+        () = serve_lanes(&shared, &mut dispatcher, &stopping.requested) => {}
     }
     // Jobs of a claim still under way are found by their lease when the worker signs off.
     dispatcher.claims.shutdown().await;
@@ -219,31 +219,31 @@ async fn serve(
     dispatcher: &mut DispatcherState,
     permits: usize,
 ) -> bool {
-    let asked = dispatcher.board.plan(Instant::now(), permits);
-    if asked.is_empty() {
+    let planned = dispatcher.board.plan(Instant::now(), permits);
+    if planned.is_empty() {
         shared.able();
         return false;
     }
     // Only jobs that existed before the ask can have been refused by its answer.
-    let newest = match asked.iter().any(|one| one.drops) {
+    let newest = match planned.iter().any(|one| one.drops) {
         true => bounded(shared, shared.queue.newest_job()).await.ok(),
         false => None,
     };
-    let answers = join_all(asked.iter().map(|one| shared.throttles.acquire(&one.ask))).await;
+    let answers = join_all(planned.iter().map(|one| shared.throttles.acquire(&one.ask))).await;
     if answers.iter().any(lets_serve) {
         shared.able();
     }
     let now = Instant::now();
-    for (one, answer) in asked.iter().zip(&answers) {
+    for (one, answer) in planned.iter().zip(&answers) {
         dispatcher.board.answered(one, answer, now);
     }
     let drops = Drops {
         lanes: newest
-            .map(|_| over_limit(dispatcher, &asked, &answers))
+            .map(|_| over_limit(dispatcher, &planned, &answers))
             .unwrap_or_default(),
         newest: newest.unwrap_or(0),
     };
-    let granted = granted(shared, dispatcher, asked, answers, now);
+    let granted = granted(shared, dispatcher, planned, answers, now);
     if !granted.is_empty() || !drops.lanes.is_empty() {
         dispatcher.granted += jobs(&granted);
         dispatcher
@@ -257,7 +257,7 @@ async fn serve(
 /// stopped or paused throttle, or of a store that cannot be reached, wait all the same.
 fn over_limit(
     dispatcher: &DispatcherState,
-    asked: &[PlannedAcquire],
+    planned: &[PlannedAcquire],
     answers: &[AcquireResponse],
 ) -> Vec<i64> {
     let is_over = |grant: &Grant| {
@@ -266,7 +266,7 @@ fn over_limit(
             Some(Limit::Key | Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. })
         )
     };
-    let all = asked
+    let all = planned
         .iter()
         .zip(answers)
         .filter(|(one, answer)| one.drops && answer.over_limit == OverLimit::Drop);
@@ -284,7 +284,7 @@ fn lets_serve(answer: &AcquireResponse) -> bool {
 fn granted(
     shared: &WorkerContext,
     dispatcher: &mut DispatcherState,
-    asked: Vec<PlannedAcquire>,
+    planned: Vec<PlannedAcquire>,
     answers: Vec<AcquireResponse>,
     now: Instant,
 ) -> Vec<Granted> {
@@ -292,7 +292,7 @@ fn granted(
         Duration::from_secs_f64(dispatcher.head_cost_s * dispatcher.board.due() as f64 * HEAD_DUTY);
     let head_every = all_heads.clamp(MIN_HEAD_EVERY, MAX_HEAD_EVERY);
     let mut granted = Vec::new();
-    for (one, answer) in asked.into_iter().zip(answers) {
+    for (one, answer) in planned.into_iter().zip(answers) {
         let (throttle, max_cost) = (one.ask.throttle, answer.max_cost);
         for ((lane, wanted), grant) in one.lanes.into_iter().zip(one.ask.lanes).zip(answer.lanes) {
             if grant.granted > 0 {

@@ -68,8 +68,8 @@ async fn write_all(backlog: Arc<Backlog>, batch: Vec<FinishedRun>) {
 
 /// Returns an error rather than wait for a connection that hangs; the fence makes a second write
 /// harmless.
-async fn bounded<T>(said: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let answer = tokio::time::timeout(FINISH_TIMEOUT, said).await;
+async fn bounded<T>(text: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let answer = tokio::time::timeout(FINISH_TIMEOUT, text).await;
     answer.unwrap_or_else(|_| {
         Err(Error::Lost(format!(
             "no answer within {} s",

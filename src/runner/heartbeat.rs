@@ -37,7 +37,7 @@ async fn beat_on(shared: &WorkerContext) {
         tokio::time::sleep(every).await;
         // Taken before the request, because a slow answer only proves that the worker was alive
         // when it was sent.
-        let asked = Instant::now();
+        let requested = Instant::now();
         // A missing answer must not delay the fence.
         let patience = if fenced {
             ttl / 3
@@ -48,7 +48,7 @@ async fn beat_on(shared: &WorkerContext) {
         };
         match pulse(shared, beside, patience).await {
             Ok(true) => {
-                (last, fenced) = (asked, false);
+                (last, fenced) = (requested, false);
                 unfence(shared);
             }
             Ok(false) => {
@@ -84,14 +84,14 @@ async fn beat_on(shared: &WorkerContext) {
 async fn pulse(shared: &WorkerContext, beside: bool, patience: Duration) -> Result<bool, Error> {
     let worker_id = shared.worker_id.load(Ordering::Acquire);
     let tallies = shared.tallies.take_unreported();
-    let asked = async {
+    let requested = async {
         if beside {
             shared.queue.pulse_beside_others(worker_id, &tallies).await
         } else {
             shared.queue.pulse(worker_id, &tallies).await
         }
     };
-    let answer = timeout(patience, asked)
+    let answer = timeout(patience, requested)
         .await
         .unwrap_or_else(|_| Err(Error::Lost("no answer in time".to_owned())));
     let pulse = answer.inspect_err(|_| shared.tallies.mark_unreported(&tallies))?;

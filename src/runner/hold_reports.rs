@@ -60,7 +60,7 @@ pub(super) async fn report_until_stopped(
 
 /// Sends all reports at once; returns those that failed.
 async fn send_reports(shared: &WorkerContext, words: Vec<HoldReport>) -> Vec<HoldReport> {
-    let said = join_all(words.into_iter().map(|word| async move {
+    let answer = join_all(words.into_iter().map(|word| async move {
         let holder = Holder { id: shared.holder.clone(), ttl: shared.config.ttl, held: word.held };
         let heard = shared.throttles.hold(&word.throttle, &holder, &word.lanes).await;
         heard.err().map(|error| {
@@ -68,5 +68,5 @@ async fn send_reports(shared: &WorkerContext, words: Vec<HoldReport>) -> Vec<Hol
             word
         })
     }));
-    said.await.into_iter().flatten().collect()
+    answer.await.into_iter().flatten().collect()
 }

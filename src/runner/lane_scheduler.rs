@@ -80,7 +80,7 @@ struct Ring {
     drops: bool,
     /// Lanes that hold fewer jobs than last reported.
     released: BTreeSet<i64>,
-    told: Option<Instant>,
+    reported_at: Option<Instant>,
     /// Earliest time of the next report after one that failed.
     unheard_until: Option<Instant>,
 }
@@ -347,7 +347,7 @@ impl LaneScheduler {
             .rings
             .iter()
             .filter(|ring| ring.counts && ring.held > 0)
-            .map(|ring| ring.told.map_or(now, |at| at + HOLD_REPORT_INTERVAL));
+            .map(|ring| ring.reported_at.map_or(now, |at| at + HOLD_REPORT_INTERVAL));
         let releases = self
             .rings
             .iter()
@@ -380,7 +380,7 @@ impl LaneScheduler {
             probes: false,
             drops: false,
             released: BTreeSet::new(),
-            told: None,
+            reported_at: None,
             unheard_until: None,
         });
         self.rings.len() - 1

@@ -7,13 +7,13 @@ use crate::throttle::AcquireResponse;
 fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
     let (mut board, now) = (board(), Instant::now());
     add(&mut board, 1, "t", 1.0, now);
-    let asked = board.plan(now, 2).remove(0);
+    let requested = board.plan(now, 2).remove(0);
     let answer = AcquireResponse {
         lanes: vec![grant(2, None)],
         limits_concurrency: true,
         ..AcquireResponse::default()
     };
-    board.answered(&asked, &answer, now);
+    board.answered(&requested, &answer, now);
     let claim = board.claim(1, 2, now, Duration::ZERO);
     board.claimed(
         &claim,
@@ -54,9 +54,9 @@ fn what_is_held_is_told_where_it_is_counted_and_at_once_after_a_release() {
 fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
     let (mut board, now) = (board(), Instant::now());
     add(&mut board, 1, "t", 1.0, now);
-    let asked = board.plan(now, 2).remove(0);
+    let requested = board.plan(now, 2).remove(0);
     board.answered(
-        &asked,
+        &requested,
         &AcquireResponse {
             lanes: vec![grant(2, None)],
             ..AcquireResponse::default()
@@ -77,9 +77,9 @@ fn what_is_held_is_told_now_and_then_although_nobody_counts_it_yet() {
 fn counting(held: u32, now: Instant) -> (LaneScheduler, LaneClaim) {
     let mut board = board();
     add(&mut board, 1, "t", 1.0, now);
-    let asked = board.plan(now, held as usize).remove(0);
+    let requested = board.plan(now, held as usize).remove(0);
     board.answered(
-        &asked,
+        &requested,
         &AcquireResponse {
             lanes: vec![grant(held, None)],
             limits_concurrency: true,

@@ -42,9 +42,9 @@ pub(super) fn serve(
     tokens: u32,
     counts: &mut HashMap<i64, u32>,
 ) {
-    for asked in board.plan(now, permits) {
+    for requested in board.plan(now, permits) {
         let mut left = tokens;
-        let lanes = asked.ask.lanes.iter().map(|lane| {
+        let lanes = requested.ask.lanes.iter().map(|lane| {
             let granted = lane.want.min(left);
             left -= granted;
             grant(granted, (granted < lane.want).then_some(Limit::Throttle))
@@ -53,8 +53,8 @@ pub(super) fn serve(
             lanes: lanes.collect(),
             ..AcquireResponse::default()
         };
-        board.answered(&asked, &answer, now);
-        for (id, grant) in asked
+        board.answered(&requested, &answer, now);
+        for (id, grant) in requested
             .lanes
             .iter()
             .zip(&answer.lanes)
@@ -109,20 +109,20 @@ fn throttles_share_the_permits_by_their_weights() {
     }
     let mut counts: HashMap<i64, u32> = HashMap::new();
     for _ in 0..3000 {
-        for asked in board.plan(now, 3) {
-            let lanes = asked
+        for requested in board.plan(now, 3) {
+            let lanes = requested
                 .ask
                 .lanes
                 .iter()
                 .map(|lane| grant(lane.want, None))
                 .collect();
-            let weight = if asked.ask.throttle.as_str() == "a" {
+            let weight = if requested.ask.throttle.as_str() == "a" {
                 3.0
             } else {
                 1.0
             };
             board.answered(
-                &asked,
+                &requested,
                 &AcquireResponse {
                     lanes,
                     weight,
@@ -130,7 +130,7 @@ fn throttles_share_the_permits_by_their_weights() {
                 },
                 now,
             );
-            for (id, wish) in asked.lanes.iter().zip(&asked.ask.lanes) {
+            for (id, wish) in requested.lanes.iter().zip(&requested.ask.lanes) {
                 *counts.entry(*id).or_default() += wish.want;
             }
         }
@@ -174,13 +174,13 @@ fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
     let (mut board, now) = (board(), Instant::now());
     add(&mut board, 1, "t", 1.0, now);
     add(&mut board, 2, "t", 1.0, now);
-    let asked = board.plan(now, 2).remove(0);
+    let requested = board.plan(now, 2).remove(0);
     let paused = Some(Limit::Paused {
         until_ms: 0,
         why: "429".into(),
         name: None,
     });
-    let lanes = asked
+    let lanes = requested
         .lanes
         .iter()
         .map(|id| {
@@ -193,7 +193,7 @@ fn a_paused_lane_is_not_asked_for_and_holds_nobody_up() {
         .collect();
 
     board.answered(
-        &asked,
+        &requested,
         &AcquireResponse {
             lanes,
             ..AcquireResponse::default()
@@ -216,8 +216,8 @@ fn a_throttle_that_must_wait_is_not_asked_before_its_time() {
     let (mut board, now) = (board(), Instant::now());
     add(&mut board, 1, "slow", 1.0, now);
     add(&mut board, 2, "fast", 1.0, now);
-    let asked = board.plan(now, 8);
-    for one in &asked {
+    let requested = board.plan(now, 8);
+    for one in &requested {
         let limit = (one.ask.throttle.as_str() == "slow").then_some(Limit::Throttle);
         board.answered(
             one,
@@ -257,7 +257,7 @@ fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
         let wanted: u32 = board
             .plan(now, permits)
             .iter()
-            .flat_map(|asked| &asked.ask.lanes)
+            .flat_map(|requested| &requested.ask.lanes)
             .map(|lane| lane.want)
             .sum();
         assert!(wanted as usize <= permits, "{wanted} of {permits}");
@@ -271,7 +271,7 @@ fn permits_are_never_exceeded_and_a_long_queue_soon_fills_them() {
     let wanted: u32 = board
         .plan(now, 500)
         .iter()
-        .flat_map(|asked| &asked.ask.lanes)
+        .flat_map(|requested| &requested.ask.lanes)
         .map(|lane| lane.want)
         .sum();
     assert_eq!(wanted, 500);
@@ -340,15 +340,15 @@ fn lanes_of_other_workers_are_served_when_nothing_else_is_due() {
 
 /// Asks for one lane of a throttle that drops, and answers with the given grant.
 fn dropping(board: &mut LaneScheduler, now: Instant, given: Grant) -> PlannedAcquire {
-    let asked = board.plan(now, 10).remove(0);
+    let requested = board.plan(now, 10).remove(0);
     let answer = AcquireResponse {
         lanes: vec![given],
         over_limit: OverLimit::Drop,
         at_us: 1,
         ..AcquireResponse::default()
     };
-    board.answered(&asked, &answer, now);
-    asked
+    board.answered(&requested, &answer, now);
+    requested
 }
 
 #[test]

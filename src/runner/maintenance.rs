@@ -158,13 +158,13 @@ pub(super) async fn log_differences(shared: Arc<WorkerContext>, cancel: Cancella
         every: COMPARE_EVERY,
         wake: None,
     };
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
+    let reported: Arc<Mutex<Vec<String>>> = Arc::default();
     periodic(pace, cancel, || {
-        let (shared, told) = (shared.clone(), told.clone());
+        let (shared, reported) = (shared.clone(), reported.clone());
         async move {
             let differences = differences(&shared.queue.serving().await?);
             shared.metrics.differences.set(differences.len() as i64);
-            let before = std::mem::replace(&mut *told.lock(), differences.clone());
+            let before = std::mem::replace(&mut *reported.lock(), differences.clone());
             for difference in differences
                 .iter()
                 .filter(|difference| !before.contains(difference))

@@ -191,10 +191,10 @@ pub(super) fn postgres_timeout(shared: &WorkerContext) -> Duration {
 /// hang with it.
 pub(super) async fn bounded<T>(
     shared: &WorkerContext,
-    asked: impl Future<Output = Result<T, Error>>,
+    requested: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     let patience = postgres_timeout(shared);
-    let answer = tokio::time::timeout(patience, asked).await;
+    let answer = tokio::time::timeout(patience, requested).await;
     answer.unwrap_or_else(|_| {
         Err(Error::Lost(format!(
             "no answer within {} s",

@@ -78,15 +78,15 @@ impl Tallies {
     pub(super) fn take_unreported(&self) -> Vec<Tally> {
         let mut all = self.lock();
         if all.len() > MAX_REMEMBERED {
-            all.retain(|_, (tally, said)| tally.running > 0 || *said == ReportState::Untold);
+            all.retain(|_, (tally, answer)| tally.running > 0 || *answer == ReportState::Untold);
         }
         let untold = all
             .values_mut()
-            .filter(|(_, said)| *said == ReportState::Untold)
+            .filter(|(_, answer)| *answer == ReportState::Untold)
             .take(MAX_TALLIES_REPORTED);
         untold
-            .map(|(tally, said)| {
-                *said = ReportState::Told;
+            .map(|(tally, answer)| {
+                *answer = ReportState::Told;
                 tally.clone()
             })
             .collect()
@@ -96,30 +96,30 @@ impl Tallies {
     pub(super) fn mark_unreported(&self, tallies: &[Tally]) {
         let mut all = self.lock();
         for tally in tallies {
-            if let Some((_, said)) = all.get_mut(&tally.throttle) {
-                *said = ReportState::Untold;
+            if let Some((_, answer)) = all.get_mut(&tally.throttle) {
+                *answer = ReportState::Untold;
             }
         }
     }
 
     /// Restarts the counts at 0, as for a worker with a new identity.
     pub(super) fn begin_again(&self) {
-        self.lock().retain(|throttle, (tally, said)| {
+        self.lock().retain(|throttle, (tally, answer)| {
             *tally = Tally {
                 throttle: throttle.clone(),
                 running: tally.running,
                 ..Tally::default()
             };
-            *said = ReportState::Untold;
+            *answer = ReportState::Untold;
             tally.running > 0
         });
     }
 
     fn change(&self, throttle: &str, change: impl FnOnce(&mut Tally)) {
         let mut all = self.lock();
-        if let Some((tally, said)) = all.get_mut(throttle) {
+        if let Some((tally, answer)) = all.get_mut(throttle) {
             change(tally);
-            *said = ReportState::Untold;
+            *answer = ReportState::Untold;
             return;
         }
         let mut tally = Tally {
@@ -153,7 +153,7 @@ mod tests {
             0,
         );
 
-        let told = tallies.take_unreported();
+        let reported = tallies.take_unreported();
         let mut durations = Durations::default();
         durations.note(Duration::from_millis(500));
         let expected = Tally {
@@ -164,10 +164,10 @@ mod tests {
             durations,
             ..Tally::default()
         };
-        assert_eq!(told, [expected]);
+        assert_eq!(reported, [expected]);
         assert_eq!(tallies.take_unreported(), []);
 
-        tallies.mark_unreported(&told);
+        tallies.mark_unreported(&reported);
         tallies.end(
             "mail",
             AttemptOutcome::Refused,
@@ -216,12 +216,17 @@ mod tests {
             Some(Duration::from_secs(9)),
             1,
         );
-        let told = tallies.take_unreported().remove(0);
+        let reported = tallies.take_unreported().remove(0);
         assert_eq!(
-            (told.completed, told.untimed, told.refused, told.busy_s),
+            (
+                reported.completed,
+                reported.untimed,
+                reported.refused,
+                reported.busy_s
+            ),
             (2, 1, 4, 0.5)
         );
-        assert_eq!(told.durations.count(), 1);
+        assert_eq!(reported.durations.count(), 1);
     }
 
     #[test]
@@ -232,15 +237,15 @@ mod tests {
             // marks the duration as meaningless.
             let is_late = nth % 10 == 0;
             let ran = Duration::from_millis(if is_late { 10_000 } else { 100 });
-            let said = OfAttempt {
+            let answer = OfAttempt {
                 untimed: is_late,
                 ..OfAttempt::default()
             };
-            tallies.end("push", AttemptOutcome::Completed, said.duration(ran), 0);
+            tallies.end("push", AttemptOutcome::Completed, answer.duration(ran), 0);
         }
-        let told = tallies.take_unreported().remove(0);
-        assert_eq!((told.completed, told.untimed), (1000, 100));
-        let p99 = told.durations.quantile_s(0.99).unwrap();
+        let reported = tallies.take_unreported().remove(0);
+        assert_eq!((reported.completed, reported.untimed), (1000, 100));
+        let p99 = reported.durations.quantile_s(0.99).unwrap();
         assert!(p99 < 0.13, "{p99}");
     }
 

@@ -93,47 +93,47 @@ impl Worker {
         let stopping = Stopping::default();
         let living = CancellationToken::new();
         let vital = TaskSupervisor::default();
-        let asked = || stopping.asked.clone();
+        let requested = || stopping.requested.clone();
         let dispatcher = vital.spawn(
             "dispatch",
-            asked(),
+            requested(),
             dispatch::dispatch(shared.clone(), stopping.clone()),
         );
         let loops = vec![
             vital.spawn(
                 "listen",
-                asked(),
-                listen(shared.queue.clone(), shared.bell.clone(), asked()),
+                requested(),
+                listen(shared.queue.clone(), shared.bell.clone(), requested()),
             ),
             vital.spawn(
                 "promote",
-                asked(),
-                maintenance::promote(shared.clone(), asked()),
+                requested(),
+                maintenance::promote(shared.clone(), requested()),
             ),
             vital.spawn(
                 "rescue",
-                asked(),
-                maintenance::rescue(shared.clone(), asked()),
+                requested(),
+                maintenance::rescue(shared.clone(), requested()),
             ),
             vital.spawn(
                 "rescue_orphans",
-                asked(),
-                maintenance::rescue_orphans(shared.clone(), asked()),
+                requested(),
+                maintenance::rescue_orphans(shared.clone(), requested()),
             ),
             vital.spawn(
                 "hold_shards",
-                asked(),
-                maintenance::hold_shards(shared.clone(), asked()),
+                requested(),
+                maintenance::hold_shards(shared.clone(), requested()),
             ),
             vital.spawn(
                 "maintain",
-                asked(),
-                maintenance::maintain(shared.clone(), asked()),
+                requested(),
+                maintenance::maintain(shared.clone(), requested()),
             ),
             vital.spawn(
                 "differences",
-                asked(),
-                maintenance::log_differences(shared.clone(), asked()),
+                requested(),
+                maintenance::log_differences(shared.clone(), requested()),
             ),
             vital.spawn(
                 "answers",
@@ -142,13 +142,13 @@ impl Worker {
             ),
             vital.spawn(
                 "learn costs",
-                asked(),
-                maintenance::learn_costs(shared.clone(), asked()),
+                requested(),
+                maintenance::learn_costs(shared.clone(), requested()),
             ),
             vital.spawn(
                 "depth",
-                asked(),
-                depth::keep_depth(shared.queue.clone(), asked()),
+                requested(),
+                depth::keep_depth(shared.queue.clone(), requested()),
             ),
             vital.spawn(
                 "heartbeat",
@@ -198,7 +198,7 @@ impl Worker {
     /// It claims nothing more, lets running jobs finish within the grace time, asks the rest to
     /// stop, writes every end, and gives back the remaining jobs without using an attempt.
     pub async fn stop(mut self) -> u64 {
-        self.stopping.asked.cancel();
+        self.stopping.requested.cancel();
         let id = self.id();
         let grace_over = tokio::time::Instant::now() + self.shared.config.grace;
         // Claims go first: one under way must end before the running jobs are counted. A claim that

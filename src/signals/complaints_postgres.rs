@@ -22,9 +22,9 @@ pub fn from_tally(db: Db) -> ComplaintSource {
     Arc::new(move |pool| {
         let (db, pool) = (db.clone(), pool.to_owned());
         Box::pin(async move {
-            let asked =
+            let requested =
                 tokio::time::timeout(WITHIN, sqlx::query(TALLY).bind(&pool).fetch_all(&db)).await;
-            let rows = asked
+            let rows = requested
                 .ok()?
                 .inspect_err(|error| tracing::debug!(pool, %error, "no tally of complaints"))
                 .ok()?;

@@ -63,8 +63,8 @@ mod tests {
 
     #[tokio::test]
     async fn callers_of_one_moment_share_a_reading_and_a_confirmation_gets_its_own() {
-        let asked = Arc::new(AtomicU32::new(0));
-        let count = Arc::clone(&asked);
+        let requested = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&requested);
         let page = axum::routing::get(move || {
             let n = count.fetch_add(1, Ordering::SeqCst);
             async move { format!("{{\"n\": {n}}}") }
@@ -78,6 +78,6 @@ mod tests {
         for (now, expected) in [(100.0, 0.0), (100.1, 0.0), (100.25, 1.0)] {
             assert_eq!(direct.read(now).await.unwrap().value, expected, "at {now}");
         }
-        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        assert_eq!(requested.load(Ordering::SeqCst), 2);
     }
 }

@@ -152,7 +152,7 @@ struct FeedbackSnapshot {
 
 impl FeedbackMeter {
     /// Adds the reports of the living workers, as of `now` in unix seconds.
-    pub fn take_in(&mut self, told: &[WorkerFeedback], now: f64) {
+    pub fn take_in(&mut self, reported: &[WorkerFeedback], now: f64) {
         // An update that is older than the last one knows less, unless the clock was set back.
         if self
             .asked_at
@@ -161,7 +161,7 @@ impl FeedbackMeter {
             return;
         }
         let is_fresh = |one: &&WorkerFeedback| one.age_s <= FRESH_S;
-        let oldest_s = told
+        let oldest_s = reported
             .iter()
             .filter(is_fresh)
             .map(|one| one.age_s.max(0.0))
@@ -169,10 +169,10 @@ impl FeedbackMeter {
                 Some(most.map_or(age_s, |most| most.max(age_s)))
             });
         // Without workers nothing happens; with only silent workers nothing is known.
-        let Some(oldest_s) = oldest_s.or(told.is_empty().then_some(0.0)) else {
+        let Some(oldest_s) = oldest_s.or(reported.is_empty().then_some(0.0)) else {
             return;
         };
-        for one in told.iter().filter(is_fresh) {
+        for one in reported.iter().filter(is_fresh) {
             let step = match (
                 self.workers
                     .insert(one.worker, (one.counted, one.durations.clone())),
@@ -194,8 +194,8 @@ impl FeedbackMeter {
             }
         }
         self.workers
-            .retain(|worker, _| told.iter().any(|one| one.worker == *worker));
-        self.running = told.iter().map(|one| one.running).sum();
+            .retain(|worker, _| reported.iter().any(|one| one.worker == *worker));
+        self.running = reported.iter().map(|one| one.running).sum();
         self.asked_at = Some(now);
         self.note(now - oldest_s);
     }

@@ -60,7 +60,7 @@ impl SignalDatabase {
     pub async fn read(&self, statement: &str, now: f64) -> Result<Reading, Error> {
         // As JSON, so that a number of any type can be read. A statement in parentheses cannot end
         // the outer one: the protocol refuses more than one statement.
-        let asked = format!(
+        let requested = format!(
             "select row_to_json(reading)::text from (\n{}\n) reading limit 2",
             statement.trim().trim_end_matches(';')
         );
@@ -68,7 +68,7 @@ impl SignalDatabase {
         // In a task of its own, so that a connection is made eventually even if this call gives up
         // waiting.
         let answer =
-            tokio::spawn(async move { sqlx::query(AssertSqlSafe(asked)).fetch_all(&db).await });
+            tokio::spawn(async move { sqlx::query(AssertSqlSafe(requested)).fetch_all(&db).await });
         let url = || self.name.clone();
         let answer = tokio::time::timeout(TIMEOUT, answer).await;
         let rows = match answer.map_err(|_| Error::TimedOut {
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn other_rows_say_what_they_are() {
-        for (row, told) in [
+        for (row, reported) in [
             (json!({"a": 1, "b": 2}), "2 columns; use one"),
             (json!({"a": 1, "b": 2, "at": 3}), "3 columns; use one"),
             (json!({"a": [1]}), "a list in the column a"),
@@ -213,7 +213,7 @@ mod tests {
             ),
             (json!({"a": 1, "at": null}), "neither a timestamptz"),
         ] {
-            assert!(columns(&row, 9.0).unwrap_err().contains(told), "{row}");
+            assert!(columns(&row, 9.0).unwrap_err().contains(reported), "{row}");
         }
     }
 }

@@ -294,8 +294,8 @@ mod tests {
             "http://ann:very-secret@",
             "http://ann:very-secret@h:x",
         ] {
-            let told = server(wrong).unwrap_err().to_string();
-            assert!(!told.contains("very-secret"), "{told}");
+            let reported = server(wrong).unwrap_err().to_string();
+            assert!(!reported.contains("very-secret"), "{reported}");
         }
         let access = Access {
             credentials: Credentials::Bearer(SecretSource::Text("very-secret".into())),

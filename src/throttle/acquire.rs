@@ -100,7 +100,7 @@ pub struct AcquireResponse {
     /// The highest charged cost of one unit, in tokens; a dearer unit was charged this.
     pub max_cost: f64,
     /// The server's error if the store counts as lost although the server answers.
-    pub said: Option<&'static str>,
+    pub server_error: Option<&'static str>,
 }
 
 impl Default for AcquireResponse {
@@ -116,7 +116,7 @@ impl Default for AcquireResponse {
             levels_decide: false,
             over_limit: OverLimit::Wait,
             max_cost: MAX_COST,
-            said: None,
+            server_error: None,
         }
     }
 }

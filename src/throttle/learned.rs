@@ -151,7 +151,7 @@ pub fn pause_us(said_us: Option<f64>, strikes: f64, is_known: bool, jitter: f64)
     } else {
         FIRST_PAUSE_US * doubled
     };
-    let plain = said_us.map_or(first, |said| said.max(SHORTEST_PAUSE_US * doubled));
+    let plain = said_us.map_or(first, |answer| answer.max(SHORTEST_PAUSE_US * doubled));
     (plain * (1.0 + JITTER * jitter)).floor()
 }
 
@@ -209,7 +209,7 @@ impl Learned {
     ///
     /// `configured` is the key's own rate, 0 or below for none; only a key that `learns` gets a new
     /// rate.
-    pub fn refuse(&mut self, now: f64, until: f64, said: bool, configured: f64, learns: bool) {
+    pub fn refuse(&mut self, now: f64, until: f64, answer: bool, configured: f64, learns: bool) {
         self.refused += 1.0;
         // A job that was under way when the others were refused adds no information.
         if self.grows_from <= now {
@@ -221,7 +221,7 @@ impl Learned {
                     self.curve(now)
                 };
                 let span = now - self.lately_from;
-                let is_near = !said
+                let is_near = !answer
                     && self.strikes == 0.0
                     && span >= 1e6
                     && self.lately * 1e6 >= RATE_LIMITED_SHARE * tried * span;
@@ -351,13 +351,13 @@ impl Learned {
 
     /// Returns the time for which the state is kept from `now` on, in milliseconds.
     pub fn keep_ms(&self, now: f64) -> f64 {
-        let told = (self.window.holds_to() - now).max(0.0);
+        let reported = (self.window.holds_to() - now).max(0.0);
         let refused =
             (self.grows_from - now + KEEP_US.max(KEEP_PERIODS * 1e6 * self.period_s())).max(0.0);
         let kept = if self.settle > 0.0 || self.probe.credit >= 0.0 {
-            told.max(refused)
+            reported.max(refused)
         } else {
-            told
+            reported
         };
         (kept / 1000.0).ceil().clamp(1.0, 1e12)
     }

@@ -36,7 +36,7 @@ const NOTHING: f64 = 1e-9;
 #[derive(Debug)]
 struct Lease {
     /// The store's answer without the grants.
-    said: AcquireResponse,
+    response: AcquireResponse,
     /// The charge of one token at each level.
     charge_us: Arc<[f64]>,
     /// The cost of the last ask, with its charge at each level.
@@ -126,11 +126,11 @@ impl Holding {
         };
         let lanes = lanes.iter().map(grant).collect();
         let at_us =
-            lease.said.at_us + now.saturating_duration_since(lease.since).as_micros() as i64;
+            lease.response.at_us + now.saturating_duration_since(lease.since).as_micros() as i64;
         Some(AcquireResponse {
             lanes,
             at_us,
-            ..lease.said
+            ..lease.response
         })
     }
 
@@ -284,14 +284,14 @@ impl Lease {
         horizon: Duration,
     ) -> Option<Self> {
         let tokens = f64::from(grant.granted);
-        let said = AcquireResponse {
+        let response = AcquireResponse {
             lanes: Vec::new(),
             ..*answer
         };
         let ready = depth(tokens);
         let priced = (1.0, grant.charge_us.clone());
         let lease = Self {
-            said,
+            response,
             charge_us: grant.charge_us,
             priced,
             since,
@@ -311,7 +311,7 @@ impl Lease {
     /// Returns true if the lease was charged under the present knobs. Every change that does not
     /// count `seq` changes the rate.
     fn is_of(&self, answer: &AcquireResponse) -> bool {
-        self.said.seq == answer.seq && self.said.effective_rps == answer.effective_rps
+        self.response.seq == answer.seq && self.response.effective_rps == answer.effective_rps
     }
 
     /// Takes tokens if so many may be spent now.

@@ -34,7 +34,7 @@ struct AnsweredBy {
 
 /// A store that answers asks from leases on another store.
 pub struct LeasedStore {
-    desk: Arc<LeaseCache>,
+    cache: Arc<LeaseCache>,
     asks: Family<AnsweredBy, Counter>,
     from_lease: Counter,
     from_store: Counter,
@@ -65,7 +65,7 @@ impl LeasedStore {
     }
 
     fn at(store: Arc<dyn Store>, horizon: Duration, clock: Option<Monotonic>) -> Self {
-        let desk = LeaseCache {
+        let cache = LeaseCache {
             store,
             horizon: horizon.min(MAX_HORIZON),
             clock,
@@ -75,7 +75,7 @@ impl LeasedStore {
         let asks = Family::<AnsweredBy, Counter>::default();
         let by = |answered_by| asks.get_or_create_owned(&AnsweredBy { answered_by });
         Self {
-            desk: Arc::new(desk),
+            cache: Arc::new(cache),
             from_lease: by("lease"),
             from_store: by("store"),
             asks,
@@ -90,8 +90,8 @@ impl LeasedStore {
 
     /// Gives back everything held, for instance because the process ends.
     pub async fn give_back_all(&self) {
-        for (throttle, rest) in self.desk.take_all() {
-            self.desk.return_all(&throttle, &[rest]).await;
+        for (throttle, rest) in self.cache.take_all() {
+            self.cache.return_all(&throttle, &[rest]).await;
         }
     }
 }
@@ -119,7 +119,7 @@ impl LeaseCache {
             return self.store.acquire(ask).await;
         };
         let mut under_way = UnderWay {
-            desk: self,
+            cache: self,
             throttle: &ask.throttle,
             asking,
             is_over: false,
@@ -174,16 +174,16 @@ impl LeaseCache {
 
     /// Gives back the rest of a lease when its time is over.
     fn watch(self: &Arc<Self>, throttle: Name) {
-        let desk = self.clone();
+        let cache = self.clone();
         tokio::spawn(async move {
-            tokio::time::sleep(desk.horizon).await;
-            let now = desk.now();
-            let rest = desk
+            tokio::time::sleep(cache.horizon).await;
+            let now = cache.now();
+            let rest = cache
                 .locked()
                 .get_mut(&throttle)
                 .and_then(|holding| holding.over(now));
             if let Some(rest) = rest {
-                desk.return_all(&throttle, &[rest]).await;
+                cache.return_all(&throttle, &[rest]).await;
             }
         });
     }
@@ -205,8 +205,8 @@ impl LeaseCache {
     /// Gives rests back in the background, so that no caller waits.
     fn return_beside(self: &Arc<Self>, throttle: &Name, rests: Vec<Rest>) {
         if !rests.is_empty() {
-            let (desk, throttle) = (self.clone(), throttle.clone());
-            tokio::spawn(async move { desk.return_all(&throttle, &rests).await });
+            let (cache, throttle) = (self.clone(), throttle.clone());
+            tokio::spawn(async move { cache.return_all(&throttle, &rests).await });
         }
     }
 
@@ -221,7 +221,7 @@ impl LeaseCache {
 
 /// An ask that is under way; if it is given up, others may ask for a lease again.
 struct UnderWay<'a> {
-    desk: &'a LeaseCache,
+    cache: &'a LeaseCache,
     throttle: &'a Name,
     asking: Asking,
     is_over: bool,
@@ -230,7 +230,7 @@ struct UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if !self.is_over
-            && let Some(holding) = self.desk.locked().get_mut(self.throttle)
+            && let Some(holding) = self.cache.locked().get_mut(self.throttle)
         {
             holding.given_up(&self.asking);
         }
@@ -240,17 +240,17 @@ impl Drop for UnderWay<'_> {
 impl Store for LeasedStore {
     fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
         if ask.holder.is_some() {
-            return self.desk.store.acquire(ask);
+            return self.cache.store.acquire(ask);
         }
-        if let Some(answer) = self.desk.spend(ask) {
+        if let Some(answer) = self.cache.spend(ask) {
             self.from_lease.inc();
             return ready(answer).boxed();
         }
         self.from_store.inc();
-        if self.desk.horizon.is_zero() {
-            return self.desk.store.acquire(ask);
+        if self.cache.horizon.is_zero() {
+            return self.cache.store.acquire(ask);
         }
-        async move { self.desk.ask(ask).await }.boxed()
+        async move { self.cache.ask(ask).await }.boxed()
     }
 
     fn hold<'a>(
@@ -259,7 +259,7 @@ impl Store for LeasedStore {
         holder: &'a Holder,
         lanes: &'a [(String, u32)],
     ) -> BoxFuture<'a, Result<(), Error>> {
-        self.desk.store.hold(throttle, holder, lanes)
+        self.cache.store.hold(throttle, holder, lanes)
     }
 
     fn refund_many<'a>(
@@ -267,7 +267,7 @@ impl Store for LeasedStore {
         throttle: &'a Name,
         refunds: &'a [Refund<'a>],
     ) -> BoxFuture<'a, Result<(), Error>> {
-        self.desk.store.refund_many(throttle, refunds)
+        self.cache.store.refund_many(throttle, refunds)
     }
 
     fn settle_many<'a>(
@@ -275,7 +275,7 @@ impl Store for LeasedStore {
         throttle: &'a Name,
         tokens: &'a [(&'a str, f64)],
     ) -> BoxFuture<'a, Result<(), Error>> {
-        self.desk.store.settle_many(throttle, tokens)
+        self.cache.store.settle_many(throttle, tokens)
     }
 
     fn pause_key<'a>(
@@ -286,13 +286,13 @@ impl Store for LeasedStore {
         why: &'a str,
     ) -> BoxFuture<'a, Result<i64, Error>> {
         async move {
-            let paused = self.desk.store.pause_key(throttle, key, delay, why).await;
+            let paused = self.cache.store.pause_key(throttle, key, delay, why).await;
             let rest = self
-                .desk
+                .cache
                 .locked()
                 .get_mut(throttle)
                 .and_then(Holding::let_go);
-            self.desk
+            self.cache
                 .return_beside(throttle, rest.into_iter().collect());
             paused
         }
@@ -304,7 +304,7 @@ impl Store for LeasedStore {
         throttle: &'a Name,
         key: &'a str,
     ) -> BoxFuture<'a, Result<bool, Error>> {
-        self.desk.store.resume_key(throttle, key)
+        self.cache.store.resume_key(throttle, key)
     }
 
     fn refused<'a>(
@@ -313,9 +313,9 @@ impl Store for LeasedStore {
         refused: &'a UpstreamRefusal<'a>,
     ) -> BoxFuture<'a, Result<RefusalEffect, Error>> {
         async move {
-            let paused = self.desk.store.refused(throttle, refused).await;
+            let paused = self.cache.store.refused(throttle, refused).await;
             // The refusal may concern a throttle above this one, from which others draw.
-            self.desk.let_all_go();
+            self.cache.let_all_go();
             paused
         }
         .boxed()
@@ -326,35 +326,35 @@ impl Store for LeasedStore {
         throttle: &'a Name,
         ended: &'a [KeyOutcomes<'a>],
     ) -> BoxFuture<'a, Result<(), Error>> {
-        self.desk.store.ended(throttle, ended)
+        self.cache.store.ended(throttle, ended)
     }
 
     fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
-        self.desk.store.peek(ask)
+        self.cache.store.peek(ask)
     }
 
     fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
-        self.desk.store.status(throttle)
+        self.cache.store.status(throttle)
     }
 
     fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, Error>> {
-        self.desk.store.names()
+        self.cache.store.names()
     }
 
     fn takes_writes(&self) -> BoxFuture<'_, Result<(), Error>> {
-        self.desk.store.takes_writes()
+        self.cache.store.takes_writes()
     }
 
     fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
-        self.desk.store.search()
+        self.cache.store.search()
     }
 
     fn persist<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
-        self.desk.store.persist(throttle)
+        self.cache.store.persist(throttle)
     }
 
     fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
-        self.desk.store.was_taken_away(throttle)
+        self.cache.store.was_taken_away(throttle)
     }
 
     fn set<'a>(
@@ -363,9 +363,9 @@ impl Store for LeasedStore {
         change: &'a Change,
     ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
         async move {
-            let set = self.desk.store.set(throttle, change).await;
+            let set = self.cache.store.set(throttle, change).await;
             // Other throttles may draw from this one, and their names are unknown here.
-            self.desk.let_all_go();
+            self.cache.let_all_go();
             set
         }
         .boxed()
@@ -378,11 +378,11 @@ impl Store for LeasedStore {
         why: &'a str,
     ) -> BoxFuture<'a, Result<(), Error>> {
         async move {
-            let set = self.desk.store.set_capacity(throttle, capacity, why).await;
+            let set = self.cache.store.set_capacity(throttle, capacity, why).await;
             // The capacity is set every second or so: a stop takes effect at once, anything else
             // within the horizon.
             if capacity.is_some_and(|capacity| capacity <= 0.0) {
-                self.desk.let_all_go();
+                self.cache.let_all_go();
             }
             set
         }
@@ -394,20 +394,20 @@ impl Store for LeasedStore {
         throttle: &'a Name,
         keys: &'a [String],
     ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
-        self.desk.store.look(throttle, keys)
+        self.cache.store.look(throttle, keys)
     }
 
     fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
         async move {
-            let deleted = self.desk.store.delete(throttle).await;
-            self.desk.let_all_go();
+            let deleted = self.cache.store.delete(throttle).await;
+            self.cache.let_all_go();
             deleted
         }
         .boxed()
     }
 
     fn set_workers(&self, workers: u32) {
-        self.desk.workers.store(workers, Ordering::Relaxed);
-        self.desk.store.set_workers(workers);
+        self.cache.workers.store(workers, Ordering::Relaxed);
+        self.cache.store.set_workers(workers);
     }
 }

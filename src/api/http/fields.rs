@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
+use crate::input::issue::IssueSink;
 pub use crate::input::pointer;
 pub use crate::input::reader::{TIME, time_of};
 pub use crate::input::wording::{clipped, describe, missing, must_be, unknown};
-use crate::input::issue::IssueSink;
 use crate::input::{Issue, Reader};
 
 /// The most wrong fields that one answer lists, because a batch of 10,000 bad jobs must not cause

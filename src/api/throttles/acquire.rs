@@ -373,9 +373,9 @@ async fn granted(
             }));
         }
         Some(Limit::StoreLost) if grant.granted == 0 => {
-            let what = answer.said.map_or_else(
+            let what = answer.server_error.map_or_else(
                 || "Redis does not answer".to_owned(),
-                |said| format!("Redis refuses ({said})"),
+                |server_error| format!("Redis refuses ({server_error})"),
             );
             return Err(Problem::new(
                 Code::ThrottlesLost,

@@ -308,8 +308,8 @@ impl AccountPool {
         {
             let cooldown =
                 Duration::from_millis(self.shared.breakers.law().cooldown_ms.max(0) as u64);
-            let told = delay.unwrap_or_default().min(LONGEST_REST);
-            self.shut(held, cooldown.max(told), &change.why).await;
+            let reported = delay.unwrap_or_default().min(LONGEST_REST);
+            self.shut(held, cooldown.max(reported), &change.why).await;
         }
         self.shared.publish_change(change);
         opened

@@ -247,13 +247,13 @@ mod tests {
     #[tokio::test]
     async fn failures_of_several_workers_add_up_and_one_of_them_tells_the_change() {
         let Workers { workers, .. } = workers(5);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (message, worker) in (0..).zip(&workers) {
-            told.extend(worker.failed("a", message, "answered 503").await.unwrap());
+            reported.extend(worker.failed("a", message, "answered 503").await.unwrap());
         }
-        assert_eq!(told.len(), 1);
+        assert_eq!(reported.len(), 1);
         assert_eq!(
-            (told[0].from, told[0].to, told[0].why.as_str()),
+            (reported[0].from, reported[0].to, reported[0].why.as_str()),
             (BreakerState::Closed, BreakerState::Open, "answered 503")
         );
         assert_eq!(workers[0].seen("a").state, BreakerState::Closed);

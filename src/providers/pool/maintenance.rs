@@ -139,13 +139,13 @@ pub async fn maintain(
         wake: Some(moved),
     };
     let rounds = std::sync::atomic::AtomicU32::new(0);
-    let said = tokio::sync::Mutex::new(None);
+    let answer = tokio::sync::Mutex::new(None);
     let looked = periodic(pace, cancel.clone(), || async {
         let round = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         look(
             desk.shared(),
             &drivers,
-            &mut *said.lock().await,
+            &mut *answer.lock().await,
             round.is_multiple_of(CAPACITY_REPEAT_ROUNDS),
         )
         .await?;
@@ -158,18 +158,18 @@ pub async fn maintain(
         every: QUOTA_EVERY,
         wake: None,
     };
-    let asked = periodic(pace, cancel.clone(), || async {
+    let requested = periodic(pace, cancel.clone(), || async {
         ask_quotas(desk.shared(), &drivers, &cancel).await;
         Ok::<(), Error>(())
     });
-    tokio::join!(looked, asked);
+    tokio::join!(looked, requested);
 }
 
 /// Observes each account, and publishes the pool's capacity and view.
 async fn look(
     shared: &AccountPoolInner,
     drivers: &[Box<dyn Driver>],
-    said: &mut Option<Capacity>,
+    answer: &mut Option<Capacity>,
     say_again: bool,
 ) -> Result<(), Error> {
     let names: Vec<String> = shared
@@ -199,14 +199,14 @@ async fn look(
         .collect();
     let capacity = Capacity::of(&parts, shared.pool.shedding);
     shared.set_load(capacity.load);
-    if say_again || said.as_ref() != Some(&capacity) {
+    if say_again || answer.as_ref() != Some(&capacity) {
         if let Ok(throttle) = Name::new(shared.pool.name.as_str()) {
             shared
                 .store
                 .set_capacity(&throttle, capacity.rps, &why(&capacity, &accounts))
                 .await?;
         }
-        *said = Some(capacity);
+        *answer = Some(capacity);
     }
     // A change of this knob, by a person or a governor, takes effect within a second.
     if let Ok(throttle) = Name::new(shared.pool.name.as_str())
@@ -369,14 +369,14 @@ async fn ask_quotas(
 ) {
     let ask = |at: usize| {
         let (shared, drivers) = (shared.clone(), drivers.clone());
-        let told = SendContext {
+        let reported = SendContext {
             now_s: now_s(),
             timeout: shared.pool.timeout,
             stop: cancel.clone(),
         };
         async move {
             let Some(rps) = drivers[at]
-                .quota(&told)
+                .quota(&reported)
                 .await
                 .filter(|rps| rps.is_finite() && *rps > 0.0)
             else {

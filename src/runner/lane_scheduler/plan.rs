@@ -70,13 +70,13 @@ impl LaneScheduler {
                 rings.push(Reverse((Tag(tag.0 + 1.0 / ring.weight), place)));
             }
         }
-        let mut asked: Vec<PlannedAcquire> = chosen
+        let mut requested: Vec<PlannedAcquire> = chosen
             .into_iter()
             .filter(|(_, turn)| turn.jobs > 0)
             .map(|(ring, turn)| self.ask(ring, turn))
             .collect();
-        asked.sort_by(|a, b| a.ask.throttle.cmp(&b.ask.throttle));
-        asked
+        requested.sort_by(|a, b| a.ask.throttle.cmp(&b.ask.throttle));
+        requested
     }
 
     fn ask(&self, place: usize, turn: Turn) -> PlannedAcquire {
@@ -109,10 +109,15 @@ impl LaneScheduler {
     }
 
     /// Applies an answer: charges the grants, and sets the waits of lanes and throttles.
-    pub fn answered(&mut self, asked: &PlannedAcquire, answer: &AcquireResponse, now: Instant) {
+    pub fn answered(&mut self, requested: &PlannedAcquire, answer: &AcquireResponse, now: Instant) {
         let drops = answer.over_limit == OverLimit::Drop;
         let (mut wanted, mut granted_all) = (0, 0);
-        for ((id, wish), grant) in asked.lanes.iter().zip(&asked.ask.lanes).zip(&answer.lanes) {
+        for ((id, wish), grant) in requested
+            .lanes
+            .iter()
+            .zip(&requested.ask.lanes)
+            .zip(&answer.lanes)
+        {
             wanted += wish.want as usize;
             granted_all += grant.granted as usize;
             self.charge(*id, grant.granted, wish.cost.min(answer.max_cost));
@@ -122,7 +127,7 @@ impl LaneScheduler {
             let until = now + wait(grant, limit);
             match limit {
                 Limit::Probing { key: true, .. } => _ = self.probing.insert(*id),
-                Limit::Probing { key: false, .. } => self.rings[asked.ring].probes = true,
+                Limit::Probing { key: false, .. } => self.rings[requested.ring].probes = true,
                 _ => {}
             }
             match limit {
@@ -138,10 +143,10 @@ impl LaneScheduler {
                 Limit::Throttle | Limit::Tier { .. } | Limit::Concurrency { .. } if drops => {
                     self.stand(*id, LaneStatus::Waiting(until));
                 }
-                _ => self.rings[asked.ring].not_before = Some(until),
+                _ => self.rings[requested.ring].not_before = Some(until),
             }
         }
-        let ring = &mut self.rings[asked.ring];
+        let ring = &mut self.rings[requested.ring];
         if answer.weight > 0.0 {
             ring.weight = answer.weight;
         }

@@ -42,13 +42,13 @@ impl LaneScheduler {
             } else {
                 UNCOUNTED_REPORT_INTERVAL
             };
-            if ring.held > 0 && ring.told.is_none() && !ring.counts {
-                ring.told = Some(now);
+            if ring.held > 0 && ring.reported_at.is_none() && !ring.counts {
+                ring.reported_at = Some(now);
             }
             let is_due = ring.held > 0
                 && ring
-                    .told
-                    .is_none_or(|told| now.duration_since(told) >= every);
+                    .reported_at
+                    .is_none_or(|reported_at| now.duration_since(reported_at) >= every);
             if (!is_due && ring.released.is_empty())
                 || ring.unheard_until.is_some_and(|at| now < at)
             {
@@ -58,7 +58,7 @@ impl LaneScheduler {
             if is_due {
                 ids.extend(&ring.holding);
             }
-            ring.told = Some(now);
+            ring.reported_at = Some(now);
             ring.unheard_until = None;
             if ring.counts {
                 // A slot freed here may be the one for which this throttle waits.

@@ -28,11 +28,11 @@ impl Throttle {
             },
         );
         let mut known = known.unwrap_or_else(|| Learned::new(now));
-        let said = refused.delay.is_some();
+        let answer = refused.delay.is_some();
         known.refuse(
             now,
             until_ms as f64 * 1000.0,
-            said,
+            answer,
             configured,
             knobs.on_429.learns() && !refused.is_overload,
         );

@@ -164,8 +164,8 @@ impl LinkInner {
 
     /// Returns the error as text, without the password.
     fn text_of(&self, error: &RedisError) -> String {
-        if let Some(said) = error_meaning(error) {
-            return said.to_owned();
+        if let Some(message) = error_meaning(error) {
+            return message.to_owned();
         }
         let text = error.to_string();
         self.secret.as_ref().map_or_else(

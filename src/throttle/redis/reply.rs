@@ -186,7 +186,7 @@ pub(super) fn acquired(
         levels_decide: !unknown && key_rps < 0.0 && letters.chars().all(|letter| letter == 'k'),
         over_limit,
         max_cost,
-        said: None,
+        server_error: None,
     };
     Ok(Acquired::Answer(answer, (!unknown).then_some(seen), extra))
 }

@@ -100,13 +100,13 @@ impl RedisStore {
 
     fn answer_of_lost_store(&self, ask: &AcquireRequest, error: &Error) -> AcquireResponse {
         let now_us = self.started.elapsed().as_micros() as i64;
-        let said = if let Error::Lost(reason) = error {
+        let server_error = if let Error::Lost(reason) = error {
             reason_meaning(reason)
         } else {
             None
         };
         AcquireResponse {
-            said,
+            server_error,
             ..locked(&self.memo).answer(ask, now_us, self.workers.load(Ordering::Relaxed))
         }
     }

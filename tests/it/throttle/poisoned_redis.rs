@@ -208,7 +208,10 @@ async fn a_redis_that_refuses_is_told_in_its_own_words_and_is_not_said_to_be_sil
             "{reason}"
         );
     }
-    assert!(requested.said.unwrap().starts_with("OOM"), "{requested:?}");
+    assert!(
+        requested.server_error.unwrap().starts_with("OOM"),
+        "{requested:?}"
+    );
     assert_eq!(requested.at_us, 0);
     command(&server, &[b"CONFIG", b"SET", b"maxmemory", b"0"]);
     assert!(store.takes_writes().await.is_ok());

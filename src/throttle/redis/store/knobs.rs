@@ -200,7 +200,7 @@ impl SetReply {
 
 fn refusal_of_wrong_type(error: Error, throttle: &Name) -> Error {
     match error {
-        Error::Lost(said) if is_wrong_type(&said) => Error::Invalid(vec![KnobProblem {
+        Error::Lost(answer) if is_wrong_type(&answer) => Error::Invalid(vec![KnobProblem {
             field: "knobs".to_owned(),
             message: no_hash(throttle),
         }]),

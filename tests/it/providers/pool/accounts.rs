@@ -20,16 +20,23 @@ async fn ten_workers_share_the_rate_of_an_account() {
     let tasks: Vec<_> = workers
         .desks
         .iter()
-        .flat_map(|desk| [desk.clone(), desk.clone(), desk.clone()])
-        .map(|desk| {
+        .flat_map(|account_pool| {
+            [
+                account_pool.clone(),
+                account_pool.clone(),
+                account_pool.clone(),
+            ]
+        })
+        .map(|account_pool| {
             let granted = granted.clone();
             tokio::spawn(async move {
                 while Instant::now() < until {
-                    if let Checkout::Held(held) =
-                        desk.take(next(), &[], Duration::from_millis(300)).await
+                    if let Checkout::Held(held) = account_pool
+                        .take(next(), &[], Duration::from_millis(300))
+                        .await
                     {
                         granted.fetch_add(1, Ordering::Relaxed);
-                        desk.succeeded(&held, None).await;
+                        account_pool.succeeded(&held, None).await;
                     }
                 }
             })
@@ -108,23 +115,24 @@ async fn a_blocked_account_is_skipped_by_all_workers_and_back_when_its_time_is_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
     let workers = workers(1, pool("shed", 10, 100.0, |_| {})).await;
-    let desk = &workers.desks[0];
+    let account_pool = &workers.desks[0];
     eventually("the whole capacity", SOON, || async {
         (workers.capacity().await == Some(1000.0)).then_some(())
     })
     .await;
-    let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
+    let Checkout::Held(held) = account_pool.take(next(), &[], SOON).await else {
         panic!("an account is free")
     };
 
-    desk.throttled(&held, Some(Duration::from_secs(30)), "answered 429")
+    account_pool
+        .throttled(&held, Some(Duration::from_secs(30)), "answered 429")
         .await;
 
     eventually("nine tenths", SOON, || async {
         (workers.capacity().await == Some(900.0)).then_some(())
     })
     .await;
-    let view = desk.view();
+    let view = account_pool.view();
     assert_eq!((view.available, view.configured_rps), (9, Some(1000.0)));
     assert!(
         view.accounts[held.at]
@@ -133,7 +141,8 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
     );
 
     assert!(
-        desk.resume(&desk.pool().accounts[held.at].account.name)
+        account_pool
+            .resume(&account_pool.pool().accounts[held.at].account.name)
             .await
             .unwrap()
     );
@@ -146,13 +155,14 @@ async fn a_pool_without_a_tenth_of_its_accounts_bears_a_tenth_less() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() {
     let workers = workers(1, pool("learned", 1, -1.0, |_| {})).await;
-    let desk = &workers.desks[0];
+    let account_pool = &workers.desks[0];
     assert_eq!(workers.capacity().await.filter(|rps| *rps >= 0.0), None);
     // The provider takes ten in each second.
     let (begun, mut second, mut taken) = (Instant::now(), 0, 0);
     let known = async {
         loop {
-            let Checkout::Held(held) = desk.take(next(), &[], Duration::from_secs(5)).await else {
+            let Checkout::Held(held) = account_pool.take(next(), &[], Duration::from_secs(5)).await
+            else {
                 continue;
             };
             if begun.elapsed().as_secs() != second {
@@ -160,8 +170,8 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
             }
             taken += 1;
             match taken {
-                0..=10 => desk.succeeded(&held, None).await,
-                _ => desk.throttled(&held, None, "answered 429").await,
+                0..=10 => account_pool.succeeded(&held, None).await,
+                _ => account_pool.throttled(&held, None, "answered 429").await,
             }
             if let Some(rps) = workers
                 .capacity()
@@ -192,19 +202,22 @@ async fn what_is_learned_of_an_account_without_a_limit_is_what_its_pool_bears() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is_back() {
     let workers = workers(1, pool("gone", 2, 100.0, |_| {})).await;
-    let desk = &workers.desks[0];
+    let account_pool = &workers.desks[0];
     for delay in [40, 20] {
-        let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
+        let Checkout::Held(held) = account_pool.take(next(), &[], SOON).await else {
             panic!("an account is free")
         };
-        desk.throttled(&held, Some(Duration::from_secs(delay)), "answered 429")
+        account_pool
+            .throttled(&held, Some(Duration::from_secs(delay)), "answered 429")
             .await;
     }
     eventually("a capacity of nothing", SOON, || async {
         (workers.capacity().await == Some(0.0)).then_some(())
     })
     .await;
-    let Checkout::Wait { wait, why } = desk.take(next(), &[], Duration::from_millis(100)).await
+    let Checkout::Wait { wait, why } = account_pool
+        .take(next(), &[], Duration::from_millis(100))
+        .await
     else {
         panic!("none is free")
     };
@@ -213,7 +226,7 @@ async fn with_all_accounts_gone_the_pool_stops_and_it_is_known_when_the_first_is
         "{wait:?}"
     );
     assert_eq!(why, "answered 429");
-    let view = desk.view();
+    let view = account_pool.view();
     assert_eq!(view.available, 0);
     assert!(
         view.available_at_ms
@@ -284,13 +297,16 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
         let racing: Vec<_> = workers
             .desks
             .iter()
-            .map(|desk| {
-                let desk = desk.clone();
+            .map(|account_pool| {
+                let account_pool = account_pool.clone();
                 tokio::spawn(async move {
                     let mut held = Vec::new();
                     // For as long as the cooldown and a while longer.
                     while begun.elapsed() < Duration::from_secs(6) {
-                        match desk.take(next(), &[], Duration::from_millis(100)).await {
+                        match account_pool
+                            .take(next(), &[], Duration::from_millis(100))
+                            .await
+                        {
                             Checkout::Held(got) => held.push((got, begun.elapsed())),
                             Checkout::Wait { .. } => {
                                 tokio::time::sleep(Duration::from_millis(10)).await
@@ -339,11 +355,11 @@ async fn after_the_cooldown_of_a_breaker_exactly_one_of_ten_workers_tries() {
             );
         }
     }
-    for desk in &workers.desks {
+    for account_pool in &workers.desks {
         eventually("flowing", SOON, || async {
-            match desk.take(next(), &[], Duration::from_secs(1)).await {
+            match account_pool.take(next(), &[], Duration::from_secs(1)).await {
                 Checkout::Held(held) => {
-                    desk.succeeded(&held, None).await;
+                    account_pool.succeeded(&held, None).await;
                     Some(())
                 }
                 _ => None,
@@ -392,13 +408,13 @@ async fn an_account_that_two_messages_find_refused_is_given_up_at_once_and_the_o
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whether_it_is_back() {
     let mut workers = workers(2, pool("left", 1, 1000.0, |_| {})).await;
-    let desk = workers.desks[0].clone();
+    let account_pool = workers.desks[0].clone();
     let known = [next(), next()];
     for message in known {
-        let Checkout::Held(held) = desk.take(message, &[], SOON).await else {
+        let Checkout::Held(held) = account_pool.take(message, &[], SOON).await else {
             panic!("it is free still")
         };
-        desk.account_failed(&held, "answered 401").await;
+        account_pool.account_failed(&held, "answered 401").await;
     }
     assert_eq!(
         workers.changed().await,
@@ -408,7 +424,9 @@ async fn a_message_that_failed_at_an_account_leaves_it_to_others_to_find_out_whe
     // Those two ask all the time, from the end of the cooldown on; then one comes that has not been there.
     while begun.elapsed() < Duration::from_secs(5) {
         for message in known {
-            let taken = desk.take(message, &[], Duration::from_millis(50)).await;
+            let taken = account_pool
+                .take(message, &[], Duration::from_millis(50))
+                .await;
             assert!(
                 matches!(taken, Checkout::Wait { .. }),
                 "{taken:?} after {:?}",

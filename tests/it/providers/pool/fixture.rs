@@ -62,15 +62,18 @@ pub async fn workers(many: usize, pool: Pool) -> Workers {
     let mut desks = Vec::new();
     for _ in 0..many {
         let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
-        let desk = AccountPool::open(pool.clone(), as_store, notes, tell.clone()).unwrap();
-        eventually("the throttles", SOON, || async { seed(&desk).await.ok() }).await;
+        let account_pool = AccountPool::open(pool.clone(), as_store, notes, tell.clone()).unwrap();
+        eventually("the throttles", SOON, || async {
+            seed(&account_pool).await.ok()
+        })
+        .await;
         tokio::spawn(maintain(
-            desk.clone(),
+            account_pool.clone(),
             Arc::default(),
             metrics.clone(),
             stop.clone(),
         ));
-        desks.push(desk);
+        desks.push(account_pool);
     }
     Workers {
         desks,

@@ -48,21 +48,22 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
         pool(name, ACCOUNTS, 100.0, |pool| pool.shedding = shedding),
     )
     .await;
-    let desk = workers.desks[0].clone();
+    let account_pool = workers.desks[0].clone();
     let limits = Arc::new(Limits {
         counts: std::sync::Mutex::new(vec![(0, 0); ACCOUNTS]),
         begun: Instant::now(),
         most: 140,
     });
     for _ in 0..2 {
-        let Checkout::Held(held) = desk.take(next(), &[], SOON).await else {
+        let Checkout::Held(held) = account_pool.take(next(), &[], SOON).await else {
             panic!("an account is free")
         };
-        desk.throttled(&held, Some(Duration::from_secs(120)), "answered 429")
+        account_pool
+            .throttled(&held, Some(Duration::from_secs(120)), "answered 429")
             .await;
     }
     eventually("the blocks", SOON, || async {
-        (desk.view().available == ACCOUNTS - 2).then_some(())
+        (account_pool.view().available == ACCOUNTS - 2).then_some(())
     })
     .await;
 
@@ -71,8 +72,12 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
     let throttle = Name::new(name).unwrap();
     let tasks: Vec<_> = (0..32)
         .map(|_| {
-            let (desk, limits, sent, refused) =
-                (desk.clone(), limits.clone(), sent.clone(), refused.clone());
+            let (account_pool, limits, sent, refused) = (
+                account_pool.clone(),
+                limits.clone(),
+                sent.clone(),
+                refused.clone(),
+            );
             let (store, throttle) = (workers.store.clone(), throttle.clone());
             tokio::spawn(async move {
                 while Instant::now() < until {
@@ -87,17 +92,19 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
                             .await;
                         continue;
                     }
-                    let Checkout::Held(held) =
-                        desk.take(next(), &[], Duration::from_millis(200)).await
+                    let Checkout::Held(held) = account_pool
+                        .take(next(), &[], Duration::from_millis(200))
+                        .await
                     else {
                         continue;
                     };
                     if limits.accepts(held.at) {
                         sent.fetch_add(1, Ordering::Relaxed);
-                        desk.succeeded(&held, None).await;
+                        account_pool.succeeded(&held, None).await;
                     } else {
                         refused.fetch_add(1, Ordering::Relaxed);
-                        desk.throttled(&held, Some(Duration::from_secs(5)), "answered 429")
+                        account_pool
+                            .throttled(&held, Some(Duration::from_secs(5)), "answered 429")
                             .await;
                     }
                 }
@@ -106,7 +113,7 @@ async fn under_load(name: &str, shedding: bool) -> (u32, u32, usize) {
         .collect();
     let mut fewest = ACCOUNTS;
     while Instant::now() < until {
-        fewest = fewest.min(desk.view().available);
+        fewest = fewest.min(account_pool.view().available);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     for task in tasks {
