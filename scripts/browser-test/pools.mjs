@@ -129,7 +129,7 @@ export async function poolChecks({ page, url, mock, provoked, check, shot, answe
     const tiles = await page.evaluate(`[...${pool('notify.chat')}.querySelectorAll('.account')].map((t) => t.innerText.replace(/\\s+/g, ' ')).join('|')`);
     await page.evaluate(`${pool('notify.chat')}.scrollIntoView(), ${cell('notify.chat', 'workspace-5')}.click()`);
     await shot(page, 'pools-tiles', false);
-    return [/workspace-2 flowing learned 42\/s of 100\/s/, /workspace-4 blocked, \d+ s/, /workspace-5 open, \d+ s/, /workspace-7 probing/].filter((part) => !part.test(tiles)).map((part) => `${part} is not in "${tiles}"`);
+    return [/workspace-2 flowing learned 42\/s of 100\/s/, /workspace-4 blocked, \d+ (s|min)/, /workspace-5 open, \d+ (s|min)/, /workspace-7 probing/].filter((part) => !part.test(tiles)).map((part) => `${part} is not in "${tiles}"`);
   });
 
   await check('messages are told with their attempts, filtered, paged and found by account', async () => {
