@@ -42,7 +42,8 @@ time. Every line is answered at once. Blank lines are skipped; it exits at the e
 
 All fields except now may be omitted or null. The answer: rps, breaker (closed, open or half_open),
 limiting, reason, terms. The answer to a line that cannot be read is
-{\"error\": {\"line\", \"field\", \"message\"}}; the line changes nothing.
+{\"error\": {\"line\", \"field\", \"message\", \"issues\"}}, where issues lists every wrong field
+with its message; the line changes nothing.
 
 FILE is a knobs file: [knobs] with the initial rps, min, max and safe_rps; [[signal]]; [governor].
 Other knobs are ignored.
