@@ -10,7 +10,7 @@ use flyball::throttle::{AcquireRequest, LaneRequest, Name, RedisStore, Status, S
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::support::process::House;
+use crate::support::process::ProcessFixture;
 use crate::support::{eventually, patient_store, stack, unique};
 
 const SOON: Duration = Duration::from_secs(40);
@@ -23,7 +23,7 @@ const LAG_S: f64 = 2.0;
 
 /// A throttle with work that always waits, an exporter, and a Prometheus that scrapes it.
 struct Rig {
-    house: House,
+    fixture: ProcessFixture,
     cost: Arc<Mutex<f64>>,
     /// The value that the exporter shows to Prometheus in place of the load; the probe sees the load itself.
     frozen: Arc<Mutex<Option<f64>>>,
@@ -40,7 +40,7 @@ impl Rig {
     /// `None` where Prometheus was given from outside and cannot be told what to scrape.
     async fn new() -> Option<Self> {
         let targets = stack().await.targets_dir.as_ref()?;
-        let house = House::new("rps = -1").await;
+        let fixture = ProcessFixture::new("rps = -1").await;
         let run = unique();
         let query = format!("it_seen{{run=\"{run}\"}}");
         let knobs = [
@@ -51,7 +51,7 @@ impl Rig {
             ("safe_rps", "5"),
         ];
         for (knob, value) in knobs {
-            house
+            fixture
                 .redis(&format!(
                     "HSET {{}}throttle:{THROTTLE}:knobs {knob} {value}"
                 ))
@@ -74,13 +74,17 @@ impl Rig {
         };
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        house.knobs_file(
+        fixture.knobs_file(
             THROTTLE,
             &knobs_file(&query, &format!("http://{address}/metrics")),
         );
         let app = axum::Router::new().route("/metrics", axum::routing::get(page));
         let exporter = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-        let worker = tokio::spawn(work(patient_store(&house.prefix).await, load, cost.clone()));
+        let worker = tokio::spawn(work(
+            patient_store(&fixture.prefix).await,
+            load,
+            cost.clone(),
+        ));
         let target =
             format!("[{{\"targets\": [\"{address}\"], \"labels\": {{\"run\": \"{run}\"}}}}]");
         std::fs::write(targets.join(format!("calibrate-{run}.json")), target).unwrap();
@@ -91,7 +95,7 @@ impl Rig {
         })
         .await;
         Some(Self {
-            house,
+            fixture,
             cost,
             frozen,
             tasks: vec![exporter, worker],
@@ -99,7 +103,7 @@ impl Rig {
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = self.house.command();
+        let mut command = self.fixture.command();
         command.args(["calibrate", THROTTLE]).args(arguments);
         command
             .stdin(Stdio::null())
@@ -113,7 +117,10 @@ impl Rig {
     }
 
     async fn status(&self) -> Status {
-        eventually("the throttle is read", SOON, || self.house.status(THROTTLE)).await
+        eventually("the throttle is read", SOON, || {
+            self.fixture.status(THROTTLE)
+        })
+        .await
     }
 
     /// Starts a test with long steps and waits until it has the knob.
@@ -198,7 +205,7 @@ fn printed(output: &Output) -> String {
 #[tokio::test]
 async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_back() {
     let Some(rig) = Rig::new().await else { return };
-    let _governor = rig.house.serve_with(&["--roles", "governor"], &[]);
+    let _governor = rig.fixture.serve_with(&["--roles", "governor"], &[]);
     eventually("the governor turns the knob", SOON, || async {
         (rig.status().await.knobs.by == "governor").then_some(())
     })
@@ -235,7 +242,7 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
         (&Value::from(60.0), &Value::from(true))
     );
     let path = rig
-        .house
+        .fixture
         .command()
         .get_current_dir()
         .unwrap()
@@ -334,7 +341,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
             let _ = child.wait();
             return None;
         }
-        rig.house
+        rig.fixture
             .redis(&format!("HSET {{}}throttle:{THROTTLE}:knobs rps 7"))
             .await;
         let turned = ended(child, SOON).await;
@@ -358,7 +365,7 @@ async fn however_a_test_ends_the_throttle_is_safe() {
     })
     .await;
     assert_eq!(rig.status().await.effective_rps, 5.0);
-    let _governor = rig.house.serve_with(&["--roles", "governor"], &[]);
+    let _governor = rig.fixture.serve_with(&["--roles", "governor"], &[]);
     let taken = eventually("the governor takes over", SOON, || async {
         let status = rig.status().await;
         (status.knobs.by == "governor").then_some(status.knobs.rps)

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::ThrottleScope;
 use super::crypt::token_parts;
-use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
+use super::wire::{FakeRequest, FormatState, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Apple Push Notification service.
 pub struct Apns;
@@ -47,7 +47,7 @@ fn team(came: &IncomingRequest) -> Result<String, &'static str> {
 }
 
 impl WireFormat for Apns {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
         let ["3", "device", device] = came.path()[..] else {
             return Read::Other(error(404, "BadPath"));
         };
@@ -59,7 +59,7 @@ impl WireFormat for Apns {
         if came.method != "POST" {
             return refused(405, "MethodNotAllowed");
         }
-        if !house.knows(&account) {
+        if !format_state.knows(&account) {
             return refused(403, "InvalidProviderToken");
         }
         if came.header("apns-topic").is_empty() {

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::crypt::{Keys, base64, hex, hmac_sha1, hmac_sha256};
 use super::events::PendingEvent;
-use super::wire::House;
+use super::wire::FormatState;
 use super::{Fate, Speaks, sns};
 
 /// A request that reports events.
@@ -23,7 +23,7 @@ pub(super) fn at_once(speaks: Speaks) -> usize {
 pub(super) fn post(
     speaks: Speaks,
     answer: &[PendingEvent],
-    house: &House,
+    format_state: &FormatState,
     keys: &Keys,
     secret: &str,
     now_ms: u64,
@@ -33,7 +33,7 @@ pub(super) fn post(
     let (headers, body) = match speaks {
         Speaks::Twilio => {
             let form = twilio(first);
-            let token = house
+            let token = format_state
                 .secrets
                 .get(&first.account)
                 .map_or(secret, String::as_str);
@@ -72,7 +72,7 @@ pub(super) fn post(
             let message = ses(first).to_string();
             let body = sns::notification(
                 keys,
-                &house.url,
+                &format_state.url,
                 &topic,
                 &first.event_id,
                 &message,

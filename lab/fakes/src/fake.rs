@@ -19,7 +19,7 @@ use super::ledger::Ledger;
 use super::plan::Plan;
 use super::poster::{Counts, Poster, send};
 use super::server::{FakeServer, LatencyModel};
-use super::wire::{House, IncomingRequest, WireFormat};
+use super::wire::{FormatState, IncomingRequest, WireFormat};
 use super::{
     FakeOptions, Fault, Latency, Received, Rule, SecondTotals, Speaks, Totals, WindowQuota,
     connection, sns,
@@ -58,10 +58,10 @@ impl Fake {
         let listener =
             TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, options.port))).await?;
         let port = listener.local_addr()?.port();
-        let house = Arc::new(House {
+        let format_state = Arc::new(FormatState {
             secrets: options.secrets,
             url: format!("http://127.0.0.1:{port}"),
-            ..House::default()
+            ..FormatState::default()
         });
         let plan = Plan {
             seed: options.seed,
@@ -82,7 +82,7 @@ impl Fake {
             let (sender, receiver) = mpsc::unbounded_channel();
             let poster = Poster {
                 speaks,
-                house: house.clone(),
+                format_state: format_state.clone(),
                 keys: keys.clone(),
                 secret: events.secret.clone(),
                 clock,
@@ -95,7 +95,7 @@ impl Fake {
         });
         let server = Arc::new(FakeServer {
             speaks,
-            house,
+            format_state,
             ledger: Mutex::new(Ledger::new(plan, options.per_recipient, options.per_sender)),
             clock,
             seed: options.seed,
@@ -216,7 +216,7 @@ impl Fake {
 
     /// Invalidates all issued access tokens.
     pub fn revoke_tokens(&self) {
-        self.server.house.tokens.lock().clear();
+        self.server.format_state.tokens.lock().clear();
     }
 
     /// Returns the names of all accounts in the ledger, sorted.
@@ -298,7 +298,7 @@ impl Fake {
         let (topic, id) = (sns::topic(account), format!("subscription-{now_ms}"));
         let body = sns::confirmation(
             &self.keys,
-            &self.server.house.url,
+            &self.server.format_state.url,
             &topic,
             &id,
             &stamp(now_ms),
@@ -314,7 +314,7 @@ impl Fake {
 
     /// Returns true if the subscription to an account's events was confirmed.
     pub fn is_subscribed(&self, account: &str) -> bool {
-        let confirmed = self.server.house.confirmed.lock();
+        let confirmed = self.server.format_state.confirmed.lock();
         confirmed.contains(&sns::topic(account))
     }
 }

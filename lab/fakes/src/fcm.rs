@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::ThrottleScope;
 use super::crypt::token_parts;
-use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
+use super::wire::{FakeRequest, FormatState, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Firebase Cloud Messaging.
 pub struct Fcm;
@@ -42,7 +42,7 @@ fn canonical(status: u16) -> &'static str {
 }
 
 /// Issues an access token for a signed assertion of a service account.
-fn token(came: &IncomingRequest, house: &House) -> Reply {
+fn token(came: &IncomingRequest, format_state: &FormatState) -> Reply {
     let form = came.form();
     let refuse = |word: &str, about: &str| {
         Reply::json(400, &json!({ "error": word, "error_description": about }))
@@ -82,7 +82,7 @@ fn token(came: &IncomingRequest, house: &House) -> Reply {
             "Invalid OAuth scope or ID token audience provided.",
         );
     }
-    let mut tokens = house.tokens.lock();
+    let mut tokens = format_state.tokens.lock();
     let token = format!("ya29.fake-{}-{}", came.now_ms, tokens.len());
     tokens.insert(token.clone());
     Reply::json(
@@ -92,9 +92,9 @@ fn token(came: &IncomingRequest, house: &House) -> Reply {
 }
 
 impl WireFormat for Fcm {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
         if came.method == "POST" && came.uri.path() == "/token" {
-            return Read::Other(token(came, house));
+            return Read::Other(token(came, format_state));
         }
         let ["v1", "projects", project, "messages:send"] = came.path()[..] else {
             return Read::Other(Reply {
@@ -108,10 +108,10 @@ impl WireFormat for Fcm {
             .header("authorization")
             .strip_prefix("Bearer ")
             .unwrap_or_default();
-        if !house.tokens.lock().contains(bearer) {
+        if !format_state.tokens.lock().contains(bearer) {
             return refused(unauthenticated());
         }
-        if !house.knows(project) {
+        if !format_state.knows(project) {
             return refused(error(
                 403,
                 "PERMISSION_DENIED",

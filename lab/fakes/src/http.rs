@@ -39,7 +39,7 @@ pub(super) async fn answer(
     };
     let _alone = link.turn(&server).await;
     let (read, mark) = (
-        wire.read(&came, &server.house),
+        wire.read(&came, &server.format_state),
         mark(&[came.uri.path().as_bytes(), &came.body]),
     );
     *server.last.lock() = Some(came);

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::ThrottleScope;
 use super::crypt::basic;
-use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
+use super::wire::{FakeRequest, FormatState, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Mailgun's messages API.
 pub struct Mailgun;
@@ -16,7 +16,7 @@ fn message(status: u16, text: &str) -> Reply {
 }
 
 impl WireFormat for Mailgun {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
         let ["v3", domain, "messages"] = came.path()[..] else {
             return Read::Other(message(404, "Not Found"));
         };
@@ -27,7 +27,8 @@ impl WireFormat for Mailgun {
                 "The method is not allowed for the requested URL.",
             ));
         }
-        let is_in = |(user, key): (String, String)| user == "api" && house.lets_in(domain, &key);
+        let is_in =
+            |(user, key): (String, String)| user == "api" && format_state.lets_in(domain, &key);
         if !basic(came.header("authorization")).is_some_and(is_in) {
             return refused(Reply::text(401, "Forbidden"));
         }

@@ -15,7 +15,7 @@ use super::clock::Clock;
 use super::crypt::Keys;
 use super::event_forms::{Post, at_once, post};
 use super::events::PendingEvent;
-use super::wire::House;
+use super::wire::FormatState;
 
 /// The most concurrent requests.
 const MAX_CONCURRENT_POSTS: usize = 16;
@@ -33,7 +33,7 @@ pub(super) struct Counts {
 /// The task that posts events.
 pub(super) struct Poster {
     pub speaks: Speaks,
-    pub house: Arc<House>,
+    pub format_state: Arc<FormatState>,
     pub keys: Arc<Keys>,
     pub secret: String,
     pub clock: Clock,
@@ -96,7 +96,7 @@ impl Poster {
             let Some(post) = post(
                 self.speaks,
                 message,
-                &self.house,
+                &self.format_state,
                 &self.keys,
                 &self.secret,
                 now_ms,

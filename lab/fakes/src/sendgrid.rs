@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::ThrottleScope;
 use super::wire::{
-    FakeRequest, House, IncomingRequest, QuotaStatus, Read, Reply, WireFormat, whole_seconds,
+    FakeRequest, FormatState, IncomingRequest, QuotaStatus, Read, Reply, WireFormat, whole_seconds,
 };
 
 /// The format of SendGrid's v3 mail/send API.
@@ -20,7 +20,7 @@ fn error(status: u16, field: Option<&str>, message: &str) -> Reply {
 }
 
 impl WireFormat for Sendgrid {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
         if came.path() != ["v3", "mail", "send"] {
             return Read::Other(error(404, None, "Not Found"));
         }
@@ -32,7 +32,7 @@ impl WireFormat for Sendgrid {
         if came.method != "POST" {
             return Read::Refused(key, error(405, None, "method not allowed"));
         }
-        if key.is_empty() || !house.knows(&key) {
+        if key.is_empty() || !format_state.knows(&key) {
             let requested = FakeRequest::default();
             return Read::Refused(key, self.unauthorized(&requested));
         }

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::clock::Clock;
 use super::events::PendingEvent;
 use super::ledger::{Ledger, RequestDecision};
-use super::wire::{FakeRequest, House, IncomingRequest};
+use super::wire::{FakeRequest, FormatState, IncomingRequest};
 use super::{Events, Latency, Speaks};
 
 /// The latency of answers, with a permit for each request that is worked on.
@@ -41,7 +41,7 @@ pub(super) fn mark(content: &[&[u8]]) -> u64 {
 /// The state that all connections of a fake share.
 pub(super) struct FakeServer {
     pub speaks: Speaks,
-    pub house: Arc<House>,
+    pub format_state: Arc<FormatState>,
     pub ledger: Mutex<Ledger>,
     pub clock: Clock,
     pub seed: u64,

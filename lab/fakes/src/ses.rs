@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::ThrottleScope;
-use super::wire::{FakeRequest, House, IncomingRequest, QuotaStatus, Read, Reply, WireFormat};
+use super::wire::{
+    FakeRequest, FormatState, IncomingRequest, QuotaStatus, Read, Reply, WireFormat,
+};
 use super::{sigv4, sns};
 
 /// The format of Amazon SES v2.
@@ -16,8 +18,8 @@ fn error(status: u16, kind: &str, message: &str) -> Reply {
 }
 
 impl WireFormat for Ses {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
-        if let Some(reply) = sns::answer(came, house) {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
+        if let Some(reply) = sns::answer(came, format_state) {
             return Read::Other(reply);
         }
         let Some(signed) = sigv4::read(came.header("authorization")) else {
@@ -28,8 +30,8 @@ impl WireFormat for Ses {
             ));
         };
         let account = signed.key_id.clone();
-        if !house.secrets.is_empty() {
-            let Some(secret) = house.secrets.get(&account) else {
+        if !format_state.secrets.is_empty() {
+            let Some(secret) = format_state.secrets.get(&account) else {
                 let message = "The security token included in the request is invalid.";
                 return Read::Refused(account, error(403, "UnrecognizedClientException", message));
             };

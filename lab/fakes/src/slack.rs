@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::ThrottleScope;
-use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
+use super::wire::{FakeRequest, FormatState, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Slack's webhooks and Web API.
 pub struct Slack;
@@ -23,7 +23,7 @@ fn is_web(requested: &FakeRequest) -> bool {
 }
 
 impl WireFormat for Slack {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
         let path = came.path();
         let body = came.json();
         let has_text = ["text", "blocks", "attachments"]
@@ -32,7 +32,7 @@ impl WireFormat for Slack {
         match path[..] {
             ["services", _, _, _] => {
                 let account = came.uri.path().to_owned();
-                if !house.knows(&account) {
+                if !format_state.knows(&account) {
                     return Read::Refused(account, Reply::text(403, "invalid_token"));
                 }
                 if !body.is_object() {
@@ -56,7 +56,7 @@ impl WireFormat for Slack {
                 if token.is_empty() {
                     return Read::Refused(token, not_ok("not_authed"));
                 }
-                if !house.knows(&token) {
+                if !format_state.knows(&token) {
                     return Read::Refused(token, not_ok("invalid_auth"));
                 }
                 let channel = body["channel"].as_str().unwrap_or_default().to_owned();

@@ -163,7 +163,7 @@ impl<'a> SmtpSession<'a> {
         };
         let fault = self.server.ledger().account_fault(&user);
         if user.is_empty()
-            || !self.server.house.lets_in(&user, &password)
+            || !self.server.format_state.lets_in(&user, &password)
             || fault == Some(Fault::BadCredentials)
         {
             self.server.ledger().refused(&user);
@@ -180,7 +180,7 @@ impl<'a> SmtpSession<'a> {
     }
 
     async fn mail(&mut self, rest: &str) -> std::io::Result<AfterLine> {
-        if self.account.is_empty() && !self.server.house.secrets.is_empty() {
+        if self.account.is_empty() && !self.server.format_state.secrets.is_empty() {
             return self.write_line("530 5.7.0 Authentication required").await;
         }
         self.reset();

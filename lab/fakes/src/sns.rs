@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::crypt::{Keys, base64};
-use super::wire::{House, IncomingRequest, Reply};
+use super::wire::{FormatState, IncomingRequest, Reply};
 
 /// A certificate for tests alone, signed by no trusted authority; its key is [`KEY`].
 const CERTIFICATE: &str = include_str!("keys/test_only_sns_certificate.pem");
@@ -25,7 +25,7 @@ pub fn topic(account: &str) -> String {
 }
 
 /// Answers a request that is meant for SNS and not for SES; `None` for all others.
-pub(super) fn answer(came: &IncomingRequest, house: &House) -> Option<Reply> {
+pub(super) fn answer(came: &IncomingRequest, format_state: &FormatState) -> Option<Reply> {
     if came.method != "GET" {
         return None;
     }
@@ -46,7 +46,7 @@ pub(super) fn answer(came: &IncomingRequest, house: &House) -> Option<Reply> {
         return None;
     }
     let topic = value("TopicArn").unwrap_or_default().to_owned();
-    house.confirmed.lock().insert(topic);
+    format_state.confirmed.lock().insert(topic);
     Some(Reply {
         status: 200,
         headers: vec![("content-type", "text/xml".to_owned())],

@@ -5,7 +5,9 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::ThrottleScope;
-use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat, whole_seconds};
+use super::wire::{
+    FakeRequest, FormatState, IncomingRequest, Read, Reply, WireFormat, whole_seconds,
+};
 
 /// The format of Telegram's bot API.
 pub struct Telegram;
@@ -18,7 +20,7 @@ fn error(status: u16, description: &str) -> Reply {
 }
 
 impl WireFormat for Telegram {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
         let path = came.path();
         let [bot, method] = path[..] else {
             return Read::Other(error(404, "Not Found"));
@@ -32,7 +34,7 @@ impl WireFormat for Telegram {
         if !token.contains(':') {
             return Read::Refused(token, error(404, "Not Found"));
         }
-        if !house.knows(&token) {
+        if !format_state.knows(&token) {
             return Read::Refused(token, error(401, "Unauthorized"));
         }
         if !method.eq_ignore_ascii_case("sendMessage") {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::ThrottleScope;
 use super::crypt::basic;
-use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
+use super::wire::{FakeRequest, FormatState, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Twilio's Messages API.
 pub struct Twilio;
@@ -30,7 +30,7 @@ fn is_number(to: &str) -> bool {
 }
 
 impl WireFormat for Twilio {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
         let ["2010-04-01", "Accounts", sid, "Messages.json"] = came.path()[..] else {
             return Read::Other(error(404, 20404, "The requested resource was not found"));
         };
@@ -40,8 +40,8 @@ impl WireFormat for Twilio {
             return refused(error(405, 20004, "Method not allowed"));
         }
         if !basic(came.header("authorization")).is_some_and(|(user, password)| {
-            (user == sid && house.lets_in(sid, &password))
-                || (user.starts_with("SK") && house.lets_in(&user, &password))
+            (user == sid && format_state.lets_in(sid, &password))
+                || (user.starts_with("SK") && format_state.lets_in(&user, &password))
         }) {
             return refused(error(401, 20003, "Authenticate"));
         }

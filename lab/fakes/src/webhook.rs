@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ThrottleScope;
 use super::crypt::{base64, hmac_sha256, unbase64};
-use super::wire::{FakeRequest, House, IncomingRequest, Read, Reply, WireFormat};
+use super::wire::{FakeRequest, FormatState, IncomingRequest, Read, Reply, WireFormat};
 
 /// The format of Standard Webhooks.
 pub struct Webhook;
@@ -30,14 +30,14 @@ fn is_signed(came: &IncomingRequest, secret: &str) -> bool {
 }
 
 impl WireFormat for Webhook {
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read {
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read {
         let path = came.uri.path().to_owned();
         let account = match came.header("x-account") {
             "" => path.clone(),
             named => named.to_owned(),
         };
-        if !house.secrets.is_empty()
-            && !house
+        if !format_state.secrets.is_empty()
+            && !format_state
                 .secrets
                 .get(&account)
                 .is_some_and(|secret| is_signed(came, secret))

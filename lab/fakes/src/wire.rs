@@ -156,7 +156,7 @@ pub struct QuotaStatus {
 
 /// The part of a fake that its provider's format uses.
 #[derive(Debug, Default)]
-pub struct House {
+pub struct FormatState {
     /// The known accounts and their secrets; if empty, all are valid.
     pub secrets: BTreeMap<String, String>,
     /// The base URL of the fake, such as `http://127.0.0.1:4000`.
@@ -167,7 +167,7 @@ pub struct House {
     pub confirmed: Mutex<HashSet<String>>,
 }
 
-impl House {
+impl FormatState {
     /// Returns true if an account may authenticate with this secret.
     pub fn lets_in(&self, account: &str, secret: &str) -> bool {
         self.secrets.is_empty()
@@ -186,7 +186,7 @@ impl House {
 /// The format of a provider.
 pub trait WireFormat: Send + Sync + 'static {
     /// Reads a request and determines its kind.
-    fn read(&self, came: &IncomingRequest, house: &House) -> Read;
+    fn read(&self, came: &IncomingRequest, format_state: &FormatState) -> Read;
 
     /// Returns the id of accepted message `number` and the answer that reports it.
     fn accepted(&self, requested: &FakeRequest, number: u64, now_ms: u64) -> (String, Reply);

@@ -5,7 +5,7 @@ use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::tokens::with;
-use super::tokens_fixture::{ADMIN, SOON, house, leave, secret};
+use super::tokens_fixture::{ADMIN, SOON, leave, secret, token_server};
 
 #[tokio::test]
 async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_lock_them_out() {
@@ -16,7 +16,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
             TokenScope::ThrottlesAcquire,
         ])
     };
-    let house = house(vec![("ops", Some("acme"), ops())], "").await;
+    let server = token_server(vec![("ops", Some("acme"), ops())], "").await;
     for (method, path, body) in [
         (
             Method::PATCH,
@@ -50,7 +50,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
             json!({"parent": "api:write"}),
         ),
     ] {
-        let answer = house
+        let answer = server
             .refused(method, path, &secret("ops"), body, "scope_missing")
             .await;
         assert!(
@@ -59,7 +59,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
         );
     }
     assert_eq!(
-        house
+        server
             .said(
                 Method::GET,
                 "/api/v1/throttles/api:write",
@@ -72,7 +72,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
     );
 
     assert_eq!(
-        house
+        server
             .said(
                 Method::POST,
                 "/api/v1/throttles/api:write/pause",
@@ -83,7 +83,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
             .0,
         200
     );
-    let response = house
+    let response = server
         .ask(Method::POST, "/api/v1/pause", Some(ADMIN), &json!({}))
         .await;
     assert_eq!(
@@ -100,7 +100,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
         "{detail}"
     );
     assert_eq!(
-        house
+        server
             .said(
                 Method::POST,
                 "/api/v1/throttles/api:write/resume",
@@ -112,7 +112,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
         200
     );
     assert_eq!(
-        house
+        server
             .said(Method::POST, "/api/v1/pause", ADMIN, json!({}))
             .await
             .0,
@@ -122,7 +122,7 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
     for turned in ["0", "10"] {
         let knobs = json!({"rps": turned.parse::<f64>().unwrap()});
         assert_eq!(
-            house
+            server
                 .said(Method::PATCH, "/api/v1/throttles/api:write", ADMIN, knobs)
                 .await
                 .0,
@@ -133,12 +133,12 @@ async fn the_throttles_of_the_api_are_turned_by_administrators_alone_and_never_l
 
 #[tokio::test]
 async fn a_session_that_was_ended_is_good_nowhere() {
-    let house = house(Vec::new(), "https://jobs.example.com").await;
+    let server = token_server(Vec::new(), "https://jobs.example.com").await;
     let login = || async {
         let form = [("token", ADMIN)];
-        let response = house
+        let response = server
             .client
-            .post(format!("{}/login", house.base))
+            .post(format!("{}/login", server.base))
             .form(&form)
             .send()
             .await
@@ -156,37 +156,37 @@ async fn a_session_that_was_ended_is_good_nowhere() {
     };
     let (first, second) = (login().await, login().await);
     assert_eq!(
-        with(&house, Method::GET, "/api/v1/pause", &first).await,
+        with(&server, Method::GET, "/api/v1/pause", &first).await,
         200
     );
 
-    assert_eq!(with(&house, Method::POST, "/logout", &first).await, 303);
+    assert_eq!(with(&server, Method::POST, "/logout", &first).await, 303);
 
     assert_eq!(
-        with(&house, Method::GET, "/api/v1/pause", &first).await,
+        with(&server, Method::GET, "/api/v1/pause", &first).await,
         401
     );
     assert_eq!(
-        with(&house, Method::GET, "/api/v1/pause", &second).await,
+        with(&server, Method::GET, "/api/v1/pause", &second).await,
         200,
         "another session of the same token goes on"
     );
     // Other processes read it where this one wrote it.
     let ended: i64 = sqlx::query_scalar("select count(*) from flyball.revoked_session")
-        .fetch_one(house.database.pool())
+        .fetch_one(server.database.pool())
         .await
         .unwrap();
     assert_eq!(ended, 1);
     sqlx::query("insert into flyball.revoked_session select encode(sha256(convert_to($1, 'UTF8')), 'hex'), 9000000000")
         .bind(second.split_once('=').unwrap().1)
-        .execute(house.database.pool())
+        .execute(server.database.pool())
         .await
         .unwrap();
     crate::support::eventually(
         "the end of a session that another process ended",
         SOON,
         || async {
-            (with(&house, Method::GET, "/api/v1/pause", &second).await == 401).then_some(())
+            (with(&server, Method::GET, "/api/v1/pause", &second).await == 401).then_some(())
         },
     )
     .await;

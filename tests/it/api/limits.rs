@@ -1,34 +1,38 @@
 //! Our own API is throttled by our own throttles: a real server, a real Redis of the test's own.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::api::{self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, TokenSecret};
-use flyball::jobs::{Kinds, Queue};
-use flyball::throttle::{Change, Knobs, Name, RedisStore, Store};
-use reqwest::{Response, StatusCode};
+use flyball::api::{self, AuthToken, DEFAULT_TENANT, TokenSecret};
+use flyball::throttle::{Change, Name, RedisStore, Store};
+use reqwest::{Method, Response, StatusCode};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
+use crate::support::api_server::ApiServer;
+use crate::support::eventually;
+use crate::support::fixture::Fixture;
 use crate::support::redis_server::Server;
-use crate::support::{Database, database, eventually};
 
 const SOON: Duration = Duration::from_secs(20);
 
 /// An API with a Redis of its own, which it may lose.
-struct House {
-    base: String,
-    client: reqwest::Client,
-    store: Arc<dyn Store>,
+struct LimitedServer {
     redis: Server,
-    cancel: CancellationToken,
-    _database: Database,
+    server: ApiServer,
+}
+
+impl Deref for LimitedServer {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.server
+    }
 }
 
 /// Tokens are given as tenant and secret.
-async fn house(tokens: &[(&str, &str)], bound: Option<Duration>) -> House {
-    let database = database().await;
+async fn limited_server(tokens: &[(&str, &str)], bound: Option<Duration>) -> LimitedServer {
     let redis = Server::start();
     let store = RedisStore::connect(&redis.url(), "").unwrap();
     let store: Arc<dyn Store> = Arc::new(match bound {
@@ -44,55 +48,22 @@ async fn house(tokens: &[(&str, &str)], bound: Option<Duration>) -> House {
         api::seed_limits(&*store, &tenants).await.ok()
     })
     .await;
-    let cancel = CancellationToken::new();
-    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-    let deps = Deps {
-        queue: queue.clone(),
-        pools: Arc::default(),
-        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
-        tools: crate::support::tools(),
-        public_url: String::new(),
-        throttles: store.clone(),
-        check_knobs: Knobs::check,
-        kinds: Kinds::default(),
-        account_pools: Vec::new(),
-        decisions: Arc::new(NoDecisions),
-        live: Live::default(),
-        tokens: tokens
+    let server = ApiServer::start(Fixture::on(store).await, |deps| {
+        deps.tokens = tokens
             .iter()
             .map(|(tenant, secret)| AuthToken::new(tenant, TokenSecret::new(*secret)))
-            .collect(),
-        registry: Arc::default(),
-        cancel: cancel.clone(),
-    };
-    let listener = api::bind("127.0.0.1:0", !tokens.is_empty()).await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(api::serve(deps, listener));
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .unwrap();
-    House {
-        base,
-        client,
-        store,
+            .collect();
+    });
+    LimitedServer {
+        server: server.await,
         redis,
-        cancel,
-        _database: database,
-    }
-}
-
-impl Drop for House {
-    fn drop(&mut self) {
-        self.cancel.cancel();
     }
 }
 
 /// A patience that no busy machine uses up, for tests that do not lose Redis.
 const PATIENT: Option<Duration> = Some(Duration::from_secs(10));
 
-impl House {
+impl LimitedServer {
     async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
         let fields: BTreeMap<_, _> = knobs
             .iter()
@@ -111,8 +82,7 @@ impl House {
     }
 
     async fn get(&self, path: &str, token: &str) -> Response {
-        self.client
-            .get(format!("{}{path}", self.base))
+        self.request(Method::GET, path)
             .bearer_auth(token)
             .send()
             .await
@@ -163,25 +133,25 @@ const TWO: &str = "0.0001";
 
 #[tokio::test]
 async fn a_token_is_told_what_is_left_and_when_to_come_back() {
-    let house = house(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
-    house
+    let server = limited_server(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
+    server
         .turn("api:read", &[("key_rps", TWO), ("rps", "-1")])
         .await;
 
-    let first = house.get("/api/v1/throttles", "0123456789abcdef").await;
+    let first = server.get("/api/v1/throttles", "0123456789abcdef").await;
     assert_eq!(first.status(), StatusCode::OK);
     assert_eq!(header(&first, "ratelimit"), "\"api:read\";r=1");
     assert_eq!(
         header(&first, "ratelimit-policy"),
         "\"api:read\";q=1;w=10000"
     );
-    let second = house.get("/openapi.json", "0123456789abcdef").await;
+    let second = server.get("/openapi.json", "0123456789abcdef").await;
     assert_eq!(
         (second.status(), header(&second, "ratelimit")),
         (StatusCode::OK, "\"api:read\";r=0")
     );
 
-    let third = house.get("/api/v1/throttles", "0123456789abcdef").await;
+    let third = server.get("/api/v1/throttles", "0123456789abcdef").await;
     let wait_s: u64 = header(&third, "retry-after").parse().unwrap();
     assert!((9000..=10_000).contains(&wait_s), "{wait_s}");
     assert_eq!(
@@ -199,9 +169,9 @@ async fn a_token_is_told_what_is_left_and_when_to_come_back() {
     assert!(!problem.to_string().contains("0123456789abcdef"));
 
     // Another group of endpoints has its own.
-    let write = house
+    let write = server
         .client
-        .post(format!("{}/api/v1/pause", house.base))
+        .post(format!("{}/api/v1/pause", server.base))
         .bearer_auth("0123456789abcdef")
         .send()
         .await
@@ -214,9 +184,9 @@ async fn a_token_is_told_what_is_left_and_when_to_come_back() {
         (StatusCode::OK, true)
     );
     // A person turns the knob, and the next request passes.
-    house.turn("api:read", &[("key_rps", "1000")]).await;
+    server.turn("api:read", &[("key_rps", "1000")]).await;
     eventually("the knob", SOON, || async {
-        (house
+        (server
             .get("/api/v1/throttles", "0123456789abcdef")
             .await
             .status()
@@ -231,7 +201,7 @@ async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_mo
     let acme: Vec<String> = (0..5).map(|i| format!("0123456789-acme-{i}")).collect();
     let mut tokens: Vec<(&str, &str)> = acme.iter().map(|token| ("acme", token.as_str())).collect();
     tokens.push(("zeta", "0123456789-zeta-0"));
-    let house = house(&tokens, PATIENT).await;
+    let server = limited_server(&tokens, PATIENT).await;
     for tenant in ["acme", "zeta"] {
         // Each token has two tokens, the tenant six.
         let knobs = [
@@ -242,8 +212,8 @@ async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_mo
             ("key_burst", "2"),
         ];
         let name = format!("api:read:{tenant}");
-        house.turn(&name, &knobs).await;
-        house
+        server.turn(&name, &knobs).await;
+        server
             .store
             .settle_many(&Name::new(name).unwrap(), &[("", -100.0)])
             .await
@@ -253,7 +223,7 @@ async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_mo
     let (mut passed, mut last) = (0, None);
     for _ in 0..4 {
         for token in &acme {
-            let answer = house.get("/api/v1/throttles", token).await;
+            let answer = server.get("/api/v1/throttles", token).await;
             if answer.status() == StatusCode::OK {
                 passed += 1
             } else {
@@ -280,7 +250,7 @@ async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_mo
             .contains("the tokens of tenant acme")
     );
     assert_eq!(
-        house
+        server
             .get("/api/v1/throttles", "0123456789-zeta-0")
             .await
             .status(),
@@ -291,13 +261,13 @@ async fn a_tenant_that_rotates_its_tokens_gets_three_times_one_of_them_and_no_mo
 
 #[tokio::test]
 async fn the_throttles_of_the_api_are_shown_like_all_others_and_tell_no_token() {
-    let house = house(&[], PATIENT).await;
+    let server = limited_server(&[], PATIENT).await;
     // A key that is not full is there to be seen.
-    house
+    server
         .turn("api:read", &[("key_rps", TWO), ("rps", "0.0003")])
         .await;
 
-    let all: Value = house
+    let all: Value = server
         .get("/api/v1/throttles", "")
         .await
         .json()
@@ -337,7 +307,7 @@ async fn the_throttles_of_the_api_are_shown_like_all_others_and_tell_no_token() 
             (&"open".into(), &Value::Array(Vec::new()))
         );
     }
-    let client = redis::Client::open(house.redis.url()).unwrap();
+    let client = redis::Client::open(server.redis.url()).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
     let keys: Vec<String> = redis::cmd("KEYS")
         .arg("*lane*")
@@ -349,61 +319,61 @@ async fn the_throttles_of_the_api_are_shown_like_all_others_and_tell_no_token() 
 
 #[tokio::test]
 async fn bad_credentials_get_401_then_429_and_then_cost_redis_nothing_while_good_ones_pass() {
-    let house = house(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
-    house
+    let server = limited_server(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
+    server
         .turn("api:denied", &[("key_rps", TWO), ("rps", "-1")])
         .await;
 
     for _ in 0..2 {
         assert_eq!(
-            house.get("/api/v1/throttles", "wrong").await.status(),
+            server.get("/api/v1/throttles", "wrong").await.status(),
             StatusCode::UNAUTHORIZED
         );
     }
-    refused(house.get("/api/v1/throttles", "wrong").await).await;
-    let asked = house.asked().await;
+    refused(server.get("/api/v1/throttles", "wrong").await).await;
+    let asked = server.asked().await;
     assert!(asked >= 3, "{asked}");
     for _ in 0..20 {
-        let answer = house.get("/api/v1/throttles", "other").await;
+        let answer = server.get("/api/v1/throttles", "other").await;
         assert!(header(&answer, "retry-after").parse::<u64>().unwrap() > 1);
         refused(answer).await;
     }
-    let login = house
+    let login = server
         .client
-        .post(format!("{}/login", house.base))
+        .post(format!("{}/login", server.base))
         .form(&[("token", "wrong")])
         .send()
         .await
         .unwrap();
     refused(login).await;
     assert_eq!(
-        house.asked().await,
+        server.asked().await,
         asked,
         "nobody asks Redis for who is known to be refused"
     );
 
     assert_eq!(
-        house
+        server
             .get("/api/v1/throttles", "0123456789abcdef")
             .await
             .status(),
         StatusCode::OK
     );
     assert_eq!(
-        house.get("/healthz", "wrong").await.status(),
+        server.get("/healthz", "wrong").await.status(),
         StatusCode::OK
     );
 }
 
 #[tokio::test]
 async fn dashboards_health_and_metrics_are_not_starved_by_programs() {
-    let house = house(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
+    let server = limited_server(&[(DEFAULT_TENANT, "0123456789abcdef")], PATIENT).await;
     for group in ["read", "write", "enqueue", "acquire"] {
-        house.turn(&format!("api:{group}"), &[("rps", "0")]).await;
+        server.turn(&format!("api:{group}"), &[("rps", "0")]).await;
     }
     let token = "0123456789abcdef";
     for path in ["/api/v1/throttles", "/openapi.json", "/api/v1/nowhere"] {
-        refused(house.get(path, token).await).await;
+        refused(server.get(path, token).await).await;
     }
     for path in [
         "/healthz",
@@ -415,15 +385,15 @@ async fn dashboards_health_and_metrics_are_not_starved_by_programs() {
     ] {
         // A busy machine may find a store slow; what counts is that nobody is limited.
         assert_ne!(
-            house.get(path, token).await.status(),
+            server.get(path, token).await.status(),
             StatusCode::TOO_MANY_REQUESTS,
             "{path}"
         );
     }
 
-    let login = house
+    let login = server
         .client
-        .post(format!("{}/login", house.base))
+        .post(format!("{}/login", server.base))
         .form(&[("token", token)])
         .send()
         .await
@@ -433,9 +403,9 @@ async fn dashboards_health_and_metrics_are_not_starved_by_programs() {
         .next()
         .unwrap()
         .to_owned();
-    let answer = house
+    let answer = server
         .client
-        .get(format!("{}/api/v1/throttles", house.base))
+        .get(format!("{}/api/v1/throttles", server.base))
         .header("cookie", cookie)
         .send()
         .await
@@ -446,47 +416,47 @@ async fn dashboards_health_and_metrics_are_not_starved_by_programs() {
 
 #[tokio::test]
 async fn without_redis_the_api_goes_on_unless_a_person_has_said_otherwise() {
-    let mut house = house(&[], None).await;
-    let ask = async |house: &House, method: reqwest::Method| {
-        house
+    let mut server = limited_server(&[], None).await;
+    let ask = async |server: &LimitedServer, method: reqwest::Method| {
+        server
             .client
-            .request(method, format!("{}/api/v1/pause", house.base))
+            .request(method, format!("{}/api/v1/pause", server.base))
             .send()
             .await
             .unwrap()
             .status()
     };
-    house
+    server
         .turn("api:write", &[("on_store_loss", "closed")])
         .await;
     // Redis has told this process of both.
     eventually("an answer that Redis has limited", SOON, || async {
         let limited = |answer: Response| answer.headers().contains_key("ratelimit").then_some(());
-        let url = format!("{}/api/v1/pause", house.base);
-        limited(house.client.get(&url).send().await.unwrap())?;
-        limited(house.client.post(&url).send().await.unwrap())
+        let url = format!("{}/api/v1/pause", server.base);
+        limited(server.client.get(&url).send().await.unwrap())?;
+        limited(server.client.post(&url).send().await.unwrap())
     })
     .await;
 
-    house.redis.freeze();
+    server.redis.freeze();
     assert_eq!(
-        ask(&house, reqwest::Method::GET).await,
+        ask(&server, reqwest::Method::GET).await,
         StatusCode::OK,
         "a Redis that hangs"
     );
-    assert_eq!(ask(&house, reqwest::Method::GET).await, StatusCode::OK);
-    house.redis.thaw();
-    house.redis.kill();
+    assert_eq!(ask(&server, reqwest::Method::GET).await, StatusCode::OK);
+    server.redis.thaw();
+    server.redis.kill();
 
     for _ in 0..20 {
         assert_eq!(
-            ask(&house, reqwest::Method::GET).await,
+            ask(&server, reqwest::Method::GET).await,
             StatusCode::OK,
             "a Redis that is gone"
         );
     }
     assert_eq!(
-        ask(&house, reqwest::Method::POST).await,
+        ask(&server, reqwest::Method::POST).await,
         StatusCode::TOO_MANY_REQUESTS,
         "closed is closed"
     );

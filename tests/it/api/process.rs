@@ -12,7 +12,7 @@ use crate::support::{database, eventually};
 
 #[tokio::test]
 async fn the_process_is_ready_counts_its_jobs_and_ends_although_somebody_listens() {
-    let api = spawn_api(Some("s3cret")).await;
+    let mut api = spawn_api(Some("s3cret")).await;
     api.turn("default", &[("rps", "5")]).await;
     api.queue
         .enqueue(&vec![NewJob::new("mail", json!({"to": "a"})); 3])
@@ -52,7 +52,7 @@ async fn the_process_is_ready_counts_its_jobs_and_ends_although_somebody_listens
 
     api.cancel.cancel();
 
-    tokio::time::timeout(Duration::from_secs(5), api.served)
+    tokio::time::timeout(Duration::from_secs(5), &mut api.0.served)
         .await
         .expect("the server ends")
         .unwrap()

@@ -1,20 +1,17 @@
 //! A server of the API on a real Postgres and a real Redis, and a client.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Deref;
 use std::time::Duration;
 
-use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, TokenSecret};
-use flyball::jobs::{Handler, Issue, Kinds, Outcome, PreparedJob, Queue};
+use flyball::api::{AuthToken, TokenSecret};
+use flyball::jobs::{Handler, Issue, Outcome, PreparedJob};
 use flyball::runner::keep_depth;
-use flyball::throttle::{Change, Knobs, Name, Store};
-
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, database, patient_store, redis_prefix, stack};
+use crate::support::api_server::ApiServer;
+use crate::support::fixture::Fixture;
+use crate::support::stack;
 
 pub const SOON: Duration = Duration::from_secs(20);
 
@@ -34,104 +31,43 @@ impl Handler for Mail {
     }
 }
 
-/// An API of a test's own: its database, its prefix in Redis, a port of its own.
-pub struct Api {
-    pub base: String,
-    pub client: reqwest::Client,
-    pub queue: Queue,
-    pub store: Arc<dyn Store>,
-    pub cancel: CancellationToken,
-    pub served: JoinHandle<std::io::Result<()>>,
-    pub prefix: String,
-    _database: Database,
+/// An API with the kind `mail`.
+pub struct Api(pub ApiServer);
+
+impl Deref for Api {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.0
+    }
 }
 
 pub async fn spawn_api(token: Option<&str>) -> Api {
-    let prefix = redis_prefix();
-    let store = patient_store(&prefix).await;
-    spawn_api_on(token, Arc::new(store), prefix).await
+    spawn_api_on(token, Fixture::new().await).await
 }
 
-pub async fn spawn_api_on(token: Option<&str>, store: Arc<dyn Store>, prefix: String) -> Api {
-    let database = database().await;
-    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-    sqlx::query("select flyball.register_kind($1)")
-        .bind("mail")
-        .execute(&queue.pool)
-        .await
-        .unwrap();
-    let mut kinds = Kinds::default();
-    kinds.register("mail", Mail);
-    let cancel = CancellationToken::new();
-    let deps = Deps {
-        queue: queue.clone(),
-        pools: Arc::default(),
-        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
-        tools: crate::support::tools(),
-        public_url: String::new(),
-        throttles: store.clone(),
-        check_knobs: Knobs::check,
-        kinds,
-        account_pools: Vec::new(),
-        decisions: Arc::new(NoDecisions),
-        live: Live::default(),
-        tokens: token
+pub async fn spawn_api_on(token: Option<&str>, fixture: Fixture) -> Api {
+    fixture.register("mail").await;
+    let queue = fixture.queue.clone();
+    let server = ApiServer::start(fixture, |deps| {
+        deps.kinds.register("mail", Mail);
+        deps.tokens = token
             .map(|token| AuthToken::new("default", TokenSecret::new(token)))
             .into_iter()
-            .collect(),
-        registry: Arc::default(),
-        cancel: cancel.clone(),
-    };
-    tokio::spawn(keep_depth(queue.clone(), cancel.clone()));
-    let listener = api::bind("127.0.0.1:0", token.is_some()).await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    let served = tokio::spawn(api::serve(deps, listener));
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Api {
-        base,
-        client,
-        queue,
-        store,
-        cancel,
-        served,
-        prefix,
-        _database: database,
-    }
+            .collect();
+    })
+    .await;
+    tokio::spawn(keep_depth(queue, server.cancel.clone()));
+    Api(server)
 }
 
 impl Api {
-    pub async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs
-            .iter()
-            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
-            .collect();
-        let change = Change {
-            fields,
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        self.store
-            .set(&Name::new(throttle).unwrap(), &change)
-            .await
-            .unwrap();
-    }
-
     pub async fn get(&self, path: &str) -> Response {
-        self.client
-            .get(format!("{}{path}", self.base))
-            .send()
-            .await
-            .unwrap()
+        self.request(Method::GET, path).send().await.unwrap()
     }
 
     pub async fn send(&self, method: Method, path: &str, body: &Value) -> Response {
-        self.client
-            .request(method, format!("{}{path}", self.base))
-            .json(body)
-            .send()
-            .await
-            .unwrap()
+        self.request(method, path).json(body).send().await.unwrap()
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Response {

@@ -13,7 +13,7 @@ use flyball::throttle::{Name, RedisStore, Store};
 use serde_json::{Value, json};
 
 use crate::support::eventually;
-use crate::support::process::House;
+use crate::support::process::ProcessFixture;
 
 const SOON: Duration = Duration::from_secs(60);
 
@@ -38,8 +38,8 @@ async fn server() -> String {
 }
 
 /// Runs the program and returns its output.
-async fn printed(house: &House, words: &[&str]) -> String {
-    let mut command = house.command();
+async fn printed(fixture: &ProcessFixture, words: &[&str]) -> String {
+    let mut command = fixture.command();
     command.args(words);
     let output = tokio::task::spawn_blocking(move || command.output().unwrap())
         .await
@@ -72,9 +72,9 @@ async fn sentence(api: &str, throttle: &str) -> String {
 
 #[tokio::test]
 async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_free_them() {
-    let house = House::new("rps = 50").await;
-    house.knobs_file("hooks", "[knobs]\nmode = \"manual\"\nrps = 50\n");
-    let (url, process) = (server().await, house.serve());
+    let fixture = ProcessFixture::new("rps = 50").await;
+    fixture.knobs_file("hooks", "[knobs]\nmode = \"manual\"\nrps = 50\n");
+    let (url, process) = (server().await, fixture.serve());
     let api = process.url().await;
     let job = |n: usize| {
         let key = format!("tenant-{}", n % 5);
@@ -86,7 +86,7 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
             ..NewJob::new("http", args)
         }
     };
-    house.enqueue_as(100, job).await;
+    fixture.enqueue_as(100, job).await;
 
     let view = until_state(&api, "hooks", "held").await;
     let held = &view["held_keys"];
@@ -117,7 +117,7 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
         "{sentence}"
     );
     assert!(
-        printed(&house, &["why", "hooks"])
+        printed(&fixture, &["why", "hooks"])
             .await
             .starts_with("All 5 keys"),
         "the CLI says the same"
@@ -137,7 +137,7 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
         metrics.contains(r#"flyball_throttle_held_keys{throttle="hooks",hold="paused"} 5"#),
         "{metrics}"
     );
-    let table = printed(&house, &["lane", "list", "hooks"]).await;
+    let table = printed(&fixture, &["lane", "list", "hooks"]).await;
     assert_eq!(
         table
             .lines()
@@ -148,7 +148,7 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
     );
 
     printed(
-        &house,
+        &fixture,
         &["throttle", "resume", "hooks", "--key", "tenant-0"],
     )
     .await;
@@ -159,21 +159,21 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
 #[tokio::test]
 async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_success_makes_it_flow()
  {
-    let house = House::new("rps = 50").await;
-    house.knobs_file("crm", "[knobs]\nmode = \"manual\"\nrps = 50\n");
-    let (url, process) = (server().await, house.serve());
+    let fixture = ProcessFixture::new("rps = 50").await;
+    fixture.knobs_file("crm", "[knobs]\nmode = \"manual\"\nrps = 50\n");
+    let (url, process) = (server().await, fixture.serve());
     let api = process.url().await;
     let job = |_: usize| NewJob {
         throttle: "crm".into(),
         max_attempts: 1,
         ..NewJob::new("http", json!({"url": format!("{url}/500/x")}))
     };
-    house.enqueue_as(12, job).await;
+    fixture.enqueue_as(12, job).await;
 
     let view = until_state(&api, "crm", "failing").await;
     assert!(view["failing"]["failures"].as_i64().unwrap() >= 5, "{view}");
     assert_eq!(view["failing"]["succeeded_at"], Value::Null);
-    let sentence = printed(&house, &["why", "crm"]).await;
+    let sentence = printed(&fixture, &["why", "crm"]).await;
     assert!(sentence.starts_with("All its jobs fail: "), "{sentence}");
     assert!(
         sentence.contains("none has succeeded since its workers started; the last error: \"")
@@ -181,30 +181,30 @@ async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_s
         "{sentence}"
     );
 
-    let good = house
+    let good = fixture
         .enqueue_as(1, |_| NewJob {
             throttle: "crm".into(),
-            ..house.call("good")
+            ..fixture.call("good")
         })
         .await;
-    house.until_completed(&good, SOON).await;
+    fixture.until_completed(&good, SOON).await;
     until_state(&api, "crm", "flowing").await;
-    let sentence = printed(&house, &["why", "crm"]).await;
+    let sentence = printed(&fixture, &["why", "crm"]).await;
     assert!(!sentence.contains("fail"), "{sentence}");
 }
 
 #[tokio::test]
 async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_and_resume_clears_both()
  {
-    let house = House::new("rps = 50").await;
-    house.knobs_file("mail", "[knobs]\nmode = \"manual\"\nrps = 10\n");
-    house.knobs_file(
+    let fixture = ProcessFixture::new("rps = 50").await;
+    fixture.knobs_file("mail", "[knobs]\nmode = \"manual\"\nrps = 10\n");
+    fixture.knobs_file(
         "mail.bulk",
         "[knobs]\nmode = \"manual\"\nrps = 10\nparent = \"mail\"\n",
     );
-    let process = house.serve();
+    let process = fixture.serve();
     let api = process.url().await;
-    let store = RedisStore::connect(&house.redis_url, &house.prefix)
+    let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix)
         .unwrap()
         .with_bound(Duration::from_secs(10));
     let (mail, bulk) = (Name::new("mail").unwrap(), Name::new("mail.bulk").unwrap());
@@ -239,7 +239,7 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
         ),
         "{message}"
     );
-    printed(&house, &["throttle", "resume", "mail"]).await;
+    printed(&fixture, &["throttle", "resume", "mail"]).await;
     until_state(&api, "mail", "flowing").await;
     until_state(&api, "mail.bulk", "flowing").await;
 
@@ -256,7 +256,7 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
         "{message}"
     );
     for name in [&bulk, &mail] {
-        printed(&house, &["throttle", "resume", name.as_str()]).await;
+        printed(&fixture, &["throttle", "resume", name.as_str()]).await;
     }
     let view = until_state(&api, "mail.bulk", "flowing").await;
     assert_eq!(view["debt_until"], Value::Null);

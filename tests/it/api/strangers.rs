@@ -9,13 +9,13 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::support::eventually;
-use crate::support::process::{Gate, House, Process};
+use crate::support::process::{Gate, Process, ProcessFixture};
 
 const SOON: Duration = Duration::from_secs(60);
 
 /// A process that may have so few files open, and no right to more.
-fn serve_with_files(house: &House, files: u32, settings: &[(&str, &str)]) -> Process {
-    let usual = house.command();
+fn serve_with_files(fixture: &ProcessFixture, files: u32, settings: &[(&str, &str)]) -> Process {
+    let usual = fixture.command();
     let mut command = Command::new("sh");
     let set = usual
         .get_envs()
@@ -38,8 +38,8 @@ fn serve_with_files(house: &House, files: u32, settings: &[(&str, &str)]) -> Pro
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_connections_that_say_nothing_keep_neither_health_nor_jobs_from_working() {
-    let house = House::new("rps = -1").await;
-    let process = serve_with_files(&house, 256, &[]);
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let process = serve_with_files(&fixture, 256, &[]);
     let url = process.url().await;
     process.works().await;
     let address = url.trim_start_matches("http://").to_owned();
@@ -68,15 +68,15 @@ async fn a_thousand_connections_that_say_nothing_keep_neither_health_nor_jobs_fr
             (tens + 1) * 50
         );
     }
-    let jobs = house.enqueue("job", 40).await;
-    house.until_completed(&jobs, SOON).await;
+    let jobs = fixture.enqueue("job", 40).await;
+    fixture.until_completed(&jobs, SOON).await;
 
     assert_eq!(
-        house.ended(&jobs, "failed").await,
+        fixture.ended(&jobs, "failed").await,
         0,
         "no attempt was used up"
     );
-    assert_eq!(house.ended(&jobs, "completed").await, 40);
+    assert_eq!(fixture.ended(&jobs, "completed").await, 40);
     let metrics = Client::new()
         .get(format!("{url}/metrics"))
         .send()
@@ -100,8 +100,8 @@ async fn a_thousand_connections_that_say_nothing_keep_neither_health_nor_jobs_fr
 
 #[tokio::test]
 async fn a_connection_that_does_not_finish_its_head_is_closed() {
-    let house = House::new("rps = -1").await;
-    let process = house.serve();
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let process = fixture.serve();
     let address = process.url().await.trim_start_matches("http://").to_owned();
     let mut stream = TcpStream::connect(&address).await.unwrap();
     stream
@@ -122,10 +122,10 @@ async fn a_connection_that_does_not_finish_its_head_is_closed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shortage_of_our_own_descriptors_uses_no_attempt() {
-    let house = House::new("rps = -1").await;
-    house.target.gate(Gate::Closed);
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.target.gate(Gate::Closed);
     let process = serve_with_files(
-        &house,
+        &fixture,
         80,
         &[
             ("FLYBALL_CONCURRENCY", "100"),
@@ -133,18 +133,18 @@ async fn a_shortage_of_our_own_descriptors_uses_no_attempt() {
         ],
     );
     process.works().await;
-    let jobs = house.enqueue("job", 100).await;
+    let jobs = fixture.enqueue("job", 100).await;
     process.says("too many files open", SOON).await;
 
-    house.target.gate(Gate::Open);
+    fixture.target.gate(Gate::Open);
 
-    house.until_completed(&jobs, SOON).await;
-    assert_eq!(house.ended(&jobs, "failed").await, 0);
+    fixture.until_completed(&jobs, SOON).await;
+    assert_eq!(fixture.ended(&jobs, "failed").await, 0);
     let used: i64 = sqlx::query_scalar(
         "select count(*) from flyball.attempt where job_id = any($1) and outcome = 'snoozed'",
     )
     .bind(&jobs)
-    .fetch_one(house.pool())
+    .fetch_one(fixture.pool())
     .await
     .unwrap();
     assert!(used > 0, "some had to wait");

@@ -8,11 +8,11 @@ use flyball::jobs::NewJob;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::tokens_fixture::{ADMIN, Given, House, house, leave, secret};
+use super::tokens_fixture::{ADMIN, Given, TokenServer, leave, secret, token_server};
 
 /// Every operation of the document: method and template.
-async fn operations(house: &House) -> Vec<(Method, String)> {
-    let document: Value = house
+async fn operations(server: &TokenServer) -> Vec<(Method, String)> {
+    let document: Value = server
         .ask(Method::GET, "/openapi.json", Some(ADMIN), &json!({}))
         .await
         .json()
@@ -69,8 +69,8 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
         .map(|(word, scope)| (*word, None, leave(&[*scope])))
         .collect();
     given.push(("nothing", None, leave(&[])));
-    let house = house(given, "").await;
-    let operations = operations(&house).await;
+    let server = token_server(given, "").await;
+    let operations = operations(&server).await;
     assert!(operations.len() > 50, "{}", operations.len());
 
     for (method, template) in &operations {
@@ -104,7 +104,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
             }
         }
         let path = filled(template);
-        let nobody = house
+        let nobody = server
             .ask(method.clone(), &path, None, &json!({}))
             .await
             .status();
@@ -117,7 +117,7 @@ async fn every_route_is_open_to_the_scopes_that_it_needs_and_to_no_other() {
             .map(|(word, scope)| (*word, Some(*scope)))
             .chain([("nothing", None)])
         {
-            let response = house
+            let response = server
                 .ask(method.clone(), &path, Some(&secret(word)), &json!({}))
                 .await;
             let status = response.status();
@@ -185,11 +185,11 @@ async fn a_token_enqueues_the_kinds_and_throttles_that_its_settings_name() {
             enqueues(None, Some(&["mail", "shop:*"])),
         ),
     ];
-    let house = house(given, "").await;
+    let server = token_server(given, "").await;
     sqlx::query(
         "select flyball.register_kind('elsewhere', false), flyball.register_kind('shared', true)",
     )
-    .execute(house.database.pool())
+    .execute(server.database.pool())
     .await
     .unwrap();
     let args = |kind: &str| match kind {
@@ -210,7 +210,7 @@ async fn a_token_enqueues_the_kinds_and_throttles_that_its_settings_name() {
                 (Method::POST, "/api/v1/jobs/batch", json!([job])),
                 (Method::PUT, "/api/v1/crons/s", schedule),
             ] {
-                let (status, said) = house.said(method, path, &secret(token), body).await;
+                let (status, said) = server.said(method, path, &secret(token), body).await;
                 let is_told = |said: &Value| {
                     said["code"] == "not_allowed"
                         && said
@@ -235,19 +235,19 @@ async fn a_token_enqueues_the_kinds_and_throttles_that_its_settings_name() {
         ("shop", false),
     ] {
         let job = json!({"kind": "http", "args": args("http"), "throttle": throttle});
-        let (status, said) = house
+        let (status, said) = server
             .said(Method::POST, "/api/v1/jobs", &secret("shop"), job)
             .await;
         assert_eq!(status, if may { 201 } else { 403 }, "{throttle}: {said}");
         let path = format!("/api/v1/throttles/{}/acquire", throttle.replace(':', "%3A"));
-        let (status, said) = house
+        let (status, said) = server
             .said(Method::POST, &path, &secret("shop"), json!({}))
             .await;
         assert_eq!(status, if may { 200 } else { 403 }, "{throttle}: {said}");
     }
     // Nobody but administrators gives the API's own throttles work.
     let drain = json!({"kind": "http", "args": args("http"), "throttle": "api:write"});
-    house
+    server
         .refused(
             Method::POST,
             "/api/v1/jobs",
@@ -261,7 +261,7 @@ async fn a_token_enqueues_the_kinds_and_throttles_that_its_settings_name() {
 #[tokio::test]
 async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
     let may = || leave(&[TokenScope::JobsEnqueue]);
-    let house = house(
+    let server = token_server(
         vec![
             ("a", Some("acme"), may()),
             ("b", Some("acme"), may()),
@@ -280,7 +280,7 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
     for token in ["a", "b", "evil", "admin"] {
         let mut body = job(&format!("https://{token}.example/"));
         body["run_at"] = json!(far.to_string());
-        let (status, said) = house
+        let (status, said) = server
             .said(Method::POST, "/api/v1/jobs", &secret(token), body)
             .await;
         let is_replaced = said["replaced"].as_bool().unwrap();
@@ -294,7 +294,7 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
     );
     let cron = json!({"kind": "http", "args": {"url": "https://evil.example/"}, "unique_key": "cron:nightly", "replace": true});
     for token in ["evil", "admin"] {
-        let (status, said) = house
+        let (status, said) = server
             .said(Method::POST, "/api/v1/jobs", &secret(token), cron.clone())
             .await;
         assert_eq!(
@@ -306,25 +306,27 @@ async fn tokens_do_not_touch_each_others_jobs_by_their_unique_keys() {
     // Who may not read jobs does not read one by enqueueing it again.
     let again =
         json!({"kind": "http", "args": {"url": "https://x.example/"}, "unique_key": "invoice-1"});
-    let (_, said) = house
+    let (_, said) = server
         .said(Method::POST, "/api/v1/jobs", &secret("a"), again.clone())
         .await;
     assert_eq!(
         (said["duplicate"].as_bool(), &said["args"]),
         (Some(true), &Value::Null)
     );
-    let (_, said) = house.said(Method::POST, "/api/v1/jobs", ADMIN, again).await;
+    let (_, said) = server
+        .said(Method::POST, "/api/v1/jobs", ADMIN, again)
+        .await;
     assert_eq!(said["args"]["url"], "https://admin.example/");
 }
 
 #[tokio::test]
 async fn the_audit_log_names_the_token_whatever_the_request_calls_itself() {
-    let house = house(
+    let server = token_server(
         vec![("night-shift", Some("acme"), leave(&[TokenScope::OpsWrite]))],
         "",
     )
     .await;
-    let id = house
+    let id = server
         .queue
         .enqueue(&[NewJob::new("http", json!({}))])
         .await
@@ -411,12 +413,12 @@ async fn the_audit_log_names_the_token_whatever_the_request_calls_itself() {
         ),
     ];
     for (method, path, body) in &acts {
-        let (status, said) = house
+        let (status, said) = server
             .said(method.clone(), path, &secret("night-shift"), body.clone())
             .await;
         assert!((200..300).contains(&status), "{path}: {status} {said}");
     }
-    let (_, audit) = house
+    let (_, audit) = server
         .said(Method::GET, "/api/v1/audit", ADMIN, json!({}))
         .await;
     let entries = audit["entries"].as_array().unwrap();
@@ -432,7 +434,7 @@ async fn the_audit_log_names_the_token_whatever_the_request_calls_itself() {
             "{entry}"
         );
     }
-    let (_, mail) = house
+    let (_, mail) = server
         .said(Method::GET, "/api/v1/throttles/mail", ADMIN, json!({}))
         .await;
     assert!(
@@ -441,17 +443,17 @@ async fn the_audit_log_names_the_token_whatever_the_request_calls_itself() {
     );
 }
 
-pub async fn with(house: &House, method: Method, path: &str, cookie: &str) -> u16 {
-    let request = house
+pub async fn with(server: &TokenServer, method: Method, path: &str, cookie: &str) -> u16 {
+    let request = server
         .client
-        .request(method, format!("{}{path}", house.base))
+        .request(method, format!("{}{path}", server.base))
         .header("cookie", cookie);
     request.send().await.unwrap().status().as_u16()
 }
 
 #[tokio::test]
 async fn a_query_that_is_not_utf8_is_refused_by_its_name() {
-    let house = house(Vec::new(), "").await;
+    let server = token_server(Vec::new(), "").await;
     for path in [
         "/api/v1/jobs?key=%ff",
         "/api/v1/jobs?limit=1&key=%c3%28",
@@ -462,7 +464,7 @@ async fn a_query_that_is_not_utf8_is_refused_by_its_name() {
         } else {
             Method::GET
         };
-        let (status, problem) = house.said(method, path, ADMIN, json!({})).await;
+        let (status, problem) = server.said(method, path, ADMIN, json!({})).await;
         assert_eq!(
             (status, problem["code"].as_str()),
             (400, Some("invalid_query")),
@@ -470,7 +472,7 @@ async fn a_query_that_is_not_utf8_is_refused_by_its_name() {
         );
     }
     assert_eq!(
-        house
+        server
             .said(Method::GET, "/api/v1/jobs?key=%c3%bc", ADMIN, json!({}))
             .await
             .0,

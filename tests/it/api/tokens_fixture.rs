@@ -1,33 +1,20 @@
 //! A server whose tokens have permissions of their own.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::time::Duration;
 
-use flyball::api::{
-    self, AuthToken, DEFAULT_TENANT, Deps, Live, NoDecisions, Permissions, TokenScope, TokenSecret,
-};
-use flyball::jobs::{Handler, Issue, Job, Kinds, Outcome, PreparedJob, Queue};
-use flyball::throttle::{Change, Knobs, Name, Store};
-
+use flyball::api::{self, AuthToken, DEFAULT_TENANT, Permissions, TokenScope, TokenSecret};
+use flyball::jobs::{Handler, Issue, Job, Outcome, PreparedJob};
 use reqwest::{Method, Response};
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, database, patient_store, redis_prefix};
+use crate::support::api_server::ApiServer;
+use crate::support::fixture::Fixture;
 
 pub const SOON: Duration = Duration::from_secs(20);
 
 pub const ADMIN: &str = "0123456789-admin";
-
-/// An API with tokens, on a database and a prefix of its own.
-pub struct House {
-    pub base: String,
-    pub client: reqwest::Client,
-    pub queue: Queue,
-    pub cancel: CancellationToken,
-    pub database: Database,
-}
 
 /// A kind whose handler says that it is not public.
 pub struct Private;
@@ -56,88 +43,49 @@ pub fn leave(scopes: &[TokenScope]) -> Permissions {
     }
 }
 
-pub async fn house(given: Vec<Given<'_>>, public_url: &str) -> House {
-    let database = database().await;
-    let store: Arc<dyn Store> = Arc::new(patient_store(&redis_prefix()).await);
+/// An API with tokens.
+pub struct TokenServer(ApiServer);
+
+impl Deref for TokenServer {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.0
+    }
+}
+
+pub async fn token_server(given: Vec<Given<'_>>, public_url: &str) -> TokenServer {
+    let fixture = Fixture::new().await;
     let tenants: BTreeSet<&str> = given
         .iter()
         .filter_map(|(_, tenant, _)| *tenant)
         .chain([DEFAULT_TENANT])
         .collect();
-    api::seed_limits(&*store, &tenants.into_iter().collect::<Vec<_>>())
+    api::seed_limits(&*fixture.store, &tenants.into_iter().collect::<Vec<_>>())
         .await
         .unwrap();
     for name in ["mail", "shop:eu"] {
-        let fields = BTreeMap::from([("rps".to_owned(), Some("100".to_owned()))]);
-        let change = Change {
-            fields,
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        store.set(&Name::new(name).unwrap(), &change).await.unwrap();
+        fixture.turn(name, &[("rps", "100")]).await;
     }
     // Many requests without a token are refused faster than they are judged.
-    let unlimited = ["rps", "key_rps"].map(|knob| (knob.to_owned(), Some("-1".to_owned())));
-    let change = Change {
-        fields: BTreeMap::from(unlimited),
-        by: "test".into(),
-        ..Change::default()
-    };
-    store
-        .set(&Name::new("api:denied").unwrap(), &change)
-        .await
-        .unwrap();
+    let unlimited = [("rps", "-1"), ("key_rps", "-1")];
+    fixture.turn("api:denied", &unlimited).await;
 
-    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-    let mut kinds = Kinds::default();
-    kinds.register_fn("http", |_: Job, _| async { Outcome::Done });
-    kinds.register("reindex", Private);
-    let cancel = CancellationToken::new();
-    let admin = AuthToken::new(DEFAULT_TENANT, TokenSecret::new(ADMIN));
-    let others = given.into_iter().map(|(name, tenant, leave)| {
-        AuthToken::of(name, tenant, leave, TokenSecret::new(secret(name)))
+    let server = ApiServer::start(fixture, |deps| {
+        deps.kinds
+            .register_fn("http", |_: Job, _| async { Outcome::Done });
+        deps.kinds.register("reindex", Private);
+        let admin = AuthToken::new(DEFAULT_TENANT, TokenSecret::new(ADMIN));
+        let others = given.into_iter().map(|(name, tenant, leave)| {
+            AuthToken::of(name, tenant, leave, TokenSecret::new(secret(name)))
+        });
+        deps.tokens = std::iter::once(admin).chain(others).collect();
+        deps.public_url = public_url.to_owned();
     });
-    let deps = Deps {
-        queue: queue.clone(),
-        pools: Arc::default(),
-        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
-        tools: crate::support::tools(),
-        public_url: public_url.to_owned(),
-        throttles: store,
-        check_knobs: Knobs::check,
-        kinds,
-        account_pools: Vec::new(),
-        decisions: Arc::new(NoDecisions),
-        live: Live::default(),
-        tokens: std::iter::once(admin).chain(others).collect(),
-        registry: Arc::default(),
-        cancel: cancel.clone(),
-    };
-    let listener = api::bind("127.0.0.1:0", true).await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(api::serve(deps, listener));
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .unwrap();
-    House {
-        base,
-        client,
-        queue,
-        cancel,
-        database,
-    }
+    TokenServer(server.await)
 }
 
-impl Drop for House {
-    fn drop(&mut self) {
-        self.cancel.cancel();
-    }
-}
-
-impl House {
+impl TokenServer {
     pub async fn ask(
         &self,
         method: Method,
@@ -145,9 +93,7 @@ impl House {
         secret: Option<&str>,
         body: &Value,
     ) -> Response {
-        let mut request = self
-            .client
-            .request(method.clone(), format!("{}{path}", self.base));
+        let mut request = self.request(method.clone(), path);
         if method != Method::GET {
             request = request.json(body);
         }

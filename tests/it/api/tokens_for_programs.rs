@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::server::{SOON, pointers, problem, spawn_api, spawn_api_on};
 use crate::support::eventually;
+use crate::support::fixture::Fixture;
 
 /// So slow that no test lasts until the next token; ten fit.
 const SLOW: [(&str, &str); 3] = [("rps", "0.0001"), ("burst", "2"), ("window", "50000")];
@@ -243,7 +244,7 @@ async fn those_who_wait_for_one_lane_stand_in_line_and_only_the_first_asks_redis
     let store = RedisStore::connect(&server.url(), "")
         .unwrap()
         .with_bound(Duration::from_secs(10));
-    let api = spawn_api_on(None, Arc::new(store), String::new()).await;
+    let api = spawn_api_on(None, Fixture::on(Arc::new(store)).await).await;
     eventually("Redis", SOON, || async { api.store.names().await.ok() }).await;
     api.turn("mail", &[("rps", "100")]).await;
 

@@ -5,11 +5,11 @@ use flyball::jobs::NewJob;
 use serde_json::json;
 use sqlx::Executor as _;
 
-use super::fixture::{House, report};
+use super::fixture::{CronFixture, report};
 
 #[tokio::test]
 async fn the_rights_that_the_guide_gives_a_planner_are_enough() {
-    let house = House::new().await;
+    let fixture = CronFixture::new().await;
     let guide = include_str!("../../../docs/guides/cron.md");
     let grants: String = guide
         .lines()
@@ -18,7 +18,7 @@ async fn the_rights_that_the_guide_gives_a_planner_are_enough() {
         .join("\n");
     let role = format!("planner_{}", crate::support::unique());
     let output = |sql: String| sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
-    let mut connection = house.database.superuser().acquire().await.unwrap();
+    let mut connection = fixture.database.superuser().acquire().await.unwrap();
     output(format!(
         "create role {role};\n{}",
         grants.replace("planner", &role)
@@ -66,10 +66,10 @@ async fn the_rights_that_the_guide_gives_a_planner_are_enough() {
 
 #[tokio::test]
 async fn declaring_a_schedule_again_keeps_its_time_and_a_persons_pause() {
-    let house = House::new().await;
+    let fixture = CronFixture::new().await;
     let daily = report("daily", "@daily");
-    assert!(house.schedules.set(&daily).await.unwrap());
-    house
+    assert!(fixture.schedules.set(&daily).await.unwrap());
+    fixture
         .run("update flyball.cron set next_at = '2026-01-01T00:00:00Z'")
         .await;
 
@@ -81,8 +81,8 @@ async fn declaring_a_schedule_again_keeps_its_time_and_a_persons_pause() {
         job: other,
         ..daily.clone()
     };
-    assert!(!house.schedules.set(&other_args).await.unwrap());
-    let stands = house.get("daily").await;
+    assert!(!fixture.schedules.set(&other_args).await.unwrap());
+    let stands = fixture.get("daily").await;
     assert_eq!(
         (stands.next_at, &stands.args),
         (
@@ -91,70 +91,70 @@ async fn declaring_a_schedule_again_keeps_its_time_and_a_persons_pause() {
         )
     );
     assert_eq!(stands.timeout_s, Some(7.5));
-    let RunNowOutcome::Job(job) = house.schedules.run_now("daily").await.unwrap() else {
+    let RunNowOutcome::Job(job) = fixture.schedules.run_now("daily").await.unwrap() else {
         panic!("there is one")
     };
     let timeout: f32 = sqlx::query_scalar("select timeout_s from flyball.job where id = $1")
         .bind(job.id)
-        .fetch_one(house.database.pool())
+        .fetch_one(fixture.database.pool())
         .await
         .unwrap();
     assert_eq!(timeout, 7.5, "the job has the schedule's time-out");
-    house
+    fixture
         .run("truncate flyball.job, flyball.ready, flyball.unique_holder")
         .await;
 
-    assert!(house.schedules.pause("daily", true).await.unwrap());
-    assert!(!house.schedules.pause("daily", true).await.unwrap());
-    house.schedules.set(&daily).await.unwrap();
-    assert!(house.get("daily").await.paused);
-    house.keep(1);
-    house
+    assert!(fixture.schedules.pause("daily", true).await.unwrap());
+    assert!(!fixture.schedules.pause("daily", true).await.unwrap());
+    fixture.schedules.set(&daily).await.unwrap();
+    assert!(fixture.get("daily").await.paused);
+    fixture.keep(1);
+    fixture
         .schedules
         .set(&report("other", "@daily"))
         .await
         .unwrap();
-    house
+    fixture
         .until("the other one has its time", "other", |one| {
             one.next_at.is_some()
         })
         .await;
     assert_eq!(
-        house.get("daily").await.next_at,
+        fixture.get("daily").await.next_at,
         None,
         "a paused schedule has no next time"
     );
-    house.schedules.pause("daily", false).await.unwrap();
-    let stands = house
+    fixture.schedules.pause("daily", false).await.unwrap();
+    let stands = fixture
         .until("it goes on", "daily", |one| one.next_at.is_some())
         .await;
     assert_eq!(stands.next_at, stands.upcoming.first().copied());
     assert!(
-        house.occurrences().await.is_empty(),
+        fixture.occurrences().await.is_empty(),
         "what was missed during the pause is not caught up"
     );
 
-    house
+    fixture
         .schedules
         .set(&report("daily", "@hourly"))
         .await
         .unwrap();
     assert_eq!(
-        house.get("daily").await.next_at,
+        fixture.get("daily").await.next_at,
         None,
         "another expression has another time"
     );
-    assert!(house.schedules.delete("daily").await.unwrap());
-    assert!(!house.schedules.delete("daily").await.unwrap());
+    assert!(fixture.schedules.delete("daily").await.unwrap());
+    assert!(!fixture.schedules.delete("daily").await.unwrap());
     assert_eq!(
-        house.schedules.run_now("daily").await.unwrap(),
+        fixture.schedules.run_now("daily").await.unwrap(),
         RunNowOutcome::NotFound
     );
 }
 
 #[tokio::test]
 async fn sql_refuses_what_cannot_be_a_schedule_by_field() {
-    let house = House::new().await;
+    let fixture = CronFixture::new().await;
     for (sql, field, output) in [
         (
             "select flyball.schedule('a b', '@daily', 'report')",
@@ -227,13 +227,13 @@ async fn sql_refuses_what_cannot_be_a_schedule_by_field() {
             "schedule: timeout: is",
         ),
     ] {
-        let (at, message) = house.refusal(sql).await;
+        let (at, message) = fixture.refusal(sql).await;
         assert!(
             at == field && message.starts_with(output),
             "{sql}: {at}: {message}"
         );
     }
-    assert!(house.schedules.list().await.unwrap().is_empty());
+    assert!(fixture.schedules.list().await.unwrap().is_empty());
     for fine in [
         "@daily",
         "*/5 0-12/2,23 1,15 JAN-MAR MON#2",
@@ -242,12 +242,12 @@ async fn sql_refuses_what_cannot_be_a_schedule_by_field() {
     ] {
         sqlx::query("select flyball.schedule($1, $1, 'report')")
             .bind(fine)
-            .execute(house.database.pool())
+            .execute(fixture.database.pool())
             .await
             .unwrap_err();
         sqlx::query("select flyball.schedule('fine', $1, 'report')")
             .bind(fine)
-            .execute(house.database.pool())
+            .execute(fixture.database.pool())
             .await
             .unwrap();
     }
@@ -255,24 +255,28 @@ async fn sql_refuses_what_cannot_be_a_schedule_by_field() {
 
 #[tokio::test]
 async fn what_only_a_worker_can_see_stands_beside_the_schedule_as_its_problem() {
-    let house = House::new().await;
+    let fixture = CronFixture::new().await;
     for name in ["wrong", "never"] {
-        house.schedules.set(&report(name, "@daily")).await.unwrap();
+        fixture
+            .schedules
+            .set(&report(name, "@daily"))
+            .await
+            .unwrap();
     }
-    house.run("update flyball.cron set expression = case name when 'wrong' then '61 * * * *' else '0 0 30 2 *' end").await;
-    house
+    fixture.run("update flyball.cron set expression = case name when 'wrong' then '61 * * * *' else '0 0 30 2 *' end").await;
+    fixture
         .schedules
         .set(&report("gone", "* * * * * *").overlap(Overlap::Allow))
         .await
         .unwrap();
-    house
+    fixture
         .run("update flyball.cron set kind = 'gone' where name = 'gone'")
         .await;
 
-    house.keep(1);
+    fixture.keep(1);
 
     let problem = async |name| {
-        house
+        fixture
             .until("its problem", name, |one| one.problem.is_some())
             .await
             .problem
@@ -294,8 +298,8 @@ async fn what_only_a_worker_can_see_stands_beside_the_schedule_as_its_problem() 
     );
 
     // A refused occurrence is told and not tried again; the next one may fare better.
-    house.run("select flyball.register_kind('gone')").await;
-    let cured = house
+    fixture.run("select flyball.register_kind('gone')").await;
+    let cured = fixture
         .until("it is cured", "gone", |one| {
             one.problem.is_none() && one.last_job_id.is_some()
         })
@@ -305,18 +309,18 @@ async fn what_only_a_worker_can_see_stands_beside_the_schedule_as_its_problem() 
 
 #[tokio::test]
 async fn a_schedule_is_paused_and_resumed_by_sql_and_forgets_what_was_wrong_before() {
-    let house = House::new().await;
-    house
+    let fixture = CronFixture::new().await;
+    fixture
         .schedules
         .set(&report("daily", "@daily"))
         .await
         .unwrap();
-    house
+    fixture
         .run("update flyball.cron set problem = 'time_zone: is not known', next_at = null")
         .await;
     let turn = async |call: &'static str| {
         sqlx::query_scalar::<_, bool>(call)
-            .fetch_one(house.database.pool())
+            .fetch_one(fixture.database.pool())
             .await
             .unwrap()
     };
@@ -327,12 +331,12 @@ async fn a_schedule_is_paused_and_resumed_by_sql_and_forgets_what_was_wrong_befo
         "there is one, which is all that is answered"
     );
     assert!(!turn("select flyball.pause_schedule('nightly')").await);
-    let paused = house.get("daily").await;
+    let paused = fixture.get("daily").await;
     assert!(turn("select flyball.pause_schedule('daily', false)").await);
-    house.keep(1);
+    fixture.keep(1);
 
     assert!(paused.paused);
-    let goes_on = house
+    let goes_on = fixture
         .until("it goes on", "daily", |one| one.next_at.is_some())
         .await;
     assert_eq!((goes_on.paused, goes_on.problem), (false, None));
@@ -340,8 +344,8 @@ async fn a_schedule_is_paused_and_resumed_by_sql_and_forgets_what_was_wrong_befo
 
 #[tokio::test]
 async fn rust_refuses_a_wrong_schedule_with_everything_that_is_wrong() {
-    let house = House::new().await;
-    let error = house
+    let fixture = CronFixture::new().await;
+    let error = fixture
         .schedules
         .set(&report("a b", "61 * * * *").time_zone("Mars"))
         .await
@@ -358,7 +362,7 @@ async fn rust_refuses_a_wrong_schedule_with_everything_that_is_wrong() {
             .contains("; expression: minute: 61 is out of range"),
         "{error}"
     );
-    let error = house
+    let error = fixture
         .schedules
         .set(&NewSchedule::new(
             "a",

@@ -13,13 +13,13 @@ use crate::support::{Database, database, eventually};
 pub const SOON: Duration = Duration::from_secs(30);
 
 /// A database with a kind, and the loops of some processes.
-pub struct House {
+pub struct CronFixture {
     pub database: Database,
     pub schedules: Schedules,
     pub cancel: CancellationToken,
 }
 
-impl House {
+impl CronFixture {
     pub async fn new() -> Self {
         let database = database().await;
         sqlx::query("select flyball.register_kind('report')")
@@ -95,7 +95,7 @@ impl House {
     }
 }
 
-impl Drop for House {
+impl Drop for CronFixture {
     fn drop(&mut self) {
         self.cancel.cancel();
     }

@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::{Executor as _, SqlSafeStr as _};
 use tokio_util::sync::CancellationToken;
 
-use super::fixture::{House, SOON, report};
+use super::fixture::{CronFixture, SOON, report};
 use crate::support::{database, eventually};
 
 #[tokio::test]
@@ -26,17 +26,17 @@ async fn every_statement_of_schedules_can_be_prepared_on_the_migrated_schema() {
 
 #[tokio::test]
 async fn many_processes_make_each_occurrence_exactly_once() {
-    let house = House::new().await;
-    house
+    let fixture = CronFixture::new().await;
+    fixture
         .schedules
         .set(&report("tick", "* * * * * *").overlap(Overlap::Allow))
         .await
         .unwrap();
 
-    house.keep(6);
+    fixture.keep(6);
 
     let found = eventually("eight occurrences", SOON, || async {
-        Some(house.occurrences().await).filter(|all| all.len() >= 8)
+        Some(fixture.occurrences().await).filter(|all| all.len() >= 8)
     })
     .await;
     let wanted: Vec<i64> = (found[0]..).take(found.len()).collect();
@@ -45,12 +45,12 @@ async fn many_processes_make_each_occurrence_exactly_once() {
 
 #[tokio::test]
 async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it_twice() {
-    let house = House::new().await;
+    let fixture = CronFixture::new().await;
     // On a busy machine none may live long enough for a while; what was missed is made later.
     let schedule = report("tick", "* * * * * *")
         .catch_up(CatchUp::All)
         .overlap(Overlap::Allow);
-    house.schedules.set(&schedule).await.unwrap();
+    fixture.schedules.set(&schedule).await.unwrap();
 
     // Each lives for a moment, and is broken off wherever it is just then.
     let begun = std::time::Instant::now();
@@ -58,7 +58,7 @@ async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it
         let mut doomed: Vec<_> = (0..4)
             .map(|_| {
                 tokio::spawn(cron::run_schedules(
-                    house.schedules.clone(),
+                    fixture.schedules.clone(),
                     CancellationToken::new(),
                 ))
             })
@@ -68,10 +68,10 @@ async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it
             one.abort();
         }
     }
-    house.keep(1);
+    fixture.keep(1);
 
     let found = eventually("seven occurrences", SOON, || async {
-        Some(house.occurrences().await).filter(|all| all.len() >= 7)
+        Some(fixture.occurrences().await).filter(|all| all.len() >= 7)
     })
     .await;
     let wanted: Vec<i64> = (found[0]..).take(found.len()).collect();
@@ -80,13 +80,13 @@ async fn processes_that_die_at_any_moment_neither_lose_an_occurrence_nor_make_it
 
 #[tokio::test]
 async fn a_worker_that_saw_an_older_state_is_not_heard() {
-    let house = House::new().await;
-    house
+    let fixture = CronFixture::new().await;
+    fixture
         .schedules
         .set(&report("daily", "@daily"))
         .await
         .unwrap();
-    house
+    fixture
         .run("update flyball.cron set next_at = '2026-01-01T00:00:00Z'")
         .await;
     let advance = "select count(*) from flyball.advance_schedule('daily', '@daily', 'UTC', '2026-01-01T00:00:00Z',
@@ -95,29 +95,29 @@ async fn a_worker_that_saw_an_older_state_is_not_heard() {
     for _ in 0..2 {
         heard.push(
             sqlx::query_scalar::<_, i64>(advance)
-                .fetch_one(house.database.pool())
+                .fetch_one(fixture.database.pool())
                 .await
                 .unwrap(),
         );
     }
     // Nor is an occurrence made again by somebody who moves the schedule back.
-    house
+    fixture
         .run("update flyball.cron set next_at = '2026-01-01T00:00:00Z'")
         .await;
     heard.push(
         sqlx::query_scalar(advance)
-            .fetch_one(house.database.pool())
+            .fetch_one(fixture.database.pool())
             .await
             .unwrap(),
     );
 
     assert_eq!(heard, [1, 0, 1]);
-    assert_eq!(house.occurrences().await.len(), 1);
+    assert_eq!(fixture.occurrences().await.len(), 1);
 }
 
 #[tokio::test]
 async fn what_was_missed_is_caught_up_as_the_schedule_says() {
-    let house = House::new().await;
+    let fixture = CronFixture::new().await;
     for (name, catch_up) in [
         ("one", CatchUp::One),
         ("all", CatchUp::All),
@@ -126,18 +126,18 @@ async fn what_was_missed_is_caught_up_as_the_schedule_says() {
         let schedule = report(name, "@daily")
             .catch_up(catch_up)
             .overlap(Overlap::Allow);
-        house.schedules.set(&schedule).await.unwrap();
+        fixture.schedules.set(&schedule).await.unwrap();
     }
-    house
+    fixture
         .run(
             "update flyball.cron set next_at = date_trunc('day', now(), 'UTC') - interval '3 days'",
         )
         .await;
 
-    house.keep(2);
+    fixture.keep(2);
 
     for name in ["one", "all", "none"] {
-        house
+        fixture
             .until("the schedule goes on", name, |one| {
                 one.next_at == one.upcoming.first().copied()
             })
@@ -145,7 +145,7 @@ async fn what_was_missed_is_caught_up_as_the_schedule_says() {
     }
     let sql = "select args ->> 'of', count(*) from flyball.job group by 1 order by 1";
     let made: Vec<(String, i64)> = sqlx::query_as(sql)
-        .fetch_all(house.database.pool())
+        .fetch_all(fixture.database.pool())
         .await
         .unwrap();
     // Just after midnight today's occurrence is not missed but only late.
@@ -158,28 +158,28 @@ async fn what_was_missed_is_caught_up_as_the_schedule_says() {
 
 #[tokio::test]
 async fn while_a_job_is_unfinished_the_next_occurrence_makes_none() {
-    let house = House::new().await;
-    house
+    let fixture = CronFixture::new().await;
+    fixture
         .schedules
         .set(&report("tick", "* * * * * *"))
         .await
         .unwrap();
-    house.keep(2);
+    fixture.keep(2);
 
-    let skipped = house
+    let skipped = fixture
         .until("an occurrence is skipped", "tick", |one| {
             one.skipped_at.is_some()
         })
         .await;
-    assert_eq!(house.occurrences().await.len(), 1);
-    let by_hand = house.schedules.run_now("tick").await.unwrap();
+    assert_eq!(fixture.occurrences().await.len(), 1);
+    let by_hand = fixture.schedules.run_now("tick").await.unwrap();
     assert!(
         matches!(by_hand, RunNowOutcome::Job(job) if job.duplicate && Some(job.id) == skipped.last_job_id)
     );
 
     // The job ends, which frees the key, and the schedule goes on.
-    house.run("delete from flyball.unique_holder").await;
-    house
+    fixture.run("delete from flyball.unique_holder").await;
+    fixture
         .until("another job", "tick", |one| {
             one.last_job_id != skipped.last_job_id
         })
@@ -188,21 +188,21 @@ async fn while_a_job_is_unfinished_the_next_occurrence_makes_none() {
 
 #[tokio::test]
 async fn a_full_lane_is_told_as_the_schedules_problem_and_its_next_occurrence_tries_again() {
-    let house = House::new().await;
-    house.run("insert into flyball.knobs (throttle, fields) values ('hooks', '{\"max_backlog\": \"1\", \"on_backlog\": \"reject\"}')").await;
-    house
+    let fixture = CronFixture::new().await;
+    fixture.run("insert into flyball.knobs (throttle, fields) values ('hooks', '{\"max_backlog\": \"1\", \"on_backlog\": \"reject\"}')").await;
+    fixture
         .run("select flyball.enqueue('report', throttle => 'hooks')")
         .await;
     let job = NewJob::new("report", json!({})).throttle("hooks");
-    house
+    fixture
         .schedules
         .set(&NewSchedule::new("tick", "* * * * * *", job).overlap(Overlap::Allow))
         .await
         .unwrap();
 
-    house.keep(1);
+    fixture.keep(1);
 
-    let full = house
+    let full = fixture
         .until("its problem", "tick", |one| one.problem.is_some())
         .await;
     assert!(
@@ -213,33 +213,33 @@ async fn a_full_lane_is_told_as_the_schedules_problem_and_its_next_occurrence_tr
         "{full:?}"
     );
     assert!(full.next_at > full.last_at, "the occurrence is over");
-    house.run("delete from flyball.ready").await;
-    house
+    fixture.run("delete from flyball.ready").await;
+    fixture
         .until("it makes a job", "tick", |one| one.last_job_id.is_some())
         .await;
 }
 
 #[tokio::test]
 async fn a_schedule_that_cannot_be_read_says_so_and_stops_no_other() {
-    let house = House::new().await;
-    house
+    let fixture = CronFixture::new().await;
+    fixture
         .run(r#"select flyball.schedule('args', '@daily', 'report', '{"n": 1e400}')"#)
         .await;
-    house
+    fixture
         .run("select flyball.schedule('time', '@daily', 'report')")
         .await;
-    house
+    fixture
         .run("update flyball.cron set next_at = '-infinity' where name = 'time'")
         .await;
-    house
+    fixture
         .schedules
         .set(&report("good", "* * * * * *").overlap(Overlap::Allow))
         .await
         .unwrap();
 
-    house.keep(1);
+    fixture.keep(1);
 
-    house
+    fixture
         .until("the good one makes jobs", "good", |one| {
             one.last_job_id.is_some()
         })
@@ -248,7 +248,7 @@ async fn a_schedule_that_cannot_be_read_says_so_and_stops_no_other() {
         ("args", "args cannot be read: "),
         ("time", "next_at cannot be read: "),
     ] {
-        let one = house
+        let one = fixture
             .until("it has a problem", name, |one| one.problem.is_some())
             .await;
         assert!(
@@ -257,15 +257,15 @@ async fn a_schedule_that_cannot_be_read_says_so_and_stops_no_other() {
         );
     }
     assert_eq!(
-        house.get("args").await.args,
+        fixture.get("args").await.args,
         json!(r#"{"n": 1000"#.to_owned() + &"0".repeat(397) + "}")
     );
-    house
+    fixture
         .schedules
         .set(&report("args", "@daily"))
         .await
         .unwrap();
-    house
+    fixture
         .until("it is mended", "args", |one| {
             one.problem.is_none() && one.next_at.is_some()
         })

@@ -38,7 +38,7 @@ qh7pp3L8jWluXtvVRhYT7DUIMuyhRANCAASiJPhjlzjA7Rd+ip5/+kDrfUt9jKl5
 const RSA: &str = include_str!("../../../lab/fakes/src/keys/test_only_sns_key.pem");
 
 /// A process with a pool `push`, the knobs file of the guide, and a server with a knee.
-struct House {
+struct PushFixture {
     app: App,
     fake: Fake,
     database: Database,
@@ -53,7 +53,7 @@ fn latency(at_once: usize) -> Option<Latency> {
     })
 }
 
-impl House {
+impl PushFixture {
     /// The knobs are those of `knobs/examples/push.toml`; `law` is added to its `[governor]`, and the last table.
     async fn new(speaks: Speaks, law: &str) -> Self {
         let is_apns = speaks == Speaks::Apns;
@@ -270,20 +270,20 @@ fn setpoints(decision: &Decision) -> Option<f64> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_follow() {
-    let house = House::new(Speaks::Apns, "tick_s = 1\nintegral_min_s = 5\n").await;
-    house.send(24_000, 0).await;
+    let fixture = PushFixture::new(Speaks::Apns, "tick_s = 1\nintegral_min_s = 5\n").await;
+    fixture.send(24_000, 0).await;
     let full = AT_ONCE as f64 / BASE.as_secs_f64();
 
     // 24 take 0.6 s. It begins far above, and gives way.
-    house.comes_to("from far above", 4..=45).await;
+    fixture.comes_to("from far above", 4..=45).await;
     let settled = eventually("a p99 near its setpoint", SOON, || async {
-        let decision = house.newest().await;
+        let decision = fixture.newest().await;
         setpoints(&decision)
             .filter(|x| (0.5..1.5).contains(x))
             .map(|_| decision)
     });
     assert_eq!(settled.await.terms["actuator"], "concurrency");
-    let whole = house.bears("all of it", full, 0.5).await;
+    let whole = fixture.bears("all of it", full, 0.5).await;
     assert!(
         whole.most_streams <= 70,
         "{whole:?}: what is under way is what the knob says, not the {BEGIN} of the beginning"
@@ -294,101 +294,103 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
     );
 
     // Half of the server is gone. The knob, and with it streams and connections, go down.
-    let before = house.knob().await;
-    house.fake.set_latency(latency(AT_ONCE / 2));
-    let less = house
+    let before = fixture.knob().await;
+    fixture.fake.set_latency(latency(AT_ONCE / 2));
+    let less = fixture
         .comes_to("half of it is gone", 1..=(before * 7 / 10))
         .await;
     assert!(less < before);
     let half = eventually("fewer streams and connections", SOON, || async {
-        let watched = house.watch("with half of it", Duration::from_secs(5)).await;
+        let watched = fixture
+            .watch("with half of it", Duration::from_secs(5))
+            .await;
         (watched.streams < 0.75 * whole.streams && watched.lines <= 3).then_some(watched)
     });
     half.await;
-    house.bears("half of it", full / 2.0, 0.5).await;
+    fixture.bears("half of it", full / 2.0, 0.5).await;
 
     // It is back.
-    let low = house.comes_to("before it comes back", 1..=18).await;
-    house.fake.set_latency(latency(AT_ONCE));
-    house
+    let low = fixture.comes_to("before it comes back", 1..=18).await;
+    fixture.fake.set_latency(latency(AT_ONCE));
+    fixture
         .comes_to("all of it is back", (low * 13 / 10).max(low + 2)..=100)
         .await;
-    house.bears("all of it again", full, 0.5).await;
+    fixture.bears("all of it again", full, 0.5).await;
 
-    let throttle = house.status().await;
+    let throttle = fixture.status().await;
     assert_eq!(
         (throttle.knobs.rps, throttle.knobs.capacity),
         (-1.0, -1.0),
         "nobody limits the rate"
     );
-    assert_eq!(house.fake.totals(house.account()).duplicates, 0);
-    house.app.stop().await;
+    assert_eq!(fixture.fake.totals(fixture.account()).duplicates, 0);
+    fixture.app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_tokens_do_not_look_like_load() {
     // Blindness would take the knob down within seconds.
-    let house = House::new(
+    let fixture = PushFixture::new(
         Speaks::Apns,
         "tick_s = 1\nintegral_min_s = 5\nstale_hold_s = 15\nstale_half_s = 5\n",
     )
     .await;
-    house.send(4000, 0).await;
-    house.comes_to("it settles", 4..=45).await;
-    house
+    fixture.send(4000, 0).await;
+    fixture.comes_to("it settles", 4..=45).await;
+    fixture
         .bears("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
         .await;
 
     // Now one in eight is bad, and goes before what waits. After each its connection serves one push at a time.
-    house
+    fixture
         .fake
         .set_narrow_after_rejection(Duration::from_millis(1500));
-    house.send(6000, 8).await;
-    let rejected = || house.fake.totals(house.account()).failed;
+    fixture.send(6000, 8).await;
+    let rejected = || fixture.fake.totals(fixture.account()).failed;
     eventually("the first rejections", SOON, || async {
         (rejected() >= 10).then_some(())
     })
     .await;
-    let before = house.knob().await;
+    let before = fixture.knob().await;
     let begun = Instant::now();
     let mut least = before;
     while rejected() < 60 || begun.elapsed() < Duration::from_secs(50) {
-        least = least.min(house.knob().await);
+        least = least.min(fixture.knob().await);
         assert!(begun.elapsed() < 2 * SOON, "{} rejections", rejected());
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
     println!(
         "{before} before, {least} at least during {} rejections; {}",
         rejected(),
-        house.newest().await.reason
+        fixture.newest().await.reason
     );
     // Answers took several setpoints all the time, and as load they would have taken it down to a few.
     assert!(
         least >= before * 6 / 10,
         "{least} of {before}: {}",
-        house.newest().await.reason
+        fixture.newest().await.reason
     );
-    house.app.stop().await;
+    fixture.app.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fcm_is_governed_in_the_same_way() {
-    let house = House::new(Speaks::Fcm, "tick_s = 1\nintegral_min_s = 5\n").await;
-    house.send(10_000, 0).await;
-    house.comes_to("from far above", 4..=45).await;
-    let whole = house
+    let fixture = PushFixture::new(Speaks::Fcm, "tick_s = 1\nintegral_min_s = 5\n").await;
+    fixture.send(10_000, 0).await;
+    fixture.comes_to("from far above", 4..=45).await;
+    let whole = fixture
         .bears("all of it", AT_ONCE as f64 / BASE.as_secs_f64(), 0.5)
         .await;
     assert!(
         whole.most_streams <= 70,
         "{whole:?}: what is under way is what the knob says"
     );
-    let before = house.knob().await;
-    house.fake.set_latency(latency(AT_ONCE / 2));
-    house
+    let before = fixture.knob().await;
+    fixture.fake.set_latency(latency(AT_ONCE / 2));
+    fixture
         .comes_to("half of it is gone", 1..=(before * 7 / 10))
         .await;
-    house.app.stop().await;
+    fixture.app.stop().await;
 }
 
 #[test]

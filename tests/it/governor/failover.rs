@@ -12,7 +12,7 @@ use flyball::throttle::{Name, RedisStore, Status, Store};
 use rustix::process::Signal;
 
 use crate::support::exporter::Exporter;
-use crate::support::process::{House, Process};
+use crate::support::process::{Process, ProcessFixture};
 use crate::support::proxy::{Proxy, Way};
 use crate::support::redis_server::Server;
 use crate::support::{database, eventually, redis_prefix, stack};
@@ -43,7 +43,7 @@ create trigger note after insert on flyball.decision for each row execute functi
 
 /// The resources that the processes of one case share. Each case has a Redis of its own.
 struct Scene {
-    house: House,
+    fixture: ProcessFixture,
     redis: Server,
     store: RedisStore,
     exporter: Exporter,
@@ -75,7 +75,7 @@ impl Scene {
         let (stack, database, redis) = (stack().await, database().await, Server::start());
         let exporter = Exporter::start(HIGH).await;
         let url = database.url().to_owned();
-        let house = House::on(
+        let fixture = ProcessFixture::on(
             &url,
             &redis.url(),
             &stack.prometheus_url,
@@ -85,7 +85,7 @@ impl Scene {
         )
         .await;
         let signal = exporter.signal();
-        house.knobs_file(
+        fixture.knobs_file(
             "governed",
             &format!(
                 "[knobs]\nrps = {RPS}\nmode = \"auto\"\nmin = 1.0\nmax = 2000.0\nsafe_rps = {SAFE_RPS}\n\
@@ -93,16 +93,16 @@ impl Scene {
             ),
         );
         sqlx::raw_sql(NOTE_ROWS)
-            .execute(house.pool())
+            .execute(fixture.pool())
             .await
             .expect("the triggers");
         let written = Arc::new(Mutex::new(Vec::new()));
         monitor(&redis, written.clone());
-        let store = RedisStore::connect(&redis.url(), &house.prefix)
+        let store = RedisStore::connect(&redis.url(), &fixture.prefix)
             .expect("a URL")
             .with_bound(Duration::from_secs(10));
         Self {
-            house,
+            fixture,
             redis,
             store,
             exporter,
@@ -112,7 +112,7 @@ impl Scene {
     }
 
     async fn candidate(&self, who: &str) -> Candidate {
-        let postgres = Proxy::start(&self.house.database_url).await;
+        let postgres = Proxy::start(&self.fixture.database_url).await;
         let redis = Proxy::to_redis(self.redis.socket()).await;
         let prometheus = Proxy::to_http(&stack().await.prometheus_url).await;
         let database_url = format!("{}&application_name={who}", postgres.url);
@@ -121,7 +121,7 @@ impl Scene {
             ("REDIS_URL", redis.url.as_str()),
             ("PROMETHEUS_URL", prometheus.url.as_str()),
         ];
-        let process = self.house.serve_with(&["--roles", "governor"], &settings);
+        let process = self.fixture.serve_with(&["--roles", "governor"], &settings);
         Candidate {
             process,
             postgres,
@@ -169,7 +169,7 @@ impl Scene {
 
     /// Looks at the rate in force every 50 ms from now on.
     fn watch(&self) -> tokio::task::JoinHandle<()> {
-        let store = RedisStore::connect(&self.redis.url(), &self.house.prefix)
+        let store = RedisStore::connect(&self.redis.url(), &self.fixture.prefix)
             .expect("a URL")
             .with_bound(Duration::from_secs(10));
         let looks = self.looks.clone();
@@ -212,7 +212,7 @@ impl Scene {
 
         let rows: Vec<(String, String, i64)> =
             sqlx::query_as("select who, what, coalesce(term, 0) from public.noted order by n")
-                .fetch_all(self.house.pool())
+                .fetch_all(self.fixture.pool())
                 .await
                 .expect("the notes");
         let states: Vec<&(String, String, i64)> =

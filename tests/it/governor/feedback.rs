@@ -40,7 +40,7 @@ enum Side {
 }
 
 /// A runner and a governor that share nothing but the stores, and a queue that does not end.
-struct House {
+struct FeedbackFixture {
     runner: App,
     governor: App,
     side: Arc<AtomicU32>,
@@ -48,7 +48,7 @@ struct House {
     database: Database,
 }
 
-impl House {
+impl FeedbackFixture {
     /// The governor has these signals.
     async fn new(signals: &str) -> Self {
         Self::with(signals, "").await
@@ -91,7 +91,7 @@ impl House {
         let governor = App::start(&settings, of(false, true), Kinds::default())
             .await
             .unwrap();
-        let house = Self {
+        let fixture = Self {
             runner,
             governor,
             side,
@@ -105,13 +105,13 @@ impl House {
             max_attempts: 1000,
             ..NewJob::new("call", json!({}))
         };
-        house
+        fixture
             .runner
             .queue
             .enqueue(&(0..6000).map(job).collect::<Vec<_>>())
             .await
             .unwrap();
-        let message = Feedbacks::new(house.database.pool());
+        let message = Feedbacks::new(fixture.database.pool());
         eventually("a hundred jobs are told of", SOON, || async {
             let message = message.of("calls").await.unwrap();
             message
@@ -120,7 +120,7 @@ impl House {
                 .then_some(())
         })
         .await;
-        house
+        fixture
     }
 
     fn turn(&self, side: Side) {
@@ -170,52 +170,52 @@ async fn answer(side: u32, nth: u32) -> Outcome {
 #[tokio::test]
 async fn refusals_lower_the_knob_and_why_names_them() {
     // Durations that vary on a busy machine would move the rate too.
-    let house = House::with(
+    let fixture = FeedbackFixture::with(
         "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
         "durations = false",
     )
     .await;
-    let earlier = Journal::new(house.database.pool().clone())
+    let earlier = Journal::new(fixture.database.pool().clone())
         .recent(Some("calls"), 5)
         .await
         .unwrap();
     // Refusals move it below a half.
-    assert!(house.status().await.knobs.rps > 30.0, "{earlier:?}");
+    assert!(fixture.status().await.knobs.rps > 30.0, "{earlier:?}");
 
-    house.turn(Side::Refuses);
-    let decision = house.falls_below(25.0).await;
+    fixture.turn(Side::Refuses);
+    let decision = fixture.falls_below(25.0).await;
 
     assert!(
         decision.reason.starts_with("refusals reads 0."),
         "{}",
         decision.reason
     );
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn failures_lower_the_knob_and_why_names_them() {
-    let house =
-        House::new("[[signal]]\nname = \"errors\"\nsource = \"feedback\"\nquery = \"errors\"\nsetpoint = 0.1\nlag_s = 2").await;
+    let fixture =
+        FeedbackFixture::new("[[signal]]\nname = \"errors\"\nsource = \"feedback\"\nquery = \"errors\"\nsetpoint = 0.1\nlag_s = 2").await;
 
-    house.turn(Side::Fails);
-    let decision = house.falls_below(30.0).await;
+    fixture.turn(Side::Fails);
+    let decision = fixture.falls_below(30.0).await;
 
     assert!(
         decision.reason.starts_with("errors reads 0."),
         "{}",
         decision.reason
     );
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn slow_answers_lower_the_knob_and_why_names_them_in_the_policys_unit() {
     let policy = "[[signal]]\nname = \"duration-ms\"\nsource = \"feedback\"\nkind = \"latency\"\nscale = 1000\nsetpoint = 300";
-    let house = House::new(policy).await;
+    let fixture = FeedbackFixture::new(policy).await;
 
-    house.turn(Side::Slow);
-    let decision = house.falls_below(30.0).await;
+    fixture.turn(Side::Slow);
+    let decision = fixture.falls_below(30.0).await;
 
     assert!(
         decision.reason.starts_with("duration-ms reads "),
@@ -227,16 +227,16 @@ async fn slow_answers_lower_the_knob_and_why_names_them_in_the_policys_unit() {
         "{}",
         decision.reason
     );
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn a_slow_tail_lowers_the_knob_though_the_mean_is_well() {
     let policy = "[[signal]]\nname = \"p99-ms\"\nsource = \"feedback\"\nquery = \"latency_p99\"\nscale = 1000\nsetpoint = 300";
-    let house = House::new(policy).await;
+    let fixture = FeedbackFixture::new(policy).await;
 
-    house.turn(Side::Tail);
-    let decision = house.falls_below(30.0).await;
+    fixture.turn(Side::Tail);
+    let decision = fixture.falls_below(30.0).await;
 
     assert!(
         decision.reason.starts_with("p99-ms reads "),
@@ -248,34 +248,34 @@ async fn a_slow_tail_lowers_the_knob_though_the_mean_is_well() {
         "{}",
         decision.reason
     );
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn refusals_that_handlers_got_around_lower_the_knob() {
-    let house = House::new(
+    let fixture = FeedbackFixture::new(
         "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
     )
     .await;
 
-    house.turn(Side::Moves);
-    let decision = house.falls_below(25.0).await;
+    fixture.turn(Side::Moves);
+    let decision = fixture.falls_below(25.0).await;
 
     assert!(
         decision.reason.starts_with("refusals reads 0."),
         "{}",
         decision.reason
     );
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn handlers_say_what_of_their_time_counts() {
-    let house = House::new(
+    let fixture = FeedbackFixture::new(
         "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
     )
     .await;
-    let message = Feedbacks::new(house.database.pool()).with_durations(vec!["calls".to_owned()]);
+    let message = Feedbacks::new(fixture.database.pool()).with_durations(vec!["calls".to_owned()]);
     let tally = async || message.of("calls").await.unwrap().remove(0).tally;
     let is_brief = |tally: &Tally| {
         tally
@@ -292,12 +292,12 @@ async fn handlers_say_what_of_their_time_counts() {
         "{before:?}"
     );
 
-    house.turn(Side::Brief);
+    fixture.turn(Side::Brief);
     eventually("ten brief ones", SOON, || async {
         is_brief(&tally().await).then_some(())
     })
     .await;
-    house.turn(Side::Untold);
+    fixture.turn(Side::Untold);
     let after = eventually("ten of which nothing is said", SOON, || async {
         let after = tally().await;
         (after.untimed >= 10).then_some(after)
@@ -308,7 +308,7 @@ async fn handlers_say_what_of_their_time_counts() {
         after.completed,
         "{after:?}"
     );
-    let others = Feedbacks::new(house.database.pool())
+    let others = Feedbacks::new(fixture.database.pool())
         .of("calls")
         .await
         .unwrap()
@@ -316,15 +316,15 @@ async fn handlers_say_what_of_their_time_counts() {
         .tally;
     assert_eq!(others.durations.count(), 0, "nobody asked");
     assert!(others.untimed >= 10);
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn with_durations_dearer_jobs_lower_the_knob_while_the_only_signal_sees_nothing() {
     // A queue that nobody fills: as far as this signal knows everything could go faster.
     let elsewhere = "[[signal]]\nname = \"elsewhere\"\nsource = \"depth\"\nquery = \"elsewhere\"\nsetpoint = 1000";
-    let house = House::with(elsewhere, "durations = true").await;
-    let journal = Journal::new(house.database.pool().clone());
+    let fixture = FeedbackFixture::with(elsewhere, "durations = true").await;
+    let journal = Journal::new(fixture.database.pool().clone());
     eventually(
         "the signal is read and the unit of work is known",
         SOON,
@@ -336,8 +336,8 @@ async fn with_durations_dearer_jobs_lower_the_knob_while_the_only_signal_sees_no
     )
     .await;
 
-    house.turn(Side::Slow);
-    let decision = house.falls_below(30.0).await;
+    fixture.turn(Side::Slow);
+    let decision = fixture.falls_below(30.0).await;
 
     assert!(
         decision
@@ -351,16 +351,16 @@ async fn with_durations_dearer_jobs_lower_the_knob_while_the_only_signal_sees_no
         "{:?}",
         decision.terms
     );
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn when_most_is_refused_the_breaker_stops_the_work_at_once() {
     let policy = "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\ntrip = 0.6";
-    let house = House::new(policy).await;
+    let fixture = FeedbackFixture::new(policy).await;
 
-    house.turn(Side::RefusesAll);
-    let journal = Journal::new(house.database.pool().clone());
+    fixture.turn(Side::RefusesAll);
+    let journal = Journal::new(fixture.database.pool().clone());
     let tripped = eventually("the breaker trips", SOON, || async {
         journal
             .recent(Some("calls"), 20)
@@ -376,26 +376,26 @@ async fn when_most_is_refused_the_breaker_stops_the_work_at_once() {
         tripped.reason
     );
 
-    house.turn(Side::Well);
+    fixture.turn(Side::Well);
     eventually("work flows again", SOON, || async {
-        (house.status().await.effective_rps > 0.0).then_some(())
+        (fixture.status().await.effective_rps > 0.0).then_some(())
     })
     .await;
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn what_a_worker_told_goes_with_it() {
-    let house = House::new(
+    let fixture = FeedbackFixture::new(
         "[[signal]]\nname = \"refusals\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01",
     )
     .await;
-    let House {
+    let FeedbackFixture {
         runner,
         governor,
         database,
         ..
-    } = house;
+    } = fixture;
     let message = Feedbacks::new(database.pool());
     let young = message.of("calls").await.unwrap().remove(0);
     assert!(

@@ -11,7 +11,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::support::eventually;
-use crate::support::process::{House, Process};
+use crate::support::process::{Process, ProcessFixture};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -40,14 +40,14 @@ setpoint = 1000.0
 tick_s = 1.0
 ";
 
-async fn house() -> House {
-    let house = House::new("rps = -1").await;
-    house.knobs_file("governed", POLICY);
-    house
+async fn fixture() -> ProcessFixture {
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.knobs_file("governed", POLICY);
+    fixture
 }
 
-fn governor(house: &House) -> Process {
-    house.serve_with(&["--roles", "governor"], &[])
+fn governor(fixture: &ProcessFixture) -> Process {
+    fixture.serve_with(&["--roles", "governor"], &[])
 }
 
 fn throttle() -> Name {
@@ -55,9 +55,9 @@ fn throttle() -> Name {
 }
 
 /// Waits until a leader of this term has turned the knob.
-async fn turned_by(house: &House, term: u64) {
+async fn turned_by(fixture: &ProcessFixture, term: u64) {
     eventually(&format!("term {term} turns the knob"), SOON, || async {
-        let raw = house.status("governed").await?.raw;
+        let raw = fixture.status("governed").await?.raw;
         (raw.get("term") == Some(&term.to_string())).then_some(())
     })
     .await;
@@ -65,14 +65,14 @@ async fn turned_by(house: &House, term: u64) {
 
 #[tokio::test]
 async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one_is_refused() {
-    let house = house().await;
-    let first = governor(&house);
+    let fixture = fixture().await;
+    let first = governor(&fixture);
     first.says("leads the governor term=1", SOON).await;
-    turned_by(&house, 1).await;
-    let mut second = governor(&house);
+    turned_by(&fixture, 1).await;
+    let mut second = governor(&fixture);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let watcher = tokio::spawn(watch(
-        RedisStore::connect(&house.redis_url, &house.prefix)
+        RedisStore::connect(&fixture.redis_url, &fixture.prefix)
             .unwrap()
             .with_bound(Duration::from_secs(10)),
         seen.clone(),
@@ -86,14 +86,14 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
         "the second led {:?} after the first fell asleep",
         asleep.elapsed()
     );
-    turned_by(&house, 2).await;
+    turned_by(&fixture, 2).await;
     first.signal(Signal::CONT);
     // Its lease has run out, or somebody has a later term: whichever it learns first.
     first
         .says_any(&["no longer leads the governor", "resting"], SOON)
         .await;
 
-    let store = RedisStore::connect(&house.redis_url, &house.prefix)
+    let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix)
         .unwrap()
         .with_bound(Duration::from_secs(10));
     let fields = BTreeMap::from([("rps".to_owned(), Some("777".to_owned()))]);
@@ -106,7 +106,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
     let refused = store.set(&throttle(), &late).await.unwrap_err();
     println!("{refused}");
     assert!(matches!(refused, Error::Conflict { .. }));
-    let refused = Journal::new(house.pool().clone())
+    let refused = Journal::new(fixture.pool().clone())
         .save("governed", 1, &json!({}))
         .await
         .unwrap_err();
@@ -120,7 +120,7 @@ async fn another_governor_leads_within_two_leases_without_a_bump_and_the_old_one
         "the first led again {:?} after the second was killed",
         killed.elapsed()
     );
-    turned_by(&house, 3).await;
+    turned_by(&fixture, 3).await;
     watcher.abort();
     let seen = seen.lock().unwrap().clone();
     assert!(
@@ -159,16 +159,16 @@ async fn watch(store: RedisStore, seen: Arc<Mutex<Vec<(u64, f64)>>>) {
 
 #[tokio::test]
 async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps() {
-    let house = house().await;
-    let mut only = governor(&house);
-    turned_by(&house, 1).await;
-    let before = house.status("governed").await.unwrap();
+    let fixture = fixture().await;
+    let mut only = governor(&fixture);
+    turned_by(&fixture, 1).await;
+    let before = fixture.status("governed").await.unwrap();
     assert_eq!((before.effective_rps, before.lease_lapsed), (50.0, false));
 
     only.kill();
     let killed = Instant::now();
 
-    let store = RedisStore::connect(&house.redis_url, &house.prefix)
+    let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix)
         .unwrap()
         .with_bound(Duration::from_secs(10));
     let ask = AcquireRequest {
@@ -180,7 +180,7 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
         (store.peek(&ask).await.effective_rps == 5.0).then_some(())
     })
     .await;
-    let after = house.status("governed").await.unwrap();
+    let after = fixture.status("governed").await.unwrap();
     println!(
         "safe_rps {:?} after the kill; the knob still says {}",
         killed.elapsed(),
@@ -194,18 +194,18 @@ async fn when_all_governors_are_dead_the_throttle_itself_falls_back_to_safe_rps(
 
 #[tokio::test]
 async fn a_database_from_an_older_copy_counts_terms_on_from_where_the_knobs_stand() {
-    let house = house().await;
-    let mut first = governor(&house);
-    turned_by(&house, 1).await;
+    let fixture = fixture().await;
+    let mut first = governor(&fixture);
+    turned_by(&fixture, 1).await;
     first.kill();
     // The knobs remember the terms of a database that is gone, and nobody renews them.
-    house
+    fixture
         .redis("HSET {}throttle:governed:knobs term 57 valid_until 1000")
         .await;
 
-    let second = governor(&house);
+    let second = governor(&fixture);
     second
         .says("another governor leads with a newer term", LAPSE)
         .await;
-    turned_by(&house, 58).await;
+    turned_by(&fixture, 58).await;
 }

@@ -1,27 +1,27 @@
 //! A provider halves the quota of every account of a pool in mid-flight and tells nobody: the closed loop with real parts. Messages
 //! come from a real Postgres, tokens from a real Redis, runner and governor are those that people run, and the provider counts.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use flyball::app::{App, Roles};
-use flyball::config::Settings;
-use flyball::jobs::{Kinds, NewJob};
+use flyball::app::Roles;
+use flyball::jobs::NewJob;
 use flyball_fakes::{Fake, FakeOptions, Speaks, WindowQuota};
 use serde_json::{Value, json};
 
-use crate::support::{Database, database, redis_prefix, stack};
+use crate::support::app::RunningApp;
 
 const ACCOUNTS: usize = 6;
 /// The quota of each account per second, before and after.
 const QUOTA: f64 = 40.0;
 const HALVED: f64 = QUOTA / 2.0;
 
-/// The time for which the quota is whole, the time in which the new one must be found, and the time for which it is then
-/// watched.
-const WHOLE_S: u64 = 15;
+/// The time for which the quota is whole, the time in which the new one must be found, the time that the rate then gets
+/// to come to rest, and the time for which it is watched.
+const WHOLE_S: u64 = 10;
 const FOUND_WITHIN_S: u64 = 60;
-const WATCHED_S: u64 = 40;
+const REST_S: f64 = 10.0;
+const WATCHED_S: u64 = 25;
 
 /// The time that the pool gets to reach its whole rate before that is measured.
 const WARM_S: u64 = 3;
@@ -40,11 +40,17 @@ const USED_WHEN_BUSY: f64 = 0.85;
 const LATE: Duration = Duration::from_millis(5);
 const OFTEN: f64 = 0.02;
 
-struct House {
-    app: App,
+struct QuotaFixture {
     fake: Fake,
-    database: Database,
-    _folder: tempfile::TempDir,
+    program: RunningApp,
+}
+
+impl Deref for QuotaFixture {
+    type Target = RunningApp;
+
+    fn deref(&self) -> &RunningApp {
+        &self.program
+    }
 }
 
 fn sid(n: usize) -> String {
@@ -67,7 +73,7 @@ async fn lateness(mut over: tokio::sync::oneshot::Receiver<()>) -> f64 {
     late / all
 }
 
-async fn house() -> House {
+async fn fixture() -> QuotaFixture {
     let fake = Fake::start(
         Speaks::Twilio,
         FakeOptions {
@@ -78,55 +84,40 @@ async fn house() -> House {
     .await
     .unwrap();
     (1..=ACCOUNTS).for_each(|n| fake.set_quota(&sid(n), Some(WindowQuota::per_second(QUOTA))));
-    let folder = tempfile::tempdir().unwrap();
-    let (secret, knobs) = (folder.path().join("token"), folder.path().join("knobs"));
-    std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
-    std::fs::create_dir(&knobs).unwrap();
-    std::fs::write(
-        knobs.join("sms.toml"),
-        format!(
-            "[knobs]\nrps = {rps}\nburst = 0.1\nmode = \"auto\"\nmin = 1\nmax = 1000\nsafe_rps = 20\n\
-             [[signal]]\nname = \"refused\"\nkind = \"ratio\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\n\
-             [governor]\ntick_s = 1\ndurations = false\n",
-            rps = 0.98 * QUOTA * ACCOUNTS as f64
-        ),
-    )
-    .unwrap();
-    let mut text = format!(
-        "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = {QUOTA}\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n",
-        fake.url(),
-        secret.display().to_string(),
-    );
-    for n in 1..=ACCOUNTS {
-        text.push_str(&format!(
-            "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
-            sid(n)
-        ));
-    }
-    let file = folder.path().join("flyball.toml");
-    std::fs::write(&file, text).unwrap();
-    let database = database().await;
-    let mut settings =
-        Settings::load(Some(&file), &BTreeMap::default()).unwrap_or_else(|error| panic!("{error}"));
-    settings.database_url = database.url().to_owned();
-    settings.redis_url = stack().await.redis_url.clone();
-    settings.redis_prefix = redis_prefix();
-    settings.prometheus_url = "http://127.0.0.1:9".to_owned();
-    settings.listen = "127.0.0.1:0".to_owned();
-    settings.knobs_dir = knobs.display().to_string();
-    settings.concurrency = 32;
-    let app = App::start(&settings, Roles::ALL, Kinds::default())
-        .await
-        .unwrap_or_else(|error| panic!("{error:#}"));
-    House {
-        app,
+    let program = RunningApp::start(Roles::ALL, |folder| {
+        let (secret, knobs) = (folder.join("token"), folder.join("knobs"));
+        std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+        std::fs::create_dir(&knobs).unwrap();
+        std::fs::write(
+            knobs.join("sms.toml"),
+            format!(
+                "[knobs]\nrps = {rps}\nburst = 0.1\nmode = \"auto\"\nmin = 1\nmax = 1000\nsafe_rps = 20\n\
+                 [[signal]]\nname = \"refused\"\nkind = \"ratio\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\n\
+                 [governor]\ntick_s = 1\ndurations = false\n",
+                rps = 0.98 * QUOTA * ACCOUNTS as f64
+            ),
+        )
+        .unwrap();
+        let mut text = format!(
+            "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = {QUOTA}\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n",
+            fake.url(),
+            secret.display().to_string(),
+        );
+        for n in 1..=ACCOUNTS {
+            text.push_str(&format!(
+                "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
+                sid(n)
+            ));
+        }
+        text
+    });
+    QuotaFixture {
+        program: program.await,
         fake,
-        database,
-        _folder: folder,
     }
 }
 
-impl House {
+impl QuotaFixture {
     async fn send(&self, many: usize) {
         let job = |n: usize| {
             let args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "body": "the sale ends on Sunday"});
@@ -153,18 +144,18 @@ impl House {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used_from_then_on() {
-    let house = house().await;
+    let fixture = fixture().await;
     // More than can go in all the time, so that nobody ever waits for messages.
-    house
+    fixture
         .send(
             (QUOTA * ACCOUNTS as f64) as usize
                 * (WARM_S + WHOLE_S + FOUND_WITHIN_S + WATCHED_S) as usize,
         )
         .await;
     tokio::time::sleep(Duration::from_secs(WARM_S)).await;
-    let (warm, warm_at) = (house.counted(), Instant::now());
+    let (warm, warm_at) = (fixture.counted(), Instant::now());
     tokio::time::sleep(Duration::from_secs(WHOLE_S)).await;
-    let (whole, halved_at) = (house.counted(), Instant::now());
+    let (whole, halved_at) = (fixture.counted(), Instant::now());
     let whole_used =
         (whole.0 - warm.0) as f64 / (QUOTA * ACCOUNTS as f64 * warm_at.elapsed().as_secs_f64());
     assert!(
@@ -172,7 +163,7 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
         "this machine sends {whole_used:.2} of the whole quota, too little to show anything of the half"
     );
     (1..=ACCOUNTS).for_each(|n| {
-        house
+        fixture
             .fake
             .set_quota(&sid(n), Some(WindowQuota::per_second(HALVED)))
     });
@@ -182,9 +173,13 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
     let mut from = None;
     let mut output = whole;
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
-    while halved_at.elapsed() < Duration::from_secs(FOUND_WITHIN_S + WATCHED_S) {
+    let is_over = |from: &Option<(Instant, _, _, _)>| {
+        from.as_ref()
+            .is_some_and(|(since, ..)| since.elapsed() >= Duration::from_secs(WATCHED_S))
+    };
+    while !is_over(&from) {
         seconds.tick().await;
-        let (shown, counted) = (house.shown().await, house.counted());
+        let (shown, counted) = (fixture.shown().await, fixture.counted());
         let t_s = halved_at.elapsed().as_secs_f64();
         println!(
             "{t_s:5.1} s: sent {:3}, refused {:2}, knobs rps {} in force {}, quota {}, limiting {}: {}",
@@ -203,7 +198,8 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
         {
             found_s = Some(t_s);
         }
-        if from.is_none() && t_s >= FOUND_WITHIN_S as f64 {
+        let watch_s = found_s.map_or(FOUND_WITHIN_S as f64, |found_s| found_s + REST_S);
+        if from.is_none() && t_s >= watch_s {
             let (enough, over) = tokio::sync::oneshot::channel();
             from = Some((
                 Instant::now(),
@@ -216,7 +212,7 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
     let (since, (accepted, refused), watched, enough) = from.unwrap();
     enough.send(()).unwrap();
     let late = watched.await.unwrap();
-    let (took_s, now) = (since.elapsed().as_secs_f64(), house.counted());
+    let (took_s, now) = (since.elapsed().as_secs_f64(), fixture.counted());
     let used = (now.0 - accepted) as f64 / (took_s * new_quota);
     println!(
         "found after {found_s:?} s; {used:.3} of the new quota used in {took_s:.0} s ({whole_used:.3} of the whole one before) with {} refusals, {} before; {late:.3} of all tasks woke late",
@@ -232,13 +228,13 @@ async fn a_quota_that_is_halved_without_a_word_is_found_within_a_minute_and_used
         used >= least * whole_used,
         "{used:.3} of the new quota was used, and {whole_used:.3} of the whole one"
     );
-    assert_eq!(house.fake.totals_of_all().duplicates, 0);
+    assert_eq!(fixture.fake.totals_of_all().duplicates, 0);
     let failed: i64 = sqlx::query_scalar(
         "select count(*) from flyball.notification where state not in ('queued', 'sent')",
     )
-    .fetch_one(house.database.pool())
+    .fetch_one(fixture.database.pool())
     .await
     .unwrap();
     assert_eq!(failed, 0);
-    house.app.stop().await;
+    fixture.program.stop().await;
 }

@@ -31,7 +31,7 @@ impl Drop for Open<'_> {
 }
 
 /// A runner and a governor that share nothing but the stores, and a queue that does not end.
-struct House {
+struct SlotsFixture {
     runner: App,
     governor: App,
     side: Arc<Side>,
@@ -39,7 +39,7 @@ struct House {
     database: Database,
 }
 
-impl House {
+impl SlotsFixture {
     async fn new(concurrency: &str) -> Self {
         let (database, folder) = (database().await, tempfile::tempdir().unwrap());
         let text = format!(
@@ -137,67 +137,67 @@ impl House {
 
 #[tokio::test]
 async fn the_governor_turns_the_slots_by_how_long_real_jobs_take() {
-    let house = House::new("concurrency = 2\n").await;
+    let fixture = SlotsFixture::new("concurrency = 2\n").await;
 
     // Twenty at once take 0.4 s; an answer of a busy machine is later still.
-    house
+    fixture
         .comes_to("it grows while answers are quick", 9..=60)
         .await;
     let newest = eventually("a decision in slots is kept", SOON, || async {
-        house
+        fixture
             .newest()
             .await
             .filter(|newest| newest.terms["actuator"] == "concurrency")
     })
     .await;
     assert!(newest.reason.contains(" slots"), "{}", newest.reason);
-    let status = house.status().await;
+    let status = fixture.status().await;
     assert_eq!(
         (status.knobs.rps, status.knobs.valid_until_ms),
         (-1.0, None),
         "slots have no lease, and the rate is left alone"
     );
 
-    house.side.each_ms.store(100, Ordering::SeqCst);
-    let before = house
+    fixture.side.each_ms.store(100, Ordering::SeqCst);
+    let before = fixture
         .comes_to("it falls when each takes five times as long", 1..=7)
         .await;
     assert_eq!(before.raw["governed"], before.raw["concurrency"]);
 
-    house.side.each_ms.store(20, Ordering::SeqCst);
-    house.comes_to("it comes back", 9..=60).await;
+    fixture.side.each_ms.store(20, Ordering::SeqCst);
+    fixture.comes_to("it comes back", 9..=60).await;
 
     // A person's number is the new start, whoever writes it and how.
-    house.turn("concurrency", "3").await;
+    fixture.turn("concurrency", "3").await;
     eventually("the governor knows the hand", SOON, || async {
-        house.newest().await.filter(|newest| {
+        fixture.newest().await.filter(|newest| {
             newest.limiting == "person" && newest.reason.contains("ann set 3 slots")
         })
     })
     .await;
-    assert!(house.status().await.knobs.concurrency <= 3);
-    house
+    assert!(fixture.status().await.knobs.concurrency <= 3);
+    fixture
         .comes_to("it grows again after the hold", 5..=60)
         .await;
 
-    house.governor.stop().await;
-    house.runner.stop().await;
+    fixture.governor.stop().await;
+    fixture.runner.stop().await;
 }
 
 #[tokio::test]
 async fn without_a_limit_it_begins_at_the_most_allowed_and_a_dead_governor_leaves_its_last_slots() {
-    let house = House::new("").await;
-    house.side.each_ms.store(60, Ordering::SeqCst);
+    let fixture = SlotsFixture::new("").await;
+    fixture.side.each_ms.store(60, Ordering::SeqCst);
 
-    house
+    fixture
         .comes_to("no limit becomes the most allowed, and less", 1..=20)
         .await;
-    let House {
+    let SlotsFixture {
         runner,
         governor,
         store,
         ..
-    } = house;
+    } = fixture;
     governor.stop().await;
     let name = Name::new("calls").unwrap();
     let left = store.status(&name).await.unwrap().unwrap();

@@ -15,7 +15,7 @@ use flyball::throttle::{
 
 use crate::support::eventually;
 use crate::support::exporter::Exporter;
-use crate::support::process::{House, Process};
+use crate::support::process::{Process, ProcessFixture};
 
 /// Longest that anything may take on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
@@ -46,7 +46,7 @@ struct Trip {
 
 /// Workers that drain a governed throttle, and a program that spends its tokens from a lease.
 struct Flow {
-    house: House,
+    fixture: ProcessFixture,
     store: RedisStore,
     exporter: Exporter,
     spent_us: Arc<AtomicI64>,
@@ -72,34 +72,34 @@ fn now_us() -> i64 {
 impl Flow {
     async fn new() -> Self {
         let exporter = Exporter::start(USUAL).await;
-        let house = House::new("rps = -1").await;
+        let fixture = ProcessFixture::new("rps = -1").await;
         let signal = exporter.signal();
-        house.knobs_file(
+        fixture.knobs_file(
             "flow",
             &format!(
                 "[knobs]\nrps = 60.0\nmode = \"auto\"\nmin = 10.0\nmax = 200.0\nsafe_rps = 60.0\n\
                  {signal}\n[governor]\ntick_s = 1.0\nopen_min_s = 2\nclose_wait_s = 0\nconfirm_s = 3\n"
             ),
         );
-        let governor = house.serve_with(&["--roles", "governor"], &[]);
+        let governor = fixture.serve_with(&["--roles", "governor"], &[]);
         governor.says("leads the governor", LONG).await;
-        house.target.delay(JOB);
-        let jobs = house
+        fixture.target.delay(JOB);
+        let jobs = fixture
             .enqueue_as(JOBS, |n| NewJob {
                 throttle: "flow".into(),
-                ..house.call(&format!("flow-{n}"))
+                ..fixture.call(&format!("flow-{n}"))
             })
             .await;
         assert_eq!(jobs.len(), JOBS);
         let mut processes: Vec<Process> = (0..WORKERS)
-            .map(|_| house.serve_with(&["--roles", "runner"], &[]))
+            .map(|_| fixture.serve_with(&["--roles", "runner"], &[]))
             .collect();
         for worker in &processes {
             worker.works().await;
         }
         processes.push(governor);
         let store = || {
-            RedisStore::connect(&house.redis_url, &house.prefix)
+            RedisStore::connect(&fixture.redis_url, &fixture.prefix)
                 .expect("a URL")
                 .with_bound(Duration::from_secs(10))
         };
@@ -114,7 +114,7 @@ impl Flow {
         ));
         Self {
             store: store(),
-            house,
+            fixture,
             exporter,
             spent_us,
             stop,
@@ -133,12 +133,12 @@ impl Flow {
     /// Waits until jobs begin, and leased tokens are spent.
     async fn flows(&self) {
         let (calls, used, spent) = (
-            self.house.target.calls().len(),
+            self.fixture.target.calls().len(),
             self.status().await.used,
             self.spent_us.load(Ordering::SeqCst),
         );
         eventually("tokens are granted", LONG, || async {
-            let more = self.house.target.calls().len() >= calls + 20
+            let more = self.fixture.target.calls().len() >= calls + 20
                 && self.status().await.used >= used + 20.0;
             (more && self.spent_us.load(Ordering::SeqCst) > spent).then_some(())
         })
@@ -153,7 +153,7 @@ impl Flow {
             || async {
                 let level = "select (state->'signals'->0->>'trip_x')::float8 from flyball.governor";
                 let level: f64 = sqlx::query_scalar(level)
-                    .fetch_optional(self.house.pool())
+                    .fetch_optional(self.fixture.pool())
                     .await
                     .ok()??;
                 (level < 2.05).then_some(())
@@ -188,7 +188,7 @@ impl Flow {
         }
         let after = |us: i64| (us - rose_us).max(0) as f64 / 1e6;
         let begun = self
-            .house
+            .fixture
             .target
             .calls()
             .iter()
@@ -235,14 +235,17 @@ async fn a_load_that_rises_stops_four_workers_which_drain_and_begin_again_when_i
     let trip = flow.trip(WILD).await;
     println!("{trip:?}");
     eventually("the running jobs have ended", LONG, || async {
-        let running: i64 = flow.house.count("select count(*) from flyball.lease").await;
+        let running: i64 = flow
+            .fixture
+            .count("select count(*) from flyball.lease")
+            .await;
         (running == 0).then_some(())
     })
     .await;
-    let (calls, used) = (flow.house.target.calls().len(), flow.status().await.used);
+    let (calls, used) = (flow.fixture.target.calls().len(), flow.status().await.used);
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(
-        flow.house.target.calls().len(),
+        flow.fixture.target.calls().len(),
         calls,
         "nothing begins while the load is high"
     );
@@ -259,7 +262,7 @@ async fn a_load_that_rises_stops_four_workers_which_drain_and_begin_again_when_i
         let mut phases: Vec<String> = sqlx::query_scalar(
             "select breaker from flyball.decision where throttle = 'flow' order by id",
         )
-        .fetch_all(flow.house.pool())
+        .fetch_all(flow.fixture.pool())
         .await
         .ok()?;
         phases.dedup();
@@ -271,7 +274,7 @@ async fn a_load_that_rises_stops_four_workers_which_drain_and_begin_again_when_i
         "select (select rps from flyball.decision where breaker = 'half_open' order by id limit 1),
                 (select previous_rps from flyball.decision where breaker = 'open' order by id limit 1)",
     )
-    .fetch_one(flow.house.pool())
+    .fetch_one(flow.fixture.pool())
     .await
     .expect("the decisions");
     println!("restarted at {restarted:.1} rps, {before:.1} before the trip");

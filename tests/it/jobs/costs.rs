@@ -20,7 +20,7 @@ use crate::throttle::{ask, fields, name};
 const SOON: Duration = Duration::from_secs(30);
 
 /// A worker with a Redis of its own.
-struct House {
+struct CostFixture {
     queue: Queue,
     store: Arc<dyn Store>,
     worker: Worker,
@@ -29,7 +29,7 @@ struct House {
     _database: Database,
 }
 
-impl House {
+impl CostFixture {
     async fn open() -> Self {
         let (database, server) = (database().await, Server::start());
         let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
@@ -144,8 +144,8 @@ impl Handler for Picky {
 
 #[tokio::test]
 async fn a_job_that_never_ran_gets_back_all_that_it_was_charged() {
-    let house = House::open().await;
-    house
+    let fixture = CostFixture::open().await;
+    fixture
         .throttle("picky", &[("rps", "100"), ("max_cost", "200")])
         .await;
     let job = NewJob {
@@ -153,15 +153,20 @@ async fn a_job_that_never_ran_gets_back_all_that_it_was_charged() {
         cost: 150.0,
         ..NewJob::new("picky", json!({}))
     };
-    let job = house.enqueue(job).await;
-    house.reaches(job, State::Dead).await;
+    let job = fixture.enqueue(job).await;
+    fixture.reaches(job, State::Dead).await;
 
     eventually("what it was charged is back", SOON, || async {
-        (house.used("picky").await <= 0.001).then_some(())
+        (fixture.used("picky").await <= 0.001).then_some(())
     })
     .await;
 
-    let wait = house.store.peek(&ask("picky", &[("", 1, 1.0)])).await.lanes[0].wait;
+    let wait = fixture
+        .store
+        .peek(&ask("picky", &[("", 1, 1.0)]))
+        .await
+        .lanes[0]
+        .wait;
     assert!(wait <= Duration::from_secs(1), "{wait:?}");
 }
 
@@ -177,7 +182,7 @@ fn job(throttle: &str, end: &str, says: &[f64]) -> NewJob {
 
 #[tokio::test]
 async fn what_an_attempt_really_cost_is_settled_once_however_it_ends() {
-    let house = House::open().await;
+    let fixture = CostFixture::open().await;
     let cases: [(&str, &[f64], State, f64); 10] = [
         ("done", &[5.5], State::Completed, 5.5),
         ("done", &[0.25], State::Completed, 0.25),
@@ -193,21 +198,21 @@ async fn what_an_attempt_really_cost_is_settled_once_however_it_ends() {
     let mut jobs = Vec::new();
     for (at, (end, says, ..)) in cases.iter().enumerate() {
         let throttle = format!("t{at}");
-        house.throttle(&throttle, &[("rps", "100000")]).await;
-        jobs.push(house.enqueue(job(&throttle, end, says)).await);
+        fixture.throttle(&throttle, &[("rps", "100000")]).await;
+        jobs.push(fixture.enqueue(job(&throttle, end, says)).await);
     }
 
     for (at, (end, _, state, cost)) in cases.iter().enumerate() {
-        house.reaches(jobs[at], *state).await;
+        fixture.reaches(jobs[at], *state).await;
         eventually(&format!("{end} has cost {cost}"), SOON, || async {
-            ((house.used(&format!("t{at}")).await - cost).abs() < 1e-6).then_some(())
+            ((fixture.used(&format!("t{at}")).await - cost).abs() < 1e-6).then_some(())
         })
         .await;
     }
     // Nothing is settled a second time, not even by a worker that ends.
-    house.worker.stop().await;
+    fixture.worker.stop().await;
     for (at, (end, _, _, cost)) in cases.iter().enumerate() {
-        let used = house
+        let used = fixture
             .store
             .status(&name(&format!("t{at}")))
             .await
@@ -223,8 +228,8 @@ async fn what_an_attempt_really_cost_is_settled_once_however_it_ends() {
 
 #[tokio::test]
 async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
-    let house = House::open().await;
-    house
+    let fixture = CostFixture::open().await;
+    fixture
         .throttle(
             "a",
             &[("rps", "100000"), ("key_rps", "1"), ("key_burst", "5")],
@@ -235,16 +240,16 @@ async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
         ..job("a", "done", &[600.0])
     };
     let (dear, cheap) = (
-        house.enqueue(dear).await,
-        house.enqueue(job("a", "done", &[])).await,
+        fixture.enqueue(dear).await,
+        fixture.enqueue(job("a", "done", &[])).await,
     );
 
-    house.reaches(dear, State::Completed).await;
-    house.reaches(cheap, State::Completed).await;
+    fixture.reaches(dear, State::Completed).await;
+    fixture.reaches(cheap, State::Completed).await;
 
     let of_key = |key: &str| ask("a", &[(key, 1, 1.0)]);
     eventually("the key is in debt", SOON, || async {
-        let lane = house.store.peek(&of_key("k")).await.lanes.remove(0);
+        let lane = fixture.store.peek(&of_key("k")).await.lanes.remove(0);
         (lane.granted == 0
             && lane.limit == Some(Limit::Key)
             && lane.wait > Duration::from_secs(300))
@@ -252,23 +257,23 @@ async fn a_dear_job_leaves_a_debt_of_its_key_and_the_mean_is_shown() {
     })
     .await;
     assert_eq!(
-        house.store.peek(&of_key("l")).await.lanes[0].granted,
+        fixture.store.peek(&of_key("l")).await.lanes[0].granted,
         1,
         "other keys are not"
     );
     let costs = eventually("the mean of both is kept", SOON, || async {
-        let costs = house.queue.kind_costs().await.unwrap();
+        let costs = fixture.queue.kind_costs().await.unwrap();
         costs.into_iter().find(|cost| cost.attempts == 2)
     })
     .await;
     assert_eq!((costs.kind.as_str(), costs.mean), ("work", 301.0));
     let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &house.registry).unwrap();
+    prometheus_client::encoding::text::encode(&mut text, &fixture.registry).unwrap();
     assert!(
         text.contains("flyball_job_cost_tokens_sum{kind=\"work\"} 602.0\n"),
         "{text}"
     );
-    house.worker.stop().await;
+    fixture.worker.stop().await;
 }
 
 #[tokio::test]
@@ -328,20 +333,20 @@ async fn a_mean_follows_the_last_thousand_attempts_and_many_workers_may_write_it
 
 #[tokio::test]
 async fn a_redis_that_is_gone_keeps_no_attempt_from_ending() {
-    let mut house = House::open().await;
-    house.throttle("a", &[("rps", "100000")]).await;
-    let job = house.enqueue(job("a", "hang", &[5.0])).await;
-    house.reaches(job, State::Running).await;
+    let mut fixture = CostFixture::open().await;
+    fixture.throttle("a", &[("rps", "100000")]).await;
+    let job = fixture.enqueue(job("a", "hang", &[5.0])).await;
+    fixture.reaches(job, State::Running).await;
 
-    house.server.kill();
+    fixture.server.kill();
 
     // It runs into its time-out, and the next attempt waits for tokens.
     eventually("the attempt has ended", SOON, || async {
-        let state = house.queue.get(job).await.unwrap().unwrap().summary.state;
+        let state = fixture.queue.get(job).await.unwrap().unwrap().summary.state;
         matches!(state, State::Retryable | State::Ready).then_some(())
     })
     .await;
-    tokio::time::timeout(SOON, house.worker.stop())
+    tokio::time::timeout(SOON, fixture.worker.stop())
         .await
         .expect("the worker ends though nothing can be settled");
 }

@@ -10,7 +10,7 @@ use sqlx::{AssertSqlSafe, Executor, PgPool, Row};
 use crate::support::{Database, database, unique};
 
 /// A database with roles of its own: roles belong to the whole server, so each test names its own.
-struct House {
+struct RolesFixture {
     database: Database,
     tag: String,
 }
@@ -18,33 +18,33 @@ struct House {
 /// The refusal of a statement by a role: its SQLSTATE and message, or nothing.
 type Refusal = Option<(String, String)>;
 
-impl House {
+impl RolesFixture {
     async fn new() -> Self {
-        let house = Self {
+        let fixture = Self {
             database: database().await,
             tag: unique()[..8].to_owned(),
         };
         for role in ["web", "bank", "team", "member", "planner"] {
-            let role = house.role(role);
-            house.owner(&format!("create role {role}; grant {role} to flyball; grant usage on schema flyball to {role}")).await;
+            let role = fixture.role(role);
+            fixture.owner(&format!("create role {role}; grant {role} to flyball; grant usage on schema flyball to {role}")).await;
         }
         let (team, member, planner) = (
-            house.role("team"),
-            house.role("member"),
-            house.role("planner"),
+            fixture.role("team"),
+            fixture.role("member"),
+            fixture.role("planner"),
         );
-        house
+        fixture
             .owner(&format!(
                 "grant {team} to {member}; grant select on flyball.kind to {planner}"
             ))
             .await;
-        house
+        fixture
             .owner(&format!(
                 "grant select, insert, update, delete on flyball.cron to {planner}"
             ))
             .await;
-        house.owner("select flyball.register_kind('secret', false); select flyball.register_kind('notification')").await;
-        house
+        fixture.owner("select flyball.register_kind('secret', false); select flyball.register_kind('notification')").await;
+        fixture
     }
 
     fn pool(&self) -> &PgPool {
@@ -119,12 +119,12 @@ const DOORS: [(&str, &str); 8] = [
 
 #[tokio::test]
 async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_roles_that_are_named() {
-    let house = House::new().await;
+    let fixture = RolesFixture::new().await;
     for (role, kinds) in [("bank", "{secret}"), ("team", "{reindex}")] {
-        house
+        fixture
             .owner(&format!(
                 "insert into flyball.producer values ('{}', '{kinds}')",
-                house.role(role)
+                fixture.role(role)
             ))
             .await;
     }
@@ -143,7 +143,7 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
             }
             for kind in ["http", "notification", "reindex", "secret"] {
                 let may = ["http", "notification"].contains(&kind) || leave.contains(&kind);
-                let output = house.as_role(role, &sql.replace("KIND", kind)).await;
+                let output = fixture.as_role(role, &sql.replace("KIND", kind)).await;
                 match output {
                     None => assert!(may, "{door}, {role}, {kind}: went in"),
                     Some((code, message)) => {
@@ -151,7 +151,7 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
                         assert_eq!(code, "42501", "{message}");
                         let answer = format!(
                             "kind: \"{kind}\" is not public, and role \"{}\"",
-                            house.role(role)
+                            fixture.role(role)
                         );
                         assert!(
                             message.contains(&answer)
@@ -167,8 +167,8 @@ async fn a_kind_that_is_not_public_goes_in_by_no_door_but_for_operators_and_role
 
 #[tokio::test]
 async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_doors() {
-    let house = House::new().await;
-    house
+    let fixture = RolesFixture::new().await;
+    fixture
         .owner("select flyball.schedule('nightly', '@daily', 'reindex')")
         .await;
     for sql in [
@@ -183,17 +183,17 @@ async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_do
         "select flyball.enqueue('http', throttle => 'api:write')",
         "select flyball.admit('x', 'reindex', '{}', 'default', '', 1, null, 10, null, null, 1, null, null, null, null, false, '')",
     ] {
-        let (code, message) = house.as_role("web", sql).await.unwrap_or_else(|| panic!("{sql} went through"));
+        let (code, message) = fixture.as_role("web", sql).await.unwrap_or_else(|| panic!("{sql} went through"));
         assert_eq!(code, "42501", "{sql}: {message}");
     }
     // Who may change schedules runs those that operators have made, and rewrites none of them.
     assert_eq!(
-        house
+        fixture
             .as_role("planner", "select flyball.run_schedule('nightly')")
             .await,
         None
     );
-    let rewritten = house
+    let rewritten = fixture
         .as_role(
             "planner",
             "update flyball.cron set args = '{\"source\": 1}'",
@@ -208,30 +208,30 @@ async fn whoever_may_only_enqueue_gains_nothing_from_the_functions_behind_the_do
 
 #[tokio::test]
 async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
-    let house = House::new().await;
+    let fixture = RolesFixture::new().await;
     let bank = "select flyball.enqueue('http', '{\"url\": \"https://bank.example/\"}', throttle => 'hooks', unique_key => 'invoice-1')";
-    assert_eq!(house.as_role("bank", bank).await, None);
+    assert_eq!(fixture.as_role("bank", bank).await, None);
     let evil =
         "select flyball.enqueue('http', '{\"url\": \"https://evil.example/\"}', throttle => 'evil', unique_key => 'invoice-1',
         replace => true, run_at => now() + interval '9 years')";
-    assert_eq!(house.as_role("web", evil).await, None);
-    assert_eq!(house.as_role("owner", evil).await, None);
+    assert_eq!(fixture.as_role("web", evil).await, None);
+    assert_eq!(fixture.as_role("owner", evil).await, None);
 
-    let jobs = house.text("select string_agg(args ->> 'url' || ' ' || throttle, ', ' order by id) from flyball.job").await;
+    let jobs = fixture.text("select string_agg(args ->> 'url' || ' ' || throttle, ', ' order by id) from flyball.job").await;
     assert_eq!(
         jobs,
         "https://bank.example/ hooks, https://evil.example/ evil, https://evil.example/ evil"
     );
     // Its own it does replace, and its own stands in its way.
-    assert_eq!(house.as_role("web", evil).await, None);
-    assert_eq!(house.as_role("bank", bank).await, None);
+    assert_eq!(fixture.as_role("web", evil).await, None);
+    assert_eq!(fixture.as_role("bank", bank).await, None);
     assert_eq!(
-        house.text("select count(*)::text from flyball.job").await,
+        fixture.text("select count(*)::text from flyball.job").await,
         "3"
     );
 
     // A schedule's key is nobody's but the schedule's, whoever asks.
-    house
+    fixture
         .owner("select flyball.schedule('nightly', '@daily', 'http')")
         .await;
     for role in ["web", "planner", "owner"] {
@@ -239,7 +239,7 @@ async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
             "select flyball.enqueue('http', unique_key => 'cron:nightly', replace => true)",
             r#"select flyball.enqueue_many('[{"kind": "http", "unique_key": "cron:nightly"}]')"#,
         ] {
-            let (code, message) = house.as_role(role, door).await.unwrap();
+            let (code, message) = fixture.as_role(role, door).await.unwrap();
             assert_eq!(code, "22023");
             assert!(
                 message.contains(
@@ -249,7 +249,7 @@ async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
             );
         }
     }
-    let queue = Queue::new(house.pool().clone());
+    let queue = Queue::new(fixture.pool().clone());
     let taken = queue
         .enqueue(&[NewJob {
             unique_key: Some("cron:nightly".into()),
@@ -265,31 +265,31 @@ async fn nobody_rewrites_holds_up_or_hijacks_a_job_by_knowing_its_unique_key() {
     let ran = |row: sqlx::postgres::PgRow| row.get::<bool, _>("duplicate");
     let run = "select * from flyball.run_schedule('nightly')";
     assert!(!ran(sqlx::query(run)
-        .fetch_one(house.pool())
+        .fetch_one(fixture.pool())
         .await
         .unwrap()));
     assert!(
-        ran(sqlx::query(run).fetch_one(house.pool()).await.unwrap()),
+        ran(sqlx::query(run).fetch_one(fixture.pool()).await.unwrap()),
         "the schedule's own job stands in its way"
     );
 }
 
 #[tokio::test]
 async fn roles_and_tokens_of_one_tenant_share_their_unique_keys() {
-    let house = House::new().await;
+    let fixture = RolesFixture::new().await;
     for role in ["web", "team"] {
-        house
+        fixture
             .owner(&format!(
                 "insert into flyball.producer (role, tenant) values ('{}', 'shop')",
-                house.role(role)
+                fixture.role(role)
             ))
             .await;
     }
     let job = "select flyball.enqueue('http', unique_key => 'order-7')";
     for role in ["web", "member", "bank"] {
-        assert_eq!(house.as_role(role, job).await, None);
+        assert_eq!(fixture.as_role(role, job).await, None);
     }
-    let queue = Queue::new(house.pool().clone());
+    let queue = Queue::new(fixture.pool().clone());
     let job = NewJob {
         unique_key: Some("order-7".into()),
         ..NewJob::new("http", json!({}))
@@ -306,7 +306,7 @@ async fn roles_and_tokens_of_one_tenant_share_their_unique_keys() {
     }
     assert_eq!(duplicates, [true, false, false, false]);
     assert_eq!(
-        house.text("select count(*)::text from flyball.job").await,
+        fixture.text("select count(*)::text from flyball.job").await,
         "5",
         "shop's, bank's, and three others'"
     );
@@ -315,7 +315,7 @@ async fn roles_and_tokens_of_one_tenant_share_their_unique_keys() {
 #[tokio::test]
 async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_and_every_door_refuses_more()
  {
-    let house = House::new().await;
+    let fixture = RolesFixture::new().await;
     let cases: [&[(&str, &str)]; 12] = [
         &[("rps", "10")],
         &[("rps", "500"), ("window", "60")],
@@ -330,7 +330,7 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
         &[("rps", "10"), ("max_cost", "1e999")],
         &[("rps", "2e3"), ("window", "10")],
     ];
-    let queue = Queue::new(house.pool().clone());
+    let queue = Queue::new(fixture.pool().clone());
     for (at, fields) in cases.iter().enumerate() {
         let raw: BTreeMap<String, String> = fields
             .iter()
@@ -340,12 +340,12 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
         sqlx::query("insert into flyball.knobs (throttle, fields) values ($1, $2)")
             .bind(&name)
             .bind(serde_json::to_value(&raw).unwrap())
-            .execute(house.pool())
+            .execute(fixture.pool())
             .await
             .unwrap();
         let most: f64 = sqlx::query_scalar("select flyball.max_cost($1)")
             .bind(&name)
-            .fetch_one(house.pool())
+            .fetch_one(fixture.pool())
             .await
             .unwrap();
         assert_eq!(most, Knobs::read(&raw).0.max_cost(), "{fields:?}");
@@ -366,13 +366,13 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
             ),
         ] {
             assert_eq!(
-                house
+                fixture
                     .as_role("owner", &door.replace("COST", &fits.to_string()))
                     .await,
                 None,
                 "{door}"
             );
-            let (code, message) = house
+            let (code, message) = fixture
                 .as_role("owner", &door.replace("COST", &beyond.to_string()))
                 .await
                 .unwrap();
@@ -391,7 +391,7 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
             .to_string();
         assert!(refused.contains(&sentence), "{refused}");
     }
-    let unknown = house
+    let unknown = fixture
         .as_role(
             "web",
             "select flyball.enqueue('http', throttle => 'mail', key => 'x', cost => 1e9)",
@@ -403,7 +403,7 @@ async fn the_dearest_job_of_a_throttle_is_the_same_to_postgres_and_to_workers_an
 
 #[tokio::test]
 async fn times_in_json_are_times_and_kinds_have_names() {
-    let house = House::new().await;
+    let fixture = RolesFixture::new().await;
     let many = |run_at: &str| {
         format!(r#"select flyball.enqueue_many('[{{"kind": "http", "run_at": "{run_at}"}}]')"#)
     };
@@ -418,7 +418,7 @@ async fn times_in_json_are_times_and_kinds_have_names() {
         "allballs",
         "",
     ] {
-        let (code, message) = house
+        let (code, message) = fixture
             .as_role("web", &many(word))
             .await
             .unwrap_or_else(|| panic!("{word} went in"));
@@ -433,14 +433,14 @@ async fn times_in_json_are_times_and_kinds_have_names() {
         "2026-11-20T14:00:00+01:00",
         "2026-11-20T14:00",
     ] {
-        assert_eq!(house.as_role("web", &many(time)).await, None, "{time}");
+        assert_eq!(fixture.as_role("web", &many(time)).await, None, "{time}");
     }
     for (name, answer) in [
         ("null", "must not be null"),
         ("''", "must not be empty"),
         ("repeat('x', 129)", "is 129 bytes long"),
     ] {
-        let (code, message) = house
+        let (code, message) = fixture
             .as_role("owner", &format!("select flyball.register_kind({name})"))
             .await
             .unwrap();
@@ -452,9 +452,11 @@ async fn times_in_json_are_times_and_kinds_have_names() {
     }
     // What a process says of a kind holds until one says otherwise; who says nothing changes nothing.
     let public = "select public::text from flyball.kind where name = 'secret'";
-    house.owner("select flyball.register_kind('secret')").await;
-    assert_eq!(house.text(public).await, "false");
-    let queue = Queue::new(house.pool().clone());
+    fixture
+        .owner("select flyball.register_kind('secret')")
+        .await;
+    assert_eq!(fixture.text(public).await, "false");
+    let queue = Queue::new(fixture.pool().clone());
     queue
         .declare_kinds(&[
             ("secret".to_owned(), true),
@@ -463,9 +465,9 @@ async fn times_in_json_are_times_and_kinds_have_names() {
         ])
         .await
         .unwrap();
-    assert_eq!(house.text(public).await, "true");
+    assert_eq!(fixture.text(public).await, "true");
     assert_eq!(
-        house
+        fixture
             .text("select string_agg(name, ' ' order by name) from flyball.kind where not public")
             .await,
         "fresh reindex"

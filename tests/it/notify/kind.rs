@@ -2,6 +2,7 @@
 //! format over a socket and goes wrong as it is told.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 use std::time::Duration;
 
 use flyball::api::why_job_waits;
@@ -14,16 +15,23 @@ use flyball_fakes::{Fake, FakeOptions, Fault, Speaks, ThrottleScope, WindowQuota
 use serde_json::{Value, json};
 use sqlx::Row;
 
-use crate::support::{Database, database, eventually, redis_prefix, stack};
+use crate::support::app::{RUNNER, RunningApp};
+use crate::support::{database, eventually, redis_prefix, stack};
 
 const SOON: Duration = Duration::from_secs(180);
 
 /// A process with one pool.
-struct House {
-    app: App,
-    prefix: String,
+struct SmsFixture {
     fake: Fake,
-    database: Database,
+    program: RunningApp,
+}
+
+impl Deref for SmsFixture {
+    type Target = RunningApp;
+
+    fn deref(&self) -> &RunningApp {
+        &self.program
+    }
 }
 
 fn sid(n: usize) -> String {
@@ -31,49 +39,31 @@ fn sid(n: usize) -> String {
 }
 
 /// A pool `sms` of so many accounts at a fake Twilio, with more keys of the pool.
-async fn house(accounts: usize, keys: &str, options: FakeOptions) -> House {
+async fn fixture(accounts: usize, keys: &str, options: FakeOptions) -> SmsFixture {
     let fake = Fake::start(Speaks::Twilio, options).await.unwrap();
-    let folder = tempfile::tempdir().unwrap();
-    let secret = folder.path().join("token");
-    std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
-    let mut text = format!(
-        "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = 200\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n{keys}\n",
-        fake.url(),
-        secret.display().to_string(),
-    );
-    for n in 1..=accounts {
-        text.push_str(&format!(
-            "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
-            sid(n)
-        ));
-    }
-    let file = folder.path().join("flyball.toml");
-    std::fs::write(&file, text).unwrap();
-    let database = database().await;
-    let mut settings =
-        Settings::load(Some(&file), &Default::default()).unwrap_or_else(|error| panic!("{error}"));
-    settings.database_url = database.url().to_owned();
-    settings.redis_url = stack().await.redis_url.clone();
-    settings.redis_prefix = redis_prefix();
-    settings.knobs_dir = String::new();
-    settings.concurrency = 32;
-    let roles = Roles {
-        api: false,
-        runner: true,
-        governor: false,
-    };
-    let app = App::start(&settings, roles, Kinds::default())
-        .await
-        .unwrap_or_else(|error| panic!("{error:#}"));
-    House {
-        app,
-        prefix: settings.redis_prefix,
+    let program = RunningApp::start(RUNNER, |folder| {
+        let secret = folder.join("token");
+        std::fs::write(&secret, "0123456789abcdef0123456789abcdef\n").unwrap();
+        let mut text = format!(
+            "allow_private_urls = true\n[pools.sms]\nprovider = \"twilio\"\nrps = 200\nbase_url = {:?}\nauth_token_file = {:?}\nfrom = \"+15550100\"\n{keys}\n",
+            fake.url(),
+            secret.display().to_string(),
+        );
+        for n in 1..=accounts {
+            text.push_str(&format!(
+                "[[pools.sms.accounts]]\nname = \"account_{n}\"\naccount_sid = {:?}\n",
+                sid(n)
+            ));
+        }
+        text
+    });
+    SmsFixture {
+        program: program.await,
         fake,
-        database,
     }
 }
 
-impl House {
+impl SmsFixture {
     async fn send(&self, many: usize, more: Value) -> Vec<i64> {
         let job = |n: usize| {
             let mut args = json!({"channel": "sms", "to": format!("+1555{n:07}"), "template": "hello {{ n }}", "data": {"n": n}});
@@ -102,11 +92,27 @@ impl House {
     }
 
     async fn all(&self, state: &str, many: i64) {
-        let what = format!("{many} messages {state}");
-        eventually(&what, SOON, || async {
+        let asked = eventually("messages", 2 * SOON, || async {
             (self.in_state(state).await == many).then_some(())
-        })
-        .await;
+        });
+        if tokio::time::timeout(SOON, asked).await.is_err() {
+            let found = self.found().await;
+            panic!("not {many} messages {state} within {SOON:?}: {found}");
+        }
+    }
+
+    /// Returns the counts of messages, of jobs that wait and of attempts, for a failed test.
+    async fn found(&self) -> String {
+        let sql = "select string_agg(format('%s %s', n, found), '; ')
+            from (select 'messages ' || state as found, count(*) as n from flyball.notification group by 1
+                  union all select 'ready', count(*) from flyball.ready
+                  union all select 'scheduled until ' || run_at, count(*) from flyball.scheduled group by 1
+                  union all select format('attempts %s %s', outcome, error), count(*) from flyball.attempt group by 1) as all_found";
+        let found: Option<String> = sqlx::query_scalar(sql)
+            .fetch_one(self.database.pool())
+            .await
+            .unwrap();
+        format!("{found:?}; accounts: {:?}", self.changes().await)
     }
 
     async fn job_state(&self, id: i64) -> Option<State> {
@@ -133,11 +139,11 @@ impl House {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
-    let house = house(2, "", FakeOptions::default()).await;
+    let fixture = fixture(2, "", FakeOptions::default()).await;
     let mut settings = Settings::load(None, &Default::default()).unwrap();
-    settings.database_url = house.database.url().to_owned();
+    settings.database_url = fixture.database.url().to_owned();
     settings.redis_url = stack().await.redis_url.clone();
-    settings.redis_prefix = house.prefix.clone();
+    settings.redis_prefix = fixture.prefix.clone();
     settings.knobs_dir = String::new();
     settings.concurrency = 32;
     let roles = Roles {
@@ -149,12 +155,12 @@ async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
         .await
         .unwrap_or_else(|error| panic!("{error:#}"));
 
-    house.send(400, json!({})).await;
-    house.all("sent", 400).await;
+    fixture.send(400, json!({})).await;
+    fixture.all("sent", 400).await;
 
     let count = async |sql: &str| -> i64 {
         sqlx::query_scalar(sqlx::AssertSqlSafe(sql.to_owned()))
-            .fetch_one(house.database.pool())
+            .fetch_one(fixture.database.pool())
             .await
             .unwrap()
     };
@@ -164,11 +170,11 @@ async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
         0
     );
     assert_eq!(
-        (house.fake.totals(&sid(1)).accepted + house.fake.totals(&sid(2)).accepted),
+        (fixture.fake.totals(&sid(1)).accepted + fixture.fake.totals(&sid(2)).accepted),
         400
     );
     // Both are told apart.
-    let differences = differences(&house.app.queue.serving().await.unwrap());
+    let differences = differences(&fixture.app.queue.serving().await.unwrap());
     assert!(
         differences
             .iter()
@@ -176,7 +182,7 @@ async fn a_worker_without_the_pool_takes_no_message_from_one_that_has_it() {
         "{differences:?}"
     );
     poor.stop().await;
-    house.app.stop().await;
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,7 +247,7 @@ async fn a_message_that_nobody_serves_waits_and_says_what_is_missing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_it_twice() {
-    let house = house(
+    let fixture = fixture(
         5,
         "",
         FakeOptions {
@@ -250,20 +256,20 @@ async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_
         },
     )
     .await;
-    house.fake.set_quota(
+    fixture.fake.set_quota(
         &sid(1),
         Some(WindowQuota {
             limit: 1.0,
             window: Duration::from_secs(3600),
         }),
     );
-    house.fake.suspend(&sid(2), true);
+    fixture.fake.suspend(&sid(2), true);
 
-    house.send(400, json!({})).await;
-    house.all("sent", 400).await;
+    fixture.send(400, json!({})).await;
+    fixture.all("sent", 400).await;
 
     let received: Vec<String> = (1..=5)
-        .flat_map(|n| house.fake.received(&sid(n)))
+        .flat_map(|n| fixture.fake.received(&sid(n)))
         .map(|received| received.to)
         .collect();
     assert_eq!(
@@ -273,9 +279,9 @@ async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_
         ),
         (400, 400)
     );
-    assert_eq!(house.fake.totals(&sid(2)).accepted, 0);
+    assert_eq!(fixture.fake.totals(&sid(2)).accepted, 0);
     assert!(
-        house
+        fixture
             .changes()
             .await
             .contains(&("account_2".to_owned(), "open".to_owned()))
@@ -283,95 +289,95 @@ async fn a_campaign_goes_past_a_blocked_and_a_suspended_account_and_nobody_gets_
     let moved: i64 = sqlx::query_scalar(
         "select count(*) from flyball.delivery_attempt where outcome = 'account_failure' and account = 'account_2'",
     )
-    .fetch_one(house.database.pool())
+    .fetch_one(fixture.database.pool())
     .await
     .unwrap();
     // Those that were under way when the first was refused, and no more.
     assert!((1..=32).contains(&moved), "{moved}");
-    house.app.stop().await;
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_all_accounts_gone_messages_wait_die_at_their_deadline_and_run_again_when_one_is_back()
 {
-    let house = house(
+    let fixture = fixture(
         2,
         "requeue_on_recovery = true\nbreaker_cooldown_s = 2",
         FakeOptions::default(),
     )
     .await;
-    (1..=2).for_each(|n| house.fake.suspend(&sid(n), true));
+    (1..=2).for_each(|n| fixture.fake.suspend(&sid(n), true));
 
-    let short = house.send(20, json!({"valid_for_s": 6})).await;
-    let long = house.send(5, json!({"valid_for_s": 600})).await;
+    let short = fixture.send(20, json!({"valid_for_s": 6})).await;
+    let long = fixture.send(5, json!({"valid_for_s": 600})).await;
     for id in &short {
         eventually("a dead letter", SOON, || async {
-            (house.job_state(*id).await == Some(State::Dead)).then_some(())
+            (fixture.job_state(*id).await == Some(State::Dead)).then_some(())
         })
         .await;
     }
     // Nothing has spun meanwhile: each account was tried by those that were under way first, and then once after each cooldown.
-    let requests = house.fake.totals_of_all().requests;
+    let requests = fixture.fake.totals_of_all().requests;
     assert!(requests < 150, "{requests} requests");
     let reason: String =
         sqlx::query_scalar("select reason from flyball.notification where job_id = $1")
             .bind(short[0])
-            .fetch_one(house.database.pool())
+            .fetch_one(fixture.database.pool())
             .await
             .unwrap();
     assert!(reason.contains("no account"), "{reason}");
     for id in &long {
         assert!(!matches!(
-            house.job_state(*id).await,
+            fixture.job_state(*id).await,
             Some(State::Dead | State::Completed)
         ));
     }
 
-    (1..=2).for_each(|n| house.fake.suspend(&sid(n), false));
+    (1..=2).for_each(|n| fixture.fake.suspend(&sid(n), false));
     for id in short.iter().chain(&long) {
         let what = format!("the end of {id}");
         eventually(&what, SOON, || async {
-            (house.job_state(*id).await == Some(State::Completed)).then_some(())
+            (fixture.job_state(*id).await == Some(State::Completed)).then_some(())
         })
         .await;
     }
-    assert_eq!(house.in_state("sent").await, 25);
-    assert_eq!(house.fake.totals_of_all().accepted, 25);
-    house.app.stop().await;
+    assert_eq!(fixture.in_state("sent").await, 25);
+    assert_eq!(fixture.fake.totals_of_all().accepted, 25);
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_throttled_sender_blocks_no_account_and_a_wrong_number_is_no_dead_letter() {
-    let house = house(1, "", FakeOptions::default()).await;
-    house.fake.fail(
+    let fixture = fixture(1, "", FakeOptions::default()).await;
+    fixture.fake.fail(
         &sid(1),
         Fault::Throttle {
             whom: ThrottleScope::Sender,
             delay: Some(Duration::from_secs(2)),
         },
     );
-    house.send(1, json!({})).await;
+    fixture.send(1, json!({})).await;
     eventually("an attempt", SOON, || async {
-        (house.fake.totals(&sid(1)).requests >= 1).then_some(())
+        (fixture.fake.totals(&sid(1)).requests >= 1).then_some(())
     })
     .await;
-    house.fake.heal(&sid(1));
-    house.fake.fail(&sid(1), Fault::PermanentRecipient);
-    let wrong = house.send(1, json!({"to": "+15550199"})).await;
+    fixture.fake.heal(&sid(1));
+    fixture.fake.fail(&sid(1), Fault::PermanentRecipient);
+    let wrong = fixture.send(1, json!({"to": "+15550199"})).await;
     // The account is not blocked by what concerned its sender.
     eventually("the end of the job", SOON, || async {
-        (house.job_state(wrong[0]).await == Some(State::Completed)).then_some(())
+        (fixture.job_state(wrong[0]).await == Some(State::Completed)).then_some(())
     })
     .await;
-    house.fake.heal(&sid(1));
-    house.all("sent", 1).await;
-    assert_eq!(house.changes().await, []);
-    house.app.stop().await;
+    fixture.fake.heal(&sid(1));
+    fixture.all("sent", 1).await;
+    assert_eq!(fixture.changes().await, []);
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_attempt() {
-    let house = house(
+    let fixture = fixture(
         21,
         "",
         FakeOptions {
@@ -384,10 +390,10 @@ async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_atte
         whom: ThrottleScope::Account,
         delay: Some(Duration::from_secs(1)),
     };
-    (1..=21).for_each(|n| house.fake.fail(&sid(n), busy.clone()));
+    (1..=21).for_each(|n| fixture.fake.fail(&sid(n), busy.clone()));
     let args = json!({"channel": "sms", "to": "+15550100", "body": "hello"});
     // A job with one attempt would be dead if being asked to slow down were a failure of its own.
-    house
+    fixture
         .app
         .queue
         .enqueue(&[NewJob::new("notification", args)
@@ -396,48 +402,48 @@ async fn a_message_that_many_accounts_in_a_row_are_too_busy_for_has_used_no_atte
         .await
         .unwrap();
     eventually("twenty refusals", SOON, || async {
-        (house.fake.totals_of_all().requests >= 20).then_some(())
+        (fixture.fake.totals_of_all().requests >= 20).then_some(())
     })
     .await;
-    (1..=21).for_each(|n| house.fake.heal(&sid(n)));
+    (1..=21).for_each(|n| fixture.fake.heal(&sid(n)));
 
-    house.all("sent", 1).await;
-    assert_eq!(house.fake.totals_of_all().accepted, 1);
-    assert_eq!(house.changes().await, []);
-    house.app.stop().await;
+    fixture.all("sent", 1).await;
+    assert_eq!(fixture.fake.totals_of_all().accepted, 1);
+    assert_eq!(fixture.changes().await, []);
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_says() {
-    let house = house(
+    let fixture = fixture(
         1,
         "timeout_s = 1\nbreaker_failures = 1000",
         FakeOptions::default(),
     )
     .await;
-    house.fake.fail(&sid(1), Fault::ResetAfterWrite);
-    let held = house.send(1, json!({"on_ambiguous": "dead"})).await;
+    fixture.fake.fail(&sid(1), Fault::ResetAfterWrite);
+    let held = fixture.send(1, json!({"on_ambiguous": "dead"})).await;
     eventually("a dead letter", SOON, || async {
-        (house.job_state(held[0]).await == Some(State::Dead)).then_some(())
+        (fixture.job_state(held[0]).await == Some(State::Dead)).then_some(())
     })
     .await;
-    assert_eq!(house.fake.totals(&sid(1)).accepted, 1);
+    assert_eq!(fixture.fake.totals(&sid(1)).accepted, 1);
 
-    let again = house.send(1, json!({"on_ambiguous": "retry"})).await;
+    let again = fixture.send(1, json!({"on_ambiguous": "retry"})).await;
     eventually("an ambiguous attempt", SOON, || async {
-        (house.fake.totals(&sid(1)).accepted >= 2).then_some(())
+        (fixture.fake.totals(&sid(1)).accepted >= 2).then_some(())
     })
     .await;
-    house.fake.heal(&sid(1));
+    fixture.fake.heal(&sid(1));
     eventually("the end", SOON, || async {
-        (house.job_state(again[0]).await == Some(State::Completed)).then_some(())
+        (fixture.job_state(again[0]).await == Some(State::Completed)).then_some(())
     })
     .await;
     let outcomes: Vec<String> = sqlx::query_scalar(
         "select outcome from flyball.delivery_attempt where job_id = $1 order by at",
     )
     .bind(again[0])
-    .fetch_all(house.database.pool())
+    .fetch_all(fixture.database.pool())
     .await
     .unwrap();
     assert_eq!(
@@ -445,31 +451,31 @@ async fn a_message_whose_answer_got_lost_is_sent_again_or_kept_as_its_policy_say
         ("ambiguous", Some("accepted")),
         "{outcomes:?}"
     );
-    house.app.stop().await;
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jobs_own_time_out_cuts_a_request_short_and_its_policy_still_holds() {
-    let house = house(2, "breaker_failures = 2", FakeOptions::default()).await;
-    (1..=2).for_each(|n| house.fake.fail(&sid(n), Fault::Hang));
+    let fixture = fixture(2, "breaker_failures = 2", FakeOptions::default()).await;
+    (1..=2).for_each(|n| fixture.fake.fail(&sid(n), Fault::Hang));
     let args =
         json!({"channel": "sms", "to": "+15550100", "body": "hello", "on_ambiguous": "dead"});
     let job = NewJob::new("notification", args)
         .throttle("sms")
         .timeout(Duration::from_secs(1));
     let jobs: Vec<NewJob> = vec![job; 4];
-    let made = house.app.queue.enqueue(&jobs).await.unwrap();
+    let made = fixture.app.queue.enqueue(&jobs).await.unwrap();
     for made in &made {
         eventually("a dead letter", SOON, || async {
-            (house.job_state(made.id).await == Some(State::Dead)).then_some(())
+            (fixture.job_state(made.id).await == Some(State::Dead)).then_some(())
         })
         .await;
     }
 
     // Nobody can know whether it was sent, so it is sent once; and who waits a second has not seen an account fail that may take ten.
-    assert_eq!(house.fake.totals_of_all().requests, 4);
-    assert_eq!(house.changes().await, []);
-    house.app.stop().await;
+    assert_eq!(fixture.fake.totals_of_all().requests, 4);
+    assert_eq!(fixture.changes().await, []);
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -478,21 +484,21 @@ async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
         .await
         .unwrap();
     let url = format!("{}/alerts", alerts.url());
-    let house = house(
+    let fixture = fixture(
         2,
         &format!("alert_url = {url:?}\nbreaker_cooldown_s = 1"),
         FakeOptions::default(),
     )
     .await;
-    house
+    fixture
         .app
         .throttles
         .set(&"default".parse().unwrap(), &every())
         .await
         .unwrap();
-    house.fake.suspend(&sid(1), true);
-    house.send(10, json!({})).await;
-    house.all("sent", 10).await;
+    fixture.fake.suspend(&sid(1), true);
+    fixture.send(10, json!({})).await;
+    fixture.all("sent", 10).await;
     eventually("an alert", SOON, || async {
         (alerts.totals_of_all().accepted >= 1).then_some(())
     })
@@ -503,19 +509,19 @@ async fn every_change_of_a_breaker_is_told_to_whoever_wants_alerts() {
         (&body["data"]["pool"], &body["data"]["account"]),
         (&json!("sms"), &json!("account_1"))
     );
-    house.fake.suspend(&sid(1), false);
+    fixture.fake.suspend(&sid(1), false);
     // A probe needs a message to be one.
     eventually("a closed breaker", SOON, || async {
-        house.send(2, json!({})).await;
+        fixture.send(2, json!({})).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        house
+        fixture
             .changes()
             .await
             .contains(&("account_1".to_owned(), "closed".to_owned()))
             .then_some(())
     })
     .await;
-    house.app.stop().await;
+    fixture.program.stop().await;
 }
 
 fn every() -> flyball::throttle::Change {

@@ -13,7 +13,7 @@ use sqlx::{Executor, PgPool, Row};
 use crate::governor::POLICY;
 use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
 use crate::support::pgbouncer::{PgBouncer, SERVER_CONNECTIONS};
-use crate::support::process::{Gate, House};
+use crate::support::process::{Gate, ProcessFixture};
 use crate::support::{Database, database, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -258,44 +258,44 @@ async fn listening_goes_past_the_pooler_where_a_direct_url_leads() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_through_a_pooler() {
-    let house = House::new("rps = -1").await;
-    house.settings_file(
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.settings_file(
         "[reindex.sources.own]\ntables = [\"pages\"]\n[reindex.sinks.own]\ntype = \"postgres\"\ntables = [\"search.pages\"]\n",
     );
-    house.knobs_file("governed", POLICY);
-    house.knobs_file("free", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
-    let pooler = PgBouncer::start(&house.database_url).await;
+    fixture.knobs_file("governed", POLICY);
+    fixture.knobs_file("free", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
+    let pooler = PgBouncer::start(&fixture.database_url).await;
     let through = Queue::connect(pooler.access(), 4, Duration::from_secs(20))
         .await
         .unwrap();
-    let serve = || house.serve_with(&[], &pooler.settings());
-    house.target.gate(Gate::ClosedToTheFirst);
+    let serve = || fixture.serve_with(&[], &pooler.settings());
+    fixture.target.gate(Gate::ClosedToTheFirst);
     let mut doomed = serve();
     doomed.works().await;
 
     // Eight run and hang in their first call; they are rescued when their worker dies.
-    let first = enqueue(&through, 8, |n| house.call(&format!("first-{n}"))).await;
-    house.target.called(8, SOON).await;
+    let first = enqueue(&through, 8, |n| fixture.call(&format!("first-{n}"))).await;
+    fixture.target.called(8, SOON).await;
     let (one, two) = (serve(), serve());
     one.works().await;
     two.works().await;
-    house.target.gate(Gate::Open);
+    fixture.target.gate(Gate::Open);
     doomed.kill();
-    house.until_completed(&first, SOON).await;
-    assert!(house.ended(&first, "lost").await > 0);
+    fixture.until_completed(&first, SOON).await;
+    assert!(fixture.ended(&first, "lost").await > 0);
 
     // Many lanes, several processes, and producers by Rust, HTTP and SQL at once.
     let client = Client::new();
     let url = one.url().await;
     let many = enqueue(&through, 400, |n| NewJob {
         key: (n % 7).to_string(),
-        ..house.call(&format!("many-{n}"))
+        ..fixture.call(&format!("many-{n}"))
     })
     .await;
     let post = client
         .post(format!("{url}/api/v1/jobs"))
         .json(&json!({"kind": "http", "throttle": "governed",
-        "args": {"url": format!("{}/posted", house.target.url)}}));
+        "args": {"url": format!("{}/posted", fixture.target.url)}}));
     let posted = post.send().await.unwrap();
     assert_eq!(posted.status(), StatusCode::CREATED);
     let posted = posted.json::<Value>().await.unwrap()["id"]
@@ -303,9 +303,9 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
         .trim_matches('"')
         .parse::<i64>()
         .unwrap();
-    house.until_completed(&many, SOON).await;
-    house.until_completed(&[posted], SOON).await;
-    let counts = house.target.counts();
+    fixture.until_completed(&many, SOON).await;
+    fixture.until_completed(&[posted], SOON).await;
+    let counts = fixture.target.counts();
     assert!(
         counts
             .iter()
@@ -321,13 +321,13 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     let soon = now.to_jiff() + Duration::from_secs(1);
     let due = enqueue(&through, 3, |n| NewJob {
         run_at: Some(soon),
-        ..house.call(&format!("due-{n}"))
+        ..fixture.call(&format!("due-{n}"))
     })
     .await;
-    house.until_completed(&due, SOON).await;
+    fixture.until_completed(&due, SOON).await;
     let bad = enqueue(&through, 1, |_| NewJob {
         max_attempts: 1,
-        ..house.call("bad")
+        ..fixture.call("bad")
     })
     .await[0];
     let is = |id: i64, state: State| {
@@ -337,38 +337,38 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
     eventually("it is dead", SOON, || is(bad, State::Dead)).await;
     assert_eq!(through.retry(bad).await.unwrap(), RetryAnswer::Ready);
     eventually("it is dead again", SOON, || async {
-        (house.ended(&[bad], "dead").await == 2).then_some(())
+        (fixture.ended(&[bad], "dead").await == 2).then_some(())
     })
     .await;
     let later = enqueue(&through, 1, |_| NewJob {
         run_at: Some(soon + Duration::from_secs(86_400)),
-        ..house.call("later")
+        ..fixture.call("later")
     })
     .await[0];
     assert_eq!(
         through.cancel(later).await.unwrap(),
         CancelAnswer::Cancelled
     );
-    house.target.gate(Gate::Closed);
-    let running = enqueue(&through, 1, |_| house.call("running")).await[0];
+    fixture.target.gate(Gate::Closed);
+    let running = enqueue(&through, 1, |_| fixture.call("running")).await[0];
     eventually("it runs", SOON, || is(running, State::Running)).await;
     assert_eq!(
         through.cancel(running).await.unwrap(),
         CancelAnswer::Requested
     );
     eventually("it is cancelled", SOON, || is(running, State::Cancelled)).await;
-    house.target.gate(Gate::Open);
+    fixture.target.gate(Gate::Open);
 
     // The governor holds its lease, writes its journal and turns the knob.
     eventually("the governor has decided", SOON, || async {
-        (house
+        (fixture
             .count("select count(*) from flyball.governor where throttle = 'governed'")
             .await
             == 1)
             .then_some(())
     })
     .await;
-    let terms = house
+    let terms = fixture
         .count("select count(*) from flyball.leader where name = 'governor' and term >= 1")
         .await;
     assert_eq!(terms, 1);
@@ -384,8 +384,11 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
         ..NewJob::new("reindex", args.clone())
     })
     .await;
-    house.until_completed(&reindex, SOON).await;
-    assert_eq!(house.count("select count(*) from search.pages").await, 500);
+    fixture.until_completed(&reindex, SOON).await;
+    assert_eq!(
+        fixture.count("select count(*) from search.pages").await,
+        500
+    );
 
     // Every page that reads Postgres.
     for path in READ {
@@ -398,7 +401,7 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
         vec!["why", "governed"],
         vec!["throttle", "set", "governed", "mode=manual"],
     ] {
-        let output = house
+        let output = fixture
             .command()
             .envs(pooler.settings())
             .args(&arguments)
@@ -417,13 +420,13 @@ async fn whole_processes_enqueue_run_cancel_retry_rescue_govern_and_reindex_thro
             .find(|line| line.contains("prepared statement") || line.contains("interrupted"));
         assert_eq!(troubled, None, "{log}");
     }
-    let ledger = Ledger::look(house.pool()).await.unwrap();
+    let ledger = Ledger::look(fixture.pool()).await.unwrap();
     println!("{ledger:?}");
     ledger.assert_conserved();
     assert_eq!((ledger.dead, ledger.cancelled, ledger.waiting()), (1, 2, 0));
-    assert_nothing_is_left_behind(house.pool()).await;
+    assert_nothing_is_left_behind(fixture.pool()).await;
     let left = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'";
-    assert_eq!(house.count(left).await, 0);
+    assert_eq!(fixture.count(left).await, 0);
 }
 
 async fn enqueue(queue: &Queue, count: usize, job: impl Fn(usize) -> NewJob) -> Vec<i64> {

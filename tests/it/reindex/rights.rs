@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::reindex::fakes::Index;
-use crate::support::process::House;
+use crate::support::process::ProcessFixture;
 use crate::support::{database, eventually, unique};
 
 const SOON: Duration = Duration::from_secs(60);
@@ -147,19 +147,19 @@ fn attempts(elsewhere: &str) -> Vec<(Value, &'static str)> {
 
 #[tokio::test]
 async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest() {
-    let house = House::new("rps = -1").await;
+    let fixture = ProcessFixture::new("rps = -1").await;
     let (index, url) = Index::start().await;
-    house.settings_file(&format!(
+    fixture.settings_file(&format!(
         "[reindex.sources.shop]\nurl_env = \"REINDEX_DATABASE_SHOP\"\ntables = [\"articles\"]\n\
          [reindex.sinks.search]\ntype = \"elastic\"\nurl = \"{url}\"\nindexes = [\"articles-*\"]\nauthorization_env = \"SEARCH_KEY\"\n\
          [reindex.sinks.fts]\ntype = \"postgres\"\ntables = [\"search.articles\"]\n",
     ));
     let tables = "create table articles (id int primary key, title text); insert into articles values (1, 'one'), (2, 'two')";
-    sqlx::raw_sql(tables).execute(house.pool()).await.unwrap();
-    let process = house.serve_with(
+    sqlx::raw_sql(tables).execute(fixture.pool()).await.unwrap();
+    let process = fixture.serve_with(
         &[],
         &[
-            ("REINDEX_DATABASE_SHOP", &house.database_url),
+            ("REINDEX_DATABASE_SHOP", &fixture.database_url),
             ("SEARCH_KEY", "ApiKey of-the-operator"),
             ("FLYBALL_ALLOW_PRIVATE_URLS", "true"),
         ],
@@ -180,14 +180,14 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
         let output = answer.text().await.unwrap();
         assert!(output.contains(field), "{args}: {output}");
 
-        let id = house
+        let id = fixture
             .queue
             .enqueue(&[NewJob::new("reindex", args.clone())])
             .await
             .unwrap()[0]
             .id;
         let dead = eventually("the job is dead", SOON, || async {
-            let detail = house.queue.get(id).await.unwrap().unwrap();
+            let detail = fixture.queue.get(id).await.unwrap().unwrap();
             assert_ne!(detail.summary.state, State::Completed, "{args}");
             (detail.summary.state == State::Dead).then_some(detail)
         })
@@ -202,13 +202,13 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
     );
 
     let args = json!({"source": {"name": "shop", "table": "articles", "key": "id"}, "sink": {"name": "search", "index": "articles-1"}});
-    let id = house
+    let id = fixture
         .queue
         .enqueue(&[NewJob::new("reindex", args)])
         .await
         .unwrap()[0]
         .id;
-    house.until_completed(&[id], SOON).await;
+    fixture.until_completed(&[id], SOON).await;
     assert_eq!(index.sent(), 2);
     let sent = index.authorizations.lock().unwrap().clone();
     assert!(
@@ -220,11 +220,11 @@ async fn a_job_names_what_the_operator_has_given_and_every_door_refuses_the_rest
 #[tokio::test]
 async fn even_where_jobs_bring_addresses_a_secret_goes_only_to_the_origin_that_is_written_beside_it()
  {
-    let house = House::new("rps = -1").await;
+    let fixture = ProcessFixture::new("rps = -1").await;
     let (index, url) = Index::start().await;
     let tables = "create table articles (id int primary key); insert into articles values (1)";
-    sqlx::raw_sql(tables).execute(house.pool()).await.unwrap();
-    let process = house.serve_with(
+    sqlx::raw_sql(tables).execute(fixture.pool()).await.unwrap();
+    let process = fixture.serve_with(
         &[],
         &[
             ("FLYBALL_ALLOW_REINDEX_QUERIES", "true"),
@@ -248,20 +248,20 @@ async fn even_where_jobs_bring_addresses_a_secret_goes_only_to_the_origin_that_i
     };
 
     for name in ["REINDEX_AUTH_WRONG", "REINDEX_AUTH_BARE"] {
-        let id = house.queue.enqueue(&[job(name)]).await.unwrap()[0].id;
+        let id = fixture.queue.enqueue(&[job(name)]).await.unwrap()[0].id;
         eventually("the job is dead", SOON, || async {
-            let detail = house.queue.get(id).await.unwrap().unwrap();
+            let detail = fixture.queue.get(id).await.unwrap().unwrap();
             (detail.summary.state == State::Dead).then_some(())
         })
         .await;
     }
-    let right = house
+    let right = fixture
         .queue
         .enqueue(&[job("REINDEX_AUTH_RIGHT")])
         .await
         .unwrap()[0]
         .id;
-    house.until_completed(&[right], SOON).await;
+    fixture.until_completed(&[right], SOON).await;
 
     assert_eq!(*index.authorizations.lock().unwrap(), ["ApiKey right"]);
 }
@@ -408,33 +408,33 @@ async fn a_statement_that_takes_too_long_is_ended_by_the_server() {
 
 #[tokio::test]
 async fn a_reindex_that_is_cancelled_or_whose_worker_is_killed_ends_its_statement_on_the_server() {
-    let house = House::new("rps = -1").await;
+    let fixture = ProcessFixture::new("rps = -1").await;
     let (_, url) = Index::start().await;
-    house.settings_file(&format!(
+    fixture.settings_file(&format!(
         "[reindex.sources.slow]\nstatement_timeout_s = 3600\nstatements = {{ sleep = \"select 1 as id, pg_sleep(3600)::text as t\" }}\n\
          [reindex.sinks.search]\ntype = \"elastic\"\nurl = \"{url}\"\nindexes = [\"x\"]\n",
     ));
-    let mut process = house.serve();
+    let mut process = fixture.serve();
     process.works().await;
     let args = json!({"source": {"name": "slow", "statement": "sleep", "key": "t"}, "sink": {"name": "search", "index": "x", "id": "id"}});
     let runs = async |wanted: bool| {
         eventually("the statement", SOON, || async {
-            ((house.count(RUNNING).await > 0) == wanted).then_some(())
+            ((fixture.count(RUNNING).await > 0) == wanted).then_some(())
         })
         .await;
     };
 
-    let cancelled = house
+    let cancelled = fixture
         .queue
         .enqueue(&[NewJob::new("reindex", args.clone())])
         .await
         .unwrap()[0]
         .id;
     runs(true).await;
-    house.queue.cancel(cancelled).await.unwrap();
+    fixture.queue.cancel(cancelled).await.unwrap();
     runs(false).await;
 
-    house
+    fixture
         .queue
         .enqueue(&[NewJob::new("reindex", args)])
         .await

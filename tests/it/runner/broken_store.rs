@@ -10,7 +10,7 @@ use flyball::throttle::{
     RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
-use super::fixture::{House, SOON, quick};
+use super::fixture::{SOON, WorkerFixture, quick};
 
 /// A store that breaks whoever asks it.
 struct Broken;
@@ -137,14 +137,14 @@ impl Store for Broken {
 
 #[tokio::test]
 async fn a_worker_whose_loop_dies_of_a_defect_says_so_and_can_be_stopped() {
-    let house = House::new().await;
-    house.enqueue("noop", "fast", "", 1).await;
+    let fixture = WorkerFixture::new().await;
+    fixture.enqueue("noop", "fast", "", 1).await;
     let metrics = WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
     let worker = Worker::start(
         quick(),
-        house.queue.clone(),
+        fixture.queue.clone(),
         Arc::new(Broken),
-        house.kinds.clone(),
+        fixture.kinds.clone(),
         metrics,
     )
     .await
@@ -154,5 +154,5 @@ async fn a_worker_whose_loop_dies_of_a_defect_says_so_and_can_be_stopped() {
 
     assert_eq!(lost, "dispatch");
     worker.stop().await;
-    assert_eq!(house.queue.live_workers().await.unwrap(), 0);
+    assert_eq!(fixture.queue.live_workers().await.unwrap(), 0);
 }

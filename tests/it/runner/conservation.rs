@@ -14,7 +14,7 @@ use flyball::throttle::{Change, Name, Store};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::ledger::{Ledger, assert_nothing_is_left_behind};
-use crate::support::process::{Gate, House, Process, postmaster};
+use crate::support::process::{Gate, Process, ProcessFixture, postmaster};
 use crate::support::proxy::Proxy;
 use crate::support::{PROGRAM, eventually, patient_store, redis_prefix};
 
@@ -74,8 +74,8 @@ async fn storm(span: Duration) {
         .await
         .unwrap();
     let urls = &servers.urls;
-    let house = Arc::new(
-        House::on(
+    let fixture = Arc::new(
+        ProcessFixture::on(
             &urls.database_url,
             &urls.redis_url,
             &urls.prometheus_url,
@@ -85,8 +85,8 @@ async fn storm(span: Duration) {
         )
         .await,
     );
-    house.knobs_file("other", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
-    house.target.delay(Duration::from_millis(15));
+    fixture.knobs_file("other", "[knobs]\nrps = -1.0\nmode = \"manual\"\n");
+    fixture.target.delay(Duration::from_millis(15));
     let data = dir.path().join("postgres/data").display().to_string();
     let proxy = Proxy::start(&urls.database_url).await;
     // One process sits behind a way that breaks by itself, in the middle of answers.
@@ -97,15 +97,15 @@ async fn storm(span: Duration) {
         } else {
             &urls.database_url
         };
-        house.serve_with(&[], &[("DATABASE_URL", url), ("FLYBALL_GRACE_S", "2")])
+        fixture.serve_with(&[], &[("DATABASE_URL", url), ("FLYBALL_GRACE_S", "2")])
     };
     let mut processes: Vec<Process> = (0..3).map(start).collect();
     processes[1].works().await;
 
     let stop = Arc::new(AtomicBool::new(false));
     let known = Arc::new(Mutex::new(BTreeSet::new()));
-    let producer = tokio::spawn(produce(house.clone(), stop.clone(), known.clone()));
-    let auditor = tokio::spawn(audit(house.clone(), stop.clone()));
+    let producer = tokio::spawn(produce(fixture.clone(), stop.clone(), known.clone()));
+    let auditor = tokio::spawn(audit(fixture.clone(), stop.clone()));
     let begun = Instant::now();
     // How often each blow hit something, be it a process, a backend or a connection.
     let mut hits: BTreeMap<String, usize> = BTreeMap::new();
@@ -124,15 +124,15 @@ async fn storm(span: Duration) {
                 processes[victim] = start(victim);
                 usize::from(lives)
             }
-            Blow::Sleep => sleep(&house, &processes).await,
-            Blow::Crash => crash(&house, &data, !hits.contains_key("Crash")).await,
+            Blow::Sleep => sleep(&fixture, &processes).await,
+            Blow::Crash => crash(&fixture, &data, !hits.contains_key("Crash")).await,
             Blow::Terminate => {
                 let mut terminated = 0;
                 for _ in 0..10 {
                     let sql = "select count(*) filter (where pg_terminate_backend(pid)) from pg_stat_activity
                         where datname = current_database() and pid <> pg_backend_pid() and random() < 0.2";
                     terminated += sqlx::query_scalar::<_, i64>(sql)
-                        .fetch_one(house.pool())
+                        .fetch_one(fixture.pool())
                         .await
                         .unwrap_or(0) as usize;
                     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -175,7 +175,7 @@ async fn storm(span: Duration) {
     let last = Mutex::new(None);
     let settled = tokio::time::timeout(SOON, async {
         loop {
-            let ledger = Ledger::look(house.pool()).await;
+            let ledger = Ledger::look(fixture.pool()).await;
             *last.lock().unwrap() = ledger;
             match ledger.filter(|ledger| ledger.waiting() == 0) {
                 Some(settled) => return settled,
@@ -186,7 +186,7 @@ async fn storm(span: Duration) {
     .await
     .unwrap_or_else(|_| panic!("jobs still wait: {:?}", last.lock().unwrap()));
     late += processes.iter().map(refusals).sum::<usize>();
-    let lost: i64 = house
+    let lost: i64 = fixture
         .count("select count(*) from flyball.attempt where outcome = 'lost'")
         .await;
     println!(
@@ -205,11 +205,11 @@ async fn storm(span: Duration) {
     );
     assert!(looks > 0, "nobody looked while it stormed");
     settled.assert_conserved();
-    assert_nothing_is_left_behind(house.pool()).await;
+    assert_nothing_is_left_behind(fixture.pool()).await;
     let known: Vec<i64> = known.lock().unwrap().iter().copied().collect();
     let kept: i64 = sqlx::query_scalar("select count(*) from flyball.job where id = any($1)")
         .bind(&known)
-        .fetch_one(house.pool())
+        .fetch_one(fixture.pool())
         .await
         .unwrap();
     assert_eq!(
@@ -235,13 +235,13 @@ async fn storm(span: Duration) {
 /// Puts a process to sleep that holds a job, until others have taken that from it; how often its
 /// late results were rejected. None
 /// is if it held the job without knowing, because the answer to its claim had got lost.
-pub async fn sleep(house: &House, processes: &[Process]) -> usize {
+pub async fn sleep(fixture: &ProcessFixture, processes: &[Process]) -> usize {
     // Whoever calls waits, so that a job which runs now still runs when its process falls asleep.
-    house.target.gate(Gate::Closed);
+    fixture.target.gate(Gate::Closed);
     let holds = "select distinct w.pid from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.stopped_at is null";
     let sleeper = eventually("a process holds a job", SOON, || async {
         let pids: Vec<i32> = sqlx::query_scalar(holds)
-            .fetch_all(house.pool())
+            .fetch_all(fixture.pool())
             .await
             .ok()?;
         processes
@@ -250,12 +250,12 @@ pub async fn sleep(house: &House, processes: &[Process]) -> usize {
     })
     .await;
     sleeper.signal(Signal::STOP);
-    house.target.gate(Gate::Open);
+    fixture.target.gate(Gate::Open);
     let held = "select count(*) from flyball.lease l join flyball.worker w on w.id = l.worker_id where w.pid = $1";
     eventually("others have taken its jobs", SOON, || async {
         let held: i64 = sqlx::query_scalar(held)
             .bind(sleeper.pid())
-            .fetch_one(house.pool())
+            .fetch_one(fixture.pool())
             .await
             .ok()?;
         (held == 0).then_some(())
@@ -279,7 +279,7 @@ fn refusals(process: &Process) -> usize {
 
 /// As a whole, the first time; its supervisor waits longer before each start, so later by a killed backend, after which the
 /// server throws out all others and recovers by itself. How many processes were killed.
-async fn crash(house: &House, data: &str, whole: bool) -> usize {
+async fn crash(fixture: &ProcessFixture, data: &str, whole: bool) -> usize {
     let data = PathBuf::from(data);
     let mut killed = 0;
     if whole {
@@ -293,21 +293,25 @@ async fn crash(house: &House, data: &str, whole: bool) -> usize {
         killed += 1;
     } else {
         let sql = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() limit 1";
-        let backend: Result<i32, _> = sqlx::query_scalar(sql).fetch_one(house.pool()).await;
+        let backend: Result<i32, _> = sqlx::query_scalar(sql).fetch_one(fixture.pool()).await;
         if let Some(backend) = backend.ok().and_then(Pid::from_raw) {
             killed += usize::from(kill_process(backend, Signal::KILL).is_ok());
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     eventually("Postgres is back", SOON, || async {
-        house.queue.ping().await.then_some(())
+        fixture.queue.ping().await.then_some(())
     })
     .await;
     killed
 }
 
 /// Enqueues all kinds of jobs, and cancels some, until told to stop. Remembers what it was promised.
-async fn produce(house: Arc<House>, stop: Arc<AtomicBool>, known: Arc<Mutex<BTreeSet<i64>>>) {
+async fn produce(
+    fixture: Arc<ProcessFixture>,
+    stop: Arc<AtomicBool>,
+    known: Arc<Mutex<BTreeSet<i64>>>,
+) {
     let mut round = 0_usize;
     while !stop.load(Ordering::Relaxed) {
         round += 1;
@@ -319,7 +323,7 @@ async fn produce(house: Arc<House>, stop: Arc<AtomicBool>, known: Arc<Mutex<BTre
             }
             .into(),
             key: (n % 13).to_string(),
-            ..house.call(&format!("{name}-{round}-{n}"))
+            ..fixture.call(&format!("{name}-{round}-{n}"))
         };
         let mut jobs: Vec<NewJob> = (0..30).map(|n| call("plain", n)).collect();
         jobs.extend((0..3).map(|n| NewJob {
@@ -335,12 +339,12 @@ async fn produce(house: Arc<House>, stop: Arc<AtomicBool>, known: Arc<Mutex<BTre
             ..call("unique", 0)
         });
         // What fails together with others is tried again by itself; an answer that gets lost may have been carried out.
-        if let Ok(enqueued) = house.queue.enqueue(&jobs).await {
+        if let Ok(enqueued) = fixture.queue.enqueue(&jobs).await {
             let mut known = known.lock().unwrap();
             known.extend(enqueued.iter().map(|one| one.id));
         }
         let now: Option<jiff_sqlx::Timestamp> = sqlx::query_scalar("select now()")
-            .fetch_one(house.pool())
+            .fetch_one(fixture.pool())
             .await
             .ok();
         if let Some(now) = now {
@@ -351,12 +355,12 @@ async fn produce(house: Arc<House>, stop: Arc<AtomicBool>, known: Arc<Mutex<BTre
                     ..call("later", n)
                 })
                 .collect();
-            if let Ok(enqueued) = house.queue.enqueue(&later).await {
+            if let Ok(enqueued) = fixture.queue.enqueue(&later).await {
                 known
                     .lock()
                     .unwrap()
                     .extend(enqueued.iter().map(|one| one.id));
-                let _ = house.queue.cancel(enqueued[0].id).await;
+                let _ = fixture.queue.cancel(enqueued[0].id).await;
             }
         }
         let any = {
@@ -364,17 +368,17 @@ async fn produce(house: Arc<House>, stop: Arc<AtomicBool>, known: Arc<Mutex<BTre
             known.iter().rev().nth(rand::random_range(0..60)).copied()
         };
         if let Some(any) = any {
-            let _ = house.queue.cancel(any).await;
+            let _ = fixture.queue.cancel(any).await;
         }
         tokio::time::sleep(Duration::from_millis(120)).await;
     }
 }
 
 /// Looks all the time: the sum holds at every instant, not only at the end. Answers how often Postgres answered.
-async fn audit(house: Arc<House>, stop: Arc<AtomicBool>) -> usize {
+async fn audit(fixture: Arc<ProcessFixture>, stop: Arc<AtomicBool>) -> usize {
     let mut looks = 0;
     while !stop.load(Ordering::Relaxed) {
-        if let Some(ledger) = Ledger::look(house.pool()).await {
+        if let Some(ledger) = Ledger::look(fixture.pool()).await {
             ledger.assert_conserved();
             looks += 1;
         }

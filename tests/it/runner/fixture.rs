@@ -16,12 +16,12 @@ use crate::support::fixture::Fixture;
 
 pub const SOON: Duration = Duration::from_secs(20);
 
-pub struct House {
+pub struct WorkerFixture {
     pub kinds: Kinds,
     pub fixture: Fixture,
 }
 
-impl Deref for House {
+impl Deref for WorkerFixture {
     type Target = Fixture;
 
     fn deref(&self) -> &Fixture {
@@ -29,14 +29,14 @@ impl Deref for House {
     }
 }
 
-impl House {
+impl WorkerFixture {
     pub async fn new() -> Self {
-        let house = Self {
+        let fixture = Self {
             kinds: Kinds::default(),
             fixture: Fixture::new().await,
         };
-        house.turn("fast", &[("rps", "-1")]).await;
-        house
+        fixture.turn("fast", &[("rps", "-1")]).await;
+        fixture
     }
 
     /// Registers the kind `patient`: the first to run goes on until it is told to stop, and says when it has; the next are done.

@@ -16,7 +16,7 @@ use flyball::runner::Config;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-use super::fixture::{House, SOON, counter, quick};
+use super::fixture::{SOON, WorkerFixture, counter, quick};
 use crate::support::eventually;
 
 struct Careless;
@@ -32,22 +32,22 @@ impl Handler for Careless {
 
 #[tokio::test]
 async fn a_handler_that_panics_outside_its_future_keeps_neither_permit_nor_lease() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (_, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    house.kinds.register("careless", Careless);
-    house.enqueue("careless", "fast", "", 0).await;
+    fixture.kind("noop", run);
+    fixture.kinds.register("careless", Careless);
+    fixture.enqueue("careless", "fast", "", 0).await;
     let job = |args| NewJob {
         throttle: "fast".into(),
         max_attempts: 1,
         ..NewJob::new("careless", args)
     };
-    let bad = house
+    let bad = fixture
         .queue
         .enqueue(&[job(json!({})), job(json!({"check": 1}))])
         .await
         .unwrap();
-    let worker = house
+    let worker = fixture
         .worker(Config {
             concurrency: 1,
             ..quick()
@@ -55,19 +55,19 @@ async fn a_handler_that_panics_outside_its_future_keeps_neither_permit_nor_lease
         .await;
 
     for one in &bad {
-        house.until(one.id, State::Dead).await;
+        fixture.until(one.id, State::Dead).await;
     }
-    let good = house.enqueue("noop", "fast", "", 1).await[0];
-    house.until(good, State::Completed).await;
+    let good = fixture.enqueue("noop", "fast", "", 1).await[0];
+    fixture.until(good, State::Completed).await;
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn a_job_that_cannot_be_read_is_buried_and_its_neighbours_run() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (runs, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    house.enqueue("noop", "fast", "", 1).await;
+    fixture.kind("noop", run);
+    fixture.enqueue("noop", "fast", "", 1).await;
     let poison = format!(r#"{{"secret": {}1{}}}"#, "[".repeat(200), "]".repeat(200));
     let mut dead = Vec::new();
     for args in [r#"{"secret": 1e400}"#, &poison] {
@@ -75,22 +75,22 @@ async fn a_job_that_cannot_be_read_is_buried_and_its_neighbours_run() {
         dead.push(
             sqlx::query_scalar::<_, i64>(sql)
                 .bind(args)
-                .fetch_one(&house.queue.pool)
+                .fetch_one(&fixture.queue.pool)
                 .await
                 .unwrap(),
         );
     }
-    house.enqueue("noop", "fast", "", 1).await;
-    let worker = house.worker(quick()).await;
+    fixture.enqueue("noop", "fast", "", 1).await;
+    let worker = fixture.worker(quick()).await;
 
-    house.until_done(2).await;
+    fixture.until_done(2).await;
     for id in &dead {
-        house.until(*id, State::Dead).await;
+        fixture.until(*id, State::Dead).await;
     }
 
     assert_eq!(runs.load(Ordering::SeqCst), 2);
     for id in dead {
-        let job = house.queue.get(id).await.unwrap().unwrap();
+        let job = fixture.queue.get(id).await.unwrap().unwrap();
         let error = job.summary.last_error.unwrap();
         assert!(
             error.starts_with("args cannot be read: ") && !error.contains("secret"),
@@ -130,10 +130,10 @@ impl Handler for Once {
 #[tokio::test]
 async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another_unless_a_person_says_so()
  {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
-    house.kinds.register("once", Once(runs.clone()));
-    let id = house.enqueue("once", "fast", "", 1).await[0];
+    fixture.kinds.register("once", Once(runs.clone()));
+    let id = fixture.enqueue("once", "fast", "", 1).await[0];
     let doomed = NewWorker {
         name: "w".into(),
         host: "h".into(),
@@ -141,32 +141,32 @@ async fn a_lost_attempt_that_was_the_last_of_its_kind_is_not_followed_by_another
         ttl: SOON,
         kinds: vec!["once".into()],
     };
-    let doomed = house.queue.register(&doomed).await.unwrap();
-    let lane = house.queue.ready_lanes().await.unwrap()[0].lane_id;
-    house
+    let doomed = fixture.queue.register(&doomed).await.unwrap();
+    let lane = fixture.queue.ready_lanes().await.unwrap()[0].lane_id;
+    fixture
         .queue
         .claim(doomed, 1, &[LaneClaim::first(lane, 1)])
         .await
         .unwrap();
     let sql = "update flyball.worker set heartbeat_at = now() - interval '1 hour'";
-    sqlx::query(sql).execute(&house.queue.pool).await.unwrap();
-    assert_eq!(house.queue.rescue().await.unwrap().ready, [id]);
-    let worker = house.worker(quick()).await;
+    sqlx::query(sql).execute(&fixture.queue.pool).await.unwrap();
+    assert_eq!(fixture.queue.rescue().await.unwrap().ready, [id]);
+    let worker = fixture.worker(quick()).await;
 
-    house.until(id, State::Dead).await;
+    fixture.until(id, State::Dead).await;
 
     assert_eq!(runs.load(Ordering::SeqCst), 0);
-    let job = house.queue.get(id).await.unwrap().unwrap();
+    let job = fixture.queue.get(id).await.unwrap().unwrap();
     assert_eq!(
         job.summary.last_error.as_deref(),
         Some("the worker died during the last attempt")
     );
-    house
+    fixture
         .queue
         .retry_signed(id, true, &Attribution::default())
         .await
         .unwrap();
-    house.until(id, State::Running).await;
+    fixture.until(id, State::Running).await;
     worker.stop().await;
 }
 
@@ -197,36 +197,36 @@ impl Handler for Reckless {
 
 #[tokio::test]
 async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (_, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    house.kinds.register("reckless", Reckless);
-    house.enqueue("reckless", "fast", "", 0).await;
+    fixture.kind("noop", run);
+    fixture.kinds.register("reckless", Reckless);
+    fixture.enqueue("reckless", "fast", "", 0).await;
     let job = |how: &str, key: &str| NewJob {
         throttle: "fast".into(),
         key: key.into(),
         ..NewJob::new("reckless", json!(how))
     };
-    let ids = house
+    let ids = fixture
         .queue
         .enqueue(&[job("throttled", "a"), job("fails", "b")])
         .await
         .unwrap();
-    let worker = house
+    let worker = fixture
         .worker(Config {
             concurrency: 1,
             ..quick()
         })
         .await;
 
-    house.until(ids[1].id, State::Retryable).await;
+    fixture.until(ids[1].id, State::Retryable).await;
     eventually("the throttled one has come back", SOON, || async {
-        let job = house.queue.get(ids[0].id).await.unwrap().unwrap();
+        let job = fixture.queue.get(ids[0].id).await.unwrap().unwrap();
         (job.summary.state == State::Ready && !job.attempts.is_empty()).then_some(())
     })
     .await;
 
-    let failed = house.queue.get(ids[1].id).await.unwrap().unwrap();
+    let failed = fixture.queue.get(ids[1].id).await.unwrap().unwrap();
     assert!(
         failed
             .summary
@@ -235,19 +235,19 @@ async fn a_panic_after_the_handler_has_ended_keeps_neither_permit_nor_lease() {
             .contains("panicked while returning its retry policy")
     );
     // The one permit is free, and so are all those whose ends are not written.
-    let good = house.enqueue("noop", "fast", "", 9).await;
+    let good = fixture.enqueue("noop", "fast", "", 9).await;
     for id in good {
-        house.until(id, State::Completed).await;
+        fixture.until(id, State::Completed).await;
     }
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let answer = Arc::new(Notify::new());
     let tell = answer.clone();
-    house.kind("forks", move |_: Job, context: Context| {
+    fixture.kind("forks", move |_: Job, context: Context| {
         let tell = tell.clone();
         tokio::spawn(async move {
             context.cancelled.cancelled().await;
@@ -255,14 +255,14 @@ async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
         });
         std::future::pending()
     });
-    house.enqueue("forks", "fast", "", 0).await;
+    fixture.enqueue("forks", "fast", "", 0).await;
     let job = NewJob {
         throttle: "fast".into(),
         timeout_s: Some(0.05),
         ..NewJob::new("forks", json!({}))
     };
-    house.queue.enqueue(&[job]).await.unwrap();
-    let worker = house.worker(quick()).await;
+    fixture.queue.enqueue(&[job]).await.unwrap();
+    let worker = fixture.worker(quick()).await;
 
     let heard = tokio::time::timeout(SOON, answer.notified()).await;
 
@@ -272,7 +272,7 @@ async fn what_a_handler_has_set_going_hears_that_its_time_is_over() {
 
 #[tokio::test]
 async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let over = |policy: OnAmbiguous| {
         move |job: Job, context: Context| async move {
             context.hand_over(policy);
@@ -283,33 +283,33 @@ async fn work_that_was_handed_over_and_cut_off_goes_the_way_of_its_policy() {
             }
         }
     };
-    house.kind("once", over(OnAmbiguous::Dead));
-    house.kind("twice", over(OnAmbiguous::Retry));
+    fixture.kind("once", over(OnAmbiguous::Dead));
+    fixture.kind("twice", over(OnAmbiguous::Retry));
     let config = Config {
         grace: Duration::from_millis(100),
         ..Config::default()
     };
-    let worker = house.worker(config).await;
+    let worker = fixture.worker(config).await;
     let late = |kind: &str| {
         NewJob::new(kind, json!({}))
             .throttle("fast")
             .timeout(Duration::from_millis(200))
     };
     sqlx::query("select flyball.register_kind(k) from unnest(array['once', 'twice']) k")
-        .execute(&house.queue.pool)
+        .execute(&fixture.queue.pool)
         .await
         .unwrap();
-    let timed_out = house
+    let timed_out = fixture
         .queue
         .enqueue(&[late("once"), late("twice")])
         .await
         .unwrap();
-    let panicked = house.enqueue("once", "fast", "panics", 1).await;
+    let panicked = fixture.enqueue("once", "fast", "panics", 1).await;
     let stopped = [
-        house.enqueue("once", "fast", "hangs", 1).await[0],
-        house.enqueue("twice", "fast", "hangs", 1).await[0],
+        fixture.enqueue("once", "fast", "hangs", 1).await[0],
+        fixture.enqueue("twice", "fast", "hangs", 1).await[0],
     ];
-    let state = async |id: i64| house.queue.get(id).await.unwrap().unwrap().summary.state;
+    let state = async |id: i64| fixture.queue.get(id).await.unwrap().unwrap().summary.state;
     for id in [timed_out[0].id, panicked[0]] {
         eventually("a dead letter", SOON, || async {
             (state(id).await == State::Dead).then_some(())

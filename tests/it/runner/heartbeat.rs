@@ -9,25 +9,25 @@ use flyball::runner::Config;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use tokio::sync::Notify;
 
-use super::fixture::{House, SOON, counter, quick};
+use super::fixture::{SOON, WorkerFixture, counter, quick};
 use crate::support::eventually;
 
 #[tokio::test]
 async fn jobs_that_were_stopped_for_want_of_a_heartbeat_run_again_although_the_worker_lived_on() {
-    let mut house = House::new().await;
-    let stopped = house.patient_at_first();
-    let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house
+    let mut fixture = WorkerFixture::new().await;
+    let stopped = fixture.patient_at_first();
+    let id = fixture.enqueue("patient", "fast", "", 1).await[0];
+    let worker = fixture
         .worker(Config {
             ttl: Duration::from_secs(4),
             ..quick()
         })
         .await;
     let identity = worker.id();
-    house.until(id, State::Running).await;
+    fixture.until(id, State::Running).await;
 
     // Heartbeats wait for the lock until the worker gives up on itself, and get through just before its time is over.
-    let mut lock = house.queue.pool.begin().await.unwrap();
+    let mut lock = fixture.queue.pool.begin().await.unwrap();
     sqlx::query("select from flyball.worker where id = $1 for update")
         .bind(identity)
         .execute(&mut *lock)
@@ -36,8 +36,8 @@ async fn jobs_that_were_stopped_for_want_of_a_heartbeat_run_again_although_the_w
     stopped.notified().await;
     lock.rollback().await.unwrap();
 
-    house.until(id, State::Completed).await;
-    let detail = house.queue.get(id).await.unwrap().unwrap();
+    fixture.until(id, State::Completed).await;
+    let detail = fixture.queue.get(id).await.unwrap().unwrap();
     assert_eq!(
         (worker.id(), detail.summary.attempt),
         (identity, 1),
@@ -49,18 +49,18 @@ async fn jobs_that_were_stopped_for_want_of_a_heartbeat_run_again_although_the_w
 #[tokio::test]
 async fn a_worker_that_stopped_its_jobs_for_want_of_a_heartbeat_begins_none_until_one_gets_through()
 {
-    let mut house = House::new().await;
-    let stopped = house.patient_at_first();
-    let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house
+    let mut fixture = WorkerFixture::new().await;
+    let stopped = fixture.patient_at_first();
+    let id = fixture.enqueue("patient", "fast", "", 1).await[0];
+    let worker = fixture
         .worker(Config {
             ttl: Duration::from_secs(4),
             ..quick()
         })
         .await;
     let identity = worker.id();
-    house.until(id, State::Running).await;
-    let mut lock = house.queue.pool.begin().await.unwrap();
+    fixture.until(id, State::Running).await;
+    let mut lock = fixture.queue.pool.begin().await.unwrap();
     sqlx::query("select from flyball.worker where id = $1 for update")
         .bind(identity)
         .execute(&mut *lock)
@@ -75,11 +75,11 @@ async fn a_worker_that_stopped_its_jobs_for_want_of_a_heartbeat_begins_none_unti
     .await;
     lock.rollback().await.unwrap();
 
-    house.until(id, State::Completed).await;
+    fixture.until(id, State::Completed).await;
     let sql = "select worker_id from flyball.attempt where job_id = $1 and outcome = 'completed'";
     let by: i32 = sqlx::query_scalar(sql)
         .bind(id)
-        .fetch_one(&house.queue.pool)
+        .fetch_one(&fixture.queue.pool)
         .await
         .unwrap();
     assert_ne!(by, identity);
@@ -88,49 +88,49 @@ async fn a_worker_that_stopped_its_jobs_for_want_of_a_heartbeat_begins_none_unti
 
 #[tokio::test]
 async fn a_worker_whose_connections_for_heartbeats_cannot_be_had_beats_on_the_others() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (starts, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    let good: PgConnectOptions = house.database.url().parse().unwrap();
+    fixture.kind("noop", run);
+    let good: PgConnectOptions = fixture.database.url().parse().unwrap();
     let pool = PgPoolOptions::new()
         .max_connections(6)
         .connect_lazy_with(good.clone().port(1));
-    house.fixture.queue = Queue::new(pool.clone());
+    fixture.fixture.queue = Queue::new(pool.clone());
     pool.set_connect_options(good);
     let ttl = Duration::from_secs(6);
-    let worker = house.worker(Config { ttl, ..quick() }).await;
+    let worker = fixture.worker(Config { ttl, ..quick() }).await;
     let identity = worker.id();
 
     tokio::time::sleep(ttl * 2).await;
 
-    let id = house.enqueue("noop", "fast", "", 1).await[0];
-    house.until(id, State::Completed).await;
+    let id = fixture.enqueue("noop", "fast", "", 1).await[0];
+    fixture.until(id, State::Completed).await;
     assert_eq!((worker.id(), starts.load(Ordering::SeqCst)), (identity, 1));
-    assert_eq!(house.queue.live_workers().await.unwrap(), 1);
+    assert_eq!(fixture.queue.live_workers().await.unwrap(), 1);
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn what_is_leased_to_a_worker_that_knows_nothing_of_it_is_given_back() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (runs, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    let id = house.enqueue("noop", "fast", "", 1).await[0];
+    fixture.kind("noop", run);
+    let id = fixture.enqueue("noop", "fast", "", 1).await[0];
     // As a claim leaves it that waited behind a lock for longer than anybody remembers it.
     let sql = "with r as (delete from flyball.ready where job_id = $1 returning *)
         insert into flyball.lease (job_id, fence, worker_id, lane_id, priority, attempt, cost, claimed_at)
         select job_id, 77, 1, lane_id, priority, 1, cost, now() - interval '2 minutes' from r";
     sqlx::query(sql)
         .bind(id)
-        .execute(&house.queue.pool)
+        .execute(&fixture.queue.pool)
         .await
         .unwrap();
 
-    let worker = house.worker(quick()).await;
+    let worker = fixture.worker(quick()).await;
 
     assert_eq!(worker.id(), 1, "the lease is this worker's");
-    house.until(id, State::Completed).await;
-    let detail = house.queue.get(id).await.unwrap().unwrap();
+    fixture.until(id, State::Completed).await;
+    let detail = fixture.queue.get(id).await.unwrap().unwrap();
     assert_eq!(
         (
             runs.load(Ordering::SeqCst),
@@ -144,16 +144,16 @@ async fn what_is_leased_to_a_worker_that_knows_nothing_of_it_is_given_back() {
 
 #[tokio::test]
 async fn what_a_claim_took_whose_answer_got_lost_is_given_back() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (runs, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    let mut lock = house.queue.pool.begin().await.unwrap();
+    fixture.kind("noop", run);
+    let mut lock = fixture.queue.pool.begin().await.unwrap();
     sqlx::query("lock table flyball.lease in exclusive mode")
         .execute(&mut *lock)
         .await
         .unwrap();
-    let id = house.enqueue("noop", "fast", "", 1).await[0];
-    let worker = house
+    let id = fixture.enqueue("noop", "fast", "", 1).await[0];
+    let worker = fixture
         .worker(Config {
             ttl: Duration::from_secs(3),
             ..quick()
@@ -164,14 +164,14 @@ async fn what_a_claim_took_whose_answer_got_lost_is_given_back() {
     eventually("a second claim waits", SOON, || async {
         let sql = "select count(*) from pg_stat_activity
             where datname = current_database() and wait_event_type = 'Lock' and query like '%insert into flyball.lease%'";
-        let waiting: i64 = sqlx::query_scalar(sql).fetch_one(&house.queue.pool).await.unwrap();
+        let waiting: i64 = sqlx::query_scalar(sql).fetch_one(&fixture.queue.pool).await.unwrap();
         (waiting >= 2).then_some(())
     })
     .await;
     lock.rollback().await.unwrap();
 
-    house.until(id, State::Completed).await;
-    let detail = house.queue.get(id).await.unwrap().unwrap();
+    fixture.until(id, State::Completed).await;
+    let detail = fixture.queue.get(id).await.unwrap().unwrap();
     assert_eq!(
         (runs.load(Ordering::SeqCst), detail.summary.attempt),
         (1, 1)
@@ -181,10 +181,10 @@ async fn what_a_claim_took_whose_answer_got_lost_is_given_back() {
 
 #[tokio::test]
 async fn a_job_that_somebody_cancelled_while_it_failed_is_not_tried_again() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let gate = Arc::new(Notify::new());
     let opened = gate.clone();
-    house.kind("bad", move |_: Job, _: Context| {
+    fixture.kind("bad", move |_: Job, _: Context| {
         let opened = opened.clone();
         async move {
             opened.notified().await;
@@ -194,31 +194,31 @@ async fn a_job_that_somebody_cancelled_while_it_failed_is_not_tried_again() {
             }
         }
     });
-    let id = house.enqueue("bad", "fast", "", 1).await[0];
+    let id = fixture.enqueue("bad", "fast", "", 1).await[0];
     // A long time to live: the heartbeat brings the word too late.
-    let worker = house
+    let worker = fixture
         .worker(Config {
             ttl: Duration::from_secs(3600),
             ..quick()
         })
         .await;
-    house.until(id, State::Running).await;
+    fixture.until(id, State::Running).await;
 
-    house.queue.cancel(id).await.unwrap();
+    fixture.queue.cancel(id).await.unwrap();
     gate.notify_one();
 
-    house.until(id, State::Cancelled).await;
+    fixture.until(id, State::Cancelled).await;
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number() {
-    let mut house = House::new().await;
-    house.turn("slow", &[("rps", "0")]).await;
+    let mut fixture = WorkerFixture::new().await;
+    fixture.turn("slow", &[("rps", "0")]).await;
     let (runs, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    house.enqueue("noop", "fast", "a", 1).await;
-    let stranger = house.enqueue("noop", "slow", "b", 1).await[0];
+    fixture.kind("noop", run);
+    fixture.enqueue("noop", "fast", "a", 1).await;
+    let stranger = fixture.enqueue("noop", "slow", "b", 1).await[0];
     // As if somebody had looked until two lanes had one number.
     for table in ["job", "ready"] {
         let id = if table == "job" { "id" } else { "job_id" };
@@ -227,17 +227,17 @@ async fn a_job_never_runs_under_the_tokens_of_another_lane_that_has_its_number()
         );
         sqlx::query(sqlx::AssertSqlSafe(moved))
             .bind(stranger)
-            .execute(&house.queue.pool)
+            .execute(&fixture.queue.pool)
             .await
             .unwrap();
     }
-    let worker = house.worker(quick()).await;
+    let worker = fixture.worker(quick()).await;
 
-    house.until(stranger, State::Dead).await;
-    house.until_done(1).await;
+    fixture.until(stranger, State::Dead).await;
+    fixture.until_done(1).await;
 
     assert_eq!(runs.load(Ordering::SeqCst), 1);
-    let error = house
+    let error = fixture
         .queue
         .get(stranger)
         .await

@@ -25,13 +25,13 @@ const CALENDARS: &[(&str, &str)] = &[
     ("over_limit", "drop"),
 ];
 
-struct House {
+struct OverLimitFixture {
     ran: Arc<Mutex<Vec<i64>>>,
     registry: Registry,
     fixture: Fixture,
 }
 
-impl Deref for House {
+impl Deref for OverLimitFixture {
     type Target = Fixture;
 
     fn deref(&self) -> &Fixture {
@@ -39,7 +39,7 @@ impl Deref for House {
     }
 }
 
-impl House {
+impl OverLimitFixture {
     async fn new(fixture: Fixture) -> Self {
         fixture.register("notice").await;
         Self {
@@ -126,16 +126,16 @@ async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores
     let now = Arc::new(AtomicI64::new(1_000_000_000_000_000));
     let clock = now.clone();
     let store = MemoryStore::new(Arc::new(move || clock.load(Ordering::SeqCst)));
-    let mut house = House::new(Fixture::on(Arc::new(store)).await).await;
-    house.turn("calendar", CALENDARS).await;
-    let worker = house.worker().await;
+    let mut fixture = OverLimitFixture::new(Fixture::on(Arc::new(store)).await).await;
+    fixture.turn("calendar", CALENDARS).await;
+    let worker = fixture.worker().await;
 
     for _ in 0..2 {
         let (one, other) = (
-            house.burst("calendar", "ann", 10).await,
-            house.burst("calendar", "bob", 2).await,
+            fixture.burst("calendar", "ann", 10).await,
+            fixture.burst("calendar", "bob", 2).await,
         );
-        let (ran, dropped) = house.ended(&one).await;
+        let (ran, dropped) = fixture.ended(&one).await;
 
         assert_eq!(
             (&ran[..], &dropped[..]),
@@ -143,16 +143,16 @@ async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores
             "the oldest run"
         );
         assert_eq!(
-            house.ended(&other).await,
+            fixture.ended(&other).await,
             (other, Vec::new()),
             "each key has a limit of its own"
         );
-        assert_eq!(house.waiting().await, 0);
+        assert_eq!(fixture.waiting().await, 0);
         now.fetch_add(5_000_000, Ordering::SeqCst);
     }
 
     eventually("the dropped are counted", SOON, || async {
-        (house.counted("dropped") == Some(14)).then_some(())
+        (fixture.counted("dropped") == Some(14)).then_some(())
     })
     .await;
     let filter = JobFilter {
@@ -161,7 +161,7 @@ async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores
         ..JobFilter::default()
     };
     assert_eq!(
-        house.queue.list(&filter).await.unwrap().len(),
+        fixture.queue.list(&filter).await.unwrap().len(),
         14,
         "they are listed as cancelled"
     );
@@ -170,9 +170,9 @@ async fn a_throttle_that_drops_lets_three_through_every_five_seconds_and_ignores
 
 #[tokio::test]
 async fn redis_drops_by_the_same_law_and_a_unique_key_is_free_again() {
-    let mut house = House::of_redis().await;
+    let mut fixture = OverLimitFixture::of_redis().await;
     // As the calendars, so slow that nothing is refilled while this runs.
-    house
+    fixture
         .turn(
             "calendar",
             &[
@@ -183,9 +183,9 @@ async fn redis_drops_by_the_same_law_and_a_unique_key_is_free_again() {
             ],
         )
         .await;
-    let worker = house.worker().await;
-    let ids = house.burst("calendar", "ann", 10).await;
-    let (ran, dropped) = house.ended(&ids).await;
+    let worker = fixture.worker().await;
+    let ids = fixture.burst("calendar", "ann", 10).await;
+    let (ran, dropped) = fixture.ended(&ids).await;
     assert_eq!((&ran[..], &dropped[..]), (&ids[..3], &ids[3..]));
 
     let unique = NewJob::new("notice", json!({}))
@@ -193,16 +193,16 @@ async fn redis_drops_by_the_same_law_and_a_unique_key_is_free_again() {
         .key("ann")
         .unique("u");
     for _ in 0..2 {
-        let made = house
+        let made = fixture
             .queue
             .enqueue(std::slice::from_ref(&unique))
             .await
             .unwrap()[0];
         assert!(!made.duplicate, "whoever was dropped holds no key");
-        assert_eq!(house.ended(&[made.id]).await, (Vec::new(), vec![made.id]));
+        assert_eq!(fixture.ended(&[made.id]).await, (Vec::new(), vec![made.id]));
     }
 
-    let mut seen = house.ran.lock().unwrap().clone();
+    let mut seen = fixture.ran.lock().unwrap().clone();
     // They run beside each other.
     seen.sort_unstable();
     assert_eq!(seen, ran);
@@ -211,39 +211,39 @@ async fn redis_drops_by_the_same_law_and_a_unique_key_is_free_again() {
 
 #[tokio::test]
 async fn a_throttle_that_is_stopped_drops_nothing_and_one_that_waits_keeps_everything() {
-    let mut house = House::of_redis().await;
-    house
+    let mut fixture = OverLimitFixture::of_redis().await;
+    fixture
         .turn("calendar", &[("rps", "0"), ("over_limit", "drop")])
         .await;
-    house
+    fixture
         .turn(
             "patient",
             &[("rps", "-1"), ("key_rps", "0.00025"), ("window", "10000")],
         )
         .await;
-    let worker = house.worker().await;
-    let stopped = house.burst("calendar", "ann", 3).await;
-    let patient = house.burst("patient", "ann", 5).await;
+    let worker = fixture.worker().await;
+    let stopped = fixture.burst("calendar", "ann", 3).await;
+    let patient = fixture.burst("patient", "ann", 5).await;
 
     // The law of a throttle that waits is not touched: two of these 2.5 tokens are whole.
     eventually("two have run", SOON, || async {
-        (house.ran.lock().unwrap().len() == 2).then_some(())
+        (fixture.ran.lock().unwrap().len() == 2).then_some(())
     })
     .await;
     tokio::time::sleep(Duration::from_secs(2)).await;
 
-    assert_eq!(*house.ran.lock().unwrap(), patient[..2]);
-    assert_eq!(house.waiting().await, 6);
-    assert_eq!(house.counted("dropped"), None);
-    house.turn("calendar", &[("rps", "-1")]).await;
-    assert_eq!(house.ended(&stopped).await, (stopped, Vec::new()));
+    assert_eq!(*fixture.ran.lock().unwrap(), patient[..2]);
+    assert_eq!(fixture.waiting().await, 6);
+    assert_eq!(fixture.counted("dropped"), None);
+    fixture.turn("calendar", &[("rps", "-1")]).await;
+    assert_eq!(fixture.ended(&stopped).await, (stopped, Vec::new()));
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn a_rate_of_the_whole_throttle_drops_over_all_its_lanes() {
-    let mut house = House::of_redis().await;
-    house
+    let mut fixture = OverLimitFixture::of_redis().await;
+    fixture
         .turn(
             "calendar",
             &[
@@ -259,7 +259,7 @@ async fn a_rate_of_the_whole_throttle_drops_over_all_its_lanes() {
             .key(key.to_string())
     };
     let jobs: Vec<NewJob> = (0..50).map(job).collect();
-    let ids: Vec<i64> = house
+    let ids: Vec<i64> = fixture
         .queue
         .enqueue(&jobs)
         .await
@@ -267,23 +267,23 @@ async fn a_rate_of_the_whole_throttle_drops_over_all_its_lanes() {
         .iter()
         .map(|one| one.id)
         .collect();
-    let worker = house.worker().await;
+    let worker = fixture.worker().await;
 
-    let (ran, dropped) = house.ended(&ids).await;
+    let (ran, dropped) = fixture.ended(&ids).await;
 
     assert_eq!(
         (ran.len(), dropped.len()),
         (1, 49),
         "a throttle that was never asked begins with one token"
     );
-    assert_eq!(*house.ran.lock().unwrap(), ran);
+    assert_eq!(*fixture.ran.lock().unwrap(), ran);
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn what_is_beyond_a_limit_of_concurrency_is_dropped() {
-    let mut house = House::of_redis().await;
-    house
+    let mut fixture = OverLimitFixture::of_redis().await;
+    fixture
         .turn(
             "calendar",
             &[
@@ -304,22 +304,22 @@ async fn what_is_beyond_a_limit_of_concurrency_is_dropped() {
                 .map_or(Outcome::Cancelled, |_| Outcome::Done)
         }
     });
-    let worker = house.worker_of(kinds).await;
-    let ids = house.burst("calendar", "ann", 5).await;
+    let worker = fixture.worker_of(kinds).await;
+    let ids = fixture.burst("calendar", "ann", 5).await;
 
     assert_eq!(
-        house.ended(&ids[1..]).await,
+        fixture.ended(&ids[1..]).await,
         (Vec::new(), ids[1..].to_vec()),
         "while the first one runs"
     );
     go_on.add_permits(5);
     assert_eq!(
-        house.ended(&ids[..1]).await,
+        fixture.ended(&ids[..1]).await,
         (ids[..1].to_vec(), Vec::new())
     );
     let next = eventually("the slot is free", SOON, || async {
-        let next = house.burst("calendar", "ann", 1).await;
-        (house.ended(&next).await.0 == next).then_some(next)
+        let next = fixture.burst("calendar", "ann", 1).await;
+        (fixture.ended(&next).await.0 == next).then_some(next)
     })
     .await;
     assert_eq!(next.len(), 1);
@@ -328,13 +328,13 @@ async fn what_is_beyond_a_limit_of_concurrency_is_dropped() {
 
 #[tokio::test]
 async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_unique_key() {
-    let mut house = House::of_redis().await;
-    house
+    let mut fixture = OverLimitFixture::of_redis().await;
+    fixture
         .turn("calendar", &[("rps", "0"), ("over_limit", "merge")])
         .await;
     let record = "insert into flyball.knobs (throttle, fields) values ('calendar', '{\"rps\": \"0\", \"over_limit\": \"merge\"}')";
     sqlx::query(record)
-        .execute(&house.queue.pool)
+        .execute(&fixture.queue.pool)
         .await
         .unwrap();
     let says = |n: i64| {
@@ -343,8 +343,8 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
             .key("ann")
     };
 
-    let one = house.queue.enqueue(&[says(1).unique("u")]).await.unwrap()[0];
-    let merged = house
+    let one = fixture.queue.enqueue(&[says(1).unique("u")]).await.unwrap()[0];
+    let merged = fixture
         .queue
         .enqueue(&[
             says(2).unique("u"),
@@ -368,7 +368,7 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
             (false, false, false)
         ]
     );
-    assert_eq!(house.waiting().await, 3);
+    assert_eq!(fixture.waiting().await, 3);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let seeing = seen.clone();
     let mut kinds = Kinds::default();
@@ -376,10 +376,10 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
         seeing.lock().unwrap().push(job.args["n"].clone());
         std::future::ready(Outcome::Done)
     });
-    let worker = house.worker_of(kinds).await;
-    house.turn("calendar", &[("rps", "-1")]).await;
+    let worker = fixture.worker_of(kinds).await;
+    fixture.turn("calendar", &[("rps", "-1")]).await;
     let ids = [one.id, merged[2].id, merged[3].id];
-    assert_eq!(house.ended(&ids).await, (ids.to_vec(), Vec::new()));
+    assert_eq!(fixture.ended(&ids).await, (ids.to_vec(), Vec::new()));
     let mut seen: Vec<i64> = seen
         .lock()
         .unwrap()
@@ -388,7 +388,7 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
         .collect();
     seen.sort_unstable();
     assert_eq!(seen, [3, 4, 5], "what was said last runs");
-    let history: Vec<String> = house
+    let history: Vec<String> = fixture
         .queue
         .get(one.id)
         .await
@@ -404,8 +404,8 @@ async fn a_throttle_that_merges_lets_one_waiting_job_stand_for_all_with_its_uniq
 
 #[tokio::test]
 async fn an_ambiguous_end_is_told_from_a_failure_and_ends_the_job_where_it_must_not_run_twice() {
-    let mut house = House::of_redis().await;
-    house.turn("fast", &[("rps", "-1")]).await;
+    let mut fixture = OverLimitFixture::of_redis().await;
+    fixture.turn("fast", &[("rps", "-1")]).await;
     let mut kinds = Kinds::default();
     kinds.register_fn("notice", |job: Job, _: Context| {
         let policy = if job.args["once"] == true {
@@ -422,14 +422,14 @@ async fn an_ambiguous_end_is_told_from_a_failure_and_ends_the_job_where_it_must_
             false => Outcome::Done,
         })
     });
-    let worker = house.worker_of(kinds).await;
+    let worker = fixture.worker_of(kinds).await;
     let job = |args: Value| NewJob::new("notice", args).throttle("fast");
     let jobs = [
         job(json!({})),
         job(json!({"once": true})).unique("u"),
         job(json!({})).max_attempts(1),
     ];
-    let ids: Vec<i64> = house
+    let ids: Vec<i64> = fixture
         .queue
         .enqueue(&jobs)
         .await
@@ -444,7 +444,7 @@ async fn an_ambiguous_end_is_told_from_a_failure_and_ends_the_job_where_it_must_
         (ids[2], State::Dead, &["ambiguous"]),
     ] {
         let detail = eventually(&format!("job {id} is {state:?}"), SOON, || async {
-            let detail = house.queue.get(id).await.unwrap().unwrap();
+            let detail = fixture.queue.get(id).await.unwrap().unwrap();
             (detail.summary.state == state).then_some(detail)
         })
         .await;
@@ -460,20 +460,20 @@ async fn an_ambiguous_end_is_told_from_a_failure_and_ends_the_job_where_it_must_
         );
     }
 
-    let failures = house.queue.failures(10).await.unwrap();
+    let failures = fixture.queue.failures(10).await.unwrap();
     assert!(
         failures.len() == 3 && failures.iter().all(|one| one.outcome == "ambiguous"),
         "{failures:?}"
     );
     assert_eq!(
         (
-            house.counted("ambiguous"),
-            house.counted("failed"),
-            house.counted("dead")
+            fixture.counted("ambiguous"),
+            fixture.counted("failed"),
+            fixture.counted("dead")
         ),
         (Some(3), None, None)
     );
-    let again = house
+    let again = fixture
         .queue
         .enqueue(&[job(json!({})).unique("u")])
         .await

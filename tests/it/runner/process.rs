@@ -7,25 +7,25 @@ use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
 
 use crate::support::eventually;
-use crate::support::process::House;
+use crate::support::process::ProcessFixture;
 
 pub const SOON: Duration = Duration::from_secs(60);
 
 #[tokio::test]
 async fn two_processes_share_the_work_and_never_run_one_job_twice() {
-    let house = House::new("rps = -1").await;
-    house.target.delay(Duration::from_millis(10));
-    let _processes = [house.serve(), house.serve()];
-    let jobs = house
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.target.delay(Duration::from_millis(10));
+    let _processes = [fixture.serve(), fixture.serve()];
+    let jobs = fixture
         .enqueue_as(600, |n| NewJob {
             key: (n % 3).to_string(),
-            ..house.call(&format!("job-{n}"))
+            ..fixture.call(&format!("job-{n}"))
         })
         .await;
 
-    house.until_completed(&jobs, SOON).await;
+    fixture.until_completed(&jobs, SOON).await;
 
-    let counts = house.target.counts();
+    let counts = fixture.target.counts();
     assert_eq!(
         (
             counts.len(),
@@ -33,60 +33,60 @@ async fn two_processes_share_the_work_and_never_run_one_job_twice() {
         ),
         (600, 0)
     );
-    let workers = house
+    let workers = fixture
         .count("select count(distinct worker_id) from flyball.attempt")
         .await;
-    let least = house.count("select min(n) from (select count(*) as n from flyball.attempt group by worker_id) shares").await;
+    let least = fixture.count("select min(n) from (select count(*) as n from flyball.attempt group by worker_id) shares").await;
     println!("{workers} workers, the smaller share is {least} of 600");
     assert_eq!(workers, 2);
 }
 
 #[tokio::test]
 async fn three_processes_start_at_once_on_an_empty_database() {
-    let house = House::new("rps = -1").await;
+    let fixture = ProcessFixture::new("rps = -1").await;
     sqlx::raw_sql("drop schema flyball cascade")
-        .execute(house.pool())
+        .execute(fixture.pool())
         .await
         .unwrap();
 
-    let processes = [house.serve(), house.serve(), house.serve()];
+    let processes = [fixture.serve(), fixture.serve(), fixture.serve()];
 
     for process in &processes {
         process.works().await;
     }
-    let jobs = house.enqueue("job", 30).await;
-    house.until_completed(&jobs, SOON).await;
+    let jobs = fixture.enqueue("job", 30).await;
+    fixture.until_completed(&jobs, SOON).await;
 }
 
 #[tokio::test]
 async fn migrations_run_while_a_worker_works() {
-    let house = House::new("rps = 100\nwindow = 0.1").await;
-    let _process = house.serve();
-    let jobs = house.enqueue("job", 300).await;
-    house.target.called(20, SOON).await;
+    let fixture = ProcessFixture::new("rps = 100\nwindow = 0.1").await;
+    let _process = fixture.serve();
+    let jobs = fixture.enqueue("job", 300).await;
+    fixture.target.called(20, SOON).await;
 
     for _ in 0..3 {
-        let output = house.command().arg("migrate").output().unwrap();
+        let output = fixture.command().arg("migrate").output().unwrap();
         assert!(output.status.success(), "{output:?}");
     }
 
     assert!(
-        house.target.calls().len() < 300,
+        fixture.target.calls().len() < 300,
         "it worked while the migrations ran"
     );
-    house.until_completed(&jobs, SOON).await;
-    assert!(house.target.counts().values().all(|calls| *calls == 1));
+    fixture.until_completed(&jobs, SOON).await;
+    assert!(fixture.target.counts().values().all(|calls| *calls == 1));
 }
 
 #[tokio::test]
 async fn a_runner_and_an_api_are_processes_of_their_own() {
-    let house = House::new("rps = -1").await;
-    let _runner = house.serve_with(&["--roles", "runner"], &[]);
-    let api = house.serve_with(&["--roles", "api"], &[]);
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let _runner = fixture.serve_with(&["--roles", "runner"], &[]);
+    let api = fixture.serve_with(&["--roles", "api"], &[]);
     let url = api.url().await;
     let client = reqwest::Client::new();
 
-    let body = json!({"kind": "http", "args": {"url": format!("{}/job", house.target.url)}});
+    let body = json!({"kind": "http", "args": {"url": format!("{}/job", fixture.target.url)}});
     let answer = client
         .post(format!("{url}/api/v1/jobs"))
         .json(&body)
@@ -127,11 +127,11 @@ async fn a_runner_and_an_api_are_processes_of_their_own() {
 
 #[tokio::test]
 async fn a_job_of_a_long_transaction_is_claimed_within_three_seconds_of_its_commit() {
-    let house = House::new("rps = 20\nwindow = 0.1").await;
-    let _process = house.serve();
-    let mut producer = PgConnection::connect(&house.database_url).await.unwrap();
+    let fixture = ProcessFixture::new("rps = 20\nwindow = 0.1").await;
+    let _process = fixture.serve();
+    let mut producer = PgConnection::connect(&fixture.database_url).await.unwrap();
     let mut transaction = producer.begin().await.unwrap();
-    let url = format!("{}/long", house.target.url);
+    let url = format!("{}/long", fixture.target.url);
     sqlx::query(
         "select flyball.enqueue('http', jsonb_build_object('url', $1::text), key => 'long')",
     )
@@ -140,10 +140,10 @@ async fn a_job_of_a_long_transaction_is_claimed_within_three_seconds_of_its_comm
     .await
     .unwrap();
     // Later jobs of the same throttle pass it by meanwhile; then nothing happens for a while, so that everybody sleeps.
-    let others = house.enqueue("other", 60).await;
-    house.until_completed(&others, SOON).await;
+    let others = fixture.enqueue("other", 60).await;
+    fixture.until_completed(&others, SOON).await;
     eventually("the dispatcher sleeps", SOON, || async {
-        (house
+        (fixture
             .count("select count(*) from flyball.wakeup where asleep")
             .await
             == 1)
@@ -154,23 +154,23 @@ async fn a_job_of_a_long_transaction_is_claimed_within_three_seconds_of_its_comm
     transaction.commit().await.unwrap();
 
     let committed = Instant::now();
-    house.target.called(61, Duration::from_secs(3)).await;
+    fixture.target.called(61, Duration::from_secs(3)).await;
     println!("claimed {:?} after the commit", committed.elapsed());
 }
 
 #[tokio::test]
 async fn an_edit_with_redis_cli_acts_within_a_second() {
-    let house = House::new("rps = 2\nburst = 1\nwindow = 0.3").await;
-    let _process = house.serve();
-    house.enqueue("job", 400).await;
-    house.target.called(2, SOON).await;
+    let fixture = ProcessFixture::new("rps = 2\nburst = 1\nwindow = 0.3").await;
+    let _process = fixture.serve();
+    fixture.enqueue("job", 400).await;
+    fixture.target.called(2, SOON).await;
 
-    house.redis("HSET {}throttle:default:knobs rps 40").await;
+    fixture.redis("HSET {}throttle:default:knobs rps 40").await;
     let turned = Instant::now();
-    let before = house.target.calls().len();
+    let before = fixture.target.calls().len();
 
     // A second to hear of it, then forty a second.
-    house.target.called(before + 40, SOON).await;
+    fixture.target.called(before + 40, SOON).await;
     let took = turned.elapsed();
     println!("40 more calls {took:?} after the edit");
     assert!(
@@ -181,34 +181,34 @@ async fn an_edit_with_redis_cli_acts_within_a_second() {
 
 #[tokio::test]
 async fn a_rate_of_zero_stops_and_resuming_gives_no_burst() {
-    let house = House::new("rps = 40\nburst = 1\nwindow = 1").await;
-    let _process = house.serve_with(&[], &[("FLYBALL_CONCURRENCY", "64")]);
-    house.enqueue("job", 1000).await;
-    house.target.called(20, SOON).await;
+    let fixture = ProcessFixture::new("rps = 40\nburst = 1\nwindow = 1").await;
+    let _process = fixture.serve_with(&[], &[("FLYBALL_CONCURRENCY", "64")]);
+    fixture.enqueue("job", 1000).await;
+    fixture.target.called(20, SOON).await;
 
-    house.redis("HSET {}throttle:default:knobs rps 0").await;
+    fixture.redis("HSET {}throttle:default:knobs rps 0").await;
     let stopped = Instant::now();
     // A second to hear of it, and long enough for a bucket to fill, if it did.
     let looked = stopped + Duration::from_millis(3000);
     tokio::time::sleep_until(looked.into()).await;
-    let after_stop = house
+    let after_stop = fixture
         .target
         .between(stopped + Duration::from_secs(1), looked);
-    house.redis("HSET {}throttle:default:knobs rps 40").await;
+    fixture.redis("HSET {}throttle:default:knobs rps 40").await;
     let resumed = Instant::now();
-    house
+    fixture
         .target
-        .called(house.target.calls().len() + 40, SOON)
+        .called(fixture.target.calls().len() + 40, SOON)
         .await;
 
-    let first = house
+    let first = fixture
         .target
         .calls()
         .iter()
         .find(|(_, at)| *at >= resumed)
         .unwrap()
         .1;
-    let half = house
+    let half = fixture
         .target
         .between(first, first + Duration::from_millis(500));
     println!(

@@ -6,30 +6,33 @@ use rustix::process::Signal;
 
 use super::process::SOON;
 use crate::support::eventually;
-use crate::support::process::{Gate, House};
+use crate::support::process::{Gate, ProcessFixture};
 
 #[tokio::test]
 async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
-    let house = House::new("rps = -1").await;
-    house.target.gate(Gate::Closed);
-    let mut process = house.serve();
-    let jobs = house.enqueue("job", 20).await;
-    house.target.called(8, SOON).await;
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.target.gate(Gate::Closed);
+    let mut process = fixture.serve();
+    let jobs = fixture.enqueue("job", 20).await;
+    fixture.target.called(8, SOON).await;
 
     process.signal(Signal::TERM);
     process.says("SIGTERM: stopping", SOON).await;
-    let late = house.enqueue("late", 5).await;
-    house.target.gate(Gate::Open);
+    let late = fixture.enqueue("late", 5).await;
+    fixture.target.gate(Gate::Open);
 
     let status = process.ends(Duration::from_secs(10)).await;
     assert_eq!(status.code(), Some(0), "{}", process.log());
-    assert_eq!(house.ended(&jobs, "completed").await, 8);
-    assert_eq!(house.ended(&late, "completed").await, 0);
-    assert_eq!(house.target.calls().len(), 8);
-    assert_eq!(house.count("select count(*) from flyball.lease").await, 0);
-    assert_eq!(house.count("select count(*) from flyball.ready").await, 17);
+    assert_eq!(fixture.ended(&jobs, "completed").await, 8);
+    assert_eq!(fixture.ended(&late, "completed").await, 0);
+    assert_eq!(fixture.target.calls().len(), 8);
+    assert_eq!(fixture.count("select count(*) from flyball.lease").await, 0);
     assert_eq!(
-        house
+        fixture.count("select count(*) from flyball.ready").await,
+        17
+    );
+    assert_eq!(
+        fixture
             .count("select count(*) from flyball.worker where stopped_at is null")
             .await,
         0
@@ -38,11 +41,11 @@ async fn sigterm_lets_running_jobs_finish_and_claims_nothing_new() {
 
 #[tokio::test]
 async fn jobs_that_do_not_finish_in_the_grace_time_are_given_back_without_using_an_attempt() {
-    let house = House::new("rps = -1").await;
-    house.target.gate(Gate::Closed);
-    let mut process = house.serve_with(&[], &[("FLYBALL_GRACE_S", "0.3")]);
-    let jobs = house.enqueue("job", 3).await;
-    house.target.called(3, SOON).await;
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.target.gate(Gate::Closed);
+    let mut process = fixture.serve_with(&[], &[("FLYBALL_GRACE_S", "0.3")]);
+    let jobs = fixture.enqueue("job", 3).await;
+    fixture.target.called(3, SOON).await;
 
     process.signal(Signal::INT);
 
@@ -51,20 +54,23 @@ async fn jobs_that_do_not_finish_in_the_grace_time_are_given_back_without_using_
         "select count(*) from flyball.ready where job_id = any($1) and attempt = 0",
     )
     .bind(&jobs)
-    .fetch_one(house.pool())
+    .fetch_one(fixture.pool())
     .await
     .unwrap();
     assert_eq!(untouched, 3);
-    assert_eq!(house.count("select count(*) from flyball.attempt").await, 0);
+    assert_eq!(
+        fixture.count("select count(*) from flyball.attempt").await,
+        0
+    );
 }
 
 #[tokio::test]
 async fn a_second_signal_ends_it_at_once() {
-    let house = House::new("rps = -1").await;
-    house.target.gate(Gate::Closed);
-    let mut process = house.serve();
-    house.enqueue("job", 2).await;
-    house.target.called(2, SOON).await;
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.target.gate(Gate::Closed);
+    let mut process = fixture.serve();
+    fixture.enqueue("job", 2).await;
+    fixture.target.called(2, SOON).await;
     process.signal(Signal::TERM);
     process.says("send it again to stop at once", SOON).await;
 
@@ -77,8 +83,8 @@ async fn a_second_signal_ends_it_at_once() {
 
 #[tokio::test]
 async fn a_signal_while_it_waits_for_postgres_ends_it() {
-    let house = House::new("rps = -1").await;
-    let mut process = house.serve_with(
+    let fixture = ProcessFixture::new("rps = -1").await;
+    let mut process = fixture.serve_with(
         &[],
         &[("DATABASE_URL", "postgres://nobody@127.0.0.1:1/nothing")],
     );

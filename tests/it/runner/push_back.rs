@@ -77,12 +77,12 @@ async fn serve(Shared(server): Shared<Server>, Path(key): Path<String>) -> (Stat
     )
 }
 
-struct House {
+struct ReceiverFixture {
     url: String,
     fixture: Fixture,
 }
 
-impl Deref for House {
+impl Deref for ReceiverFixture {
     type Target = Fixture;
 
     fn deref(&self) -> &Fixture {
@@ -90,7 +90,7 @@ impl Deref for House {
     }
 }
 
-impl House {
+impl ReceiverFixture {
     async fn new(url: String) -> Self {
         Self {
             url,
@@ -151,8 +151,8 @@ async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while
         _ => (200, Vec::new()),
     })
     .await;
-    let house = House::new(url).await;
-    house
+    let fixture = ReceiverFixture::new(url).await;
+    fixture
         .turn(
             "mail",
             &[
@@ -163,16 +163,16 @@ async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while
             ],
         )
         .await;
-    let hot = house.enqueue("mail", "hot", 30).await;
-    let worker = house.worker().await;
+    let hot = fixture.enqueue("mail", "hot", 30).await;
+    let worker = fixture.worker().await;
     eventually("the refusal", SOON, || async {
         (!server.times("hot").is_empty()).then_some(())
     })
     .await;
-    let cold = house.enqueue("mail", "cold", 5).await;
-    house.all_done(&cold).await;
+    let cold = fixture.enqueue("mail", "cold", 5).await;
+    fixture.all_done(&cold).await;
     let when_cold_was_done = Instant::now();
-    house.all_done(&hot).await;
+    fixture.all_done(&hot).await;
 
     let times = server.times("hot");
     assert!(
@@ -185,7 +185,7 @@ async fn a_refused_key_waits_as_long_as_it_was_told_and_goes_on_one_by_one_while
         when_cold_was_done < times[1] || server.times("cold").iter().all(|at| *at < times[1]),
         "others did not wait"
     );
-    let detail = house.queue.get(hot[0]).await.unwrap().unwrap();
+    let detail = fixture.queue.get(hot[0]).await.unwrap().unwrap();
     assert!(detail.summary.attempt <= 1, "a refusal uses no attempt");
     worker.stop().await;
 }
@@ -212,37 +212,37 @@ async fn a_receiver_stops_its_own_lane_only() {
         _ => (200, Vec::new()),
     })
     .await;
-    let house = House::new(url).await;
-    house.turn("provider", &[("rps", "-1")]).await;
-    house
+    let fixture = ReceiverFixture::new(url).await;
+    fixture.turn("provider", &[("rps", "-1")]).await;
+    fixture
         .turn("hooks", &[("rps", "-1"), ("parent", "provider")])
         .await;
-    house
+    fixture
         .turn("others", &[("rps", "-1"), ("parent", "provider")])
         .await;
-    let worker = house.worker().await;
+    let worker = fixture.worker().await;
     for hostile in ["global", "account", "discord", "shedding", "spent"] {
-        house.enqueue("hooks", hostile, 1).await;
+        fixture.enqueue("hooks", hostile, 1).await;
         // The job's own word widens nothing either.
-        let args = json!({"url": format!("{}/{hostile}", house.url), "method": "POST", "throttled_scope": "account"});
-        house
+        let args = json!({"url": format!("{}/{hostile}", fixture.url), "method": "POST", "throttled_scope": "account"});
+        fixture
             .queue
             .enqueue(&[NewJob::new("http", args).throttle("hooks").key(hostile)])
             .await
             .unwrap();
         eventually("the pause of the key", SOON, || async {
             matches!(
-                house.limit("hooks", hostile).await,
+                fixture.limit("hooks", hostile).await,
                 Some(Limit::Paused { name: None, .. })
             )
             .then_some(())
         })
         .await;
 
-        let honest = house.enqueue("hooks", "honest", 3).await;
-        let beside = house.enqueue("others", "beside", 3).await;
-        house.all_done(&honest).await;
-        house.all_done(&beside).await;
+        let honest = fixture.enqueue("hooks", "honest", 3).await;
+        let beside = fixture.enqueue("others", "beside", 3).await;
+        fixture.all_done(&honest).await;
+        fixture.all_done(&beside).await;
     }
     assert!(server.times("global").len() <= 2, "and its own key waits");
     worker.stop().await;
@@ -252,11 +252,11 @@ async fn a_receiver_stops_its_own_lane_only() {
 async fn jobs_without_a_key_wait_for_their_own_host_only() {
     let (hostile, hostile_url) = Server::start(|_, _| (429, after("86400"))).await;
     let (server, url) = Server::start(|_, _| (200, Vec::new())).await;
-    let house = House::new(url).await;
-    house.turn("hooks", &[("rps", "-1")]).await;
-    let worker = house.worker().await;
+    let fixture = ReceiverFixture::new(url).await;
+    fixture.turn("hooks", &[("rps", "-1")]).await;
+    let worker = fixture.worker().await;
     for round in 0..3 {
-        house
+        fixture
             .enqueue_to(&format!("{hostile_url}/hostile"), "hooks", "", 4)
             .await;
         eventually("a request", SOON, || async {
@@ -264,13 +264,13 @@ async fn jobs_without_a_key_wait_for_their_own_host_only() {
         })
         .await;
 
-        let honest = house
-            .enqueue_to(&format!("{}/honest", house.url), "hooks", "", 3)
+        let honest = fixture
+            .enqueue_to(&format!("{}/honest", fixture.url), "hooks", "", 3)
             .await;
-        house.all_done(&honest).await;
+        fixture.all_done(&honest).await;
         assert_eq!(server.times("honest").len(), 3 * (round + 1));
         assert_eq!(
-            house.limit("hooks", "").await,
+            fixture.limit("hooks", "").await,
             None,
             "the lane is not paused"
         );
@@ -296,9 +296,9 @@ async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
         _ => (200, Vec::new()),
     })
     .await;
-    let house = House::new(url).await;
-    house.turn("account", &[("rps", "-1")]).await;
-    house
+    let fixture = ReceiverFixture::new(url).await;
+    fixture.turn("account", &[("rps", "-1")]).await;
+    fixture
         .turn(
             "sms",
             &[
@@ -308,20 +308,20 @@ async fn an_answer_that_names_the_account_pauses_the_throttle_above() {
             ],
         )
         .await;
-    house
+    fixture
         .turn("mail", &[("rps", "-1"), ("parent", "account")])
         .await;
-    let one = house.enqueue("sms", "one", 1).await;
-    let worker = house.worker().await;
+    let one = fixture.enqueue("sms", "one", 1).await;
+    let worker = fixture.worker().await;
     eventually("the pause of the account", SOON, || async {
-        let limit = house.limit("mail", "other").await;
+        let limit = fixture.limit("mail", "other").await;
         matches!(limit, Some(Limit::Paused { name: Some(name), .. }) if name.as_str() == "account")
             .then_some(())
     })
     .await;
-    let other = house.enqueue("mail", "other", 3).await;
-    house.all_done(&one).await;
-    house.all_done(&other).await;
+    let other = fixture.enqueue("mail", "other", 3).await;
+    fixture.all_done(&one).await;
+    fixture.all_done(&other).await;
 
     let refused_at = server.times("one")[0];
     let earliest = server.times("other").into_iter().min().unwrap();
@@ -353,13 +353,13 @@ async fn a_quota_that_successes_tell_is_kept_to_before_anybody_is_refused() {
         }
     })
     .await;
-    let house = House::new(url).await;
-    house
+    let fixture = ReceiverFixture::new(url).await;
+    fixture
         .turn("mail", &[("rps", "-1"), ("key_concurrency", "1")])
         .await;
-    let jobs = house.enqueue("mail", "k", 120).await;
-    let worker = house.worker().await;
-    house.all_done(&jobs).await;
+    let jobs = fixture.enqueue("mail", "k", 120).await;
+    let worker = fixture.worker().await;
+    fixture.all_done(&jobs).await;
 
     let begun = *begun.get().unwrap();
     let early = server
@@ -381,8 +381,8 @@ async fn a_refused_job_of_a_naive_throttle_waits_by_itself() {
         }
     })
     .await;
-    let house = House::new(url).await;
-    house
+    let fixture = ReceiverFixture::new(url).await;
+    fixture
         .turn(
             "mail",
             &[
@@ -392,15 +392,15 @@ async fn a_refused_job_of_a_naive_throttle_waits_by_itself() {
             ],
         )
         .await;
-    let first = house.enqueue("mail", "k", 1).await;
-    let worker = house.worker().await;
+    let first = fixture.enqueue("mail", "k", 1).await;
+    let worker = fixture.worker().await;
     eventually("the refusal", SOON, || async {
         (!server.times("k").is_empty()).then_some(())
     })
     .await;
-    let others = house.enqueue("mail", "k", 5).await;
-    house.all_done(&others).await;
-    house.all_done(&first).await;
+    let others = fixture.enqueue("mail", "k", 5).await;
+    fixture.all_done(&others).await;
+    fixture.all_done(&first).await;
 
     let times = server.times("k");
     assert_eq!(times.len(), 7);
@@ -409,7 +409,7 @@ async fn a_refused_job_of_a_naive_throttle_waits_by_itself() {
         "the refused one came last: {:?}",
         times[6] - times[0]
     );
-    let detail = house.queue.get(first[0]).await.unwrap().unwrap();
+    let detail = fixture.queue.get(first[0]).await.unwrap().unwrap();
     let outcomes: Vec<&str> = detail
         .attempts
         .iter()

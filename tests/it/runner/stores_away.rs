@@ -9,12 +9,12 @@ use rustix::process::{Signal, kill_process};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::process::{Gate, House, postmaster};
+use crate::support::process::{Gate, ProcessFixture, postmaster};
 use crate::support::{PROGRAM, eventually};
 
 const SOON: Duration = Duration::from_secs(60);
 
-async fn own(knobs: &str) -> (House, RunningStack, TempDir) {
+async fn own(knobs: &str) -> (ProcessFixture, RunningStack, TempDir) {
     let dir = tempfile::tempdir().unwrap();
     // Without fsync Postgres answers before it has written, and a crash takes back what it said.
     let options = SpawnOptions {
@@ -27,7 +27,7 @@ async fn own(knobs: &str) -> (House, RunningStack, TempDir) {
         .await
         .unwrap();
     let urls = &servers.urls;
-    let house = House::on(
+    let fixture = ProcessFixture::on(
         &urls.database_url,
         &urls.redis_url,
         &urls.prometheus_url,
@@ -36,7 +36,7 @@ async fn own(knobs: &str) -> (House, RunningStack, TempDir) {
         None,
     )
     .await;
-    (house, servers, dir)
+    (fixture, servers, dir)
 }
 
 /// The API's answer: status, body, seconds of Retry-After.
@@ -55,16 +55,16 @@ async fn answer(request: reqwest::RequestBuilder) -> Option<(StatusCode, Value, 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing_is_lost() {
-    let (house, _servers, dir) = own("rps = -1").await;
-    house.target.gate(Gate::Closed);
-    let process = house.serve_with(&[], &[("FLYBALL_WORKER_TTL_S", "30")]);
+    let (fixture, _servers, dir) = own("rps = -1").await;
+    fixture.target.gate(Gate::Closed);
+    let process = fixture.serve_with(&[], &[("FLYBALL_WORKER_TTL_S", "30")]);
     let url = process.url().await;
-    let jobs = house.enqueue("job", 60).await;
-    house.target.called(8, SOON).await;
+    let jobs = fixture.enqueue("job", 60).await;
+    fixture.target.called(8, SOON).await;
     let data = dir.path().join("postgres/data").display().to_string();
     let (client, body) = (
         Client::new(),
-        json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}}),
+        json!({"kind": "http", "args": {"url": format!("{}/new", fixture.target.url)}}),
     );
 
     // Immediate shutdown: no checkpoint, no farewell to the clients.
@@ -75,7 +75,7 @@ async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing
         (status == 503).then_some((refusal, retry))
     })
     .await;
-    house.target.gate(Gate::Open);
+    fixture.target.gate(Gate::Open);
     println!(
         "503 {}, Retry-After {retry:?}: {}",
         refusal["code"], refusal["detail"]
@@ -96,15 +96,15 @@ async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing
     })
     .await;
     println!("enqueue worked again {:?} later", begun.elapsed());
-    house.until_completed(&jobs, SOON).await;
+    fixture.until_completed(&jobs, SOON).await;
     assert_eq!(
         (
-            house.ended(&jobs, "completed").await,
-            house.ended(&jobs, "lost").await
+            fixture.ended(&jobs, "completed").await,
+            fixture.ended(&jobs, "lost").await
         ),
         (60, 0)
     );
-    let mut counts = house.target.counts();
+    let mut counts = fixture.target.counts();
     counts.remove("new");
     assert_eq!(
         (
@@ -115,7 +115,7 @@ async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing
         "each ran once"
     );
     eventually("nothing is left", SOON, || async {
-        let left = house.count("select (select count(*) from flyball.ready) + (select count(*) from flyball.lease)").await;
+        let left = fixture.count("select (select count(*) from flyball.ready) + (select count(*) from flyball.lease)").await;
         (left == 0).then_some(())
     })
     .await;
@@ -123,14 +123,14 @@ async fn when_postgres_crashes_ends_are_kept_and_enqueue_answers_503_and_nothing
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_is_obeyed_while_postgres_is_away() {
-    let (house, mut servers, _dir) = own("rps = -1").await;
-    let mut process = house.serve_with(&[], &[("FLYBALL_GRACE_S", "2")]);
-    house.target.gate(Gate::Closed);
-    house.enqueue("job", 3).await;
-    house.target.called(3, SOON).await;
+    let (fixture, mut servers, _dir) = own("rps = -1").await;
+    let mut process = fixture.serve_with(&[], &[("FLYBALL_GRACE_S", "2")]);
+    fixture.target.gate(Gate::Closed);
+    fixture.enqueue("job", 3).await;
+    fixture.target.called(3, SOON).await;
     servers.stop(ServerKind::Postgres).unwrap();
     process.says("dispatching failed", SOON).await;
-    house.target.gate(Gate::Open);
+    fixture.target.gate(Gate::Open);
 
     process.signal(Signal::TERM);
 
@@ -148,28 +148,28 @@ async fn sigterm_is_obeyed_while_postgres_is_away() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throttle_stops_meanwhile()
  {
-    let (house, mut servers, _dir) = own("rps = 20\nburst = 1\nwindow = 1\nsafe_rps = 2").await;
-    let process = house.serve();
+    let (fixture, mut servers, _dir) = own("rps = 20\nburst = 1\nwindow = 1\nsafe_rps = 2").await;
+    let process = fixture.serve();
     let url = process.url().await;
     let client = Client::new();
-    house.enqueue("job", 2000).await;
-    house.target.called(10, SOON).await;
-    house
+    fixture.enqueue("job", 2000).await;
+    fixture.target.called(10, SOON).await;
+    fixture
         .redis("HSET throttle:default:knobs rps 30 capacity 1000 capacity_why pool")
         .await;
     eventually("the edit is on record", SOON, || async {
         let sql = "select count(*) from flyball.knobs where throttle = 'default' and fields ->> 'rps' = '30' and not fields ? 'capacity'";
-        (house.count(sql).await == 1).then_some(())
+        (fixture.count(sql).await == 1).then_some(())
     })
     .await;
 
-    house.redis("FLUSHALL").await;
+    fixture.redis("FLUSHALL").await;
     let emptied = Instant::now();
     let back = eventually(
         "the knobs come back by themselves",
         Duration::from_secs(6),
         || async {
-            house
+            fixture
                 .status("default")
                 .await
                 .filter(|status| status.knobs.rps == 30.0)
@@ -186,12 +186,12 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
         emptied.elapsed(),
         back.knobs.why
     );
-    house
+    fixture
         .target
-        .called(house.target.calls().len() + 60, SOON)
+        .called(fixture.target.calls().len() + 60, SOON)
         .await;
     let flowing = emptied.elapsed().as_secs_f64();
-    let passed = house.target.between(emptied, Instant::now()) as f64;
+    let passed = fixture.target.between(emptied, Instant::now()) as f64;
     assert!(
         passed <= 30.0 * flowing + 2.0,
         "{passed} calls in {flowing} s is a burst"
@@ -214,23 +214,23 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
         (status.as_u16(), message["code"].as_str()),
         (503, Some("throttles_lost"))
     );
-    let body = json!({"kind": "http", "args": {"url": format!("{}/new", house.target.url)}});
+    let body = json!({"kind": "http", "args": {"url": format!("{}/new", fixture.target.url)}});
     let (status, ..) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body))
         .await
         .unwrap();
     assert_eq!(status, 201, "jobs are accepted without Redis");
     tokio::time::sleep_until((stopped + Duration::from_secs(3)).into()).await;
-    let while_away = house
+    let while_away = fixture
         .target
         .between(stopped + Duration::from_secs(1), Instant::now());
 
     tokio::task::block_in_place(|| servers.start(ServerKind::Redis)).unwrap();
     let started = Instant::now();
-    house
+    fixture
         .target
-        .called(house.target.calls().len() + 20, SOON)
+        .called(fixture.target.calls().len() + 20, SOON)
         .await;
-    let back = house.status("default").await.unwrap().knobs.rps;
+    let back = fixture.status("default").await.unwrap().knobs.rps;
     println!(
         "{while_away} calls while away; 20 calls {:?} after it came back, at {back} a second",
         started.elapsed()
@@ -240,9 +240,9 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_back() {
-    let (house, mut servers, _dir) = own("rps = -1").await;
+    let (fixture, mut servers, _dir) = own("rps = -1").await;
     tokio::task::block_in_place(|| servers.stop(ServerKind::Redis)).unwrap();
-    let mut process = house.serve();
+    let mut process = fixture.serve();
     let url = process.url().await;
     let client = Client::new();
 
@@ -253,18 +253,18 @@ async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_ba
         status == 503 && message["detail"].as_str().unwrap().contains("Redis"),
         "{message}"
     );
-    let body = json!({"kind": "http", "args": {"url": format!("{}/early", house.target.url)}});
+    let body = json!({"kind": "http", "args": {"url": format!("{}/early", fixture.target.url)}});
     let (status, message, _) = answer(client.post(format!("{url}/api/v1/jobs")).json(&body))
         .await
         .unwrap();
     assert_eq!(status, 201, "{message}");
-    assert_eq!((house.target.calls().len(), process.ended()), (0, None));
+    assert_eq!((fixture.target.calls().len(), process.ended()), (0, None));
 
     tokio::task::block_in_place(|| servers.start(ServerKind::Redis)).unwrap();
 
-    house.target.called(1, SOON).await;
+    fixture.target.called(1, SOON).await;
     process.says("the knobs are seeded", SOON).await;
-    assert_eq!(house.status("default").await.unwrap().knobs.rps, -1.0);
+    assert_eq!(fixture.status("default").await.unwrap().knobs.rps, -1.0);
     eventually("it is ready", SOON, || async {
         let (status, ..) = answer(client.get(format!("{url}/readyz"))).await?;
         (status == 200).then_some(())

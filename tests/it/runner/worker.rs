@@ -8,18 +8,18 @@ use flyball::jobs::{Context, Job, NewJob, Outcome, Scope, State};
 use flyball::runner::Config;
 use serde_json::json;
 
-use super::fixture::{House, SOON, counter, patient, quick};
+use super::fixture::{SOON, WorkerFixture, counter, patient, quick};
 use crate::support::eventually;
 
 #[tokio::test]
 async fn every_job_runs_once_and_is_completed() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (runs, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    house.enqueue("noop", "fast", "", 300).await;
-    let worker = house.worker(quick()).await;
+    fixture.kind("noop", run);
+    fixture.enqueue("noop", "fast", "", 300).await;
+    let worker = fixture.worker(quick()).await;
 
-    house.until_done(300).await;
+    fixture.until_done(300).await;
 
     assert_eq!(runs.load(Ordering::SeqCst), 300);
     assert_eq!(worker.stop().await, 0);
@@ -27,18 +27,18 @@ async fn every_job_runs_once_and_is_completed() {
 
 #[tokio::test]
 async fn a_throttle_never_lets_more_through_than_its_rate_and_its_bucket() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (runs, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    house
+    fixture.kind("noop", run);
+    fixture
         .turn("slow", &[("rps", "40"), ("burst", "1"), ("window", "0.25")])
         .await;
-    house.enqueue("noop", "slow", "a", 60).await;
-    house.enqueue("noop", "slow", "b", 60).await;
+    fixture.enqueue("noop", "slow", "a", 60).await;
+    fixture.enqueue("noop", "slow", "b", 60).await;
     let begun = Instant::now();
-    let worker = house.worker(quick()).await;
+    let worker = fixture.worker(quick()).await;
 
-    house.until_done(120).await;
+    fixture.until_done(120).await;
 
     let elapsed = begun.elapsed().as_secs_f64();
     assert_eq!(runs.load(Ordering::SeqCst), 120);
@@ -56,23 +56,23 @@ async fn a_throttle_never_lets_more_through_than_its_rate_and_its_bucket() {
 
 #[tokio::test]
 async fn a_dear_job_pays_its_whole_cost() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (_, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    house
+    fixture.kind("noop", run);
+    fixture
         .turn("dear", &[("rps", "50"), ("burst", "1"), ("window", "0.2")])
         .await;
-    house.enqueue("noop", "dear", "", 0).await;
+    fixture.enqueue("noop", "dear", "", 0).await;
     let job = NewJob {
         throttle: "dear".into(),
         cost: 10.0,
         ..NewJob::new("noop", json!({}))
     };
-    house.queue.enqueue(&vec![job; 12]).await.unwrap();
+    fixture.queue.enqueue(&vec![job; 12]).await.unwrap();
     let begun = Instant::now();
-    let worker = house.worker(quick()).await;
+    let worker = fixture.worker(quick()).await;
 
-    house.until_done(12).await;
+    fixture.until_done(12).await;
 
     let elapsed = begun.elapsed().as_secs_f64();
     // The last job may leave its whole cost as a debt.
@@ -85,51 +85,51 @@ async fn a_dear_job_pays_its_whole_cost() {
 
 #[tokio::test]
 async fn jobs_of_an_unknown_throttle_are_parked_until_it_exists() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (_, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    let parked = house.enqueue("noop", "nobody-made-me", "", 1).await[0];
-    let other = house.enqueue("noop", "fast", "", 1).await[0];
-    let worker = house.worker(quick()).await;
+    fixture.kind("noop", run);
+    let parked = fixture.enqueue("noop", "nobody-made-me", "", 1).await[0];
+    let other = fixture.enqueue("noop", "fast", "", 1).await[0];
+    let worker = fixture.worker(quick()).await;
 
-    house.until(other, State::Completed).await;
-    let detail = house.queue.get(parked).await.unwrap().unwrap();
+    fixture.until(other, State::Completed).await;
+    let detail = fixture.queue.get(parked).await.unwrap().unwrap();
     assert_eq!(
         (detail.summary.state, detail.summary.attempt),
         (State::Ready, 0)
     );
 
-    house.turn("nobody-made-me", &[("rps", "10")]).await;
-    house.until(parked, State::Completed).await;
+    fixture.turn("nobody-made-me", &[("rps", "10")]).await;
+    fixture.until(parked, State::Completed).await;
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn a_stopped_throttle_holds_its_jobs_and_an_edit_lets_them_go() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (runs, run) = counter(Outcome::Done);
-    house.kind("noop", run);
-    house.turn("gate", &[("rps", "0")]).await;
-    let held = house.enqueue("noop", "gate", "", 1).await[0];
-    let other = house.enqueue("noop", "fast", "", 1).await[0];
-    let worker = house.worker(quick()).await;
-    house.until(other, State::Completed).await;
-    assert_eq!(house.state(held).await, State::Ready);
+    fixture.kind("noop", run);
+    fixture.turn("gate", &[("rps", "0")]).await;
+    let held = fixture.enqueue("noop", "gate", "", 1).await[0];
+    let other = fixture.enqueue("noop", "fast", "", 1).await[0];
+    let worker = fixture.worker(quick()).await;
+    fixture.until(other, State::Completed).await;
+    assert_eq!(fixture.state(held).await, State::Ready);
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 
-    house.turn("gate", &[("rps", "20")]).await;
+    fixture.turn("gate", &[("rps", "20")]).await;
 
-    house.until(held, State::Completed).await;
+    fixture.until(held, State::Completed).await;
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
     const REST: Duration = Duration::from_secs(6);
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let runs = Arc::new(Mutex::new(Vec::new()));
     let seen = runs.clone();
-    house.kind("picky", move |job: Job, _| {
+    fixture.kind("picky", move |job: Job, _| {
         let first = {
             let mut seen = seen.lock().unwrap();
             seen.push((job.key.clone(), Instant::now()));
@@ -145,21 +145,21 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
             Outcome::Done
         })
     });
-    let hot = house.enqueue("picky", "fast", "hot", 1).await[0];
-    let worker = house.worker(quick()).await;
+    let hot = fixture.enqueue("picky", "fast", "hot", 1).await[0];
+    let worker = fixture.worker(quick()).await;
     eventually("the key was told to rest", SOON, || async {
-        let detail = house.queue.get(hot).await.unwrap().unwrap();
+        let detail = fixture.queue.get(hot).await.unwrap().unwrap();
         (detail.summary.state == State::Ready && !detail.attempts.is_empty()).then_some(())
     })
     .await;
-    let cold = house.enqueue("picky", "fast", "cold", 1).await[0];
-    house.until(cold, State::Completed).await;
+    let cold = fixture.enqueue("picky", "fast", "cold", 1).await[0];
+    fixture.until(cold, State::Completed).await;
     assert_eq!(
-        house.state(hot).await,
+        fixture.state(hot).await,
         State::Ready,
         "the cold key did not wait for the hot one"
     );
-    house.until(hot, State::Completed).await;
+    fixture.until(hot, State::Completed).await;
 
     let runs = runs.lock().unwrap().clone();
     let hot_runs: Vec<Instant> = runs
@@ -172,46 +172,46 @@ async fn a_throttled_answer_pauses_the_key_alone_and_uses_no_attempt() {
         hot_runs[1] - hot_runs[0] >= REST,
         "the key rested as long as it was told to"
     );
-    let detail = house.queue.get(hot).await.unwrap().unwrap();
+    let detail = fixture.queue.get(hot).await.unwrap().unwrap();
     assert_eq!(detail.summary.attempt, 1, "being throttled used no attempt");
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn failures_are_tried_again_and_then_buried_with_their_error() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let (runs, run) = counter(Outcome::Retry {
         after: Some(Duration::from_millis(10)),
         error: "boom".into(),
     });
-    house.kind("bad", run);
-    house.kind("panics", |_: Job, _: Context| async { panic!("oh no") });
-    house.enqueue("bad", "fast", "", 0).await;
-    house.enqueue("panics", "fast", "", 0).await;
+    fixture.kind("bad", run);
+    fixture.kind("panics", |_: Job, _: Context| async { panic!("oh no") });
+    fixture.enqueue("bad", "fast", "", 0).await;
+    fixture.enqueue("panics", "fast", "", 0).await;
     let job = |kind: &str, max_attempts| NewJob {
         throttle: "fast".into(),
         max_attempts,
         ..NewJob::new(kind, json!({}))
     };
-    let ids = house
+    let ids = fixture
         .queue
         .enqueue(&[job("bad", 3), job("panics", 1)])
         .await
         .unwrap();
-    let worker = house.worker(quick()).await;
+    let worker = fixture.worker(quick()).await;
 
-    house.until(ids[0].id, State::Dead).await;
-    house.until(ids[1].id, State::Dead).await;
+    fixture.until(ids[0].id, State::Dead).await;
+    fixture.until(ids[1].id, State::Dead).await;
 
     assert_eq!(runs.load(Ordering::SeqCst), 3);
-    let bad = house.queue.get(ids[0].id).await.unwrap().unwrap();
+    let bad = fixture.queue.get(ids[0].id).await.unwrap().unwrap();
     let outcomes: Vec<&str> = bad
         .attempts
         .iter()
         .map(|one| one.outcome.as_str())
         .collect();
     assert_eq!(outcomes, ["failed", "failed", "dead"]);
-    let panicked = house.queue.get(ids[1].id).await.unwrap().unwrap();
+    let panicked = fixture.queue.get(ids[1].id).await.unwrap().unwrap();
     assert_eq!(
         panicked.summary.last_error.as_deref(),
         Some("the handler panicked")
@@ -221,64 +221,64 @@ async fn failures_are_tried_again_and_then_buried_with_their_error() {
 
 #[tokio::test]
 async fn a_running_job_stops_when_it_is_cancelled() {
-    let mut house = House::new().await;
-    house.kind("patient", patient);
-    let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house.worker(quick()).await;
-    house.until(id, State::Running).await;
+    let mut fixture = WorkerFixture::new().await;
+    fixture.kind("patient", patient);
+    let id = fixture.enqueue("patient", "fast", "", 1).await[0];
+    let worker = fixture.worker(quick()).await;
+    fixture.until(id, State::Running).await;
 
-    house.queue.cancel(id).await.unwrap();
+    fixture.queue.cancel(id).await.unwrap();
 
-    house.until(id, State::Cancelled).await;
+    fixture.until(id, State::Cancelled).await;
     worker.stop().await;
 }
 
 #[tokio::test]
 async fn a_stopping_worker_gives_back_what_it_cannot_finish() {
-    let mut house = House::new().await;
-    house.kind("patient", patient);
-    let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house
+    let mut fixture = WorkerFixture::new().await;
+    fixture.kind("patient", patient);
+    let id = fixture.enqueue("patient", "fast", "", 1).await[0];
+    let worker = fixture
         .worker(Config {
             grace: Duration::from_millis(200),
             ..quick()
         })
         .await;
-    house.until(id, State::Running).await;
+    fixture.until(id, State::Running).await;
 
     worker.stop().await;
 
-    let detail = house.queue.get(id).await.unwrap().unwrap();
+    let detail = fixture.queue.get(id).await.unwrap().unwrap();
     assert_eq!(
         (detail.summary.state, detail.summary.attempt),
         (State::Ready, 0)
     );
-    assert_eq!(house.queue.live_workers().await.unwrap(), 0);
+    assert_eq!(fixture.queue.live_workers().await.unwrap(), 0);
 }
 
 #[tokio::test]
 async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
-    let mut house = House::new().await;
-    house.patient_at_first();
-    let id = house.enqueue("patient", "fast", "", 1).await[0];
-    let worker = house
+    let mut fixture = WorkerFixture::new().await;
+    fixture.patient_at_first();
+    let id = fixture.enqueue("patient", "fast", "", 1).await[0];
+    let worker = fixture
         .worker(Config {
             ttl: Duration::from_secs(3),
             ..quick()
         })
         .await;
     let first_identity = worker.id();
-    house.until(id, State::Running).await;
+    fixture.until(id, State::Running).await;
 
     sqlx::query("update flyball.worker set heartbeat_at = now() - interval '1 hour' where id = $1")
         .bind(first_identity)
-        .execute(&house.queue.pool)
+        .execute(&fixture.queue.pool)
         .await
         .unwrap();
 
-    house.until(id, State::Completed).await;
+    fixture.until(id, State::Completed).await;
     assert_ne!(worker.id(), first_identity);
-    let detail = house.queue.get(id).await.unwrap().unwrap();
+    let detail = fixture.queue.get(id).await.unwrap().unwrap();
     let outcomes: Vec<&str> = detail
         .attempts
         .iter()
@@ -294,13 +294,13 @@ async fn a_worker_that_was_taken_for_dead_stops_its_jobs_and_starts_afresh() {
 
 #[tokio::test]
 async fn a_kind_that_no_worker_here_runs_waits_without_using_attempts() {
-    let house = House::new().await;
-    let id = house.enqueue("elsewhere", "fast", "", 1).await[0];
-    let worker = house.worker(quick()).await;
+    let fixture = WorkerFixture::new().await;
+    let id = fixture.enqueue("elsewhere", "fast", "", 1).await[0];
+    let worker = fixture.worker(quick()).await;
 
-    house.until(id, State::Scheduled).await;
+    fixture.until(id, State::Scheduled).await;
 
-    let detail = house.queue.get(id).await.unwrap().unwrap();
+    let detail = fixture.queue.get(id).await.unwrap().unwrap();
     assert_eq!(detail.summary.attempt, 0);
     assert!(
         detail
@@ -314,17 +314,17 @@ async fn a_kind_that_no_worker_here_runs_waits_without_using_attempts() {
 
 #[tokio::test]
 async fn two_workers_share_the_work_and_no_job_runs_twice() {
-    let mut house = House::new().await;
+    let mut fixture = WorkerFixture::new().await;
     let seen = Arc::new(Mutex::new(Vec::new()));
     let inner = seen.clone();
-    house.kind("noop", move |job: Job, _| {
+    fixture.kind("noop", move |job: Job, _| {
         inner.lock().unwrap().push(job.id);
         std::future::ready(Outcome::Done)
     });
-    let mut wanted = house.enqueue("noop", "fast", "a", 400).await;
-    let (one, two) = tokio::join!(house.worker(quick()), house.worker(quick()));
+    let mut wanted = fixture.enqueue("noop", "fast", "a", 400).await;
+    let (one, two) = tokio::join!(fixture.worker(quick()), fixture.worker(quick()));
 
-    house.until_done(400).await;
+    fixture.until_done(400).await;
 
     let mut seen = seen.lock().unwrap().clone();
     seen.sort_unstable();

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
 
 use super::serve;
-use crate::support::process::House;
+use crate::support::process::ProcessFixture;
 use crate::support::{database, eventually};
 
 /// An answer of Prometheus with one sample, of the time that its clock shows.
@@ -458,20 +458,20 @@ async fn a_process_reads_the_servers_that_its_settings_name_and_trips_on_a_page_
     let stats = move || async move { format!(r#"{{"length": {}}}"#, shown.lock().unwrap()) };
     let page = serve(axum::Router::new().route("/stats", get(stats))).await;
     let east = guarded("authorization", "Bearer very-secret").await;
-    let house = House::new("rps = -1").await;
-    house.knobs_file("governed", &POLICY.replace("PAGE", &page));
+    let fixture = ProcessFixture::new("rps = -1").await;
+    fixture.knobs_file("governed", &POLICY.replace("PAGE", &page));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("own.toml");
     std::fs::write(&file, SETTINGS.replace("EAST\"", &format!("{east}\""))).unwrap();
     let arguments = ["--roles", "governor", "--config", file.to_str().unwrap()];
     let environment = [
         ("EAST_TOKEN", SECRET),
-        ("LEDGER_URL", house.database_url.as_str()),
+        ("LEDGER_URL", fixture.database_url.as_str()),
         ("FLYBALL_LOG", "debug"),
     ];
 
     // One that is named and not there stops the start, by its name.
-    let mut nobody = house.serve_with(&arguments, &environment[..1]);
+    let mut nobody = fixture.serve_with(&arguments, &environment[..1]);
     assert!(!nobody.ends(Duration::from_secs(60)).await.success());
     nobody
         .says(
@@ -480,8 +480,8 @@ async fn a_process_reads_the_servers_that_its_settings_name_and_trips_on_a_page_
         )
         .await;
 
-    let process = house.serve_with(&arguments, &environment);
-    let journal = Journal::new(house.pool());
+    let process = fixture.serve_with(&arguments, &environment);
+    let journal = Journal::new(fixture.pool());
     let value = |state: &Value, n: usize| state["signals"][n]["value"].as_f64();
     let state = eventually("all signals are read", Duration::from_secs(60), || async {
         let (_, state) = journal.load("governed").await.unwrap()?;
@@ -514,10 +514,10 @@ async fn a_process_reads_the_servers_that_its_settings_name_and_trips_on_a_page_
         "{}",
         tripped.reason
     );
-    assert_eq!(house.status("governed").await.unwrap().effective_rps, 0.0);
+    assert_eq!(fixture.status("governed").await.unwrap().effective_rps, 0.0);
     assert!(!process.log().contains(SECRET), "{}", process.log());
     assert!(
-        !process.log().contains(&house.database_url),
+        !process.log().contains(&fixture.database_url),
         "{}",
         process.log()
     );

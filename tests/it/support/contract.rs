@@ -2,21 +2,23 @@
 //! answers are compared with it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, Permissions, TokenSecret};
-use flyball::jobs::{Handler, Issue, Kinds, Outcome, PreparedJob, Queue};
-use flyball::notify::{Deliveries, NotificationHandler};
+use flyball::api::{AuthToken, Permissions, TokenSecret};
+use flyball::jobs::{Handler, Issue, Outcome, PreparedJob};
+use flyball::notify::NotificationHandler;
 use flyball::providers::pool::{self, AccountPool};
 use flyball::providers::{Account, Limited, Pool, Pools, Provider};
-use flyball::throttle::{Knobs, Notes, RedisStore, Store};
+use flyball::throttle::{Notes, Store};
 use jsonschema::{Draft, Validator};
 use reqwest::{Method, Response};
 use serde_json::{Map, Value, json};
-use tokio_util::sync::CancellationToken;
 
-use super::{Database, database, patient_store, redis_prefix, tools};
+use super::api_server::ApiServer;
+use super::fixture::Fixture;
+use super::{patient_store, redis_prefix};
 
 /// The token with all permissions, on a server with tokens.
 pub const ADMIN: &str = "0123456789-admin";
@@ -34,21 +36,18 @@ impl Handler for Anything {
 
 /// A server and its document.
 pub struct Contract {
-    pub base: String,
-    pub client: reqwest::Client,
     pub document: Value,
-    pub queue: Queue,
-    pub store: Arc<RedisStore>,
-    pub database: Database,
     has_tokens: bool,
-    cancel: CancellationToken,
+    server: ApiServer,
     seen: Mutex<BTreeSet<(String, u16)>>,
     validators: Mutex<BTreeMap<String, Arc<Validator>>>,
 }
 
-impl Drop for Contract {
-    fn drop(&mut self) {
-        self.cancel.cancel();
+impl Deref for Contract {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.server
     }
 }
 
@@ -80,30 +79,17 @@ fn pool() -> Pool {
 
 /// Starts a server on stores of its own, with or without tokens.
 pub async fn contract(has_tokens: bool) -> Contract {
-    let (database, prefix) = (database().await, redis_prefix());
-    let queue = Queue::connect(database.url(), 6, Duration::from_secs(30))
-        .await
-        .unwrap();
+    let prefix = redis_prefix();
     let store = Arc::new(patient_store(&prefix).await);
     let pools = Arc::new(Pools(BTreeMap::from([("mail".to_owned(), pool())])));
     let (tell, _changes) = tokio::sync::mpsc::unbounded_channel();
     let (as_store, notes): (Arc<dyn Store>, Arc<dyn Notes>) = (store.clone(), store.clone());
     let accounts = AccountPool::open(pool(), as_store, notes, tell).unwrap();
     pool::seed(&accounts).await.unwrap();
-    let mut kinds = Kinds::default();
-    kinds.register("anything", Anything);
-    kinds.register(
-        "notification",
-        NotificationHandler::new(pools.clone(), None),
-    );
+    let fixture = Fixture::on(store).await;
     for kind in ["anything", "notification"] {
-        sqlx::query("select flyball.register_kind($1)")
-            .bind(kind)
-            .execute(&queue.pool)
-            .await
-            .unwrap();
+        fixture.register(kind).await;
     }
-    let cancel = CancellationToken::new();
     let tokens = [
         AuthToken::new("default", TokenSecret::new(ADMIN)),
         AuthToken::of(
@@ -113,29 +99,20 @@ pub async fn contract(has_tokens: bool) -> Contract {
             TokenSecret::new(NOBODY),
         ),
     ];
-    let deps = Deps {
-        queue: queue.clone(),
-        throttles: store.clone(),
-        check_knobs: Knobs::check,
-        kinds,
-        account_pools: vec![accounts],
-        pools,
-        deliveries: Deliveries::new(queue.pool.clone()),
-        tools: tools(),
-        public_url: String::new(),
-        decisions: Arc::new(NoDecisions),
-        live: Live::default(),
-        tokens: tokens.into_iter().filter(|_| has_tokens).collect(),
-        registry: Arc::default(),
-        cancel: cancel.clone(),
-    };
-    let listener = api::bind("127.0.0.1:0", has_tokens).await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(api::serve(deps, listener));
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let server = ApiServer::start(fixture, |deps| {
+        deps.kinds.register("anything", Anything);
+        deps.kinds.register(
+            "notification",
+            NotificationHandler::new(pools.clone(), None),
+        );
+        deps.account_pools = vec![accounts];
+        deps.pools = pools;
+        deps.tokens = tokens.into_iter().filter(|_| has_tokens).collect();
+    })
+    .await;
     let token = if has_tokens { ADMIN } else { "none" };
-    let document = client
-        .get(format!("{base}/openapi.json"))
+    let document = server
+        .request(Method::GET, "/openapi.json")
         .bearer_auth(token)
         .send()
         .await
@@ -144,14 +121,9 @@ pub async fn contract(has_tokens: bool) -> Contract {
         .await
         .unwrap();
     Contract {
-        base,
-        client,
         document,
-        queue,
-        store,
-        database,
         has_tokens,
-        cancel,
+        server,
         seen: Mutex::default(),
         validators: Mutex::default(),
     }

@@ -18,12 +18,19 @@ pub struct Fixture {
     pub database: Database,
     pub queue: Queue,
     pub store: Arc<dyn Store>,
+    /// The prefix of the store's keys in the Redis of this test run.
+    pub prefix: String,
 }
 
 impl Fixture {
     /// Creates both on the servers of this test run.
     pub async fn new() -> Self {
-        Self::on(Arc::new(patient_store(&redis_prefix()).await)).await
+        let prefix = redis_prefix();
+        let store = Arc::new(patient_store(&prefix).await);
+        Self {
+            prefix,
+            ..Self::on(store).await
+        }
     }
 
     /// Creates a database beside this store.
@@ -36,23 +43,13 @@ impl Fixture {
             database,
             queue,
             store,
+            prefix: String::new(),
         }
     }
 
     /// Sets knobs, and creates the throttle if there is none.
     pub async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs
-            .iter()
-            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
-            .collect();
-        let change = Change {
-            fields,
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        let name = Name::new(throttle).expect("a name");
-        self.store.set(&name, &change).await.expect("the knobs");
+        turn(&*self.store, throttle, knobs).await;
     }
 
     /// Starts a worker with metrics in `registry`.
@@ -91,4 +88,20 @@ impl Fixture {
         })
         .await;
     }
+}
+
+/// Sets knobs, and creates the throttle if there is none.
+pub async fn turn(store: &dyn Store, throttle: &str, knobs: &[(&str, &str)]) {
+    let fields: BTreeMap<_, _> = knobs
+        .iter()
+        .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
+        .collect();
+    let change = Change {
+        fields,
+        by: "test".into(),
+        create: true,
+        ..Change::default()
+    };
+    let name = Name::new(throttle).expect("a name");
+    store.set(&name, &change).await.expect("the knobs");
 }

@@ -7,6 +7,8 @@
 //! create roles and become them. The role of the private stack may only create databases.
 #![allow(dead_code, reason = "each test file uses the part it needs")]
 
+pub mod api_server;
+pub mod app;
 pub mod contract;
 pub mod exporter;
 pub mod fixture;
@@ -271,21 +273,26 @@ pub async fn patient_store(prefix: &str) -> RedisStore {
     store
 }
 
-/// Calls `f` every 20 ms until it returns `Some`; panics with `what` after `within`.
+/// Calls `f` until it returns `Some`, first every 20 ms, after a second every 100 ms; panics with `what` after
+/// `within`.
+///
+/// Many tests ask at once, and most ask a database: asking often would take the cores from the work that they wait for.
 pub async fn eventually<T, F, Fut>(what: &str, within: Duration, mut f: F) -> T
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Option<T>>,
 {
-    let requested = async {
+    let asked = async {
+        let mut pause = Duration::from_millis(20);
         loop {
             if let Some(answer) = f().await {
                 return answer;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            tokio::time::sleep(pause).await;
+            pause = pause.mul_f64(1.1).min(Duration::from_millis(100));
         }
     };
-    match tokio::time::timeout(within, requested).await {
+    match tokio::time::timeout(within, asked).await {
         Ok(answer) => answer,
         Err(_) => panic!("{what}: not within {within:?}"),
     }

@@ -27,7 +27,7 @@ const SETTINGS: &str = "settings";
 
 /// The resources that the processes of one test share: a database, a prefix in Redis, knobs, and a
 /// server to call.
-pub struct House {
+pub struct ProcessFixture {
     pub database_url: String,
     pub redis_url: String,
     pub prefix: String,
@@ -38,7 +38,7 @@ pub struct House {
     _database: Option<Database>,
 }
 
-impl House {
+impl ProcessFixture {
     /// Creates the resources on the servers of this test run; the throttle `default` gets these
     /// knobs.
     pub async fn new(knobs: &str) -> Self {
@@ -68,7 +68,7 @@ impl House {
             .await
             .expect("the database");
         queue.migrate().await.expect("the schema");
-        let house = Self {
+        let fixture = Self {
             database_url: database_url.to_owned(),
             redis_url: redis_url.to_owned(),
             prefix: prefix.to_owned(),
@@ -78,8 +78,8 @@ impl House {
             knobs: tempfile::tempdir().expect("a directory"),
             _database: database,
         };
-        house.knobs_file("default", &format!("[knobs]\nmode = \"manual\"\n{knobs}\n"));
-        house
+        fixture.knobs_file("default", &format!("[knobs]\nmode = \"manual\"\n{knobs}\n"));
+        fixture
     }
 
     pub fn knobs_file(&self, throttle: &str, text: &str) {

@@ -154,7 +154,7 @@ async fn an_event_of_twilio_is_checked_against_the_address_that_the_outside_know
         suppress: None,
         met: None,
     };
-    api.deliveries.record(written).await.unwrap();
+    api.deliveries().record(written).await.unwrap();
     let path = "/api/v1/provider-events/texts/t1";
     let post = async |public: &str| {
         let signed = format!("{public}{path}MessageSidSM1MessageStatusdeliveredTo+15550100000");

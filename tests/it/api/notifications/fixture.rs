@@ -1,23 +1,23 @@
 //! A server with a pool of accounts, and signed events of its provider.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::hmac;
-use flyball::api::{self, AuthToken, Deps, Live, NoDecisions, TokenSecret};
-use flyball::jobs::{Handler, Issue, Kinds, Outcome, PreparedJob, Queue};
+use flyball::api::{AuthToken, TokenSecret};
+use flyball::jobs::{Handler, Issue, Outcome, PreparedJob};
 use flyball::notify::{Attempt, Deliveries, DeliveryState, DeliveryUpdate};
 use flyball::providers::{
     Account, AccountSecret as Credential, Channel, Limited, Pool, Pools, Provider, Recipient,
 };
-use flyball::throttle::{Knobs, Store};
 
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, database, patient_store, redis_prefix, tools};
+use crate::support::api_server::ApiServer;
+use crate::support::fixture::Fixture;
 
 const TOKEN: &str = "a-token-of-sixteen-or-more";
 
@@ -46,18 +46,14 @@ impl Handler for Wants {
     }
 }
 
-pub struct Api {
-    pub base: String,
-    pub client: reqwest::Client,
-    pub queue: Queue,
-    pub deliveries: Deliveries,
-    pub cancel: CancellationToken,
-    pub database: Database,
-}
+/// An API with two pools of accounts.
+pub struct Api(ApiServer);
 
-impl Drop for Api {
-    fn drop(&mut self) {
-        self.cancel.cancel();
+impl Deref for Api {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.0
     }
 }
 
@@ -96,57 +92,27 @@ pub fn pool(name: &str, provider: Provider, accounts: &[&str]) -> (String, Pool)
 }
 
 pub async fn spawn() -> Api {
-    let (database, prefix) = (database().await, redis_prefix());
-    let queue = Queue::connect(database.url(), 6, Duration::from_secs(30))
-        .await
-        .unwrap();
-    let store: Arc<dyn Store> = Arc::new(patient_store(&prefix).await);
-    let deliveries = Deliveries::new(queue.pool.clone());
-    let mut kinds = Kinds::default();
-    kinds.register("notification", Wants);
-    let pools = Pools(BTreeMap::from([
-        pool("mail", Provider::Mailgun, &["a1", "a2"]),
-        pool("texts", Provider::Twilio, &["t1"]),
-    ]));
-    let cancel = CancellationToken::new();
-    let deps = Deps {
-        account_pools: Vec::new(),
-        queue: queue.clone(),
-        throttles: store,
-        check_knobs: Knobs::check,
-        kinds,
-        pools: Arc::new(pools),
-        deliveries: deliveries.clone(),
-        tools: tools(),
-        public_url: "https://jobs.example.com".into(),
-        decisions: Arc::new(NoDecisions),
-        live: Live::default(),
-        tokens: [AuthToken::new("default", TokenSecret::new(TOKEN))]
+    let server = ApiServer::start(Fixture::new().await, |deps| {
+        deps.kinds.register("notification", Wants);
+        deps.pools = Arc::new(Pools(BTreeMap::from([
+            pool("mail", Provider::Mailgun, &["a1", "a2"]),
+            pool("texts", Provider::Twilio, &["t1"]),
+        ])));
+        deps.public_url = "https://jobs.example.com".into();
+        deps.tokens = [AuthToken::new("default", TokenSecret::new(TOKEN))]
             .into_iter()
-            .collect(),
-        registry: Arc::default(),
-        cancel: cancel.clone(),
-    };
-    let listener = api::bind("127.0.0.1:0", true).await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(api::serve(deps, listener));
-    let client = reqwest::Client::builder().no_proxy().build().unwrap();
-    Api {
-        base,
-        client,
-        queue,
-        deliveries,
-        cancel,
-        database,
-    }
+            .collect();
+    });
+    Api(server.await)
 }
 
 impl Api {
+    pub fn deliveries(&self) -> Deliveries {
+        Deliveries::new(self.queue.pool.clone())
+    }
+
     pub async fn ask(&self, method: Method, path: &str, body: Option<Value>) -> Response {
-        let mut request = self
-            .client
-            .request(method, format!("{}{path}", self.base))
-            .bearer_auth(TOKEN);
+        let mut request = self.request(method, path).bearer_auth(TOKEN);
         if let Some(body) = body {
             request = request.json(&body);
         }
@@ -204,7 +170,7 @@ impl Api {
             suppress: None,
             met: None,
         };
-        self.deliveries.record(written).await.unwrap();
+        self.deliveries().record(written).await.unwrap();
     }
 
     /// Posts an event as Mailgun would, signed with a key.

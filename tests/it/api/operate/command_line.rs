@@ -3,14 +3,14 @@
 use flyball::jobs::State;
 use serde_json::{Value, json};
 
-use super::fixture::house;
+use super::fixture::operator;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
-    let house = house().await;
-    house.enqueue(5, "t", "a").await;
+    let operator = operator().await;
+    operator.enqueue(5, "t", "a").await;
 
-    house
+    operator
         .refuses(
             &["job", "cancel", "--throttle", "t"],
             4,
@@ -18,19 +18,19 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
         )
         .await;
     assert_eq!(
-        house
+        operator
             .says(&["job", "cancel", "--throttle", "t", "--dry-run"])
             .await,
         "5 jobs would be cancelled\n"
     );
-    house
+    operator
         .refuses(
             &["job", "cancel"],
             4,
             "give the number of a job, or one or more of --kind",
         )
         .await;
-    house
+    operator
         .refuses(
             &["job", "cancel", "5", "--throttle", "t"],
             2,
@@ -38,7 +38,7 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
         )
         .await;
     for only_for_many in [&["--dry-run"][..], &["--yes"], &["--limit", "1"]] {
-        house
+        operator
             .refuses(
                 &[&["job", "cancel", "5"], only_for_many].concat(),
                 2,
@@ -46,7 +46,7 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
             )
             .await;
     }
-    house
+    operator
         .refuses(
             &[
                 "job",
@@ -61,7 +61,7 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
             "state: \"dead\" is not a state that can be cancelled",
         )
         .await;
-    house
+    operator
         .refuses(
             &["job", "cancel", "--created-before", "soon", "--yes"],
             2,
@@ -69,13 +69,13 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
         )
         .await;
     assert_eq!(
-        house
+        operator
             .says(&["job", "cancel", "--created-before", "1h", "--yes"])
             .await,
         "0 jobs cancelled\n"
     );
     assert_eq!(
-        house
+        operator
             .says(&[
                 "job",
                 "cancel",
@@ -91,13 +91,13 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
         "2 jobs cancelled\n"
     );
     let output: Value = serde_json::from_str(
-        &house
+        &operator
             .says(&["lane", "purge", "t", "a", "--yes", "--json"])
             .await,
     )
     .unwrap();
     assert_eq!(output, json!({"jobs": 3, "requested": 0}));
-    let actions = house.actions().await;
+    let actions = operator.actions().await;
     assert_eq!(
         actions,
         [
@@ -109,18 +109,18 @@ async fn many_jobs_are_changed_on_the_command_line_only_when_it_says_yes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
-    let house = house().await;
-    let ids = house.enqueue(4, "t", "a").await;
-    house.kill("timeout after 30 s").await;
+    let operator = operator().await;
+    let ids = operator.enqueue(4, "t", "a").await;
+    operator.kill("timeout after 30 s").await;
 
-    house
+    operator
         .refuses(
             &["dead", "requeue", "--yes"],
             4,
             "error_like: is missing, as is every other filter",
         )
         .await;
-    house
+    operator
         .refuses(
             &["dead", "requeue", "--error-like", "timeout%"],
             4,
@@ -128,7 +128,7 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
         )
         .await;
     assert_eq!(
-        house
+        operator
             .says(&[
                 "dead",
                 "requeue",
@@ -142,7 +142,7 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
         "3 jobs requeued\n"
     );
     let output: Value = serde_json::from_str(
-        &house
+        &operator
             .says(&[
                 "dead",
                 "discard",
@@ -158,41 +158,43 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
     .unwrap();
     assert_eq!(output["jobs"], 1);
     assert_eq!(
-        (house.state(ids[0]).await, house.state(ids[3]).await),
+        (operator.state(ids[0]).await, operator.state(ids[3]).await),
         (State::Ready, State::Cancelled)
     );
 
     let id = ids[0].to_string();
     assert!(
-        house
+        operator
             .says(&["job", "reschedule", &id, "--run-at", "2h"])
             .await
             .starts_with(&format!("job {id} is scheduled for 2"))
     );
-    house
+    operator
         .refuses(
             &["job", "discard", &id],
             4,
             "is scheduled; only dead jobs can be discarded",
         )
         .await;
-    house
+    operator
         .refuses(
             &["job", "reschedule", &id, "--run-at", "9000-01-01T00:00:00Z"],
             4,
             "ten years from now",
         )
         .await;
-    house
+    operator
         .refuses(
             &["job", "reschedule", "7", "--run-at", "2h"],
             3,
             "there is no job 7",
         )
         .await;
-    house.says(&["job", "retry", &id, "--keep-attempts"]).await;
+    operator
+        .says(&["job", "retry", &id, "--keep-attempts"])
+        .await;
     assert!(
-        house
+        operator
             .says(&["job", "list", "--state", "ended", "--created-after", "1h"])
             .await
             .contains("cancelled")
@@ -201,30 +203,30 @@ async fn dead_letters_are_requeued_and_discarded_on_the_command_line() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn everything_and_lanes_are_operated_on_the_command_line() {
-    let house = house().await;
-    house.turn("t", "5").await;
-    house.enqueue(2, "t", "a").await;
-    house.queue.ready_lanes().await.unwrap();
+    let operator = operator().await;
+    operator.turn("t", &[("rps", "5")]).await;
+    operator.enqueue(2, "t", "a").await;
+    operator.queue.ready_lanes().await.unwrap();
 
     assert!(
-        house
+        operator
             .says(&["status"])
             .await
             .starts_with("running: no pause of everything\n0 live workers\n")
     );
     assert!(
-        house
+        operator
             .says(&["pause", "--why", "upgrade"])
             .await
             .ends_with("by tester: upgrade\n")
     );
     assert!(
-        house
+        operator
             .says(&["pause"])
             .await
             .starts_with("everything is already paused since")
     );
-    let status = house.says(&["status"]).await;
+    let status = operator.says(&["status"]).await;
     let flows_at_five = status
         .lines()
         .any(|line| line.split_whitespace().take(2).eq(["t", "5"]));
@@ -232,7 +234,7 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         status.starts_with("everything is paused since") && flows_at_five,
         "{status}"
     );
-    let output: Value = serde_json::from_str(&house.says(&["status", "--json"]).await).unwrap();
+    let output: Value = serde_json::from_str(&operator.says(&["status", "--json"]).await).unwrap();
     assert_eq!(
         (
             &output["paused"]["why"],
@@ -240,24 +242,24 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         ),
         (&json!("upgrade"), &json!(5.0))
     );
-    assert_eq!(house.says(&["resume"]).await, "everything is resumed\n");
+    assert_eq!(operator.says(&["resume"]).await, "everything is resumed\n");
     assert_eq!(
-        house.says(&["resume"]).await,
+        operator.says(&["resume"]).await,
         "everything was running already\n"
     );
 
     assert_eq!(
-        house.says(&["lane", "weight", "t", "a", "2.5"]).await,
+        operator.says(&["lane", "weight", "t", "a", "2.5"]).await,
         "lane \"a\" of t has the weight 2.5; before it was 1\n"
     );
-    house
+    operator
         .refuses(
             &["lane", "weight", "t", "a", "0"],
             4,
             "weight: is 0; allowed are 0.001 to 1000",
         )
         .await;
-    house
+    operator
         .refuses(
             &["lane", "purge", "two words", "a", "--yes"],
             4,
@@ -265,13 +267,13 @@ async fn everything_and_lanes_are_operated_on_the_command_line() {
         )
         .await;
     assert!(
-        house
+        operator
             .says(&["lane", "list", "t", "--by-key"])
             .await
             .contains("2.5")
     );
     assert!(
-        house
+        operator
             .says(&["lane", "show", "t", "a"])
             .await
             .contains("waiting    2")

@@ -1,84 +1,38 @@
 //! A server and a command line on one queue.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
-use flyball::api::{self, Deps, Live, NoDecisions};
+use flyball::jobs::NewJob;
 use flyball::jobs::postgres::{Ending, Finish, LaneClaim, NewWorker};
-use flyball::jobs::{Kinds, NewJob, Queue, State};
-use flyball::throttle::{Change, Knobs, Name, Store};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use tokio_util::sync::CancellationToken;
 
-use crate::support::{Database, PROGRAM, database, patient_store, redis_prefix, stack};
+use crate::support::api_server::ApiServer;
+use crate::support::fixture::Fixture;
+use crate::support::{PROGRAM, stack};
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// A house with both doors: an API on a port of its own, and what a shell needs.
-pub struct House {
-    pub base: String,
-    pub client: reqwest::Client,
-    pub queue: Queue,
-    pub store: Arc<dyn Store>,
-    pub prefix: String,
-    pub database: Database,
-    pub cancel: CancellationToken,
-}
+/// An API on a port of its own, and what a shell needs.
+pub struct Operator(ApiServer);
 
-pub async fn house() -> House {
-    let database = database().await;
-    let queue = Queue::connect(database.url(), 6, SOON).await.unwrap();
-    let prefix = redis_prefix();
-    let store: Arc<dyn Store> = Arc::new(patient_store(&prefix).await);
-    let cancel = CancellationToken::new();
-    let deps = Deps {
-        queue: queue.clone(),
-        pools: Arc::default(),
-        deliveries: flyball::notify::Deliveries::new(queue.pool.clone()),
-        tools: crate::support::tools(),
-        public_url: String::new(),
-        throttles: store.clone(),
-        check_knobs: Knobs::check,
-        kinds: Kinds::default(),
-        account_pools: Vec::new(),
-        decisions: Arc::new(NoDecisions),
-        live: Live::default(),
-        tokens: Arc::new([]),
-        registry: Arc::default(),
-        cancel: cancel.clone(),
-    };
-    let listener = api::bind("127.0.0.1:0", false).await.unwrap();
-    let base = format!("http://{}", listener.local_addr().unwrap());
-    tokio::spawn(api::serve(deps, listener));
-    House {
-        base,
-        client: reqwest::Client::builder().no_proxy().build().unwrap(),
-        queue,
-        store,
-        prefix,
-        database,
-        cancel,
+impl Deref for Operator {
+    type Target = ApiServer;
+
+    fn deref(&self) -> &ApiServer {
+        &self.0
     }
 }
 
-impl Drop for House {
-    fn drop(&mut self) {
-        self.cancel.cancel();
-    }
+pub async fn operator() -> Operator {
+    Operator(ApiServer::start(Fixture::new().await, |_| ()).await)
 }
 
-impl House {
+impl Operator {
     pub async fn send(&self, method: Method, path: &str, body: Value) -> (StatusCode, Value) {
-        let response = self
-            .client
-            .request(method, format!("{}{path}", self.base))
-            .json(&body)
-            .send()
-            .await
-            .unwrap();
+        let response = self.request(method, path).json(&body).send().await.unwrap();
         (response.status(), response.json().await.unwrap())
     }
 
@@ -100,13 +54,7 @@ impl House {
     pub async fn enqueue(&self, count: usize, throttle: &str, key: &str) -> Vec<i64> {
         let mut job = NewJob::new("http", json!({"url": "http://127.0.0.1/"}));
         (job.throttle, job.key) = (throttle.into(), key.into());
-        self.queue
-            .enqueue(&vec![job; count])
-            .await
-            .unwrap()
-            .iter()
-            .map(|one| one.id)
-            .collect()
+        self.enqueue_many(job, count).await
     }
 
     /// Lets everything that is ready die of this error.
@@ -135,24 +83,6 @@ impl House {
         };
         self.queue
             .finish(&jobs.iter().map(|one| end(one.job.id)).collect::<Vec<_>>())
-            .await
-            .unwrap();
-    }
-
-    pub async fn state(&self, id: i64) -> State {
-        self.queue.get(id).await.unwrap().unwrap().summary.state
-    }
-
-    pub async fn turn(&self, throttle: &str, rps: &str) {
-        let fields = BTreeMap::from([("rps".to_owned(), Some(rps.to_owned()))]);
-        let change = Change {
-            fields,
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        self.store
-            .set(&Name::new(throttle).unwrap(), &change)
             .await
             .unwrap();
     }

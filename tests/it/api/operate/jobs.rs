@@ -4,15 +4,15 @@ use flyball::jobs::State;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::fixture::house;
+use super::fixture::operator;
 
 #[tokio::test]
 async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
-    let house = house().await;
-    let id = house.enqueue(1, "t", "").await[0];
+    let operator = operator().await;
+    let id = operator.enqueue(1, "t", "").await[0];
     let at = |verb: &str| format!("/api/v1/jobs/{id}/{verb}");
 
-    let later = house
+    let later = operator
         .post(
             &at("reschedule"),
             json!({"run_at": "2033-01-01T10:00:00+01:00", "by": "alice", "why": "not now"}),
@@ -32,14 +32,14 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
         ),
         (json!([]), "must be an object"),
     ] {
-        let (status, output) = house.send(Method::POST, &at("reschedule"), body).await;
+        let (status, output) = operator.send(Method::POST, &at("reschedule"), body).await;
         assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{output}");
         assert!(
             output["detail"].as_str().unwrap().contains(words),
             "{output}"
         );
     }
-    let (status, output) = house.send(Method::POST, &at("discard"), json!({})).await;
+    let (status, output) = operator.send(Method::POST, &at("discard"), json!({})).await;
     assert_eq!(
         (status, &output["code"]),
         (StatusCode::CONFLICT, &json!("wrong_state"))
@@ -52,38 +52,38 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
         "{output}"
     );
 
-    house.post(&at("retry"), Value::Null).await;
-    house.kill("no").await;
-    let again = house
+    operator.post(&at("retry"), Value::Null).await;
+    operator.kill("no").await;
+    let again = operator
         .post(&at("retry"), json!({"keep_attempts": true}))
         .await;
     assert_eq!(
         (&again["state"], &again["attempt"]),
         (&json!("ready"), &json!(1))
     );
-    let (status, output) = house
+    let (status, output) = operator
         .send(Method::POST, &at("retry"), json!({"keep_attempts": "yes"}))
         .await;
     assert_eq!(
         (status, &output["errors"][0]["pointer"]),
         (StatusCode::UNPROCESSABLE_ENTITY, &json!("/keep_attempts"))
     );
-    house.kill("no").await;
+    operator.kill("no").await;
     assert_eq!(
-        house.post(&at("discard"), json!({})).await["state"],
+        operator.post(&at("discard"), json!({})).await["state"],
         "cancelled"
     );
-    let attempts = house
+    let attempts = operator
         .get(&format!("/api/v1/jobs/{id}/attempts?limit=2"))
         .await;
     assert_eq!(attempts["attempts"].as_array().unwrap().len(), 2);
-    let rest = house.get(attempts["next"].as_str().unwrap()).await;
+    let rest = operator.get(attempts["next"].as_str().unwrap()).await;
     assert_eq!(
         (rest["attempts"].as_array().unwrap().len(), &rest["next"]),
         (1, &Value::Null)
     );
     for verb in ["reschedule", "discard", "retry"] {
-        let (status, output) = house
+        let (status, output) = operator
             .send(
                 Method::POST,
                 &format!("/api/v1/jobs/7/{verb}"),
@@ -95,7 +95,7 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
             "{verb}: {output}"
         );
     }
-    let done: Vec<String> = house
+    let done: Vec<String> = operator
         .actions()
         .await
         .into_iter()
@@ -114,11 +114,11 @@ async fn one_job_is_rescheduled_discarded_and_retried_over_http() {
 
 #[tokio::test]
 async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
-    let house = house().await;
-    house.enqueue(25, "t", "a").await;
-    let stays = house.enqueue(1, "u", "a").await[0];
+    let operator = operator().await;
+    operator.enqueue(25, "t", "a").await;
+    let stays = operator.enqueue(1, "u", "a").await[0];
 
-    let counted = house
+    let counted = operator
         .post(
             "/api/v1/jobs/cancel",
             json!({"throttle": "t", "dry_run": true}),
@@ -128,14 +128,14 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         counted,
         json!({"jobs": 25, "requested": 0, "dry_run": true, "more": false, "next": null})
     );
-    let first = house
+    let first = operator
         .post(
             "/api/v1/jobs/cancel",
             json!({"throttle": "t", "limit": 20, "by": "alice", "why": "moved"}),
         )
         .await;
     assert_eq!((&first["jobs"], &first["more"]), (&json!(20), &json!(true)));
-    let rest = house
+    let rest = operator
         .post(
             "/api/v1/jobs/cancel",
             json!({"throttle": "t", "start": first["next"], "by": "alice", "why": "moved"}),
@@ -146,9 +146,9 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         (&json!(5), &json!(false), &Value::Null)
     );
 
-    assert_eq!(house.state(stays).await, State::Ready);
+    assert_eq!(operator.state(stays).await, State::Ready);
     assert_eq!(
-        house.actions().await,
+        operator.actions().await,
         [("alice".to_owned(), "jobs.cancel".to_owned())]
     );
     let refused = [
@@ -200,7 +200,7 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         (json!("all"), "", "must be an object"),
     ];
     for (body, pointer, words) in refused {
-        let (status, output) = house
+        let (status, output) = operator
             .send(Method::POST, "/api/v1/jobs/cancel", body.clone())
             .await;
         assert_eq!(
@@ -215,7 +215,7 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
         assert!(found, "{body}: {output}");
     }
     assert_eq!(
-        house.state(stays).await,
+        operator.state(stays).await,
         State::Ready,
         "what was refused has changed nothing"
     );
@@ -223,20 +223,20 @@ async fn many_jobs_are_counted_and_cancelled_over_http_step_by_step() {
 
 #[tokio::test]
 async fn dead_letters_are_requeued_and_discarded_over_http() {
-    let house = house().await;
-    let timeouts = house.enqueue(3, "t", "a").await;
-    house.kill("timeout after 30 s").await;
-    let others = house.enqueue(2, "t", "a").await;
-    house.kill("500").await;
+    let operator = operator().await;
+    let timeouts = operator.enqueue(3, "t", "a").await;
+    operator.kill("timeout after 30 s").await;
+    let others = operator.enqueue(2, "t", "a").await;
+    operator.kill("500").await;
 
-    let counted = house
+    let counted = operator
         .post(
             "/api/v1/dead/requeue",
             json!({"error_like": "%", "dry_run": true}),
         )
         .await;
     assert_eq!(counted["jobs"], 5);
-    let requeued = house
+    let requeued = operator
         .post(
             "/api/v1/dead/requeue",
             json!({"error_like": "timeout%", "throttle": "t"}),
@@ -246,15 +246,15 @@ async fn dead_letters_are_requeued_and_discarded_over_http() {
         (&requeued["jobs"], &requeued["next"]),
         (&json!(3), &Value::Null)
     );
-    assert_eq!(house.state(timeouts[0]).await, State::Ready);
-    let discarded = house
+    assert_eq!(operator.state(timeouts[0]).await, State::Ready);
+    let discarded = operator
         .post(
             "/api/v1/dead/discard",
             json!({"throttle": "t", "why": "too old"}),
         )
         .await;
     assert_eq!(discarded["jobs"], 2);
-    assert_eq!(house.state(others[0]).await, State::Cancelled);
+    assert_eq!(operator.state(others[0]).await, State::Cancelled);
 
     for (path, body, pointer) in [
         ("requeue", json!({}), ""),
@@ -272,7 +272,7 @@ async fn dead_letters_are_requeued_and_discarded_over_http() {
         ),
         ("discard", json!({"died_before": "x"}), "/died_before"),
     ] {
-        let (status, output) = house
+        let (status, output) = operator
             .send(Method::POST, &format!("/api/v1/dead/{path}"), body.clone())
             .await;
         assert_eq!(
@@ -285,12 +285,12 @@ async fn dead_letters_are_requeued_and_discarded_over_http() {
 
 #[tokio::test]
 async fn a_search_over_http_takes_times_and_the_word_ended() {
-    let house = house().await;
-    let dead = house.enqueue(1, "t", "a").await[0];
-    house.kill("no").await;
-    let ready = house.enqueue(1, "t", "a").await[0];
+    let operator = operator().await;
+    let dead = operator.enqueue(1, "t", "a").await[0];
+    operator.kill("no").await;
+    let ready = operator.enqueue(1, "t", "a").await[0];
     let found = async |query: &str| {
-        let page = house.get(&format!("/api/v1/jobs?{query}")).await;
+        let page = operator.get(&format!("/api/v1/jobs?{query}")).await;
         page["jobs"]
             .as_array()
             .unwrap()
@@ -314,7 +314,7 @@ async fn a_search_over_http_takes_times_and_the_word_ended() {
         "created_after=today",
         "created_after=2020-01-02T00:00:00Z&created_before=2020-01-01T00:00:00Z",
     ] {
-        let (status, output) = house
+        let (status, output) = operator
             .send(Method::GET, &format!("/api/v1/jobs?{query}"), json!({}))
             .await;
         assert_eq!(

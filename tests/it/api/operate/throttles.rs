@@ -8,26 +8,26 @@ use flyball::throttle::{Change, Name};
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::fixture::house;
+use super::fixture::operator;
 
 #[tokio::test]
 async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_it() {
-    let house = house().await;
-    house.turn("t", "5").await;
-    house.turn("api:enqueue", "5").await;
-    let record = KnobRecord::new(house.queue.pool.clone());
+    let operator = operator().await;
+    operator.turn("t", &[("rps", "5")]).await;
+    operator.turn("api:enqueue", &[("rps", "5")]).await;
+    let record = KnobRecord::new(operator.queue.pool.clone());
     let name = Name::new("t").unwrap();
     record
         .save(&name, &BTreeMap::from([("rps".to_owned(), "5".to_owned())]))
         .await
         .unwrap();
-    house.enqueue(3, "t", "a").await;
-    house.enqueue(1, "other", "a").await;
+    operator.enqueue(3, "t", "a").await;
+    operator.enqueue(1, "other", "a").await;
     let mut later = NewJob::new("http", json!({"url": "http://127.0.0.1/"})).throttle("t");
     later.run_at = Some("2031-01-01T00:00:00Z".parse().unwrap());
-    house.queue.enqueue(&[later]).await.unwrap();
+    operator.queue.enqueue(&[later]).await.unwrap();
 
-    let deleted = house
+    let deleted = operator
         .ok(
             Method::DELETE,
             "/api/v1/throttles/t?by=ann&why=it+is+over",
@@ -39,7 +39,7 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
         deleted,
         json!({"throttle": "t", "waiting": {"jobs": 4, "more": false}})
     );
-    assert!(house.store.status(&name).await.unwrap().is_none());
+    assert!(operator.store.status(&name).await.unwrap().is_none());
     assert!(
         record
             .load()
@@ -49,7 +49,7 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
             .all(|(kept, _)| *kept != name),
         "the keeper of knobs would restore it"
     );
-    let entry = &house.get("/api/v1/audit").await["entries"][0];
+    let entry = &operator.get("/api/v1/audit").await["entries"][0];
     assert_eq!(
         (&entry["actor"], &entry["action"], &entry["subject"]),
         (&json!("ann"), &json!("throttle.delete"), &json!("t"))
@@ -58,7 +58,7 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
         (&entry["why"], &entry["before"]["rps"], &entry["after"]),
         (&json!("it is over"), &json!("5"), &Value::Null)
     );
-    let waiting = house.get("/api/v1/jobs?throttle=t").await;
+    let waiting = operator.get("/api/v1/jobs?throttle=t").await;
     assert!(
         waiting["jobs"]
             .as_array()
@@ -74,7 +74,7 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
         ("t%20x", 400, "invalid_path"),
         ("other?force=true", 400, "invalid_query"),
     ] {
-        let (answered, output) = house
+        let (answered, output) = operator
             .send(
                 Method::DELETE,
                 &format!("/api/v1/throttles/{path}"),
@@ -91,8 +91,8 @@ async fn a_throttle_is_deleted_over_http_with_its_record_and_its_jobs_wait_for_i
 
 #[tokio::test]
 async fn a_throttle_from_which_others_draw_is_not_deleted() {
-    let house = house().await;
-    house.turn("above", "5").await;
+    let operator = operator().await;
+    operator.turn("above", &[("rps", "5")]).await;
     for child in ["one", "two"] {
         let knobs = [("rps", "1"), ("parent", "above")]
             .map(|(knob, value)| (knob.to_owned(), Some(value.to_owned())));
@@ -102,14 +102,14 @@ async fn a_throttle_from_which_others_draw_is_not_deleted() {
             create: true,
             ..Change::default()
         };
-        house
+        operator
             .store
             .set(&Name::new(child).unwrap(), &change)
             .await
             .unwrap();
     }
 
-    let (status, output) = house
+    let (status, output) = operator
         .send(Method::DELETE, "/api/v1/throttles/above", json!({}))
         .await;
     assert_eq!(
@@ -125,7 +125,7 @@ async fn a_throttle_from_which_others_draw_is_not_deleted() {
         "{output}"
     );
     assert!(
-        house
+        operator
             .store
             .status(&Name::new("above").unwrap())
             .await
@@ -134,7 +134,7 @@ async fn a_throttle_from_which_others_draw_is_not_deleted() {
     );
 
     for child in ["one", "two", "above"] {
-        house
+        operator
             .ok(
                 Method::DELETE,
                 &format!("/api/v1/throttles/{child}"),
@@ -146,17 +146,17 @@ async fn a_throttle_from_which_others_draw_is_not_deleted() {
 
 #[tokio::test]
 async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say_so() {
-    let house = house().await;
-    house.turn("t", "-1").await;
-    let id = house.enqueue(1, "t", "a").await[0];
+    let operator = operator().await;
+    operator.turn("t", &[("rps", "-1")]).await;
+    let id = operator.enqueue(1, "t", "a").await[0];
     let reason = async || {
-        house.get(&format!("/api/v1/jobs/{id}")).await["waiting"]["reason"]
+        operator.get(&format!("/api/v1/jobs/{id}")).await["waiting"]["reason"]
             .as_str()
             .unwrap()
             .to_owned()
     };
 
-    let paused = house
+    let paused = operator
         .post("/api/v1/throttles/t/pause", json!({"why": "upgrade"}))
         .await;
     assert_eq!(
@@ -169,10 +169,12 @@ async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say
         reason().await
     );
     assert_eq!(
-        house.post("/api/v1/throttles/t/resume", Value::Null).await["paused"],
+        operator
+            .post("/api/v1/throttles/t/resume", Value::Null)
+            .await["paused"],
         false
     );
-    let (status, output) = house
+    let (status, output) = operator
         .send(Method::POST, "/api/v1/throttles/none/pause", json!({}))
         .await;
     assert_eq!(
@@ -181,10 +183,10 @@ async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say
     );
 
     assert_eq!(
-        house.get("/api/v1/pause").await,
+        operator.get("/api/v1/pause").await,
         json!({"paused": null, "changed": false})
     );
-    let first = house
+    let first = operator
         .post(
             "/api/v1/pause",
             json!({"why": "the disk is full", "by": "alice"}),
@@ -194,7 +196,7 @@ async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say
         (&first["changed"], &first["paused"]["why"]),
         (&json!(true), &json!("the disk is full"))
     );
-    let second = house.post("/api/v1/pause", json!({"by": "bob"})).await;
+    let second = operator.post("/api/v1/pause", json!({"by": "bob"})).await;
     assert_eq!(
         (&second["changed"], &second["paused"]["by"]),
         (&json!(false), &json!("alice"))
@@ -205,15 +207,15 @@ async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say
         reason().await
     );
     assert_eq!(
-        house.post("/api/v1/resume", json!({})).await,
+        operator.post("/api/v1/resume", json!({})).await,
         json!({"paused": null, "changed": true})
     );
     assert_eq!(
-        house.post("/api/v1/resume", json!({})).await["changed"],
+        operator.post("/api/v1/resume", json!({})).await["changed"],
         false
     );
 
-    let actions: Vec<String> = house
+    let actions: Vec<String> = operator
         .actions()
         .await
         .into_iter()
@@ -232,12 +234,12 @@ async fn a_throttle_and_everything_are_paused_and_resumed_over_http_and_jobs_say
 
 #[tokio::test]
 async fn jobs_without_a_key_and_those_whose_key_is_a_minus_are_told_apart_over_http() {
-    let house = house().await;
-    let without = house.enqueue(1, "t", "").await;
-    let minus = house.enqueue(2, "t", "-").await;
-    house.queue.ready_lanes().await.unwrap();
+    let operator = operator().await;
+    let without = operator.enqueue(1, "t", "").await;
+    let minus = operator.enqueue(2, "t", "-").await;
+    operator.queue.ready_lanes().await.unwrap();
     let found =
-        async |path: &str, list: &str| house.get(path).await[list].as_array().unwrap().len();
+        async |path: &str, list: &str| operator.get(path).await[list].as_array().unwrap().len();
 
     assert_eq!(found("/api/v1/jobs?key=", "jobs").await, 1);
     assert_eq!(found("/api/v1/jobs?key=-", "jobs").await, 2);
@@ -247,14 +249,14 @@ async fn jobs_without_a_key_and_those_whose_key_is_a_minus_are_told_apart_over_h
         "any other empty parameter counts as absent"
     );
     assert_eq!(
-        house.get("/api/v1/throttles/t/lanes?key=--").await["lanes"][0]["key"],
+        operator.get("/api/v1/throttles/t/lanes?key=--").await["lanes"][0]["key"],
         "-"
     );
     assert_eq!(
-        house.get("/api/v1/throttles/t/lanes?key=").await["lanes"][0]["key"],
+        operator.get("/api/v1/throttles/t/lanes?key=").await["lanes"][0]["key"],
         ""
     );
-    let purged = house
+    let purged = operator
         .ok(
             Method::DELETE,
             "/api/v1/throttles/t/keys/--/jobs",
@@ -264,25 +266,28 @@ async fn jobs_without_a_key_and_those_whose_key_is_a_minus_are_told_apart_over_h
 
     assert_eq!(purged["jobs"], 2);
     assert_eq!(
-        (house.state(without[0]).await, house.state(minus[0]).await),
+        (
+            operator.state(without[0]).await,
+            operator.state(minus[0]).await
+        ),
         (State::Ready, State::Cancelled)
     );
 }
 
 #[tokio::test]
 async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
-    let house = house().await;
+    let operator = operator().await;
     for key in ["", "a b", "b/c"] {
-        house.enqueue(3, "t", key).await;
+        operator.enqueue(3, "t", key).await;
     }
-    house.queue.ready_lanes().await.unwrap();
+    operator.queue.ready_lanes().await.unwrap();
 
-    let lane = house.get("/api/v1/throttles/t/keys/b%2Fc").await;
+    let lane = operator.get("/api/v1/throttles/t/keys/b%2Fc").await;
     assert_eq!(
         (&lane["weight"], &lane["waiting"]),
         (&json!(1.0), &json!({"jobs": 3, "more": false}))
     );
-    let heavy = house
+    let heavy = operator
         .ok(
             Method::PATCH,
             "/api/v1/throttles/t/keys/b%2Fc",
@@ -297,7 +302,7 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
         (json!({"weight": 1001}), "must be a number"),
         (json!({"weight": "2"}), "must be a number"),
     ] {
-        let (status, output) = house
+        let (status, output) = operator
             .send(Method::PATCH, "/api/v1/throttles/t/keys/-", body)
             .await;
         assert_eq!(
@@ -313,7 +318,7 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
 
     let purge = "/api/v1/throttles/t/keys/a%20b/jobs";
     assert_eq!(
-        house
+        operator
             .ok(
                 Method::DELETE,
                 &format!("{purge}?dry_run=true"),
@@ -322,7 +327,7 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
             .await["jobs"],
         3
     );
-    let some = house
+    let some = operator
         .ok(
             Method::DELETE,
             &format!("{purge}?limit=2&by=alice&why=gone"),
@@ -331,11 +336,11 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
         .await;
     assert_eq!((&some["jobs"], &some["more"]), (&json!(2), &json!(true)));
     assert_eq!(
-        house.ok(Method::DELETE, purge, Value::Null).await["jobs"],
+        operator.ok(Method::DELETE, purge, Value::Null).await["jobs"],
         1
     );
     assert_eq!(
-        house
+        operator
             .ok(
                 Method::DELETE,
                 "/api/v1/throttles/t/keys/-/jobs",
@@ -346,11 +351,11 @@ async fn lanes_are_looked_at_weighed_and_emptied_over_http() {
         "a minus is the empty key"
     );
     let left: i64 = sqlx::query_scalar("select count(*) from flyball.ready")
-        .fetch_one(house.database.pool())
+        .fetch_one(operator.database.pool())
         .await
         .unwrap();
     assert_eq!(left, 3);
-    let (status, output) = house
+    let (status, output) = operator
         .send(
             Method::DELETE,
             &format!("{purge}?limit=0&force=1"),

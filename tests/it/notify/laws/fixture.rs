@@ -1,18 +1,17 @@
 //! A program with one pool, and servers that answer as they are told.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::State as Shared;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
-use flyball::app::{App, Roles};
-use flyball::config::Settings;
-use flyball::jobs::{Kinds, NewJob, State};
+use flyball::jobs::{NewJob, State};
 use serde_json::Value;
 
-use crate::support::{Database, database, eventually, redis_prefix, stack};
+use crate::support::app::{RUNNER, RunningApp};
+use crate::support::eventually;
 
 pub const SOON: Duration = Duration::from_secs(120);
 
@@ -88,9 +87,17 @@ pub fn plain(status: u16, body: &str) -> Reply {
     (status, Vec::new(), body.to_owned())
 }
 
-pub struct House {
-    pub app: App,
-    pub database: Database,
+/// A worker with one pool.
+pub struct PoolFixture {
+    pub program: RunningApp,
+}
+
+impl Deref for PoolFixture {
+    type Target = RunningApp;
+
+    fn deref(&self) -> &RunningApp {
+        &self.program
+    }
 }
 
 /// The settings of a pool with one account; `secret` is the key of its credential.
@@ -110,28 +117,11 @@ pub fn settings(
     )
 }
 
-impl House {
+impl PoolFixture {
     pub async fn new(text: impl FnOnce(&std::path::Path) -> String) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("flyball.toml");
-        std::fs::write(&file, text(folder.path())).unwrap();
-        let database = database().await;
-        let mut settings = Settings::load(Some(&file), &BTreeMap::default())
-            .unwrap_or_else(|error| panic!("{error}"));
-        settings.database_url = database.url().to_owned();
-        settings.redis_url = stack().await.redis_url.clone();
-        settings.redis_prefix = redis_prefix();
-        settings.knobs_dir = String::new();
-        settings.concurrency = 32;
-        let roles = Roles {
-            api: false,
-            runner: true,
-            governor: false,
-        };
-        let app = App::start(&settings, roles, Kinds::default())
-            .await
-            .unwrap_or_else(|error| panic!("{error:#}"));
-        Self { app, database }
+        Self {
+            program: RunningApp::start(RUNNER, text).await,
+        }
     }
 
     pub async fn enqueue(&self, jobs: &[NewJob]) -> Vec<i64> {

@@ -20,7 +20,7 @@ use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::mpsc;
 
-use super::fixture::{House, SOON, Server, job, plain, settings};
+use super::fixture::{PoolFixture, SOON, Server, job, plain, settings};
 use crate::support::{database, eventually, patient_store, redis_prefix};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -42,7 +42,7 @@ async fn a_message_whose_sender_is_forbidden_ends_by_its_own_attempts_and_stops_
         "base_url = {:?}\nregion = \"eu-central-1\"\naccess_key_id = \"AKIA\"\nfrom = \"shop@example.com\"\nbreaker_failures = 1",
         server.url
     );
-    let house = House::new(|folder| {
+    let fixture = PoolFixture::new(|folder| {
         settings(
             "mail",
             "ses",
@@ -61,7 +61,7 @@ async fn a_message_whose_sender_is_forbidden_ends_by_its_own_attempts_and_stops_
         job("mail", args)
     };
 
-    let poison = house
+    let poison = fixture
         .enqueue(&[mail(Some("Eve <x@evil.example>"))
             .priority(0)
             .max_attempts(2)])
@@ -71,20 +71,20 @@ async fn a_message_whose_sender_is_forbidden_ends_by_its_own_attempts_and_stops_
         (!server.times("/v2/email/outbound-emails").is_empty()).then_some(())
     })
     .await;
-    let good = house.enqueue(&vec![mail(None); 20]).await;
-    house.until(&good, State::Completed).await;
-    house.until(&poison, State::Dead).await;
+    let good = fixture.enqueue(&vec![mail(None); 20]).await;
+    fixture.until(&good, State::Completed).await;
+    fixture.until(&poison, State::Dead).await;
 
-    assert_eq!(house.opened().await, 0, "one message opened the breaker");
+    assert_eq!(fixture.opened().await, 0, "one message opened the breaker");
     assert_eq!(server.times("/v2/email/outbound-emails").len(), 22);
-    let detail = house.app.queue.get(poison[0]).await.unwrap().unwrap();
+    let detail = fixture.app.queue.get(poison[0]).await.unwrap().unwrap();
     let error = detail
         .attempts
         .last()
         .and_then(|attempt| attempt.error.clone())
         .unwrap_or_default();
     assert!(error.contains("did not accept this message"), "{error}");
-    house.app.stop().await;
+    fixture.program.stop().await;
 }
 
 /// Does what the text of a message says, if it is one of the classes of the property.

@@ -7,14 +7,14 @@ use flyball::jobs::{NewJob, State};
 use serde_json::json;
 use sqlx::{Acquire, Executor};
 
-use super::fixture::{House, SOON, Server, job, plain, settings};
+use super::fixture::{PoolFixture, SOON, Server, job, plain, settings};
 use crate::support::eventually;
-use crate::support::process::House as Program;
+use crate::support::process::ProcessFixture;
 
 const WHSEC: (&str, &str) = ("signing_secret", "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz");
 
-async fn webhooks(keys: &str) -> House {
-    House::new(|folder| settings("hooks", "webhook", WHSEC, keys, folder)).await
+async fn webhooks(keys: &str) -> PoolFixture {
+    PoolFixture::new(|folder| settings("hooks", "webhook", WHSEC, keys, folder)).await
 }
 
 fn hook(server: &Server, path: &str) -> NewJob {
@@ -29,14 +29,14 @@ async fn five_hundred_messages_for_a_broken_endpoint_cost_dozens_of_requests_and
  {
     let server =
         Server::start(|path, _, _| plain(if path == "/broken" { 500 } else { 204 }, "")).await;
-    let house = webhooks("rps = -1").await;
+    let fixture = webhooks("rps = -1").await;
     let mut jobs = Vec::new();
     for n in 0..500 {
         jobs.push(hook(&server, "/broken"));
         jobs.extend((n % 5 == 0).then(|| hook(&server, "/healthy")));
     }
     let begun = Instant::now();
-    house.enqueue(&jobs).await;
+    fixture.enqueue(&jobs).await;
     eventually("all at the healthy one", SOON, || async {
         (server.times("/healthy").len() == 100).then_some(())
     })
@@ -55,29 +55,29 @@ async fn five_hundred_messages_for_a_broken_endpoint_cost_dozens_of_requests_and
         begun.elapsed()
     );
     assert_eq!(server.times("/healthy").len(), 100);
-    assert_eq!(house.opened().await, 0);
-    house.app.stop().await;
+    assert_eq!(fixture.opened().await, 0);
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_endpoint_that_never_answers_concerns_itself_alone() {
     let server = Server::start(|_, _, _| plain(204, "")).await;
-    let house = webhooks("rps = -1\ntimeout_s = 1\nbreaker_failures = 2").await;
-    house.enqueue(&vec![hook(&server, "/hangs"); 20]).await;
+    let fixture = webhooks("rps = -1\ntimeout_s = 1\nbreaker_failures = 2").await;
+    fixture.enqueue(&vec![hook(&server, "/hangs"); 20]).await;
     eventually("time-outs", SOON, || async {
         (server.times("/hangs").len() >= 10).then_some(())
     })
     .await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let good = house.enqueue(&vec![hook(&server, "/healthy"); 20]).await;
-    house.until(&good, State::Completed).await;
-    assert_eq!(house.opened().await, 0);
+    let good = fixture.enqueue(&vec![hook(&server, "/healthy"); 20]).await;
+    fixture.until(&good, State::Completed).await;
+    assert_eq!(fixture.opened().await, 0);
     assert!(
         server.times("/hangs").len() <= 60,
         "{}",
         server.times("/hangs").len()
     );
-    house.app.stop().await;
+    fixture.program.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -88,11 +88,12 @@ async fn a_message_stays_away_from_a_provider_as_long_as_its_503_says() {
     })
     .await;
     let keys = format!("base_url = {:?}\nfrom = \"shop@example.com\"", server.url);
-    let house =
-        House::new(|folder| settings("mail", "sendgrid", ("api_key", "SG.x"), &keys, folder)).await;
+    let fixture =
+        PoolFixture::new(|folder| settings("mail", "sendgrid", ("api_key", "SG.x"), &keys, folder))
+            .await;
     let args = json!({"channel": "email", "to": "ann@example.com", "subject": "s", "body": "b"});
-    let sent = house.enqueue(&[job("mail", args)]).await;
-    house.until(&sent, State::Completed).await;
+    let sent = fixture.enqueue(&[job("mail", args)]).await;
+    fixture.until(&sent, State::Completed).await;
     let times = server.times("/v3/mail/send");
     assert_eq!(times.len(), 2);
     assert!(
@@ -100,7 +101,7 @@ async fn a_message_stays_away_from_a_provider_as_long_as_its_503_says() {
         "{:?}",
         times[1].duration_since(times[0])
     );
-    house.app.stop().await;
+    fixture.program.stop().await;
 }
 
 const SID: &str = "AC00000000000000000000000000000000";
@@ -127,7 +128,7 @@ async fn a_message_whose_worker_is_killed_after_its_record_is_not_sent_again() {
         .await
         .unwrap();
     fake.fail(SID, Fault::Slow(Duration::from_secs(4)));
-    let program = Program::new("rps = -1").await;
+    let program = ProcessFixture::new("rps = -1").await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("flyball.toml");
     std::fs::write(&file, twilio_at(&fake)(folder.path())).unwrap();
@@ -176,12 +177,12 @@ async fn a_message_that_may_have_been_sent_is_kept_as_its_policy_says_even_if_th
     let fake = Fake::start(Speaks::Twilio, FakeOptions::default())
         .await
         .unwrap();
-    let house = House::new(twilio_at(&fake)).await;
+    let fixture = PoolFixture::new(twilio_at(&fake)).await;
     fake.fail(SID, Fault::ResetAfterWrite);
     let trigger = "
         create function public.refuse_all() returns trigger language plpgsql as $$ begin raise exception 'the disk is full'; end $$;
         create trigger refuse_all before insert or update on flyball.delivery for each row execute function public.refuse_all();";
-    house
+    fixture
         .database
         .pool()
         .execute(sqlx::raw_sql(trigger))
@@ -193,14 +194,14 @@ async fn a_message_that_may_have_been_sent_is_kept_as_its_policy_says_even_if_th
             json!({"channel": "sms", "to": "+15550123", "body": "hello", "on_ambiguous": policy}),
         )
     };
-    let doubtful = house.enqueue(&[sms("dead")]).await;
-    house.until(&doubtful, State::Dead).await;
+    let doubtful = fixture.enqueue(&[sms("dead")]).await;
+    fixture.until(&doubtful, State::Dead).await;
     assert_eq!(fake.totals(SID).requests, 1);
 
     // What was taken is done, whether it can be written down or not.
     fake.heal(SID);
-    let good = house.enqueue(&[sms("retry")]).await;
-    house.until(&good, State::Completed).await;
+    let good = fixture.enqueue(&[sms("retry")]).await;
+    fixture.until(&good, State::Completed).await;
     assert_eq!(fake.totals(SID).requests, 2);
-    house.app.stop().await;
+    fixture.program.stop().await;
 }

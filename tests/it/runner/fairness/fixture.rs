@@ -1,74 +1,50 @@
 //! Workers in this process, and notes of the order in which jobs began.
 
-use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use flyball::jobs::{Context, Job, Kinds, NewJob, Outcome, Queue};
 use flyball::runner::{Config, Worker, WorkerMetrics};
-use flyball::throttle::{Change, Name, Store};
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::support::{Database, database, eventually, patient_store, redis_prefix};
+use crate::support::fixture::Fixture;
+use crate::support::{eventually, patient_store};
 
 pub const SOON: Duration = Duration::from_secs(20);
 
-pub struct House {
-    pub database: Database,
-    pub queue: Queue,
-    pub prefix: String,
+pub struct FairnessFixture {
     pub kinds: Kinds,
+    fixture: Fixture,
 }
 
-impl House {
+impl Deref for FairnessFixture {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
+}
+
+impl FairnessFixture {
     pub async fn new() -> Self {
-        let database = database().await;
-        let queue = Queue::connect(database.url(), 8, SOON).await.unwrap();
         Self {
-            database,
-            queue,
-            prefix: redis_prefix(),
             kinds: Kinds::default(),
+            fixture: Fixture::new().await,
         }
     }
 
-    pub async fn store(&self) -> Arc<dyn Store> {
-        Arc::new(patient_store(&self.prefix).await)
-    }
-
-    pub async fn turn(&self, throttle: &str, knobs: &[(&str, &str)]) {
-        let fields: BTreeMap<_, _> = knobs
-            .iter()
-            .map(|(knob, value)| ((*knob).to_owned(), Some((*value).to_owned())))
-            .collect();
-        let change = Change {
-            fields,
-            by: "test".into(),
-            create: true,
-            ..Change::default()
-        };
-        self.store()
-            .await
-            .set(&Name::new(throttle).unwrap(), &change)
-            .await
-            .unwrap();
-    }
-
+    /// Starts a worker with connections of its own, as another process has.
     pub async fn worker(&self, config: Config) -> Worker {
         let queue = Queue::connect(self.database.url(), 6, SOON).await.unwrap();
-        let metrics =
-            WorkerMetrics::register(&mut prometheus_client::registry::Registry::default());
-        Worker::start(
-            config,
-            queue,
-            self.store().await,
-            self.kinds.clone(),
-            metrics,
-        )
-        .await
-        .unwrap()
+        let store = Arc::new(patient_store(&self.prefix).await);
+        let metrics = WorkerMetrics::register(&mut Registry::default());
+        Worker::start(config, queue, store, self.kinds.clone(), metrics)
+            .await
+            .unwrap()
     }
 
     pub async fn enqueue(&self, throttle: &str, key: &str, priority: i32, count: usize) {
@@ -84,18 +60,14 @@ impl House {
         priority: i32,
         count: usize,
     ) {
-        sqlx::query("select flyball.register_kind($1)")
-            .bind(kind)
-            .execute(&self.queue.pool)
-            .await
-            .unwrap();
+        self.register(kind).await;
         let job = NewJob {
             throttle: throttle.into(),
             key: key.into(),
             priority,
             ..NewJob::new(kind, json!({}))
         };
-        self.queue.enqueue(&vec![job; count]).await.unwrap();
+        self.enqueue_many(job, count).await;
     }
 
     /// Registers a kind whose jobs, once begun, wait for the gate; counts those that have begun.

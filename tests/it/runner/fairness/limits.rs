@@ -8,12 +8,12 @@ use flyball::jobs::{Context, Job, Outcome};
 use flyball::runner::Config;
 use flyball::throttle::Name;
 
-use super::fixture::{House, SOON, config, until_begun};
+use super::fixture::{FairnessFixture, SOON, config, until_begun};
 use crate::support::eventually;
 
 #[tokio::test]
 async fn no_more_jobs_run_at_once_than_throttle_and_key_allow_in_all_workers_together() {
-    let mut house = House::new().await;
+    let mut fixture = FairnessFixture::new().await;
     let [now, most, now_a, most_a, done] = [(); 5].map(|()| Arc::new(AtomicUsize::new(0)));
     let counts = (
         now.clone(),
@@ -22,7 +22,7 @@ async fn no_more_jobs_run_at_once_than_throttle_and_key_allow_in_all_workers_tog
         most_a.clone(),
         done.clone(),
     );
-    house
+    fixture
         .kinds
         .register_fn("note", move |job: Job, _: Context| {
             let (now, most, now_a, most_a, done) = counts.clone();
@@ -40,7 +40,7 @@ async fn no_more_jobs_run_at_once_than_throttle_and_key_allow_in_all_workers_tog
                 Outcome::Done
             }
         });
-    house
+    fixture
         .turn(
             "t",
             &[
@@ -51,12 +51,12 @@ async fn no_more_jobs_run_at_once_than_throttle_and_key_allow_in_all_workers_tog
         )
         .await;
     for key in ["a", "b", "c", "d", "e"] {
-        house.enqueue("t", key, 1, 30).await;
+        fixture.enqueue("t", key, 1, 30).await;
     }
 
     let workers = [
-        house.worker(config(32)).await,
-        house.worker(config(32)).await,
+        fixture.worker(config(32)).await,
+        fixture.worker(config(32)).await,
     ];
     eventually("all jobs have run", SOON * 3, || async {
         (done.load(Ordering::SeqCst) == 150).then_some(())
@@ -79,10 +79,10 @@ async fn no_more_jobs_run_at_once_than_throttle_and_key_allow_in_all_workers_tog
 
 #[tokio::test]
 async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_is_over() {
-    let mut house = House::new().await;
+    let mut fixture = FairnessFixture::new().await;
     let runs = Arc::new(AtomicUsize::new(0));
     let counted = runs.clone();
-    house
+    fixture
         .kinds
         .register_fn("note", move |_: Job, context: Context| {
             counted.fetch_add(1, Ordering::SeqCst);
@@ -91,25 +91,24 @@ async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_
                 Outcome::HandedBack
             }
         });
-    house
+    fixture
         .turn("t", &[("rps", "-1"), ("concurrency", "1")])
         .await;
-    house.enqueue("t", "", 1, 2).await;
+    fixture.enqueue("t", "", 1, 2).await;
     // A holder that never speaks again, as a killed process does.
     let dead = flyball::throttle::Holder {
         id: "dead".into(),
         ttl: Duration::from_secs(3),
         held: 1,
     };
-    house
-        .store()
-        .await
+    fixture
+        .store
         .hold(&Name::new("t").unwrap(), &dead, &[(String::new(), 1)])
         .await
         .unwrap();
     let begun = Instant::now();
 
-    let worker = house.worker(config(8)).await;
+    let worker = fixture.worker(config(8)).await;
     eventually("a job runs", SOON, || async {
         (runs.load(Ordering::SeqCst) == 1).then_some(())
     })
@@ -126,7 +125,7 @@ async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_
         1,
         "the other job waits for the one slot"
     );
-    house.turn("t", &[("concurrency", "2")]).await;
+    fixture.turn("t", &[("concurrency", "2")]).await;
     eventually("the knob lets the second one run", SOON, || async {
         (runs.load(Ordering::SeqCst) == 2).then_some(())
     })
@@ -136,9 +135,9 @@ async fn what_a_dead_worker_held_of_a_limit_is_free_again_when_its_time_to_live_
 
 #[tokio::test]
 async fn what_a_worker_that_stops_held_of_a_limit_is_free_at_once() {
-    let mut house = House::new().await;
-    let (runs, gate) = house.gated("note");
-    house
+    let mut fixture = FairnessFixture::new().await;
+    let (runs, gate) = fixture.gated("note");
+    fixture
         .turn(
             "t",
             &[
@@ -148,16 +147,16 @@ async fn what_a_worker_that_stops_held_of_a_limit_is_free_at_once() {
             ],
         )
         .await;
-    house.enqueue("t", "k", 1, 2).await;
+    fixture.enqueue("t", "k", 1, 2).await;
     // Its words would stand for longer than anybody waits here.
-    let first = house
+    let first = fixture
         .worker(Config {
             ttl: Duration::from_secs(600),
             ..config(8)
         })
         .await;
     until_begun(&runs, 1).await;
-    let second = house.worker(config(8)).await;
+    let second = fixture.worker(config(8)).await;
     let stopping = tokio::spawn(first.stop());
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert_eq!(
@@ -175,14 +174,14 @@ async fn what_a_worker_that_stops_held_of_a_limit_is_free_at_once() {
 
 #[tokio::test]
 async fn what_still_runs_in_a_worker_that_stops_is_counted_until_it_has_ended() {
-    let mut house = House::new().await;
-    let (runs, gate) = house.gated("note");
-    house
+    let mut fixture = FairnessFixture::new().await;
+    let (runs, gate) = fixture.gated("note");
+    fixture
         .turn("t", &[("rps", "-1"), ("concurrency", "1")])
         .await;
-    house.enqueue("t", "", 1, 2).await;
+    fixture.enqueue("t", "", 1, 2).await;
     let ttl = Duration::from_secs(3);
-    let first = house
+    let first = fixture
         .worker(Config {
             ttl,
             grace: Duration::from_secs(60),
@@ -190,7 +189,7 @@ async fn what_still_runs_in_a_worker_that_stops_is_counted_until_it_has_ended() 
         })
         .await;
     until_begun(&runs, 1).await;
-    let second = house.worker(config(8)).await;
+    let second = fixture.worker(config(8)).await;
 
     let stopping = tokio::spawn(first.stop());
     tokio::time::sleep(ttl + Duration::from_millis(1500)).await;
@@ -205,24 +204,24 @@ async fn what_still_runs_in_a_worker_that_stops_is_counted_until_it_has_ended() 
 
 #[tokio::test]
 async fn while_everything_is_paused_no_job_begins() {
-    let mut house = House::new().await;
-    let notes = house.note();
-    house.turn("t", &[("rps", "-1")]).await;
-    let worker = house.worker(config(8)).await;
-    house.enqueue("t", "", 1, 1).await;
+    let mut fixture = FairnessFixture::new().await;
+    let notes = fixture.note();
+    fixture.turn("t", &[("rps", "-1")]).await;
+    let worker = fixture.worker(config(8)).await;
+    fixture.enqueue("t", "", 1, 1).await;
     notes.reach(1).await;
 
     sqlx::query("select flyball.pause_all('a test')")
-        .execute(&house.queue.pool)
+        .execute(&fixture.queue.pool)
         .await
         .unwrap();
     // The word travels with the heartbeat, which comes every second.
     tokio::time::sleep(Duration::from_millis(2500)).await;
-    house.enqueue("t", "", 1, 5).await;
+    fixture.enqueue("t", "", 1, 5).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(notes.len(), 1);
     sqlx::query("select flyball.resume_all()")
-        .execute(&house.queue.pool)
+        .execute(&fixture.queue.pool)
         .await
         .unwrap();
 

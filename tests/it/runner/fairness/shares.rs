@@ -4,25 +4,25 @@ use std::time::{Duration, Instant};
 
 use flyball::jobs::{Job, Outcome};
 
-use super::fixture::{House, Notes, SOON, config};
+use super::fixture::{FairnessFixture, Notes, SOON, config};
 use crate::support::eventually;
 
 #[tokio::test]
 async fn lanes_get_the_shares_of_their_weights() {
-    let mut house = House::new().await;
-    let notes = house.note();
-    house.turn("t", &[("rps", "400"), ("burst", "0.1")]).await;
+    let mut fixture = FairnessFixture::new().await;
+    let notes = fixture.note();
+    fixture.turn("t", &[("rps", "400"), ("burst", "0.1")]).await;
     for (key, weight) in [("a", 1.0), ("b", 2.0), ("c", 5.0)] {
-        house.enqueue("t", key, 1, 2500).await;
+        fixture.enqueue("t", key, 1, 2500).await;
         sqlx::query("select flyball.set_weight('t', $1, $2)")
             .bind(key)
             .bind(weight)
-            .execute(&house.queue.pool)
+            .execute(&fixture.queue.pool)
             .await
             .unwrap();
     }
 
-    let worker = house.worker(config(64)).await;
+    let worker = fixture.worker(config(64)).await;
     notes.reach(2400).await;
     worker.stop().await;
 
@@ -40,10 +40,10 @@ async fn lanes_get_the_shares_of_their_weights() {
 
 #[tokio::test]
 async fn throttles_get_the_shares_of_their_weights_of_a_workers_permits() {
-    let mut house = House::new().await;
+    let mut fixture = FairnessFixture::new().await;
     let notes = Notes::default();
     let noted = notes.clone();
-    house.kinds.register_fn("note", move |job: Job, _| {
+    fixture.kinds.register_fn("note", move |job: Job, _| {
         noted
             .0
             .lock()
@@ -54,13 +54,17 @@ async fn throttles_get_the_shares_of_their_weights_of_a_workers_permits() {
             Outcome::Done
         }
     });
-    house.turn("heavy", &[("rps", "-1"), ("weight", "3")]).await;
-    house.turn("light", &[("rps", "-1"), ("weight", "1")]).await;
+    fixture
+        .turn("heavy", &[("rps", "-1"), ("weight", "3")])
+        .await;
+    fixture
+        .turn("light", &[("rps", "-1"), ("weight", "1")])
+        .await;
     for throttle in ["heavy", "light"] {
-        house.enqueue(throttle, "", 1, 1000).await;
+        fixture.enqueue(throttle, "", 1, 1000).await;
     }
 
-    let worker = house.worker(config(4)).await;
+    let worker = fixture.worker(config(4)).await;
     notes.reach(700).await;
     worker.stop().await;
 
@@ -84,21 +88,23 @@ async fn throttles_get_the_shares_of_their_weights_of_a_workers_permits() {
 
 #[tokio::test]
 async fn a_newcomer_is_served_within_one_round_of_a_long_queue() {
-    let mut house = House::new().await;
-    let notes = house.note();
-    house.turn("t", &[("rps", "200"), ("burst", "0.05")]).await;
+    let mut fixture = FairnessFixture::new().await;
+    let notes = fixture.note();
+    fixture
+        .turn("t", &[("rps", "200"), ("burst", "0.05")])
+        .await;
     for key in ["a", "b", "c", "d"] {
-        house.enqueue("t", key, 1, 2000).await;
+        fixture.enqueue("t", key, 1, 2000).await;
     }
-    let worker = house.worker(config(64)).await;
+    let worker = fixture.worker(config(64)).await;
     notes.reach(300).await;
 
     // While nothing flows the newcomer is found; how long that takes is not the matter here.
-    house.turn("t", &[("rps", "0")]).await;
-    house.enqueue("t", "new", 1, 5).await;
+    fixture.turn("t", &[("rps", "0")]).await;
+    fixture.enqueue("t", "new", 1, 5).await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let before = notes.len();
-    house.turn("t", &[("rps", "200")]).await;
+    fixture.turn("t", &[("rps", "200")]).await;
     eventually("the newcomer begins", SOON, || async {
         notes.keys().contains(&"new".to_owned()).then_some(())
     })
@@ -116,16 +122,18 @@ async fn a_newcomer_is_served_within_one_round_of_a_long_queue() {
 
 #[tokio::test]
 async fn urgent_jobs_go_first_and_each_other_priority_has_its_turn_every_few_seconds() {
-    let mut house = House::new().await;
-    let notes = house.note();
-    house.turn("t", &[("rps", "0")]).await;
+    let mut fixture = FairnessFixture::new().await;
+    let notes = fixture.note();
+    fixture.turn("t", &[("rps", "0")]).await;
     for priority in 1..=3 {
-        house.enqueue("t", "k", priority, 60).await;
+        fixture.enqueue("t", "k", priority, 60).await;
     }
-    house.enqueue("t", "k", 0, 2000).await;
+    fixture.enqueue("t", "k", 0, 2000).await;
     let begun = Instant::now();
-    let worker = house.worker(config(16)).await;
-    house.turn("t", &[("rps", "150"), ("burst", "0.05")]).await;
+    let worker = fixture.worker(config(16)).await;
+    fixture
+        .turn("t", &[("rps", "150"), ("burst", "0.05")])
+        .await;
 
     notes.reach(1000).await;
     worker.stop().await;

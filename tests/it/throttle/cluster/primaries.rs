@@ -5,7 +5,7 @@ use flyball::jobs::NewJob;
 use super::fixture::{
     BOUND, CALM, DEPTH, FLOW, HASTY, Load, RPS, granted, look, set, store, until,
 };
-use crate::support::process::House;
+use crate::support::process::ProcessFixture;
 use crate::support::redis_cluster::{PATIENCE, RedisCluster, wait};
 use crate::support::{database, stack};
 
@@ -160,7 +160,7 @@ async fn jobs_run_on_a_cluster_through_the_death_of_a_primary() {
     let mut cluster = RedisCluster::start("redis-server", true, HASTY);
     let (database, stack) = (database().await, stack().await);
     let url = database.url().to_owned();
-    let house = House::on(
+    let fixture = ProcessFixture::on(
         &url,
         &cluster.url(),
         &stack.prometheus_url,
@@ -171,32 +171,32 @@ async fn jobs_run_on_a_cluster_through_the_death_of_a_primary() {
     .await;
     let (dying, other) = (cluster.name_at(0, "dying"), cluster.name_at(1, "other"));
     for throttle in [&dying, &other] {
-        house.knobs_file(throttle, "[knobs]\nmode = \"manual\"\nrps = 200\n");
+        fixture.knobs_file(throttle, "[knobs]\nmode = \"manual\"\nrps = 200\n");
     }
     let enqueue = async |throttle: &str, path: &str| {
         let job = |n: usize| NewJob {
             throttle: throttle.to_owned(),
-            ..house.call(&format!("{throttle}-{path}-{n}"))
+            ..fixture.call(&format!("{throttle}-{path}-{n}"))
         };
-        house.enqueue_as(20, job).await
+        fixture.enqueue_as(20, job).await
     };
-    let _process = house.serve();
+    let _process = fixture.serve();
     for throttle in [&dying, &other] {
-        house
+        fixture
             .until_completed(&enqueue(throttle, "before").await, PATIENCE)
             .await;
     }
 
     cluster.kill(0);
-    house
+    fixture
         .until_completed(&enqueue(&other, "meanwhile").await, PATIENCE)
         .await;
-    house
+    fixture
         .until_completed(&enqueue(&dying, "after").await, PATIENCE)
         .await;
 
     until("the throttles are listed", async || {
-        let list = house
+        let list = fixture
             .command()
             .args(["throttle", "list", "--json"])
             .output()
@@ -207,5 +207,5 @@ async fn jobs_run_on_a_cluster_through_the_death_of_a_primary() {
             .all(|throttle| list.contains(throttle.as_str()))
     })
     .await;
-    assert_eq!(house.target.counts().len(), 80, "each job ran");
+    assert_eq!(fixture.target.counts().len(), 80, "each job ran");
 }

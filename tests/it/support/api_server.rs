@@ -1,0 +1,84 @@
+//! An API in this process, on a port of its own.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use flyball::api::{self, Deps, Live, NoDecisions};
+use flyball::jobs::Kinds;
+use flyball::notify::Deliveries;
+use flyball::throttle::Knobs;
+use reqwest::{Method, RequestBuilder};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::fixture::Fixture;
+use super::tools;
+
+/// An API that is served until it is dropped.
+pub struct ApiServer {
+    pub base: String,
+    pub client: reqwest::Client,
+    pub cancel: CancellationToken,
+    pub served: JoinHandle<std::io::Result<()>>,
+    fixture: Fixture,
+}
+
+impl Deref for ApiServer {
+    type Target = Fixture;
+
+    fn deref(&self) -> &Fixture {
+        &self.fixture
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+    }
+}
+
+impl ApiServer {
+    /// Serves the API on these stores, without kinds, pools or tokens but for those that `change` adds.
+    pub async fn start(fixture: Fixture, change: impl FnOnce(&mut Deps)) -> Self {
+        let cancel = CancellationToken::new();
+        let mut deps = Deps {
+            queue: fixture.queue.clone(),
+            throttles: fixture.store.clone(),
+            check_knobs: Knobs::check,
+            kinds: Kinds::default(),
+            pools: Arc::default(),
+            account_pools: Vec::new(),
+            deliveries: Deliveries::new(fixture.queue.pool.clone()),
+            tools: tools(),
+            public_url: String::new(),
+            decisions: Arc::new(NoDecisions),
+            live: Live::default(),
+            tokens: Arc::default(),
+            registry: Arc::default(),
+            cancel: cancel.clone(),
+        };
+        change(&mut deps);
+        let listener = api::bind("127.0.0.1:0", !deps.tokens.is_empty())
+            .await
+            .expect("a port");
+        let base = format!("http://{}", listener.local_addr().expect("its address"));
+        let served = tokio::spawn(api::serve(deps, listener));
+        let client = reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .build()
+            .expect("a client");
+        Self {
+            base,
+            client,
+            cancel,
+            served,
+            fixture,
+        }
+    }
+
+    /// Begins a request to a path.
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.client.request(method, format!("{}{path}", self.base))
+    }
+}
