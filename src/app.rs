@@ -11,6 +11,7 @@ mod knob_backup;
 mod knobs;
 mod library;
 mod logging;
+mod made_throttles;
 #[cfg(feature = "notifications")]
 mod pools;
 mod seeding;

@@ -21,13 +21,15 @@ use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::providers::{Pools, Tools};
-use crate::throttle::Store;
+use crate::throttle::{CallerKnobs, Store};
 
 /// The dependencies of the API, set by the composition root.
 #[derive(Clone)]
 pub struct Deps {
     pub queue: Queue,
     pub throttles: Arc<dyn Store>,
+    /// The number of throttles beyond which none is made on first use.
+    pub throttles_made_max: usize,
     /// The check of an edit of knobs.
     pub check_knobs: CheckKnobs,
     /// The handlers of this process, for their checks of arguments.
@@ -96,6 +98,8 @@ impl ApiState {
                 pools: deps.pools.clone(),
                 live: deps.live.clone(),
                 lines: WaitQueues::default(),
+                caller_knobs: CallerKnobs::default(),
+                throttles_made_max: deps.throttles_made_max,
                 cancel: deps.cancel.clone(),
             }),
             webhooks: Arc::new(WebhookState {

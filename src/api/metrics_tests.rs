@@ -41,6 +41,7 @@ fn measured(name: &str) -> Measured {
         expires_in_s: None,
         refusal: None,
         debt_until_ms: None,
+        has_bucket: false,
     };
     let signal = SignalView {
         name: "search-load".into(),

@@ -72,6 +72,7 @@ async fn door(token: Option<&str>) -> Door {
         },
         public_url: String::new(),
         throttles: shelf.clone(),
+        throttles_made_max: 1000,
         check_knobs,
         kinds,
         account_pools: Vec::new(),

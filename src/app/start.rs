@@ -24,7 +24,7 @@ use super::logging::start_logging;
 #[cfg(feature = "notifications")]
 use super::pools;
 use super::seeding::{STARTUP_TIMEOUT, Seeding};
-use super::{descriptors, knob_backup};
+use super::{descriptors, knob_backup, made_throttles};
 #[cfg(feature = "api")]
 use crate::api;
 #[cfg(feature = "api")]
@@ -47,7 +47,7 @@ use crate::throttle::Knobs;
 #[cfg(feature = "notifications")]
 use crate::throttle::Notes;
 use crate::throttle::postgres::KnobRecord;
-use crate::throttle::{KnobsFile, LeasedStore, RedisStore, Store};
+use crate::throttle::{KnobsFile, LeasedStore, PatternStore, RedisStore, Store};
 #[cfg(feature = "notifications")]
 /// The name of the kind that sends messages.
 const NOTIFICATION: &str = "notification";
@@ -148,8 +148,9 @@ impl App {
         )?);
         #[cfg(feature = "notifications")]
         let notes: Arc<dyn Notes> = redis.clone();
+        let patterns = PatternStore::new(redis, settings.throttles_made_max);
         let leased = Arc::new(LeasedStore::new(
-            redis,
+            Arc::new(patterns),
             Duration::from_millis(settings.token_lease_ms.into()),
         ));
         let throttles: Arc<dyn Store> = leased.clone();
@@ -218,7 +219,15 @@ impl App {
             KnobRecord::new(queue.pool.clone()),
             cancel.child_token(),
         );
-        let mut tasks = vec![vital.spawn("keep knobs", cancel.child_token(), keep)];
+        let made = made_throttles::run(
+            throttles.clone(),
+            KnobRecord::new(queue.pool.clone()),
+            cancel.child_token(),
+        );
+        let mut tasks = vec![
+            vital.spawn("keep knobs", cancel.child_token(), keep),
+            vital.spawn("made throttles", cancel.child_token(), made),
+        ];
         tasks.extend(seeds);
         #[cfg(feature = "notifications")]
         tasks.extend(open.start(
@@ -269,6 +278,7 @@ impl App {
             let deps = api::Deps {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
+                throttles_made_max: settings.throttles_made_max,
                 check_knobs: Knobs::check,
                 kinds,
                 account_pools,

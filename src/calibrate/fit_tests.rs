@@ -118,7 +118,9 @@ fn lag_and_rate_are_found_whatever_a_job_costs() {
             at(&rates, 0.1),
             at(&rates, 0.9)
         );
-        let (low, high) = (lag_s / 2.0, 3.3 * lag_s);
+        // Percentiles of a few seeds are their extremes.
+        let low = if seeds < 20 { lag_s / 3.0 } else { lag_s / 2.0 };
+        let high = 3.3 * lag_s;
         assert!(
             20 * finished >= 13 * seeds as usize,
             "{finished} of {seeds} finished"
@@ -127,15 +129,13 @@ fn lag_and_rate_are_found_whatever_a_job_costs() {
             at(&lags, 0.5) >= 0.6 * lag_s && at(&lags, 0.5) <= 1.7 * lag_s,
             "{lags:?}"
         );
-        // Percentiles of a few seeds are their extremes.
-        let few = seeds < 20;
         assert!(
-            few || at(&lags, 0.1) >= low.min(lag_s - 13.0) && at(&lags, 0.9) <= high,
+            at(&lags, 0.1) >= low.min(lag_s - 13.0) && at(&lags, 0.9) <= high,
             "{lags:?}"
         );
         assert!((at(&rates, 0.5) - 1.0).abs() <= 0.1, "{rates:?}");
         assert!(
-            few || at(&rates, 0.1) >= 0.75 && at(&rates, 0.9) <= 1.25,
+            at(&rates, 0.1) >= 0.75 && at(&rates, 0.9) <= 1.25,
             "{rates:?}"
         );
         assert!(peak < 1.6, "{peak}");

@@ -109,7 +109,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
     match command {
         Command::List { all, json } => list(&store, all, json).await?,
         Command::Show { name, json } => {
-            let name = Name::new(name)?;
+            let name = Name::or_pattern(name)?;
             let Some(status) = store.status(&name).await? else {
                 bail!(Error::Unknown(name))
             };
@@ -144,7 +144,7 @@ pub(super) async fn run(command: Command, settings: Settings) -> anyhow::Result<
         Command::Script => {}
         Command::ImportLimitlion { yes, signed } => import(&store, &settings, yes, &signed).await?,
         Command::Delete { name, signed } => {
-            delete(&store, &settings, &Name::new(name)?, &signed).await?
+            delete(&store, &settings, &Name::or_pattern(name)?, &signed).await?
         }
         Command::Pause {
             name,
@@ -311,7 +311,7 @@ async fn change(
 
 /// Returns the name of a throttle, which must exist.
 async fn known(store: &Arc<dyn Store>, name: &str) -> anyhow::Result<Name> {
-    let name = Name::new(name)?;
+    let name = Name::or_pattern(name)?;
     match store.status(&name).await? {
         Some(_) => Ok(name),
         None => bail!(Error::Unknown(name)),

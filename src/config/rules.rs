@@ -100,6 +100,7 @@ fn numbers(settings: &Settings) -> Vec<Issue> {
         ("concurrency", settings.concurrency as f64),
         ("http_connections", settings.http_connections as f64),
         ("token_lease_ms", f64::from(settings.token_lease_ms)),
+        ("throttles_made_max", settings.throttles_made_max as f64),
         ("worker_ttl_s", settings.worker_ttl_s),
         ("grace_s", settings.grace_s),
         ("retention_days", f64::from(settings.retention_days)),

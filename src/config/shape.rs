@@ -105,6 +105,7 @@ pub(super) fn of_setting(key: &str) -> SettingType {
         "database_connections" => SettingType::Whole(2, 500),
         "database_pooler" => SettingType::Word(&["none", "transaction"]),
         "token_lease_ms" => SettingType::Whole(0, 250),
+        "throttles_made_max" => SettingType::Whole(0, 100_000),
         "http_connections" => SettingType::Whole(16, 100_000),
         "concurrency" => SettingType::Whole(1, 10_000),
         "worker_ttl_s" => SettingType::Number(3.0, 3600.0),

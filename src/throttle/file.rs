@@ -78,7 +78,7 @@ impl KnobsFile {
     pub fn parse(path: &Path, text: String) -> Result<Self, FileError> {
         let file = path.display().to_string();
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
-        let name = Name::new(name).map_err(|error| {
+        let name = Name::or_pattern(name).map_err(|error| {
             FileError(vec![FileProblem {
                 file: file.clone(),
                 line: 0,

@@ -8,6 +8,7 @@
 
 pub mod acquire;
 pub mod bucket;
+pub mod caller_knobs;
 pub mod cost;
 pub mod file;
 pub mod foreign;
@@ -24,6 +25,8 @@ pub mod memory_notes;
 mod modes;
 pub mod name;
 pub mod notes;
+pub mod on_demand;
+pub mod pattern_store;
 pub mod postgres;
 pub mod quota_window;
 pub mod redis;
@@ -34,6 +37,7 @@ pub mod seed;
 pub mod serve;
 pub mod status;
 pub mod store;
+pub mod take;
 pub mod tree;
 
 pub use self::redis::{LUA_TEXT, RedisStore, reason_meaning};
@@ -41,6 +45,7 @@ pub use acquire::{
     AcquireRequest, AcquireResponse, Grant, Holder, LaneRequest, Limit, MAX_KEY_BYTES,
     MAX_LANES_PER_ASK, check_key,
 };
+pub use caller_knobs::CallerKnobs;
 pub use cost::check_cost;
 pub use file::KnobsFile;
 pub use held::{HeldKeys, SlowestKey};
@@ -51,9 +56,11 @@ pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
 pub use name::Name;
 pub use notes::{Notes, NotesSnapshot};
+pub use pattern_store::PatternStore;
 pub use refusal::{KeyOutcomes, KeyState, MAX_PAUSE, Quota, RefusalEffect, UpstreamRefusal};
 pub use rules::KnobProblem;
 pub use scope::Scope;
 pub use seed::seed;
 pub use status::{RefusalPause, Status};
 pub use store::{Change, Error, Refund, Store};
+pub use take::{CallKnobs, TokenClient};

@@ -5,7 +5,8 @@ use std::fmt;
 /// The longest accepted name, in bytes.
 pub const MAX_BYTES: usize = 128;
 
-/// A throttle's name: 1 to 128 bytes of letters, digits and `. _ - / : { }`.
+/// A throttle's name: 1 to 128 bytes of letters, digits and `. _ - / : { }`; or a pattern of names, see
+/// [`Name::or_pattern`].
 ///
 /// Braces are allowed so that a tree of throttles can share one Redis Cluster slot (`{notify}` and
 /// `{notify}.sms`).
@@ -37,6 +38,36 @@ impl Name {
             });
         }
         Ok(Self(text))
+    }
+
+    /// Accepts `text` as a name, or as a pattern: the beginning of names with a `*` behind.
+    pub fn or_pattern(text: impl Into<String>) -> Result<Self, InvalidName> {
+        let text = text.into();
+        let beginning = text.strip_suffix('*').unwrap_or(&text);
+        if beginning.is_empty() && text.len() == 1 {
+            return Ok(Self(text));
+        }
+        // The beginning keeps a byte for what stands behind it.
+        Self::new(beginning).and_then(|_| {
+            if text.len() <= MAX_BYTES {
+                Ok(Self(text.clone()))
+            } else {
+                Err(InvalidName {
+                    text: text.chars().take(40).collect(),
+                })
+            }
+        })
+    }
+
+    /// Returns true for a pattern.
+    pub fn is_pattern(&self) -> bool {
+        self.0.ends_with('*')
+    }
+
+    /// Returns true if this is a pattern and `name` begins as it says.
+    pub fn fits(&self, name: &Self) -> bool {
+        let beginning = self.0.strip_suffix('*');
+        !name.is_pattern() && beginning.is_some_and(|beginning| name.0.starts_with(beginning))
     }
 
     /// Returns the name as text.
@@ -87,6 +118,27 @@ mod tests {
         ] {
             assert_eq!(Name::new(text).unwrap().as_str(), text);
         }
+    }
+
+    #[test]
+    fn a_pattern_is_the_beginning_of_names() {
+        for text in ["*", "gcal:*", "plain"] {
+            assert_eq!(Name::or_pattern(text).unwrap().as_str(), text);
+        }
+        for text in [
+            "",
+            "a*b",
+            "**",
+            "two words*",
+            &format!("{}*", "x".repeat(128)),
+        ] {
+            assert!(Name::or_pattern(text).is_err(), "{text}");
+        }
+        let pattern = Name::or_pattern("gcal:*").unwrap();
+        assert!(pattern.is_pattern() && pattern.fits(&Name::new("gcal:42").unwrap()));
+        assert!(!pattern.fits(&Name::new("gcal").unwrap()) && !pattern.fits(&pattern));
+        let plain = Name::new("gcal:4").unwrap();
+        assert!(!plain.is_pattern() && !plain.fits(&Name::new("gcal:42").unwrap()));
     }
 
     #[test]

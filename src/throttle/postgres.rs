@@ -66,7 +66,7 @@ impl KnobRecord {
         Ok(rows
             .into_iter()
             .filter_map(|row| {
-                let name = Name::new(row.try_get::<String, _>("throttle").ok()?).ok()?;
+                let name = Name::or_pattern(row.try_get::<String, _>("throttle").ok()?).ok()?;
                 // Other programs may have written anything into the table; a value that is not a
                 // map of texts is skipped.
                 let Ok(Json(fields)) = row.try_get::<Json<BTreeMap<String, String>>, _>("fields")

@@ -42,6 +42,9 @@ pub struct Status {
     /// The end of a debt that is longer than a moment, unix milliseconds; nothing is granted
     /// before.
     pub debt_until_ms: Option<i64>,
+    /// True if the store holds a bucket of the throttle, which it forgets after a week without use.
+    #[serde(skip)]
+    pub has_bucket: bool,
 }
 
 /// A pause of a whole throttle, after another server refused one of its jobs.
@@ -72,6 +75,7 @@ impl Status {
             expires_in_s: None,
             refusal: None,
             debt_until_ms: None,
+            has_bucket: false,
             knobs,
             raw,
             problems,
@@ -82,6 +86,7 @@ impl Status {
     /// its reason.
     #[must_use]
     pub fn with_bucket(mut self, bucket: &Bucket, refusal: Option<(f64, &str)>) -> Self {
+        self.has_bucket = bucket.spent_to.is_some() || bucket.stopped || self.used > 0.0;
         let (now, rate) = (self.at_us as f64, self.knobs.rate(self.at_us));
         if rate.rps > 0.0 && !bucket.stopped {
             let open = bucket.open(

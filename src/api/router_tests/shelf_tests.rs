@@ -30,6 +30,7 @@ pub(super) fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
         expires_in_s: None,
         refusal: None,
         debt_until_ms: None,
+        has_bucket: false,
     }
 }
 

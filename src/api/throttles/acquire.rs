@@ -1,5 +1,6 @@
 //! Tokens for programs in any language: the runner's requests to the throttle store, over HTTP.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,18 +8,22 @@ use axum::Json;
 use axum::extract::{Path, Request, State};
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::knobs::name_of;
 use super::state::ThrottlesState;
 use crate::api::http::body;
 use crate::api::http::fields::{Errors, ObjectReader};
+use crate::api::http::limits::is_of_the_api;
 use crate::api::http::problem::{Code, Problem};
 use crate::api::http::remaining::remaining;
 use crate::api::jobs::input::{COST_MAX, KEY_BYTES_MAX};
 use crate::api::waiting;
+use crate::throttle::on_demand::KnobTexts;
 use crate::throttle::{
-    self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, LaneRequest, Limit, check_cost,
+    self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, Knobs, LaneRequest, Limit, Name,
+    check_cost,
 };
 
 /// The most units of one request.
@@ -79,6 +84,17 @@ pub struct Wanted {
     key_held: Option<u32>,
     /// Seconds after which the holder's report expires, up to 120; 30 if absent.
     ttl_s: Option<f64>,
+    /// The rate with which the throttle is made if it does not exist, in tokens per second. Knobs
+    /// that anybody has set win.
+    rps: Option<f64>,
+    /// The burst for that, in windows; only with `rps`.
+    burst: Option<f64>,
+    /// The window for that, in seconds; only with `rps`.
+    window: Option<f64>,
+    /// The rate of each key for that, in tokens per second; only with `rps`.
+    key_rps: Option<f64>,
+    /// The burst of each key for that, in windows; only with `rps`.
+    key_burst: Option<f64>,
 }
 
 /// The answer to a request for tokens.
@@ -147,12 +163,19 @@ pub async fn acquire(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Granted>, Problem> {
-    let (ask, wait) = read(&state, name, request, true).await?;
-    let answer = if wait.is_zero() {
-        state.throttles.acquire(&ask).await
-    } else {
-        wait_for(&state, &ask, wait).await
+    let (ask, wait, knobs) = read(&state, name, request, true).await?;
+    declare(&state, &ask, knobs.as_ref()).await?;
+    let take = async || {
+        if wait.is_zero() {
+            state.throttles.acquire(&ask).await
+        } else {
+            wait_for(&state, &ask, wait).await
+        }
     };
+    let mut answer = take().await;
+    if declare_again(&state, &ask, knobs.as_ref(), &answer).await? {
+        answer = take().await;
+    }
     granted(&state, &ask, answer, false).await.map(Json)
 }
 
@@ -166,9 +189,56 @@ pub async fn peek(
     Path(name): Path<String>,
     request: Request,
 ) -> Result<Json<Granted>, Problem> {
-    let (ask, _) = read(&state, name, request, false).await?;
-    let answer = state.throttles.peek(&ask).await;
+    let (ask, _, knobs) = read(&state, name, request, false).await?;
+    declare(&state, &ask, knobs.as_ref()).await?;
+    let mut answer = state.throttles.peek(&ask).await;
+    if declare_again(&state, &ask, knobs.as_ref(), &answer).await? {
+        answer = state.throttles.peek(&ask).await;
+    }
     granted(&state, &ask, answer, true).await.map(Json)
+}
+
+/// Makes the throttle of the knobs that the caller brings, if there is none.
+async fn declare(
+    state: &ThrottlesState,
+    ask: &AcquireRequest,
+    knobs: Option<&KnobTexts>,
+) -> Result<(), Problem> {
+    let Some(knobs) = knobs else {
+        return Ok(());
+    };
+    let declared = state
+        .caller_knobs
+        .declare(
+            &*state.throttles,
+            &ask.throttle,
+            knobs,
+            state.throttles_made_max,
+        )
+        .await;
+    match declared {
+        // While the store cannot be reached, the throttle's knob for its loss decides on the grant.
+        Ok(()) | Err(throttle::Error::Lost(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Makes the throttle again if it was deleted since it was made; returns true if it was.
+async fn declare_again(
+    state: &ThrottlesState,
+    ask: &AcquireRequest,
+    knobs: Option<&KnobTexts>,
+    answer: &AcquireResponse,
+) -> Result<bool, Problem> {
+    let is_unknown = answer.lanes.iter().any(
+        |grant| matches!(&grant.limit, Some(Limit::Unknown { name }) if *name == ask.throttle),
+    );
+    if knobs.is_none() || !is_unknown {
+        return Ok(false);
+    }
+    state.caller_knobs.forget(&ask.throttle);
+    declare(state, ask, knobs).await?;
+    Ok(true)
 }
 
 /// Returns tokens that no work used.
@@ -228,15 +298,29 @@ async fn read(
     name: String,
     request: Request,
     may_wait: bool,
-) -> Result<(AcquireRequest, Duration), Problem> {
+) -> Result<(AcquireRequest, Duration, Option<KnobTexts>), Problem> {
     let throttle = name_of(name)?;
     let mut errors = Errors::default();
     let (mut lane, mut holder, mut wait, mut cost_field) =
         (LaneRequest::default(), None, Duration::ZERO, "cost");
     let value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
     let allowed = [
-        "key", "tokens", "cost", "want", "holder", "held", "key_held", "ttl_s", "wait_ms",
+        "key",
+        "tokens",
+        "cost",
+        "want",
+        "holder",
+        "held",
+        "key_held",
+        "ttl_s",
+        "rps",
+        "burst",
+        "window",
+        "key_rps",
+        "key_burst",
+        "wait_ms",
     ];
+    let mut knobs = None;
     let allowed = if may_wait {
         &allowed[..]
     } else {
@@ -266,6 +350,7 @@ async fn read(
                 .unwrap_or(0)
         };
         let (all, of_key) = (held("held"), held("key_held"));
+        knobs = knobs_of(&mut fields, &throttle);
         lane.held = of_key;
         let ttl = Duration::from_secs_f64(
             fields
@@ -300,7 +385,45 @@ async fn read(
             holder,
         },
         wait,
+        knobs,
     ))
+}
+
+/// Reads the knobs of which the throttle is made if it does not exist.
+fn knobs_of(fields: &mut ObjectReader<'_>, throttle: &Name) -> Option<KnobTexts> {
+    let given: BTreeMap<String, Value> = ["rps", "burst", "window", "key_rps", "key_burst"]
+        .into_iter()
+        .filter_map(|knob| Some((knob.to_owned(), fields.take(knob)?)))
+        .collect();
+    let first = given.keys().next()?.clone();
+    if !given.contains_key("rps") {
+        let message = "makes a throttle only together with rps, which is missing";
+        fields.wrong(&first, message.to_owned());
+        return None;
+    }
+    if is_of_the_api(throttle.as_str()) {
+        fields.wrong(
+            "rps",
+            "must be left out: throttles of the API itself are not made on first use".to_owned(),
+        );
+        return None;
+    }
+    match Knobs::check(&given) {
+        Ok(texts) => {
+            let texts = texts.into_iter();
+            Some(
+                texts
+                    .filter_map(|(knob, text)| Some((knob, text?)))
+                    .collect(),
+            )
+        }
+        Err(problems) => {
+            for problem in problems {
+                fields.wrong(&problem.field, problem.message);
+            }
+            None
+        }
+    }
 }
 
 /// Takes tokens, and waits for them up to `wait`.

@@ -7,7 +7,7 @@ use axum::{Extension, Json};
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use serde::Serialize;
 
-use super::knobs::name_of;
+use super::knobs::name_or_pattern_of;
 use super::state::ThrottlesState;
 use crate::api::audit::entry::AuditEntry;
 use crate::api::audit::log;
@@ -119,7 +119,7 @@ pub async fn delete(
     Path(name): Path<String>,
     Pairs(pairs): Pairs<Vec<(String, String)>>,
 ) -> Result<Json<ThrottleDeleted>, Problem> {
-    let name = name_of(name)?;
+    let name = name_or_pattern_of(name)?;
     let signed = signed_query(pairs, &caller)?;
     if limits::is_of_the_api(name.as_str()) {
         let detail = format!("throttle {name} limits the API itself; change or pause it");

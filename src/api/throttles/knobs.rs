@@ -28,6 +28,7 @@ use crate::api::http::query::{PAGE_MAX, Query};
 use crate::api::http::timeout::{ROW_TIMEOUT, with_timeout};
 use crate::api::stream::live_sample::LiveSample;
 use crate::governor::Decision;
+use crate::throttle::name::InvalidName;
 use crate::throttle::rules::{Knob, knob, settable};
 use crate::throttle::{Change, Name, Status};
 
@@ -171,7 +172,7 @@ pub async fn show(
     State(state): State<Arc<ThrottlesState>>,
     Path(name): Path<String>,
 ) -> Result<impl IntoResponse, Problem> {
-    let status = status(&state, &name_of(name)?).await?;
+    let status = status(&state, &name_or_pattern_of(name)?).await?;
     Ok(answer(view(&status, state.live.sample().as_deref())))
 }
 
@@ -191,7 +192,7 @@ pub async fn why(
     if !query.errors.is_empty() {
         return Err(Problem::fields(Code::InvalidQuery, query.errors));
     }
-    let status = status(&state, &name_of(name)?).await?;
+    let status = status(&state, &name_or_pattern_of(name)?).await?;
     let sentence = with_timeout(ROW_TIMEOUT, state.decisions.why(&status))
         .await?
         .unwrap_or_else(|| explain(&status));
@@ -222,7 +223,7 @@ pub async fn edit(
     Pairs(pairs): Pairs<Vec<(String, String)>>,
     request: Request,
 ) -> Result<impl IntoResponse, Problem> {
-    let name = name_of(name)?;
+    let name = name_or_pattern_of(name)?;
     let mut query = Query::open(pairs, &["create"]);
     let create = query
         .choice(
@@ -349,14 +350,21 @@ fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
 
 /// Parses the throttle's name of a path.
 pub fn name_of(text: String) -> Result<Name, Problem> {
-    Name::new(text).map_err(|error| {
-        Problem::at(
-            Code::InvalidPath,
-            FieldLocation::Path,
-            "name",
-            error.to_string(),
-        )
-    })
+    Name::new(text).map_err(invalid_name)
+}
+
+/// Parses the name of a throttle or of a pattern of a path.
+pub fn name_or_pattern_of(text: String) -> Result<Name, Problem> {
+    Name::or_pattern(text).map_err(invalid_name)
+}
+
+fn invalid_name(error: InvalidName) -> Problem {
+    Problem::at(
+        Code::InvalidPath,
+        FieldLocation::Path,
+        "name",
+        error.to_string(),
+    )
 }
 
 /// Returns the status of a throttle, or the problem that it does not exist.

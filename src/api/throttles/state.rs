@@ -11,8 +11,7 @@ use crate::api::journal::Decisions;
 use crate::api::stream::live::Live;
 use crate::jobs::Queue;
 use crate::providers::Pools;
-use crate::throttle::KnobProblem;
-use crate::throttle::Store;
+use crate::throttle::{CallerKnobs, KnobProblem, Store};
 
 /// The check of knobs that a person wrote: fields with JSON values in, fields with the texts for
 /// the hash out. The composition root passes `throttle::Knobs::check`.
@@ -28,5 +27,9 @@ pub struct ThrottlesState {
     pub live: Live,
     /// The requests that wait for tokens.
     pub lines: WaitQueues,
+    /// The knobs that callers bring along.
+    pub caller_knobs: CallerKnobs,
+    /// The number of throttles beyond which none is made on first use.
+    pub throttles_made_max: usize,
     pub cancel: CancellationToken,
 }

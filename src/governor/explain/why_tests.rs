@@ -38,6 +38,7 @@ fn status(rps: f64, mode: Mode) -> Status {
         expires_in_s: None,
         refusal: None,
         debt_until_ms: None,
+        has_bucket: false,
     }
 }
 

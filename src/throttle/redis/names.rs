@@ -76,7 +76,7 @@ impl RedisStore {
         };
         let names: BTreeSet<Name> = texts
             .into_iter()
-            .filter_map(|text| Name::new(text.0).ok())
+            .filter_map(|text| Name::or_pattern(text.0).ok())
             .collect();
         let mut slots: BTreeMap<u16, Vec<Name>> = BTreeMap::new();
         for name in names
@@ -168,7 +168,7 @@ impl RedisStore {
             found.extend(
                 names
                     .into_iter()
-                    .filter(|name| Name::new(name.as_str()).is_ok()),
+                    .filter(|name| Name::or_pattern(name.as_str()).is_ok()),
             );
             place.cursor = next;
             if next == 0 {

@@ -192,6 +192,12 @@ async fn the_page_for_other_languages_works_as_it_stands() {
         taken.contains("12 tokens for acme, limited by key"),
         "{taken}"
     );
+    let made = json(of("gcal:42/acquire"));
+    assert_eq!(
+        (&made["allowed"], &made["effective_rps"]),
+        (&true.into(), &0.5.into())
+    );
+    assert!(of("take.py gcal:7").starts_with("4 tokens for nobody, limited by level"));
     assert!(of("take.py newsletters").ends_with("12 tokens for nobody, limited by level\n"));
     assert!(
         of("import-limitlion").contains("already belongs to Flyball"),

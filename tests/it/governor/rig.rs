@@ -17,7 +17,7 @@ use crate::support;
 
 pub const SECOND_US: i64 = 1_000_000;
 /// Least time between two requests for tokens; far less than the bucket of a second holds.
-const STEP_US: i64 = 50_000;
+const STEP_US: i64 = 200_000;
 
 /// The state of the plant and its exporter.
 pub struct World {

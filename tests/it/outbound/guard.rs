@@ -111,23 +111,37 @@ async fn the_guard_judges_every_hop() {
     let server = Server::start().await;
     let port = server.url.rsplit(':').next().unwrap();
     let guard = Guard::allowing(["127.0.0.1"]).unwrap();
+    // The names resolve to the address that is allowed, to one that is not, and to both.
+    let lookup: Lookup = Arc::new(|name| {
+        let addresses: &[&str] = match name.as_str() {
+            "allowed.test" => &["127.0.0.1"],
+            "refused.test" => &["127.0.0.2", "::1"],
+            _ => &["::1", "127.0.0.1"],
+        };
+        let addresses = addresses.iter().map(|address| address.parse().unwrap());
+        ready(Ok(addresses.collect())).boxed()
+    });
     let handler = HttpHandler::new(HttpConfig {
         guard,
+        lookup: Some(lookup),
         ..HttpConfig::default()
     })
     .unwrap();
-    for target in [
-        format!("[::1]:{port}"),
-        format!("127.0.0.2:{port}"),
-        format!("localhost:{port}"),
+    for (host, is_reached) in [
+        ("[::1]", false),
+        ("127.0.0.2", false),
+        ("refused.test", false),
+        ("127.0.0.1", true),
+        ("allowed.test", true),
+        ("both.test", true),
     ] {
-        // The name may resolve to the address that is allowed, and may not.
-        let args = json!({"url": format!("{}/to/{target}/ok", server.url), "redirects": 5});
+        let args = json!({"url": format!("{}/to/{host}:{port}/ok", server.url), "redirects": 5});
         let outcome = run_until(&handler, args, CancellationToken::new()).await;
         let is_refused = matches!(&outcome, Outcome::Dead { error } if error.contains("is not an address of the public internet"));
-        assert!(
-            is_refused || (target.starts_with("localhost") && outcome == Outcome::Done),
-            "{target}: {outcome:?}"
+        assert_eq!(
+            (outcome == Outcome::Done, is_refused),
+            (is_reached, !is_reached),
+            "{host}: {outcome:?}"
         );
     }
     let scheme = json!({"url": format!("{}/to-file", server.url), "redirects": 5});

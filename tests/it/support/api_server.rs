@@ -44,6 +44,7 @@ impl ApiServer {
         let mut deps = Deps {
             queue: fixture.queue.clone(),
             throttles: fixture.store.clone(),
+            throttles_made_max: 1000,
             check_knobs: Knobs::check,
             kinds: Kinds::default(),
             pools: Arc::default(),

@@ -86,6 +86,9 @@ fn start() -> Stack {
     let _ = std::fs::remove_file(dir.with_extension("log"));
     let urls = running.urls.clone();
     let outside = options.database_url.is_some();
+    if !outside {
+        block_on_a_thread(keep_autovacuum_away(as_superuser(&urls.database_url)));
+    }
     let template = block_on_a_thread(make_template(urls.database_url.clone()));
     Stack {
         database_url: urls.database_url,
@@ -101,6 +104,19 @@ fn start() -> Stack {
 /// The program under test.
 pub static PROGRAM: LazyLock<PathBuf> =
     LazyLock::new(|| PathBuf::from(env!("CARGO_BIN_EXE_flyball")));
+
+/// Lets autovacuum rest. A server with a database per test is never done: it would start a process each tenth of a
+/// second.
+async fn keep_autovacuum_away(url: String) {
+    let mut connection = connect(&url, None).await;
+    run(
+        &mut connection,
+        "alter system set autovacuum_naptime = '1h'",
+    )
+    .await;
+    run(&mut connection, "select pg_reload_conf()").await;
+    connection.close().await.expect("closing the connection");
+}
 
 /// Creates the migrated template, unless another run has created the same one on this server.
 async fn make_template(url: String) -> String {

@@ -12,6 +12,7 @@ mod lanes;
 mod lease;
 mod limitlion;
 mod loss;
+mod on_demand;
 mod parents;
 mod poisoned_redis;
 mod quotas;

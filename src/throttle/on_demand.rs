@@ -1,0 +1,218 @@
+//! Throttles that are made on first use: from a pattern, or from the knobs that a caller brings.
+//!
+//! A pattern is a throttle whose name ends in `*`, such as `gcal:*`. Nothing takes tokens from it;
+//! its knobs are those of every throttle that is made from it. A made throttle records where its
+//! knobs come from (`made_from`) and what they were (`made_of`), so that a later change of the
+//! pattern, or of the caller's knobs, reaches the knobs that nobody has set since.
+
+use std::collections::BTreeMap;
+
+use super::rules;
+use super::{Change, Name, Status};
+
+/// The source of a throttle that a caller's own knobs made.
+pub const CALLER: &str = "caller";
+
+/// The field of the hash with the source of a made throttle: a pattern, or [`CALLER`].
+pub const MADE_FROM: &str = "made_from";
+
+/// The field of the hash with the knobs of which a throttle was made.
+pub const MADE_OF: &str = "made_of";
+
+/// The number of made throttles beyond which none is made, unless the settings say otherwise.
+pub const MADE_MAX: usize = 1000;
+
+/// The time without use after which a made throttle is deleted, in microseconds. It is the time
+/// after which a bucket is forgotten.
+pub const UNUSED_US: i64 = 7 * 86_400 * 1_000_000;
+
+/// Knobs as texts of the hash.
+pub type KnobTexts = BTreeMap<String, String>;
+
+/// Returns the pattern that fits `name` best, the longest of those that fit.
+pub fn best_pattern<'a>(
+    name: &Name,
+    patterns: impl IntoIterator<Item = &'a Name>,
+) -> Option<&'a Name> {
+    patterns
+        .into_iter()
+        .filter(|pattern| pattern.fits(name))
+        .max_by_key(|pattern| pattern.as_str().len())
+}
+
+/// Returns the knobs of a pattern that its throttles get: those that a person may set, without a
+/// pause, which stops the throttles that exist one by one.
+pub fn inherited(raw: &KnobTexts) -> KnobTexts {
+    let is_inherited = |field: &str| {
+        field != "paused" && rules::knob(field).is_some_and(|knob| knob.is_settable())
+    };
+    raw.iter()
+        .filter(|(field, _)| is_inherited(field))
+        .map(|(field, text)| (field.clone(), text.clone()))
+        .collect()
+}
+
+/// Returns the text of [`MADE_OF`].
+fn made_of(knobs: &KnobTexts) -> String {
+    let pairs: Vec<String> = knobs
+        .iter()
+        .map(|(field, text)| format!("{field}={text}"))
+        .collect();
+    pairs.join(" ")
+}
+
+/// Reads the text of [`MADE_OF`].
+fn parse_made_of(text: &str) -> KnobTexts {
+    text.split(' ')
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(field, text)| (field.to_owned(), text.to_owned()))
+        .collect()
+}
+
+/// Returns the change that makes a throttle of these knobs.
+pub fn make(from: &str, knobs: &KnobTexts) -> Change {
+    let mut fields: BTreeMap<String, Option<String>> = knobs
+        .iter()
+        .map(|(field, text)| (field.clone(), Some(text.clone())))
+        .collect();
+    fields.insert(MADE_FROM.to_owned(), Some(from.to_owned()));
+    fields.insert(MADE_OF.to_owned(), Some(made_of(knobs)));
+    Change {
+        fields,
+        by: "flyball".to_owned(),
+        why: format!("made on first use, from {from}"),
+        create: true,
+        absent_only: true,
+        ..Change::default()
+    }
+}
+
+/// Returns the change that brings a made throttle to the present knobs of its source; `None` if
+/// there is nothing to change. A knob that was set since it was made stays.
+pub fn follow(raw: &KnobTexts, knobs: &KnobTexts) -> Option<Change> {
+    let before = parse_made_of(raw.get(MADE_OF)?);
+    if before == *knobs {
+        return None;
+    }
+    let is_untouched = |field: &str| raw.get(field) == before.get(field);
+    let mut fields: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for field in before.keys().chain(knobs.keys()) {
+        if is_untouched(field) && raw.get(field) != knobs.get(field) {
+            fields.insert(field.clone(), knobs.get(field).cloned());
+        }
+    }
+    // A throttle always has a rate.
+    fields.retain(|field, text| field != "rps" || text.is_some());
+    fields.insert(MADE_OF.to_owned(), Some(made_of(knobs)));
+    Some(Change {
+        fields,
+        by: "flyball".to_owned(),
+        why: format!("{} has changed", raw.get(MADE_FROM)?),
+        if_seq: raw.get("seq").and_then(|seq| seq.parse().ok()),
+        ..Change::default()
+    })
+}
+
+/// Returns true for a made throttle that nobody has used, or changed, for [`UNUSED_US`].
+pub fn is_unused(status: &Status) -> bool {
+    let changed_at_ms = status.knobs.at_ms;
+    status.raw.contains_key(MADE_FROM)
+        && !status.has_bucket
+        && status.at_us - changed_at_ms.saturating_mul(1000) > UNUSED_US
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(pairs: &[(&str, &str)]) -> KnobTexts {
+        pairs
+            .iter()
+            .map(|(field, text)| ((*field).to_owned(), (*text).to_owned()))
+            .collect()
+    }
+
+    /// The hash of a throttle after these changes.
+    fn applied(raw: &mut KnobTexts, change: &Change) {
+        for (field, text) in &change.fields {
+            match text {
+                Some(text) => raw.insert(field.clone(), text.clone()),
+                None => raw.remove(field),
+            };
+        }
+    }
+
+    #[test]
+    fn the_longest_pattern_that_fits_is_used() {
+        let patterns =
+            ["*", "gcal:*", "gcal:eu:*", "mail:*"].map(|text| Name::or_pattern(text).unwrap());
+        let best = |name: &str| {
+            best_pattern(&Name::new(name).unwrap(), &patterns).map(|pattern| pattern.to_string())
+        };
+        assert_eq!(best("gcal:42"), Some("gcal:*".into()));
+        assert_eq!(best("gcal:eu:42"), Some("gcal:eu:*".into()));
+        assert_eq!(best("hooks"), Some("*".into()));
+        let some = &patterns[1..];
+        assert_eq!(best_pattern(&Name::new("hooks").unwrap(), some), None);
+        // What is empty behind the beginning fits as well.
+        assert_eq!(best("gcal:"), Some("gcal:*".into()));
+    }
+
+    #[test]
+    fn a_made_throttle_follows_its_source_but_for_what_was_set_since() {
+        let mut raw = KnobTexts::new();
+        applied(
+            &mut raw,
+            &make(
+                "gcal:*",
+                &texts(&[("rps", "5"), ("burst", "2"), ("window", "3")]),
+            ),
+        );
+        assert_eq!(
+            (raw["rps"].as_str(), raw[MADE_FROM].as_str()),
+            ("5", "gcal:*")
+        );
+        assert_eq!(
+            follow(
+                &raw,
+                &texts(&[("rps", "5"), ("burst", "2"), ("window", "3")])
+            ),
+            None
+        );
+
+        // A person sets the rate; then the pattern changes all it has.
+        raw.insert("rps".into(), "1".into());
+        let change = follow(
+            &raw,
+            &texts(&[("rps", "7"), ("burst", "4"), ("key_rps", "9")]),
+        )
+        .unwrap();
+        applied(&mut raw, &change);
+
+        assert_eq!(raw["rps"], "1", "what a person set stays");
+        assert_eq!((raw["burst"].as_str(), raw["key_rps"].as_str()), ("4", "9"));
+        assert!(
+            !raw.contains_key("window"),
+            "a knob that the pattern gave up goes"
+        );
+        assert_eq!(
+            follow(
+                &raw,
+                &texts(&[("rps", "7"), ("burst", "4"), ("key_rps", "9")])
+            ),
+            None
+        );
+    }
+
+    #[test]
+    fn what_flyball_writes_and_a_pause_are_not_inherited() {
+        let raw = texts(&[
+            ("rps", "5"),
+            ("paused", "1"),
+            ("seq", "4"),
+            ("by", "ann"),
+            ("key_rps", "2"),
+        ]);
+        assert_eq!(inherited(&raw), texts(&[("rps", "5"), ("key_rps", "2")]));
+    }
+}

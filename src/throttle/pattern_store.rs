@@ -1,0 +1,225 @@
+//! A store that makes throttles on first use, from patterns.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+
+use super::caller_knobs::make_in;
+use super::on_demand::{best_pattern, inherited};
+use super::{
+    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Limit, Name,
+    Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+};
+
+/// The time for which the list of patterns is used before the store is asked again.
+const PATTERNS_FOR: Duration = Duration::from_secs(1);
+
+/// A store that answers for throttles that do not exist by making them from the pattern that fits.
+pub struct PatternStore {
+    store: Arc<dyn Store>,
+    made_max: usize,
+    patterns: Mutex<Option<(Vec<Name>, Instant)>>,
+}
+
+impl PatternStore {
+    /// Wraps `store`; with `made_max` throttles or more none is made.
+    pub fn new(store: Arc<dyn Store>, made_max: usize) -> Self {
+        Self {
+            store,
+            made_max,
+            patterns: Mutex::default(),
+        }
+    }
+
+    /// Returns the patterns that the store knows.
+    async fn patterns(&self) -> Result<Vec<Name>, Error> {
+        let known = self
+            .patterns
+            .lock()
+            .as_ref()
+            .filter(|(_, read)| read.elapsed() < PATTERNS_FOR)
+            .map(|(patterns, _)| patterns.clone());
+        if let Some(patterns) = known {
+            return Ok(patterns);
+        }
+        let names = self.store.names().await?;
+        let patterns: Vec<Name> = names.into_iter().filter(Name::is_pattern).collect();
+        *self.patterns.lock() = Some((patterns.clone(), Instant::now()));
+        Ok(patterns)
+    }
+
+    /// Makes a throttle from the pattern that fits; returns false if none does.
+    async fn make(&self, name: &Name) -> Result<bool, Error> {
+        let patterns = self.patterns().await?;
+        let Some(pattern) = best_pattern(name, &patterns) else {
+            return Ok(false);
+        };
+        let Some(status) = self.store.status(pattern).await? else {
+            return Ok(false);
+        };
+        let knobs = inherited(&status.raw);
+        make_in(&*self.store, name, pattern.as_str(), &knobs, self.made_max).await?;
+        Ok(true)
+    }
+
+    /// Returns true if an answer names a throttle that did not exist, and was made now.
+    async fn was_made(&self, answer: &AcquireResponse) -> bool {
+        let unknown = answer.lanes.iter().find_map(|lane| match &lane.limit {
+            Some(Limit::Unknown { name }) => Some(name),
+            _ => None,
+        });
+        let Some(name) = unknown else {
+            return false;
+        };
+        match self.make(name).await {
+            Ok(made) => made,
+            Err(error) => {
+                tracing::warn!(throttle.name = %name, %error, "a throttle could not be made from its pattern");
+                false
+            }
+        }
+    }
+}
+
+impl Store for PatternStore {
+    fn acquire<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        async move {
+            let answer = self.store.acquire(ask).await;
+            if self.was_made(&answer).await {
+                return self.store.acquire(ask).await;
+            }
+            answer
+        }
+        .boxed()
+    }
+
+    fn hold<'a>(
+        &'a self,
+        throttle: &'a Name,
+        holder: &'a Holder,
+        lanes: &'a [(String, u32)],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.store.hold(throttle, holder, lanes)
+    }
+
+    fn refund_many<'a>(
+        &'a self,
+        throttle: &'a Name,
+        refunds: &'a [Refund<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.store.refund_many(throttle, refunds)
+    }
+
+    fn settle_many<'a>(
+        &'a self,
+        throttle: &'a Name,
+        tokens: &'a [(&'a str, f64)],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.store.settle_many(throttle, tokens)
+    }
+
+    fn pause_key<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+        delay: Duration,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<i64, Error>> {
+        self.store.pause_key(throttle, key, delay, why)
+    }
+
+    fn resume_key<'a>(
+        &'a self,
+        throttle: &'a Name,
+        key: &'a str,
+    ) -> BoxFuture<'a, Result<bool, Error>> {
+        self.store.resume_key(throttle, key)
+    }
+
+    fn refused<'a>(
+        &'a self,
+        throttle: &'a Name,
+        refused: &'a UpstreamRefusal<'a>,
+    ) -> BoxFuture<'a, Result<RefusalEffect, Error>> {
+        self.store.refused(throttle, refused)
+    }
+
+    fn ended<'a>(
+        &'a self,
+        throttle: &'a Name,
+        ended: &'a [KeyOutcomes<'a>],
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.store.ended(throttle, ended)
+    }
+
+    fn peek<'a>(&'a self, ask: &'a AcquireRequest) -> BoxFuture<'a, AcquireResponse> {
+        async move {
+            let answer = self.store.peek(ask).await;
+            if self.was_made(&answer).await {
+                return self.store.peek(ask).await;
+            }
+            answer
+        }
+        .boxed()
+    }
+
+    fn status<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<Option<Status>, Error>> {
+        self.store.status(throttle)
+    }
+
+    fn names(&self) -> BoxFuture<'_, Result<Vec<Name>, Error>> {
+        self.store.names()
+    }
+
+    fn set<'a>(
+        &'a self,
+        throttle: &'a Name,
+        change: &'a Change,
+    ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>> {
+        self.store.set(throttle, change)
+    }
+
+    fn set_capacity<'a>(
+        &'a self,
+        throttle: &'a Name,
+        capacity: Option<f64>,
+        why: &'a str,
+    ) -> BoxFuture<'a, Result<(), Error>> {
+        self.store.set_capacity(throttle, capacity, why)
+    }
+
+    fn look<'a>(
+        &'a self,
+        throttle: &'a Name,
+        keys: &'a [String],
+    ) -> BoxFuture<'a, Result<Vec<KeyState>, Error>> {
+        self.store.look(throttle, keys)
+    }
+
+    fn delete<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        self.store.delete(throttle)
+    }
+
+    fn search(&self) -> BoxFuture<'_, Result<Vec<String>, Error>> {
+        self.store.search()
+    }
+
+    fn takes_writes(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.store.takes_writes()
+    }
+
+    fn persist<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<(), Error>> {
+        self.store.persist(throttle)
+    }
+
+    fn was_taken_away<'a>(&'a self, throttle: &'a Name) -> BoxFuture<'a, Result<bool, Error>> {
+        self.store.was_taken_away(throttle)
+    }
+
+    fn set_workers(&self, workers: u32) {
+        self.store.set_workers(workers)
+    }
+}

@@ -1,0 +1,351 @@
+//! TokenClient that are made on first use: from patterns, and from the knobs that a caller brings.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use flyball::app::Roles;
+use flyball::jobs::NewJob;
+use flyball::throttle::on_demand::{MADE_FROM, UNUSED_US};
+use flyball::throttle::{
+    CallKnobs, Change, Error, Limit, Name, PatternStore, RedisStore, Store, TokenClient,
+};
+use redis::Commands;
+use serde_json::{Value, json};
+
+use super::{ask, name};
+use crate::support::api_server::ApiServer;
+use crate::support::app::RunningApp;
+use crate::support::eventually;
+use crate::support::fixture::{Fixture, turn};
+use crate::support::{patient_store, redis_prefix, stack};
+
+const SOON: Duration = Duration::from_secs(60);
+
+fn pattern(text: &str) -> Name {
+    Name::or_pattern(text).unwrap()
+}
+
+async fn set(store: &dyn Store, throttle: &Name, knobs: &[(&str, &str)]) {
+    let fields = knobs
+        .iter()
+        .map(|(knob, text)| ((*knob).to_owned(), Some((*text).to_owned())))
+        .collect();
+    let change = Change {
+        fields,
+        by: "ann".into(),
+        create: true,
+        ..Change::default()
+    };
+    store.set(throttle, &change).await.unwrap();
+}
+
+async fn raw(store: &dyn Store, throttle: &Name) -> BTreeMap<String, String> {
+    store.status(throttle).await.unwrap().unwrap().raw
+}
+
+#[tokio::test]
+async fn a_pattern_makes_throttles_each_with_a_bucket_of_its_own_and_the_longest_wins() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let store = PatternStore::new(redis.clone(), 100);
+    set(
+        &store,
+        &pattern("gcal:*"),
+        &[("rps", "0.001"), ("burst", "3000"), ("paused", "0")],
+    )
+    .await;
+    set(&store, &pattern("gcal:eu:*"), &[("rps", "7")]).await;
+
+    for throttle in ["gcal:1", "gcal:2"] {
+        // A new bucket holds one token.
+        let first = store.acquire(&ask(throttle, &[("", 5, 1.0)])).await;
+        assert_eq!(
+            (first.lanes[0].granted, first.effective_rps),
+            (1, 0.001),
+            "{throttle}"
+        );
+    }
+    let other = store.acquire(&ask("gcal:eu:1", &[("", 1, 1.0)])).await;
+    assert_eq!(other.effective_rps, 7.0);
+    assert_eq!(raw(&*redis, &name("gcal:1")).await[MADE_FROM], "gcal:*");
+    let unknown = store.acquire(&ask("mail", &[("", 1, 1.0)])).await;
+    assert!(
+        matches!(&unknown.lanes[0].limit, Some(Limit::Unknown { name }) if name.as_str() == "mail")
+    );
+    let names: Vec<String> = redis
+        .names()
+        .await
+        .unwrap()
+        .iter()
+        .map(Name::to_string)
+        .collect();
+    assert_eq!(
+        names,
+        ["gcal:*", "gcal:1", "gcal:2", "gcal:eu:*", "gcal:eu:1"]
+    );
+}
+
+#[tokio::test]
+async fn no_more_throttles_are_made_than_the_settings_allow() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let store = PatternStore::new(redis.clone(), 4);
+    set(&store, &pattern("*"), &[("rps", "5")]).await;
+
+    let mut granted = 0;
+    for n in 0..20 {
+        granted += store
+            .acquire(&ask(&format!("t{n}"), &[("", 1, 1.0)]))
+            .await
+            .lanes[0]
+            .granted;
+    }
+
+    assert_eq!((granted, redis.names().await.unwrap().len()), (3, 4));
+    let callers = flyball::throttle::CallerKnobs::default();
+    let knobs = BTreeMap::from([("rps".to_owned(), "5".to_owned())]);
+    let refused = callers.declare(&*redis, &name("one-more"), &knobs, 4).await;
+    let Err(Error::Invalid(problems)) = refused else {
+        panic!("{refused:?}")
+    };
+    assert!(
+        problems[0].message.contains("throttles_made_max")
+            && problems[0]
+                .message
+                .contains("flyball throttle set one-more rps=10"),
+        "{problems:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_program_in_rust_brings_its_own_knobs_and_live_ones_win() {
+    let redis: Arc<RedisStore> = Arc::new(patient_store(&redis_prefix()).await);
+    let throttles = TokenClient::new(redis.clone());
+    let gcal = name("gcal:42");
+    let slow = CallKnobs {
+        rps: 0.001,
+        burst: 3000.0,
+        window: 1.0,
+    };
+
+    let first = throttles.throttle(&gcal, slow, 1.0).await.unwrap();
+    let second = throttles.throttle(&gcal, slow, 1.0).await.unwrap();
+    assert_eq!((first.granted, second.granted), (1, 0));
+    assert!(second.wait > Duration::from_secs(900), "{second:?}");
+
+    // The next release of the program has other knobs.
+    let faster = CallKnobs {
+        rps: 1000.0,
+        ..slow
+    };
+    eventually("a token at the new rate", SOON, || async {
+        let grant = throttles.throttle(&gcal, faster, 1.0).await.unwrap();
+        (grant.granted == 1).then_some(())
+    })
+    .await;
+    assert_eq!(raw(&*redis, &gcal).await["rps"], "1000");
+
+    // A person turns the rate; what the caller says later no longer counts, but for the others.
+    set(&*redis, &gcal, &[("rps", "0")]).await;
+    let said = CallKnobs {
+        burst: 9.0,
+        ..CallKnobs::rps(50.0)
+    };
+    let stopped = throttles.throttle(&gcal, said, 1.0).await.unwrap();
+    assert_eq!(stopped.granted, 0);
+    let now = raw(&*redis, &gcal).await;
+    assert_eq!((now["rps"].as_str(), now["burst"].as_str()), ("0", "9"));
+
+    // A throttle that was deleted is made again.
+    redis.delete(&gcal).await.unwrap();
+    let again = throttles.throttle(&gcal, said, 1.0).await.unwrap();
+    assert_eq!(
+        (again.granted, raw(&*redis, &gcal).await["rps"].as_str()),
+        (1, "50")
+    );
+
+    let nonsense = throttles.throttle(&gcal, CallKnobs::rps(-3.0), 1.0).await;
+    assert!(
+        matches!(&nonsense, Err(Error::Invalid(problems)) if problems[0].field == "rps"),
+        "{nonsense:?}"
+    );
+}
+
+#[tokio::test]
+async fn over_http_a_call_brings_its_own_knobs_and_is_told_what_is_wrong_with_them() {
+    let server = ApiServer::start(Fixture::new().await, |_| ()).await;
+    let send = async |path: &str, body: Value| {
+        let response = server
+            .request(reqwest::Method::POST, &format!("/api/v1/throttles/{path}"))
+            .json(&body)
+            .send()
+            .await
+            .unwrap();
+        (
+            response.status().as_u16(),
+            response.json::<Value>().await.unwrap(),
+        )
+    };
+
+    let (status, first) = send(
+        "gcal:42/acquire",
+        json!({"rps": 0.001, "burst": 1, "window": 5}),
+    )
+    .await;
+    assert_eq!(
+        (status, &first["allowed"], &first["effective_rps"]),
+        (200, &json!(true), &json!(0.001)),
+        "{first}"
+    );
+    let (_, second) = send(
+        "gcal:42/acquire",
+        json!({"rps": 0.001, "burst": 1, "window": 5}),
+    )
+    .await;
+    assert_eq!(
+        (
+            &second["allowed"],
+            second["retry_after_ms"].as_u64() > Some(100_000)
+        ),
+        (&json!(false), true)
+    );
+    // Without knobs the throttle is the same.
+    let (_, third) = send("gcal:42/peek", json!({})).await;
+    assert_eq!(
+        (&third["allowed"], &third["effective_rps"]),
+        (&json!(false), &json!(0.001))
+    );
+    turn(&*server.store, "gcal:42", &[("rps", "-1")]).await;
+    let (_, live) = send(
+        "gcal:42/acquire",
+        json!({"rps": 0.001, "burst": 1, "window": 5}),
+    )
+    .await;
+    assert_eq!(
+        (&live["allowed"], &live["effective_rps"]),
+        (&json!(true), &json!(-1.0))
+    );
+
+    for (path, body, field, words) in [
+        (
+            "gcal:43/acquire",
+            json!({"burst": 2}),
+            "/burst",
+            "rps, which is missing",
+        ),
+        (
+            "gcal:43/acquire",
+            json!({"rps": -2}),
+            "/rps",
+            "must be a number from 0.000001",
+        ),
+        (
+            "gcal:43/acquire",
+            json!({"rps": 5, "window": 0}),
+            "/window",
+            "must be a number from 0.001",
+        ),
+        (
+            "api:mine/acquire",
+            json!({"rps": 5}),
+            "/rps",
+            "of the API itself",
+        ),
+    ] {
+        let (status, problem) = send(path, body.clone()).await;
+        assert_eq!(
+            (status, problem["errors"][0]["pointer"].as_str()),
+            (422, Some(field)),
+            "{body}: {problem}"
+        );
+        assert!(
+            problem["errors"][0]["message"]
+                .as_str()
+                .unwrap()
+                .contains(words),
+            "{problem}"
+        );
+    }
+    assert!(
+        server
+            .store
+            .status(&name("gcal:43"))
+            .await
+            .unwrap()
+            .is_none(),
+        "nothing was made"
+    );
+    let (status, problem) = send("gcal:*/acquire", json!({"rps": 5})).await;
+    assert_eq!(status, 400, "a pattern has no tokens: {problem}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_of_a_pattern_run_their_throttles_follow_it_and_go_when_nobody_uses_them() {
+    let fixture = RunningApp::start(Roles::ALL, |folder| {
+        let knobs = folder.join("knobs");
+        std::fs::create_dir(&knobs).unwrap();
+        std::fs::write(
+            knobs.join("gcal:*.toml"),
+            "[knobs]\nrps = 50\nkey_rps = 20\n",
+        )
+        .unwrap();
+        "allow_private_urls = true\n".to_owned()
+    })
+    .await;
+    let store = fixture.app.throttles.clone();
+    let queue = &fixture.app.queue;
+    let job = NewJob::new("http", json!({"url": "http://127.0.0.1:1/"})).throttle("gcal:7");
+    queue.enqueue(&[job]).await.unwrap();
+    let gcal = name("gcal:7");
+
+    eventually(
+        "the throttle is made by the worker that wants to run the job",
+        SOON,
+        || async { store.status(&gcal).await.ok().flatten() },
+    )
+    .await;
+    // A person sets one knob, then the pattern changes.
+    set(&*store, &gcal, &[("key_rps", "3")]).await;
+    set(
+        &*store,
+        &pattern("gcal:*"),
+        &[("rps", "9"), ("key_rps", "8")],
+    )
+    .await;
+    eventually(
+        "it follows its pattern, but for what was set",
+        SOON,
+        || async {
+            let now = raw(&*store, &gcal).await;
+            (now["rps"] == "9" && now["key_rps"] == "3").then_some(())
+        },
+    )
+    .await;
+
+    // Nobody has used or changed it for a week: its bucket is gone, and its last change is old.
+    let client = redis::Client::open(stack().await.redis_url.as_str()).unwrap();
+    let mut redis = client.get_connection().unwrap();
+    let prefix = &fixture.prefix;
+    let unused = name("gcal:8");
+    store.acquire(&ask("gcal:8", &[("", 1, 1.0)])).await;
+    let at_us = store.status(&unused).await.unwrap().unwrap().at_us;
+    let _: i64 = redis
+        .hset(
+            format!("{prefix}throttle:gcal:8:knobs"),
+            "at",
+            (at_us - UNUSED_US) / 1000 - 1000,
+        )
+        .unwrap();
+    let _: i64 = redis
+        .del(format!("{prefix}throttle:gcal:8:bucket"))
+        .unwrap();
+    eventually("it is deleted", SOON, || async {
+        store.status(&unused).await.unwrap().is_none().then_some(())
+    })
+    .await;
+    assert!(
+        store.status(&gcal).await.unwrap().is_some(),
+        "one that is used stays"
+    );
+    assert!(store.status(&pattern("gcal:*")).await.unwrap().is_some());
+    fixture.stop().await;
+}
