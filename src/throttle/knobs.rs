@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use super::Name;
 use super::bucket::{Rate, slower};
+use super::rolling_window::WindowLimit;
 use super::rules::KnobProblem;
 use super::rules::{self, number};
 use super::scope::Scope;
@@ -82,6 +83,12 @@ pub struct Knobs {
     pub key_rps: f64,
     /// The burst of each key, in windows' worth of tokens; 0 spaces its jobs evenly.
     pub key_burst: f64,
+    /// The rolling windows of the throttle.
+    #[serde(serialize_with = "window_texts")]
+    pub windows: Vec<WindowLimit>,
+    /// The rolling windows of each key.
+    #[serde(serialize_with = "window_texts")]
+    pub key_windows: Vec<WindowLimit>,
     /// The throttle from which every token is taken as well.
     pub parent: Option<Name>,
     /// True while a person has paused the throttle; `rps` keeps its value.
@@ -127,6 +134,15 @@ pub struct Knobs {
     pub why: String,
 }
 
+/// Writes limits as the knob has them, `10/1 1000/3600`.
+fn window_texts<S: serde::Serializer>(
+    limits: &[WindowLimit],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    let texts: Vec<String> = limits.iter().map(WindowLimit::to_string).collect();
+    serializer.serialize_str(&texts.join(" "))
+}
+
 impl Default for Knobs {
     fn default() -> Self {
         Self {
@@ -142,6 +158,8 @@ impl Default for Knobs {
             capacity_why: String::new(),
             key_rps: -1.0,
             key_burst: 1.0,
+            windows: Vec::new(),
+            key_windows: Vec::new(),
             parent: None,
             paused: false,
             on_store_loss: OnStoreLoss::Closed,
@@ -187,6 +205,7 @@ impl Knobs {
         let window = reader.rate_number("window", plain.window);
         let key_rps = reader.rate_number("key_rps", plain.key_rps);
         let key_burst = reader.rate_number("key_burst", plain.key_burst);
+        let (windows, key_windows) = (reader.windows("windows"), reader.windows("key_windows"));
         let rps = match raw.get("rps").map(|text| number("rps", text)) {
             Some(Some(rps)) if reader.careful => {
                 let rate = slower(rps, safe_rps);
@@ -249,6 +268,8 @@ impl Knobs {
                 .unwrap_or_default(),
             key_rps,
             key_burst,
+            windows,
+            key_windows,
             parent,
             paused,
             on_store_loss: on_store_loss.unwrap_or_default(),
@@ -454,6 +475,12 @@ impl KnobsReader<'_> {
         let value = self.number(field, default);
         self.careful |= self.problems.len() > problems;
         value
+    }
+
+    fn windows(&mut self, field: &str) -> Vec<WindowLimit> {
+        let limits = self.word(field, rules::windows);
+        self.careful |= limits.is_none() && self.raw.contains_key(field);
+        limits.unwrap_or_default()
     }
 
     fn flag(&mut self, field: &str) -> bool {

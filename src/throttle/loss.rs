@@ -171,6 +171,8 @@ fn local(
     let mut levels = [Level {
         rate,
         bucket: stand.bucket,
+        windows: Vec::new(),
+        grants: Vec::new(),
         meter: stand.meter,
         room,
         borrows: false,
@@ -183,6 +185,8 @@ fn local(
         most: MAX_COST,
         key_rate,
         keys: &mut stand.keys,
+        key_windows: &[],
+        key_grants: &mut BTreeMap::new(),
         learned: &mut BTreeMap::new(),
         heed: Heed {
             rates: false,

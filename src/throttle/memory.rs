@@ -12,6 +12,7 @@ use super::bucket::{Bucket, UsageCounters};
 use super::holds::Holds;
 use super::knobs::MAX_COST;
 use super::learned::{Learned, ThrottleRefusal};
+use super::rolling_window::WindowGrants;
 use super::store::capacity_text;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Knobs, Name,
@@ -40,6 +41,8 @@ struct Throttle {
     bucket: Bucket,
     meter: UsageCounters,
     keys: BTreeMap<String, Bucket>,
+    grants: Vec<WindowGrants>,
+    key_grants: BTreeMap<String, Vec<WindowGrants>>,
     pauses: BTreeMap<String, (i64, String)>,
     refusal: Option<ThrottleRefusal>,
     learned: BTreeMap<String, (Learned, i64)>,

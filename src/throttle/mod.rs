@@ -31,6 +31,7 @@ pub mod postgres;
 pub mod quota_window;
 pub mod redis;
 pub mod refusal;
+pub mod rolling_window;
 pub mod rules;
 mod scope;
 pub mod seed;

@@ -6,6 +6,7 @@
 use serde_json::{Value, json};
 
 use super::Name;
+use super::rolling_window::WindowLimit;
 use crate::input::wording::{must_be, must_be_one_of};
 
 /// A knob whose value cannot be used.
@@ -51,6 +52,8 @@ pub(super) enum KnobKind {
     Choice(&'static [&'static str]),
     Flag,
     Throttle,
+    /// Limits of rolling windows.
+    Windows,
     /// A text that Flyball writes beside a change; entry points refuse it.
     Record,
     /// A whole number that Flyball writes as it does a `Record`.
@@ -64,6 +67,9 @@ const BURST: &str = "a number from 0 to 10000";
 const BOUND: &str = "a number from 0.000001 to 1000000000";
 const WHOLE: &str = "a whole number of 0 or more";
 const UNTIL: &str = "a whole number of unix milliseconds from 1000000000000 (the year 2001)";
+const WINDOWS: &str = "limits such as \"3/5\" or \"10/1 1000/3600\": up to 4 of tokens (1 to 9999999) per seconds (0.001 to 9999999), or empty for none";
+/// What the document of the API allows; blanks and decimals beyond that are read as well.
+const WINDOWS_PATTERN: &str = "^([1-9][0-9]{0,6}/([1-9][0-9]{0,6}|0\\.[0-9]{0,2}[1-9])( [1-9][0-9]{0,6}/([1-9][0-9]{0,6}|0\\.[0-9]{0,2}[1-9])){0,3})?$";
 const CONCURRENCY: &str = "a whole number from 0 (none runs) to 1000000, or -1 (no limit)";
 
 const CONCURRENCY_LIMIT: KnobKind = KnobKind::Whole {
@@ -106,6 +112,10 @@ pub const TABLE: &[Knob] = &[
         meaning: "The rate of each key. It does not limit jobs without a key." },
     Knob { name: "key_burst", default: "1", unit: "windows", allowed: BURST, kind: KnobKind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
         meaning: "Like `burst`, for each key. 0 spaces the jobs of a key evenly, which suits servers that count in fixed windows: a key then saves up one token, or 20 ms of refill if that is more. Up to 20 ms of refill is saved in addition to one token, so that a job that is slightly late loses nothing." },
+    Knob { name: "windows", default: "", unit: "tokens/s", allowed: WINDOWS, kind: KnobKind::Windows,
+        meaning: "Rolling windows: `10/1 1000/3600` grants at most 10 tokens within any second and 1000 within any hour. They apply beside `rps`; set that to -1 if they alone are to limit." },
+    Knob { name: "key_windows", default: "", unit: "tokens/s", allowed: WINDOWS, kind: KnobKind::Windows,
+        meaning: "Like `windows`, for each key." },
     Knob { name: "parent", default: "", unit: "", allowed: "the name of another throttle (1 to 128 letters, digits or . _ - / : { }), or empty for none", kind: KnobKind::Throttle,
         meaning: "A throttle from which every token is also taken, up to four levels." },
     Knob { name: "borrow", default: "0", unit: "", allowed: "0 or 1, true or false", kind: KnobKind::Flag,
@@ -218,6 +228,13 @@ pub fn number(field: &str, text: &str) -> Option<f64> {
     knob(field)?.accepts(value).then_some(value + 0.0)
 }
 
+/// Parses limits of rolling windows as the Lua script does.
+pub fn windows(text: &str) -> Option<Vec<WindowLimit>> {
+    (text.len() <= LONGEST_FIELD)
+        .then(|| WindowLimit::parse_all(text))
+        .flatten()
+}
+
 impl Knob {
     /// Returns true if a person may set the knob through an entry point.
     pub fn is_settable(&self) -> bool {
@@ -273,6 +290,9 @@ impl Knob {
                 json!({ "type": kinds("string"), "enum": words })
             }
             KnobKind::Flag => json!({ "type": kinds("boolean") }),
+            KnobKind::Windows => {
+                json!({ "type": kinds("string"), "maxLength": LONGEST_FIELD, "pattern": WINDOWS_PATTERN })
+            }
             KnobKind::Throttle => {
                 let most = super::name::MAX_BYTES;
                 json!({ "type": kinds("string"), "maxLength": most, "pattern": "^[A-Za-z0-9._\\-/:{}]*$" })
@@ -339,6 +359,11 @@ impl Knob {
                 Ok(Some(n.to_string()))
             }
             (KnobKind::Throttle, Value::String(name)) if name.is_empty() => Ok(None),
+            (KnobKind::Windows, Value::String(text)) => match windows(text) {
+                Some(limits) if limits.is_empty() => Ok(None),
+                Some(_) => Ok(Some(text.clone())),
+                None => refuse(),
+            },
             (KnobKind::Throttle, Value::String(name)) if Name::new(name.as_str()).is_ok() => {
                 Ok(Some(name.clone()))
             }

@@ -13,6 +13,7 @@ use super::bucket::{
 };
 use super::holds::CROWDED_WAIT_US;
 use super::learned::{Learned, ProbeCredit, ThrottleRefusal};
+use super::rolling_window::{OpenWindow, WindowGrants, WindowLimit};
 
 /// A throttle of the chain.
 #[derive(Clone, Debug)]
@@ -21,6 +22,10 @@ pub struct Level {
     pub rate: Rate,
     /// The throttle's bucket.
     pub bucket: Bucket,
+    /// The throttle's rolling windows.
+    pub windows: Vec<WindowLimit>,
+    /// The grants that they remember.
+    pub grants: Vec<WindowGrants>,
     /// The throttle's counters.
     pub meter: UsageCounters,
     /// The jobs that may still begin under its concurrency limit; `None` for no limit.
@@ -122,6 +127,10 @@ pub struct ServeContext<'a> {
     pub key_rate: Rate,
     /// The buckets of keys.
     pub keys: &'a mut BTreeMap<String, Bucket>,
+    /// The rolling windows of each key.
+    pub key_windows: &'a [WindowLimit],
+    /// The grants that they remember.
+    pub key_grants: &'a mut BTreeMap<String, Vec<WindowGrants>>,
     /// The highest charged cost of one unit, in tokens; no wish costs more.
     pub most: f64,
     /// The learned state of keys.
@@ -151,6 +160,8 @@ pub fn serve(
         levels,
         key_rate,
         keys,
+        key_windows,
+        key_grants,
         most,
         learned,
         heed,
@@ -203,12 +214,17 @@ pub fn serve(
         .iter()
         .filter_map(|level| level.refusal.as_ref())
         .any(|refusal| refusal.probe.left(now).is_some());
+    let windows = levels
+        .iter()
+        .map(|level| OpenWindow::open_all(&level.windows, &level.grants, now))
+        .collect();
     let refused = vec![0.0; levels.len()];
     let mut service = Service {
         now,
         most,
         heed,
         open,
+        windows,
         refused,
         levels,
         served: Vec::with_capacity(wishes.len()),
@@ -216,8 +232,10 @@ pub fn serve(
     let mut rooms: BTreeMap<String, KeyRoom> = BTreeMap::new();
     let mut rest = wishes;
     while let Some((wish, after)) = rest.split_first() {
-        let is_plain =
-            |wish: &LaneDemand<'_>| wish.is_plain(key_rate, now) && !learned.contains_key(wish.key);
+        let is_plain = |wish: &LaneDemand<'_>| {
+            let has_windows = !wish.key.is_empty() && !key_windows.is_empty();
+            wish.is_plain(key_rate, now) && !has_windows && !learned.contains_key(wish.key)
+        };
         let alike = if is_plain(wish) {
             rest.iter()
                 .take_while(|other| wish.is_like(other) && is_plain(other))
@@ -231,12 +249,26 @@ pub fn serve(
             continue;
         }
         rest = after;
-        service.serve_bound(wish, key_rate, keys, learned, &mut rooms);
+        let limits = KeyLimits {
+            rate: key_rate,
+            keys: &mut *keys,
+            windows: key_windows,
+            grants: &mut *key_grants,
+        };
+        service.serve_bound(wish, limits, learned, &mut rooms);
     }
     let mut served = service.close(dearest);
     // A level that needs reports of how jobs end needs those of all lanes.
     served.iter_mut().for_each(|one| one.watched |= is_watched);
     (served, rooms)
+}
+
+/// The limits of keys, with their state.
+struct KeyLimits<'a> {
+    rate: Rate,
+    keys: &'a mut BTreeMap<String, Bucket>,
+    windows: &'a [WindowLimit],
+    grants: &'a mut BTreeMap<String, Vec<WindowGrants>>,
 }
 
 /// The state of an ask while it is served.
@@ -246,6 +278,7 @@ struct Service<'a> {
     heed: Heed,
     levels: &'a mut [Level],
     open: Vec<Option<OpenBucket>>,
+    windows: Vec<Vec<OpenWindow>>,
     /// The longest wait that each level caused.
     refused: Vec<f64>,
     served: Vec<Served>,
@@ -256,6 +289,7 @@ struct Service<'a> {
 struct Own<'a> {
     rate: Option<Rate>,
     bucket: Option<&'a mut OpenBucket>,
+    windows: &'a mut [OpenWindow],
     room: Option<&'a mut KeyRoom>,
     learned: Option<&'a mut Learned>,
     /// True if the rate is the learned one.
@@ -267,8 +301,7 @@ impl Service<'_> {
     fn serve_bound(
         &mut self,
         wish: &LaneDemand<'_>,
-        key_rate: Rate,
-        keys: &mut BTreeMap<String, Bucket>,
+        limits: KeyLimits<'_>,
         learned: &mut BTreeMap<String, Learned>,
         rooms: &mut BTreeMap<String, KeyRoom>,
     ) {
@@ -285,7 +318,7 @@ impl Service<'_> {
         let key_rate = if wish.key.is_empty() {
             Rate::UNLIMITED
         } else {
-            key_rate
+            limits.rate
         };
         if key_rate.rps == 0.0 {
             return self.served.push(nothing(wish, STOPPED_WAIT_US, Where::Key));
@@ -315,12 +348,19 @@ impl Service<'_> {
         } else {
             key_rate
         };
-        let bucket = keys.get(wish.key).copied().unwrap_or_default();
+        let bucket = limits.keys.get(wish.key).copied().unwrap_or_default();
         let mut open = (key_rate.rps > 0.0)
             .then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost, self.most));
+        let mut windows = if wish.key.is_empty() {
+            Vec::new()
+        } else {
+            let known = limits.grants.get(wish.key).map_or(&[][..], Vec::as_slice);
+            OpenWindow::open_all(limits.windows, known, self.now)
+        };
         let own = Own {
             rate: Some(key_rate),
             bucket: open.as_mut(),
+            windows: &mut windows,
             room,
             learned,
             is_learned,
@@ -329,7 +369,12 @@ impl Service<'_> {
         // The clamp is stored even without a grant: clamped on reading alone, the debt would move
         // along with the clock for ever.
         if let Some(open) = open.filter(|open| granted > 0.0 || open.was_clamped(&bucket)) {
-            keys.insert(wish.key.to_owned(), open.close());
+            limits.keys.insert(wish.key.to_owned(), open.close());
+        }
+        let is_clamped = windows.iter().any(OpenWindow::is_clamped);
+        if !windows.is_empty() && (granted > 0.0 || is_clamped) {
+            let closed = windows.into_iter().map(OpenWindow::close).collect();
+            limits.grants.insert(wish.key.to_owned(), closed);
         }
     }
 
@@ -344,6 +389,13 @@ impl Service<'_> {
             .bucket
             .as_deref()
             .map_or(granted, |open| granted.min(open.units(cost, now)));
+        granted = self
+            .windows
+            .iter()
+            .flatten()
+            .chain(own.windows.iter())
+            .map(|window| window.units(cost))
+            .fold(granted, f64::min);
         granted = self
             .levels
             .iter()
@@ -375,6 +427,10 @@ impl Service<'_> {
             }
             if let Some(open) = own.bucket.as_deref_mut() {
                 open.take(granted, cost, now);
+            }
+            let windows = self.windows.iter_mut().flatten();
+            for window in windows.chain(own.windows.iter_mut()) {
+                window.take(granted * cost, now);
             }
             for level in self.levels.iter_mut() {
                 level.meter.used += granted * cost;
@@ -468,6 +524,7 @@ impl Service<'_> {
             .map_or(own, |above| {
                 above.map_or(0.0, |above| own.min(above.spare_wait_us(cost, self.now)))
             })
+            .max(longest_wait(&self.windows[at], cost, self.now))
             .ceil()
     }
 
@@ -487,7 +544,8 @@ impl Service<'_> {
         let key = own
             .bucket
             .as_deref()
-            .map_or(0.0, |open| open.wait_us(cost, self.now).ceil());
+            .map_or(0.0, |open| open.wait_us(cost, self.now).ceil())
+            .max(longest_wait(own.windows, cost, self.now).ceil());
         let places = levels.chain([(
             if own.is_learned {
                 Where::Learned
@@ -540,9 +598,12 @@ impl Service<'_> {
 
     /// Closes the levels' buckets and records waits.
     fn close(self, dearest: f64) -> Vec<Served> {
-        for ((level, open), refused) in self.levels.iter_mut().zip(self.open).zip(self.refused) {
-            let has_more =
-                open.is_none_or(|open| open.units(dearest, self.now) >= 1.0) || level.borrows;
+        let each = self.levels.iter_mut().zip(self.open).zip(self.refused);
+        for (((level, open), refused), windows) in each.zip(self.windows) {
+            let has_more = (open.is_none_or(|open| open.units(dearest, self.now) >= 1.0)
+                || level.borrows)
+                && windows.iter().all(|window| window.units(dearest) >= 1.0);
+            level.grants = windows.into_iter().map(OpenWindow::close).collect();
             if let Some(open) = open {
                 level.bucket = open.close();
             }
@@ -554,6 +615,14 @@ impl Service<'_> {
         }
         self.served
     }
+}
+
+/// Returns the microseconds until all of these windows allow the next unit.
+fn longest_wait(windows: &[OpenWindow], cost: f64, now: f64) -> f64 {
+    windows
+        .iter()
+        .map(|window| window.wait_us(cost, now))
+        .fold(0.0, f64::max)
 }
 
 impl LaneDemand<'_> {

@@ -1,7 +1,7 @@
 -- Flyball's throttles: the law of the bucket for Redis 6 or newer and Valkey.
 --
--- It is the law of bucket.rs, holds.rs, learned.rs, quota_window.rs and serve.rs, operation by
--- operation; docs/reference/throttle-protocol.md describes the calls.
+-- It is the law of bucket.rs, holds.rs, learned.rs, quota_window.rs, rolling_window.rs and serve.rs,
+-- operation by operation; docs/reference/throttle-protocol.md describes the calls.
 --
 -- Every key is passed in KEYS. ARGV[1] is the verb, ARGV[2] the time in unix microseconds for
 -- tests, empty to use the server's clock. Numbers that must not lose digits are passed as text,
@@ -32,6 +32,7 @@ local PERIOD_S, PERIOD_TOKENS, OPEN_CREDIT = 20, 20, 16
 local PATIENCE, KEEP, KEEP_PERIODS = 30e6, 600e6, 6
 local FIRST_PAUSE, KNOWN_PAUSE, SHORTEST_PAUSE, MAX_DOUBLINGS, JITTER = 1e6, 250000, 50000, 8, 0.1
 local KEY_PAUSE, WIDE_PAUSE, QUOTA_REST = 86400e6, 900e6, 3600e6
+local EXACT_GRANTS, SLACK_TOKENS, WINDOWS_MAX, WINDOW_TOKENS, WINDOW_SPAN = 256, 1e-9, 4, 9999999, 9999999
 local BREADTH = { key = 0, throttle = 1, account = 2 }
 -- With a clock of the tests no key may expire by the real one.
 local SHORTEST_TTL_MS = given_now ~= '' and 3600000 or 1
@@ -67,6 +68,134 @@ local function name_of(text)
   return ''
 end
 
+-- Returns the limits of rolling windows, `10/1 1000/3600` as tokens and seconds, or nil for anything
+-- else; and the rate that they allow in the long run, below 0 for none.
+local function windows_of(value)
+  local limits, rps = {}, -1
+  if not value then return limits, rps end
+  for word in string.gmatch(value, '[^ \t\n\r\v\f]+') do
+    local tokens, span = string.match(word, '^([%d.]+)/([%d.]+)$')
+    tokens, span = tonumber(tokens or ''), tonumber(span or '')
+    if not tokens or not span or tokens < 1 or tokens > WINDOW_TOKENS or span < 0.001 or span > WINDOW_SPAN then return nil end
+    limits[#limits + 1] = { tokens = tokens, span = span }
+    rps = slower(rps, tokens / span)
+  end
+  if #limits > WINDOWS_MAX then return nil end
+  return limits, rps
+end
+
+-- Parses the grants that windows remember: for each window its span, then times and tokens, oldest
+-- first, with a bar between two windows.
+local function parse_grants(value)
+  local all = {}
+  for part in string.gmatch(value or '', '[^|]+') do
+    local w, n = { grants = 0, at = {}, tokens = {} }, 0
+    for word in string.gmatch(part, '%S+') do
+      local x = tonumber(word)
+      if n == 0 then
+        w.span = x
+      elseif n % 2 == 1 then
+        w.at[(n + 1) / 2] = x
+      else
+        w.tokens[n / 2] = x
+        w.grants = n / 2
+      end
+      n = n + 1
+    end
+    all[#all + 1] = w
+  end
+  return all
+end
+
+local function grants_text(all)
+  local parts = {}
+  for i = 1, #all do
+    local w, words = all[i], { text(all[i].span) }
+    for j = 1, w.grants do words[2 * j], words[2 * j + 1] = string.format('%.0f', w.at[j]), text(w.tokens[j]) end
+    parts[i] = table.concat(words, ' ')
+  end
+  return table.concat(parts, '|')
+end
+
+-- Opens windows at the present time.
+local function open_windows(limits, value)
+  local known, open = parse_grants(value), {}
+  for i = 1, #limits do
+    local limit = limits[i]
+    local w = { limit = limit.tokens, span = limit.span, us = math.floor(limit.span * 1e6 + 0.5), grants = 0, at = {}, tokens = {}, used = 0 }
+    for j = 1, #known do
+      if known[j].span == limit.span then
+        for k = 1, known[j].grants do
+          local at = math.min(known[j].at[k], now)
+          if at < known[j].at[k] then open.clamped = true end
+          if at + w.us > now then
+            w.grants = w.grants + 1
+            w.at[w.grants], w.tokens[w.grants] = at, known[j].tokens[k]
+            w.used = w.used + known[j].tokens[k]
+          end
+        end
+        break
+      end
+    end
+    open[i] = w
+  end
+  return open
+end
+
+local function window_units(w, cost)
+  local n = math.floor((w.limit - w.used + SLACK_TOKENS) / cost)
+  if n < 1 and w.grants == 0 then return 1 end
+  return math.max(n, 0)
+end
+
+local function window_wait(w, cost)
+  local needed = math.min(w.used + cost - w.limit, w.used)
+  if needed <= SLACK_TOKENS then return 0 end
+  local freed = 0
+  for i = 1, w.grants do
+    freed = freed + w.tokens[i]
+    if freed >= needed - SLACK_TOKENS then return w.at[i] + w.us - now end
+  end
+  return 0
+end
+
+local function window_take(w, tokens)
+  w.used = w.used + tokens
+  local part, last = w.us / EXACT_GRANTS, w.grants
+  local crowded = last >= EXACT_GRANTS and math.floor(w.at[last] / part) == math.floor(now / part)
+  if last > 0 and (w.at[last] == now or crowded) then
+    w.at[last], w.tokens[last] = now, w.tokens[last] + tokens
+  else
+    w.grants = last + 1
+    w.at[w.grants], w.tokens[w.grants] = now, tokens
+  end
+end
+
+local function window_give_back(w, tokens)
+  while w.grants > 0 do
+    local last = w.grants
+    local back = math.min(w.tokens[last], tokens)
+    w.tokens[last], tokens = w.tokens[last] - back, tokens - back
+    if w.tokens[last] > SLACK_TOKENS then return end
+    w.grants = last - 1
+    if tokens <= SLACK_TOKENS then return end
+  end
+end
+
+-- Charges tokens after the fact, or gives them back if negative.
+local function windows_settle(open, tokens)
+  for i = 1, #open do
+    if tokens > 0 then window_take(open[i], tokens) elseif tokens < 0 then window_give_back(open[i], -tokens) end
+  end
+end
+
+-- Returns the longest time for which the grants count, in seconds.
+local function windows_span(open)
+  local longest = 0
+  for i = 1, #open do longest = math.max(longest, open[i].span) end
+  return longest
+end
+
 local function is_true(word) return word == '1' or word == 'true' or word == 'yes' or word == 'on' end
 
 -- Returns the knobs of one throttle in force now, or nil if there are none. `texts` are the numbers
@@ -74,11 +203,11 @@ local function is_true(word) return word == '1' or word == 'true' or word == 'ye
 local function knobs(key)
   local h = redis.pcall('HMGET', key, 'rps', 'burst', 'window', 'safe_rps', 'key_rps', 'key_burst', 'mode',
     'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'borrow', 'on_429',
-    'over_limit', 'capacity', 'max_cost', 'max')
+    'over_limit', 'capacity', 'max_cost', 'max', 'windows', 'key_windows')
   if h.err then return nil end
   local parent = name_of(h[10])
   -- A text too long for any knob is neither parsed nor returned.
-  for i = 1, 21 do
+  for i = 1, 23 do
     if h[i] and #h[i] > LONGEST_FIELD then h[i] = '?' end
   end
   local careful = false
@@ -96,6 +225,9 @@ local function knobs(key)
   local key_rps = read(5, '-1', 1e-6, 1e9, true, true)
   local capacity = read(19, '-1', 1e-6, 1e9, true, true)
   local key_burst = read(6, '1', 0, 1e4)
+  local windows, window_rps = windows_of(h[22])
+  local key_windows, key_window_rps = windows_of(h[23])
+  careful = careful or not windows or not key_windows
   if not rps and not h[1] and redis.call('EXISTS', key) == 0 then return nil end
   local function at_most_safe()
     if slower(rps, safe) ~= rps then rps, h[1] = safe, h[4] end
@@ -143,6 +275,7 @@ local function knobs(key)
     bears_nothing = bears_nothing, borrows = is_true(h[16]), naive = mode == 'active-naive' or mode == 'passive-naive',
     learns = not (mode == 'active-naive' or mode == 'passive-naive' or mode == 'passive-informed'),
     rps = rps, depth = burst * window * 1e6, key_rps = key_rps, key_depth = key_burst * window * 1e6,
+    windows = windows or {}, key_windows = key_windows or {}, window_rps = window_rps or -1, key_window_rps = key_window_rps or -1,
     parent = parent, concurrency = limit_of(h[13]), key_concurrency = limit_of(h[14]), texts = h,
   }
 end
@@ -392,10 +525,10 @@ local function refusal_text(r)
 end
 
 -- Reads a throttle's bucket, a hash of `spent_to debt used limited_us limited_to stopped kept
--- refusal`. `kept` is the time at which its time to live was set, in unix seconds; `was` is the
+-- refusal grants`. `kept` is the time at which its time to live was set, in unix seconds; `was` is the
 -- stored state.
 local function bucket(key)
-  local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to', 'stopped', 'kept', 'refusal')
+  local h = redis.pcall('HMGET', key, 'spent_to', 'debt', 'used', 'limited_us', 'limited_to', 'stopped', 'kept', 'refusal', 'grants')
   if h.err then
     -- Only a person can have put another type there; the bucket counts as lost.
     redis.call('DEL', key)
@@ -409,6 +542,7 @@ local function bucket(key)
   b.was = { spent_to = b.spent_to, debt = b.debt, used = b.used, limited_us = b.limited_us, limited_to = b.limited_to }
   b.was.stopped = b.stopped
   b.refusal = parse_refusal(h[8])
+  b.grants = h[9] or nil
   return b
 end
 
@@ -437,10 +571,15 @@ local function keep_bucket(b)
       redis.call('HDEL', b.key, 'refusal')
     end
   end
+  if b.grants_changed then
+    fields[n + 1], fields[n + 2] = 'grants', b.grants
+    n = n + 2
+  end
   if n == 0 then return end
   local seconds = math.floor(now / 1e6)
   local ahead = b.spent_to and math.max(math.ceil((b.spent_to - now) / 1e6), 0) or 0
   if b.refusal then ahead = math.max(ahead, math.ceil((b.refusal.until_us - now) / 1e6)) end
+  ahead = math.max(ahead, b.remembered or 0)
   local due = not b.kept or ahead > 0 or seconds - b.kept >= HOUR or seconds < b.kept
   if due then fields[n + 1], fields[n + 2] = 'kept', seconds end
   redis.call('HSET', b.key, unpack(fields))
@@ -469,21 +608,40 @@ local function close_stored(b, o)
   b.spent_to, b.debt, b.stopped = o.spent_to, o.debt, false
 end
 
--- Parses a key's bucket, a string `spent_to`, or `spent_to debt` if there is a debt, that expires
--- when the bucket is full.
-local function parse_key(value)
-  if not value then return nil, 0 end
-  local plain = tonumber(value)
-  if plain then return plain, 0 end
-  local spent_to, debt = string.match(value, '^(%S+) (%S+)$')
-  return tonumber(spent_to or ''), tonumber(debt or '') or 0
+-- Writes the grants that windows remember into a bucket.
+local function close_windows(b, open)
+  b.grants, b.grants_changed, b.remembered = grants_text(open), true, math.ceil(windows_span(open))
 end
 
-local function key_text(spent_to, debt) return debt == 0 and spent_to or text(spent_to) .. ' ' .. text(debt) end
+-- Parses a key's bucket, a string `spent_to`, or `spent_to debt` if there is a debt, and a bar and
+-- the grants of its windows if it has any. It expires when the bucket is full and no grant counts.
+local function parse_key(value)
+  if not value then return nil, 0 end
+  local grants = nil
+  local bar = string.find(value, '|', 1, true)
+  if bar then value, grants = string.sub(value, 1, bar - 1), string.sub(value, bar + 1) end
+  local plain = tonumber(value)
+  if plain then return plain, 0, grants end
+  local spent_to, debt = string.match(value, '^(%S+) (%S+)$')
+  return tonumber(spent_to or ''), tonumber(debt or '') or 0, grants
+end
 
-local function keep_key(key, b)
-  local ttl = math.min(math.max(math.ceil((b.spent_to + b.tau - now) / 1000), SHORTEST_TTL_MS), 1e15)
-  redis.call('SET', key, key_text(b.spent_to, b.debt), 'PX', ttl)
+local function key_text(spent_to, debt, grants)
+  local plain = not spent_to and '' or debt == 0 and spent_to or text(spent_to) .. ' ' .. text(debt)
+  if not grants then return plain end
+  return (type(plain) == 'number' and text(plain) or plain) .. '|' .. grants
+end
+
+-- Stores a key's bucket, its windows, or both.
+local function keep_key(key, b, windows)
+  local ttl = b and math.ceil((b.spent_to + b.tau - now) / 1000) or 0
+  local grants = nil
+  if windows and #windows > 0 then
+    grants = grants_text(windows)
+    ttl = math.max(ttl, math.ceil(windows_span(windows) * 1000))
+  end
+  ttl = math.min(math.max(ttl, SHORTEST_TTL_MS), 1e15)
+  redis.call('SET', key, key_text(b and b.spent_to, b and b.debt or 0, grants), 'PX', ttl)
 end
 
 -- Returns true for an external caller, which counts as running no more jobs than it was granted
@@ -567,7 +725,7 @@ local function acquire(write)
     end
   end
   if not unknown and not stopped and not paused then
-    needed = leaf.key_rps > 0 and 'b' or ''
+    needed = (leaf.key_rps > 0 or #leaf.key_windows > 0) and 'b' or ''
     if redis.call('EXISTS', KEYS[base]) == 1 then needed = 'bpl' end
     if held and leaf.key_concurrency >= 0 then needed = needed .. 'k' end
     for letter in string.gmatch(needed, '.') do
@@ -575,8 +733,9 @@ local function acquire(write)
     end
   end
 
-  local rates, lowest = {}, -1
+  local rates, lowest, window_rps = {}, -1, -1
   for i = 1, levels do
+    if chain[i] then window_rps = slower(window_rps, chain[i].window_rps) end
     rates[i] = chain[i] and chain[i].texts[1] or '0'
     if chain[i] and chain[i].borrows then rates[i] = rates[i] .. 'b' end
     if chain[i] then lowest = slower(lowest, chain[i].concurrency) end
@@ -587,9 +746,11 @@ local function acquire(write)
     local limits = ''
     local over = t[18] == 'drop' or t[18] == 'merge'
     if unknown then most = MAX_COST end
-    if over or lowest >= 0 or leaf.key_concurrency >= 0 or most ~= PLAIN_COST then
+    local has_windows = window_rps >= 0 or leaf.key_window_rps >= 0
+    if over or lowest >= 0 or leaf.key_concurrency >= 0 or most ~= PLAIN_COST or has_windows then
       limits = string.format('%.0f %.0f %s %.17g', lowest, leaf.key_concurrency, over and t[18] or 'wait', most)
     end
+    if has_windows then limits = limits .. string.format(' %.17g %.17g', window_rps, leaf.key_window_rps) end
     reply = {
       'ok', now, t[11] or '0', t[12] or '', t[15] or '', needed, t[3], t[5], t[6], levels == 1 and rates[1] or table.concat(rates, ' '),
       limits,
@@ -660,10 +821,13 @@ local function acquire(write)
   local dearest = 0
   for run = first, #ARGV, 5 do dearest = math.max(dearest, math.min(tonumber(ARGV[run + 2]), most)) end
   local opened, rooms, holding, full, waits, begun = {}, {}, {}, {}, {}, 0
+  local windowed = {}
   if watched then reply[6] = needed .. 'w' end
   for i = 1, levels do
     local k = chain[i]
     opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, dearest, most)
+    windowed[i] = open_windows(k.windows, stored[i].grants)
+    windowed[i].changed = windowed[i].clamped
     if held and k.concurrency >= 0 then
       rooms[i], holding[i], full[i] = room_of(KEYS[3 * i], who, k.concurrency, held, write)
     end
@@ -680,13 +844,14 @@ local function acquire(write)
     if chain[i].borrows and i > 1 then
       w = opened[i - 1] and math.min(w, spare_wait(opened[i - 1], cost)) or 0
     end
+    for j = 1, #windowed[i] do w = math.max(w, window_wait(windowed[i][j], cost)) end
     return math.ceil(w)
   end
 
   -- Serves `count` lanes of the same want and cost in one step; `own` is the key's bucket, `room`
   -- its concurrency limit, `learned` its learned state, `place` the limit that its bucket stands
   -- for.
-  local function serve(count, want, cost, own, room, learned, place)
+  local function serve(count, want, cost, own, room, learned, place, own_windows)
     local wanted = count * want
     local granted = wanted
     for i = 1, levels do
@@ -695,6 +860,10 @@ local function acquire(write)
       if probes[i] then granted = math.min(granted, probe_left(probes[i])) end
     end
     if own then granted = math.min(granted, units(own, cost)) end
+    for i = 1, levels do
+      for j = 1, #windowed[i] do granted = math.min(granted, window_units(windowed[i][j], cost)) end
+    end
+    for j = 1, own_windows and #own_windows or 0 do granted = math.min(granted, window_units(own_windows[j], cost)) end
     if room then granted = math.min(granted, room.left) end
     local credit = held and learned and probe_left(learned)
     if credit then granted = math.min(granted, credit) end
@@ -714,6 +883,11 @@ local function acquire(write)
         end
       end
       if own then charge(own, granted * (cost * own.interval)) end
+      for i = 1, levels do
+        for j = 1, #windowed[i] do window_take(windowed[i][j], granted * cost) end
+        if #windowed[i] > 0 then windowed[i].changed = true end
+      end
+      for j = 1, own_windows and #own_windows or 0 do window_take(own_windows[j], granted * cost) end
       if room then room.left, room.granted = room.left - granted, room.granted + granted end
       if credit then
         probe_take(learned, granted)
@@ -730,6 +904,7 @@ local function acquire(write)
       if w > wait then wait, limit, detail = w, 'level', i end
     end
     local w = own and math.ceil(wait_for(own, cost)) or 0
+    for j = 1, own_windows and #own_windows or 0 do w = math.max(w, math.ceil(window_wait(own_windows[j], cost))) end
     if w > wait then wait, limit, detail = w, place, '' end
     wait = math.min(wait, MAX_WAIT)
     if wait < CROWDED_WAIT then
@@ -818,24 +993,27 @@ local function acquire(write)
       rps, depth, place = learned_rps, LATE, 'learned'
       if learned.settle <= 0 then depth = told_depth(learned) end
     end
-    if rps < 0 then
+    local limits = keyed and leaf.key_windows or {}
+    if rps < 0 and #limits == 0 then
       serve(1, want, cost, nil, room, learned, place)
       return
     end
-    local key, spent_to, debt = KEYS[buckets.at + lane], nil, nil
+    local key, spent_to, debt, grants = KEYS[buckets.at + lane], nil, nil, nil
     local earlier = seen[key]
     if earlier then
-      spent_to, debt = earlier.spent_to, earlier.debt
+      spent_to, debt, grants = earlier.spent_to, earlier.debt, earlier.grants
     else
-      spent_to, debt = parse_key(buckets[lane])
+      spent_to, debt, grants = parse_key(buckets[lane])
     end
-    local own = open(spent_to, debt, rps, depth, true, cost, most)
-    local granted = serve(1, want, cost, own, room, learned, place)
+    local own = rps >= 0 and open(spent_to, debt, rps, depth, true, cost, most) or nil
+    local own_windows = open_windows(limits, grants)
+    local granted = serve(1, want, cost, own, room, learned, place, own_windows)
     -- The clamp is stored even without a grant: clamped on reading alone, the debt would move along
     -- with the clock for ever.
-    if granted > 0 or (spent_to and spent_to > own.spent_to) then
-      seen[key] = own
-      if write then keep_key(key, own) end
+    if granted > 0 or (own and spent_to and spent_to > own.spent_to) or own_windows.clamped then
+      own = own or spent_to and { spent_to = spent_to, debt = debt, tau = 0 }
+      seen[key] = { spent_to = own and own.spent_to, debt = own and own.debt or 0, grants = grants_text(own_windows) }
+      if write then keep_key(key, own, own_windows) end
     end
   end
 
@@ -853,7 +1031,7 @@ local function acquire(write)
   for run = first, #ARGV, 5 do
     local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), math.min(tonumber(ARGV[run + 2]), most)
     local keyed = ARGV[run + 3] == '1'
-    local bound = keyed and (leaf.key_rps >= 0 or holds)
+    local bound = keyed and (leaf.key_rps >= 0 or holds or #leaf.key_windows > 0)
     if not bound and not pauses then
       join(count, want, cost)
       lane = lane + count
@@ -883,6 +1061,8 @@ local function acquire(write)
   for i = 1, levels do
     local b, o = stored[i], opened[i]
     local has_more = not o or units(o, dearest) >= 1 or chain[i].borrows
+    for j = 1, #windowed[i] do has_more = has_more and window_units(windowed[i][j], dearest) >= 1 end
+    if windowed[i].changed then close_windows(b, windowed[i]) end
     if o then close_stored(b, o) end
     local pending = math.max(b.limited_to - now, 0)
     if waits[i] then
@@ -974,14 +1154,21 @@ local function refund()
           if b.spent_to then b.spent_to = b.spent_to - back end
           b.used = b.used - n * cost
         end
+        if b.grants then
+          local known = parse_grants(b.grants)
+          for _ = 1, count do
+            for j = 1, #known do window_give_back(known[j], n * cost) end
+          end
+          close_windows(b, known)
+        end
         at = at + 1
       end
     end
     if time > 0 then
       for _ = 1, count do
         key = key + 1
-        local spent_to, debt = parse_key(redis.call('GET', KEYS[key]))
-        if spent_to then redis.call('SET', KEYS[key], key_text(spent_to - n * time, debt), 'KEEPTTL') end
+        local spent_to, debt, grants = parse_key(redis.call('GET', KEYS[key]))
+        if spent_to then redis.call('SET', KEYS[key], key_text(spent_to - n * time, debt, grants), 'KEEPTTL') end
       end
     end
   end
@@ -1012,6 +1199,11 @@ local function settle()
         close_stored(b, o)
       end
       b.used = b.used + tokens
+      if #k.windows > 0 then
+        local open = open_windows(k.windows, b.grants)
+        windows_settle(open, tonumber(ARGV[at]))
+        close_windows(b, open)
+      end
     end
     keep_bucket(b)
   end
@@ -1019,11 +1211,13 @@ local function settle()
   for at = 4 + levels, #ARGV, 2 do
     if ARGV[at + 1] == '1' then
       place = place + 1
-      if leaf.key_rps > 0 then
-        local spent_to, debt = parse_key(redis.call('GET', KEYS[place]))
-        local o = open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, 1, most)
-        settle_open(o, tonumber(ARGV[at]))
-        keep_key(KEYS[place], o)
+      if leaf.key_rps > 0 or #leaf.key_windows > 0 then
+        local spent_to, debt, grants = parse_key(redis.call('GET', KEYS[place]))
+        local o = leaf.key_rps > 0 and open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, 1, most) or nil
+        if o then settle_open(o, tonumber(ARGV[at])) end
+        local open = open_windows(leaf.key_windows, grants)
+        windows_settle(open, tonumber(ARGV[at]))
+        keep_key(KEYS[place], o or spent_to and { spent_to = spent_to, debt = debt, tau = 0 }, open)
       end
     end
   end

@@ -2,7 +2,7 @@
 // Pure. The server checks the ranges: only "is it a number at all" is decided here.
 
 /**
- * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice' | 'time', choices?: string[], optional?: boolean }} Field
+ * @typedef {{ name: string, label: string, unit: string, hint: string, kind: 'number' | 'choice' | 'time' | 'text', choices?: string[], optional?: boolean }} Field
  */
 
 /** @type {Field[]} */
@@ -14,6 +14,8 @@ export const FIELDS = [
   { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest rate that the governor sets', kind: 'number' },
   { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'in force while rps is unknown', kind: 'number' },
   { name: 'capacity', label: 'capacity', unit: 'tokens/s', hint: 'limits the rate, -1 is no limit', kind: 'number' },
+  { name: 'windows', label: 'windows', unit: 'tokens/s', hint: 'at most so many within any so many seconds: 10/1 1000/3600', kind: 'text' },
+  { name: 'key_windows', label: 'key_windows', unit: 'tokens/s', hint: 'the same for each key: 3/5', kind: 'text' },
   { name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },
   { name: 'burst', label: 'burst', unit: 'windows', hint: 'tokens at once after an idle period', kind: 'number' },
   { name: 'concurrency', label: 'concurrency', unit: 'jobs', hint: 'at once, -1 is unlimited', kind: 'number' },
@@ -124,6 +126,10 @@ export function readEdits(texts, current, now = Date.now()) {
     if (text === undefined) continue;
     if (field.kind === 'choice') {
       if (text !== current[field.name]) body[field.name] = text;
+      continue;
+    }
+    if (field.kind === 'text') {
+      if (text.trim() !== (current[field.name] ?? '')) body[field.name] = text.trim();
       continue;
     }
     const value = field.kind === 'time' ? parseTime(text, now) : parseNumber(text);

@@ -214,17 +214,19 @@ fn detail() -> Value {
 }
 
 fn throttle() -> Value {
+    let knobs = json!({
+        "rps": 5.0, "manual_until_ms": null, "burst": 1.0, "window": 1.0, "min": 0.1, "max": 1000.0, "safe_rps": 1.0,
+        "capacity": -1.0, "capacity_why": "", "key_rps": -1.0, "key_burst": 1.0, "windows": "",
+        "key_windows": "", "on_store_loss": "closed", "borrow": false,
+        "on_429": "active-informed", "trust_scope": "key", "max_pause": null, "concurrency": -1, "key_concurrency": -1,
+        "weight": 1.0, "over_limit": "wait", "max_cost": 1000.0, "max_backlog": null, "on_backlog": "signal",
+        "valid_until_ms": null, "by": "alice", "at_ms": 1_795_273_445_200_i64, "why": "search is being upgraded",
+    });
     json!({
         "name": "hooks", "mode": "manual", "parent": null, "paused": false, "seq": 17, "effective_rps": 5.0, "achieved_rps": 4.9,
         "limiting_share": 0.97, "state": "flowing", "problems": [], "governor": null,
         "depth": { "ready": 532, "scheduled": 0, "running": 3, "dead": 1, "oldest_ready_s": 61.5, "at": AT },
-        "knobs": {
-            "rps": 5.0, "manual_until_ms": null, "burst": 1.0, "window": 1.0, "min": 0.1, "max": 1000.0, "safe_rps": 1.0,
-            "capacity": -1.0, "capacity_why": "", "key_rps": -1.0, "key_burst": 1.0, "on_store_loss": "closed", "borrow": false,
-            "on_429": "active-informed", "trust_scope": "key", "max_pause": null, "concurrency": -1, "key_concurrency": -1,
-            "weight": 1.0, "over_limit": "wait", "max_cost": 1000.0, "max_backlog": null, "on_backlog": "signal",
-            "valid_until_ms": null, "by": "alice", "at_ms": 1_795_273_445_200_i64, "why": "search is being upgraded",
-        },
+        "knobs": knobs,
     })
 }
 

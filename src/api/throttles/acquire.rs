@@ -95,6 +95,10 @@ pub struct Wanted {
     key_rps: Option<f64>,
     /// The burst of each key for that, in windows; only with `rps`.
     key_burst: Option<f64>,
+    /// The rolling windows for that, such as `10/1 1000/3600`; only with `rps`.
+    windows: Option<String>,
+    /// The rolling windows of each key for that; only with `rps`.
+    key_windows: Option<String>,
 }
 
 /// The answer to a request for tokens.
@@ -318,6 +322,8 @@ async fn read(
         "window",
         "key_rps",
         "key_burst",
+        "windows",
+        "key_windows",
         "wait_ms",
     ];
     let mut knobs = None;
@@ -389,9 +395,20 @@ async fn read(
     ))
 }
 
+/// The knobs that a caller may bring.
+const CALLER_KNOBS: [&str; 7] = [
+    "rps",
+    "burst",
+    "window",
+    "key_rps",
+    "key_burst",
+    "windows",
+    "key_windows",
+];
+
 /// Reads the knobs of which the throttle is made if it does not exist.
 fn knobs_of(fields: &mut ObjectReader<'_>, throttle: &Name) -> Option<KnobTexts> {
-    let given: BTreeMap<String, Value> = ["rps", "burst", "window", "key_rps", "key_burst"]
+    let given: BTreeMap<String, Value> = CALLER_KNOBS
         .into_iter()
         .filter_map(|knob| Some((knob.to_owned(), fields.take(knob)?)))
         .collect();

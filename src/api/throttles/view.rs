@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::measured::Measured;
 use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
+use crate::throttle::rolling_window::WindowLimit;
 use crate::throttle::status::EXPIRES;
 use crate::throttle::{HeldKeys, Knobs, RefusalPause, Status};
 
@@ -81,6 +82,10 @@ pub struct KnobsView {
     pub key_rps: f64,
     /// Tokens of each key that may be spent at once, as `burst`.
     pub key_burst: f64,
+    /// The rolling windows, such as `10/1 1000/3600`: tokens per seconds; empty for none.
+    pub windows: String,
+    /// The rolling windows of each key.
+    pub key_windows: String,
     /// The answer to requests for tokens while Redis does not answer: `closed`, `open` or `local`.
     pub on_store_loss: &'static str,
     /// True if the throttle takes the spare tokens of its parent beyond its own rate.
@@ -333,6 +338,12 @@ impl FailingView {
     }
 }
 
+/// Returns limits of rolling windows as the knob has them.
+fn window_text(limits: &[WindowLimit]) -> String {
+    let texts: Vec<String> = limits.iter().map(WindowLimit::to_string).collect();
+    texts.join(" ")
+}
+
 impl KnobsView {
     fn of(knobs: &Knobs) -> Self {
         Self {
@@ -347,6 +358,8 @@ impl KnobsView {
             capacity_why: knobs.capacity_why.clone(),
             key_rps: knobs.key_rps,
             key_burst: knobs.key_burst,
+            windows: window_text(&knobs.windows),
+            key_windows: window_text(&knobs.key_windows),
             on_store_loss: knobs.on_store_loss.as_str(),
             borrow: knobs.borrow,
             on_429: knobs.on_429.as_str(),
@@ -432,7 +445,7 @@ pub fn state_below(status: &Status) -> Option<&'static str> {
 /// Returns the state of a throttle by its own hash and bucket.
 fn own_state(status: &Status) -> &'static str {
     // An error in one of these makes the throttle run at `safe_rps`, or at `rps` if that is slower.
-    const CAREFUL: [&str; 7] = [
+    const CAREFUL: [&str; 9] = [
         "rps",
         "burst",
         "window",
@@ -440,6 +453,8 @@ fn own_state(status: &Status) -> &'static str {
         "capacity",
         "key_rps",
         "key_burst",
+        "windows",
+        "key_windows",
     ];
     let is_careful = status
         .problems
@@ -452,7 +467,7 @@ fn own_state(status: &Status) -> &'static str {
         _ if status.refusal.is_some() => "refused",
         _ if status.debt_until_ms.is_some() => "debt",
         _ if status.lease_lapsed || is_careful => "safe_rps",
-        rps if rps < 0.0 => "unlimited",
+        rps if rps < 0.0 && status.knobs.windows.is_empty() => "unlimited",
         _ => "flowing",
     }
 }
@@ -523,6 +538,11 @@ fn explain_rate(status: &Status) -> String {
         "safe_rps" => format!(
             "{name} runs at its safe rate of {rate} a second because its governor's lease has \
              expired"
+        ),
+        "flowing" if status.effective_rps < 0.0 => format!(
+            "{name} has no rate, and grants at most {} (tokens per seconds); its knobs were last \
+             changed by {who}{when}{why}",
+            window_text(&knobs.windows)
         ),
         "unlimited" => {
             format!("{name} has no limit; its knobs were last changed by {who}{when}{why}")

@@ -70,7 +70,12 @@ impl MemoryStore {
                     .any(|(until_ms, _)| until_ms * 1000 > now)
         };
         let is_refused = chain.iter().any(|name| throttles[name].refusal.is_some());
+        let has_windows = chain
+            .iter()
+            .any(|name| !Knobs::read(&throttles[name].raw).0.windows.is_empty());
         answer.levels_decide = knobs.key_rate().rps < 0.0
+            && knobs.key_windows.is_empty()
+            && !has_windows
             && !is_refused
             && !throttles.get(&ask.throttle).is_some_and(has_own);
         let mut levels: Vec<Level> = chain
@@ -118,6 +123,7 @@ impl MemoryStore {
             .iter_mut()
             .for_each(|wish| wish.cost = wish.cost.min(most));
         let mut keys = std::mem::take(&mut leaf.keys);
+        let mut key_grants = std::mem::take(&mut leaf.key_grants);
         let is_heeded = |_: &&String| !knobs.on_429.is_naive();
         let known = leaf
             .learned
@@ -133,6 +139,8 @@ impl MemoryStore {
             levels: &mut levels,
             key_rate: knobs.key_rate(),
             keys: &mut keys,
+            key_windows: &knobs.key_windows,
+            key_grants: &mut key_grants,
             most,
             learned: &mut learned,
             heed,
@@ -143,7 +151,7 @@ impl MemoryStore {
             .zip(&ask.lanes)
             .map(|(one, lane)| leaf.grant(one, lane, &chain, &levels))
             .collect();
-        leaf.keys = keys;
+        (leaf.keys, leaf.key_grants) = (keys, key_grants);
         for (key, known) in learned {
             leaf.learned.entry(key).and_modify(|kept| kept.0 = known);
         }
@@ -169,6 +177,7 @@ impl MemoryStore {
             let throttle = throttles.entry(name.clone()).or_default();
             (throttle.bucket, throttle.meter, throttle.refusal) =
                 (level.bucket, level.meter, level.refusal);
+            throttle.grants = level.grants;
         }
         answer
     }
@@ -181,6 +190,8 @@ impl Throttle {
         Level {
             rate,
             bucket: self.bucket,
+            windows: knobs.windows.clone(),
+            grants: self.grants.clone(),
             meter: self.meter,
             room: None,
             borrows,

@@ -2,6 +2,7 @@
 
 use super::{MemoryStore, Throttles};
 use crate::throttle::bucket::{Bucket, Rate, Start};
+use crate::throttle::rolling_window::settle_all;
 use crate::throttle::serve::sane_cost;
 use crate::throttle::{Error, Knobs, Name, Refund};
 
@@ -19,6 +20,11 @@ impl MemoryStore {
             for (name, charge_us) in chain.iter().zip(level_charges_us) {
                 let throttle = throttles.entry(name.clone()).or_default();
                 throttle.bucket.refund(units * charge_us);
+                let tokens = units * sane_cost(refund.cost);
+                throttle
+                    .grants
+                    .iter_mut()
+                    .for_each(|window| window.give_back(tokens));
                 throttle.meter.used -= units * sane_cost(refund.cost);
             }
         }
@@ -57,6 +63,11 @@ impl MemoryStore {
                 now,
                 (tokens, most),
             );
+            level.grants = settle_all(&knobs.windows, &level.grants, tokens, now as f64);
+            if name == *throttle && !key.is_empty() && !knobs.key_windows.is_empty() {
+                let known = level.key_grants.entry(key.to_owned()).or_default();
+                *known = settle_all(&knobs.key_windows, known, tokens, now as f64);
+            }
             if name == *throttle && !key.is_empty() && knobs.key_rps > 0.0 {
                 let bucket = level.keys.entry(key.to_owned()).or_default();
                 settle_bucket(bucket, knobs.key_rate(), Start::Full, now, (tokens, most));

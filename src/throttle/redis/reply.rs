@@ -129,6 +129,9 @@ pub(super) fn acquired(
     let (concurrency, key_concurrency): (i64, i64) = (at_once(), at_once());
     let over_limit = words.next().and_then(OverLimit::of).unwrap_or_default();
     let max_cost = words.next().map_or(Ok(PLAIN_COST), float)?;
+    // The rates that rolling windows allow in the long run, below 0 for none.
+    let window_rps = words.next().map_or(Ok(-1.0), float)?;
+    let key_window_rps = words.next().map_or(Ok(-1.0), float)?;
     let mut charges = Charges {
         rates: charged,
         key_rps,
@@ -168,9 +171,12 @@ pub(super) fn acquired(
     }
     let seen = LastKnown {
         on_store_loss,
-        slowest_rps: rates.iter().copied().fold(-1.0, slower),
+        slowest_rps: rates.iter().copied().fold(window_rps, slower),
         window_s,
-        key_rate,
+        key_rate: Rate {
+            rps: slower(key_rate.rps, key_window_rps),
+            ..key_rate
+        },
         concurrency,
         key_concurrency,
     };
@@ -183,7 +189,11 @@ pub(super) fn acquired(
         limits_concurrency: concurrency >= 0 || key_concurrency >= 0,
         // Holds (letter k) concern only callers that run jobs, and `limits_concurrency` reports
         // them.
-        levels_decide: !unknown && key_rps < 0.0 && letters.chars().all(|letter| letter == 'k'),
+        levels_decide: !unknown
+            && key_rps < 0.0
+            && window_rps < 0.0
+            && key_window_rps < 0.0
+            && letters.chars().all(|letter| letter == 'k'),
         over_limit,
         max_cost,
         server_error: None,

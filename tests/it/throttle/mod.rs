@@ -20,6 +20,7 @@ mod rates;
 mod redis;
 mod refusals;
 mod same_law;
+mod windows;
 mod world;
 
 pub(crate) use world::laws;

@@ -13,7 +13,7 @@ use crate::throttle::{START, World, ask, fields, name};
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 33] = [
+const FIELDS: [&str; 37] = [
     "max_cost",
     "max_cost",
     "max",
@@ -25,6 +25,10 @@ const FIELDS: [&str; 33] = [
     "safe_rps",
     "key_rps",
     "key_burst",
+    "windows",
+    "windows",
+    "key_windows",
+    "key_windows",
     "mode",
     "valid_until",
     "paused",
@@ -151,6 +155,12 @@ fn text() -> impl Strategy<Value = String> {
         "drop",
         "drop",
         "merge",
+        "3/5",
+        "50/0.2 100/60",
+        "20/0.5",
+        " 2.5/1 \t7/3",
+        "1/1 2/2 3/3 4/4 5/5",
+        "5/0",
         "two words",
         "1\n",
         "--1",

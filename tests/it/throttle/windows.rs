@@ -1,0 +1,223 @@
+//! Rolling windows: never more than so many tokens within any span.
+
+use std::time::{Duration, Instant};
+
+use flyball::throttle::{Limit, RedisStore, Refund, Store};
+
+use super::world::{World, ask, laws, name};
+use crate::support::redis_server::Server;
+
+laws! {
+    the_fifty_first_of_a_minute_waits_until_the_first_is_a_minute_old,
+    a_second_and_an_hour_are_kept_in_one_call_and_so_are_those_of_the_parent,
+    each_key_has_windows_of_its_own_and_a_lasting_burst_gets_three_every_five_seconds,
+    a_limit_that_is_raised_frees_who_waits_and_nonsense_speeds_nothing_up,
+    what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts,
+    a_clock_that_steps_back_costs_one_span_at_most,
+}
+
+async fn the_fifty_first_of_a_minute_waits_until_the_first_is_a_minute_old(world: World) {
+    world.knobs("notify", &[("rps", "-1"), ("windows", "50/60")]);
+    assert_eq!(world.granted("notify", 40).await, 40);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.granted("notify", 40).await, 10);
+    world.pass(Duration::from_secs(40));
+
+    let late = world.take("notify", 1).await;
+
+    assert_eq!(
+        (late.lanes[0].granted, late.lanes[0].wait),
+        (0, Duration::from_secs(18))
+    );
+    assert_eq!(late.lanes[0].limit, Some(Limit::Throttle));
+    assert!(
+        !late.levels_decide,
+        "nothing may be leased, which would be spent later"
+    );
+    world.pass(Duration::from_secs(18));
+    assert_eq!(world.granted("notify", 100).await, 40);
+    world.pass(Duration::from_secs(2));
+    assert_eq!(world.granted("notify", 100).await, 10);
+}
+
+async fn a_second_and_an_hour_are_kept_in_one_call_and_so_are_those_of_the_parent(world: World) {
+    world.knobs("all", &[("rps", "-1"), ("windows", "28/3600")]);
+    world.knobs(
+        "mail",
+        &[
+            ("rps", "-1"),
+            ("windows", "10/1 25/3600"),
+            ("parent", "all"),
+        ],
+    );
+    world.knobs("texts", &[("rps", "-1"), ("parent", "all")]);
+    let mut granted = Vec::new();
+    for _ in 0..4 {
+        granted.push(world.granted("mail", 100).await);
+        world.pass(Duration::from_secs(1));
+    }
+    assert_eq!(granted, [10, 10, 5, 0]);
+    let answer = world.take("texts", 100).await;
+    assert_eq!(answer.lanes[0].granted, 3);
+    assert_eq!(
+        answer.lanes[0].limit,
+        Some(Limit::Tier { name: name("all") })
+    );
+    assert_eq!(answer.lanes[0].wait, Duration::from_secs(3596));
+}
+
+async fn each_key_has_windows_of_its_own_and_a_lasting_burst_gets_three_every_five_seconds(
+    world: World,
+) {
+    world.knobs(
+        "gcal",
+        &[
+            ("rps", "-1"),
+            ("key_windows", "3/5"),
+            ("over_limit", "drop"),
+        ],
+    );
+    let (mut ada, mut bob) = ([0; 4], [0; 4]);
+    for tick in 0..2000 {
+        let asked = world
+            .store
+            .acquire(&ask(
+                "gcal",
+                &[
+                    ("ada", 1, 1.0),
+                    ("bob", 2, 1.0),
+                    ("", 1, 1.0),
+                    ("ada", 1, 1.0),
+                ],
+            ))
+            .await;
+        let at = tick / 500;
+        ada[at] += asked.lanes[0].granted + asked.lanes[3].granted;
+        bob[at] += asked.lanes[1].granted;
+        assert_eq!(asked.lanes[2].granted, 1, "who has no key has no limit");
+        world.pass(Duration::from_millis(10));
+    }
+    assert_eq!((ada, bob), ([3; 4], [3; 4]));
+    world.pass(Duration::from_millis(10));
+    let over = world.store.acquire(&ask("gcal", &[("ada", 9, 1.0)])).await;
+    assert_eq!(over.lanes[0].granted, 3);
+    let over = world.store.acquire(&ask("gcal", &[("ada", 9, 1.0)])).await;
+    assert_eq!(
+        (&over.lanes[0].limit, over.lanes[0].wait),
+        (&Some(Limit::Key), Duration::from_secs(5))
+    );
+}
+
+async fn a_limit_that_is_raised_frees_who_waits_and_nonsense_speeds_nothing_up(world: World) {
+    world.knobs(
+        "t",
+        &[("rps", "-1"), ("windows", "5/60"), ("safe_rps", "1")],
+    );
+    assert_eq!(world.granted("t", 9).await, 5);
+    assert_eq!(world.granted("t", 9).await, 0);
+    world.write("t", "windows", "8/60");
+    assert_eq!(world.granted("t", 9).await, 3);
+    world.write("t", "windows", "2/60");
+    world.pass(Duration::from_secs(59));
+    assert_eq!(world.granted("t", 9).await, 0);
+
+    world.write("t", "windows", "many/60");
+    let careful = world.take("t", 100).await;
+    assert_eq!(careful.effective_rps, 1.0, "it runs at safe_rps");
+    assert_eq!(world.status("t").await.problems[0].field, "windows");
+}
+
+async fn what_is_given_back_is_granted_again_and_what_was_spent_beyond_counts(world: World) {
+    world.knobs(
+        "t",
+        &[("rps", "-1"), ("windows", "10/60"), ("key_windows", "6/60")],
+    );
+    let taken = world.take("t", 10).await;
+    assert_eq!(taken.lanes[0].granted, 10);
+    let refund = Refund {
+        key: "",
+        grant: &taken.lanes[0],
+        units: 4,
+        cost: 1.0,
+    };
+    world
+        .store
+        .refund_many(&name("t"), &[refund])
+        .await
+        .unwrap();
+    assert_eq!(world.granted("t", 9).await, 4);
+    world.pass(Duration::from_secs(61));
+
+    // Two tokens were taken for the key, and the work cost five more.
+    let two = world.store.acquire(&ask("t", &[("ada", 1, 2.0)])).await;
+    assert_eq!(two.lanes[0].granted, 1);
+    world
+        .store
+        .settle_many(&name("t"), &[("ada", 5.0)])
+        .await
+        .unwrap();
+    let spent = world.store.acquire(&ask("t", &[("ada", 1, 1.0)])).await;
+    assert_eq!(
+        (spent.lanes[0].granted, &spent.lanes[0].limit),
+        (0, &Some(Limit::Key))
+    );
+    assert_eq!(
+        world.granted("t", 9).await,
+        3,
+        "the throttle was charged as well"
+    );
+    world
+        .store
+        .settle_many(&name("t"), &[("ada", -5.0)])
+        .await
+        .unwrap();
+    let back = world.store.acquire(&ask("t", &[("ada", 1, 1.0)])).await;
+    assert_eq!(back.lanes[0].granted, 1);
+}
+
+async fn a_clock_that_steps_back_costs_one_span_at_most(world: World) {
+    world.knobs(
+        "t",
+        &[("rps", "-1"), ("windows", "3/5"), ("key_windows", "2/5")],
+    );
+    assert_eq!(world.granted("t", 9).await, 3);
+    world
+        .now
+        .fetch_sub(3_600_000_000, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(world.granted("t", 9).await, 0);
+    world.pass(Duration::from_secs(5));
+    assert_eq!(world.granted("t", 9).await, 3);
+}
+
+/// The row of the seed in real time, on the clock of a real Redis: three of each key go at once, and three more every
+/// five seconds for as long as the burst lasts.
+#[tokio::test]
+async fn a_burst_of_twenty_real_seconds_gets_three_every_five_seconds() {
+    let server = Server::start();
+    let store = RedisStore::connect(&server.url(), "")
+        .unwrap()
+        .with_bound(Duration::from_secs(10));
+    let knobs = [
+        ("rps", "-1"),
+        ("key_windows", "3/5"),
+        ("over_limit", "drop"),
+    ];
+    crate::support::fixture::turn(&store, "gcal", &knobs).await;
+    let mut granted_at = Vec::new();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
+        let answer = store.acquire(&ask("gcal", &[("ada", 1, 1.0)])).await;
+        granted_at.extend((answer.lanes[0].granted > 0).then_some(answer.at_us));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    // A late ask begins its window late, so the last of the four may be cut off; none is ever too full.
+    assert!((10..=12).contains(&granted_at.len()), "{granted_at:?}");
+    for (first, fourth) in granted_at.iter().zip(granted_at.iter().skip(3)) {
+        assert!(
+            fourth - first >= 5_000_000,
+            "four within {} µs",
+            fourth - first
+        );
+    }
+}
