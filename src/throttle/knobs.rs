@@ -83,6 +83,8 @@ pub struct Knobs {
     pub key_rps: f64,
     /// The burst of each key, in windows' worth of tokens; 0 spaces its jobs evenly.
     pub key_burst: f64,
+    /// The factor by which the costs of the throttle's jobs count.
+    pub cost_factor: f64,
     /// The rolling windows of the throttle.
     #[serde(serialize_with = "window_texts")]
     pub windows: Vec<WindowLimit>,
@@ -158,6 +160,7 @@ impl Default for Knobs {
             capacity_why: String::new(),
             key_rps: -1.0,
             key_burst: 1.0,
+            cost_factor: 1.0,
             windows: Vec::new(),
             key_windows: Vec::new(),
             parent: None,
@@ -205,6 +208,7 @@ impl Knobs {
         let window = reader.rate_number("window", plain.window);
         let key_rps = reader.rate_number("key_rps", plain.key_rps);
         let key_burst = reader.rate_number("key_burst", plain.key_burst);
+        let cost_factor = reader.rate_number("cost_factor", plain.cost_factor);
         let (windows, key_windows) = (reader.windows("windows"), reader.windows("key_windows"));
         let rps = match raw.get("rps").map(|text| number("rps", text)) {
             Some(Some(rps)) if reader.careful => {
@@ -268,6 +272,7 @@ impl Knobs {
                 .unwrap_or_default(),
             key_rps,
             key_burst,
+            cost_factor,
             windows,
             key_windows,
             parent,

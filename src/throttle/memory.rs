@@ -96,6 +96,13 @@ impl MemoryStore {
             .collect()
     }
 
+    /// Returns the factor by which the costs of a throttle's jobs count.
+    fn cost_factor(throttles: &Throttles, name: &Name) -> f64 {
+        throttles
+            .get(name)
+            .map_or(1.0, |throttle| Knobs::read(&throttle.raw).0.cost_factor)
+    }
+
     /// Returns the highest charged cost of one job in a chain.
     fn most(throttles: &Throttles, chain: &[Name], now: i64) -> f64 {
         let of = |name| {

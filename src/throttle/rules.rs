@@ -112,6 +112,8 @@ pub const TABLE: &[Knob] = &[
         meaning: "The rate of each key. It does not limit jobs without a key." },
     Knob { name: "key_burst", default: "1", unit: "windows", allowed: BURST, kind: KnobKind::Number { low: 0.0, high: 1e4, zero: false, unlimited: false },
         meaning: "Like `burst`, for each key. 0 spaces the jobs of a key evenly, which suits servers that count in fixed windows: a key then saves up one token, or 20 ms of refill if that is more. Up to 20 ms of refill is saved in addition to one token, so that a job that is slightly late loses nothing." },
+    Knob { name: "cost_factor", default: "1", unit: "", allowed: "a number from 0.001 to 1000", kind: KnobKind::Number { low: 0.001, high: 1000.0, zero: false, unlimited: false },
+        meaning: "The factor by which the cost of a job, or the tokens of a request, count: with 2 each takes twice the tokens, here and in the parents. `max_cost` limits the product." },
     Knob { name: "windows", default: "", unit: "tokens/s", allowed: WINDOWS, kind: KnobKind::Windows,
         meaning: "Rolling windows: `10/1 1000/3600` grants at most 10 tokens within any second and 1000 within any hour. They apply beside `rps`; set that to -1 if they alone are to limit." },
     Knob { name: "key_windows", default: "", unit: "tokens/s", allowed: WINDOWS, kind: KnobKind::Windows,

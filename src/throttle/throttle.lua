@@ -203,11 +203,11 @@ local function is_true(word) return word == '1' or word == 'true' or word == 'ye
 local function knobs(key)
   local h = redis.pcall('HMGET', key, 'rps', 'burst', 'window', 'safe_rps', 'key_rps', 'key_burst', 'mode',
     'valid_until', 'paused', 'parent', 'seq', 'on_store_loss', 'concurrency', 'key_concurrency', 'weight', 'borrow', 'on_429',
-    'over_limit', 'capacity', 'max_cost', 'max', 'windows', 'key_windows')
+    'over_limit', 'capacity', 'max_cost', 'max', 'windows', 'key_windows', 'cost_factor')
   if h.err then return nil end
   local parent = name_of(h[10])
   -- A text too long for any knob is neither parsed nor returned.
-  for i = 1, 23 do
+  for i = 1, 24 do
     if h[i] and #h[i] > LONGEST_FIELD then h[i] = '?' end
   end
   local careful = false
@@ -225,6 +225,7 @@ local function knobs(key)
   local key_rps = read(5, '-1', 1e-6, 1e9, true, true)
   local capacity = read(19, '-1', 1e-6, 1e9, true, true)
   local key_burst = read(6, '1', 0, 1e4)
+  local cost_factor = read(24, '1', 0.001, 1000)
   local windows, window_rps = windows_of(h[22])
   local key_windows, key_window_rps = windows_of(h[23])
   careful = careful or not windows or not key_windows
@@ -275,7 +276,7 @@ local function knobs(key)
     bears_nothing = bears_nothing, borrows = is_true(h[16]), naive = mode == 'active-naive' or mode == 'passive-naive',
     learns = not (mode == 'active-naive' or mode == 'passive-naive' or mode == 'passive-informed'),
     rps = rps, depth = burst * window * 1e6, key_rps = key_rps, key_depth = key_burst * window * 1e6,
-    windows = windows or {}, key_windows = key_windows or {}, window_rps = window_rps or -1, key_window_rps = key_window_rps or -1,
+    cost_factor = cost_factor, windows = windows or {}, key_windows = key_windows or {}, window_rps = window_rps or -1, key_window_rps = key_window_rps or -1,
     parent = parent, concurrency = limit_of(h[13]), key_concurrency = limit_of(h[14]), texts = h,
   }
 end
@@ -747,10 +748,11 @@ local function acquire(write)
     local over = t[18] == 'drop' or t[18] == 'merge'
     if unknown then most = MAX_COST end
     local has_windows = window_rps >= 0 or leaf.key_window_rps >= 0
-    if over or lowest >= 0 or leaf.key_concurrency >= 0 or most ~= PLAIN_COST or has_windows then
+    local has_more = has_windows or leaf.cost_factor ~= 1
+    if over or lowest >= 0 or leaf.key_concurrency >= 0 or most ~= PLAIN_COST or has_more then
       limits = string.format('%.0f %.0f %s %.17g', lowest, leaf.key_concurrency, over and t[18] or 'wait', most)
     end
-    if has_windows then limits = limits .. string.format(' %.17g %.17g', window_rps, leaf.key_window_rps) end
+    if has_more then limits = limits .. string.format(' %.17g %.17g %.17g', window_rps, leaf.key_window_rps, leaf.cost_factor) end
     reply = {
       'ok', now, t[11] or '0', t[12] or '', t[15] or '', needed, t[3], t[5], t[6], levels == 1 and rates[1] or table.concat(rates, ' '),
       limits,
@@ -818,8 +820,8 @@ local function acquire(write)
     return reply
   end
 
-  local dearest = 0
-  for run = first, #ARGV, 5 do dearest = math.max(dearest, math.min(tonumber(ARGV[run + 2]), most)) end
+  local dearest, factor = 0, leaf.cost_factor
+  for run = first, #ARGV, 5 do dearest = math.max(dearest, math.min(tonumber(ARGV[run + 2]) * factor, most)) end
   local opened, rooms, holding, full, waits, begun = {}, {}, {}, {}, {}, 0
   local windowed = {}
   if watched then reply[6] = needed .. 'w' end
@@ -1029,7 +1031,7 @@ local function acquire(write)
   end
   local lane = 0
   for run = first, #ARGV, 5 do
-    local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), math.min(tonumber(ARGV[run + 2]), most)
+    local count, want, cost = tonumber(ARGV[run]), tonumber(ARGV[run + 1]), math.min(tonumber(ARGV[run + 2]) * factor, most)
     local keyed = ARGV[run + 3] == '1'
     local bound = keyed and (leaf.key_rps >= 0 or holds or #leaf.key_windows > 0)
     if not bound and not pauses then
@@ -1141,10 +1143,13 @@ local function refund()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
   if changed then return changed end
+  local found = redis.pcall('HGET', KEYS[2 * levels - 1], 'cost_factor')
+  if type(found) ~= 'string' or #found > LONGEST_FIELD then found = '1' end
+  local factor = number(found, 0.001, 1000) or 1
   local buckets, at, key = {}, 4 + levels, 2 * levels
   for i = 1, levels do buckets[i] = bucket(KEYS[2 * i]) end
   while at <= #ARGV do
-    local count, n, cost, time = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+    local count, n, cost, time = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2]) * factor, tonumber(ARGV[at + 3])
     local whole = ARGV[at + 4] == '1'
     at = at + 5
     if whole then
@@ -1183,16 +1188,17 @@ local function settle()
   local levels = tonumber(ARGV[3])
   local changed = chain_changed(levels)
   if changed then return changed end
-  local chain, most = {}, MAX_COST
+  local chain, most, factor = {}, MAX_COST, 1
   for i = 1, levels do
     chain[i] = knobs(KEYS[2 * i - 1])
     if not chain[i] then return { 'unknown', i } end
     most = math.min(most, chain[i].most)
   end
+  factor = chain[levels].cost_factor
   for i = 1, levels do
     local k, b = chain[i], bucket(KEYS[2 * i])
     for at = 4 + levels, #ARGV, 2 do
-      local tokens = tonumber(ARGV[at])
+      local tokens = tonumber(ARGV[at]) * factor
       if k.rps > 0 then
         local o = open_stored(b, k.rps, k.depth, 1, most)
         tokens = settle_open(o, tokens)
@@ -1201,7 +1207,7 @@ local function settle()
       b.used = b.used + tokens
       if #k.windows > 0 then
         local open = open_windows(k.windows, b.grants)
-        windows_settle(open, tonumber(ARGV[at]))
+        windows_settle(open, tonumber(ARGV[at]) * factor)
         close_windows(b, open)
       end
     end
@@ -1214,9 +1220,9 @@ local function settle()
       if leaf.key_rps > 0 or #leaf.key_windows > 0 then
         local spent_to, debt, grants = parse_key(redis.call('GET', KEYS[place]))
         local o = leaf.key_rps > 0 and open(spent_to, debt, leaf.key_rps, leaf.key_depth, true, 1, most) or nil
-        if o then settle_open(o, tonumber(ARGV[at])) end
+        if o then settle_open(o, tonumber(ARGV[at]) * factor) end
         local open = open_windows(leaf.key_windows, grants)
-        windows_settle(open, tonumber(ARGV[at]))
+        windows_settle(open, tonumber(ARGV[at]) * factor)
         keep_key(KEYS[place], o or spent_to and { spent_to = spent_to, debt = debt, tau = 0 }, open)
       end
     end
@@ -1367,7 +1373,7 @@ local function ended()
     if remaining and not l then l = new_learned() end
     local configured = k and ARGV[at + 5] == '1' and k.key_rps or -1
     if l then
-      local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+      local good, tokens, bad = tonumber(ARGV[at]), tonumber(ARGV[at + 1]) * (k and k.cost_factor or 1), tonumber(ARGV[at + 2])
       if now >= l.grows_from then
         if good > 0 then
           l.strikes, l.done = 0, l.done + tokens

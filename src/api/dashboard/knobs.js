@@ -14,6 +14,7 @@ export const FIELDS = [
   { name: 'max', label: 'max', unit: 'tokens/s', hint: 'highest rate that the governor sets', kind: 'number' },
   { name: 'safe_rps', label: 'safe_rps', unit: 'tokens/s', hint: 'in force while rps is unknown', kind: 'number' },
   { name: 'capacity', label: 'capacity', unit: 'tokens/s', hint: 'limits the rate, -1 is no limit', kind: 'number' },
+  { name: 'cost_factor', label: 'cost_factor', unit: '', hint: '2 lets each job cost twice as much', kind: 'number' },
   { name: 'windows', label: 'windows', unit: 'tokens/s', hint: 'at most so many within any so many seconds: 10/1 1000/3600', kind: 'text' },
   { name: 'key_windows', label: 'key_windows', unit: 'tokens/s', hint: 'the same for each key: 3/5', kind: 'text' },
   { name: 'key_rps', label: 'key_rps', unit: 'tokens/s', hint: 'of each key, -1 is unlimited', kind: 'number' },

@@ -216,7 +216,7 @@ fn detail() -> Value {
 fn throttle() -> Value {
     let knobs = json!({
         "rps": 5.0, "manual_until_ms": null, "burst": 1.0, "window": 1.0, "min": 0.1, "max": 1000.0, "safe_rps": 1.0,
-        "capacity": -1.0, "capacity_why": "", "key_rps": -1.0, "key_burst": 1.0, "windows": "",
+        "capacity": -1.0, "capacity_why": "", "key_rps": -1.0, "key_burst": 1.0, "cost_factor": 1.0, "windows": "",
         "key_windows": "", "on_store_loss": "closed", "borrow": false,
         "on_429": "active-informed", "trust_scope": "key", "max_pause": null, "concurrency": -1, "key_concurrency": -1,
         "weight": 1.0, "over_limit": "wait", "max_cost": 1000.0, "max_backlog": null, "on_backlog": "signal",

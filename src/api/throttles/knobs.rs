@@ -88,6 +88,8 @@ pub struct Edit {
     key_rps: Option<f64>,
     /// Tokens of each key that may be spent at once, as `burst`.
     key_burst: Option<f64>,
+    /// The factor by which the costs of jobs, and the tokens of requests, count.
+    cost_factor: Option<f64>,
     /// Rolling windows, such as `10/1 1000/3600`: at most so many tokens within any so many seconds.
     windows: Option<String>,
     /// Rolling windows of each key.

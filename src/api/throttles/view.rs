@@ -82,6 +82,8 @@ pub struct KnobsView {
     pub key_rps: f64,
     /// Tokens of each key that may be spent at once, as `burst`.
     pub key_burst: f64,
+    /// The factor by which the costs of jobs count.
+    pub cost_factor: f64,
     /// The rolling windows, such as `10/1 1000/3600`: tokens per seconds; empty for none.
     pub windows: String,
     /// The rolling windows of each key.
@@ -358,6 +360,7 @@ impl KnobsView {
             capacity_why: knobs.capacity_why.clone(),
             key_rps: knobs.key_rps,
             key_burst: knobs.key_burst,
+            cost_factor: knobs.cost_factor,
             windows: window_text(&knobs.windows),
             key_windows: window_text(&knobs.key_windows),
             on_store_loss: knobs.on_store_loss.as_str(),
@@ -445,7 +448,7 @@ pub fn state_below(status: &Status) -> Option<&'static str> {
 /// Returns the state of a throttle by its own hash and bucket.
 fn own_state(status: &Status) -> &'static str {
     // An error in one of these makes the throttle run at `safe_rps`, or at `rps` if that is slower.
-    const CAREFUL: [&str; 9] = [
+    const CAREFUL: [&str; 10] = [
         "rps",
         "burst",
         "window",
@@ -453,6 +456,7 @@ fn own_state(status: &Status) -> &'static str {
         "capacity",
         "key_rps",
         "key_burst",
+        "cost_factor",
         "windows",
         "key_windows",
     ];

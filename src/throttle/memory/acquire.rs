@@ -61,7 +61,7 @@ impl MemoryStore {
             return answer;
         };
         let most = Self::most(throttles, &chain, now);
-        answer.max_cost = most;
+        answer.max_cost = most / knobs.cost_factor;
         let has_own = |throttle: &Throttle| {
             !throttle.learned.is_empty()
                 || throttle
@@ -121,7 +121,7 @@ impl MemoryStore {
             .collect();
         wishes
             .iter_mut()
-            .for_each(|wish| wish.cost = wish.cost.min(most));
+            .for_each(|wish| wish.cost = (wish.cost * knobs.cost_factor).min(most));
         let mut keys = std::mem::take(&mut leaf.keys);
         let mut key_grants = std::mem::take(&mut leaf.key_grants);
         let is_heeded = |_: &&String| !knobs.on_429.is_naive();

@@ -131,7 +131,7 @@ impl Throttle {
         let is_known = !learns || configured > 0.0;
         known.answered(
             f64::from(ended.succeeded),
-            ended.tokens,
+            ended.tokens * knobs.cost_factor,
             f64::from(ended.failed),
             is_known,
             now,

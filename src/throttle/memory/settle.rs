@@ -14,18 +14,19 @@ impl MemoryStore {
         };
         let chain = Self::chain(throttles, throttle);
         let units = f64::from(refund.units);
+        let cost = sane_cost(refund.cost) * Self::cost_factor(throttles, throttle);
         // If the chain changed since the grant, its charges belong to other throttles, and only the key
         // is repaid.
         if level_charges_us.len() == chain.len() {
             for (name, charge_us) in chain.iter().zip(level_charges_us) {
                 let throttle = throttles.entry(name.clone()).or_default();
                 throttle.bucket.refund(units * charge_us);
-                let tokens = units * sane_cost(refund.cost);
+                let tokens = units * cost;
                 throttle
                     .grants
                     .iter_mut()
                     .for_each(|window| window.give_back(tokens));
-                throttle.meter.used -= units * sane_cost(refund.cost);
+                throttle.meter.used -= units * cost;
             }
         }
         if let Some(bucket) = throttles
@@ -53,6 +54,7 @@ impl MemoryStore {
             return Err(Error::Unknown(unknown.clone()));
         }
         let most = Self::most(throttles, &chain, now);
+        let tokens = tokens * Self::cost_factor(throttles, throttle);
         for name in chain {
             let level = throttles.entry(name.clone()).or_default();
             let (knobs, _) = Knobs::read(&level.raw);

@@ -132,10 +132,12 @@ pub(super) fn acquired(
     // The rates that rolling windows allow in the long run, below 0 for none.
     let window_rps = words.next().map_or(Ok(-1.0), float)?;
     let key_window_rps = words.next().map_or(Ok(-1.0), float)?;
+    let cost_factor = words.next().map_or(Ok(1.0), float)?;
     let mut charges = Charges {
         rates: charged,
         key_rps,
         max_cost,
+        cost_factor,
         last: None,
     };
     let mut unknown = false;
@@ -195,7 +197,7 @@ pub(super) fn acquired(
             && key_window_rps < 0.0
             && letters.chars().all(|letter| letter == 'k'),
         over_limit,
-        max_cost,
+        max_cost: max_cost / cost_factor,
         server_error: None,
     };
     Ok(Acquired::Answer(answer, (!unknown).then_some(seen), extra))
@@ -258,13 +260,14 @@ struct Charges {
     rates: Vec<f64>,
     key_rps: f64,
     max_cost: f64,
+    cost_factor: f64,
     last: Option<(f64, bool, Arc<[f64]>)>,
 }
 
 impl Charges {
     fn of(&mut self, lane: &LaneRequest, learned: bool) -> Arc<[f64]> {
         let (cost, keyed) = (
-            sane_cost(lane.cost).min(self.max_cost),
+            (sane_cost(lane.cost) * self.cost_factor).min(self.max_cost),
             !lane.key.is_empty() && !learned,
         );
         match &self.last {

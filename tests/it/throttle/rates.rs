@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use flyball::throttle::Limit;
+use flyball::throttle::{Limit, Refund};
 
 use super::world::{START, World, ask, change, laws, name, stop_of};
 
@@ -21,6 +21,7 @@ laws! {
     peeking_charges_nothing,
     counters_tell_tokens_used_and_time_limited,
     a_clock_that_steps_back_does_not_stop_the_flow,
+    a_factor_of_the_cost_makes_each_job_dearer_here_and_above_at_once,
 }
 
 async fn rates_are_exact(world: World) {
@@ -247,5 +248,50 @@ async fn a_clock_that_steps_back_does_not_stop_the_flow(world: World) {
     assert!(
         (150..=210).contains(&taken),
         "in 20 s at 10 tokens/s, of which some are lost by the step: {taken}"
+    );
+}
+
+async fn a_factor_of_the_cost_makes_each_job_dearer_here_and_above_at_once(world: World) {
+    world.knobs("root", &[("rps", "100")]);
+    world.knobs("mail", &[("rps", "10"), ("parent", "root")]);
+    world.take("mail", 1).await;
+    world.pass(Duration::from_secs(10));
+    let used = world.status("root").await.used;
+    assert_eq!(world.granted("mail", 100).await, 10);
+    world.write("mail", "cost_factor", "2.5");
+    world.pass(Duration::from_secs(10));
+
+    let dearer = world.take("mail", 100).await;
+
+    assert_eq!((dearer.lanes[0].granted, dearer.effective_rps), (4, 10.0));
+    assert_eq!(world.status("mail").await.used, 1.0 + 10.0 + 10.0);
+    assert_eq!(world.status("root").await.used - used, 20.0);
+    // A unit that is given back, and a real cost, count as many times.
+    let refund = Refund {
+        key: "",
+        grant: &dearer.lanes[0],
+        units: 2,
+        cost: 1.0,
+    };
+    world
+        .store
+        .refund_many(&name("mail"), &[refund])
+        .await
+        .unwrap();
+    world
+        .store
+        .settle_many(&name("mail"), &[("", 1.0)])
+        .await
+        .unwrap();
+    assert_eq!(world.status("mail").await.used, 21.0 - 5.0 + 2.5);
+    world.write("mail", "cost_factor", "0.5");
+    world.pass(Duration::from_secs(10));
+    assert_eq!(world.granted("mail", 100).await, 20);
+    world.write("mail", "cost_factor", "nothing");
+    world.pass(Duration::from_secs(10));
+    assert_eq!(
+        world.take("mail", 100).await.effective_rps,
+        1.0,
+        "a typo never speeds anything up"
     );
 }

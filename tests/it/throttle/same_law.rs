@@ -13,7 +13,7 @@ use crate::throttle::{START, World, ask, fields, name};
 
 const THROTTLES: [&str; 3] = ["root", "mid", "leaf"];
 const KEYS: [&str; 3] = ["", "k", "l"];
-const FIELDS: [&str; 37] = [
+const FIELDS: [&str; 39] = [
     "max_cost",
     "max_cost",
     "max",
@@ -25,6 +25,8 @@ const FIELDS: [&str; 37] = [
     "safe_rps",
     "key_rps",
     "key_burst",
+    "cost_factor",
+    "cost_factor",
     "windows",
     "windows",
     "key_windows",
