@@ -68,7 +68,7 @@ const BOUND: &str = "a number from 0.000001 to 1000000000";
 const WHOLE: &str = "a whole number of 0 or more";
 const UNTIL: &str = "a whole number of unix milliseconds from 1000000000000 (the year 2001)";
 const WINDOWS: &str = "limits such as \"3/5\" or \"10/1 1000/3600\": up to 4 of tokens (1 to 9999999) per seconds (0.001 to 9999999), or empty for none";
-/// What the document of the API allows; blanks and decimals beyond that are read as well.
+/// The pattern of the API's document; further blanks and decimals are read as well.
 const WINDOWS_PATTERN: &str = "^([1-9][0-9]{0,6}/([1-9][0-9]{0,6}|0\\.[0-9]{0,2}[1-9])( [1-9][0-9]{0,6}/([1-9][0-9]{0,6}|0\\.[0-9]{0,2}[1-9])){0,3})?$";
 const CONCURRENCY: &str = "a whole number from 0 (none runs) to 1000000, or -1 (no limit)";
 

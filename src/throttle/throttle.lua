@@ -70,9 +70,10 @@ end
 
 -- Returns the limits of rolling windows, `10/1 1000/3600` as tokens and seconds, or nil for anything
 -- else; and the rate that they allow in the long run, below 0 for none.
+local NO_WINDOWS = {}
 local function windows_of(value)
+  if not value then return NO_WINDOWS, -1 end
   local limits, rps = {}, -1
-  if not value then return limits, rps end
   for word in string.gmatch(value, '[^ \t\n\r\v\f]+') do
     local tokens, span = string.match(word, '^([%d.]+)/([%d.]+)$')
     tokens, span = tonumber(tokens or ''), tonumber(span or '')
@@ -84,37 +85,31 @@ local function windows_of(value)
   return limits, rps
 end
 
--- Parses the grants that windows remember: for each window its span, then times and tokens, oldest
--- first, with a bar between two windows.
+-- Returns the grants that windows remember, from MessagePack: for each window a list of its span and
+-- then times and tokens in turn, oldest first. Anything else, which only a person can have written,
+-- is forgotten.
 local function parse_grants(value)
-  local all = {}
-  for part in string.gmatch(value or '', '[^|]+') do
-    local w, n = { grants = 0, at = {}, tokens = {} }, 0
-    for word in string.gmatch(part, '%S+') do
-      local x = tonumber(word)
-      if n == 0 then
-        w.span = x
-      elseif n % 2 == 1 then
-        w.at[(n + 1) / 2] = x
-      else
-        w.tokens[n / 2] = x
-        w.grants = n / 2
-      end
-      n = n + 1
+  if not value or value == '' then return NO_WINDOWS end
+  local ok, all = pcall(cmsgpack.unpack, value)
+  if not ok or type(all) ~= 'table' then return NO_WINDOWS end
+  for i = 1, #all do
+    if type(all[i]) ~= 'table' then return NO_WINDOWS end
+    for j = 1, #all[i] do
+      if type(all[i][j]) ~= 'number' then return NO_WINDOWS end
     end
-    all[#all + 1] = w
   end
   return all
 end
 
-local function grants_text(all)
-  local parts = {}
-  for i = 1, #all do
-    local w, words = all[i], { text(all[i].span) }
-    for j = 1, w.grants do words[2 * j], words[2 * j + 1] = string.format('%.0f', w.at[j]), text(w.tokens[j]) end
-    parts[i] = table.concat(words, ' ')
+local function grants_text(open)
+  local all = {}
+  for i = 1, #open do
+    local w = open[i]
+    local list, at, tokens = { w.span }, w.at, w.tokens
+    for j = 1, w.grants do list[2 * j], list[2 * j + 1] = at[j], tokens[j] end
+    all[i] = list
   end
-  return table.concat(parts, '|')
+  return cmsgpack.pack(all)
 end
 
 -- Opens windows at the present time.
@@ -124,16 +119,19 @@ local function open_windows(limits, value)
     local limit = limits[i]
     local w = { limit = limit.tokens, span = limit.span, us = math.floor(limit.span * 1e6 + 0.5), grants = 0, at = {}, tokens = {}, used = 0 }
     for j = 1, #known do
-      if known[j].span == limit.span then
-        for k = 1, known[j].grants do
-          local at = math.min(known[j].at[k], now)
-          if at < known[j].at[k] then open.clamped = true end
-          if at + w.us > now then
-            w.grants = w.grants + 1
-            w.at[w.grants], w.tokens[w.grants] = at, known[j].tokens[k]
-            w.used = w.used + known[j].tokens[k]
+      local list = known[j]
+      if list[1] == limit.span then
+        local us, n, used, ats, tokens = w.us, 0, 0, w.at, w.tokens
+        for k = 2, #list - 1, 2 do
+          local at = list[k]
+          if at > now then at, open.clamped = now, true end
+          if at + us > now then
+            n = n + 1
+            ats[n], tokens[n] = at, list[k + 1]
+            used = used + list[k + 1]
           end
         end
+        w.grants, w.used = n, used
         break
       end
     end
@@ -828,8 +826,11 @@ local function acquire(write)
   for i = 1, levels do
     local k = chain[i]
     opened[i] = k.rps > 0 and open_stored(stored[i], k.rps, k.depth, dearest, most)
-    windowed[i] = open_windows(k.windows, stored[i].grants)
-    windowed[i].changed = windowed[i].clamped
+    windowed[i] = NO_WINDOWS
+    if #k.windows > 0 then
+      windowed[i] = open_windows(k.windows, stored[i].grants)
+      windowed[i].changed = windowed[i].clamped
+    end
     if held and k.concurrency >= 0 then
       rooms[i], holding[i], full[i] = room_of(KEYS[3 * i], who, k.concurrency, held, write)
     end
@@ -995,7 +996,7 @@ local function acquire(write)
       rps, depth, place = learned_rps, LATE, 'learned'
       if learned.settle <= 0 then depth = told_depth(learned) end
     end
-    local limits = keyed and leaf.key_windows or {}
+    local limits = keyed and leaf.key_windows or NO_WINDOWS
     if rps < 0 and #limits == 0 then
       serve(1, want, cost, nil, room, learned, place)
       return
@@ -1160,9 +1161,15 @@ local function refund()
           b.used = b.used - n * cost
         end
         if b.grants then
-          local known = parse_grants(b.grants)
-          for _ = 1, count do
-            for j = 1, #known do window_give_back(known[j], n * cost) end
+          local known = {}
+          for j, list in ipairs(parse_grants(b.grants)) do
+            local w = { span = list[1], grants = 0, at = {}, tokens = {} }
+            for k = 2, #list - 1, 2 do
+              w.grants = w.grants + 1
+              w.at[w.grants], w.tokens[w.grants] = list[k], list[k + 1]
+            end
+            for _ = 1, count do window_give_back(w, n * cost) end
+            known[j] = w
           end
           close_windows(b, known)
         end
