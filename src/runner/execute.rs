@@ -56,19 +56,21 @@ pub(super) async fn execute(
                 .unwrap_or_default()
         }
     };
-    match lacking {
-        Some(_) => shared.strangers.met(&job.throttle, begun),
-        None => shared.strangers.served(&job.throttle),
+    let delay = lacking.is_some().then(|| {
+        let delay = shared.strangers.wait(job.id, begun);
+        shared.strangers.met(&job.throttle, delay, begun);
+        delay
+    });
+    if delay.is_none() {
+        shared.strangers.served(&job.throttle);
     }
     // A handler must not keep its permit and its lease for ever, so every panic ends here.
-    let outcome = match (unreadable, handler) {
-        (None, _) if is_unwanted => Outcome::Cancelled,
+    let outcome = match (unreadable, delay, handler) {
+        (None, _, _) if is_unwanted => Outcome::Cancelled,
         // No worker can read the job, so waiting for another one is useless.
-        (Some(error), _) => Outcome::Dead { error },
-        (None, _) if lacking.is_some() => Outcome::Snooze {
-            delay: shared.strangers.wait(job.id, begun),
-        },
-        (None, Some(handler)) => {
+        (Some(error), _, _) => Outcome::Dead { error },
+        (None, Some(delay), _) => Outcome::Snooze { delay },
+        (None, None, Some(handler)) => {
             let caught =
                 AssertUnwindSafe(run(&shared, handler, job, info.clone(), &ran, cancelled))
                     .catch_unwind()
@@ -79,7 +81,7 @@ pub(super) async fn execute(
             };
             caught.unwrap_or_else(|_| cut_off(&info, panicked()))
         }
-        (None, None) => Outcome::HandedBack,
+        (None, None, None) => Outcome::HandedBack,
     };
     let ran = ran
         .get()

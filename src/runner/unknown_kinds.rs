@@ -38,6 +38,15 @@ const FIRST_REST: Duration = Duration::from_secs(1);
 /// another worker that ran them may have gone.
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
+/// Time by which this worker rests longer than a job that came back to it waits, so that another
+/// worker meets the job first.
+const AHEAD: Duration = Duration::from_secs(2);
+
+/// Longest such rest of a throttle of which only strangers came in a row, and of one of which too
+/// few came to know: jobs that this worker runs may wait there.
+const LONGEST_AHEAD: Duration = Duration::from_secs(62);
+const LONGEST_AHEAD_OF_FEW: Duration = Duration::from_secs(12);
+
 /// A throttle of which only strangers came lately.
 struct UnservedThrottle {
     jobs: u32,
@@ -77,8 +86,12 @@ impl UnknownKinds {
         wait
     }
 
-    /// Records a job of the throttle that this worker does not run.
-    pub(super) fn met(&self, throttle: &str, now: Instant) {
+    /// Records a job of the throttle that this worker does not run, and that waits for so long now.
+    ///
+    /// A job that waits longer than the first time has come back: while it waits, this worker rests
+    /// from the throttle for a little longer. Two workers that take turns by chance would otherwise
+    /// bounce a job for minutes that one of them runs.
+    pub(super) fn met(&self, throttle: &str, wait: Duration, now: Instant) {
         let mut rows = self.rows.lock();
         let row = rows.entry(throttle.to_owned()).or_insert(UnservedThrottle {
             jobs: 0,
@@ -89,6 +102,14 @@ impl UnknownKinds {
         if row.jobs >= REST_AFTER_JOBS && row.until <= now {
             row.rest = (row.rest * 2).min(LONGEST_REST);
             row.until = now + row.rest;
+        }
+        if wait > FIRST_WAIT {
+            let longest = if row.jobs >= REST_AFTER_JOBS {
+                LONGEST_AHEAD
+            } else {
+                LONGEST_AHEAD_OF_FEW
+            };
+            row.until = row.until.max(now + (wait + AHEAD).min(longest));
         }
     }
 
@@ -138,12 +159,12 @@ mod tests {
                 .map(|(_, until)| until.duration_since(now).as_secs())
         };
         for _ in 0..7 {
-            strangers.met("sms", now);
+            strangers.met("sms", FIRST_WAIT, now);
         }
         assert_eq!(rests(now), None);
 
         for _ in 0..50 {
-            strangers.met("sms", now);
+            strangers.met("sms", FIRST_WAIT, now);
         }
         assert_eq!(
             rests(now),
@@ -154,14 +175,51 @@ mod tests {
         let mut seen = Vec::new();
         for _ in 0..6 {
             later += LONGEST_REST;
-            strangers.met("sms", later);
+            strangers.met("sms", FIRST_WAIT, later);
             seen.extend(rests(later));
         }
         assert_eq!(seen, [2, 4, 8, 16, 30, 30]);
 
         strangers.served("sms");
-        strangers.met("sms", later);
+        strangers.met("sms", FIRST_WAIT, later);
         assert_eq!(rests(later), None);
+    }
+
+    #[test]
+    fn while_a_job_that_came_back_waits_another_worker_meets_it_first() {
+        let (strangers, now) = (UnknownKinds::default(), Instant::now());
+        let rests = |now| {
+            let resting = strangers.resting(now);
+            resting
+                .first()
+                .map(|(_, until)| until.duration_since(now).as_secs())
+        };
+        let wait = strangers.wait(1, now);
+        strangers.met("sms", wait, now);
+        assert_eq!(rests(now), None, "it may have been chance");
+
+        let now = now + wait;
+        let wait = strangers.wait(1, now);
+        strangers.met("sms", wait, now);
+        assert_eq!((wait.as_secs(), rests(now)), (10, Some(12)));
+        assert_eq!(
+            rests(now + wait),
+            Some(2),
+            "it is due while this worker rests"
+        );
+
+        // A job that this worker runs ends the rest, and few strangers cause no long one.
+        strangers.served("sms");
+        assert_eq!(rests(now), None);
+        let wait = strangers.wait(1, now);
+        strangers.met("sms", wait, now);
+        assert_eq!((wait.as_secs(), rests(now)), (20, Some(12)));
+        for other in 2..12 {
+            strangers.met("sms", strangers.wait(other, now), now);
+        }
+        let wait = strangers.wait(1, now);
+        strangers.met("sms", wait, now);
+        assert_eq!((wait.as_secs(), rests(now)), (40, Some(42)));
     }
 
     #[test]

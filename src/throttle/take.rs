@@ -1,4 +1,19 @@
 //! Tokens for a program in Rust, from throttles that need not exist yet.
+//!
+//! ```no_run
+//! # async fn sync(calendar: u64) -> Result<(), Box<dyn std::error::Error>> {
+//! use flyball::throttle::{CallKnobs, Name, RedisStore, TokenClient};
+//!
+//! let store = RedisStore::connect("redis://127.0.0.1:6379", "")?;
+//! let tokens = TokenClient::new(std::sync::Arc::new(store));
+//! let throttle = Name::new(format!("gcal:{calendar}"))?;
+//! let grant = tokens.throttle(&throttle, CallKnobs::rps(0.5), 1.0).await?;
+//! if grant.granted == 0 {
+//!     println!("come back in {:?}", grant.wait);
+//! }
+//! # Ok(())
+//! # }
+//! ```
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
