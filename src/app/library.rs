@@ -218,7 +218,7 @@ impl Builder {
         let mut changes = Vec::new();
         for (name, knobs) in &self.throttles {
             let (name, fields) = (
-                Name::new(name.as_str())?,
+                Name::or_pattern(name.as_str())?,
                 Knobs::check(knobs).map_err(Error::Invalid)?,
             );
             let change = Change {

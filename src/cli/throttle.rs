@@ -287,7 +287,7 @@ async fn change(
     create: bool,
     action: &str,
 ) -> anyhow::Result<()> {
-    let name = Name::new(name)?;
+    let name = Name::or_pattern(name)?;
     let json = signed.json;
     let change = Change {
         fields,

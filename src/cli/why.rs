@@ -43,7 +43,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     match (args.job, args.throttle) {
         (Some(id), _) => job(&queue, &*throttles, id, args.json).await?,
         (None, throttle) => {
-            let name = Name::new(throttle.unwrap_or_default())?;
+            let name = Name::or_pattern(throttle.unwrap_or_default())?;
             let status = throttles.status(&name).await?;
             let journal = app::JournalReader::new(
                 &queue,

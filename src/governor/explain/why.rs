@@ -84,7 +84,18 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
     }
     let actuator = actuator(requested);
     let field = actuator.field();
-    let rate = rate(actuator, actuator.in_force(status));
+    let windows: Vec<String> = status
+        .knobs
+        .windows
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let rate = match actuator.in_force(status) {
+        r if r < 0.0 && actuator == Actuator::Rps && !windows.is_empty() => {
+            format!("at most {} (tokens per seconds)", windows.join(" "))
+        }
+        knob => rate(actuator, knob),
+    };
     if let Some(problem) = status.problems.iter().find(|p| p.field == field) {
         return vec![format!(
             "{rate}, because its knob {field} {}",

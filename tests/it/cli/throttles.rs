@@ -8,6 +8,40 @@ use super::shell::{SOON, Serve, shell};
 use crate::support::eventually;
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pattern_and_windows_are_set_shown_explained_and_deleted() {
+    let shell = shell().await;
+    shell.ok(&["throttle", "set", "gcal:*", "rps=0.5", "window=5"]);
+    assert!(
+        shell
+            .ok(&["throttle", "show", "gcal:*"])
+            .out
+            .contains("in force        0.5")
+    );
+    assert!(shell.ok(&["throttle", "list"]).out.contains("gcal:*"));
+    assert!(shell.ok(&["why", "gcal:*"]).out.contains("0.5"));
+    shell.ok(&["throttle", "delete", "gcal:*"]);
+
+    shell.ok(&[
+        "throttle",
+        "set",
+        "notify",
+        "rps=-1",
+        "windows=10/1 1000/3600",
+        "key_windows=50/60",
+    ]);
+    let why = shell.ok(&["why", "notify"]).out;
+    assert!(
+        why.starts_with("at most 10/1 1000/3600 (tokens per seconds)"),
+        "{why}"
+    );
+    shell.refused(
+        &["throttle", "set", "notify", "windows=50/sec"],
+        4,
+        "windows: must be limits such as",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn knobs_are_turned_shown_and_refused_by_name() {
     let shell = shell().await;
     assert_eq!(
