@@ -270,17 +270,19 @@ impl Sampled {
             (
                 "flyball_throttle_rps",
                 "Tokens per second in force; 0 stopped, -1 unlimited",
-                status(&|status| status.effective_rps),
+                status(&|status| status.effective_rps.number()),
             ),
             (
                 "flyball_throttle_knob_rps",
                 "The knob rps as read, in tokens per second; -1 unlimited",
-                status(&|status| status.knobs.rps),
+                status(&|status| status.knobs.rps.number()),
             ),
             (
                 "flyball_throttle_concurrency",
                 "The knob concurrency: jobs that may run at once over all processes; -1 no limit",
-                status(&|status| status.knobs.concurrency as f64),
+                status(&|status| {
+                    crate::throttle::concurrency_number(status.knobs.concurrency) as f64
+                }),
             ),
             (
                 "flyball_throttle_min_rps",

@@ -15,11 +15,11 @@ use crate::governor::law::LearnedQuota;
 use crate::governor::policy::SignalKind;
 use crate::governor::{Actuator, Finding, Phase};
 use crate::jobs::Depth;
-use crate::throttle::{HeldKeys, Knobs, Mode, Name, Status};
+use crate::throttle::{HeldKeys, Knobs, Mode, Name, RateLimit, Status};
 
 fn measured(name: &str) -> Measured {
     let knobs = Knobs {
-        rps: 5.0,
+        rps: RateLimit::PerSecond(5.0),
         mode: Mode::Auto,
         min: 1.0,
         max: 100.0,
@@ -33,7 +33,7 @@ fn measured(name: &str) -> Measured {
         knobs,
         raw: Default::default(),
         problems: Vec::new(),
-        effective_rps: 5.0,
+        effective_rps: RateLimit::PerSecond(5.0),
         lease_lapsed: false,
         used: 0.0,
         limited_us: 0.0,

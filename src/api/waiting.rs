@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::jobs::serving::need_of;
 use crate::jobs::{Detail, Pause, State, Summary};
-use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS};
+use crate::throttle::{AcquireResponse, Holder, Limit, MAX_HOLDERS, RateLimit};
 
 /// The reason for which a job does not run yet.
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
@@ -142,12 +142,12 @@ pub fn anonymous_holder() -> Holder {
 }
 
 /// Describes the limit of a lane in one sentence.
-pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) -> String {
+pub fn sentence(throttle: &str, key: &str, effective_rps: RateLimit, limit: &Limit) -> String {
     match limit {
         Limit::Tier { name } => format!(
             "throttle {name} above {throttle} has no token left for it; other jobs go first"
         ),
-        Limit::Throttle if effective_rps < 0.0 => format!(
+        Limit::Throttle if effective_rps.is_unlimited() => format!(
             "throttle {throttle} has granted what its windows allow, and other jobs go first"
         ),
         Limit::Throttle => format!(
@@ -216,10 +216,10 @@ pub fn sentence(throttle: &str, key: &str, effective_rps: f64, limit: &Limit) ->
 }
 
 /// Formats a rate without needless digits.
-pub fn rate(rps: f64) -> String {
-    if rps < 0.0 {
+pub fn rate(limit: RateLimit) -> String {
+    let Some(rps) = limit.tokens() else {
         return "any number".to_owned();
-    }
+    };
     let digits = if rps >= 100.0 {
         0
     } else if rps >= 1.0 {
@@ -278,7 +278,7 @@ mod tests {
         };
         AcquireResponse {
             lanes: vec![grant],
-            effective_rps: 5.0,
+            effective_rps: RateLimit::PerSecond(5.0),
             at_us: 1_000_000,
             seq: 1,
             ..AcquireResponse::default()
@@ -375,7 +375,7 @@ mod tests {
             (-1.0, "any number"),
             (0.0, "0"),
         ] {
-            assert_eq!(rate(rps), text);
+            assert_eq!(rate(RateLimit::new(rps)), text);
         }
     }
 }

@@ -29,10 +29,10 @@ pub(super) fn admit(status: &Status) -> Result<(), String> {
         Mode::Auto if knobs.by == calibration::CALIBRATION_ACTOR && !status.lease_lapsed => {
             Err(format!("another calibration of {name} is running"))
         }
-        Mode::Auto if status.effective_rps < 0.0 => Err(format!(
+        Mode::Auto if status.effective_rps.is_unlimited() => Err(format!(
             "{name} is unlimited (rps -1); give it a rate first"
         )),
-        Mode::Auto if status.effective_rps == 0.0 => {
+        Mode::Auto if status.effective_rps.is_stopped() => {
             Err(format!("{name} is stopped; see flyball why {name}"))
         }
         Mode::Auto => Ok(()),

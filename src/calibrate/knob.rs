@@ -118,7 +118,7 @@ impl LeasedKnob {
         let original = first.raw.get("rps").cloned().unwrap_or_default();
         let (back, why) = match stop {
             // The rate before the test is no longer known to be safe.
-            CalibrationEnd::Overload(why) if low < first.effective_rps => (
+            CalibrationEnd::Overload(why) if low < first.effective_rps.number() => (
                 Actuator::Rps.spell(low.max(status.knobs.min)),
                 format!("ended early: {why}"),
             ),

@@ -164,6 +164,7 @@ impl CalibrationSession {
         tokio::time::sleep(SURVEY).await;
         let after = self.status().await?;
         admit(&after).map_err(CalibrationError::State)?;
+        let rps = after.effective_rps.number();
         let flow = Counters::of(&after).since(&Counters::of(&before));
         if flow.is_none_or(|flow| flow.limited_by(after.effective_rps) < BOTTLENECK) {
             return Err(CalibrationError::State(format!(
@@ -173,10 +174,9 @@ impl CalibrationSession {
             )));
         }
         let bounds = (after.knobs.min, after.knobs.max);
-        let pulse = Pulse::new(self.shape, after.effective_rps, bounds, 0.0)
-            .map_err(CalibrationError::State)?;
+        let pulse = Pulse::new(self.shape, rps, bounds, 0.0).map_err(CalibrationError::State)?;
         Ok(Survey {
-            rps: after.effective_rps,
+            rps,
             load,
             bounds,
             most_rps: pulse.most(),
@@ -195,7 +195,8 @@ impl CalibrationSession {
         admit(&first).map_err(CalibrationError::State)?;
         let now = now_s(&first);
         let knobs = &first.knobs;
-        let pulse = Pulse::new(self.shape, first.effective_rps, (knobs.min, knobs.max), now)
+        let rps = first.effective_rps.number();
+        let pulse = Pulse::new(self.shape, rps, (knobs.min, knobs.max), now)
             .map_err(CalibrationError::State)?;
         let text = first.raw.get("rps").cloned().unwrap_or_default();
         let mut watch = CalibrationProgress {
@@ -210,10 +211,7 @@ impl CalibrationSession {
                 until_ms: 0,
             },
             counters: Counters::of(&first),
-            stretches: vec![Stretch {
-                until: now,
-                rps: first.effective_rps,
-            }],
+            stretches: vec![Stretch { until: now, rps }],
             points: Vec::new(),
             newest: now,
             late_sum_s: 0.0,
@@ -221,11 +219,7 @@ impl CalibrationSession {
             began: now,
         };
         // From here on the test owns the knob, and must put it back however it ends.
-        let stop = match watch
-            .knob
-            .write(&first, BEGIN_SHARE * first.effective_rps)
-            .await
-        {
+        let stop = match watch.knob.write(&first, BEGIN_SHARE * rps).await {
             Err(error) => return Err(error.into()),
             Ok(()) => self.turn(&mut watch, cancel, tell).await,
         };
@@ -293,7 +287,7 @@ impl CalibrationSession {
                     rps
                 }
                 Ok(None) if watch.knob.until_ms - status.at_us / 1000 > RENEW_MS => continue,
-                Ok(None) => status.knobs.rps,
+                Ok(None) => status.knobs.rps.number(),
                 Err(stop) => return stop,
             };
             match watch.knob.write(&status, rps).await {
@@ -466,6 +460,6 @@ fn bounds(status: &Status) -> Bounds {
     Bounds {
         min: status.knobs.min,
         max: status.knobs.max,
-        safe_rps: status.knobs.safe_rps,
+        safe_rps: status.knobs.safe_rps.number(),
     }
 }

@@ -12,7 +12,7 @@ use crate::governor::filter::{LineGovernor, Mistake};
 use crate::governor::{Actuator, Bounds, Policy};
 use crate::input::{FileError, FileProblem};
 use crate::throttle::file::KnobsFile;
-use crate::throttle::{Knobs, rules};
+use crate::throttle::{Knobs, RateLimit, rules};
 
 /// Longest line that is read, in bytes.
 const LINE_BYTES_MAX: usize = 1 << 20;
@@ -73,14 +73,17 @@ pub(super) fn run(command: Command) -> anyhow::Result<ExitCode> {
     let bounds = actuator.bounds(Bounds {
         min: knobs.min,
         max: knobs.max,
-        safe_rps: knobs.safe_rps,
+        safe_rps: knobs.safe_rps.number(),
     });
     let rps = match (&args.rps, actuator) {
         (None, Actuator::Rps) => knobs.rps,
-        (None, Actuator::Concurrency) if knobs.concurrency < 0 => bounds.max,
-        (None, Actuator::Concurrency) => knobs.concurrency as f64,
+        (None, Actuator::Concurrency) => knobs
+            .concurrency
+            .map_or(RateLimit::new(bounds.max), |slots| {
+                RateLimit::new(f64::from(slots))
+            }),
         (Some(text), _) => match rules::number(actuator.field(), text) {
-            Some(rps) => rps,
+            Some(rps) => RateLimit::new(rps),
             None => {
                 let allowed = rules::allowed(actuator.field());
                 bail!(CliError::Refused(format!(

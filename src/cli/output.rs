@@ -1,5 +1,6 @@
 //! Tables for people, JSON for programs.
 
+use crate::throttle::RateLimit;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 
@@ -86,13 +87,11 @@ pub(super) fn table(
 }
 
 /// Returns a rate for people: few digits, `unlimited` for -1, `stopped` for 0.
-pub(super) fn rate(rps: f64) -> String {
-    if rps < 0.0 {
-        "unlimited".to_owned()
-    } else if rps == 0.0 {
-        "stopped".to_owned()
-    } else {
-        number(rps)
+pub(super) fn rate(limit: RateLimit) -> String {
+    match limit {
+        RateLimit::Unlimited => "unlimited".to_owned(),
+        RateLimit::Stopped => "stopped".to_owned(),
+        RateLimit::PerSecond(rps) => number(rps),
     }
 }
 
@@ -108,7 +107,7 @@ pub(super) fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{clean, clipped, rate};
+    use super::{RateLimit, clean, clipped, rate};
 
     #[test]
     fn a_long_text_is_cut_and_says_so() {
@@ -129,7 +128,7 @@ mod tests {
     fn rates_are_short_and_special_ones_are_words() {
         let texts: Vec<String> = [-1.0, 0.0, 0.05, 2.5, 40.0, 1234.5]
             .into_iter()
-            .map(rate)
+            .map(|rps| rate(RateLimit::new(rps)))
             .collect();
         assert_eq!(texts, ["unlimited", "stopped", "0.05", "2.5", "40", "1234"]);
     }

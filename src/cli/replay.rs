@@ -75,7 +75,7 @@ pub(super) async fn run(args: Args, settings: Settings) -> anyhow::Result<ExitCo
     let bounds = Bounds {
         min: knobs.min,
         max: knobs.max,
-        safe_rps: knobs.safe_rps,
+        safe_rps: knobs.safe_rps.number(),
     };
     let setting = replay::ReplaySettings {
         bounds,

@@ -14,7 +14,7 @@ use crate::input::toml::json_of;
 use crate::input::wording::{self, any_of};
 use crate::input::{Issue, Reader, pointer};
 use crate::providers::{Account, AccountSecret, Field, Limited, Pool, Pools, Provider, build};
-use crate::throttle::Name;
+use crate::throttle::{Name, RateLimit};
 
 /// Most accounts of one pool.
 const ACCOUNTS_MAX: usize = 5000;
@@ -279,16 +279,16 @@ impl AccountReader<'_> {
         value.cloned()
     }
 
-    fn rps(&mut self) -> f64 {
+    fn rps(&mut self) -> RateLimit {
         let Some(value) = self.inherited("rps") else {
-            return -1.0;
+            return RateLimit::Unlimited;
         };
         match value.as_f64() {
-            Some(rps) if rps == -1.0 || (1e-4..=1e6).contains(&rps) => rps,
+            Some(rps) if rps == -1.0 || (1e-4..=1e6).contains(&rps) => RateLimit::new(rps),
             _ => {
                 let message = "must be a number from 0.0001 to 1000000 messages per second, or -1 for no limit";
                 self.own.wrong("rps", message);
-                -1.0
+                RateLimit::Unlimited
             }
         }
     }

@@ -80,7 +80,7 @@ fn what_a_pool_says_holds_for_accounts_that_do_not_say_otherwise() {
         panic!("two accounts")
     };
 
-    assert_eq!((a.rps, b.rps), (100.0, 2.5));
+    assert_eq!((a.rps.number(), b.rps.number()), (100.0, 2.5));
     assert_eq!(
         (a.account.option("from"), b.account.option("from")),
         (Some("+15550100"), Some("+15550199"))
@@ -124,7 +124,7 @@ fn a_pool_that_says_little_has_the_defaults() {
     let pools = pools_of(&sms("", "auth_token_env = \"TOKEN\""));
     let pool = pools.get("sms").unwrap();
     assert_eq!(
-        (pool.accounts[0].rps, pool.shedding, pool.headroom),
+        (pool.accounts[0].rps.number(), pool.shedding, pool.headroom),
         (-1.0, true, 0.98)
     );
     assert_eq!(
@@ -159,7 +159,7 @@ fn each_ip_pool_is_an_account_with_a_rate_of_its_own() {
         .map(|limited| {
             (
                 limited.account.name.as_str(),
-                limited.rps,
+                limited.rps.number(),
                 limited.account.option("ip_pool_name"),
             )
         })
@@ -489,7 +489,10 @@ fn five_hundred_accounts_keep_their_order() {
             .all(|(at, limited)| limited.account.name == format!("account-{at}"))
     );
     assert_eq!(
-        pool.accounts.iter().map(|limited| limited.rps).sum::<f64>(),
+        pool.accounts
+            .iter()
+            .map(|limited| limited.rps.number())
+            .sum::<f64>(),
         500_000.0
     );
     // The place of the last one is known as well.

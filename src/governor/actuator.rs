@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::bounds::Bounds;
-use crate::throttle::Status;
+use crate::throttle::{RateLimit, Status};
 
 /// The breaker's zero as written into the knob: a unique spelling, so that it is never taken for a
 /// manual stop, even if this process dies between writing and recording it.
@@ -80,31 +80,33 @@ impl Actuator {
         }
     }
 
-    /// Returns the knob as set: 0 stops, -1 is unlimited.
-    pub fn setting(self, status: &Status) -> f64 {
+    /// Returns the knob as set, in its own unit.
+    pub fn setting(self, status: &Status) -> RateLimit {
         match self {
             Self::Rps => status.knobs.rps,
-            Self::Concurrency => status.knobs.concurrency as f64,
+            Self::Concurrency => slots(status.knobs.concurrency),
         }
     }
 
-    /// Returns the knob in force: 0 stops, -1 is unlimited.
-    pub fn in_force(self, status: &Status) -> f64 {
+    /// Returns the knob in force, in its own unit.
+    pub fn in_force(self, status: &Status) -> RateLimit {
         match self {
             Self::Rps => status.effective_rps,
             // A paused or stopped throttle lets nothing through, however many slots it has.
-            Self::Concurrency if status.effective_rps == 0.0 => 0.0,
-            Self::Concurrency => status.knobs.concurrency as f64,
+            Self::Concurrency if status.effective_rps.is_stopped() => RateLimit::Stopped,
+            Self::Concurrency => slots(status.knobs.concurrency),
         }
     }
 
     /// Returns the start value of a governor without a state: the knob in force, or the maximum for
     /// an unlimited number of slots.
-    pub fn start(self, status: &Status, bounds: Bounds) -> f64 {
+    pub fn start(self, status: &Status, bounds: Bounds) -> RateLimit {
         match self {
             Self::Rps => status.effective_rps,
-            Self::Concurrency if status.knobs.concurrency < 0 => bounds.max,
-            Self::Concurrency => status.knobs.concurrency as f64,
+            Self::Concurrency => match slots(status.knobs.concurrency) {
+                RateLimit::Unlimited => RateLimit::new(bounds.max),
+                limited => limited,
+            },
         }
     }
 
@@ -163,13 +165,20 @@ impl Actuator {
     }
 }
 
+/// Returns a limit of jobs at once as a knob.
+pub fn slots(concurrency: Option<u32>) -> RateLimit {
+    concurrency.map_or(RateLimit::Unlimited, |slots| {
+        RateLimit::new(f64::from(slots))
+    })
+}
+
 /// Returns the share of the time in which a limit of `knob` slots was the bottleneck, with `in_use`
 /// slots used and `waiting` jobs ready to run.
-pub fn limited_by_slots(in_use: f64, knob: f64, waiting: Option<f64>) -> f64 {
-    if knob <= 0.0 || in_use.is_nan() {
+pub fn limited_by_slots(in_use: f64, knob: RateLimit, waiting: Option<f64>) -> f64 {
+    let Some(slots) = knob.rate().filter(|_| !in_use.is_nan()) else {
         return 0.0;
-    }
-    let used = (in_use / knob).clamp(0.0, 1.0);
+    };
+    let used = (in_use / slots).clamp(0.0, 1.0);
     let is_limit = used >= SLOT_LIMITED_SHARE
         || (used >= USED_WHILE_WAITING && waiting.is_some_and(|jobs| jobs >= 1.0));
     if is_limit {
@@ -225,11 +234,12 @@ mod tests {
 
     #[test]
     fn the_slots_are_the_bottleneck_where_they_are_used_up_or_half_used_while_jobs_wait() {
-        let limited = |in_use, waiting| limited_by_slots(in_use, 10.0, waiting) > 0.5;
+        let limited =
+            |in_use, waiting| limited_by_slots(in_use, RateLimit::PerSecond(10.0), waiting) > 0.5;
         assert!(limited(9.0, None) && limited(12.0, Some(0.0)) && limited(6.0, Some(3.0)));
         assert!(!limited(6.0, Some(0.0)) && !limited(6.0, None) && !limited(4.0, Some(100.0)));
         assert_eq!(
-            limited_by_slots(3.0, -1.0, Some(9.0)),
+            limited_by_slots(3.0, RateLimit::Unlimited, Some(9.0)),
             0.0,
             "no limit limits nobody"
         );

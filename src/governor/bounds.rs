@@ -1,6 +1,7 @@
 //! The bounds of a governed knob.
 
 use crate::control::clamp_finite;
+use crate::throttle::RateLimit;
 
 /// The knobs that bound a governor, in jobs per second or slots (see [`super::actuator`]).
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -45,13 +46,12 @@ impl Bounds {
         self.max.min(held.unwrap_or(f64::INFINITY))
     }
 
-    /// Returns a rate within the bounds for a knob: 0 is the lowest, a negative knob, which is
-    /// unlimited, the highest.
-    pub(super) fn rate_of(self, knob: f64) -> f64 {
+    /// Returns a rate within the bounds for a knob: a stop is the lowest, no limit the highest.
+    pub(super) fn rate_of(self, knob: RateLimit) -> f64 {
         match knob {
-            knob if knob > 0.0 => knob.clamp(Self::MIN_RATE, self.max),
-            knob if knob < 0.0 => self.max,
-            _ => self.min,
+            RateLimit::PerSecond(rps) => rps.clamp(Self::MIN_RATE, self.max),
+            RateLimit::Unlimited => self.max,
+            RateLimit::Stopped => self.min,
         }
     }
 }

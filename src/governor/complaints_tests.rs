@@ -3,6 +3,7 @@
 use super::bounds::Bounds;
 use super::policy::{Policy, SignalKind, SignalSource};
 use super::{ControlState, Observation, SignalSample};
+use crate::throttle::RateLimit;
 
 const POLICY: &str =
     "[[signal]]\nname = \"complaints\"\nsource = \"complaints\"\nquery = \"marketing\"\n";
@@ -15,7 +16,7 @@ const BOUNDS: Bounds = Bounds {
 /// Returns the knobs, one per tick of 5 s, for the share of complaints `share` at each second.
 fn knobs(hours: f64, share: impl Fn(f64) -> f64) -> Vec<f64> {
     let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
-    let mut state = ControlState::new(&policy, BOUNDS, 50.0, 0.0);
+    let mut state = ControlState::new(&policy, BOUNDS, RateLimit::PerSecond(50.0), 0.0);
     let mut knob = 50.0;
     (1..=(hours * 720.0) as u32)
         .map(|n| {

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::law::Phase;
 use super::plan::Plan;
 use super::time::timestamp;
-use crate::throttle::Mode;
+use crate::throttle::{Mode, RateLimit};
 
 /// The relative change of the rate from which a decision is journaled again.
 const RATE_MOVED: f64 = 0.01;
@@ -26,7 +26,8 @@ pub struct Decision {
     /// The rate that the governor set, in tokens per second, or the number of slots.
     pub rps: f64,
     /// The rate before the decision, in tokens per second or slots; -1 is unlimited.
-    pub previous_rps: f64,
+    #[cfg_attr(feature = "api", schema(value_type = f64))]
+    pub previous_rps: RateLimit,
     /// The state of the breaker: `closed`, `half_open` or `open`.
     #[cfg_attr(feature = "api", schema(value_type = String, example = "closed"))]
     pub breaker: Phase,
@@ -43,17 +44,13 @@ pub struct Decision {
 
 impl Decision {
     /// Creates the decision of `plan`, made at `now` (unix seconds) with `previous_rps` in force.
-    pub fn new(throttle: &str, now: f64, plan: &Plan, previous_rps: f64, mode: Mode) -> Self {
+    pub fn new(throttle: &str, now: f64, plan: &Plan, previous_rps: RateLimit, mode: Mode) -> Self {
         Self {
             id: 0,
             throttle: throttle.to_owned(),
             at: timestamp(now),
             rps: plan.rps,
-            previous_rps: if previous_rps.is_finite() {
-                previous_rps
-            } else {
-                0.0
-            },
+            previous_rps,
             breaker: plan.breaker,
             mode,
             limiting: plan.limiting.clone(),
@@ -90,7 +87,13 @@ mod tests {
             limiting: limiting.to_owned(),
             ..Plan::default()
         };
-        Decision::new("reindex", at_s, &plan, 100.0, Mode::Auto)
+        Decision::new(
+            "reindex",
+            at_s,
+            &plan,
+            RateLimit::PerSecond(100.0),
+            Mode::Auto,
+        )
     }
 
     #[test]

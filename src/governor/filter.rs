@@ -4,6 +4,7 @@
 //! It runs [`ControlState::tick`], as in mode `auto`; this file only parses a line strictly and reports
 //! its errors. A refused line changes nothing.
 
+use crate::throttle::RateLimit;
 use serde_json::Value;
 
 use super::bounds::Bounds;
@@ -19,7 +20,7 @@ use crate::input::{Issue, issue::segments};
 pub struct LineGovernor {
     policy: Policy,
     bounds: Bounds,
-    rps: f64,
+    limit: RateLimit,
     state: Option<ControlState>,
     line: usize,
 }
@@ -84,12 +85,12 @@ fn field_of(pointer: &str) -> String {
 }
 
 impl LineGovernor {
-    /// Creates a governor that begins at `rps` jobs per second without samples.
-    pub fn new(policy: Policy, bounds: Bounds, rps: f64) -> Self {
+    /// Creates a governor that begins at `limit` without samples.
+    pub fn new(policy: Policy, bounds: Bounds, limit: RateLimit) -> Self {
         Self {
             policy,
             bounds,
-            rps,
+            limit,
             state: None,
             line: 0,
         }
@@ -100,7 +101,7 @@ impl LineGovernor {
     pub fn resume(policy: Policy, bounds: Bounds, stored: Value) -> Option<Self> {
         let state = stored::read(stored, &policy)?;
         Some(Self {
-            rps: state.knob,
+            limit: RateLimit::new(state.knob),
             state: Some(state),
             policy,
             bounds,
@@ -124,7 +125,7 @@ impl LineGovernor {
         let before = self.state.as_ref().and_then(|state| state.at);
         Some(match read(text, &self.policy, before) {
             Ok(seen) => {
-                let begun = || ControlState::new(&self.policy, self.bounds, self.rps, seen.now);
+                let begun = || ControlState::new(&self.policy, self.bounds, self.limit, seen.now);
                 Ok(self
                     .state
                     .get_or_insert_with(begun)
@@ -156,13 +157,17 @@ mod tests {
     };
 
     fn filter() -> LineGovernor {
-        LineGovernor::new(Policy::parse(POLICY, "f").unwrap().unwrap(), BOUNDS, 10.0)
+        LineGovernor::new(
+            Policy::parse(POLICY, "f").unwrap().unwrap(),
+            BOUNDS,
+            RateLimit::PerSecond(10.0),
+        )
     }
 
     #[test]
     fn a_line_is_a_tick_of_the_governor_and_a_blank_line_is_nothing() {
         let mut filter = filter();
-        let mut state = ControlState::new(&filter.policy, BOUNDS, 10.0, 5.0);
+        let mut state = ControlState::new(&filter.policy, BOUNDS, RateLimit::PerSecond(10.0), 5.0);
         for n in 1..40 {
             let now = 5.0 * f64::from(n);
             let sample = SignalSample {

@@ -5,6 +5,7 @@ use super::explain::format::number;
 use super::policy::Policy;
 use super::{ControlState, Observation, Plan, SignalSample};
 use super::{GovernorView, Phase};
+use crate::throttle::RateLimit;
 
 const BOUNDS: Bounds = Bounds {
     min: 1.0,
@@ -30,7 +31,7 @@ impl Rig {
         let policy = Policy::parse(&text, "f")
             .unwrap_or_else(|refused| panic!("{refused}"))
             .unwrap();
-        let state = ControlState::new(&policy, BOUNDS, 100.0, 1000.0);
+        let state = ControlState::new(&policy, BOUNDS, RateLimit::PerSecond(100.0), 1000.0);
         Self {
             policy,
             state,

@@ -1,5 +1,6 @@
 //! Strict reading of one line of JSON as an observation.
 
+use crate::throttle::RateLimit;
 use serde_json::Value;
 
 use super::bounds::Bounds;
@@ -142,7 +143,7 @@ fn sample(mut reading: Reader<'_>, policy: &Policy, now: Option<f64>) -> Option<
     })
 }
 
-fn knob(line: &mut Reader<'_>) -> Option<f64> {
+fn knob(line: &mut Reader<'_>) -> Option<RateLimit> {
     let value = line.take("knob_rps")?;
     let (least, most) = (Bounds::MIN_RATE, Bounds::MAX_RATE);
     let is_knob = |rps: &f64| *rps == 0.0 || *rps == -1.0 || (least..=most).contains(rps);
@@ -151,5 +152,5 @@ fn knob(line: &mut Reader<'_>) -> Option<f64> {
         let allowed = format!("a number from {least} to {most}, 0 (stopped) or -1 (unlimited)");
         line.refuse("knob_rps", &allowed, &value);
     }
-    knob
+    knob.map(RateLimit::new)
 }

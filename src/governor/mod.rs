@@ -45,6 +45,7 @@ mod slots_tests;
 #[cfg(test)]
 mod vectors_tests;
 
+pub use crate::throttle::RateLimit;
 pub use actuator::Actuator;
 pub use bounds::Bounds;
 pub use decision::Decision;

@@ -2,6 +2,7 @@
 
 use super::policy::Heard;
 use super::watchdogs::SharingRole;
+use crate::throttle::RateLimit;
 
 /// The share of the time with waiters above which the throttle counts as the bottleneck.
 const BOTTLENECK: f64 = 0.5;
@@ -40,9 +41,9 @@ pub struct Observation {
     /// A duration signal without a new sample is then not stale; its last sample stays valid.
     #[serde(default)]
     pub discounted: bool,
-    /// The knob, if it was changed by anyone else since the last tick: 0 stops, -1 is unlimited.
+    /// The knob, if it was changed by anyone else since the last tick.
     #[serde(default)]
-    pub knob_rps: Option<f64>,
+    pub knob_rps: Option<RateLimit>,
     /// The number of jobs that wait for this throttle, if known.
     #[serde(default)]
     pub waiting: Option<f64>,

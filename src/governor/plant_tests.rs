@@ -8,6 +8,7 @@ use super::policy::{ControllerTuning, Extractor, Policy, ProbeTarget, SignalKind
 use super::shadow;
 use super::{ControlState, Observation, Plan, SignalSample};
 use crate::control::ewma::smooth;
+use crate::throttle::RateLimit;
 
 /// The plant and its governor.
 ///
@@ -112,7 +113,7 @@ impl Plant {
             max: 2000.0,
             safe_rps: 5.0,
         };
-        let state = ControlState::new(&policy, bounds, 20.0, 0.0);
+        let state = ControlState::new(&policy, bounds, RateLimit::PerSecond(20.0), 0.0);
         Self {
             policy,
             bounds,
@@ -236,7 +237,13 @@ impl Plant {
         }
         if (self.now as u64).is_multiple_of(self.policy.law.tick_s as u64) {
             let seen = self.seen(rate);
-            shadow::tick(&mut self.state, &self.policy, self.bounds, &seen, rps);
+            shadow::tick(
+                &mut self.state,
+                &self.policy,
+                self.bounds,
+                &seen,
+                RateLimit::new(rps),
+            );
         }
         self.record_second(rate);
     }
@@ -268,7 +275,7 @@ impl Plant {
             readings: readings.collect(),
             achieved_rps: Some(sum / (recent.count() + 1) as f64),
             limiting_share: Some(if self.demand < self.knob { 0.0 } else { 1.0 }),
-            knob_rps: self.person.take(),
+            knob_rps: self.person.take().map(RateLimit::new),
             waiting: self.waiting,
             ..Observation::default()
         }

@@ -1,5 +1,6 @@
 //! Invariants of the law for any input. The cases are the same in every run.
 
+use crate::throttle::RateLimit;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use serde_json::Value;
@@ -111,7 +112,7 @@ fn event() -> impl Strategy<Value = ((f64, Option<f64>), GovernorEvent)> {
                 waiting: None,
                 shared: None,
                 capacity_rps: None,
-                knob_rps,
+                knob_rps: knob_rps.map(RateLimit::new),
             }))
         },
     );
@@ -174,7 +175,7 @@ struct Subject {
 
 impl Subject {
     fn new(policy: Policy) -> Self {
-        let state = ControlState::new(&policy, BOUNDS, 20.0, 0.0);
+        let state = ControlState::new(&policy, BOUNDS, RateLimit::PerSecond(20.0), 0.0);
         Self {
             policy,
             bounds: BOUNDS,
@@ -233,14 +234,14 @@ impl Subject {
                     &self.policy,
                     self.bounds,
                     &seen,
-                    *rps,
+                    RateLimit::new(*rps),
                     Cause::followed("a person has it"),
                 );
                 prop_assert!(plan.rps.is_finite() && plan.rps >= -1.0, "{plan:?}");
             }
             GovernorEvent::Lapsed(rps) => {
                 self.state
-                    .restart_from(&self.policy, self.bounds, *rps, self.now)
+                    .restart_from(&self.policy, self.bounds, RateLimit::new(*rps), self.now)
             }
             GovernorEvent::Knobs(bounds) => self.bounds = *bounds,
             GovernorEvent::Successor => {
@@ -306,7 +307,7 @@ fn reading(now: f64, rate: f64, loads: &[(&str, f64)]) -> Observation {
 
 /// Returns a governor that has seen these loads, one per tick.
 fn lived(policy: &Policy, loads: &[(f64, f64)]) -> ControlState {
-    let mut state = ControlState::new(policy, BOUNDS, 20.0, 0.0);
+    let mut state = ControlState::new(policy, BOUNDS, RateLimit::PerSecond(20.0), 0.0);
     for (n, (load, other)) in loads.iter().enumerate() {
         let rate = state.knob;
         state.tick(
@@ -499,7 +500,7 @@ proptest! {
         // Half an hour in the present century on a plant that reaches the setpoint at 80 jobs per
         // second.
         let (mut rate, mut average, began) = (subject.state.knob.max(0.0), 0.5, 1_700_000_000.0);
-        let person = subject.state.stopped.then_some(20.0);
+        let person = subject.state.stopped.then_some(RateLimit::PerSecond(20.0));
         let mut last = Plan::default();
         for n in 1..=900 {
             let (now, load) = (began + 2.0 * f64::from(n), 0.2 + 0.01 * rate);

@@ -27,6 +27,7 @@ use super::policy::{Policy, SignalKind};
 use super::score::{Score, ScoreStep};
 use super::state::{ControlState, Shadow};
 use crate::control::History;
+use crate::throttle::RateLimit;
 
 /// The share of the time with waiters above which the throttle limits.
 const LIMITS: f64 = 0.5;
@@ -46,18 +47,17 @@ impl Shadow {
         policy: &Policy,
         bounds: Bounds,
         seen: &Observation,
-        rps: f64,
+        limit: RateLimit,
     ) -> Self {
         let (bounds, mut own) = (bounds.sound(), real.clone());
         (own.shadow, own.plan, own.hold, own.stopped) = (None, None, None, false);
         if own.breaker.phase != Phase::Open {
             // An unlimited knob is no start rate; the throughput is.
-            let rps = if rps < 0.0 {
-                seen.achieved_rps.unwrap_or(rps)
-            } else {
-                rps
+            let begins_at = match (limit, seen.achieved_rps) {
+                (RateLimit::Unlimited, Some(achieved)) => RateLimit::new(achieved),
+                _ => limit,
             };
-            own.set_rate(bounds, rps);
+            own.set_rate(bounds, begins_at);
             own.rebase(policy, own.at.unwrap_or(seen.now));
             own.knob = own.rate(bounds, seen.now);
         }
@@ -177,22 +177,22 @@ fn refused(share: f64, real: f64, own: f64) -> f64 {
     }
 }
 
-/// Runs one tick of shadow mode with `rps` really in force: `state` follows it, and the plan is the
+/// Runs one tick of shadow mode with `limit` really in force: `state` follows it, and the plan is the
 /// one that the governor would carry out.
 pub fn tick(
     state: &mut ControlState,
     policy: &Policy,
     bounds: Bounds,
     seen: &Observation,
-    rps: f64,
+    limit: RateLimit,
 ) -> Plan {
     let since_s = state.at.map_or(policy.law.tick_s, |at| seen.now - at);
     let mut shadow = state
         .shadow
         .take()
-        .unwrap_or_else(|| Box::new(Shadow::begin(state, policy, bounds, seen, rps)));
+        .unwrap_or_else(|| Box::new(Shadow::begin(state, policy, bounds, seen, limit)));
     let cause = Cause::followed("shadow mode");
-    state.follow(policy, bounds, seen, rps, cause);
+    state.follow(policy, bounds, seen, limit, cause);
 
     let dt = since_s.clamp(0.0, TICKS_MAX * policy.law.tick_s);
     let (imagined, flow) = shadow.imagine(state, policy, seen, dt);
@@ -201,7 +201,7 @@ pub fn tick(
         let real = ScoreStep {
             flow: seen.achieved_rps.unwrap_or(0.0),
             load: highest_load(&state.signals, policy, seen.now),
-            rps,
+            rps: limit.number(),
         };
         let own = ScoreStep {
             flow: flow.unwrap_or(0.0),

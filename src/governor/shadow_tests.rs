@@ -1,5 +1,6 @@
 use super::*;
 use crate::governor::plant_tests::Plant;
+use crate::throttle::RateLimit;
 
 /// Runs a plant at a manual rate of `rps`, with the governor in shadow mode.
 fn shadowed(plant: &mut Plant, rps: f64, seconds: u64) {
@@ -176,7 +177,11 @@ fn whatever_is_seen_what_it_says_can_be_computed_with() {
             &plant.policy,
             plant.bounds,
             &seen,
-            if n % 5 == 0 { -1.0 } else { 30.0 },
+            if n % 5 == 0 {
+                RateLimit::Unlimited
+            } else {
+                RateLimit::PerSecond(30.0)
+            },
         );
         assert!((0.0..=plant.bounds.max).contains(&plan.rps), "{}", plan.rps);
         assert!(shadow(&plant).score.is_sound());

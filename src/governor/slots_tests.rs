@@ -1,6 +1,7 @@
 //! The loop closed by slots: a plant that responds more slowly the more requests are open, and
 //! manual changes of the knob.
 
+use crate::throttle::RateLimit;
 use proptest::prelude::*;
 
 use super::GovernorView;
@@ -55,7 +56,7 @@ impl SlotsPlant {
             max: 500.0,
             safe_rps: 1.0,
         });
-        let state = ControlState::new(&policy, bounds, 4.0, 0.0);
+        let state = ControlState::new(&policy, bounds, RateLimit::PerSecond(4.0), 0.0);
         Self {
             policy,
             bounds,
@@ -110,11 +111,11 @@ impl SlotsPlant {
                     readings: if is_told { Vec::new() } else { vec![silent] },
                     discounted: self.rejects == Some(RejectionTiming::Discounted),
                     achieved_rps: Some(in_use),
-                    limiting_share: Some(limited_by_slots(in_use, self.knob, None)),
+                    limiting_share: Some(limited_by_slots(in_use, RateLimit::new(self.knob), None)),
                     mean_duration_s: (ended > 0.0 && is_told).then_some(latency * (1.0 + noise)),
                     completed: ended,
                     idle: ended == 0.0,
-                    knob_rps: self.person.take(),
+                    knob_rps: self.person.take().map(RateLimit::new),
                     ..Observation::default()
                 };
                 self.plan = self.state.tick(&self.policy, self.bounds, &seen);

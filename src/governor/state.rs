@@ -19,6 +19,7 @@
 //! All of it is pure; the same code runs in `flyball serve`, in the tests' plants and as a filter
 //! on the command line.
 
+use crate::throttle::RateLimit;
 use std::collections::BTreeMap;
 
 use super::actuator::Actuator;
@@ -110,14 +111,13 @@ pub struct Shadow {
 }
 
 impl ControlState {
-    /// Creates a governor that takes over at `rps` jobs per second or slots, without samples.
-    pub fn new(policy: &Policy, bounds: Bounds, rps: f64, now: f64) -> Self {
+    /// Creates a governor that takes over at `limit`, in jobs per second or slots, without samples.
+    pub fn new(policy: &Policy, bounds: Bounds, limit: RateLimit, now: f64) -> Self {
         let bounds = bounds.sound();
-        let u = if rps > 0.0 {
-            rps.clamp(bounds.min, bounds.max).ln()
-        } else {
-            bounds.min.ln()
-        };
+        let u = limit
+            .rate()
+            .map_or(bounds.min, |rps| rps.clamp(bounds.min, bounds.max))
+            .ln();
         Self {
             form: FORM,
             actuator: policy.law.actuator,
@@ -133,7 +133,7 @@ impl ControlState {
             breaker: Breaker::default(),
             usual: 0.0,
             hold: None,
-            stopped: rps == 0.0,
+            stopped: limit.is_stopped(),
             signals: signals::fresh(policy, u),
             plan: None,
             wrote: WrittenTexts::default(),
@@ -221,35 +221,32 @@ impl ControlState {
         policy: &Policy,
         bounds: Bounds,
         seen: &Observation,
-        rps: f64,
+        limit: RateLimit,
         cause: Cause,
     ) -> Plan {
         if let Some((now, _)) = self.advance(policy, bounds, seen) {
             self.breaker = Breaker::default();
             self.hold = None;
-            self.stopped = rps == 0.0;
+            self.stopped = limit.is_stopped();
             self.links.clear();
             self.watchdogs.rest();
-            self.set_rate(bounds.sound(), rps);
+            self.set_rate(bounds.sound(), limit);
             self.rebase(policy, now);
             self.mend(policy, bounds);
         }
-        self.knob = match rps {
-            r if !r.is_finite() => 0.0,
-            r if r < 0.0 => -1.0,
-            r => r.min(Bounds::MAX_RATE),
-        };
+        self.knob = limit.number().min(Bounds::MAX_RATE);
         let now = self.at.unwrap_or(seen.now);
         let plan = reason::plan(&self.snapshot(), policy, now, self.knob, &cause);
         self.plan = Some(plan.clone());
         plan
     }
 
-    /// Takes over at `rps`, the rate really in force after a lease lapsed, without treating it as a
+    /// Takes over at `limit`, the rate really in force after a lease lapsed, without treating it as a
     /// manual rate.
-    pub fn restart_from(&mut self, policy: &Policy, bounds: Bounds, rps: f64, now: f64) {
-        if rps > 0.0 && rps.ln() + self.work.w.ln() < self.u {
-            self.set_rate(bounds.sound(), rps);
+    pub fn restart_from(&mut self, policy: &Policy, bounds: Bounds, limit: RateLimit, now: f64) {
+        let is_lower = |rps: f64| rps.ln() + self.work.w.ln() < self.u;
+        if limit.rate().is_some_and(is_lower) {
+            self.set_rate(bounds.sound(), limit);
             self.rebase(policy, now);
         }
     }
@@ -308,18 +305,18 @@ impl ControlState {
             self.work.w,
             now,
         );
-        if let Some(rps) = seen.knob_rps.filter(|rps| rps.is_finite()) {
-            self.obey(policy, bounds, now, rps);
+        if let Some(limit) = seen.knob_rps {
+            self.obey(policy, bounds, now, limit);
         }
         Some((now, dt))
     }
 
     /// Adopts a manual rate as the new starting point.
-    fn obey(&mut self, policy: &Policy, bounds: Bounds, now: f64, rps: f64) {
-        self.stopped = rps == 0.0;
+    fn obey(&mut self, policy: &Policy, bounds: Bounds, now: f64, limit: RateLimit) {
+        self.stopped = limit.is_stopped();
         self.hold = None;
         self.links.clear();
-        if rps > 0.0 {
+        if let Some(rps) = limit.rate() {
             let until = now + policy.law.hold_s;
             self.hold = Some(Hold {
                 rps: rps.min(bounds.max),
@@ -328,7 +325,7 @@ impl ControlState {
             });
             self.breaker.v_trip = self.breaker.v_trip.min(rps * self.work.w);
         }
-        self.set_rate(bounds, rps);
+        self.set_rate(bounds, limit);
         self.rebase(policy, now);
     }
 
@@ -542,10 +539,9 @@ impl ControlState {
         self.actuator.rounded(wanted, self.knob, least, most)
     }
 
-    /// Sets `u` to a rate in jobs per second or slots: 0 is the lowest, a negative rate the
-    /// highest.
-    pub(super) fn set_rate(&mut self, bounds: Bounds, rps: f64) {
-        self.u = (bounds.rate_of(rps) * self.work.w).ln();
+    /// Sets `u` to a rate in jobs per second or slots; a stop is the lowest, no limit the highest.
+    pub(super) fn set_rate(&mut self, bounds: Bounds, limit: RateLimit) {
+        self.u = (bounds.rate_of(limit) * self.work.w).ln();
     }
 
     /// Runs the watchdogs on the newest plan and adds their findings to it.
@@ -575,7 +571,7 @@ impl ControlState {
                 0.0
             };
             self.work = WorkEstimate::default();
-            self.set_rate(bounds.sound(), knob.max(0.0));
+            self.set_rate(bounds.sound(), RateLimit::new(knob.max(0.0)));
         }
         if !self.usual.is_finite() {
             self.usual = 0.0;

@@ -1,3 +1,4 @@
+use crate::throttle::RateLimit;
 use proptest::prelude::*;
 
 use super::*;
@@ -39,7 +40,8 @@ fn one_tuning_fits_costs_over_four_decades() {
             safe_rps: 1.0,
         };
         (plant.cost, plant.knob) = (cost, 0.1 / cost);
-        plant.state = ControlState::new(&plant.policy, plant.bounds, plant.knob, 0.0);
+        plant.state =
+            ControlState::new(&plant.policy, plant.bounds, RateLimit::new(plant.knob), 0.0);
         plant.run(3600);
         assert!(
             (plant.mean_load(1800.0) - 1.0).abs() < 0.1,
@@ -342,7 +344,12 @@ fn a_successor_with_the_stored_state_goes_on_without_a_jump() {
 fn a_successor_without_state_starts_from_the_knob_in_force() {
     let mut plant = settled(Plant::usual(), 1800);
     let before = plant.knob;
-    plant.state = ControlState::new(&plant.policy, plant.bounds, before, plant.now);
+    plant.state = ControlState::new(
+        &plant.policy,
+        plant.bounds,
+        RateLimit::new(before),
+        plant.now,
+    );
     plant.run(60);
     assert!((plant.knob / before - 1.0).abs() < 0.05);
     plant.run(600);
@@ -378,7 +385,7 @@ fn following_a_person_keeps_the_hand_over_bumpless() {
             &plant.policy,
             plant.bounds,
             &seen,
-            33.0,
+            RateLimit::PerSecond(33.0),
             Cause::followed("ann has it"),
         );
         assert_eq!(
@@ -425,7 +432,7 @@ fn the_lower_of_two_signals_decides_and_the_other_does_not_wind_up() {
         ..plant.policy.signals[0].clone()
     };
     plant.policy.signals.push(second);
-    let mut state = ControlState::new(&plant.policy, plant.bounds, 20.0, 0.0);
+    let mut state = ControlState::new(&plant.policy, plant.bounds, RateLimit::PerSecond(20.0), 0.0);
     let feed = |state: &mut ControlState, now: f64, load: f64, other: f64| {
         let sample = |name: &str, value| SignalSample {
             signal: name.to_owned(),
@@ -491,14 +498,14 @@ proptest! {
         }
         let bounds = Bounds { min, max, safe_rps: safe };
         let sound = bounds.sound();
-        let mut state = ControlState::new(&plant.policy, bounds, 20.0, 0.0);
+        let mut state = ControlState::new(&plant.policy, bounds, RateLimit::PerSecond(20.0), 0.0);
         let mut now = 0.0;
         for ((jump, step, absurd), value, at, achieved, limiting, duration, (completed, rejected, knob)) in steps {
             now = if absurd && jump.is_finite() { jump } else { now + step };
             let sample = SignalSample { signal: "load".to_owned(), value, at: if absurd { at } else { now - 1.0 } };
             let seen = Observation {
                 now, readings: vec![sample.clone()], achieved_rps: achieved, limiting_share: limiting, mean_duration_s: duration,
-                completed, rejected, idle: absurd && completed > 1.0, knob_rps: if absurd { knob } else { None },
+                completed, rejected, idle: absurd && completed > 1.0, knob_rps: if absurd { knob.map(RateLimit::new) } else { None },
                 waiting: limiting, ..Observation::default()
             };
             let looked = state.fast(&plant.policy, bounds, now, achieved, &[sample]);

@@ -6,6 +6,7 @@
 //! until a sample confirms it (`confirm_s = 0`). The gain is 1.2, the restart is at 0.6 of the
 //! room, and there are no steps of durations.
 
+use crate::throttle::RateLimit;
 use std::collections::BTreeMap;
 
 use serde_json::Value;
@@ -78,7 +79,8 @@ fn run(name: &str, policy: &Policy, rps: f64, bounds: Bounds, compared: &[(&str,
     let mut state: Option<ControlState> = None;
     for (n, row) in vectors()[name].as_array().unwrap().iter().enumerate() {
         let now = row["now"].as_f64().unwrap();
-        let state = state.get_or_insert_with(|| ControlState::new(policy, bounds, rps, now));
+        let state = state
+            .get_or_insert_with(|| ControlState::new(policy, bounds, RateLimit::new(rps), now));
         let achieved = row["ach"].as_f64().unwrap();
         let seen = Observation {
             now,
@@ -235,7 +237,7 @@ fn eighty_minutes_with_a_tenfold_cost_step() {
         max: 100.0,
         safe_rps: 0.0,
     };
-    let mut state = ControlState::new(&policy, bounds, 100.0, 0.0);
+    let mut state = ControlState::new(&policy, bounds, RateLimit::PerSecond(100.0), 0.0);
     for (n, row) in trace["rows"].as_array().unwrap().iter().enumerate() {
         let now = row[0].as_f64().unwrap();
         let sample = |p: &Value| SignalSample {

@@ -1,5 +1,6 @@
 //! The pools of the settings, validated and with their credentials.
 
+use crate::throttle::RateLimit;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -46,8 +47,8 @@ pub struct Pool {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Limited {
     pub account: Account,
-    /// The limit, in messages per second; below 0 for none.
-    pub rps: f64,
+    /// The limit, in messages per second.
+    pub rps: RateLimit,
 }
 
 /// All pools, by name.

@@ -1,5 +1,6 @@
 //! The number of tokens to ask for at once, and the wait between requests for tokens.
 
+use crate::throttle::RateLimit;
 use std::time::Duration;
 
 /// Seconds' worth of documents in one bulk request, small enough that a cut of the rate takes
@@ -29,7 +30,7 @@ const MIN_ASK_INTERVAL: Duration = Duration::from_millis(1);
 pub struct BulkPacer {
     batch_docs: usize,
     fits: usize,
-    rps: f64,
+    limit: RateLimit,
     /// Documents per second that the index accepts, after it has rejected some; `None` while it
     /// accepts all.
     takes: Option<f64>,
@@ -42,19 +43,16 @@ impl BulkPacer {
         Self {
             batch_docs,
             fits: batch_docs,
-            rps: 0.0,
+            limit: RateLimit::Stopped,
             takes: None,
         }
     }
 
     /// Returns the number of documents to ask for, if `ready` can be sent.
     pub fn want(&self, ready: usize) -> usize {
-        let rate = if self.rps < 0.0 {
-            f64::INFINITY
-        } else {
-            self.rps
-        }
-        .min(self.takes.unwrap_or(f64::INFINITY));
+        let rate = (self.limit.tokens())
+            .unwrap_or(f64::INFINITY)
+            .min(self.takes.unwrap_or(f64::INFINITY));
         // An infinite rate becomes the largest integer.
         let slice = (rate * SLICE_S).ceil() as usize;
         slice
@@ -70,11 +68,7 @@ impl BulkPacer {
     /// after each request that was stored whole it asks for a little more, until the throttle alone
     /// decides again.
     pub fn record_response(&mut self, stored: usize, rejected: usize) {
-        let most = if self.rps < 0.0 {
-            self.batch_docs as f64 / SLICE_S
-        } else {
-            self.rps
-        };
+        let most = (self.limit.tokens()).unwrap_or(self.batch_docs as f64 / SLICE_S);
         let takes = self.takes.unwrap_or(most).min(most);
         if rejected > 0 {
             let share = stored as f64 / (stored + rejected) as f64;
@@ -91,11 +85,7 @@ impl BulkPacer {
     /// The documents in between are sent again if the worker dies, so they are bounded by time and
     /// not by memory.
     pub fn ahead(&self, requests: usize, stored: Option<f64>) -> u64 {
-        let rate = if self.rps < 0.0 {
-            f64::INFINITY
-        } else {
-            self.rps
-        };
+        let rate = self.limit.tokens().unwrap_or(f64::INFINITY);
         let rate = stored.map_or(rate, |stored| rate.min(stored));
         let carried = (requests * self.want(usize::MAX)) as u64;
         // A rate that is neither limited nor measured yet allows another round of requests.
@@ -107,20 +97,18 @@ impl BulkPacer {
             }
     }
 
-    /// Learns from the throttle's answer: the rate in force (-1 for unlimited), whether `wanted`
+    /// Learns from the throttle's answer: the rate in force, whether `wanted`
     /// documents were granted, and if not, the wait until they will be.
     ///
     /// Returns the wait before the next request for tokens.
     pub fn learn(
         &mut self,
-        effective_rps: f64,
+        limit: RateLimit,
         wanted: usize,
         granted: bool,
         wait: Duration,
     ) -> Duration {
-        if effective_rps.is_finite() {
-            self.rps = effective_rps;
-        }
+        self.limit = limit;
         if granted {
             self.fits = self.fits.saturating_mul(2).min(self.batch_docs);
             return self.takes.map_or(Duration::ZERO, |takes| {
@@ -140,7 +128,7 @@ mod tests {
 
     fn at(rps: f64) -> BulkPacer {
         let mut pace = BulkPacer::new(500);
-        pace.learn(rps, 1, true, Duration::ZERO);
+        pace.learn(RateLimit::new(rps), 1, true, Duration::ZERO);
         pace
     }
 
@@ -189,7 +177,7 @@ mod tests {
             "half for the first, nine tenths of that for the second"
         );
         assert_eq!(
-            pace.learn(1000.0, 45, true, Duration::ZERO),
+            pace.learn(RateLimit::PerSecond(1000.0), 45, true, Duration::ZERO),
             Duration::from_millis(100)
         );
 
@@ -198,7 +186,7 @@ mod tests {
         }
         assert_eq!(pace.want(10_000), 100);
         assert_eq!(
-            pace.learn(1000.0, 100, true, Duration::ZERO),
+            pace.learn(RateLimit::PerSecond(1000.0), 100, true, Duration::ZERO),
             Duration::ZERO
         );
 
@@ -212,9 +200,12 @@ mod tests {
     fn it_waits_for_as_long_as_it_was_told() {
         let wait = Duration::from_millis(87);
 
-        assert_eq!(at(1000.0).learn(1000.0, 100, false, wait), wait);
         assert_eq!(
-            at(1000.0).learn(1000.0, 100, true, Duration::ZERO),
+            at(1000.0).learn(RateLimit::PerSecond(1000.0), 100, false, wait),
+            wait
+        );
+        assert_eq!(
+            at(1000.0).learn(RateLimit::PerSecond(1000.0), 100, true, Duration::ZERO),
             Duration::ZERO
         );
     }
@@ -224,11 +215,16 @@ mod tests {
         let mut pace = at(1000.0);
         for wanted in [100, 50, 25, 12, 6, 3, 1] {
             assert_eq!(pace.want(10_000), wanted);
-            pace.learn(1000.0, wanted, false, Duration::from_secs(1));
+            pace.learn(
+                RateLimit::PerSecond(1000.0),
+                wanted,
+                false,
+                Duration::from_secs(1),
+            );
         }
 
         for _ in 0..7 {
-            pace.learn(1000.0, 1, true, Duration::ZERO);
+            pace.learn(RateLimit::PerSecond(1000.0), 1, true, Duration::ZERO);
         }
         assert_eq!(pace.want(10_000), 100);
     }
@@ -236,15 +232,15 @@ mod tests {
     #[test]
     fn a_stopped_throttle_is_asked_twice_a_second_and_never_in_a_spin() {
         assert_eq!(
-            at(0.0).learn(0.0, 1, false, Duration::from_secs(3600)),
+            at(0.0).learn(RateLimit::Stopped, 1, false, Duration::from_secs(3600)),
             Duration::from_millis(500)
         );
         assert_eq!(
-            at(0.0).learn(0.0, 1, false, Duration::ZERO),
+            at(0.0).learn(RateLimit::Stopped, 1, false, Duration::ZERO),
             Duration::from_millis(1)
         );
         assert_eq!(
-            at(5.0).learn(f64::NAN, 1, true, Duration::ZERO),
+            at(5.0).learn(RateLimit::new(f64::NAN), 1, true, Duration::ZERO),
             Duration::ZERO
         );
     }

@@ -9,6 +9,7 @@ use super::record::Recording;
 use super::smooth::{Model, Track};
 use crate::control::clamp_finite;
 use crate::control::ewma::smooth;
+use crate::governor::RateLimit;
 use crate::governor::{Bounds, ControlState, Observation, Phase, Policy, SignalSample};
 
 /// Largest factor by which the recorded deviation from the model grows or shrinks with the load, as
@@ -151,7 +152,7 @@ pub fn run(
         bounds.min,
         bounds.max,
     );
-    let mut state = ControlState::new(policy, bounds, start, from);
+    let mut state = ControlState::new(policy, bounds, RateLimit::new(start), from);
     let mut knob = start;
     let mut unseen: Vec<SignalSample> = Vec::new();
     let (mut jobs_since_tick, mut ticked) = (0.0, from);

@@ -6,6 +6,7 @@ use super::record::Recording;
 use super::report::{ERROR_JOBS, ERROR_OVERLOAD, ReplayReport, replay};
 use super::run::ReplaySettings;
 use crate::control::ewma::smooth;
+use crate::governor::RateLimit;
 use crate::governor::{Bounds, ControlState, Observation, Policy, SignalSample};
 use crate::signals::Reading;
 
@@ -60,7 +61,7 @@ fn play(plant: Plant, control: Control, seconds: u32, seed: u32) -> Truth {
     } else {
         20.0
     };
-    let mut state = ControlState::new(&policy, BOUNDS, knob, START);
+    let mut state = ControlState::new(&policy, BOUNDS, RateLimit::new(knob), START);
     let (mut average, mut swing) = (plant(0.0).0 + plant(0.0).1 * knob, 0.0);
     let mut samples: Vec<Reading> = Vec::new();
     let mut truth = Truth {

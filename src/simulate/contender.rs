@@ -1,5 +1,6 @@
 //! The controllers that are compared, by name.
 
+use crate::governor::RateLimit;
 use std::collections::VecDeque;
 
 use super::bare_pid::BarePid;
@@ -47,7 +48,7 @@ impl Contender {
     pub fn start(self, policy: &Policy, bounds: Bounds, rps: f64) -> Box<dyn Controller> {
         match self {
             Self::Flyball => Box::new(Governed {
-                state: ControlState::new(policy, bounds, rps, 0.0),
+                state: ControlState::new(policy, bounds, RateLimit::new(rps), 0.0),
                 policy: policy.clone(),
                 bounds,
                 plan: None,

@@ -1,5 +1,6 @@
 //! Controllers of the knob: the governor itself, and common alternatives.
 
+use crate::governor::RateLimit;
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::governor::policy::{Heard, Policy, SignalKind};
@@ -60,9 +61,12 @@ impl Controller for Governed {
     fn take_over(&mut self, now: f64, rps: f64) {
         // A successor reads the stored state and goes on from the rate that is really in force.
         let stored = serde_json::to_value(&self.state).unwrap_or_default();
-        self.state = crate::governor::stored::resume(stored, &self.policy, now)
-            .unwrap_or_else(|| ControlState::new(&self.policy, self.bounds, rps, now));
-        self.state.restart_from(&self.policy, self.bounds, rps, now);
+        self.state =
+            crate::governor::stored::resume(stored, &self.policy, now).unwrap_or_else(|| {
+                ControlState::new(&self.policy, self.bounds, RateLimit::new(rps), now)
+            });
+        self.state
+            .restart_from(&self.policy, self.bounds, RateLimit::new(rps), now);
     }
 
     fn plan(&self) -> Option<&Plan> {

@@ -6,6 +6,7 @@ use super::disturbance::Disturbance;
 use super::exporter::{ExporterPage, Series};
 use super::plant::{self, Machine};
 use super::scenario::Scenario;
+use crate::governor::RateLimit;
 use crate::governor::policy::{Heard, SignalKind, SignalPolicy};
 use crate::governor::{Actuator, Observation, SignalSample, counters::Flow};
 
@@ -283,7 +284,7 @@ impl<'a> Loop<'a> {
             now,
             readings,
             achieved_rps: Some(flow.achieved_rps),
-            limiting_share: Some(flow.limited_by(self.knob)),
+            limiting_share: Some(flow.limited_by(RateLimit::new(self.knob))),
             // The mean of n exponential times has a relative error of 1 / sqrt(n).
             mean_duration_s: reported.then(|| {
                 (since.busy_s / since.completed * (1.0 + draw / since.completed.max(1.0).sqrt()))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::throttle::knobs::MAX_COST;
-use crate::throttle::{Name, OverLimit};
+use crate::throttle::{Name, OverLimit, RateLimit};
 
 /// The number of lanes that one ask should carry, so that Redis is never blocked for more than half
 /// a millisecond. Larger asks take several calls, and so do smaller ones whose lanes have limits of
@@ -81,8 +81,8 @@ impl Default for LaneRequest {
 pub struct AcquireResponse {
     /// The grants, one per lane, in the order of the ask.
     pub lanes: Vec<Grant>,
-    /// The rate in force for the throttle itself; 0 stopped, -1 unlimited.
-    pub effective_rps: f64,
+    /// The rate in force for the throttle itself.
+    pub effective_rps: RateLimit,
     /// The store's clock, unix microseconds; 0 if the store could not be asked.
     pub at_us: i64,
     /// The knobs' `seq` at that time.
@@ -108,7 +108,7 @@ impl Default for AcquireResponse {
     fn default() -> Self {
         Self {
             lanes: Vec::new(),
-            effective_rps: 0.0,
+            effective_rps: RateLimit::Stopped,
             at_us: 0,
             seq: 0,
             weight: 1.0,

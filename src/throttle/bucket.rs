@@ -21,6 +21,8 @@
 //! `throttle.lua` contains the same law, operation by operation, so that both give the same numbers
 //! to the last bit.
 
+use super::RateLimit;
+
 /// The wait reported by a stopped or unknown throttle, in microseconds.
 ///
 /// A raised knob thereby takes effect within half a second.
@@ -43,8 +45,8 @@ pub const LONGEST_DEBT_US: f64 = 300_000_000.0;
 /// A rate and the part of it that may be saved up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rate {
-    /// The rate in tokens per second; 0 stops, -1 is unlimited.
-    pub rps: f64,
+    /// The limit of the rate.
+    pub rps: RateLimit,
     /// The refill that a full bucket holds, in microseconds, before the floor of two tokens.
     pub depth_us: f64,
 }
@@ -52,13 +54,13 @@ pub struct Rate {
 impl Rate {
     /// The rate without a limit.
     pub const UNLIMITED: Self = Self {
-        rps: -1.0,
+        rps: RateLimit::Unlimited,
         depth_us: 0.0,
     };
 
     /// Returns the time per token in microseconds; 0 if the rate is stopped or unlimited.
     pub fn interval_us(&self) -> f64 {
-        if self.rps > 0.0 { 1e6 / self.rps } else { 0.0 }
+        self.rps.rate().map_or(0.0, |rps| 1e6 / rps)
     }
 
     /// Returns the refill that a full bucket holds, in microseconds.
@@ -72,15 +74,6 @@ impl Rate {
             Start::Full if self.depth_us < SPACED_US => self.interval_us() + self.depth_us,
             _ => self.depth_us.max(2.0 * self.interval_us()),
         }
-    }
-}
-
-/// Returns the slower of two rates; a rate below 0 is unlimited.
-pub fn slower(a: f64, b: f64) -> f64 {
-    match () {
-        () if a < 0.0 => b,
-        () if b < 0.0 => a,
-        () => a.min(b),
     }
 }
 
@@ -124,7 +117,7 @@ impl Bucket {
     /// really made. A server clock that stepped back an hour thus costs some seconds and not an
     /// hour. No debt is longer than that of one job of `most` tokens, or than some minutes.
     pub fn open(&self, rate: Rate, start: Start, now: f64, cost: f64, most: f64) -> OpenBucket {
-        let interval = 1e6 / rate.rps;
+        let interval = rate.interval_us();
         let tau = rate.tau_us(start);
         let begin = if start == Start::Full {
             now - tau

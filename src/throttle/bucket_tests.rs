@@ -1,5 +1,6 @@
 //! Laws of the bucket on virtual time.
 
+use super::RateLimit;
 use proptest::prelude::*;
 
 use super::*;
@@ -7,7 +8,10 @@ use super::*;
 const NOW: f64 = 1.795e15;
 
 fn rate(rps: f64) -> Rate {
-    Rate { rps, depth_us: 1e6 }
+    Rate {
+        rps: RateLimit::new(rps),
+        depth_us: 1e6,
+    }
 }
 
 /// Takes the units that fit now and returns their number.
@@ -160,7 +164,7 @@ proptest! {
     fn waiting_as_told_is_always_enough_and_never_much_too_long(
         rps in 1e-4..1e6_f64, depth_s in 0.0..10.0_f64, cost in 0.01..500.0_f64, taken in 0.0..2.0_f64,
     ) {
-        let rate = Rate { rps, depth_us: depth_s * 1e6 };
+        let rate = Rate { rps: RateLimit::new(rps), depth_us: depth_s * 1e6 };
         let mut open = Bucket::default().open(rate, Start::Full, NOW, cost, 1000.0);
         open.settle(taken * rps * rate.tau_us(Start::OneToken) / 1e6, NOW);
         let bucket = open.close();

@@ -7,7 +7,8 @@
 use std::collections::BTreeMap;
 
 use super::Name;
-use super::bucket::{Rate, slower};
+use super::RateLimit;
+use super::bucket::Rate;
 use super::rolling_window::WindowLimit;
 use super::rules::KnobProblem;
 use super::rules::{self, number};
@@ -56,10 +57,9 @@ const FEW_TOKENS: f64 = 10.0;
 /// The knobs of one throttle after reading: every field has a usable value.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct Knobs {
-    /// The rate in tokens per second before lease, pause and capacity; 0 stops, -1 is unlimited. If
-    /// `rps` or another number that shapes the rate cannot be read, this is already the slower of
-    /// `rps` and `safe_rps`.
-    pub rps: f64,
+    /// The rate before lease, pause and capacity. If `rps` or another number that shapes the rate
+    /// cannot be read, this is already the slower of `rps` and `safe_rps`.
+    pub rps: RateLimit,
     /// The tokens that may be spent at once after a quiet time, in windows' worth.
     pub burst: f64,
     /// The length of a window in seconds; the tolerance of the bucket is `burst * window` seconds.
@@ -72,15 +72,14 @@ pub struct Knobs {
     pub min: f64,
     /// The highest rate that the governor may set, in tokens per second.
     pub max: f64,
-    /// The rate used if `rps` cannot be read or its lease has lapsed, in tokens per second.
-    pub safe_rps: f64,
-    /// The rate that the receivers behind the throttle can take now, in tokens per second; -1 is no
-    /// limit. No rate in force is above it.
-    pub capacity: f64,
+    /// The rate used if `rps` cannot be read or its lease has lapsed.
+    pub safe_rps: RateLimit,
+    /// The rate that the receivers behind the throttle can take now. No rate in force is above it.
+    pub capacity: RateLimit,
     /// The reason of `capacity`; empty if none is recorded.
     pub capacity_why: String,
-    /// The rate of each key, in tokens per second; -1 is unlimited.
-    pub key_rps: f64,
+    /// The rate of each key.
+    pub key_rps: RateLimit,
     /// The burst of each key, in windows' worth of tokens; 0 spaces its jobs evenly.
     pub key_burst: f64,
     /// The factor by which the costs of the throttle's jobs count.
@@ -106,10 +105,12 @@ pub struct Knobs {
     /// The longest pause after a refusal, in seconds; `None` for the default.
     pub max_pause: Option<f64>,
     /// The limit of jobs of this throttle and those below it that run at once over all processes;
-    /// -1 is no limit.
-    pub concurrency: i64,
-    /// The limit of jobs of each key that run at once over all processes; -1 is no limit.
-    pub key_concurrency: i64,
+    /// `None` for no limit.
+    #[serde(serialize_with = "slots_number")]
+    pub concurrency: Option<u32>,
+    /// The limit of jobs of each key that run at once over all processes; `None` for no limit.
+    #[serde(serialize_with = "slots_number")]
+    pub key_concurrency: Option<u32>,
     /// The share of a worker's slots beside other throttles.
     pub weight: f64,
     /// The fate of jobs that cannot run at once.
@@ -136,6 +137,19 @@ pub struct Knobs {
     pub why: String,
 }
 
+/// Returns the number that stands for a limit of jobs at once in knobs, answers and metrics; -1 for
+/// no limit.
+pub fn concurrency_number(limit: Option<u32>) -> i64 {
+    limit.map_or(-1, i64::from)
+}
+
+fn slots_number<S: serde::Serializer>(
+    limit: &Option<u32>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.serialize_i64(concurrency_number(*limit))
+}
+
 /// Writes limits as the knob has them, `10/1 1000/3600`.
 fn window_texts<S: serde::Serializer>(
     limits: &[WindowLimit],
@@ -148,17 +162,17 @@ fn window_texts<S: serde::Serializer>(
 impl Default for Knobs {
     fn default() -> Self {
         Self {
-            rps: 1.0,
+            rps: RateLimit::PerSecond(1.0),
             burst: 1.0,
             window: 1.0,
             mode: Mode::Manual,
             manual_until_ms: None,
             min: 0.1,
             max: 1000.0,
-            safe_rps: 1.0,
-            capacity: -1.0,
+            safe_rps: RateLimit::PerSecond(1.0),
+            capacity: RateLimit::Unlimited,
             capacity_why: String::new(),
-            key_rps: -1.0,
+            key_rps: RateLimit::Unlimited,
             key_burst: 1.0,
             cost_factor: 1.0,
             windows: Vec::new(),
@@ -170,8 +184,8 @@ impl Default for Knobs {
             on_429: On429::ActiveInformed,
             trust_scope: Scope::Key,
             max_pause: None,
-            concurrency: -1,
-            key_concurrency: -1,
+            concurrency: None,
+            key_concurrency: None,
             weight: 1.0,
             over_limit: OverLimit::Wait,
             max_cost: None,
@@ -202,17 +216,20 @@ impl Knobs {
             careful: false,
         };
         let plain = Self::default();
-        let safe_rps = reader.rate_number("safe_rps", plain.safe_rps);
-        let capacity = reader.rate_number("capacity", plain.capacity);
+        let safe_rps = reader.rate_limit("safe_rps", plain.safe_rps);
+        let capacity = reader.rate_limit("capacity", plain.capacity);
         let burst = reader.rate_number("burst", plain.burst);
         let window = reader.rate_number("window", plain.window);
-        let key_rps = reader.rate_number("key_rps", plain.key_rps);
+        let key_rps = reader.rate_limit("key_rps", plain.key_rps);
         let key_burst = reader.rate_number("key_burst", plain.key_burst);
         let cost_factor = reader.rate_number("cost_factor", plain.cost_factor);
         let (windows, key_windows) = (reader.windows("windows"), reader.windows("key_windows"));
-        let rps = match raw.get("rps").map(|text| number("rps", text)) {
+        let rps = match raw
+            .get("rps")
+            .map(|text| number("rps", text).map(RateLimit::new))
+        {
             Some(Some(rps)) if reader.careful => {
-                let rate = slower(rps, safe_rps);
+                let rate = rps.slower(safe_rps);
                 reader.add_to_all(&format!("; running at {rate} tokens per second"));
                 rate
             }
@@ -335,24 +352,22 @@ impl Knobs {
     /// when the governor, a lease or a pause slows the throttle down, so that a cost accepted by
     /// day is accepted at night.
     pub fn max_cost(&self) -> f64 {
-        let rate = if self.mode == Mode::Auto && self.rps >= 0.0 {
-            self.rps.max(self.max)
-        } else {
-            self.rps
-        };
-        let windows = if rate < 0.0 {
-            MAX_COST
-        } else {
+        let windows = self.rps.tokens().map_or(MAX_COST, |rps| {
+            let rate = if self.mode == Mode::Auto {
+                rps.max(self.max)
+            } else {
+                rps
+            };
             (self.cost_seconds() * rate).min(MAX_COST)
-        };
+        });
         self.max_cost.unwrap_or(windows.max(PLAIN_COST))
     }
 
     /// Returns the highest charged cost of one job at the rates in force, in tokens.
     pub fn charged_cost(&self, now_us: i64) -> f64 {
-        let rate = slower(self.rate(now_us).rps, self.key_rate().rps);
-        match self.max_cost {
-            None if rate > 0.0 => self
+        let slower = self.rate(now_us).rps.slower(self.key_rate().rps);
+        match (self.max_cost, slower.rate()) {
+            (None, Some(rate)) => self
                 .max_cost()
                 .min((rate * COST_SECONDS.max(self.cost_seconds())).max(FEW_TOKENS)),
             _ => self.max_cost(),
@@ -371,9 +386,9 @@ impl Knobs {
             .is_some_and(|until| now_us as f64 / 1000.0 > until as f64)
     }
 
-    /// Returns the rate in force after pause, lease and capacity: 0 stopped, -1 unlimited.
-    pub fn effective_rps(&self, now_us: i64) -> f64 {
-        slower(self.asked_rps(now_us), self.capacity)
+    /// Returns the rate in force after pause, lease and capacity.
+    pub fn effective_rps(&self, now_us: i64) -> RateLimit {
+        self.asked_rps(now_us).slower(self.capacity)
     }
 
     /// Returns the reason of a stop by zero capacity, if that is the only cause.
@@ -384,7 +399,7 @@ impl Knobs {
         } else {
             NO_CAPACITY
         };
-        (self.capacity == 0.0 && self.asked_rps(now_us) != 0.0).then_some(why)
+        (self.capacity.is_stopped() && !self.asked_rps(now_us).is_stopped()).then_some(why)
     }
 
     /// Returns true if `capacity` sets the rate in force, and no other knob.
@@ -393,10 +408,10 @@ impl Knobs {
     }
 
     /// Returns the rate after pause and lease, regardless of `capacity`.
-    fn asked_rps(&self, now_us: i64) -> f64 {
+    fn asked_rps(&self, now_us: i64) -> RateLimit {
         match () {
-            () if self.paused => 0.0,
-            () if self.lease_lapsed(now_us) => slower(self.rps, self.safe_rps),
+            () if self.paused => RateLimit::Stopped,
+            () if self.lease_lapsed(now_us) => self.rps.slower(self.safe_rps),
             () => self.rps,
         }
     }
@@ -404,7 +419,7 @@ impl Knobs {
     /// Returns the rate of the throttle's own bucket.
     pub fn rate(&self, now_us: i64) -> Rate {
         // A capacity is not rounded up.
-        let rps = slower(self.in_whole(self.asked_rps(now_us)), self.capacity);
+        let rps = self.in_whole(self.asked_rps(now_us)).slower(self.capacity);
         Rate {
             rps,
             depth_us: self.burst * self.window * 1e6,
@@ -440,11 +455,13 @@ impl Knobs {
 
     /// Rounds the tokens of each window up to whole ones if the throttle drops and a window refills
     /// more than one, because the rest of a token would be lost there instead of delayed.
-    fn in_whole(&self, rps: f64) -> f64 {
-        let tokens = rps * self.window;
-        match self.over_limit {
-            OverLimit::Drop if tokens > 1.0 && tokens < 1e6 => (tokens - 1e-9).ceil() / self.window,
-            _ => rps,
+    fn in_whole(&self, limit: RateLimit) -> RateLimit {
+        let tokens = limit.rate().map(|rps| rps * self.window);
+        match (self.over_limit, tokens) {
+            (OverLimit::Drop, Some(tokens)) if tokens > 1.0 && tokens < 1e6 => {
+                RateLimit::PerSecond((tokens - 1e-9).ceil() / self.window)
+            }
+            _ => limit,
         }
     }
 }
@@ -482,6 +499,10 @@ impl KnobsReader<'_> {
         value
     }
 
+    fn rate_limit(&mut self, field: &str, default: RateLimit) -> RateLimit {
+        RateLimit::new(self.rate_number(field, default.number()))
+    }
+
     fn windows(&mut self, field: &str) -> Vec<WindowLimit> {
         let limits = self.word(field, rules::windows);
         self.careful |= limits.is_none() && self.raw.contains_key(field);
@@ -502,14 +523,14 @@ impl KnobsReader<'_> {
         found
     }
 
-    fn at_once(&mut self, field: &str) -> i64 {
+    fn at_once(&mut self, field: &str) -> Option<u32> {
         let problems = self.problems.len();
         let limit = self.number(field, -1.0);
         match self.problems.get_mut(problems) {
-            None => limit as i64,
+            None => (limit >= 0.0).then_some(limit as u32),
             Some(problem) => {
                 problem.message.push_str("; one job runs at a time");
-                1
+                Some(1)
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The reading and the checks of knobs.
 
+use super::RateLimit;
 use serde_json::json;
 
 use super::super::bucket::{Bucket, Start};
@@ -23,7 +24,7 @@ fn each_field_has_its_own_default() {
     assert_eq!(
         knobs,
         Knobs {
-            rps: 20.0,
+            rps: RateLimit::PerSecond(20.0),
             ..Knobs::default()
         }
     );
@@ -37,7 +38,11 @@ fn a_rate_that_cannot_be_read_runs_at_safe_rps_and_says_so() {
     ] {
         let (knobs, problems) = read(&[("rps", nonsense), ("safe_rps", "3")]);
 
-        assert_eq!(knobs.effective_rps(0), 3.0, "{nonsense}");
+        assert_eq!(
+            knobs.effective_rps(0),
+            RateLimit::PerSecond(3.0),
+            "{nonsense}"
+        );
         assert_eq!(problems.len(), 1, "{nonsense}");
         let message = &problems[0].message;
         assert!(
@@ -53,7 +58,7 @@ fn a_rate_that_cannot_be_read_runs_at_safe_rps_and_says_so() {
 fn a_missing_rate_runs_at_safe_rps_and_says_so() {
     let (knobs, problems) = read(&[("burst", "2")]);
 
-    assert_eq!(knobs.effective_rps(0), 1.0);
+    assert_eq!(knobs.effective_rps(0), RateLimit::PerSecond(1.0));
     assert_eq!(problems[0].field, "rps");
     assert!(
         problems[0]
@@ -71,28 +76,28 @@ fn nonsense_in_another_number_of_the_rate_never_speeds_anything_up() {
             read(&[("rps", "50"), ("safe_rps", "5"), (field, "x")])
                 .0
                 .effective_rps(0),
-            5.0,
+            RateLimit::PerSecond(5.0),
             "{field}"
         );
         assert_eq!(
             read(&[("rps", "2"), ("safe_rps", "5"), (field, "x")])
                 .0
                 .effective_rps(0),
-            2.0,
+            RateLimit::PerSecond(2.0),
             "{field}"
         );
         assert_eq!(
             read(&[("rps", "-1"), ("safe_rps", "5"), (field, "x")])
                 .0
                 .effective_rps(0),
-            5.0,
+            RateLimit::PerSecond(5.0),
             "{field}"
         );
         assert_eq!(
             read(&[("rps", "0"), ("safe_rps", "5"), (field, "x")])
                 .0
                 .effective_rps(0),
-            0.0,
+            RateLimit::Stopped,
             "{field}"
         );
     }
@@ -100,7 +105,7 @@ fn nonsense_in_another_number_of_the_rate_never_speeds_anything_up() {
         read(&[("rps", "50"), ("safe_rps", "-1")])
             .0
             .effective_rps(0),
-        1.0
+        RateLimit::PerSecond(1.0)
     );
 }
 
@@ -114,8 +119,8 @@ fn nonsense_in_a_limit_of_concurrency_lets_one_job_run_at_a_time() {
         ]);
 
         assert_eq!(
-            (knobs.rps, knobs.concurrency, knobs.key_concurrency),
-            (50.0, 1, 1),
+            (knobs.rps.number(), knobs.concurrency, knobs.key_concurrency),
+            (50.0, Some(1), Some(1)),
             "{nonsense}"
         );
         assert!(
@@ -133,7 +138,7 @@ fn nonsense_in_a_limit_of_concurrency_lets_one_job_run_at_a_time() {
     ]);
     assert_eq!(
         (knobs.concurrency, knobs.key_concurrency, knobs.weight),
-        (100, -1, 0.5)
+        (Some(100), None, 0.5)
     );
 }
 
@@ -153,7 +158,7 @@ fn nonsense_elsewhere_uses_that_fields_default_and_is_a_problem() {
     assert_eq!(
         knobs,
         Knobs {
-            rps: 50.0,
+            rps: RateLimit::PerSecond(50.0),
             ..Knobs::default()
         }
     );
@@ -176,18 +181,33 @@ fn a_lapsed_lease_falls_back_to_the_slower_rate() {
         .0
     };
 
-    assert_eq!(lease("50", "auto").effective_rps(1_000_000), 50.0);
-    assert_eq!(lease("50", "auto").effective_rps(1_000_001), 5.0);
-    assert_eq!(lease("2", "auto").effective_rps(2_000_000), 2.0);
-    assert_eq!(lease("-1", "auto").effective_rps(2_000_000), 5.0);
-    assert_eq!(lease("50", "manual").effective_rps(2_000_000), 50.0);
+    assert_eq!(
+        lease("50", "auto").effective_rps(1_000_000),
+        RateLimit::PerSecond(50.0)
+    );
+    assert_eq!(
+        lease("50", "auto").effective_rps(1_000_001),
+        RateLimit::PerSecond(5.0)
+    );
+    assert_eq!(
+        lease("2", "auto").effective_rps(2_000_000),
+        RateLimit::PerSecond(2.0)
+    );
+    assert_eq!(
+        lease("-1", "auto").effective_rps(2_000_000),
+        RateLimit::PerSecond(5.0)
+    );
+    assert_eq!(
+        lease("50", "manual").effective_rps(2_000_000),
+        RateLimit::PerSecond(50.0)
+    );
 }
 
 #[test]
 fn a_pause_stops_whatever_the_rate() {
     assert_eq!(
         read(&[("rps", "-1"), ("paused", "1")]).0.effective_rps(0),
-        0.0
+        RateLimit::Stopped
     );
 }
 
@@ -360,10 +380,13 @@ fn a_throttle_that_drops_counts_in_whole_tokens_for_each_window_and_no_other_doe
     // Less than one token in a window is not rounded up: that would be ten times the requested rate
     // here.
     let slow = read(&[("rps", "0.1"), ("over_limit", "drop")]).0;
-    assert_eq!((slow.rate(0).rps, slow.key_rate().rps), (0.1, -1.0));
+    assert_eq!(
+        (slow.rate(0).rps.number(), slow.key_rate().rps.number()),
+        (0.1, -1.0)
+    );
     assert_eq!(
         read(&[("rps", "0"), ("over_limit", "drop")]).0.rate(0).rps,
-        0.0
+        RateLimit::Stopped
     );
 }
 

@@ -19,7 +19,7 @@
 //! client's use of the same quota thus costs one pause in some twenty seconds. `throttle.lua`
 //! contains the same law, operation by operation.
 
-use super::bucket::slower;
+use super::RateLimit;
 use super::quota_window::{LATE_US, QuotaWindow};
 
 /// The share of the rate that a refusal takes away.
@@ -209,17 +209,24 @@ impl Learned {
     ///
     /// `configured` is the key's own rate, 0 or below for none; only a key that `learns` gets a new
     /// rate.
-    pub fn refuse(&mut self, now: f64, until: f64, answer: bool, configured: f64, learns: bool) {
+    pub fn refuse(
+        &mut self,
+        now: f64,
+        until: f64,
+        answer: bool,
+        configured: RateLimit,
+        learns: bool,
+    ) {
         self.refused += 1.0;
         // A job that was under way when the others were refused adds no information.
         if self.grows_from <= now {
             if learns {
                 let before = self.settle;
-                let tried = if before > 0.0 && configured > 0.0 {
-                    slower(self.curve(now), configured)
-                } else {
-                    self.curve(now)
+                let tried = match configured.rate() {
+                    Some(_) if before > 0.0 => self.curve(now).slower(configured),
+                    _ => self.curve(now),
                 };
+                let tried = tried.number();
                 let span = now - self.lately_from;
                 let is_near = !answer
                     && self.strikes == 0.0
@@ -237,7 +244,7 @@ impl Learned {
                         (self.done * 1e6 / (until - self.since)).max(self.settle * (1.0 - CUT))
                     }
                     () if self.settle > 0.0 => self.settle * (1.0 - CUT),
-                    () => configured.max(0.0),
+                    () => configured.rate().unwrap_or(0.0),
                 };
                 if before > 0.0
                     && is_near
@@ -291,15 +298,15 @@ impl Learned {
         }
     }
 
-    /// Returns the rate in force, in tokens per second; below 0 for none.
-    pub fn rate(&self, now: f64) -> f64 {
-        slower(self.curve(now), self.window.rate(now))
+    /// Returns the rate in force; unlimited while nothing is known.
+    pub fn rate(&self, now: f64) -> RateLimit {
+        self.curve(now).slower(self.window.rate(now))
     }
 
-    /// Returns the rate of the curve, in tokens per second; below 0 while nothing is learned.
-    fn curve(&self, now: f64) -> f64 {
+    /// Returns the rate of the curve; unlimited while nothing is learned.
+    fn curve(&self, now: f64) -> RateLimit {
         if self.settle <= 0.0 {
-            return -1.0;
+            return RateLimit::Unlimited;
         }
         let period = self.period_s();
         let x = (((now - self.grows_from) / 1e6).max(0.0) - period) / period;
@@ -316,7 +323,7 @@ impl Learned {
         } else {
             self.settle.max(AHEAD * succeeds)
         };
-        grown.min(most)
+        RateLimit::new(grown.min(most))
     }
 
     /// Returns the refill that may be saved up under the rate, in microseconds: under a learned
@@ -344,8 +351,9 @@ impl Learned {
     }
 
     /// Returns true once the state limits the key no more than its configured rate does.
-    pub fn is_over(&self, configured: f64, now: f64) -> bool {
-        let free = self.settle <= 0.0 || (configured > 0.0 && self.rate(now) >= configured);
+    pub fn is_over(&self, configured: RateLimit, now: f64) -> bool {
+        let free =
+            self.settle <= 0.0 || (configured.rate().is_some() && self.rate(now) >= configured);
         self.probe.credit < 0.0 && self.window.holds_to() <= now && free
     }
 

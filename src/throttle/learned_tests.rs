@@ -1,3 +1,4 @@
+use super::RateLimit;
 use super::*;
 
 const S: f64 = 1e6;
@@ -6,9 +7,9 @@ const S: f64 = 1e6;
 /// second.
 fn refused_at(rate: f64) -> Learned {
     let mut learned = Learned::new(0.0);
-    learned.refuse(10.0 * S, 10.0 * S, true, rate, true);
+    learned.refuse(10.0 * S, 10.0 * S, true, RateLimit::new(rate), true);
     learned.answered(rate * 11.0, rate * 11.0, 0.0, false, 19.0 * S);
-    learned.refuse(20.0 * S, 21.0 * S, true, 1000.0, true);
+    learned.refuse(20.0 * S, 21.0 * S, true, RateLimit::new(1000.0), true);
     learned
 }
 
@@ -18,7 +19,7 @@ fn the_rate_begins_at_seven_tenths_settles_where_it_was_and_then_feels_its_way_b
     let mut at = |s: f64| {
         let now = (21.0 + s) * S;
         learned.answered(5000.0, 5000.0, 0.0, false, now);
-        learned.rate(now).round()
+        learned.rate(now).number().round()
     };
 
     assert_eq!(
@@ -30,7 +31,7 @@ fn the_rate_begins_at_seven_tenths_settles_where_it_was_and_then_feels_its_way_b
 #[test]
 fn who_does_not_use_a_rate_gets_no_higher_one() {
     let mut learned = refused_at(500.0);
-    let at = |learned: &Learned, s: f64| learned.rate((21.0 + s) * S).round();
+    let at = |learned: &Learned, s: f64| learned.rate((21.0 + s) * S).number().round();
     assert_eq!(at(&learned, 1000.0), 500.0);
 
     for s in 0..=1000 {
@@ -57,7 +58,7 @@ fn a_rate_that_jobs_wait_for_grows_though_our_own_slots_keep_them_from_using_it(
             }
             now += 97_000.0;
         }
-        learned.rate(now)
+        learned.rate(now).number()
     };
     assert!(run(true) > 25.0, "{}", run(true));
     assert!(
@@ -77,7 +78,7 @@ fn one_refusal_takes_no_more_than_its_share_however_long_nothing_was_asked() {
     let mut learned = refused_at(500.0);
     learned.answered(5.0, 5.0, 0.0, false, 22.0 * S);
 
-    learned.refuse(600.0 * S, 601.0 * S, true, 1000.0, true);
+    learned.refuse(600.0 * S, 601.0 * S, true, RateLimit::new(1000.0), true);
 
     assert_eq!(learned.settle, 350.0);
 }
@@ -86,7 +87,7 @@ fn one_refusal_takes_no_more_than_its_share_however_long_nothing_was_asked() {
 fn a_slow_key_gets_time_for_twenty_tokens() {
     let learned = refused_at(0.1);
 
-    assert!((learned.rate((21.0 + 200.0) * S) - 0.1).abs() < 1e-9);
+    assert!((learned.rate((21.0 + 200.0) * S).number() - 0.1).abs() < 1e-9);
 }
 
 #[test]
@@ -94,15 +95,15 @@ fn more_is_allowed_as_more_succeeds() {
     let mut learned = refused_at(10.0);
     let mut now = 21.0 * S;
     while now < 90.0 * S {
-        let rate = learned.rate(now);
+        let rate = learned.rate(now).number();
         learned.answered(1.0, 1.0, 0.0, false, now);
         now += S / rate;
     }
 
     assert!(
-        learned.rate(now) > 20.0,
+        learned.rate(now).number() > 20.0,
         "twice as much in seventy seconds: {}",
-        learned.rate(now)
+        learned.rate(now).number()
     );
 }
 
@@ -115,12 +116,15 @@ fn stragglers_of_one_refusal_cut_once() {
             20.0 * S + f64::from(ms) * 1000.0,
             21.0 * S,
             true,
-            1000.0,
+            RateLimit::new(1000.0),
             true,
         );
     }
 
-    assert_eq!(learned.rate(22.0 * S), before.rate(22.0 * S));
+    assert_eq!(
+        learned.rate(22.0 * S).number(),
+        before.rate(22.0 * S).number()
+    );
     assert_eq!(
         (learned.refused, learned.strikes),
         (before.refused + 30.0, before.strikes)
@@ -131,7 +135,7 @@ fn stragglers_of_one_refusal_cut_once() {
 fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
     let mut learned = refused_at(500.0);
 
-    learned.refuse(30.0 * S, 31.0 * S, true, 1000.0, true);
+    learned.refuse(30.0 * S, 31.0 * S, true, RateLimit::new(1000.0), true);
 
     assert_eq!(learned.settle, 350.0);
     assert_eq!(pause_us(None, learned.strikes, true, 0.0), 4.0 * S);
@@ -150,11 +154,11 @@ fn without_a_success_each_refusal_cuts_again_and_doubles_the_pause() {
 #[test]
 fn the_first_refusal_of_a_key_takes_its_own_rate_for_what_succeeded() {
     let (mut learned, mut unknown) = (Learned::new(0.0), Learned::new(0.0));
-    learned.refuse(S, 2.0 * S, true, 40.0, true);
-    unknown.refuse(S, 2.0 * S, true, -1.0, true);
+    learned.refuse(S, 2.0 * S, true, RateLimit::new(40.0), true);
+    unknown.refuse(S, 2.0 * S, true, RateLimit::new(-1.0), true);
 
-    assert_eq!(learned.rate(2.0 * S), 28.0);
-    assert!(unknown.rate(2.0 * S) < 0.0);
+    assert_eq!(learned.rate(2.0 * S).number(), 28.0);
+    assert!(unknown.rate(2.0 * S).number() < 0.0);
 }
 
 #[test]
@@ -193,7 +197,7 @@ fn a_probe_that_nobody_answers_for_is_given_up() {
 #[test]
 fn while_the_rate_is_unknown_the_credit_stays() {
     let mut unknown = Learned::new(0.0);
-    unknown.refuse(S, 2.0 * S, true, -1.0, true);
+    unknown.refuse(S, 2.0 * S, true, RateLimit::new(-1.0), true);
     unknown.answered(40.0, 40.0, 0.0, false, 3.0 * S);
     assert_eq!(
         unknown.probe.left(3.0 * S),
@@ -201,7 +205,7 @@ fn while_the_rate_is_unknown_the_credit_stays() {
         "so many at once, and no more"
     );
 
-    unknown.refuse(4.0 * S, 5.0 * S, true, -1.0, true);
+    unknown.refuse(4.0 * S, 5.0 * S, true, RateLimit::new(-1.0), true);
     unknown.answered(40.0, 40.0, 0.0, false, 6.0 * S);
 
     assert!((unknown.settle - 40.0 / 3.0).abs() < 1e-9);
@@ -213,18 +217,21 @@ fn what_is_left_of_a_quota_is_spread_over_its_rest() {
     let mut learned = Learned::new(0.0);
     learned.window.observe(30.0, 2.0 * S, 3600.0 * S, S);
 
-    assert_eq!(learned.rate(2.0 * S), 15.25);
+    assert_eq!(learned.rate(2.0 * S).number(), 15.25);
     assert_eq!(
-        learned.rate(3.0 * S),
+        learned.rate(3.0 * S).number(),
         15.25,
         "and goes on, until an answer tells anew or as long again is over"
     );
-    assert!(learned.rate(5.0 * S) < 0.0);
-    assert!(!learned.is_over(-1.0, 4.9 * S) && learned.is_over(-1.0, 5.0 * S));
+    assert!(learned.rate(5.0 * S).number() < 0.0);
+    assert!(
+        !learned.is_over(RateLimit::new(-1.0), 4.9 * S)
+            && learned.is_over(RateLimit::new(-1.0), 5.0 * S)
+    );
     assert_eq!(learned.keep_ms(S), 4000.0);
 
     learned.window.observe(0.0, S, 3600.0 * S, S);
-    assert_eq!(learned.rate(1.5 * S), 0.0);
+    assert_eq!(learned.rate(1.5 * S).number(), 0.0);
 }
 
 #[test]
@@ -232,9 +239,9 @@ fn what_was_learned_is_forgotten_when_the_keys_own_rate_is_reached() {
     let mut learned = refused_at(500.0);
     learned.answered(20.0, 20.0, 0.0, false, 22.0 * S);
 
-    assert!(!learned.is_over(500.0, 40.0 * S));
-    assert!(learned.is_over(500.0, 41.0 * S));
-    assert!(!learned.is_over(-1.0, 41.0 * S));
+    assert!(!learned.is_over(RateLimit::new(500.0), 40.0 * S));
+    assert!(learned.is_over(RateLimit::new(500.0), 41.0 * S));
+    assert!(!learned.is_over(RateLimit::new(-1.0), 41.0 * S));
     assert_eq!(learned.keep_ms(21.0 * S), 600_000.0);
     assert_eq!(
         learned.keep_ms(121.0 * S),
@@ -266,9 +273,9 @@ fn used_of_a_silent_quota(quota: f64, configured: f64, from_s: f64, to_s: f64) -
     let mut known: Option<Learned> = None;
     let (mut now, mut second, mut count, mut taken) = (0.0, -1.0, 0.0, 0.0);
     while now < to_s * S {
-        let rate = known
-            .as_ref()
-            .map_or(configured, |known| slower(known.rate(now), configured));
+        let rate = known.as_ref().map_or(configured, |known| {
+            known.rate(now).slower(RateLimit::new(configured)).number()
+        });
         if (now / S).floor() != second {
             (second, count) = ((now / S).floor(), 0.0);
         }
@@ -283,7 +290,7 @@ fn used_of_a_silent_quota(quota: f64, configured: f64, from_s: f64, to_s: f64) -
             let mut learned = known.unwrap_or_else(|| Learned::new(now));
             let until =
                 now + pause_us(None, learned.strikes_before(now), learned.settle > 0.0, 0.5);
-            learned.refuse(now, until, false, configured, true);
+            learned.refuse(now, until, false, RateLimit::new(configured), true);
             (known, now) = (Some(learned), until);
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::serve::sane_cost;
-use super::{AcquireResponse, Grant, LaneRequest, Refund};
+use super::{AcquireResponse, Grant, LaneRequest, RateLimit, Refund};
 
 /// The longest time for which tokens may be held.
 pub const MAX_HORIZON: Duration = Duration::from_millis(250);
@@ -79,7 +79,7 @@ pub struct Holding {
     not_before: Instant,
     /// True if the store last reported that the levels alone decide.
     levels_decide: bool,
-    slowest_rps: Option<f64>,
+    slowest_rps: Option<RateLimit>,
     /// The number of releases of everything held; an ask from an earlier era no longer counts.
     era: u64,
 }
@@ -155,12 +155,10 @@ impl Holding {
         if is_held || self.is_asking || now < self.not_before || self.horizon.is_zero() {
             return asking;
         }
-        let part = slowest_rps * self.horizon.as_secs_f64() / f64::from(workers.max(1));
-        let most = if slowest_rps < 0.0 {
-            MAX_TOKENS
-        } else {
-            part.min(MAX_TOKENS)
-        };
+        let part = self.horizon.as_secs_f64() / f64::from(workers.max(1));
+        let most = slowest_rps
+            .tokens()
+            .map_or(MAX_TOKENS, |rps| (rps * part).min(MAX_TOKENS));
         let tokens = self.lately.per_horizon(now, self.horizon).min(most).floor();
         if tokens >= MIN_TOKENS && sum(lanes) <= depth(tokens) {
             self.is_asking = true;
@@ -263,14 +261,14 @@ fn sum(lanes: &[LaneRequest]) -> f64 {
         .sum()
 }
 
-/// Returns the slowest rate of the levels that a grant was charged at, below 0 for unlimited.
-fn slowest(grant: &Grant, cost: f64) -> Option<f64> {
+/// Returns the slowest rate of the levels that a grant was charged at.
+fn slowest(grant: &Grant, cost: f64) -> Option<RateLimit> {
     let (_, levels) = grant.charge_us.split_last()?;
     let longest = levels.iter().copied().fold(0.0, f64::max);
     Some(if longest > 0.0 {
-        cost * 1e6 / longest
+        RateLimit::PerSecond(cost * 1e6 / longest)
     } else {
-        -1.0
+        RateLimit::Unlimited
     })
 }
 

@@ -1,3 +1,4 @@
+use super::RateLimit;
 use proptest::prelude::*;
 
 use super::*;
@@ -29,7 +30,7 @@ fn yes(lanes: &[LaneRequest], leased: u32, rps: f64, seq: u64) -> AcquireRespons
         .collect();
     AcquireResponse {
         lanes,
-        effective_rps: rps,
+        effective_rps: RateLimit::new(rps),
         at_us: 1_000_000,
         seq,
         levels_decide: true,
@@ -160,7 +161,7 @@ fn a_lost_store_neither_ends_nor_renews_a_lease() {
     let (mut holding, now) = busy(1e6);
     let asking = holding.ask(&lanes(1, 1.0), 1, now);
     let mut lost = AcquireResponse {
-        effective_rps: -1.0,
+        effective_rps: RateLimit::Unlimited,
         ..AcquireResponse::default()
     };
     holding.answered(&asking, &[], &mut lost, now);
@@ -293,5 +294,5 @@ proptest! {
 
 /// Returns the most that a holding may ask for at the last known rate.
 fn slowest_seen(holding: &Holding) -> f64 {
-    holding.slowest_rps.unwrap_or(0.0) * HORIZON.as_secs_f64()
+    holding.slowest_rps.map_or(0.0, RateLimit::number) * HORIZON.as_secs_f64()
 }

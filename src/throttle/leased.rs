@@ -20,7 +20,7 @@ use prometheus_client::registry::Registry;
 use super::lease::{Asking, Holding, MAX_HORIZON, Rest};
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, LaneRequest,
-    Name, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+    Name, RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
 /// The number of throttles that are remembered.
@@ -374,14 +374,14 @@ impl Store for LeasedStore {
     fn set_capacity<'a>(
         &'a self,
         throttle: &'a Name,
-        capacity: Option<f64>,
+        capacity: RateLimit,
         why: &'a str,
     ) -> BoxFuture<'a, Result<(), Error>> {
         async move {
             let set = self.cache.store.set_capacity(throttle, capacity, why).await;
             // The capacity is set every second or so: a stop takes effect at once, anything else
             // within the horizon.
-            if capacity.is_some_and(|capacity| capacity <= 0.0) {
+            if capacity.is_stopped() {
                 self.cache.let_all_go();
             }
             set

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::bucket::{Bucket, Rate, UsageCounters, slower};
+use super::RateLimit;
+use super::bucket::{Bucket, Rate, UsageCounters};
 use super::holds::room;
 use super::knobs::MAX_COST;
 use super::serve::{self, Heed, LaneDemand, Level, ServeContext, Served, Where, sane_cost};
@@ -21,16 +22,16 @@ const MAX_REMEMBERED: usize = 10_000;
 pub struct LastKnown {
     /// The throttle's policy for a lost store.
     pub on_store_loss: OnStoreLoss,
-    /// The slowest rate of its chain, in tokens per second; -1 is unlimited.
-    pub slowest_rps: f64,
+    /// The slowest rate of its chain.
+    pub slowest_rps: RateLimit,
     /// The length of its window, in seconds.
     pub window_s: f64,
     /// The rate of each key.
     pub key_rate: Rate,
-    /// The lowest concurrency limit of its chain; -1 is no limit.
-    pub concurrency: i64,
-    /// The concurrency limit of each key; -1 is no limit.
-    pub key_concurrency: i64,
+    /// The lowest concurrency limit of its chain.
+    pub concurrency: Option<u32>,
+    /// The concurrency limit of each key.
+    pub key_concurrency: Option<u32>,
 }
 
 /// The memory of throttles, filled while the store answers and used in its place when it does not.
@@ -67,7 +68,7 @@ impl LossFallback {
         match seen.on_store_loss {
             OnStoreLoss::Closed => closed(ask),
             // A throttle that a person stopped stays stopped while the store is lost.
-            OnStoreLoss::Open if seen.slowest_rps == 0.0 => closed(ask),
+            OnStoreLoss::Open if seen.slowest_rps.is_stopped() => closed(ask),
             OnStoreLoss::Open => open(ask),
             OnStoreLoss::Local => {
                 let stand = stand.get_or_insert_with(|| StandaloneThrottle {
@@ -101,7 +102,7 @@ fn open(ask: &AcquireRequest) -> AcquireResponse {
     };
     AcquireResponse {
         lanes: ask.lanes.iter().map(grant).collect(),
-        effective_rps: -1.0,
+        effective_rps: RateLimit::Unlimited,
         ..AcquireResponse::default()
     }
 }
@@ -133,10 +134,9 @@ fn local(
     let share = 0.5_f64.powf(windows) / f64::from(workers.max(1));
     // An unlimited throttle has no rate to share and stays unlimited; a share below 1e-6 is
     // nothing.
-    let shared = |rps: f64| match rps * share {
-        _ if rps < 0.0 => -1.0,
-        rps if rps < 1e-6 => 0.0,
-        rps => rps,
+    let shared = |limit: RateLimit| match limit.scaled(share) {
+        RateLimit::PerSecond(rps) if rps < 1e-6 => RateLimit::Stopped,
+        part => part,
     };
     let rps = shared(seen.slowest_rps);
     let rate = Rate { rps, depth_us: 0.0 };
@@ -146,11 +146,11 @@ fn local(
     };
     // The jobs of other workers are unknown, so each takes an equal share, rounded down, which
     // keeps within the limit.
-    let share_of = |limit: i64| limit.div_euclid(i64::from(workers.max(1)));
+    let share_of = |limit: u32| i64::from(limit / workers.max(1));
     let holder = ask.holder.as_ref();
     let lane_room = |lane: &LaneRequest| {
-        let is_limited = seen.key_concurrency >= 0 && holder.is_some() && !lane.key.is_empty();
-        is_limited.then(|| room(share_of(seen.key_concurrency), i64::from(lane.held)) as f64)
+        let limit = (seen.key_concurrency).filter(|_| holder.is_some() && !lane.key.is_empty())?;
+        Some(room(share_of(limit), i64::from(lane.held)) as f64)
     };
     let wish = |lane| {
         let LaneRequest {
@@ -165,8 +165,8 @@ fn local(
         }
     };
     let wishes: Vec<LaneDemand<'_>> = ask.lanes.iter().map(wish).collect();
-    let holder = holder.filter(|_| seen.concurrency >= 0);
-    let room = holder.map(|holder| room(share_of(seen.concurrency), i64::from(holder.held)) as f64);
+    let room = (holder.zip(seen.concurrency))
+        .map(|(holder, limit)| room(share_of(limit), i64::from(holder.held)) as f64);
     let stopped_because = String::new();
     let mut levels = [Level {
         rate,
@@ -213,11 +213,10 @@ fn local(
         }),
         ..Grant::default()
     };
-    let limits_concurrency = seen.concurrency >= 0 || seen.key_concurrency >= 0;
-    let effective_rps = slower(rps, -1.0);
+    let limits_concurrency = seen.concurrency.or(seen.key_concurrency).is_some();
     AcquireResponse {
         lanes: served.into_iter().map(grant).collect(),
-        effective_rps,
+        effective_rps: rps,
         limits_concurrency,
         ..AcquireResponse::default()
     }
@@ -244,11 +243,11 @@ mod tests {
         let mut memo = LossFallback::default();
         let seen = LastKnown {
             on_store_loss,
-            slowest_rps: rps,
+            slowest_rps: RateLimit::new(rps),
             window_s: 1.0,
             key_rate: Rate::UNLIMITED,
-            concurrency: -1,
-            key_concurrency: -1,
+            concurrency: None,
+            key_concurrency: None,
         };
         memo.saw(&Name::new("mail").unwrap(), seen);
         memo
@@ -303,8 +302,8 @@ mod tests {
         let mut memo = memo(OnStoreLoss::Local, -1.0);
         let mail = Name::new("mail").unwrap();
         let seen = LastKnown {
-            concurrency: 7,
-            key_concurrency: 4,
+            concurrency: Some(7),
+            key_concurrency: Some(4),
             ..memo.throttles[&mail].0
         };
         memo.saw(&mail, seen);

@@ -16,7 +16,7 @@ use super::rolling_window::WindowGrants;
 use super::store::capacity_text;
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Knobs, Name,
-    Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal, tree,
+    RateLimit, Refund, RefusalEffect, Scope, Status, Store, UpstreamRefusal, tree,
 };
 
 mod acquire;
@@ -179,11 +179,11 @@ impl Store for MemoryStore {
                 continue;
             };
             let knobs = Knobs::read(&level.raw).0;
-            if knobs.concurrency >= 0 {
+            if knobs.concurrency.is_some() {
                 let held = level.holds.believed(&who, i64::from(holder.held), now_ms);
                 level.holds.report(&who, held, now_ms, ttl_ms);
             }
-            if knobs.key_concurrency >= 0 && name == *throttle {
+            if knobs.key_concurrency.is_some() && name == *throttle {
                 for (key, held) in lanes.iter().filter(|(key, _)| !key.is_empty()) {
                     let holds = level.key_holds.entry(key.clone()).or_default();
                     let held = holds.believed(&who, i64::from(*held), now_ms);
@@ -299,10 +299,10 @@ impl Store for MemoryStore {
     fn set_capacity<'a>(
         &'a self,
         throttle: &'a Name,
-        capacity: Option<f64>,
+        capacity: RateLimit,
         why: &'a str,
     ) -> BoxFuture<'a, Result<(), Error>> {
-        let (now, text) = (self.now(), capacity.map(capacity_text));
+        let (now, text) = (self.now(), capacity_text(capacity));
         let mut throttles = self.locked();
         let Some(known) = throttles
             .get_mut(throttle)
@@ -317,11 +317,11 @@ impl Store for MemoryStore {
         if known.raw.get("capacity") != text.as_ref()
             || known.raw.get("capacity_why") != why.as_ref()
         {
-            let was_stopped = Knobs::read(&known.raw).0.effective_rps(now) == 0.0;
+            let was_stopped = Knobs::read(&known.raw).0.effective_rps(now).is_stopped();
             put(&mut known.raw, "capacity", text);
             put(&mut known.raw, "capacity_why", why);
             let is_stopped =
-                !known.raw.is_empty() && Knobs::read(&known.raw).0.effective_rps(now) == 0.0;
+                !known.raw.is_empty() && Knobs::read(&known.raw).0.effective_rps(now).is_stopped();
             if was_stopped || is_stopped {
                 known.bucket.drain(now as f64, is_stopped);
             }

@@ -29,6 +29,7 @@ pub mod on_demand;
 pub mod pattern_store;
 pub mod postgres;
 pub mod quota_window;
+mod rate_limit;
 pub mod redis;
 pub mod refusal;
 pub mod rolling_window;
@@ -51,13 +52,16 @@ pub use cost::check_cost;
 pub use file::KnobsFile;
 pub use held::{HeldKeys, SlowestKey};
 pub use holds::{GUEST, MAX_HOLDERS};
-pub use knobs::{Knobs, MAX_COST, Mode, On429, OnBacklog, OnStoreLoss, OverLimit};
+pub use knobs::{
+    Knobs, MAX_COST, Mode, On429, OnBacklog, OnStoreLoss, OverLimit, concurrency_number,
+};
 pub use leased::LeasedStore;
 pub use memory::MemoryStore;
 pub use memory_notes::MemoryNotes;
 pub use name::Name;
 pub use notes::{Notes, NotesSnapshot};
 pub use pattern_store::PatternStore;
+pub use rate_limit::RateLimit;
 pub use refusal::{KeyOutcomes, KeyState, MAX_PAUSE, Quota, RefusalEffect, UpstreamRefusal};
 pub use rules::KnobProblem;
 pub use scope::Scope;

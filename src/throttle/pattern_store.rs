@@ -11,7 +11,7 @@ use super::caller_knobs::make_in;
 use super::on_demand::{best_pattern, inherited};
 use super::{
     AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Limit, Name,
-    Refund, RefusalEffect, Status, Store, UpstreamRefusal,
+    RateLimit, Refund, RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
 /// The time for which the list of patterns is used before the store is asked again.
@@ -185,7 +185,7 @@ impl Store for PatternStore {
     fn set_capacity<'a>(
         &'a self,
         throttle: &'a Name,
-        capacity: Option<f64>,
+        capacity: RateLimit,
         why: &'a str,
     ) -> BoxFuture<'a, Result<(), Error>> {
         self.store.set_capacity(throttle, capacity, why)

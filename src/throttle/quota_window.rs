@@ -16,6 +16,8 @@
 //! minute; then one job runs at a time, one a minute, because a server's report must not stop a
 //! lane for longer than it takes to ask again. `throttle.lua` contains the same law.
 
+use super::RateLimit;
+
 /// The delay of a worker that costs it nothing, in microseconds.
 pub const LATE_US: f64 = 10_000.0;
 
@@ -121,15 +123,15 @@ impl QuotaWindow {
         }
     }
 
-    /// Returns the rate in force, in tokens per second; below 0 for none, 0 for a rest.
-    pub fn rate(&self, now: f64) -> f64 {
+    /// Returns the rate in force: unlimited without a report, stopped during a rest.
+    pub fn rate(&self, now: f64) -> RateLimit {
         match () {
-            () if now >= self.holds_to() => -1.0,
-            () if now >= self.ends => self.first,
-            () if self.left >= 1.0 => self.pace,
-            () if self.first > 0.0 && now >= self.end() => self.first,
-            () if (now - self.told_at).abs() < REST_US => 0.0,
-            () => SLOWEST,
+            () if now >= self.holds_to() => RateLimit::Unlimited,
+            () if now >= self.ends => RateLimit::new(self.first),
+            () if self.left >= 1.0 => RateLimit::new(self.pace),
+            () if self.first > 0.0 && now >= self.end() => RateLimit::new(self.first),
+            () if (now - self.told_at).abs() < REST_US => RateLimit::Stopped,
+            () => RateLimit::PerSecond(SLOWEST),
         }
     }
 

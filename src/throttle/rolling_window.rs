@@ -12,6 +12,8 @@
 //! the 256th part of the span count as one at the time of the last, which never grants more.
 //! `throttle.lua` contains the same law, operation by operation.
 
+use super::RateLimit;
+
 /// The grants that are remembered one by one.
 const EXACT_GRANTS: usize = 256;
 
@@ -196,12 +198,12 @@ pub fn settle_all(
     closed
 }
 
-/// Returns the rate that the windows allow in the long run, in tokens per second; below 0 for none.
-pub fn lasting_rps(limits: &[WindowLimit]) -> f64 {
+/// Returns the rate that the windows allow in the long run, if there are any.
+pub fn lasting_rps(limits: &[WindowLimit]) -> RateLimit {
     limits
         .iter()
-        .map(|limit| limit.tokens / limit.span_s)
-        .fold(-1.0, super::bucket::slower)
+        .map(|limit| RateLimit::PerSecond(limit.tokens / limit.span_s))
+        .fold(RateLimit::Unlimited, RateLimit::slower)
 }
 
 impl WindowGrants {

@@ -5,12 +5,11 @@
 //! with the same wish and without a rate, a limit or a pause of their key are served in one step,
 //! in their order, so that an ask for a hundred of them costs as much as an ask for one.
 
+use super::RateLimit;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::bucket::{
-    Bucket, MAX_WAIT_US, OpenBucket, Rate, STOPPED_WAIT_US, Start, UsageCounters, slower,
-};
+use super::bucket::{Bucket, MAX_WAIT_US, OpenBucket, Rate, STOPPED_WAIT_US, Start, UsageCounters};
 use super::holds::CROWDED_WAIT_US;
 use super::learned::{Learned, ProbeCredit, ThrottleRefusal};
 use super::rolling_window::{OpenWindow, WindowGrants, WindowLimit};
@@ -166,12 +165,15 @@ pub fn serve(
         learned,
         heed,
     } = source;
-    if let Some(stopped) = levels.iter().position(|level| level.rate.rps == 0.0) {
+    if let Some(stopped) = levels.iter().position(|level| level.rate.rps.is_stopped()) {
         let served = wishes
             .iter()
             .map(|wish| nothing(wish, STOPPED_WAIT_US, Where::Stopped(stopped)))
             .collect();
-        for level in levels.iter_mut().filter(|level| level.rate.rps == 0.0) {
+        for level in levels
+            .iter_mut()
+            .filter(|level| level.rate.rps.is_stopped())
+        {
             level.bucket.drain(now, true);
         }
         levels[stopped].meter.refused(now, STOPPED_WAIT_US);
@@ -202,7 +204,7 @@ pub fn serve(
     }
     let dearest = wishes.iter().map(|wish| wish.cost).fold(0.0, f64::max);
     let open = levels.iter().map(|level| {
-        let is_limited = level.rate.rps > 0.0;
+        let is_limited = level.rate.rps.rate().is_some();
         is_limited.then(|| {
             level
                 .bucket
@@ -320,7 +322,7 @@ impl Service<'_> {
         } else {
             limits.rate
         };
-        if key_rate.rps == 0.0 {
+        if key_rate.rps.is_stopped() {
             return self.served.push(nothing(wish, STOPPED_WAIT_US, Where::Key));
         }
         let room = wish.room.map(|left| {
@@ -331,15 +333,15 @@ impl Service<'_> {
         let learned_rps = learned
             .as_deref()
             .filter(|_| self.heed.rates)
-            .map_or(-1.0, |learned| learned.rate(self.now));
-        if learned_rps == 0.0 {
+            .map_or(RateLimit::Unlimited, |learned| learned.rate(self.now));
+        if learned_rps.is_stopped() {
             let wait = learned.map_or(0.0, |learned| learned.window.rests_to() - self.now);
             return self.served.push(nothing(wish, wait, Where::Learned));
         }
         let depth_us = learned
             .as_deref()
             .map_or(0.0, |learned| learned.depth_us(self.now));
-        let is_learned = slower(key_rate.rps, learned_rps) != key_rate.rps;
+        let is_learned = learned_rps < key_rate.rps;
         let key_rate = if is_learned {
             Rate {
                 rps: learned_rps,
@@ -349,7 +351,10 @@ impl Service<'_> {
             key_rate
         };
         let bucket = limits.keys.get(wish.key).copied().unwrap_or_default();
-        let mut open = (key_rate.rps > 0.0)
+        let mut open = key_rate
+            .rps
+            .rate()
+            .is_some()
             .then(|| bucket.open(key_rate, Start::Full, self.now, wish.cost, self.most));
         let mut windows = if wish.key.is_empty() {
             Vec::new()
@@ -631,7 +636,7 @@ impl LaneDemand<'_> {
         let is_paused = self
             .paused_until_ms
             .is_some_and(|until| until as f64 * 1000.0 > now);
-        !is_paused && self.room.is_none() && (self.key.is_empty() || key_rate.rps < 0.0)
+        !is_paused && self.room.is_none() && (self.key.is_empty() || key_rate.rps.is_unlimited())
     }
 
     fn is_like(&self, other: &LaneDemand<'_>) -> bool {

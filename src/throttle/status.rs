@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::throttle::bucket::{Bucket, Start, UsageCounters};
 use crate::throttle::rules::KnobProblem;
-use crate::throttle::{Knobs, Name, tree};
+use crate::throttle::{Knobs, Name, RateLimit, tree};
 
 /// The time to the end of a debt below which a status omits it, in microseconds.
 const SHORT_DEBT_US: f64 = 10_000_000.0;
@@ -23,8 +23,8 @@ pub struct Status {
     pub raw: BTreeMap<String, String>,
     /// The unusable fields, each with the error and the allowed values.
     pub problems: Vec<KnobProblem>,
-    /// The rate in force: 0 stopped, -1 unlimited.
-    pub effective_rps: f64,
+    /// The rate in force.
+    pub effective_rps: RateLimit,
     /// True if the knob's lease has lapsed and `safe_rps` is in force.
     pub lease_lapsed: bool,
     /// The tokens taken since the throttle's bucket began, net of refunds. May restart from 0.
@@ -88,7 +88,7 @@ impl Status {
     pub fn with_bucket(mut self, bucket: &Bucket, refusal: Option<(f64, &str)>) -> Self {
         self.has_bucket = bucket.spent_to.is_some() || bucket.stopped || self.used > 0.0;
         let (now, rate) = (self.at_us as f64, self.knobs.rate(self.at_us));
-        if rate.rps > 0.0 && !bucket.stopped {
+        if rate.rps.rate().is_some() && !bucket.stopped {
             let open = bucket.open(
                 rate,
                 Start::OneToken,
@@ -138,7 +138,7 @@ impl Status {
         let nothing = Self::read(name, BTreeMap::new(), &UsageCounters::default(), now_us);
         Self {
             problems: vec![problem],
-            effective_rps: 0.0,
+            effective_rps: RateLimit::Stopped,
             ..nothing
         }
     }
@@ -158,7 +158,7 @@ impl Status {
     /// or in debt.
     pub fn lets_nothing_through(&self) -> bool {
         self.knobs.paused
-            || self.effective_rps == 0.0
+            || self.effective_rps.is_stopped()
             || self.refusal.is_some()
             || self.debt_until_ms.is_some()
     }

@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 
 use super::rules::KnobProblem;
 use super::{
-    AcquireRequest, AcquireResponse, Grant, Holder, KeyOutcomes, KeyState, Name, RefusalEffect,
-    Status, UpstreamRefusal,
+    AcquireRequest, AcquireResponse, Grant, Holder, KeyOutcomes, KeyState, Name, RateLimit,
+    RefusalEffect, Status, UpstreamRefusal,
 };
 
 /// Units of a grant that no work used.
@@ -24,15 +24,11 @@ pub struct Refund<'a> {
     pub cost: f64,
 }
 
-/// Returns the text of the knob `capacity` for a capacity in tokens per second: below 0 is no
-/// limit, and an unusable number is 0.
-pub(super) fn capacity_text(capacity: f64) -> String {
-    let usable = match capacity {
-        c if c < 0.0 => -1.0,
-        c if c >= 1e-6 => c.min(1e9),
-        _ => 0.0,
-    };
-    usable.to_string()
+/// Returns the text of the knob `capacity`; `None` without a limit.
+pub(super) fn capacity_text(capacity: RateLimit) -> Option<String> {
+    let rps = capacity.tokens()?;
+    let usable = if rps >= 1e-6 { rps.min(1e9) } else { 0.0 };
+    Some(usable.to_string())
 }
 
 /// A change of knobs. Fields are the names in the hash; `None` removes the field.
@@ -212,14 +208,14 @@ pub trait Store: Send + Sync + 'static {
         change: &'a Change,
     ) -> BoxFuture<'a, Result<(Option<Status>, Status), Error>>;
 
-    /// Sets the knob `capacity`, in tokens per second, with its reason; `None` removes it.
+    /// Sets the knob `capacity` with its reason; without a limit both are removed.
     ///
     /// The program itself writes it as often as the capacity changes, so it does not count `seq`,
     /// names no author and does not fail a concurrent conditional write.
     fn set_capacity<'a>(
         &'a self,
         throttle: &'a Name,
-        capacity: Option<f64>,
+        capacity: RateLimit,
         why: &'a str,
     ) -> BoxFuture<'a, Result<(), Error>>;
 

@@ -255,7 +255,7 @@ async fn a_test_beside_a_running_governor_finds_the_plant_and_hands_the_knob_bac
     );
     eventually("the governor has the knob again", SOON, || async {
         let status = rig.status().await;
-        (status.knobs.by == "governor" && status.effective_rps > 0.0).then_some(())
+        (status.knobs.by == "governor" && status.effective_rps.number() > 0.0).then_some(())
     })
     .await;
 }
@@ -364,11 +364,11 @@ async fn however_a_test_ends_the_throttle_is_safe() {
         rig.status().await.lease_lapsed.then_some(())
     })
     .await;
-    assert_eq!(rig.status().await.effective_rps, 5.0);
+    assert_eq!(rig.status().await.effective_rps.number(), 5.0);
     let _governor = rig.fixture.serve_with(&["--roles", "governor"], &[]);
     let taken = eventually("the governor takes over", SOON, || async {
         let status = rig.status().await;
-        (status.knobs.by == "governor").then_some(status.knobs.rps)
+        (status.knobs.by == "governor").then_some(status.knobs.rps.number())
     })
     .await;
     assert!(taken <= 10.0, "{taken}");

@@ -93,7 +93,10 @@ mod tests {
             .unwrap();
 
         assert_eq!(
-            (pools.0[POOL].accounts.len(), pools.0[POOL].accounts[0].rps),
+            (
+                pools.0[POOL].accounts.len(),
+                pools.0[POOL].accounts[0].rps.number()
+            ),
             (ACCOUNTS, QUOTA)
         );
         assert_eq!(policy.signals[0].name, "refused");

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::report::StoreSample;
-use flyball::throttle::{self, Name};
+use flyball::throttle::{self, Name, RateLimit};
 
 /// The interval between two samples; the report needs at least two per second.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -46,7 +46,7 @@ impl StoreWatch {
                     t_s: began.elapsed().as_secs_f64(),
                     load: now.load,
                     documents: now.documents,
-                    rps,
+                    rps: rps.map(RateLimit::number),
                 };
                 samples.lock().push(sample);
             }

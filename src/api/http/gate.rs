@@ -18,7 +18,7 @@ use super::problem::{Code, Problem};
 use super::remaining::remaining;
 use super::scopes;
 use crate::api::waiting;
-use crate::throttle::{AcquireRequest, LaneRequest, Limit, Name, Store};
+use crate::throttle::{AcquireRequest, LaneRequest, Limit, Name, RateLimit, Store};
 
 /// The age at which the promise of a throttle and the absence of a throttle are read again. Redis
 /// decides on each request whatever the age.
@@ -204,7 +204,7 @@ enum GateDecision {
 struct RateLimited {
     wait: Duration,
     limit: Option<Limit>,
-    effective_rps: f64,
+    effective_rps: RateLimit,
 }
 
 impl RateLimited {

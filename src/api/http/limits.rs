@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 
-use crate::throttle::{Change, Error, Knobs, Name, Store};
+use crate::throttle::{Change, Error, Knobs, Name, RateLimit, Store};
 
 /// The tenant of tokens that name none.
 pub const DEFAULT_TENANT: &str = "default";
@@ -167,8 +167,8 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimitPolicy {
     name: Name,
-    key_rps: f64,
-    rps: f64,
+    key_rps: RateLimit,
+    rps: RateLimit,
 }
 
 impl RateLimitPolicy {
@@ -190,9 +190,9 @@ impl RateLimitPolicy {
         ];
         let limited = policies
             .iter()
-            .filter(|(_, rps)| *rps > 0.0)
+            .filter_map(|(part, limit)| Some((part, limit.rate()?)))
             .map(|(part, rps)| {
-                let (quota, window) = quota(*rps);
+                let (quota, window) = quota(rps);
                 format!("\"{}{part}\";q={quota};w={window}", self.name)
             });
         limited.collect::<Vec<_>>().join(", ")
@@ -282,8 +282,8 @@ mod tests {
         assert_eq!(quota(0.3), (1, 4));
         let name = Group::Write.throttle("acme").unwrap();
         let knobs = Knobs {
-            rps: 120.0,
-            key_rps: 40.0,
+            rps: RateLimit::PerSecond(120.0),
+            key_rps: RateLimit::PerSecond(40.0),
             ..Knobs::default()
         };
         assert_eq!(
@@ -294,8 +294,8 @@ mod tests {
             RateLimitPolicy::of(
                 &name,
                 &Knobs {
-                    rps: -1.0,
-                    key_rps: -1.0,
+                    rps: RateLimit::Unlimited,
+                    key_rps: RateLimit::Unlimited,
                     ..knobs
                 }
             )

@@ -172,7 +172,7 @@ pub fn example_pools() -> crate::providers::Pools {
             name: name.to_owned(),
             ..Account::default()
         },
-        rps: -1.0,
+        rps: crate::throttle::RateLimit::Unlimited,
     };
     let pool = Pool {
         name: "mail".to_owned(),

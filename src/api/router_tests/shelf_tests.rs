@@ -1,6 +1,7 @@
 //! A store of throttles in a map.
 
 use super::*;
+use crate::throttle::RateLimit;
 
 #[derive(Default)]
 pub(super) struct Shelf {
@@ -13,7 +14,7 @@ pub(super) fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
     Status {
         name: name.clone(),
         knobs: Knobs {
-            rps,
+            rps: RateLimit::new(rps),
             max: 100.0,
             seq,
             by: "alice".into(),
@@ -22,7 +23,7 @@ pub(super) fn status_of(name: &Name, rps: f64, seq: u64) -> Status {
         },
         raw: BTreeMap::from([("rps".into(), rps.to_string())]),
         problems: Vec::new(),
-        effective_rps: rps,
+        effective_rps: RateLimit::new(rps),
         lease_lapsed: false,
         used: 0.0,
         limited_us: 0.0,
@@ -69,7 +70,7 @@ impl Shelf {
         });
         AcquireResponse {
             lanes: lanes.collect(),
-            effective_rps: 5.0,
+            effective_rps: RateLimit::PerSecond(5.0),
             at_us: 1_000_000,
             seq: 1,
             ..AcquireResponse::default()
@@ -173,7 +174,7 @@ impl Store for Shelf {
     fn set_capacity<'a>(
         &'a self,
         _: &'a Name,
-        _: Option<f64>,
+        _: throttle::RateLimit,
         _: &'a str,
     ) -> BoxFuture<'a, Result<(), throttle::Error>> {
         unreachable!("no test here has accounts")

@@ -1,5 +1,6 @@
 //! Live state: the last ten minutes of ticks, the latest sample, and a broadcast to all listeners.
 
+use crate::throttle::RateLimit;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -44,9 +45,11 @@ pub struct Tick {
 #[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
 pub struct TickThrottle {
     /// The knob `rps`, in tokens per second; `null` if it could not be read.
-    pub rps: Option<f64>,
+    #[schema(value_type = Option<f64>)]
+    pub rps: Option<RateLimit>,
     /// The rate in force, in tokens per second: 0 stopped, -1 unlimited.
-    pub effective_rps: Option<f64>,
+    #[schema(value_type = Option<f64>)]
+    pub effective_rps: Option<RateLimit>,
     /// The knob `concurrency`, the most jobs that may run at once: -1 unlimited; `null` if it could
     /// not be read.
     pub concurrency: Option<i64>,

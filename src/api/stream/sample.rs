@@ -24,7 +24,7 @@ use crate::api::throttles::pace::RateWindow;
 use crate::api::throttles::view;
 use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
-use crate::throttle::{HeldKeys, Name, Status};
+use crate::throttle::{HeldKeys, Name, Status, concurrency_number};
 
 /// The most throttles that are sampled each second; the API serves further ones without a measured
 /// rate.
@@ -230,7 +230,7 @@ fn tick_throttle(measured: &Measured, now: Timestamp) -> TickThrottle {
     TickThrottle {
         rps: status.map(|status| status.knobs.rps),
         effective_rps: status.map(|status| status.effective_rps),
-        concurrency: status.map(|status| status.knobs.concurrency),
+        concurrency: status.map(|status| concurrency_number(status.knobs.concurrency)),
         achieved_rps: measured.slope.map(|slope| slope.achieved_rps),
         limiting_share: measured.slope.map(|slope| slope.limiting_share),
         mode: status.map(|status| view::mode_word(&status.knobs).to_owned()),

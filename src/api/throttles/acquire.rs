@@ -23,7 +23,7 @@ use crate::api::waiting;
 use crate::throttle::on_demand::KnobTexts;
 use crate::throttle::{
     self, AcquireRequest, AcquireResponse, GUEST, Grant, Holder, Knobs, LaneRequest, Limit, Name,
-    check_cost,
+    RateLimit, check_cost,
 };
 
 /// The most units of one request.
@@ -125,7 +125,8 @@ pub struct Granted {
     /// The limit in one sentence.
     reason: Option<String>,
     /// The throttle's rate in force, in tokens per second; -1 is unlimited.
-    effective_rps: f64,
+    #[schema(value_type = f64)]
+    effective_rps: RateLimit,
     /// True if a limit of concurrency applies, so that a holder must report when it holds fewer
     /// jobs.
     limits_concurrency: bool,

@@ -8,7 +8,7 @@ use crate::governor::GovernorView;
 use crate::jobs::{Depth, Failing};
 use crate::throttle::rolling_window::WindowLimit;
 use crate::throttle::status::EXPIRES;
-use crate::throttle::{HeldKeys, Knobs, RefusalPause, Status};
+use crate::throttle::{HeldKeys, Knobs, RateLimit, RefusalPause, Status, concurrency_number};
 
 /// A throttle with its knobs, its rate, its queue and its governor.
 #[derive(Clone, Debug, Serialize, utoipa::ToSchema)]
@@ -28,7 +28,8 @@ pub struct View {
     /// The knobs; `null` for a name that only jobs use.
     pub knobs: Option<KnobsView>,
     /// The rate in force, in tokens per second: 0 stopped, -1 unlimited.
-    pub effective_rps: Option<f64>,
+    #[schema(value_type = Option<f64>)]
+    pub effective_rps: Option<RateLimit>,
     /// Tokens per second taken over the last seconds; `null` until known.
     pub achieved_rps: Option<f64>,
     /// Share of that time in which a job or a request waited for tokens, 0 to 1.
@@ -60,7 +61,8 @@ pub struct View {
 #[schema(as = Knobs)]
 pub struct KnobsView {
     /// Tokens per second; 0 stops, -1 is unlimited.
-    pub rps: f64,
+    #[schema(value_type = f64)]
+    pub rps: RateLimit,
     /// Unix milliseconds at which manual mode ends; `null` for no end.
     pub manual_until_ms: Option<i64>,
     /// Tokens that may be spent at once after an idle time, in windows' worth.
@@ -72,14 +74,17 @@ pub struct KnobsView {
     /// Highest rate that the governor may set.
     pub max: f64,
     /// Rate in force when `rps` cannot be read or its lease has expired.
-    pub safe_rps: f64,
+    #[schema(value_type = f64)]
+    pub safe_rps: RateLimit,
     /// The rate that the resource behind the throttle can serve now; no rate in force is above it.
     /// -1 is no limit.
-    pub capacity: f64,
+    #[schema(value_type = f64)]
+    pub capacity: RateLimit,
     /// The reason for `capacity`; empty if none was given.
     pub capacity_why: String,
     /// Rate of each key; -1 is unlimited.
-    pub key_rps: f64,
+    #[schema(value_type = f64)]
+    pub key_rps: RateLimit,
     /// Tokens of each key that may be spent at once, as `burst`.
     pub key_burst: f64,
     /// The factor by which the costs of jobs count.
@@ -368,8 +373,8 @@ impl KnobsView {
             on_429: knobs.on_429.as_str(),
             trust_scope: knobs.trust_scope.as_str(),
             max_pause: knobs.max_pause,
-            concurrency: knobs.concurrency,
-            key_concurrency: knobs.key_concurrency,
+            concurrency: concurrency_number(knobs.concurrency),
+            key_concurrency: concurrency_number(knobs.key_concurrency),
             weight: knobs.weight,
             over_limit: knobs.over_limit.as_str(),
             max_cost: knobs.max_cost(),
@@ -466,12 +471,12 @@ fn own_state(status: &Status) -> &'static str {
         .any(|problem| CAREFUL.contains(&problem.field.as_str()));
     match status.effective_rps {
         _ if status.knobs.paused => "paused",
-        0.0 => "stopped",
+        RateLimit::Stopped => "stopped",
         _ if status.has_missing_parent() => "stopped",
         _ if status.refusal.is_some() => "refused",
         _ if status.debt_until_ms.is_some() => "debt",
         _ if status.lease_lapsed || is_careful => "safe_rps",
-        rps if rps < 0.0 && status.knobs.windows.is_empty() => "unlimited",
+        RateLimit::Unlimited if status.knobs.windows.is_empty() => "unlimited",
         _ => "flowing",
     }
 }
@@ -529,7 +534,7 @@ fn explain_rate(status: &Status) -> String {
             why => format!(": {why}"),
         };
         return match status.effective_rps {
-            0.0 => format!("{name} is stopped because its capacity is 0{why}"),
+            RateLimit::Stopped => format!("{name} is stopped because its capacity is 0{why}"),
             _ => format!("{name} runs at {rate} a second because that is its capacity now{why}"),
         };
     }
@@ -543,7 +548,7 @@ fn explain_rate(status: &Status) -> String {
             "{name} runs at its safe rate of {rate} a second because its governor's lease has \
              expired"
         ),
-        "flowing" if status.effective_rps < 0.0 => format!(
+        "flowing" if status.effective_rps.is_unlimited() => format!(
             "{name} has no rate, and grants at most {} (tokens per seconds); its knobs were last \
              changed by {who}{when}{why}",
             window_text(&knobs.windows)

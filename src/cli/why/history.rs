@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::cli::output;
 use crate::governor::Decision;
+use crate::throttle::RateLimit;
 
 /// The columns before the terms.
 const LEADING_COLUMNS: [&str; 6] = ["AT", "RPS", "BEFORE", "MODE", "BREAKER", "LIMITING"];
@@ -52,7 +53,7 @@ fn row(one: &Decision, terms: &BTreeSet<&str>) -> Vec<String> {
     let word = |value: Value| value.as_str().unwrap_or_default().to_owned();
     let first = [
         format!("{:.0}", one.at),
-        output::rate(one.rps),
+        output::rate(RateLimit::new(one.rps)),
         output::rate(one.previous_rps),
         one.mode.as_str().to_owned(),
         word(serde_json::to_value(one.breaker).unwrap_or_default()),
@@ -83,7 +84,7 @@ fn format_term(value: &Value) -> String {
 mod tests {
     use super::*;
     use crate::governor::Plan;
-    use crate::throttle::Mode;
+    use crate::throttle::{Mode, RateLimit};
 
     #[test]
     fn every_term_has_its_column_and_a_term_that_is_missing_leaves_it_empty() {
@@ -98,7 +99,13 @@ mod tests {
             terms: terms.map(|(name, value)| (name.to_owned(), value)).into(),
             ..Plan::default()
         };
-        let one = Decision::new("reindex", 1_700_000_000.0, &plan, 0.0, Mode::Shadow);
+        let one = Decision::new(
+            "reindex",
+            1_700_000_000.0,
+            &plan,
+            RateLimit::Stopped,
+            Mode::Shadow,
+        );
         let names = BTreeSet::from(["clamps", "e", "x"]);
         let expected = [
             "2023-11-14T22:13:20Z",

@@ -1,3 +1,4 @@
+use crate::throttle::RateLimit;
 use std::collections::BTreeSet;
 
 use super::*;
@@ -17,7 +18,7 @@ fn state(phase: Phase) -> (ControlState, Policy) {
         max: 2000.0,
         safe_rps: 5.0,
     };
-    let mut state = ControlState::new(&policy, bounds, 30.0, NOW - 10.0);
+    let mut state = ControlState::new(&policy, bounds, RateLimit::PerSecond(30.0), NOW - 10.0);
     let sample = SignalSample {
         signal: "load".to_owned(),
         value: Some(1.9),

@@ -15,7 +15,7 @@ use crate::governor::decision::Decision;
 use crate::governor::law::{LearnedQuota, Phase};
 use crate::governor::manual_override::GOVERNOR;
 use crate::governor::time::unix_s;
-use crate::throttle::{Mode, Status};
+use crate::throttle::{Mode, RateLimit, Status};
 
 /// The time span of the trend, in seconds.
 const TREND_S: f64 = 300.0;
@@ -91,7 +91,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
         .map(ToString::to_string)
         .collect();
     let rate = match actuator.in_force(status) {
-        r if r < 0.0 && actuator == Actuator::Rps && !windows.is_empty() => {
+        RateLimit::Unlimited if actuator == Actuator::Rps && !windows.is_empty() => {
             format!("at most {} (tokens per seconds)", windows.join(" "))
         }
         knob => rate(actuator, knob),
@@ -108,7 +108,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
         } else {
             format!(": {}", knobs.capacity_why)
         };
-        let most = if status.effective_rps == 0.0 {
+        let most = if status.effective_rps.is_stopped() {
             "nothing"
         } else {
             "no more"
@@ -124,7 +124,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
         return vec![
             format!(
                 "{rate}, limited to safe_rps {}, because no governor has renewed its lease{since}",
-                number(knobs.safe_rps)
+                number(knobs.safe_rps.number())
             ),
             "check that a process with the role governor is running".to_owned(),
         ];
@@ -159,7 +159,7 @@ fn because(requested: &WhyInput, status: &Status) -> Vec<String> {
             };
             parts.push(format!(
                 "mode shadow: the governor would set {}, {}",
-                self::rate(view.actuator, view.rps),
+                self::rate(view.actuator, RateLimit::new(view.rps)),
                 holds(requested, view)
             ));
             parts.extend(runner_up(view));
@@ -190,9 +190,9 @@ fn governed(requested: &WhyInput, status: &Status, rate: &str) -> Vec<String> {
     if view.breaker == Phase::Open {
         return vec![format!("{rate} by the breaker: {}", view.reason)];
     }
-    if view.actuator.in_force(status) == 0.0 {
+    if view.actuator.in_force(status).is_stopped() {
         let who = writer(requested, status, " by");
-        let field = if status.effective_rps == 0.0 {
+        let field = if status.effective_rps.is_stopped() {
             "rps"
         } else {
             view.actuator.field()
@@ -364,9 +364,10 @@ fn trend(requested: &WhyInput, status: &Status) -> Option<String> {
         .iter()
         .take_while(|d| requested.now - unix_s(d.at) <= TREND_S && d.mode == Mode::Auto);
     let oldest = recent.last()?;
-    let (from, to) = (oldest.previous_rps, actuator(requested).in_force(status));
+    let from = oldest.previous_rps.rate()?;
+    let to = actuator(requested).in_force(status).rate()?;
     let passed_s = requested.now - unix_s(oldest.at);
-    if passed_s < MIN_TREND_S || from <= 0.0 || to <= 0.0 {
+    if passed_s < MIN_TREND_S {
         return None;
     }
     let a_minute = (to / from).powf(60.0 / passed_s) - 1.0;
@@ -456,11 +457,11 @@ fn actuator(requested: &WhyInput) -> Actuator {
     requested.view.map_or(Actuator::Rps, |view| view.actuator)
 }
 
-fn rate(actuator: Actuator, knob: f64) -> String {
+fn rate(actuator: Actuator, knob: RateLimit) -> String {
     match knob {
-        0.0 => "stopped".to_owned(),
-        r if r < 0.0 => "no limit".to_owned(),
-        r => format!("{} {}", number(r), actuator.unit()),
+        RateLimit::Stopped => "stopped".to_owned(),
+        RateLimit::Unlimited => "no limit".to_owned(),
+        RateLimit::PerSecond(rps) => format!("{} {}", number(rps), actuator.unit()),
     }
 }
 

@@ -7,17 +7,17 @@ use crate::governor::time::timestamp;
 use crate::governor::{
     ActiveFinding, Bounds, ControlState, Finding, Observation, Plan, Score, SignalSample,
 };
-use crate::throttle::{KnobProblem, Knobs, Name};
+use crate::throttle::{KnobProblem, Knobs, Name, RateLimit};
 
 const NOW: f64 = 1_700_000_000.0;
 
 fn status(rps: f64, mode: Mode) -> Status {
     let knobs = Knobs {
-        rps,
+        rps: RateLimit::new(rps),
         mode,
         min: 1.0,
         max: 2000.0,
-        safe_rps: 5.0,
+        safe_rps: RateLimit::PerSecond(5.0),
         seq: 7,
         term: 1,
         by: "ann".to_owned(),
@@ -30,7 +30,7 @@ fn status(rps: f64, mode: Mode) -> Status {
         knobs,
         raw: BTreeMap::new(),
         problems: Vec::new(),
-        effective_rps: rps,
+        effective_rps: RateLimit::new(rps),
         lease_lapsed: false,
         used: 0.0,
         limited_us: 0.0,
@@ -77,7 +77,7 @@ fn reading(signal: &str, value: f64, at: f64) -> SignalSample {
 /// Returns a governor that read `load` 14 s ago and its other signal 9 s ago.
 fn governor(load: f64) -> (ControlState, Policy) {
     let policy = Policy::parse(POLICY, "f").unwrap().unwrap();
-    let mut state = ControlState::new(&policy, BOUNDS, 34.2, NOW - 15.0);
+    let mut state = ControlState::new(&policy, BOUNDS, RateLimit::PerSecond(34.2), NOW - 15.0);
     let seen = |now: f64, readings: Vec<SignalSample>| Observation {
         now,
         readings,
@@ -108,7 +108,7 @@ fn decision(ago_s: f64, rps: f64, before: f64) -> Decision {
     };
     Decision {
         at: timestamp(NOW - ago_s),
-        ..Decision::new("reindex", NOW, &plan, before, Mode::Auto)
+        ..Decision::new("reindex", NOW, &plan, RateLimit::new(before), Mode::Auto)
     }
 }
 
@@ -168,7 +168,8 @@ fn what_can_be_borne_is_told_where_it_sets_the_rate() {
     let view = governed(1.96, |_, _| {});
     let of = |capacity: f64, why: &str| {
         let mut status = status(34.2, Mode::Auto);
-        (status.knobs.capacity, status.knobs.capacity_why) = (capacity, why.to_owned());
+        (status.knobs.capacity, status.knobs.capacity_why) =
+            (RateLimit::new(capacity), why.to_owned());
         status.effective_rps = status.knobs.effective_rps(status.at_us);
         ask(Some(&status), Some(&view), &[], None)
     };
@@ -281,7 +282,7 @@ fn shadow_mode_tells_what_it_would_set_and_its_score() {
             limiting_share: Some(1.0),
             ..Observation::default()
         };
-        crate::governor::shadow::tick(state, policy, BOUNDS, &seen, 50.0);
+        crate::governor::shadow::tick(state, policy, BOUNDS, &seen, RateLimit::PerSecond(50.0));
         state.shadow.as_mut().unwrap().score = Score {
             seconds: 7200.0,
             lower_s: 600.0,
@@ -319,7 +320,7 @@ fn nonsense_and_a_lapsed_lease_are_told_first() {
     );
 
     let mut lapsed = status(118.0, Mode::Auto);
-    (lapsed.lease_lapsed, lapsed.effective_rps) = (true, 5.0);
+    (lapsed.lease_lapsed, lapsed.effective_rps) = (true, RateLimit::PerSecond(5.0));
     lapsed.knobs.valid_until_ms = Some(((NOW - 40.0) * 1e3) as i64);
     let reported = ask(Some(&lapsed), None, &[], None);
     assert!(
@@ -371,7 +372,7 @@ fn an_open_breaker_says_what_tripped_it_and_since_when() {
         &policy,
         BOUNDS,
         &seen(NOW + 15.0, Vec::new()),
-        10.0,
+        RateLimit::PerSecond(10.0),
         crate::governor::explain::Cause::followed("a person"),
     );
     assert!(
@@ -431,7 +432,7 @@ fn blindness_idleness_and_a_held_edit_have_their_words() {
         let seen = Observation {
             now: NOW + 5.0,
             limiting_share: Some(1.0),
-            knob_rps: Some(30.0),
+            knob_rps: Some(RateLimit::PerSecond(30.0)),
             ..Observation::default()
         };
         state.tick(policy, BOUNDS, &seen);
@@ -511,11 +512,11 @@ fn an_automatic_throttle_without_a_governor_says_so() {
 #[test]
 fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots() {
     let policy = "[[signal]]\nname = \"refused\"\nsource = \"feedback\"\nkind = \"ratio\"\nsetpoint = 0.01\n";
-    let reported = |law: &str, limit: i64| {
+    let reported = |law: &str, limit: Option<u32>| {
         let policy = Policy::parse(&format!("{policy}{law}"), "f")
             .unwrap()
             .unwrap();
-        let mut state = ControlState::new(&policy, BOUNDS, 80.0, NOW - 245.0);
+        let mut state = ControlState::new(&policy, BOUNDS, RateLimit::PerSecond(80.0), NOW - 245.0);
         for (ago, rejected) in [(240.0, 0.0), (235.0, 80.0), (230.0, 0.0)] {
             let seen = Observation {
                 now: NOW - ago,
@@ -538,13 +539,13 @@ fn a_quota_that_refusals_taught_is_told_with_its_age_and_slots_are_called_slots(
         );
         ask(Some(&status), Some(&view), &[], None)
     };
-    let rate = reported("", -1);
+    let rate = reported("", None);
     assert!(rate.starts_with("60 rps, "), "{rate}");
     assert!(
         rate.contains("refused learned a quota of 64 rps 4 min ago, when 20 % were refused"),
         "{rate}"
     );
-    let slots = reported("[governor]\nactuator = \"concurrency\"\n", 12);
+    let slots = reported("[governor]\nactuator = \"concurrency\"\n", Some(12));
     assert!(
         slots.starts_with("12 slots, ") && slots.contains("learned a quota of 64 slots"),
         "{slots}"

@@ -259,6 +259,7 @@ fn most(history: &History, at: f64, dt: f64) -> f64 {
 mod tests {
     use crate::governor::policy::Policy;
     use crate::governor::{Bounds, ControlState, Observation};
+    use crate::throttle::RateLimit;
 
     const POLICY: &str = "[[signal]]\nname = \"refused\"\nkind = \"ratio\"\nsource = \"feedback\"\nquery = \"refused\"\nsetpoint = 0.01\n\
                           [governor]\ntick_s = 1\ndurations = false\n";
@@ -280,7 +281,7 @@ mod tests {
         fn new(rps: f64) -> Self {
             let policy = Policy::parse(POLICY, "sms.toml").unwrap().unwrap();
             Self {
-                state: ControlState::new(&policy, BOUNDS, rps, 1000.0),
+                state: ControlState::new(&policy, BOUNDS, RateLimit::new(rps), 1000.0),
                 policy,
                 now: 1000.0,
                 idle: false,

@@ -3,6 +3,7 @@ use crate::control::ewma::smooth;
 use crate::governor::Bounds;
 use crate::governor::policy::{ControllerTuning, SignalKind, SignalPolicy};
 use crate::governor::{ControlState, Observation, Plan, SignalSample};
+use crate::throttle::RateLimit;
 
 const HOUR_S: f64 = 3600.0;
 /// Midnight of a Monday, UTC.
@@ -42,7 +43,7 @@ impl Shop {
             max: 2000.0,
             safe_rps: 5.0,
         };
-        let state = ControlState::new(&policy, bounds, 10.0, MONDAY);
+        let state = ControlState::new(&policy, bounds, RateLimit::PerSecond(10.0), MONDAY);
         Self {
             policy,
             bounds,

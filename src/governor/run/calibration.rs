@@ -30,7 +30,7 @@ pub(super) fn holds(status: &Status, actuator: Actuator, followed: f64) -> Optio
         CALIBRATION_ACTOR if !status.lease_lapsed => {
             Some("a calibration controls this throttle".to_owned())
         }
-        ENDED if status.knobs.rps != followed => {
+        ENDED if status.knobs.rps.number() != followed => {
             Some("a calibration has ended; the governor continues from here".to_owned())
         }
         _ => None,

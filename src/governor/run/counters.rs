@@ -1,6 +1,6 @@
 //! The rates of a throttle's own counters since they were last read.
 
-use crate::throttle::Status;
+use crate::throttle::{RateLimit, Status};
 
 /// A throttle's cumulative counters, by its store's clock.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,13 +28,9 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// Returns the share of the time in which a knob of `rps` was the limit.
-    pub fn limited_by(&self, rps: f64) -> f64 {
-        let used = if rps > 0.0 {
-            self.achieved_rps / rps
-        } else {
-            0.0
-        };
+    /// Returns the share of the time in which `limit` was the limit.
+    pub fn limited_by(&self, limit: RateLimit) -> f64 {
+        let used = limit.rate().map_or(0.0, |rps| self.achieved_rps / rps);
         if used >= KNOB_LIMITED_SHARE {
             used.min(1.0).max(self.limiting_share)
         } else {
@@ -111,7 +107,7 @@ mod tests {
                 achieved_rps,
                 limiting_share,
             }
-            .limited_by(100.0)
+            .limited_by(RateLimit::PerSecond(100.0))
         };
         assert_eq!(
             (
@@ -127,7 +123,7 @@ mod tests {
                 achieved_rps: 0.0,
                 limiting_share: 0.2
             }
-            .limited_by(0.0),
+            .limited_by(RateLimit::Stopped),
             0.2
         );
     }

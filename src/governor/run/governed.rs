@@ -109,14 +109,16 @@ impl GovernedThrottle {
         // Above the capacity the knob would only wind up. A capacity of 0 is a stop, and no bound
         // of a rate. A ratio does not wind up, and its quota is that of all accounts: it still
         // applies when those that are away return.
-        let is_bound = capacity > 0.0
-            && self.actuator() == Actuator::Rps
+        let is_bound = self.actuator() == Actuator::Rps
             && self
                 .policy
                 .signals
                 .iter()
                 .any(|signal| signal.kind != SignalKind::Ratio);
-        let max = if is_bound { max.min(capacity) } else { max };
+        let max = (capacity.rate())
+            .filter(|_| is_bound)
+            .map_or(max, |capacity| max.min(capacity));
+        let safe_rps = safe_rps.number();
         let min = min.min(max);
         self.actuator().bounds(Bounds { min, max, safe_rps })
     }

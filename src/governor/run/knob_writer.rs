@@ -68,7 +68,7 @@ impl KnobWriter<'_> {
     /// rate and not at the safe one; `is_ours` is true if the governor wrote the knob.
     pub async fn keep_lease(&self, reason: &str, is_ours: bool) -> Result<usize, ReconcileError> {
         let (status, knobs) = (self.status, &self.status.knobs);
-        let is_stopped = knobs.mode == Mode::Auto && !knobs.paused && knobs.capacity == 0.0;
+        let is_stopped = knobs.mode == Mode::Auto && !knobs.paused && knobs.capacity.is_stopped();
         let must_renew = is_ours && is_stopped && !status.lease_lapsed && !self.is_fresh();
         match status.raw.get("rps").filter(|_| must_renew) {
             Some(rps) => self.write(rps, reason).await,

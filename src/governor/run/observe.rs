@@ -3,11 +3,10 @@
 use super::counters::Counters;
 use super::governed::ThrottleRuntime;
 use super::sources;
-use crate::governor::actuator::{Actuator, limited_by_slots};
+use crate::governor::actuator::{self, Actuator, limited_by_slots};
 use crate::governor::observation::{Observation, SignalSample};
 use crate::governor::policy::Policy;
 use crate::throttle::Status;
-use crate::throttle::bucket::slower;
 
 /// Collects the observation since the last tick; `has_feedback` is true if the workers' feedback
 /// could be read.
@@ -44,10 +43,10 @@ pub(super) fn observe(
     let (achieved, limiting) = match policy.law.actuator {
         Actuator::Rps => (
             flow.map(|flow| flow.achieved_rps),
-            flow.map(|flow| flow.limited_by(slower(status.knobs.rps, status.knobs.capacity))),
+            flow.map(|flow| flow.limited_by(status.knobs.rps.slower(status.knobs.capacity))),
         ),
         Actuator::Concurrency => {
-            let slots = status.knobs.concurrency as f64;
+            let slots = actuator::slots(status.knobs.concurrency);
             let in_use = runtime.meter.running().filter(|_| has_feedback);
             (
                 in_use,
@@ -66,8 +65,8 @@ pub(super) fn observe(
         rejected: step.map_or(0.0, |step| step.refused),
         idle,
         discounted,
-        capacity_rps: Some(status.knobs.capacity)
-            .filter(|rps| *rps >= 0.0 && policy.law.actuator == Actuator::Rps),
+        capacity_rps: (status.knobs.capacity.tokens())
+            .filter(|_| policy.law.actuator == Actuator::Rps),
         ..Observation::default()
     }
 }

@@ -14,7 +14,7 @@ use sqlx::postgres::PgRow;
 use crate::governor::decision::Decision;
 use crate::governor::law::Phase;
 use crate::postgres::Db;
-use crate::throttle::Mode;
+use crate::throttle::{Mode, RateLimit};
 
 /// Selects the newest state of a throttle's governor.
 const LOAD: &str = "select term, state from flyball.governor where throttle = $1";
@@ -160,7 +160,7 @@ impl Journal {
             .bind(&decision.throttle)
             .bind(decision.at.to_sqlx())
             .bind(decision.rps)
-            .bind(decision.previous_rps)
+            .bind(decision.previous_rps.number())
             .bind(variant_name(&decision.breaker))
             .bind(variant_name(&decision.mode))
             .bind(&decision.limiting)
@@ -209,7 +209,7 @@ fn decision(row: &PgRow) -> Result<Decision, sqlx::Error> {
         rps: row.try_get("rps")?,
         previous_rps: row
             .try_get::<Option<f64>, _>("previous_rps")?
-            .unwrap_or(0.0),
+            .map_or(RateLimit::Stopped, RateLimit::new),
         breaker: of_word::<Phase>(row.try_get("breaker")?),
         mode: of_word::<Mode>(row.try_get("mode")?),
         limiting: row.try_get("limiting")?,

@@ -12,7 +12,7 @@ use crate::governor::actuator::{Actuator, BREAKERS_ZERO};
 use crate::governor::decision::Decision;
 use crate::governor::plan::Plan;
 use crate::governor::state::ControlState;
-use crate::throttle::{Mode, Status};
+use crate::throttle::{Mode, RateLimit, Status};
 
 /// The number of decisions by which a slow listener may lag.
 const LISTENER_BEHIND: usize = 256;
@@ -141,7 +141,7 @@ impl Records {
         term: u64,
         now: f64,
         plan: &Plan,
-        previous: f64,
+        previous: RateLimit,
         mode: Mode,
     ) {
         let mut decision = Decision::new(throttle.name.as_str(), now, plan, previous, mode);
@@ -168,7 +168,7 @@ fn begun(throttle: &GovernedThrottle, status: &Status, now: f64) -> ControlState
     let has_lapsed = status.lease_lapsed && actuator == Actuator::Rps;
     // A breaker's stop without its state continues from the lowest rate, not as a manual stop.
     let rate = if raw == Some(BREAKERS_ZERO) && !has_lapsed {
-        bounds.min
+        RateLimit::new(bounds.min)
     } else {
         actuator.start(status, bounds)
     };

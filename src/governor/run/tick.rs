@@ -16,7 +16,7 @@ use crate::governor::observation::{Observation, SignalSample};
 use crate::governor::shadow;
 use crate::governor::state::ControlState;
 use crate::governor::time::timestamp;
-use crate::throttle::{Knobs, Mode, Status};
+use crate::throttle::{Knobs, Mode, RateLimit, Status};
 
 /// A tick of one throttle in one term.
 struct Tick<'a> {
@@ -243,7 +243,7 @@ impl Tick<'_> {
         (is_ours, is_edited): (bool, bool),
     ) -> Result<RoundReport, ReconcileError> {
         let (throttle, status, records) = (self.throttle, self.status, &self.parts.records);
-        let before = state.knob;
+        let before = RateLimit::new(state.knob);
         let edit = state
             .overrides
             .last
@@ -280,7 +280,7 @@ impl Tick<'_> {
         mode: Mode,
     ) -> Result<RoundReport, ReconcileError> {
         let (throttle, status, records) = (self.throttle, self.status, &self.parts.records);
-        let (actuator, before) = (throttle.actuator(), state.knob);
+        let (actuator, before) = (throttle.actuator(), RateLimit::new(state.knob));
         let why = format!(
             "manual mode is over{}; back to {}",
             until(&status.knobs).replace(" until", " since"),
@@ -324,7 +324,7 @@ fn hands_off(status: &Status, actuator: Actuator, calibration: Option<String>) -
             Some("a person has paused this throttle".to_owned())
         }
         // A pool's capacity is a rate; it does not apply to slots.
-        Mode::Auto | Mode::Shadow if knobs.capacity == 0.0 => Some(without_capacity(knobs)),
+        Mode::Auto | Mode::Shadow if knobs.capacity.is_stopped() => Some(without_capacity(knobs)),
         Mode::Auto => unreadable(status, actuator).or(calibration),
         Mode::Shadow => None,
     }

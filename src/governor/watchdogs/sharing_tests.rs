@@ -4,6 +4,7 @@ use crate::governor::plant_tests::Plant;
 use crate::governor::policy::Policy;
 use crate::governor::{Bounds, Phase};
 use crate::governor::{ControlState, Observation, Plan, SignalSample};
+use crate::throttle::RateLimit;
 
 /// Several governors on one load, each with its own throttle.
 struct House {
@@ -42,7 +43,8 @@ impl House {
             .enumerate()
             .map(|(n, &cost)| {
                 let name = ["alpha", "beta", "gamma"][n].to_owned();
-                let state = ControlState::new(&plant.policy, plant.bounds, 10.0, 0.0);
+                let state =
+                    ControlState::new(&plant.policy, plant.bounds, RateLimit::PerSecond(10.0), 0.0);
                 let plan = Plan {
                     rps: 10.0,
                     ..Plan::default()
@@ -126,7 +128,7 @@ impl House {
             } else {
                 1.0
             }),
-            knob_rps: room.person.take(),
+            knob_rps: room.person.take().map(RateLimit::new),
             shared: self
                 .sharing
                 .as_ref()
@@ -391,7 +393,7 @@ fn a_governor_that_is_away_neither_leads_nor_counts() {
             max: 10.0,
             safe_rps: 1.0,
         },
-        5.0,
+        RateLimit::PerSecond(5.0),
         0.0,
     );
     assert_eq!(sharing.role("b", 100.0), None);

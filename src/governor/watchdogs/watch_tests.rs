@@ -1,3 +1,4 @@
+use crate::throttle::RateLimit;
 use serde_json::json;
 
 use super::watch::*;
@@ -182,7 +183,7 @@ fn a_blind_governor_a_person_and_a_start_from_next_to_nothing_find_nothing() {
         small.cost = 0.0005;
         (small.knob, small.state) = (
             1.0,
-            ControlState::new(&small.policy, small.bounds, 1.0, 0.0),
+            ControlState::new(&small.policy, small.bounds, RateLimit::PerSecond(1.0), 0.0),
         );
         assert_eq!(run(&mut small, 7200, |_, _| {}), (vec![], 1.0));
     }

@@ -23,7 +23,7 @@ use super::shared::{
 use super::{Breakers, PoolView, Ring};
 use crate::jobs::Quota;
 use crate::providers::Pool;
-use crate::throttle::{Error, Name, Notes, Refund, Scope, Store, UpstreamRefusal};
+use crate::throttle::{Error, Name, Notes, RateLimit, Refund, Scope, Store, UpstreamRefusal};
 
 /// The wait of a message that may not probe an account because it failed there.
 const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ impl AccountPool {
             shedding: pool.shedding,
             ..PoolView::default()
         };
-        let limits: Vec<f64> = pool.accounts.iter().map(|limited| limited.rps).collect();
+        let limits: Vec<RateLimit> = pool.accounts.iter().map(|limited| limited.rps).collect();
         let many = limits.len();
         let shared = Arc::new(AccountPoolInner {
             breakers: Breakers::new(notes, accounts.clone(), law),

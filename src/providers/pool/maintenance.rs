@@ -15,7 +15,7 @@ use super::{AccountView, Capacity, Flow, PoolView};
 use crate::providers::{Driver, PoolMetrics, SendContext, now_s};
 use crate::service::{LoopOptions, periodic};
 use crate::throttle::KeyState;
-use crate::throttle::{Change, Error, Knobs, Name, Status};
+use crate::throttle::{Change, Error, Knobs, Name, RateLimit, Status};
 
 /// The interval of observations; a change of an account triggers one as well.
 const ACCOUNT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -55,13 +55,9 @@ const LEARNED: f64 = 0.01;
 pub async fn seed(desk: &AccountPool) -> Result<(), Error> {
     let shared = desk.shared();
     let headroom = shared.pool.headroom;
-    let whole: f64 = shared.pool.accounts.iter().map(|limited| limited.rps).sum();
-    let is_limited = shared
-        .pool
-        .accounts
-        .iter()
-        .all(|limited| limited.rps >= 0.0);
-    let of_pool: &[(&str, String)] = if is_limited {
+    let limits = shared.pool.accounts.iter().map(|limited| limited.rps);
+    let whole: Option<f64> = limits.map(RateLimit::tokens).sum();
+    let of_pool: &[(&str, String)] = if let Some(whole) = whole {
         &[
             ("rps", number(whole * headroom)),
             ("burst", "0.1".to_owned()),
@@ -190,9 +186,8 @@ async fn look(
             // must wait in their lane, and not in the slots of a process. A rate of 0 is excluded
             // there, because an account that rests by a reported quota returns before a capacity
             // could be published.
-            rps: account
-                .learned_rps
-                .filter(|rps| account.limit_rps >= 0.0 || *rps > 0.0)
+            rps: (account.learned_rps.map(RateLimit::new))
+                .filter(|rps| !(account.limit_rps.is_unlimited() && rps.is_stopped()))
                 .unwrap_or(account.limit_rps),
             is_available: matches!(account.state, Flow::Flowing | Flow::Probing),
         })
@@ -217,8 +212,8 @@ async fn look(
     wake_when_back(shared, &accounts, now_ms);
     let all_available: Vec<AccountCapacity> = limits
         .iter()
-        .map(|rps| AccountCapacity {
-            rps: scaled(*rps, shared.pool.headroom),
+        .map(|limit| AccountCapacity {
+            rps: limit.scaled(shared.pool.headroom),
             is_available: true,
         })
         .collect();
@@ -239,8 +234,8 @@ async fn look(
         provider: shared.pool.provider.as_str().to_owned(),
         channel: shared.pool.channel().as_str().to_owned(),
         shedding: shared.pool.shedding,
-        capacity_rps: capacity.rps,
-        configured_rps: Capacity::of(&all_available, true).rps,
+        capacity_rps: capacity.rps.tokens(),
+        configured_rps: Capacity::of(&all_available, true).rps.tokens(),
         available: capacity.available,
         available_at_ms,
         unavailable_at_ms,
@@ -266,14 +261,10 @@ fn wake_when_back(shared: &AccountPoolInner, accounts: &[AccountView], now_ms: i
     }
 }
 
-fn scaled(rps: f64, headroom: f64) -> f64 {
-    if rps < 0.0 { rps } else { rps * headroom }
-}
-
 fn account(
     shared: &AccountPoolInner,
     name: &str,
-    limit: f64,
+    limit: RateLimit,
     state: Option<&KeyState>,
     now_ms: i64,
 ) -> AccountView {
@@ -299,7 +290,7 @@ fn account(
             _ => (Flow::Flowing, None, String::new()),
         },
     };
-    let limit_rps = scaled(limit, shared.pool.headroom);
+    let limit_rps = limit.scaled(shared.pool.headroom);
     AccountView {
         name: name.to_owned(),
         state: flow,
@@ -311,11 +302,9 @@ fn account(
             .map(messages)
             .filter(|learned| {
                 *learned
-                    < if limit_rps < 0.0 {
-                        LEARNED * effective_limit(limit)
-                    } else {
-                        limit_rps
-                    }
+                    < limit_rps
+                        .tokens()
+                        .unwrap_or(LEARNED * effective_limit(limit))
             }),
         refused: state.map_or(0.0, |state| state.refused),
         failures: breaker.failures,
@@ -352,10 +341,10 @@ fn why(capacity: &Capacity, accounts: &[AccountView]) -> String {
 
 /// Shares the knob `concurrency` equally among the drivers.
 fn share_concurrency(status: &Status, drivers: &[Box<dyn Driver>]) {
-    let each = match usize::try_from(status.knobs.concurrency) {
-        Ok(most) => most.div_ceil(drivers.len().max(1)).max(1),
-        Err(_) => UNLIMITED,
-    };
+    let drivers_count = drivers.len().max(1);
+    let each = status.knobs.concurrency.map_or(UNLIMITED, |most| {
+        (most as usize).div_ceil(drivers_count).max(1)
+    });
     drivers
         .iter()
         .for_each(|driver| driver.set_concurrency(each));
@@ -386,12 +375,8 @@ async fn ask_quotas(
                 .pool
                 .accounts
                 .get(at)
-                .map_or(-1.0, |limited| limited.rps);
-            let limit = if configured < 0.0 {
-                rps
-            } else {
-                rps.min(configured)
-            };
+                .map_or(RateLimit::Unlimited, |limited| limited.rps);
+            let limit = RateLimit::PerSecond(rps).slower(configured);
             if let Some(kept) = shared.limits.lock().get_mut(at) {
                 *kept = limit;
             }

@@ -12,7 +12,7 @@ use crate::jobs::Quota;
 use crate::providers::Pool;
 use crate::providers::pool::breaker::Change;
 use crate::providers::pool::{Breakers, PoolView, Ring};
-use crate::throttle::{Error, Grant, Name, Store, UpstreamRefusal};
+use crate::throttle::{Error, Grant, Name, RateLimit, Store, UpstreamRefusal};
 
 /// The maximum number of messages served by one call.
 pub(super) const MAX_SERVE_BATCH: usize = 256;
@@ -84,7 +84,7 @@ pub(super) struct AccountPoolInner {
     pub(super) store: Arc<dyn Store>,
     pub(super) breakers: Breakers,
     /// The limit of each account, in messages per second; a provider may lower it at run time.
-    pub(super) limits: Mutex<Vec<f64>>,
+    pub(super) limits: Mutex<Vec<RateLimit>>,
     /// The highest limit, in messages per second: a message costs one token at an account with this
     /// limit.
     pub(super) reference: f64,
@@ -111,8 +111,11 @@ impl AccountPoolInner {
     /// Returns the cost of one message at the account, in tokens of the accounts' throttle. It is
     /// inversely proportional to the account's limit, so that each account has its own rate.
     pub(super) fn cost(&self, at: usize) -> f64 {
-        let limit = locked(&self.limits).get(at).copied().unwrap_or(-1.0)
-            * f64::from_bits(self.load.load(Ordering::Relaxed));
+        let limit = locked(&self.limits)
+            .get(at)
+            .map_or(RateLimit::Unlimited, |limit| {
+                limit.scaled(f64::from_bits(self.load.load(Ordering::Relaxed)))
+            });
         (self.reference / effective_limit(limit).max(1e-6)).min(1e9)
     }
 
@@ -174,8 +177,8 @@ impl AccountPoolInner {
 }
 
 /// Returns the rate of an account with this limit, in messages per second.
-pub(super) fn effective_limit(limit: f64) -> f64 {
-    if limit < 0.0 { FREE_RPS } else { limit }
+pub(super) fn effective_limit(limit: RateLimit) -> f64 {
+    limit.tokens().unwrap_or(FREE_RPS)
 }
 
 pub(super) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -9,11 +9,13 @@
 //! of the others: they exceed their limit, are blocked as well, and so on until none is left.
 //! Therefore shedding is on by default.
 
+use crate::throttle::RateLimit;
+
 /// The contribution of an account to the capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AccountCapacity {
-    /// The account's limit, in messages per second; below 0 for none.
-    pub rps: f64,
+    /// The account's limit, in messages per second.
+    pub rps: RateLimit,
     /// The account is neither blocked nor has an open breaker.
     pub is_available: bool,
 }
@@ -21,8 +23,8 @@ pub struct AccountCapacity {
 /// The capacity of a pool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Capacity {
-    /// The maximum rate of the whole pool, in messages per second; `None` for no limit.
-    pub rps: Option<f64>,
+    /// The maximum rate of the whole pool, in messages per second.
+    pub rps: RateLimit,
     /// The factor on each account's own limit: 1 with shedding, above 1 without it while some are
     /// unavailable.
     pub load: f64,
@@ -34,29 +36,29 @@ impl Capacity {
     /// Computes the capacity of `parts`.
     pub fn of(parts: &[AccountCapacity], shedding: bool) -> Self {
         let available = parts.iter().filter(|part| part.is_available).count();
-        let sum = |only_available: bool| {
-            let counted = parts
+        let sum = |only_available: bool| -> Option<f64> {
+            parts
                 .iter()
-                .filter(|part| part.is_available || !only_available);
-            let is_limited = counted.clone().all(|part| part.rps >= 0.0);
-            is_limited.then(|| counted.map(|part| part.rps).sum::<f64>())
+                .filter(|part| part.is_available || !only_available)
+                .map(|part| part.rps.tokens())
+                .sum()
         };
         let (all, present) = (sum(false), sum(true));
         if available == 0 {
             return Self {
-                rps: Some(0.0),
+                rps: RateLimit::Stopped,
                 load: 1.0,
                 available,
             };
         }
         match (shedding, all, present) {
             (false, Some(all), Some(present)) if present > 0.0 => Self {
-                rps: Some(all),
+                rps: RateLimit::new(all),
                 load: all / present,
                 available,
             },
             _ => Self {
-                rps: present,
+                rps: present.map_or(RateLimit::Unlimited, RateLimit::new),
                 load: 1.0,
                 available,
             },
@@ -73,7 +75,7 @@ mod tests {
     fn pool(accounts: usize, away: usize) -> Vec<AccountCapacity> {
         (0..accounts)
             .map(|at| AccountCapacity {
-                rps: 1000.0,
+                rps: RateLimit::PerSecond(1000.0),
                 is_available: at >= away,
             })
             .collect()
@@ -83,7 +85,7 @@ mod tests {
     fn a_tenth_of_the_accounts_away_is_a_tenth_less_and_nobody_gets_more() {
         let capacity = Capacity::of(&pool(500, 50), true);
         assert_eq!(
-            (capacity.rps, capacity.load, capacity.available),
+            (capacity.rps.tokens(), capacity.load, capacity.available),
             (Some(450_000.0), 1.0, 450)
         );
     }
@@ -91,26 +93,29 @@ mod tests {
     #[test]
     fn without_shedding_the_others_are_overloaded() {
         let one = Capacity::of(&pool(500, 1), false);
-        assert_eq!(one.rps, Some(500_000.0));
+        assert_eq!(one.rps, RateLimit::PerSecond(500_000.0));
         assert!((1000.0 * one.load - 1002.004).abs() < 1e-3, "{}", one.load);
     }
 
     #[test]
     fn with_nobody_there_nothing_flows_and_without_limits_there_is_no_capacity() {
-        assert_eq!(Capacity::of(&pool(3, 3), true).rps, Some(0.0));
-        assert_eq!(Capacity::of(&pool(3, 3), false).rps, Some(0.0));
+        assert_eq!(Capacity::of(&pool(3, 3), true).rps, RateLimit::Stopped);
+        assert_eq!(Capacity::of(&pool(3, 3), false).rps, RateLimit::Stopped);
         let free = [
             AccountCapacity {
-                rps: -1.0,
+                rps: RateLimit::Unlimited,
                 is_available: true,
             },
             AccountCapacity {
-                rps: 5.0,
+                rps: RateLimit::PerSecond(5.0),
                 is_available: true,
             },
         ];
-        assert_eq!(Capacity::of(&free, true).rps, None);
-        assert_eq!(Capacity::of(&free[1..], true).rps, Some(5.0));
+        assert_eq!(Capacity::of(&free, true).rps, RateLimit::Unlimited);
+        assert_eq!(
+            Capacity::of(&free[1..], true).rps,
+            RateLimit::PerSecond(5.0)
+        );
     }
 
     proptest! {
@@ -118,10 +123,10 @@ mod tests {
         fn the_whole_is_the_sum_of_those_that_are_there(
             parts in prop::collection::vec((0.0_f64..2000.0, any::<bool>()), 1..500),
         ) {
-            let parts: Vec<AccountCapacity> = parts.into_iter().map(|(rps, is_available)| AccountCapacity { rps, is_available }).collect();
+            let parts: Vec<AccountCapacity> = parts.into_iter().map(|(rps, is_available)| AccountCapacity { rps: RateLimit::new(rps), is_available }).collect();
             let capacity = Capacity::of(&parts, true);
-            let sum: f64 = parts.iter().filter(|part| part.is_available).map(|part| part.rps).sum();
-            prop_assert!((capacity.rps.unwrap() - sum).abs() < 1e-6);
+            let sum: f64 = parts.iter().filter(|part| part.is_available).map(|part| part.rps.number()).sum();
+            prop_assert!((capacity.rps.number() - sum).abs() < 1e-6);
             prop_assert_eq!(capacity.load, 1.0);
         }
     }

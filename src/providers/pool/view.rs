@@ -1,5 +1,7 @@
 //! A snapshot of a pool, for people.
 
+use crate::throttle::RateLimit;
+
 /// The state of an account.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, strum::IntoStaticStr,
@@ -41,8 +43,9 @@ pub struct AccountView {
     pub until_ms: Option<i64>,
     /// The reason, in the provider's words.
     pub why: String,
-    /// The limit in messages per second, after headroom; below 0 for none.
-    pub limit_rps: f64,
+    /// The limit in messages per second, after headroom; -1 for none.
+    #[cfg_attr(feature = "api", schema(value_type = f64))]
+    pub limit_rps: RateLimit,
     /// The rate learned from refusals, in messages per second, while it is lower than the limit.
     pub learned_rps: Option<f64>,
     /// The number of refusals since the rate is being learned.

@@ -33,12 +33,12 @@ impl MemoryStore {
                 (knobs.rate(now).rps, knobs.seq, knobs.weight);
             answer.over_limit = knobs.over_limit;
         }
-        let limits: Vec<i64> = chain
+        let limits: Vec<Option<u32>> = chain
             .iter()
             .map(|name| {
                 throttles
                     .get(name)
-                    .map_or(-1, |level| Knobs::read(&level.raw).0.concurrency)
+                    .and_then(|level| Knobs::read(&level.raw).0.concurrency)
             })
             .collect();
         let key_limits = knobs.iter().map(|knobs| knobs.key_concurrency);
@@ -47,7 +47,7 @@ impl MemoryStore {
                 .iter()
                 .copied()
                 .chain(key_limits)
-                .any(|limit| limit >= 0);
+                .any(|limit| limit.is_some());
         let unknown = chain.iter().find(|name| {
             throttles
                 .get(*name)
@@ -73,7 +73,7 @@ impl MemoryStore {
         let has_windows = chain
             .iter()
             .any(|name| !Knobs::read(&throttles[name].raw).0.windows.is_empty());
-        answer.levels_decide = knobs.key_rate().rps < 0.0
+        answer.levels_decide = knobs.key_rate().rps.is_unlimited()
             && knobs.key_windows.is_empty()
             && !has_windows
             && !is_refused
@@ -90,7 +90,7 @@ impl MemoryStore {
         };
         let is_stopped = levels
             .iter()
-            .any(|level| level.rate.rps == 0.0 || is_paused(level));
+            .any(|level| level.rate.rps.is_stopped() || is_paused(level));
         // Holders are not examined while nothing flows, so that lapsed reports are dropped at the
         // same asks as in Redis.
         let holder = ask.holder.as_ref().filter(|_| !is_stopped);
@@ -99,21 +99,19 @@ impl MemoryStore {
             .unwrap_or_default();
         let mut held = Vec::new();
         if let Some(holder) = holder {
-            for ((name, level), limit) in chain
-                .iter()
-                .zip(&mut levels)
-                .zip(&limits)
-                .filter(|(_, limit)| **limit >= 0)
-            {
+            for ((name, level), limit) in chain.iter().zip(&mut levels).zip(&limits) {
+                let Some(limit) = limit.map(i64::from) else {
+                    continue;
+                };
                 let holds = &mut throttles.entry(name.clone()).or_default().holds;
-                let room = holds.room(&who, *limit, holder.held, now.div_euclid(1000));
+                let room = holds.room(&who, limit, holder.held, now.div_euclid(1000));
                 (level.room, level.is_full) = (Some(room.left as f64), room.is_full);
                 held.push(room.held);
             }
         }
         let leaf = throttles.entry(ask.throttle.clone()).or_default();
-        let has_key_limit = knobs.key_concurrency >= 0 && knobs.key_rps != 0.0 && holder.is_some();
-        let key_limit = has_key_limit.then_some(knobs.key_concurrency);
+        let key_limit = (knobs.key_concurrency.map(i64::from))
+            .filter(|_| !knobs.key_rps.is_stopped() && holder.is_some());
         let mut wishes: Vec<LaneDemand<'_>> = ask
             .lanes
             .iter()
@@ -164,7 +162,7 @@ impl MemoryStore {
             let limited = chain
                 .iter()
                 .zip(&limits)
-                .filter(|(_, limit)| **limit >= 0)
+                .filter(|(_, limit)| limit.is_some())
                 .map(|(name, _)| name);
             for (name, held) in limited.zip(held) {
                 let holds = &mut throttles.entry(name.clone()).or_default().holds;

@@ -115,13 +115,14 @@ impl MemoryStore {
             if let Some(term) = change.term {
                 put(&mut raw, "term", Some(term.to_string()));
             }
-            let stopped_after = Knobs::read(&raw).0.effective_rps(now) == 0.0;
-            if stopped_after || (exists && earlier.effective_rps(now) == 0.0) {
+            let stopped_after = Knobs::read(&raw).0.effective_rps(now).is_stopped();
+            if stopped_after || (exists && earlier.effective_rps(now).is_stopped()) {
                 throttle.bucket.drain(now as f64, stopped_after);
             }
             let later = Knobs::read(&raw).0;
-            let is_limited_again =
-                exists && earlier.effective_rps(now) < 0.0 && later.effective_rps(now) > 0.0;
+            let is_limited_again = exists
+                && earlier.effective_rps(now).is_unlimited()
+                && later.effective_rps(now).rate().is_some();
             // A manual resume begins with an empty bucket and without a debt, because no debt
             // outlives a time without a limit. The effect of a refusal ends with the pause.
             let resumed = resumed && !later.paused;

@@ -2,7 +2,9 @@
 
 use super::Throttle;
 use crate::throttle::learned::{Learned, ThrottleRefusal};
-use crate::throttle::{KeyOutcomes, KeyState, Knobs, RefusalEffect, Scope, UpstreamRefusal};
+use crate::throttle::{
+    KeyOutcomes, KeyState, Knobs, RateLimit, RefusalEffect, Scope, UpstreamRefusal,
+};
 
 impl Throttle {
     /// Pauses the key and learns from its refusal.
@@ -22,7 +24,7 @@ impl Throttle {
         let (now, configured) = (
             now as f64,
             if refused.key.is_empty() {
-                -1.0
+                RateLimit::Unlimited
             } else {
                 knobs.key_rate().rps
             },
@@ -89,9 +91,7 @@ impl Throttle {
         KeyState {
             paused_until_ms,
             why,
-            learned_rps: learned
-                .map(|known| known.rate(now))
-                .filter(|rps| *rps >= 0.0),
+            learned_rps: learned.and_then(|known| known.rate(now).tokens()),
             settled_rps: learned.map(|known| known.settle).filter(|rps| *rps > 0.0),
             probing: known.is_some_and(|known| known.is_probing(now)),
             refused,
@@ -124,11 +124,11 @@ impl Throttle {
             return;
         };
         let configured = if ended.key.is_empty() {
-            -1.0
+            RateLimit::Unlimited
         } else {
             knobs.key_rate().rps
         };
-        let is_known = !learns || configured > 0.0;
+        let is_known = !learns || configured.rate().is_some();
         known.answered(
             f64::from(ended.succeeded),
             ended.tokens * knobs.cost_factor,

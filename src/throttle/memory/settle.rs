@@ -70,7 +70,7 @@ impl MemoryStore {
                 let known = level.key_grants.entry(key.to_owned()).or_default();
                 *known = settle_all(&knobs.key_windows, known, tokens, now as f64);
             }
-            if name == *throttle && !key.is_empty() && knobs.key_rps > 0.0 {
+            if name == *throttle && !key.is_empty() && knobs.key_rps.rate().is_some() {
                 let bucket = level.keys.entry(key.to_owned()).or_default();
                 settle_bucket(bucket, knobs.key_rate(), Start::Full, now, (tokens, most));
             }
@@ -87,7 +87,7 @@ fn settle_bucket(
     now: i64,
     (tokens, most): (f64, f64),
 ) -> f64 {
-    if rate.rps <= 0.0 {
+    if rate.rps.rate().is_none() {
         return tokens;
     }
     let mut open = bucket.open(rate, start, now as f64, 1.0, most);

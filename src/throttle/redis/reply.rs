@@ -6,7 +6,8 @@ use std::time::Duration;
 use redis::{FromRedisValue, RedisError, RedisResult, Value, from_redis_value_ref};
 
 use super::shape::Extra;
-use crate::throttle::bucket::{Bucket, Rate, UsageCounters, slower};
+use crate::throttle::RateLimit;
+use crate::throttle::bucket::{Bucket, Rate, UsageCounters};
 use crate::throttle::knobs::PLAIN_COST;
 use crate::throttle::loss::LastKnown;
 use crate::throttle::rules::{is_blank, number};
@@ -98,7 +99,7 @@ pub(super) fn acquired(
     let letters = parts.text();
     let (extra, all_watched) = (Extra::read(&letters), letters.contains('w'));
     let window_s = knob("window", &parts.text())?;
-    let key_rps = knob("key_rps", &parts.text())?;
+    let key_rps = RateLimit::new(knob("key_rps", &parts.text())?);
     let key_rate = Rate {
         rps: key_rps,
         depth_us: knob("key_burst", &parts.text())? * window_s * 1e6,
@@ -110,28 +111,29 @@ pub(super) fn acquired(
         .collect();
     let rates = texts
         .iter()
-        .map(|text| knob("rps", text.trim_end_matches('b')));
-    let rates: Vec<f64> = rates.collect::<RedisResult<_>>()?;
+        .map(|text| knob("rps", text.trim_end_matches('b')).map(RateLimit::new));
+    let rates: Vec<RateLimit> = rates.collect::<RedisResult<_>>()?;
     // A level that borrows gets no refund, because a level above may have paid for the unit.
     let charged = texts
         .iter()
         .zip(&rates)
-        .map(|(text, rps)| if text.ends_with('b') { -1.0 } else { *rps })
+        .map(|(text, rps)| {
+            if text.ends_with('b') {
+                RateLimit::Unlimited
+            } else {
+                *rps
+            }
+        })
         .collect();
     let limits = parts.text();
     let mut words = limits.split(' ');
-    let mut at_once = || {
-        words
-            .next()
-            .and_then(|word| word.parse().ok())
-            .unwrap_or(-1)
-    };
-    let (concurrency, key_concurrency): (i64, i64) = (at_once(), at_once());
+    let mut at_once = || words.next().and_then(|word| word.parse::<u32>().ok());
+    let (concurrency, key_concurrency) = (at_once(), at_once());
     let over_limit = words.next().and_then(OverLimit::of).unwrap_or_default();
     let max_cost = words.next().map_or(Ok(PLAIN_COST), float)?;
-    // The rates that rolling windows allow in the long run, below 0 for none.
-    let window_rps = words.next().map_or(Ok(-1.0), float)?;
-    let key_window_rps = words.next().map_or(Ok(-1.0), float)?;
+    // The rates that rolling windows allow in the long run.
+    let mut lasting = || words.next().map_or(Ok(-1.0), float).map(RateLimit::new);
+    let (window_rps, key_window_rps) = (lasting()?, lasting()?);
     let cost_factor = words.next().map_or(Ok(1.0), float)?;
     let mut charges = Charges {
         rates: charged,
@@ -173,10 +175,10 @@ pub(super) fn acquired(
     }
     let seen = LastKnown {
         on_store_loss,
-        slowest_rps: rates.iter().copied().fold(window_rps, slower),
+        slowest_rps: rates.iter().copied().fold(window_rps, RateLimit::slower),
         window_s,
         key_rate: Rate {
-            rps: slower(key_rate.rps, key_window_rps),
+            rps: key_rate.rps.slower(key_window_rps),
             ..key_rate
         },
         concurrency,
@@ -184,17 +186,17 @@ pub(super) fn acquired(
     };
     let answer = AcquireResponse {
         lanes: grants,
-        effective_rps: rates.last().copied().unwrap_or(0.0),
+        effective_rps: rates.last().copied().unwrap_or(RateLimit::Stopped),
         at_us,
         seq,
         weight,
-        limits_concurrency: concurrency >= 0 || key_concurrency >= 0,
+        limits_concurrency: concurrency.or(key_concurrency).is_some(),
         // Holds (letter k) concern only callers that run jobs, and `limits_concurrency` reports
         // them.
         levels_decide: !unknown
-            && key_rps < 0.0
-            && window_rps < 0.0
-            && key_window_rps < 0.0
+            && [key_rps, window_rps, key_window_rps]
+                .into_iter()
+                .all(RateLimit::is_unlimited)
             && letters.chars().all(|letter| letter == 'k'),
         over_limit,
         max_cost: max_cost / cost_factor,
@@ -257,8 +259,8 @@ fn limit(word: &str, detail: &str, levels: &[(Name, String)]) -> Option<Limit> {
 
 /// The charges of lanes; lanes of the same cost share one list.
 struct Charges {
-    rates: Vec<f64>,
-    key_rps: f64,
+    rates: Vec<RateLimit>,
+    key_rps: RateLimit,
     max_cost: f64,
     cost_factor: f64,
     last: Option<(f64, bool, Arc<[f64]>)>,
@@ -273,7 +275,11 @@ impl Charges {
         match &self.last {
             Some((c, k, charge_us)) if *c == cost && *k == keyed => charge_us.clone(),
             _ => {
-                let key_rps = if keyed { self.key_rps } else { -1.0 };
+                let key_rps = if keyed {
+                    self.key_rps
+                } else {
+                    RateLimit::Unlimited
+                };
                 let rates = self.rates.iter().copied().chain([key_rps]);
                 let charge_us: Arc<[f64]> = rates
                     .map(|rps| cost * Rate { rps, depth_us: 0.0 }.interval_us())

@@ -21,8 +21,8 @@ use crate::throttle::loss::LossFallback;
 use crate::throttle::memory::Clock;
 use crate::throttle::refusal::MAX_PAUSE_MS;
 use crate::throttle::{
-    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, Refund,
-    RefusalEffect, Status, Store, UpstreamRefusal,
+    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
+    Refund, RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
 /// The time limit of an ask, so that work goes on or stops but never hangs.
@@ -246,7 +246,7 @@ impl Store for RedisStore {
     fn set_capacity<'a>(
         &'a self,
         throttle: &'a Name,
-        capacity: Option<f64>,
+        capacity: RateLimit,
         why: &'a str,
     ) -> BoxFuture<'a, Result<(), Error>> {
         self.write_capacity(throttle, capacity, why).boxed()

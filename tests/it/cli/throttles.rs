@@ -1,5 +1,6 @@
 //! Commands that show and set knobs, and take throttles over by hand or from LimitLion.
 
+use flyball::throttle::RateLimit;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
@@ -389,7 +390,7 @@ async fn why_lists_the_history_with_every_term() {
             "hooks",
             1_700_000_000.0 + f64::from(n),
             &plan,
-            1.0,
+            RateLimit::PerSecond(1.0),
             mode,
         );
         journal.append(1, &one).await.unwrap();

@@ -8,7 +8,7 @@ use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::governor::{Decision, Journal};
 use flyball::jobs::{Kinds, NewJob};
-use flyball::throttle::{Name, Status};
+use flyball::throttle::{Name, Status, concurrency_number};
 use flyball_fakes::{Fake, FakeOptions, Latency, Speaks};
 use serde_json::json;
 
@@ -159,7 +159,7 @@ impl PushFixture {
     }
 
     async fn knob(&self) -> i64 {
-        self.status().await.knobs.concurrency
+        concurrency_number(self.status().await.knobs.concurrency)
     }
 
     async fn newest(&self) -> Decision {
@@ -319,7 +319,10 @@ async fn the_p99_of_real_pushes_turns_how_many_are_under_way_and_connections_fol
 
     let throttle = fixture.status().await;
     assert_eq!(
-        (throttle.knobs.rps, throttle.knobs.capacity),
+        (
+            throttle.knobs.rps.number(),
+            throttle.knobs.capacity.number()
+        ),
         (-1.0, -1.0),
         "nobody limits the rate"
     );

@@ -1,14 +1,18 @@
 //! A capacity below the rate that the governor would allow: the knob does not wind up beyond it, a pool's capacity is not
 //! taken for a person's edit, and with no capacity nothing is decided.
 
-use flyball::throttle::{Limit, Store};
+use flyball::throttle::{Limit, RateLimit, Store};
 
 use super::Rig;
 
 impl Rig {
     async fn bears(&self, capacity: Option<f64>, why: &str) {
         self.store
-            .set_capacity(&self.name, capacity, why)
+            .set_capacity(
+                &self.name,
+                capacity.map_or(RateLimit::Unlimited, RateLimit::new),
+                why,
+            )
             .await
             .unwrap();
     }
@@ -25,7 +29,7 @@ async fn the_knob_does_not_wind_up_beyond_what_can_be_borne() {
         let capacity = 20.0 + f64::from(second % 3);
         rig.bears(Some(capacity), &format!("{second}: two of five accounts"))
             .await;
-        assert!(rig.status().await.effective_rps <= capacity);
+        assert!(rig.status().await.effective_rps.number() <= capacity);
         rig.second().await;
         assert!(
             second < 3 || rig.rps().await <= 22.0,
@@ -35,9 +39,9 @@ async fn the_knob_does_not_wind_up_beyond_what_can_be_borne() {
     }
     let status = rig.status().await;
     assert!(
-        status.knobs.rps >= 19.9,
+        status.knobs.rps.number() >= 19.9,
         "there is no other reason to be slower: {}",
-        status.knobs.rps
+        status.knobs.rps.number()
     );
     assert_eq!(
         (status.knobs.by.as_str(), status.lease_lapsed),
@@ -76,7 +80,7 @@ async fn where_nothing_can_be_borne_nothing_is_decided_and_the_rate_is_there_aft
 
     let during = rig.status().await;
     assert_eq!(
-        (during.effective_rps, during.raw.get("rps")),
+        (during.effective_rps.number(), during.raw.get("rps")),
         (0.0, before.raw.get("rps"))
     );
     assert!(!during.lease_lapsed, "the lease of the rate is kept");
@@ -98,10 +102,13 @@ async fn where_nothing_can_be_borne_nothing_is_decided_and_the_rate_is_there_aft
     );
 
     rig.bears(Some(1000.0), "").await;
-    assert_eq!(rig.status().await.effective_rps, before.knobs.rps);
+    assert_eq!(
+        rig.status().await.effective_rps.number(),
+        before.knobs.rps.number()
+    );
     rig.run(10).await;
     assert!(
-        rig.rps().await > 0.7 * before.knobs.rps,
+        rig.rps().await > 0.7 * before.knobs.rps.number(),
         "{}",
         rig.rps().await
     );

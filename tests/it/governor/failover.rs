@@ -142,21 +142,21 @@ impl Scene {
     /// The rate that the governor has come to, when it no longer moves.
     async fn steady(&self) -> f64 {
         eventually("the governor turns the knob", LONG, || async {
-            (self.status().await.effective_rps < 0.9 * RPS).then_some(())
+            (self.status().await.effective_rps.number() < 0.9 * RPS).then_some(())
         })
         .await;
         self.exporter.show(1.0);
-        let mut last = (Instant::now(), self.status().await.effective_rps);
+        let mut last = (Instant::now(), self.status().await.effective_rps.number());
         let deadline = Instant::now() + LONG;
         while last.0.elapsed() < Duration::from_secs(4) {
             assert!(Instant::now() < deadline, "the rate does not come to rest");
             tokio::time::sleep(Duration::from_millis(100)).await;
-            let rate = self.status().await.effective_rps;
+            let rate = self.status().await.effective_rps.number();
             if (rate / last.1 - 1.0).abs() > 0.005 {
                 last = (Instant::now(), rate);
             }
         }
-        self.status().await.effective_rps
+        self.status().await.effective_rps.number()
     }
 
     async fn status(&self) -> Status {
@@ -250,7 +250,7 @@ impl Scene {
             );
             return;
         }
-        let rates = || looks.iter().map(|look| look.effective_rps);
+        let rates = || looks.iter().map(|look| look.effective_rps.number());
         let (least, most) = (
             rates().fold(f64::MAX, f64::min),
             rates().fold(0.0, f64::max),
@@ -396,11 +396,12 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
         scene.keeps_the_rate("without Prometheus", before, Duration::ZERO);
         let slower = eventually("it goes slower while it is blind", LONG, || async {
             let status = scene.status().await;
-            (status.effective_rps < 0.8 * before).then_some(status)
+            (status.effective_rps.number() < 0.8 * before).then_some(status)
         })
         .await;
         assert!(
-            slower.effective_rps >= SAFE_RPS && slower.knobs.why.contains("no new reading of load"),
+            slower.effective_rps.number() >= SAFE_RPS
+                && slower.knobs.why.contains("no new reading of load"),
             "{slower:?}"
         );
         first.ways(&[Part::Prometheus], Way::Open);
@@ -430,12 +431,12 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
         let event = Instant::now();
         let lapsed = eventually("the safe rate is in force", LONG, || async {
             let status = scene.status().await;
-            (status.effective_rps == SAFE_RPS).then_some(status)
+            (status.effective_rps.number() == SAFE_RPS).then_some(status)
         })
         .await;
         println!(
             "nobody left: {before:.2} rps lapsed to {} after {:.1?}",
-            lapsed.effective_rps,
+            lapsed.effective_rps.number(),
             event.elapsed()
         );
         assert!(
@@ -446,7 +447,7 @@ async fn a_leader_without_prometheus_stays_and_holds_and_one_that_nobody_follows
         scene.turned_by(2).await;
         let again = scene.status().await;
         assert!(
-            !again.lease_lapsed && again.effective_rps < 1.2 * SAFE_RPS,
+            !again.lease_lapsed && again.effective_rps.number() < 1.2 * SAFE_RPS,
             "it starts from the safe rate: {again:?}"
         );
         scene.only_the_newest_term_wrote("nobody left").await;

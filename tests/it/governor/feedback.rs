@@ -137,7 +137,7 @@ impl FeedbackFixture {
         let journal = Journal::new(self.database.pool().clone());
         eventually(&format!("the knob is below {rps}"), SOON, || async {
             let newest = journal.recent(Some("calls"), 1).await.unwrap().pop()?;
-            (self.status().await.knobs.rps < rps && newest.rps < rps).then_some(newest)
+            (self.status().await.knobs.rps.number() < rps && newest.rps < rps).then_some(newest)
         })
         .await
     }
@@ -178,7 +178,10 @@ async fn refusals_lower_the_knob_and_why_names_them() {
         .await
         .unwrap();
     // Refusals move it below a half.
-    assert!(fixture.status().await.knobs.rps > 30.0, "{earlier:?}");
+    assert!(
+        fixture.status().await.knobs.rps.number() > 30.0,
+        "{earlier:?}"
+    );
 
     fixture.turn(Side::Refuses);
     let decision = fixture.falls_below(25.0).await;
@@ -376,7 +379,7 @@ async fn when_most_is_refused_the_breaker_stops_the_work_at_once() {
 
     fixture.turn(Side::Well);
     eventually("work flows again", SOON, || async {
-        (fixture.status().await.effective_rps > 0.0).then_some(())
+        (fixture.status().await.effective_rps.number() > 0.0).then_some(())
     })
     .await;
     fixture.stop().await;

@@ -78,15 +78,15 @@ async fn every_way(by_a_door: bool) {
             rig.second().await;
             let status = rig.status().await;
             if second < 3 {
-                near(&what, before, status.knobs.rps);
+                near(&what, before, status.knobs.rps.number());
             }
             near(
                 &format!("{what}, in force"),
-                status.knobs.rps,
-                status.effective_rps,
+                status.knobs.rps.number(),
+                status.effective_rps.number(),
             );
             assert!(
-                mode == "auto" || status.knobs.rps == before,
+                mode == "auto" || status.knobs.rps.number() == before,
                 "{what}: it is a person's"
             );
         }
@@ -135,7 +135,7 @@ async fn a_manual_mode_with_an_end_goes_back_by_itself_without_a_jump_and_says_s
         for _ in 0..59 {
             rig.second().await;
             let knobs = rig.status().await.knobs;
-            assert_eq!((knobs.mode, knobs.rps), (Mode::Manual, 40.0));
+            assert_eq!((knobs.mode, knobs.rps.number()), (Mode::Manual, 40.0));
         }
         let hand = rig.view().manual_override.expect("an override");
         assert_eq!(
@@ -153,7 +153,7 @@ async fn a_manual_mode_with_an_end_goes_back_by_itself_without_a_jump_and_says_s
             (status.knobs.by.as_str(), status.lease_lapsed),
             ("governor", false)
         );
-        near(before, 40.0, status.effective_rps);
+        near(before, 40.0, status.effective_rps.number());
         let decisions = rig.decisions().await;
         let output = decisions
             .iter()

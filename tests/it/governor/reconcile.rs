@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use flyball::governor::postgres::{Error as JournalError, STATEMENTS};
 use flyball::governor::{Decision, Journal, Phase, Plan};
-use flyball::throttle::{Change, Mode, Store};
+use flyball::throttle::{Change, Mode, RateLimit, Store};
 use serde_json::json;
 
 use super::rig::{Rig, SECOND_US, governor};
@@ -19,9 +19,9 @@ async fn the_knob_is_turned_until_the_load_stands_at_the_setpoint() {
     assert!((rig.load() - 1.0).abs() < 0.1, "load {}", rig.load());
     let status = rig.status().await;
     assert!(
-        (status.knobs.rps - 80.0).abs() < 8.0,
+        (status.knobs.rps.number() - 80.0).abs() < 8.0,
         "{}",
-        status.knobs.rps
+        status.knobs.rps.number()
     );
     assert_eq!(
         (status.knobs.by.as_str(), status.knobs.term),
@@ -198,7 +198,7 @@ async fn the_fast_path_stops_the_work_within_seconds_and_restarts_below_the_setp
     rig.run(200).await;
     rig.cost *= 10.0;
     let mut seconds = 0;
-    while rig.status().await.effective_rps > 0.0 {
+    while rig.status().await.effective_rps.number() > 0.0 {
         rig.second().await;
         seconds += 1;
         assert!(seconds <= 3, "load {}", rig.load());
@@ -320,7 +320,7 @@ async fn after_a_lapsed_lease_it_starts_from_the_safe_rate() {
     rig.run(200).await;
     rig.clock.fetch_add(60 * SECOND_US, Ordering::SeqCst);
     rig.world.lock().unwrap().now_s += 60.0;
-    assert_eq!(rig.status().await.effective_rps, 5.0);
+    assert_eq!(rig.status().await.effective_rps.number(), 5.0);
     rig.governor = governor(&rig.store, &rig.journal, &rig.url, &rig.name, &rig.policy);
     rig.term = 2;
     rig.run(4).await;
@@ -341,7 +341,7 @@ async fn the_journal_keeps_a_thousand_decisions_of_each_throttle_and_refuses_old
             throttle,
             1_700_000_000.0 + f64::from(n),
             &plan,
-            1.0,
+            RateLimit::PerSecond(1.0),
             Mode::Auto,
         )
     };

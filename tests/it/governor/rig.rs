@@ -217,7 +217,7 @@ impl Rig {
     }
 
     pub async fn rps(&self) -> f64 {
-        self.status().await.knobs.rps
+        self.status().await.knobs.rps.number()
     }
 
     pub fn now(&self) -> f64 {

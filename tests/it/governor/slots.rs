@@ -9,6 +9,7 @@ use flyball::app::{App, Roles};
 use flyball::config::Settings;
 use flyball::governor::{Decision, Journal};
 use flyball::jobs::{Kinds, NewJob, Outcome};
+use flyball::throttle::concurrency_number;
 use flyball::throttle::{Change, Name, RedisStore, Status, Store};
 use serde_json::json;
 
@@ -116,7 +117,9 @@ impl SlotsFixture {
     async fn comes_to(&self, what: &str, slots: std::ops::RangeInclusive<i64>) -> Status {
         eventually(what, SOON, || async {
             let status = self.status().await;
-            slots.contains(&status.knobs.concurrency).then_some(status)
+            slots
+                .contains(&concurrency_number(status.knobs.concurrency))
+                .then_some(status)
         })
         .await
     }
@@ -153,7 +156,7 @@ async fn the_governor_turns_the_slots_by_how_long_real_jobs_take() {
     assert!(newest.reason.contains(" slots"), "{}", newest.reason);
     let status = fixture.status().await;
     assert_eq!(
-        (status.knobs.rps, status.knobs.valid_until_ms),
+        (status.knobs.rps.number(), status.knobs.valid_until_ms),
         (-1.0, None),
         "slots have no lease, and the rate is left alone"
     );
@@ -175,7 +178,7 @@ async fn the_governor_turns_the_slots_by_how_long_real_jobs_take() {
         })
     })
     .await;
-    assert!(fixture.status().await.knobs.concurrency <= 3);
+    assert!(concurrency_number(fixture.status().await.knobs.concurrency) <= 3);
     fixture
         .comes_to("it grows again after the hold", 5..=60)
         .await;
@@ -201,7 +204,7 @@ async fn without_a_limit_it_begins_at_the_most_allowed_and_a_dead_governor_leave
     governor.stop().await;
     let name = Name::new("calls").unwrap();
     let left = store.status(&name).await.unwrap().unwrap();
-    assert!((1..=60).contains(&left.knobs.concurrency) && !left.lease_lapsed);
+    assert!((1..=60).contains(&concurrency_number(left.knobs.concurrency)) && !left.lease_lapsed);
     // Nothing in the hash can lapse: what was written last stays.
     assert!(!left.raw.contains_key("valid_until"), "{:?}", left.raw);
 

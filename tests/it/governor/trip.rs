@@ -170,7 +170,7 @@ impl Flow {
         let deadline = rose + LONG;
         loop {
             let status = self.status().await;
-            if status.effective_rps == 0.0 {
+            if status.effective_rps.number() == 0.0 {
                 stopped_us.get_or_insert(status.at_us);
             }
             if status.used > used || used.is_nan() {

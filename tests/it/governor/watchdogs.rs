@@ -3,7 +3,7 @@
 use flyball::governor::calibration::{CALIBRATION_ACTOR, ENDED};
 use flyball::governor::{Decision, Finding, Governor};
 use flyball::signals::{no_depth, no_feedback};
-use flyball::throttle::{Change, Name, Store};
+use flyball::throttle::{Change, Name, RateLimit, Store};
 use serde_json::json;
 
 use super::rig::{Rig, governor};
@@ -180,7 +180,11 @@ async fn a_calibration_has_the_knob_until_it_ends_and_the_governor_goes_on_from_
     let knobs = rig.status().await.knobs;
     assert_eq!(knobs.by, "governor");
     // From 50 on, at the pace that is allowed, and not held down as after a person's edit.
-    assert!(knobs.rps > 50.0 && knobs.rps < 70.0, "{}", knobs.rps);
+    assert!(
+        knobs.rps > RateLimit::PerSecond(50.0) && knobs.rps < RateLimit::PerSecond(70.0),
+        "{}",
+        knobs.rps
+    );
 }
 
 #[tokio::test]
@@ -192,7 +196,7 @@ async fn a_calibration_that_died_leaves_the_safe_rate_to_the_governor() {
 
     let knobs = rig.status().await.knobs;
     assert_eq!(knobs.by, "governor");
-    assert!(knobs.rps < 8.0, "{}", knobs.rps);
+    assert!(knobs.rps < RateLimit::PerSecond(8.0), "{}", knobs.rps);
 }
 
 #[tokio::test]

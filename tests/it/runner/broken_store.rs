@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use flyball::runner::{Worker, WorkerMetrics};
 use flyball::throttle::{
-    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, Refund,
-    RefusalEffect, Status, Store, UpstreamRefusal,
+    AcquireRequest, AcquireResponse, Change, Error, Holder, KeyOutcomes, KeyState, Name, RateLimit,
+    Refund, RefusalEffect, Status, Store, UpstreamRefusal,
 };
 
 use super::fixture::{SOON, WorkerFixture, quick};
@@ -112,7 +112,7 @@ impl Store for Broken {
     fn set_capacity<'a>(
         &'a self,
         _: &'a Name,
-        _: Option<f64>,
+        _: RateLimit,
         _: &'a str,
     ) -> BoxFuture<'a, Result<(), Error>> {
         unimplemented!()

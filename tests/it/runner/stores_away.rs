@@ -172,12 +172,15 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
             fixture
                 .status("default")
                 .await
-                .filter(|status| status.knobs.rps == 30.0)
+                .filter(|status| status.knobs.rps.number() == 30.0)
         },
     )
     .await;
     assert_eq!(
-        (back.knobs.capacity, back.knobs.capacity_why.as_str()),
+        (
+            back.knobs.capacity.number(),
+            back.knobs.capacity_why.as_str()
+        ),
         (-1.0, ""),
         "how things were is no knob to come back"
     );
@@ -230,7 +233,7 @@ async fn when_redis_is_emptied_or_stopped_the_knobs_come_back_and_a_closed_throt
         .target
         .called(fixture.target.calls().len() + 20, SOON)
         .await;
-    let back = fixture.status("default").await.unwrap().knobs.rps;
+    let back = fixture.status("default").await.unwrap().knobs.rps.number();
     println!(
         "{while_away} calls while away; 20 calls {:?} after it came back, at {back} a second",
         started.elapsed()
@@ -264,7 +267,10 @@ async fn a_process_starts_while_redis_is_away_takes_jobs_and_seeds_when_it_is_ba
 
     fixture.target.called(1, SOON).await;
     process.says("the knobs are seeded", SOON).await;
-    assert_eq!(fixture.status("default").await.unwrap().knobs.rps, -1.0);
+    assert_eq!(
+        fixture.status("default").await.unwrap().knobs.rps.number(),
+        -1.0
+    );
     eventually("it is ready", SOON, || async {
         let (status, ..) = answer(client.get(format!("{url}/readyz"))).await?;
         (status == 200).then_some(())

@@ -514,7 +514,15 @@ async fn a_process_reads_the_servers_that_its_settings_name_and_trips_on_a_page_
         "{}",
         tripped.reason
     );
-    assert_eq!(fixture.status("governed").await.unwrap().effective_rps, 0.0);
+    assert_eq!(
+        fixture
+            .status("governed")
+            .await
+            .unwrap()
+            .effective_rps
+            .number(),
+        0.0
+    );
     assert!(!process.log().contains(SECRET), "{}", process.log());
     assert!(
         !process.log().contains(&fixture.database_url),

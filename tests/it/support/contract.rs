@@ -11,7 +11,7 @@ use flyball::jobs::{Handler, Issue, Outcome, PreparedJob};
 use flyball::notify::NotificationHandler;
 use flyball::providers::pool::{self, AccountPool};
 use flyball::providers::{Account, Limited, Pool, Pools, Provider};
-use flyball::throttle::{Notes, Store};
+use flyball::throttle::{Notes, RateLimit, Store};
 use jsonschema::{Draft, Validator};
 use reqwest::{Method, Response};
 use serde_json::{Map, Value, json};
@@ -57,7 +57,7 @@ fn pool() -> Pool {
             name: name.to_owned(),
             ..Account::default()
         },
-        rps: 5.0,
+        rps: RateLimit::PerSecond(5.0),
     };
     Pool {
         name: "mail".to_owned(),

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use flyball::throttle::{Change, Error, Grant, KeyState, LeasedStore, Limit, Status, Store};
+use flyball::throttle::{
+    Change, Error, Grant, KeyState, LeasedStore, Limit, RateLimit, Status, Store,
+};
 
 use crate::throttle::{World, ask, fields, laws, name};
 
@@ -23,7 +25,11 @@ async fn status(world: &World, throttle: &str) -> Status {
 async fn bears(world: &World, throttle: &str, capacity: Option<f64>, why: &str) {
     world
         .store
-        .set_capacity(&name(throttle), capacity, why)
+        .set_capacity(
+            &name(throttle),
+            capacity.map_or(RateLimit::Unlimited, RateLimit::new),
+            why,
+        )
         .await
         .unwrap();
 }
@@ -90,9 +96,9 @@ async fn the_rate_is_never_above_what_can_be_borne(world: World) {
         world.knobs(&throttle, &knobs);
         bears(&world, &throttle, capacity, "two accounts").await;
         let answer = world.store.peek(&ask(&throttle, &[("", 1, 1.0)])).await;
-        assert_eq!(answer.effective_rps, expected, "{sentence}");
+        assert_eq!(answer.effective_rps.number(), expected, "{sentence}");
         assert_eq!(
-            status(&world, &throttle).await.effective_rps,
+            status(&world, &throttle).await.effective_rps.number(),
             expected,
             "{sentence}"
         );
@@ -162,7 +168,7 @@ async fn what_bears_nothing_is_stopped_with_its_reason_and_resumes_empty(world: 
     let after = status(&world, "sms").await;
     assert_eq!(
         (
-            after.effective_rps,
+            after.effective_rps.number(),
             after.raw.get("capacity"),
             after.raw.get("capacity_why")
         ),
@@ -176,7 +182,7 @@ async fn a_capacity_that_cannot_be_read_speeds_nothing_up(world: World) {
         &[("rps", "20"), ("safe_rps", "2"), ("capacity", "much")],
     );
     let careful = status(&world, "a").await;
-    assert_eq!(careful.effective_rps, 2.0);
+    assert_eq!(careful.effective_rps.number(), 2.0);
     assert_eq!(careful.problems[0].field, "capacity");
     assert!(
         careful.problems[0]
@@ -186,13 +192,14 @@ async fn a_capacity_that_cannot_be_read_speeds_nothing_up(world: World) {
         careful.problems[0].message
     );
     world.write("a", "rps", "1");
-    assert_eq!(status(&world, "a").await.effective_rps, 1.0);
+    assert_eq!(status(&world, "a").await.effective_rps.number(), 1.0);
     assert_eq!(
         world
             .store
             .peek(&ask("a", &[("", 1, 1.0)]))
             .await
-            .effective_rps,
+            .effective_rps
+            .number(),
         1.0
     );
 }
@@ -222,13 +229,16 @@ async fn a_pools_word_is_nobodys_edit(world: World) {
     };
     assert_eq!(sentence(&after), sentence(&before));
     assert_eq!(
-        (after.knobs.capacity, after.knobs.capacity_why.as_str()),
+        (
+            after.knobs.capacity.number(),
+            after.knobs.capacity_why.as_str()
+        ),
         (3.5, "two of five accounts")
     );
-    assert_eq!(after.knobs.rps, 10.0);
+    assert_eq!(after.knobs.rps.number(), 10.0);
     let missing = world
         .store
-        .set_capacity(&name("missing"), Some(1.0), "")
+        .set_capacity(&name("missing"), RateLimit::PerSecond(1.0), "")
         .await;
     assert!(matches!(missing, Err(Error::Unknown(missing)) if missing == name("missing")));
     assert_eq!(
@@ -244,7 +254,7 @@ async fn who_writes_under_a_condition_is_not_disturbed_by_a_pools_word(world: Wo
         let seen = status(&world, "a").await;
         bears(&world, "a", capacity, "").await;
         let change = Change {
-            fields: fields(&[("rps", &format!("{}", seen.knobs.rps + 1.0))]),
+            fields: fields(&[("rps", &format!("{}", seen.knobs.rps.number() + 1.0))]),
             if_seq: Some(seen.knobs.seq),
             if_rps: seen.raw.get("rps").cloned(),
             term: Some(1),
@@ -255,7 +265,10 @@ async fn who_writes_under_a_condition_is_not_disturbed_by_a_pools_word(world: Wo
         world.store.set(&name("a"), &change).await.unwrap();
     }
     let after = status(&world, "a").await;
-    assert_eq!((after.knobs.rps, after.knobs.capacity), (14.0, 6.0));
+    assert_eq!(
+        (after.knobs.rps.number(), after.knobs.capacity.number()),
+        (14.0, 6.0)
+    );
 }
 
 async fn a_persons_capacity_is_an_edit_and_takes_the_pools_reason_away(world: World) {
@@ -271,7 +284,7 @@ async fn a_persons_capacity_is_an_edit_and_takes_the_pools_reason_away(world: Wo
     assert_eq!(
         (
             after.knobs.by.as_str(),
-            after.knobs.capacity,
+            after.knobs.capacity.number(),
             after.knobs.capacity_why.as_str()
         ),
         ("ann", 0.0, "")
@@ -287,7 +300,7 @@ async fn a_lease_lets_go_when_nothing_can_be_borne(world: World) {
         leased.acquire(&one).await;
     }
     leased
-        .set_capacity(&name("a"), Some(0.0), "no account is available")
+        .set_capacity(&name("a"), RateLimit::Stopped, "no account is available")
         .await
         .unwrap();
     let limit = leased.acquire(&one).await.lanes.remove(0).limit;

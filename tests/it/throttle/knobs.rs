@@ -97,7 +97,18 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
         if_rps: Some("7".to_owned()),
         ..change(&[("rps", "9")])
     };
-    assert_eq!(world.store.set(&a, &right).await.unwrap().1.knobs.rps, 9.0);
+    assert_eq!(
+        world
+            .store
+            .set(&a, &right)
+            .await
+            .unwrap()
+            .1
+            .knobs
+            .rps
+            .number(),
+        9.0
+    );
     // No limit is an empty text.
     for (stands, next) in [("", 3), ("3", 4)] {
         let right = Change {
@@ -113,7 +124,7 @@ async fn setting_is_refused_when_somebody_was_faster(world: World) {
                 .1
                 .knobs
                 .concurrency,
-            next
+            Some(next)
         );
     }
 }

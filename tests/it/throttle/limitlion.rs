@@ -121,7 +121,10 @@ async fn its_tools_read_turn_and_take_away_our_knobs() {
         [None, None, text("12.5"), text("1"), text("1")]
     );
     lion.set("mail", &[("rps", "3")], None);
-    assert_eq!(status(&store, "mail").await.unwrap().effective_rps, 3.0);
+    assert_eq!(
+        status(&store, "mail").await.unwrap().effective_rps.number(),
+        3.0
+    );
     lion.set("mail", &[("rps", "0")], None);
     assert_eq!(
         limit(&store, "mail").await,
@@ -143,7 +146,7 @@ async fn its_tools_read_turn_and_take_away_our_knobs() {
     let set = status(&store, "mail").await.unwrap();
     assert_eq!(
         (
-            set.effective_rps,
+            set.effective_rps.number(),
             set.knobs.burst,
             set.knobs.window,
             set.problems.len()
@@ -172,7 +175,10 @@ async fn its_knobs_are_obeyed_and_their_time_to_live_is_told_until_they_are_take
 
     let found = status(&store, "mail").await.unwrap();
     assert!(foreign::is_foreign(&found));
-    assert_eq!((found.effective_rps, found.knobs.window), (7.0, 5.0));
+    assert_eq!(
+        (found.effective_rps.number(), found.knobs.window),
+        (7.0, 5.0)
+    );
     assert!(
         found
             .expires_in_s
@@ -197,7 +203,7 @@ async fn its_knobs_are_obeyed_and_their_time_to_live_is_told_until_they_are_take
 
     assert_eq!(
         (
-            after.effective_rps,
+            after.effective_rps.number(),
             after.knobs.by.as_str(),
             after.raw["window"].as_str()
         ),

@@ -60,13 +60,13 @@ async fn a_pattern_makes_throttles_each_with_a_bucket_of_its_own_and_the_longest
         // A new bucket holds one token.
         let first = store.acquire(&ask(throttle, &[("", 5, 1.0)])).await;
         assert_eq!(
-            (first.lanes[0].granted, first.effective_rps),
+            (first.lanes[0].granted, first.effective_rps.number()),
             (1, 0.001),
             "{throttle}"
         );
     }
     let other = store.acquire(&ask("gcal:eu:1", &[("", 1, 1.0)])).await;
-    assert_eq!(other.effective_rps, 7.0);
+    assert_eq!(other.effective_rps.number(), 7.0);
     assert_eq!(raw(&*redis, &name("gcal:1")).await[MADE_FROM], "gcal:*");
     let unknown = store.acquire(&ask("mail", &[("", 1, 1.0)])).await;
     assert!(

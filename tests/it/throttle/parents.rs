@@ -61,7 +61,7 @@ async fn a_parent_takes_effect_at_once_and_a_missing_one_stops_its_children(worl
         Some(Limit::Unknown { name: name("root") })
     );
     assert_eq!(stopped.lanes[0].limit, Some(stop_of("root")));
-    assert_eq!(stopped.effective_rps, 1000.0);
+    assert_eq!(stopped.effective_rps.number(), 1000.0);
     assert_eq!(world.granted("child", 1).await, 1);
 }
 

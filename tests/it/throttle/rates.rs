@@ -65,7 +65,7 @@ async fn a_throttle_nobody_knows_grants_nothing_and_says_so(world: World) {
 async fn a_hash_without_rps_runs_at_safe_rps(world: World) {
     world.knobs("a", &[("burst", "1"), ("safe_rps", "3")]);
 
-    assert_eq!(world.take("a", 0).await.effective_rps, 3.0);
+    assert_eq!(world.take("a", 0).await.effective_rps.number(), 3.0);
     assert_eq!(world.status("a").await.problems[0].field, "rps");
 }
 
@@ -86,14 +86,17 @@ async fn zero_stops_and_minus_one_is_unlimited(world: World) {
     world.write("a", "rps", "-1");
     let unlimited = world.take("a", 5_000_000).await;
 
-    assert_eq!((stopped.effective_rps, stopped.lanes[0].granted), (0.0, 0));
+    assert_eq!(
+        (stopped.effective_rps.number(), stopped.lanes[0].granted),
+        (0.0, 0)
+    );
     assert_eq!(stopped.lanes[0].limit, Some(stop_of("a")));
     assert!(
         stopped.lanes[0].wait <= Duration::from_secs(1),
         "a person's edit is seen within a second"
     );
     assert_eq!(
-        (unlimited.effective_rps, unlimited.lanes[0].granted),
+        (unlimited.effective_rps.number(), unlimited.lanes[0].granted),
         (-1.0, 5_000_000)
     );
 }
@@ -150,7 +153,7 @@ async fn a_pause_resumes_empty(world: World) {
         .unwrap();
 
     assert_eq!(world.granted("a", 1000).await, 0);
-    assert_eq!(world.status("a").await.knobs.rps, 20.0);
+    assert_eq!(world.status("a").await.knobs.rps.number(), 20.0);
 }
 
 async fn a_typo_runs_at_safe_rps_and_is_visible(world: World) {
@@ -167,9 +170,12 @@ async fn a_typo_runs_at_safe_rps_and_is_visible(world: World) {
         let answer = world.take(field, 1).await;
         let status = world.status(field).await;
 
-        assert_eq!(answer.effective_rps, 4.0, "{field}");
+        assert_eq!(answer.effective_rps.number(), 4.0, "{field}");
         assert_eq!(
-            (status.effective_rps, status.problems[0].field.as_str()),
+            (
+                status.effective_rps.number(),
+                status.problems[0].field.as_str()
+            ),
             (4.0, field)
         );
         let taken = world.drink(field, Duration::from_secs(100)).await;
@@ -188,13 +194,13 @@ async fn a_lapsed_lease_runs_at_safe_rps(world: World) {
             ("mode", "auto"),
         ],
     );
-    assert_eq!(world.take("a", 1).await.effective_rps, 100.0);
+    assert_eq!(world.take("a", 1).await.effective_rps.number(), 100.0);
     world.pass(Duration::from_millis(5001));
 
-    assert_eq!(world.take("a", 1).await.effective_rps, 4.0);
+    assert_eq!(world.take("a", 1).await.effective_rps.number(), 4.0);
     assert!(world.status("a").await.lease_lapsed);
     world.write("a", "mode", "manual");
-    assert_eq!(world.take("a", 1).await.effective_rps, 100.0);
+    assert_eq!(world.take("a", 1).await.effective_rps.number(), 100.0);
 }
 
 async fn peeking_charges_nothing(world: World) {
@@ -263,7 +269,10 @@ async fn a_factor_of_the_cost_makes_each_job_dearer_here_and_above_at_once(world
 
     let dearer = world.take("mail", 100).await;
 
-    assert_eq!((dearer.lanes[0].granted, dearer.effective_rps), (4, 10.0));
+    assert_eq!(
+        (dearer.lanes[0].granted, dearer.effective_rps.number()),
+        (4, 10.0)
+    );
     assert_eq!(world.status("mail").await.used, 1.0 + 10.0 + 10.0);
     assert_eq!(world.status("root").await.used - used, 20.0);
     // A unit that is given back, and a real cost, count as many times.
@@ -290,7 +299,7 @@ async fn a_factor_of_the_cost_makes_each_job_dearer_here_and_above_at_once(world
     world.write("mail", "cost_factor", "nothing");
     world.pass(Duration::from_secs(10));
     assert_eq!(
-        world.take("mail", 100).await.effective_rps,
+        world.take("mail", 100).await.effective_rps.number(),
         1.0,
         "a typo never speeds anything up"
     );

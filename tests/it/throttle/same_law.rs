@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use flyball::throttle::{
-    Change, Grant, Holder, KeyOutcomes, LaneRequest, Quota, Refund, Scope, UpstreamRefusal,
+    Change, Grant, Holder, KeyOutcomes, LaneRequest, Quota, RateLimit, Refund, Scope,
+    UpstreamRefusal,
 };
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -406,7 +407,11 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 "{:?}",
                 world
                     .store
-                    .set_capacity(&name(THROTTLES[*t]), *capacity, why)
+                    .set_capacity(
+                        &name(THROTTLES[*t]),
+                        capacity.map_or(RateLimit::Unlimited, RateLimit::new),
+                        why
+                    )
                     .await
             )
         }

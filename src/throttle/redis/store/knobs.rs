@@ -13,7 +13,7 @@ use crate::throttle::redis::reply::{ReplyReader, Text, float, garbled};
 use crate::throttle::rules::min_above_max;
 use crate::throttle::status::no_hash;
 use crate::throttle::store::capacity_text;
-use crate::throttle::{Change, Error, KnobProblem, Name, Status};
+use crate::throttle::{Change, Error, KnobProblem, Name, RateLimit, Status};
 
 impl RedisStore {
     pub(super) async fn write(
@@ -89,7 +89,7 @@ impl RedisStore {
     pub(super) async fn write_capacity(
         &self,
         throttle: &Name,
-        capacity: Option<f64>,
+        capacity: RateLimit,
         why: &str,
     ) -> Result<(), Error> {
         self.layout
@@ -99,10 +99,9 @@ impl RedisStore {
         call.key(&self.layout.key(throttle, KNOBS, ""));
         call.key(&self.layout.key(throttle, "bucket", ""));
         self.begin(&mut call, "capacity");
-        call.text(&capacity.map_or_else(
-            || "-".to_owned(),
-            |capacity| format!("={}", capacity_text(capacity)),
-        ));
+        call.text(
+            &capacity_text(capacity).map_or_else(|| "-".to_owned(), |text| format!("={text}")),
+        );
         call.text(why);
         let written = self.invoke(throttle, &call, self.operator_bound).await;
         let mut parts =

@@ -1,5 +1,6 @@
 //! A server with a pool of accounts, and signed events of its provider.
 
+use flyball::throttle::RateLimit;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -70,7 +71,7 @@ pub fn pool(name: &str, provider: Provider, accounts: &[&str]) -> (String, Pool)
             ]),
             ..Account::default()
         },
-        rps: -1.0,
+        rps: RateLimit::Unlimited,
     };
     let pool = Pool {
         name: name.to_owned(),

@@ -14,7 +14,7 @@ use flyball::providers::{
     telegram, twilio, webhook,
 };
 use flyball::runner::{self, Worker};
-use flyball::throttle::{Notes, Store};
+use flyball::throttle::{Notes, RateLimit, Store};
 
 use prometheus_client::registry::Registry;
 use serde_json::json;
@@ -190,7 +190,7 @@ async fn whatever_any_driver_says_of_one_message_no_other_is_stopped_by_it() {
                     name: "main".to_owned(),
                     ..Account::default()
                 },
-                rps: 1000.0,
+                rps: RateLimit::PerSecond(1000.0),
             }],
             shedding: true,
             headroom: 1.0,

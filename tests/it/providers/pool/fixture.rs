@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use flyball::providers::pool::{AccountPool, BreakerState, Change, Flow, maintain, seed};
 use flyball::providers::{Account, Limited, Pool, PoolMetrics, Provider};
-use flyball::throttle::{Name, Notes, RedisStore, Store};
+use flyball::throttle::{Name, Notes, RateLimit, RedisStore, Store};
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -29,7 +29,7 @@ pub fn pool(name: &str, accounts: usize, rps: f64, change: impl Fn(&mut Pool)) -
             name: format!("account_{n}"),
             ..Account::default()
         },
-        rps,
+        rps: RateLimit::new(rps),
     };
     let mut pool = Pool {
         name: name.to_owned(),

@@ -151,8 +151,8 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
     let named = |name: &str| Name::new(name).unwrap();
     let of_pool = workers.store.status(&named("free")).await.unwrap().unwrap();
     assert_eq!(
-        (of_pool.knobs.rps, of_pool.knobs.concurrency),
-        (-1.0, 100),
+        (of_pool.knobs.rps.number(), of_pool.knobs.concurrency),
+        (-1.0, Some(100)),
         "no bucket; what is under way is the limit"
     );
     eventually("a look", SOON, || async {
@@ -164,7 +164,7 @@ async fn an_account_without_a_limit_bears_anything_and_is_not_narrow_after_a_ref
         (
             view.capacity_rps,
             view.configured_rps,
-            view.accounts[0].limit_rps
+            view.accounts[0].limit_rps.number()
         ),
         (None, None, -1.0)
     );

@@ -64,7 +64,7 @@ pub async fn a_primary_is_killed(program: &str) {
     let control = load.end().await;
 
     assert_eq!(
-        (status.knobs.rps, status.problems.as_slice()),
+        (status.knobs.rps.number(), status.problems.as_slice()),
         (RPS, [].as_slice())
     );
     for (timeline, what) in [

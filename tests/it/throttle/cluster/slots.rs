@@ -291,7 +291,7 @@ async fn a_slot_moves(program: &str) {
         tokio::time::sleep(Duration::from_millis(150)).await;
     };
     assert_eq!(
-        look(&stores[2], &moving).await.knobs.rps,
+        look(&stores[2], &moving).await.knobs.rps.number(),
         RPS,
         "the knobs are found where they went"
     );
