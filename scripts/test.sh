@@ -93,7 +93,7 @@ else
   for name in "${timed[@]}"; do skip+=(--skip "$name"); done
   part unit --workspace --lib --bins
   part it --workspace --test it -- "${skip[@]}" --test-threads "${FLYBALL_TEST_THREADS:-$((cores * 4))}"
-  part timed --workspace --test it -- "${timed[@]}" --test-threads "$((cores * 3 / 2))"
+  part timed --workspace --test it -- "${timed[@]}" --test-threads "$((cores * 2))"
   # With the features of the whole workspace, for which everything is built already.
   part lab --workspace --test demo
   part doc --workspace --doc

@@ -330,6 +330,19 @@ impl Sampled {
                 each(&|measured| measured.held.as_ref().map(|held| held.held_ready as f64)),
             ),
             (
+                "flyball_throttle_over_quota_keys",
+                "Keys that have asked for more than their quota for minutes, among the deepest lanes",
+                each(&|measured| measured.held.as_ref().map(|held| held.over_quota as f64)),
+            ),
+            (
+                "flyball_throttle_over_quota_ratio",
+                "Tokens that the worst of these keys asks for, in multiples of its quota; 0 without one",
+                each(&|measured| {
+                    let most = measured.held.as_ref()?.most_over_quota.as_ref();
+                    Some(most.map_or(0.0, crate::throttle::OverQuotaKey::ratio))
+                }),
+            ),
+            (
                 "flyball_throttle_ready_jobs",
                 "Jobs that wait for tokens or a worker, at the last count",
                 jobs(&|measured| measured.depth.ready),

@@ -146,7 +146,7 @@ impl RunningPools {
             self.changes,
             cancel.child_token(),
         );
-        tasks.push(vital.spawn("tell changes", cancel.child_token(), published));
+        tasks.push(vital.spawn("report changes", cancel.child_token(), published));
         tasks
     }
 }

@@ -50,7 +50,7 @@ pub struct AttemptReport {
     /// The remaining quota that the receiver reported.
     pub quota: Option<Quota>,
     /// True if the quota, and a refusal that ends the attempt, come from an untrusted server.
-    pub is_hearsay: bool,
+    pub is_untrusted: bool,
     /// Refusals within the attempt that the handler worked around.
     pub refusals: u32,
     /// The time that the receiver took, if it is not that of the whole attempt.
@@ -148,8 +148,8 @@ impl Context {
     ///
     /// A reported quota, and a refusal that ends the attempt, then slow down no more than the
     /// throttle's knob `trust_scope` allows. Without this report they count in full.
-    pub fn report_hearsay(&self) {
-        self.update_report(|report| report.is_hearsay = true);
+    pub fn report_untrusted(&self) {
+        self.update_report(|report| report.is_untrusted = true);
     }
 
     /// Returns the widest scope that an untrusted server may slow down, as set by the throttle; the

@@ -66,7 +66,7 @@ impl HttpHandler {
         context: &Context,
     ) -> Result<Outcome, Outcome> {
         // The job chooses the server, so its answers are not trusted.
-        context.report_hearsay();
+        context.report_untrusted();
         let whom = job
             .key
             .is_empty()

@@ -436,7 +436,7 @@ impl Backfill<'_> {
                     key: &key,
                     scope: Scope::Key,
                     is_overload: true,
-                    is_hearsay: false,
+                    is_untrusted: false,
                     delay: None,
                     jitter,
                     why: &why,

@@ -49,7 +49,7 @@ pub(super) struct Tally {
     tokens: f64,
     failed: u32,
     quota: Option<Quota>,
-    is_hearsay: bool,
+    is_untrusted: bool,
 }
 
 impl Completions {
@@ -100,7 +100,7 @@ impl Completions {
             Completion::Failed => tally.failed += 1,
         }
         if quota.is_some() {
-            (tally.quota, tally.is_hearsay) = (quota, job.attempt_report().is_hearsay);
+            (tally.quota, tally.is_untrusted) = (quota, job.attempt_report().is_untrusted);
         }
         drop(noted);
         self.wake.notify_one();
@@ -147,7 +147,7 @@ impl Tally {
             tokens,
             failed,
             quota,
-            is_hearsay,
+            is_untrusted,
             ..
         } = *self;
         KeyOutcomes {
@@ -156,7 +156,7 @@ impl Tally {
             tokens,
             failed,
             quota,
-            is_hearsay,
+            is_untrusted,
         }
     }
 }

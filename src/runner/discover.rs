@@ -113,7 +113,7 @@ impl Discovery {
         &mut self,
         shared: &WorkerContext,
         board: &mut LaneScheduler,
-        rung: PendingWakeups,
+        woken: PendingWakeups,
         owned: u64,
         is_rung_for: bool,
     ) -> Result<(), Error> {
@@ -123,9 +123,9 @@ impl Discovery {
             // Lanes that other workers looked after until now are swept at once.
             (self.sweep, self.next_sweep) = (None, Instant::now());
         }
-        if !rung.lanes.is_empty() {
+        if !woken.lanes.is_empty() {
             // A ring does not carry the job's priority, so the claim begins at the head.
-            let seen: Vec<ReadyPriorities> = rung
+            let seen: Vec<ReadyPriorities> = woken
                 .lanes
                 .iter()
                 .map(|lane| ReadyPriorities {
@@ -137,7 +137,7 @@ impl Discovery {
             self.take_in(shared, board, &seen).await?;
         }
         let now = Instant::now();
-        if rung.somewhere || (!is_rung_for && now >= self.next_arrivals) {
+        if woken.somewhere || (!is_rung_for && now >= self.next_arrivals) {
             self.arrivals(shared, board, now).await?;
         }
         if now >= self.next_weights {

@@ -186,12 +186,12 @@ fn permits(shared: &WorkerContext, dispatcher: &DispatcherState) -> usize {
 }
 
 async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Result<(), Error> {
-    let rung = shared.bell.take();
+    let woken = shared.notifier.take();
     let now = Instant::now();
     if now.duration_since(dispatcher.rings.0) > Duration::from_secs(1) {
         dispatcher.rings = (now, 0);
     }
-    dispatcher.rings.1 += rung.times;
+    dispatcher.rings.1 += woken.times;
     if dispatcher.rings.1 > MAX_RINGS {
         dispatcher.loud_until = now + Duration::from_secs(1);
         if now < dispatcher.rung_for_until {
@@ -205,7 +205,7 @@ async fn look(shared: &WorkerContext, dispatcher: &mut DispatcherState) -> Resul
         .look(
             shared,
             &mut dispatcher.board,
-            rung,
+            woken,
             owned,
             now < dispatcher.rung_for_until,
         )
@@ -384,7 +384,7 @@ async fn settle(
     Ok(())
 }
 
-/// Sleeps until a lane or a look is due, a claim is done, or the bell rings. Before a longer sleep
+/// Sleeps until a lane or a look is due, a claim is done, or the notifier wakes it. Before a longer sleep
 /// it asks producers to ring and looks for new jobs once more, so that none enqueued in between is
 /// missed.
 async fn rest(
@@ -423,7 +423,7 @@ async fn rest(
     tokio::select! {
         () = cancel.cancelled() => {}
         () = tokio::time::sleep_until(until.into()) => {}
-        () = shared.bell.notified() => {}
+        () = shared.notifier.notified() => {}
         Some(done) = dispatcher.claims.join_next() => settle(shared, dispatcher, done).await?,
         () = shared.running.ended.notified(), if dispatcher.board.counts() || dispatcher.board.probes() => {}
     }

@@ -388,12 +388,12 @@ async fn refused(
 ) -> Option<Duration> {
     let throttle = Name::new(job.throttle.clone()).ok()?;
     let delay = delay.map(|delay| delay.min(MAX_PAUSE));
-    let is_hearsay = job.attempt_report().is_hearsay;
+    let is_untrusted = job.attempt_report().is_untrusted;
     let refused = UpstreamRefusal {
         key: &job.key,
         scope,
         is_overload,
-        is_hearsay,
+        is_untrusted,
         delay,
         jitter: rand::random(),
         why,

@@ -62,7 +62,7 @@ async fn write_all(backlog: Arc<Backlog>, batch: Vec<FinishedRun>) {
         }
     }
     if !back.is_empty() {
-        backlog.bell.notify(&back);
+        backlog.notifier.notify(&back);
     }
 }
 

@@ -115,6 +115,6 @@ fn fence(shared: &WorkerContext, why: &str) {
 
 fn unfence(shared: &WorkerContext) {
     if shared.fenced.swap(false, Ordering::SeqCst) {
-        shared.bell.notify(&[]);
+        shared.notifier.notify(&[]);
     }
 }

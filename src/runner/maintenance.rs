@@ -43,7 +43,7 @@ pub(super) async fn promote(shared: Arc<WorkerContext>, cancel: CancellationToke
             let mut crowd = PromotionCursor::default();
             loop {
                 if promoted.jobs > 0 {
-                    shared.bell.notify(&promoted.lanes);
+                    shared.notifier.notify(&promoted.lanes);
                 }
                 if !promoted.more || begun.elapsed() > CROWDED {
                     return Ok::<(), Error>(());
@@ -70,7 +70,7 @@ pub(super) async fn rescue(shared: Arc<WorkerContext>, cancel: CancellationToken
                     jobs = found,
                     "returned jobs of claims whose answer was lost"
                 );
-                shared.bell.notify(&[]);
+                shared.notifier.notify(&[]);
             }
             log_rescued(&shared, &shared.queue.rescue().await?);
             let cancelled = shared.queue.carry_out_cancels().await?;
@@ -127,7 +127,7 @@ async fn give_back_forgotten(shared: &WorkerContext) -> Result<(), Error> {
             jobs = given_back,
             "returned jobs leased to this worker that it did not run"
         );
-        shared.bell.notify(&[]);
+        shared.notifier.notify(&[]);
     }
     Ok(())
 }
@@ -147,7 +147,7 @@ fn log_rescued(shared: &WorkerContext, rescued: &Rescued) {
         .metrics
         .rescued
         .inc_by((rescued.ready.len() + rescued.dead.len()) as u64);
-    shared.bell.notify(&rescued.lanes);
+    shared.notifier.notify(&rescued.lanes);
 }
 
 /// Logs the differences in what live workers run: once for each difference, and once when all are

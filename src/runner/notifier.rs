@@ -1,4 +1,4 @@
-//! The bell that wakes the dispatcher: rung by producers, by promotion and rescue, and by jobs that
+//! The notifier that wakes the dispatcher, used by producers, by promotion and rescue, and by jobs that
 //! return to their lane.
 
 use std::collections::BTreeSet;
@@ -22,20 +22,20 @@ pub(super) struct PendingWakeups {
 
 #[derive(Default)]
 pub(super) struct Notifier {
-    rung: Mutex<PendingWakeups>,
+    woken: Mutex<PendingWakeups>,
     notify: Notify,
 }
 
 impl Notifier {
     /// Rings for lanes that have work or, if none is named, for work somewhere.
     pub(super) fn notify(&self, lanes: &[i64]) {
-        let mut rung = self.lock();
-        rung.times += 1;
-        let room = MAX_LANES.saturating_sub(rung.lanes.len());
-        rung.somewhere |= lanes.is_empty() || lanes.len() > room;
+        let mut woken = self.lock();
+        woken.times += 1;
+        let room = MAX_LANES.saturating_sub(woken.lanes.len());
+        woken.somewhere |= lanes.is_empty() || lanes.len() > room;
         // A caller that names many lanes names the most urgent first.
-        rung.lanes.extend(lanes.iter().take(room));
-        drop(rung);
+        woken.lanes.extend(lanes.iter().take(room));
+        drop(woken);
         self.notify.notify_one();
     }
 
@@ -50,7 +50,7 @@ impl Notifier {
     }
 
     fn lock(&self) -> parking_lot::MutexGuard<'_, PendingWakeups> {
-        self.rung.lock()
+        self.woken.lock()
     }
 }
 
@@ -60,19 +60,19 @@ mod tests {
 
     #[test]
     fn rings_add_up_until_they_are_heard() {
-        let bell = Notifier::default();
-        bell.notify(&[1, 2]);
-        bell.notify(&[2]);
-        bell.notify(&[]);
+        let notifier = Notifier::default();
+        notifier.notify(&[1, 2]);
+        notifier.notify(&[2]);
+        notifier.notify(&[]);
 
         assert_eq!(
-            bell.take(),
+            notifier.take(),
             PendingWakeups {
                 lanes: [1, 2].into(),
                 somewhere: true,
                 times: 3
             }
         );
-        assert_eq!(bell.take(), PendingWakeups::default());
+        assert_eq!(notifier.take(), PendingWakeups::default());
     }
 }

@@ -95,7 +95,7 @@ pub(super) struct WorkerContext {
     pub(super) able_at: Mutex<Instant>,
     /// Claimed jobs whose end is not written yet.
     pub(super) unwritten: Arc<AtomicUsize>,
-    pub(super) bell: Arc<Notifier>,
+    pub(super) notifier: Arc<Notifier>,
     /// Answers of receivers that are not reported to the throttles yet.
     pub(super) answers: Completions,
     /// Counts of ended jobs by throttle, for the governor.
@@ -167,7 +167,7 @@ impl WorkerContext {
 pub(super) struct Backlog {
     pub(super) queue: Queue,
     pub(super) metrics: WorkerMetrics,
-    pub(super) bell: Arc<Notifier>,
+    pub(super) notifier: Arc<Notifier>,
     pub(super) unwritten: Arc<AtomicUsize>,
     pub(super) running: RunningJobs,
 }

@@ -74,7 +74,7 @@ impl Worker {
             fenced: AtomicBool::new(false),
             able_at: Mutex::new(Instant::now()),
             unwritten: Arc::default(),
-            bell: Arc::default(),
+            notifier: Arc::default(),
             answers: Completions::default(),
             tallies: Tallies::default(),
             ends,
@@ -86,7 +86,7 @@ impl Worker {
         let backlog = Backlog {
             queue,
             metrics,
-            bell: shared.bell.clone(),
+            notifier: shared.notifier.clone(),
             unwritten: shared.unwritten.clone(),
             running: shared.running.clone(),
         };
@@ -103,7 +103,7 @@ impl Worker {
             vital.spawn(
                 "listen",
                 requested(),
-                listen(shared.queue.clone(), shared.bell.clone(), requested()),
+                listen(shared.queue.clone(), shared.notifier.clone(), requested()),
             ),
             vital.spawn(
                 "promote",
@@ -255,6 +255,6 @@ impl Worker {
     }
 }
 
-async fn listen(queue: Queue, bell: Arc<Notifier>, cancel: CancellationToken) {
-    queue.listen(|lanes| bell.notify(lanes), cancel).await;
+async fn listen(queue: Queue, notifier: Arc<Notifier>, cancel: CancellationToken) {
+    queue.listen(|lanes| notifier.notify(lanes), cancel).await;
 }

@@ -4,6 +4,13 @@
 use super::KeyState;
 use super::quota_window::SLOWEST;
 
+/// The age of the oldest ready job from which a key may count as over its quota, in seconds: a
+/// burst that is worked off within that time is what a queue is for.
+pub const OVER_QUOTA_AFTER_S: f64 = 300.0;
+
+/// The tokens asked for, in multiples of those granted, from which a key is over its quota.
+const OVER_QUOTA_RATIO: f64 = 1.1;
+
 /// The keys of a throttle that hold jobs back, among those with ready jobs.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct HeldKeys {
@@ -23,6 +30,39 @@ pub struct HeldKeys {
     pub held_ready: i64,
     /// The slowest key that holds jobs back; `null` if there is none.
     pub slowest: Option<SlowestKey>,
+    /// The number of keys that have asked for more than their quota for minutes.
+    pub over_quota: u64,
+    /// The one of them that asks for the most, compared with its quota.
+    pub most_over_quota: Option<OverQuotaKey>,
+}
+
+/// A key that asks for more than its quota, all the time. No rate cures that: its backlog grows
+/// until it asks for less or its server grants more.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct OverQuotaKey {
+    /// The key; empty for jobs without one.
+    pub key: String,
+    /// The tokens per second that the key's new jobs cost.
+    pub asked_rps: f64,
+    /// The tokens per second that its server, or its knobs, grant.
+    pub granted_rps: f64,
+    /// The growth of its backlog, in jobs per minute.
+    pub growth_per_min: f64,
+}
+
+/// The jobs of a key that wait, and those that arrived lately.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KeyBacklog {
+    /// The number of ready jobs.
+    pub ready: i64,
+    /// The time since the oldest of them was enqueued, in seconds.
+    pub oldest_s: f64,
+    /// The jobs that arrived lately and have not begun.
+    pub arrived: i64,
+    /// The tokens that those cost.
+    pub arrived_tokens: f64,
+    /// The time in which they arrived, in seconds.
+    pub arrived_within_s: f64,
 }
 
 /// The key of a throttle that holds its jobs back the most.
@@ -59,7 +99,55 @@ impl Hold {
     }
 }
 
+impl OverQuotaKey {
+    /// Returns the key if it asks for more than `granted_rps`, and has done so for as long as the
+    /// oldest of its jobs has waited.
+    ///
+    /// A queue that is served in order holds exactly the jobs that arrived since its oldest one
+    /// did, so `ready / oldest_s` is the rate of arrival. A single large batch looks the same until
+    /// half of it is done; therefore jobs must still arrive at more than the granted rate.
+    pub fn of(key: &str, granted_rps: f64, backlog: &KeyBacklog) -> Option<Self> {
+        if backlog.oldest_s < OVER_QUOTA_AFTER_S || backlog.arrived == 0 || granted_rps <= 0.0 {
+            return None;
+        }
+        let cost = backlog.arrived_tokens / backlog.arrived as f64;
+        let lately_rps = backlog.arrived_tokens / backlog.arrived_within_s.max(1.0);
+        let asked_rps = backlog.ready as f64 * cost / backlog.oldest_s;
+        let is_over = asked_rps.min(lately_rps) >= OVER_QUOTA_RATIO * granted_rps;
+        is_over.then(|| Self {
+            key: key.to_owned(),
+            asked_rps,
+            granted_rps,
+            growth_per_min: 60.0 * (asked_rps - granted_rps) / cost,
+        })
+    }
+
+    /// Returns the tokens that the key asks for, in multiples of those that it is granted.
+    pub fn ratio(&self) -> f64 {
+        self.asked_rps / self.granted_rps
+    }
+}
+
+impl KeyState {
+    /// Returns the rate that the key's server grants, in tokens per second, as far as it is known:
+    /// the rate at which refusals settled, or else the pace of the reported quota.
+    pub fn granted_rps(&self) -> Option<f64> {
+        self.settled_rps
+            .or(self.learned_rps.filter(|rps| *rps > SLOWEST))
+    }
+}
+
 impl HeldKeys {
+    /// Adds the keys that are over their quota.
+    #[must_use]
+    pub fn with_over_quota(mut self, keys: Vec<OverQuotaKey>) -> Self {
+        self.over_quota = keys.len() as u64;
+        self.most_over_quota = keys
+            .into_iter()
+            .max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
+        self
+    }
+
     /// Sums up keys, each with its ready jobs and its state.
     pub fn of<'a>(keys: impl IntoIterator<Item = (&'a str, i64, &'a KeyState)>) -> Self {
         let (mut all, mut hardest) = (Self::default(), None);
@@ -109,6 +197,28 @@ impl HeldKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_that_asks_for_more_than_its_quota_all_the_time_is_found_and_a_burst_is_not() {
+        let of = |ready, oldest_s, arrived: i64| {
+            let backlog = KeyBacklog {
+                ready,
+                oldest_s,
+                arrived,
+                arrived_tokens: 2.0 * arrived as f64,
+                arrived_within_s: 300.0,
+            };
+            OverQuotaKey::of("k", 10.0, &backlog)
+        };
+        // 16 jobs of two tokens arrive each second; 5 can go.
+        let found = of(16 * 600, 600.0, 16 * 300).unwrap();
+        assert_eq!((found.asked_rps, found.ratio()), (32.0, 3.2));
+        assert_eq!(found.growth_per_min, 660.0);
+        assert_eq!(of(16 * 299, 299.0, 16 * 299), None, "it may be a burst");
+        assert_eq!(of(100_000, 600.0, 0), None, "no job arrives any more");
+        assert_eq!(of(100_000, 600.0, 300), None, "few jobs arrive");
+        assert_eq!(of(600, 600.0, 16 * 300), None, "it was less before");
+    }
 
     fn paused(until_ms: i64) -> KeyState {
         KeyState {

@@ -247,7 +247,7 @@ impl Store for MemoryStore {
         let trusted = throttles
             .get(throttle)
             .map_or(Scope::Key, |known| Knobs::read(&known.raw).0.trust_scope);
-        let scope = if refused.is_hearsay {
+        let scope = if refused.is_untrusted {
             refused.scope.narrower(trusted)
         } else {
             refused.scope

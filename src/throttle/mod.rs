@@ -50,7 +50,7 @@ pub use acquire::{
 pub use caller_knobs::CallerKnobs;
 pub use cost::check_cost;
 pub use file::KnobsFile;
-pub use held::{HeldKeys, SlowestKey};
+pub use held::{HeldKeys, KeyBacklog, OverQuotaKey, SlowestKey};
 pub use holds::{GUEST, MAX_HOLDERS};
 pub use knobs::{
     Knobs, MAX_COST, Mode, On429, OnBacklog, OnStoreLoss, OverLimit, concurrency_number,

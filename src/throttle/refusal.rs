@@ -34,7 +34,7 @@ pub struct UpstreamRefusal<'a> {
     pub is_overload: bool,
     /// True if the server is not trusted: the refusal has no wider scope than the knob
     /// `trust_scope` allows.
-    pub is_hearsay: bool,
+    pub is_untrusted: bool,
     /// The stated delay; `None` for back-off.
     pub delay: Option<Duration>,
     /// A random number from 0 to 1, for the jitter.
@@ -109,7 +109,7 @@ pub struct KeyOutcomes<'a> {
     /// The quota reported to the last of them.
     pub quota: Option<Quota>,
     /// True if the server is not trusted.
-    pub is_hearsay: bool,
+    pub is_untrusted: bool,
 }
 
 /// The state of one key of a throttle.

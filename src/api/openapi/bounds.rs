@@ -299,9 +299,10 @@ fn answered(schema: &str, field: &str) -> Option<Value> {
             | "dead" | "jobs" | "requested" | "attempt" | "attempts" | "done" | "total" | "tries"
             | "ms" | "seq" | "errors_omitted" | "workers" | "running_total" | "at" | "remaining"
             | "granted" | "retry_after_ms" | "wait_s" | "returned" | "available" | "failures"
-            | "refused" | "mean_cost" | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds"
-            | "own_jobs" | "overload_s" | "own_overload_s" | "peak" | "own_peak" | "lower_s"
-            | "higher_s" | "stopped_s" | "parked_jobs",
+            | "refused" | "mean_cost" | "asked_rps" | "granted_rps" | "growth_per_min"
+            | "achieved_rps" | "learned_rps" | "ask_rps" | "seconds" | "own_jobs" | "overload_s"
+            | "own_overload_s" | "peak" | "own_peak" | "lower_s" | "higher_s" | "stopped_s"
+            | "parked_jobs",
         ) => return Some(from(0)),
         (_, name) if name.ends_with("_s") || name.ends_with("_ms") => from(0),
         _ => return None,

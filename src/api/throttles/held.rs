@@ -1,13 +1,24 @@
-//! Search for keys that hold their jobs back, among the deepest lanes of a throttle.
+//! Search for keys that hold their jobs back, or ask for more than their quota, among the deepest
+//! lanes of a throttle.
 
+use std::time::Duration;
+
+use crate::api::clock;
 use crate::api::read_error::ReadError;
+use crate::jobs::record::LaneDepth;
 use crate::jobs::{LanesAfter, Queue};
+use crate::throttle::held::OVER_QUOTA_AFTER_S;
+use crate::throttle::rolling_window::lasting_rps;
 use crate::throttle::tree::MAX_LEVELS;
 use crate::throttle::{
-    AcquireRequest, HeldKeys, LaneRequest, MAX_LANES_PER_ASK, Name, Status, Store,
+    AcquireRequest, HeldKeys, KeyBacklog, KeyState, Knobs, LaneRequest, MAX_LANES_PER_ASK, Name,
+    OverQuotaKey, RateLimit, Status, Store,
 };
 
-/// Counts the keys of a throttle that hold jobs back; `None` where none does.
+/// The most lanes of a throttle whose arrivals are counted, deepest first.
+const OVER_QUOTA_LANES_MAX: usize = 20;
+
+/// Counts the keys of a throttle that hold jobs back or are over their quota; `None` where none is.
 pub async fn held_keys(
     queue: &Queue,
     throttles: &dyn Store,
@@ -36,13 +47,77 @@ pub async fn held_keys(
         .look(name, &keys)
         .await
         .map_err(|error| failed(error.to_string()))?;
+    let status = throttles
+        .status(name)
+        .await
+        .map_err(|error| failed(error.to_string()))?;
     let held = HeldKeys::of(
         lanes
             .iter()
             .zip(&states)
             .map(|(lane, state)| (lane.key.as_str(), lane.depth, state)),
     );
-    Ok((held.held() > 0).then_some(held))
+    let over_quota = match &status {
+        Some(status) => over_quota(queue, &status.knobs, &lanes, &states).await?,
+        None => Vec::new(),
+    };
+    let held = held.with_over_quota(over_quota);
+    Ok((held.held() + held.over_quota > 0).then_some(held))
+}
+
+/// Finds the keys that ask for more than their quota all the time, among the deepest lanes.
+async fn over_quota(
+    queue: &Queue,
+    knobs: &Knobs,
+    lanes: &[LaneDepth],
+    states: &[KeyState],
+) -> Result<Vec<OverQuotaKey>, ReadError> {
+    let now = clock::now();
+    let suspects: Vec<(&LaneDepth, f64, f64)> = lanes
+        .iter()
+        .zip(states)
+        .filter_map(|(lane, state)| {
+            let oldest_s = now.duration_since(lane.oldest_at?).as_secs_f64();
+            let granted = granted_rps(knobs, &lane.key, state)?;
+            (oldest_s >= OVER_QUOTA_AFTER_S).then_some((lane, oldest_s, granted))
+        })
+        .take(OVER_QUOTA_LANES_MAX)
+        .collect();
+    if suspects.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ids: Vec<i64> = suspects.iter().map(|(lane, ..)| lane.lane_id).collect();
+    let span = Duration::from_secs_f64(OVER_QUOTA_AFTER_S);
+    let arrivals = queue
+        .lane_arrivals(&ids, span)
+        .await
+        .map_err(|error| ReadError::Failed(error.to_string()))?;
+    let found = suspects.iter().filter_map(|(lane, oldest_s, granted)| {
+        let arrived = arrivals.iter().find(|of| of.lane_id == lane.lane_id)?;
+        let backlog = KeyBacklog {
+            ready: lane.depth,
+            oldest_s: *oldest_s,
+            arrived: arrived.jobs,
+            arrived_tokens: arrived.tokens * knobs.cost_factor,
+            arrived_within_s: arrived.span_s,
+        };
+        OverQuotaKey::of(&lane.key, *granted, &backlog)
+    });
+    Ok(found.collect())
+}
+
+/// Returns the tokens per second that a key is granted at most by its server, as far as that is
+/// known, and by the knobs of keys; `None` without a limit, or if the key is stopped.
+fn granted_rps(knobs: &Knobs, key: &str, state: &KeyState) -> Option<f64> {
+    let by_knobs = if key.is_empty() {
+        RateLimit::Unlimited
+    } else {
+        knobs.key_rate().rps.slower(lasting_rps(&knobs.key_windows))
+    };
+    let by_server = state
+        .granted_rps()
+        .map_or(RateLimit::Unlimited, RateLimit::new);
+    by_knobs.slower(by_server).rate()
 }
 
 /// Returns the nearest throttle above `status` that grants nothing; `None` if all of them grant.

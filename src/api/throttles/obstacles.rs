@@ -5,7 +5,7 @@ use crate::api::waiting::first_line;
 use crate::governor::explain::{number, seconds};
 use crate::governor::time::unix_s;
 use crate::jobs::Failing;
-use crate::throttle::{HeldKeys, Status};
+use crate::throttle::{HeldKeys, OverQuotaKey, Status};
 
 /// The facts about a throttle besides its rate.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +42,13 @@ impl Obstacles<'_> {
             .into_iter()
             .chain(self.failing.map(|failing| failures(self, failing)))
             .chain(first);
+        let over_quota = self
+            .held
+            .and_then(|held| over_quota(held.over_quota, held.most_over_quota.as_ref()?));
         before
             .chain([sentence.to_owned()])
             .chain(last)
+            .chain(over_quota)
             .collect::<Vec<_>>()
             .join(" ")
     }
@@ -150,6 +154,24 @@ fn keys(requested: &Obstacles, held: &HeldKeys) -> Option<String> {
         parts.join(", "),
         detail,
         requested.status.name
+    ))
+}
+
+/// Describes the key that asks for the most, compared with its quota.
+fn over_quota(keys: u64, most: &OverQuotaKey) -> Option<String> {
+    let others = match keys {
+        0 => return None,
+        1 => String::new(),
+        2 => "; one more key asks for more than its quota".to_owned(),
+        n => format!("; {} more keys ask for more than their quotas", n - 1),
+    };
+    let name = if most.key.is_empty() { "''" } else { &most.key };
+    Some(format!(
+        "Key {name} asks for {} times what its quota of {}/s grants: its backlog grows by {} jobs a \
+         minute and will not clear until it asks for less or its server grants more{others}.",
+        number(most.ratio()),
+        number(most.granted_rps),
+        number(most.growth_per_min.round()),
     ))
 }
 

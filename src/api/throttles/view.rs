@@ -160,6 +160,25 @@ pub struct HeldKeysView {
     pub held_ready: i64,
     /// The slowest of these keys.
     pub slowest: Option<SlowestKeyView>,
+    /// Keys that have asked for more than their quota for at least five minutes, so that their
+    /// backlog grows; at most 20 are examined.
+    pub over_quota: u64,
+    /// The one of them that asks for the most, compared with its quota.
+    pub most_over_quota: Option<OverQuotaKeyView>,
+}
+
+/// A key that asks for more than its quota all the time.
+#[derive(Clone, Debug, PartialEq, Serialize, utoipa::ToSchema)]
+#[schema(as = OverQuotaKey)]
+pub struct OverQuotaKeyView {
+    /// The key; empty for jobs without one.
+    pub key: String,
+    /// The tokens per second that its new jobs cost.
+    pub asked_rps: f64,
+    /// The tokens per second that its server or its knobs grant.
+    pub granted_rps: f64,
+    /// The growth of its backlog, in jobs per minute.
+    pub growth_per_min: f64,
 }
 
 /// The key that holds its jobs back the most.
@@ -321,8 +340,15 @@ impl HeldKeysView {
             learned,
             probing,
             held_ready,
+            over_quota,
             ..
         } = *held;
+        let most_over_quota = held.most_over_quota.as_ref().map(|most| OverQuotaKeyView {
+            key: most.key.clone(),
+            asked_rps: most.asked_rps,
+            granted_rps: most.granted_rps,
+            growth_per_min: most.growth_per_min,
+        });
         Self {
             keys,
             ready,
@@ -332,6 +358,8 @@ impl HeldKeysView {
             probing,
             held_ready,
             slowest,
+            over_quota,
+            most_over_quota,
         }
     }
 }

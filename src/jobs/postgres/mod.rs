@@ -19,6 +19,7 @@ mod failing;
 mod feedback;
 mod finish;
 mod lane;
+mod lane_arrivals;
 mod lanes;
 mod list;
 mod listen;
@@ -76,6 +77,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("lanes by key", deepest::BY_KEY),
     ("first lanes by key", deepest::BY_KEY_FIRST),
     ("one lane", deepest::ONE_KEY),
+    ("lane arrivals", lane_arrivals::LANE_ARRIVALS),
     ("depth's age", depth::SWEEP),
     ("walk ready", depth::WALK_READY),
     ("walk scheduled", depth::WALK_SCHEDULED),
@@ -94,8 +96,8 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("enqueue as", enqueue::ENQUEUE_AS),
     ("complete", finish::COMPLETE),
     ("finish", finish::FINISH),
-    ("told", feedback::READ_REPORTS),
-    ("forget told", feedback::DELETE_OLD_REPORTS),
+    ("read reports", feedback::READ_REPORTS),
+    ("delete old reports", feedback::DELETE_OLD_REPORTS),
     ("sweep", lanes::SWEEP),
     ("arrivals", lanes::ARRIVALS),
     ("writing", lanes::WRITING),

@@ -64,7 +64,7 @@ with beat as (
     where id = $1 and stopped_at is null and heartbeat_at + ttl >= clock_timestamp()
     returning id
 ),
-told as (
+reports as (
     insert into flyball.feedback as f
         (worker_id, throttle, completed, failed, refused, busy_s, running, untimed, durations, succeeded_at, failed_at,
             failed_before)
@@ -142,7 +142,7 @@ select distinct fence from flyball.lease where worker_id = $1 and claimed_at < c
 
 // The feedback of a stopped worker does not describe the present.
 pub(super) const STOP: &str = "
-with told as (
+with reports as (
     delete from flyball.feedback where worker_id = $1
 )
 update flyball.worker set stopped_at = clock_timestamp(), rescued = true where id = $1 and stopped_at is null";

@@ -81,7 +81,7 @@ old as materialized (
 gone as (
     delete from flyball.dead where job_id = any(array(select job_id from old)) returning job_id, attempt
 ),
-told as (
+recorded as (
     insert into flyball.attempt (job_id, attempt, outcome, error)
     select job_id, attempt, 'cancelled', format('nobody asked for this dead letter for %s days', $1) from gone
 ),

@@ -20,7 +20,7 @@ pub const STATEMENTS: &[(&str, &str)] = &[
     ("record deliveries", record::RECORD),
     ("leave recipients alone", record::UPSERT_RECIPIENT_REST),
     ("recipients are there again", record::REST_NO_MORE),
-    ("tell events", events::RECORD_EVENTS),
+    ("record events", events::RECORD_EVENTS),
     ("apply events", events::APPLY),
     ("unmatched events", sweep_events::UNMATCHED),
     ("remember signature", once::REMEMBER),

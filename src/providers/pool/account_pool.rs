@@ -31,7 +31,7 @@ const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
 /// The maximum rest of an account whose provider asked for it with an error of its own.
 const LONGEST_REST: Duration = Duration::from_secs(300);
 
-/// The desk of one pool in one process. Cheap to clone.
+/// The account pool in one process. Cheap to clone.
 #[derive(Clone)]
 pub struct AccountPool {
     shared: Arc<AccountPoolInner>,
@@ -40,7 +40,7 @@ pub struct AccountPool {
 }
 
 impl AccountPool {
-    /// Opens the desk of `pool`, with accounts that all processes share in `store` and breakers in
+    /// Opens `pool`, with accounts that all processes share in `store` and breakers in
     /// `notes`. Changes of breakers by this process are sent to `changes`, with the pool's name.
     /// Must be called inside a Tokio runtime.
     pub fn open(
@@ -80,7 +80,7 @@ impl AccountPool {
             why: Mutex::new(vec![String::new(); many]),
             begun: Instant::now(),
             moved: Arc::new(tokio::sync::Notify::new()),
-            id: format!("desk-{:016x}", rand::random::<u64>()),
+            id: format!("pool-{:016x}", rand::random::<u64>()),
             pool,
             accounts,
             store,
@@ -192,7 +192,7 @@ impl AccountPool {
             key: &self.shared.name(held.at),
             scope: Scope::Key,
             is_overload: false,
-            is_hearsay: false,
+            is_untrusted: false,
             delay,
             jitter: rand::random(),
             why,
@@ -322,7 +322,7 @@ impl AccountPool {
             key: &key,
             scope: Scope::Key,
             is_overload: true,
-            is_hearsay: false,
+            is_untrusted: false,
             delay: Some(delay),
             jitter: 0.0,
             why,

@@ -52,8 +52,8 @@ const UNLIMITED: usize = 1000;
 const LEARNED: f64 = 0.01;
 
 /// Creates the pool's own throttle if it is missing, and creates or updates that of its accounts.
-pub async fn seed(desk: &AccountPool) -> Result<(), Error> {
-    let shared = desk.shared();
+pub async fn seed(pool: &AccountPool) -> Result<(), Error> {
+    let shared = pool.shared();
     let headroom = shared.pool.headroom;
     let limits = shared.pool.accounts.iter().map(|limited| limited.rps);
     let whole: Option<f64> = limits.map(RateLimit::tokens).sum();
@@ -123,12 +123,12 @@ fn number(number: f64) -> String {
 
 /// Maintains the pool until `cancel` fires. `drivers` are those of its accounts, in the same order.
 pub async fn maintain(
-    desk: AccountPool,
+    pool: AccountPool,
     drivers: Arc<Vec<Box<dyn Driver>>>,
     metrics: PoolMetrics,
     cancel: CancellationToken,
 ) {
-    let moved = desk.shared().moved.clone();
+    let moved = pool.shared().moved.clone();
     let pace = LoopOptions {
         name: "keep pool",
         every: ACCOUNT_CHECK_INTERVAL,
@@ -139,13 +139,13 @@ pub async fn maintain(
     let looked = periodic(pace, cancel.clone(), || async {
         let round = rounds.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         look(
-            desk.shared(),
+            pool.shared(),
             &drivers,
             &mut *answer.lock().await,
             round.is_multiple_of(CAPACITY_REPEAT_ROUNDS),
         )
         .await?;
-        metrics.of_pool(&desk.view());
+        metrics.of_pool(&pool.view());
         Ok::<(), Error>(())
     });
     // Five hundred answers take a while, so the observations continue meanwhile.
@@ -155,7 +155,7 @@ pub async fn maintain(
         wake: None,
     };
     let requested = periodic(pace, cancel.clone(), || async {
-        ask_quotas(desk.shared(), &drivers, &cancel).await;
+        ask_quotas(pool.shared(), &drivers, &cancel).await;
         Ok::<(), Error>(())
     });
     tokio::join!(looked, requested);

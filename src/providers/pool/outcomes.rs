@@ -56,7 +56,7 @@ pub(super) async fn report_outcomes(
                 tokens: outcomes.tokens,
                 failed: outcomes.failed,
                 quota: outcomes.quota,
-                is_hearsay: false,
+                is_untrusted: false,
             })
             .collect();
         if let Err(error) = shared.store.ended(&shared.accounts, &outcomes).await {

@@ -30,7 +30,7 @@ pub(super) const MAX_OUTCOMES_REPORTED: usize = 256;
 pub(super) const FREE_RPS: f64 = 1e6;
 
 /// An account lent to one message, for one attempt. The caller reports the result with one of the
-/// desk's methods.
+/// pool's methods.
 #[derive(Clone, Debug)]
 pub struct AccountLease {
     /// The account's index in the pool.
@@ -77,7 +77,7 @@ pub(super) struct SendFeedback {
 
 pub(super) struct AccountPoolInner {
     pub(super) pool: Pool,
-    /// The desk's id in the store, unique for each desk.
+    /// The id in the store, unique for each open pool.
     pub(super) id: String,
     /// The throttle whose keys are the accounts.
     pub(super) accounts: Name,

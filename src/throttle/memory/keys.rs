@@ -16,7 +16,7 @@ impl Throttle {
         let until_ms = refused.until_ms(strikes, is_known, knobs.max_key_pause_us(), now);
         // Jobs without a key go to many untrusted servers, of which one must not stop the others.
         let is_one_of_many =
-            refused.is_hearsay && refused.key.is_empty() && knobs.trust_scope == Scope::Key;
+            refused.is_untrusted && refused.key.is_empty() && knobs.trust_scope == Scope::Key;
         if knobs.on_429.is_naive() || is_one_of_many {
             return RefusalEffect::alone(until_ms, now);
         }
@@ -118,7 +118,7 @@ impl Throttle {
         let (knobs, now) = (Knobs::read(&self.raw).0, now as f64);
         let learns = knobs.on_429.learns();
         let is_one_of_many =
-            ended.is_hearsay && ended.key.is_empty() && knobs.trust_scope == Scope::Key;
+            ended.is_untrusted && ended.key.is_empty() && knobs.trust_scope == Scope::Key;
         let quota = ended.quota.filter(|_| learns && !is_one_of_many);
         let Some(mut known) = known.or_else(|| quota.map(|_| Learned::new(now))) else {
             return;

@@ -371,7 +371,7 @@ impl RedisStore {
                         }
                         None => ["", ""].iter().for_each(|nothing| call.text(nothing)),
                     }
-                    call.text(match (one.key.is_empty(), one.is_hearsay) {
+                    call.text(match (one.key.is_empty(), one.is_untrusted) {
                         (false, _) => "1",
                         (true, false) => "0",
                         (true, true) => "-",

@@ -157,6 +157,66 @@ async fn keys_that_their_servers_refuse_are_named_by_every_door_with_the_way_to_
 }
 
 #[tokio::test]
+async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_burst_is_not() {
+    let fixture = ProcessFixture::new("rps = 50").await;
+    let knobs = "[knobs]\nmode = \"manual\"\nrps = 50\nkey_rps = 0.5\n";
+    fixture.knobs_file("calendar", knobs);
+    let (url, process) = (server().await, fixture.serve());
+    let api = process.url().await;
+    // One in four seconds runs. The jobs of one key were enqueued evenly over ten minutes, 0.8 a
+    // second, those of the other all at once ten minutes ago.
+    let job = |n: usize| NewJob {
+        throttle: "calendar".into(),
+        key: if n < 480 { "steady" } else { "burst" }.into(),
+        cost: 2.0,
+        ..NewJob::new("http", json!({"url": format!("{url}/500/x")}))
+    };
+    fixture.enqueue_as(960, job).await;
+    let backdated = "update flyball.job j set created_at = clock_timestamp() - make_interval(secs => case \
+         when l.key = 'steady' then 600 - n.rank * 1.25 else 600 end) \
+         from flyball.ready r join flyball.lane l using (lane_id) \
+         cross join lateral (select count(*) as rank from flyball.ready o \
+             where o.lane_id = r.lane_id and o.job_id < r.job_id) n \
+         where j.id = r.job_id";
+    sqlx::query(backdated)
+        .execute(fixture.pool())
+        .await
+        .unwrap();
+
+    let found = eventually("the key is found", SOON, || async {
+        let view = body(&format!("{api}/api/v1/throttles/calendar")).await;
+        (view["held_keys"]["over_quota"] == 1).then(|| view["held_keys"]["most_over_quota"].clone())
+    })
+    .await;
+    let figure = |name: &str| found[name].as_f64().unwrap();
+    assert_eq!(
+        (&found["key"], figure("granted_rps")),
+        (&json!("steady"), 0.5)
+    );
+    // 0.8 jobs of two tokens a second, of which 0.25 may go.
+    assert!((1.45..=1.65).contains(&figure("asked_rps")), "{found}");
+    assert!((28.0..=35.0).contains(&figure("growth_per_min")), "{found}");
+
+    for said in [
+        sentence(&api, "calendar").await,
+        printed(&fixture, &["why", "calendar"]).await,
+    ] {
+        assert!(said.contains("Key steady asks for 3."), "{said}");
+        assert!(said.contains("its quota of 0.5/s grants"), "{said}");
+        assert!(said.contains("jobs a minute and will not clear"), "{said}");
+        assert!(!said.contains("burst"), "{said}");
+    }
+    eventually("the metrics", SOON, || async {
+        let scraped = reqwest::get(format!("{api}/metrics")).await.unwrap();
+        let metrics = scraped.text().await.unwrap();
+        (metrics.contains("flyball_throttle_over_quota_keys{throttle=\"calendar\"} 1")
+            && metrics.contains("flyball_throttle_over_quota_ratio{throttle=\"calendar\"} 3."))
+        .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_throttle_whose_jobs_all_fail_is_failing_with_the_last_error_and_one_success_makes_it_flow()
  {
     let fixture = ProcessFixture::new("rps = 50").await;
@@ -214,7 +274,7 @@ async fn a_refusal_a_debt_and_a_closed_throttle_above_are_told_with_their_end_an
         key: "",
         scope: Scope::Account,
         is_overload: false,
-        is_hearsay: false,
+        is_untrusted: false,
         delay: Some(Duration::from_secs(600)),
         jitter: 0.0,
         why: "answered 429: account limit",

@@ -59,7 +59,7 @@ async fn block(world: &World, account: &str, delay: Duration) -> i64 {
         key: account,
         scope: Scope::Key,
         is_overload: true,
-        is_hearsay: false,
+        is_untrusted: false,
         delay: Some(delay),
         jitter: 0.0,
         why: "429",
@@ -79,7 +79,7 @@ async fn ended(world: &World, account: &str, succeeded: u32, failed: u32) {
         tokens: f64::from(succeeded),
         failed,
         quota: None,
-        is_hearsay: false,
+        is_untrusted: false,
     };
     world
         .store
@@ -253,7 +253,7 @@ async fn what_is_known_of_keys_can_be_looked_at(world: World) {
         key: "paris",
         scope: Scope::Key,
         is_overload: false,
-        is_hearsay: false,
+        is_untrusted: false,
         delay: Some(BLOCK),
         jitter: 0.0,
         why: "429",

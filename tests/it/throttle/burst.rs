@@ -125,7 +125,7 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
                         key: "k",
                         scope: Scope::Key,
                         is_overload: false,
-                        is_hearsay: true,
+                        is_untrusted: true,
                         delay: Some(reset),
                         jitter: 0.5,
                         why: "429",
@@ -147,7 +147,7 @@ async fn burst(way: &Way<'_>, mut server: Server) -> Burst {
                 tokens: f64::from(succeeded),
                 failed: 0,
                 quota,
-                is_hearsay: true,
+                is_untrusted: true,
             };
             world.store.ended(&name("mail"), &[ended]).await.unwrap();
         }

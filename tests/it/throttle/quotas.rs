@@ -94,7 +94,7 @@ async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_
     for key in ["k", ""] {
         let ended = KeyOutcomes {
             quota: year,
-            is_hearsay: true,
+            is_untrusted: true,
             ..success(key, 1)
         };
         world.store.ended(&name("a"), &[ended]).await.unwrap();
@@ -113,7 +113,7 @@ async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_
                     &name("a"),
                     &[KeyOutcomes {
                         quota: year,
-                        is_hearsay: true,
+                        is_untrusted: true,
                         ..success("k", probe)
                     }],
                 )
@@ -132,7 +132,7 @@ async fn a_quota_that_is_told_stops_its_key_for_a_minute_at_most_and_a_stranger_
             &name("a"),
             &[KeyOutcomes {
                 quota: year,
-                is_hearsay: true,
+                is_untrusted: true,
                 ..success("", 1)
             }],
         )

@@ -38,7 +38,7 @@ fn refusal(key: &str, scope: Scope, delay_s: u64) -> UpstreamRefusal<'_> {
         key,
         scope,
         is_overload: false,
-        is_hearsay: false,
+        is_untrusted: false,
         delay,
         jitter: 0.0,
         why: "answered 429",
@@ -222,7 +222,7 @@ async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
                 }
 
                 let claim = UpstreamRefusal {
-                    is_hearsay: true,
+                    is_untrusted: true,
                     is_overload: claimed == 1,
                     ..refusal(key, scope, 86_400)
                 };
@@ -246,7 +246,7 @@ async fn a_strangers_word_slows_down_no_more_than_is_trusted(world: World) {
                     .refused(
                         &name(&mine),
                         &UpstreamRefusal {
-                            is_hearsay: false,
+                            is_untrusted: false,
                             ..claim
                         },
                     )
@@ -304,7 +304,7 @@ async fn no_answer_pauses_for_longer_than_the_knob_allows(world: World) {
                         delay: output.map(Duration::from_millis),
                         jitter,
                         is_overload: step % 3 == 0,
-                        is_hearsay: step % 2 == 0,
+                        is_untrusted: step % 2 == 0,
                         ..refusal("k", scope, 0)
                     };
                     let until_ms = world

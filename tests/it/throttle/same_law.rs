@@ -80,7 +80,7 @@ impl Held {
     }
 }
 
-/// A key, jobs that succeeded, their tokens, jobs that failed, what was told of a quota, with its milliseconds, and whether it is hearsay.
+/// A key, jobs that succeeded, their tokens, jobs that failed, what was told of a quota, with its milliseconds, and whether it is untrusted.
 type End = (usize, u32, f64, u32, Option<(f64, u64)>, bool);
 
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ enum Op {
     Resume(usize, usize),
     Capacity(usize, Option<f64>, &'static str),
     Look(usize),
-    /// A throttle, a key, whom it concerns, milliseconds, the jitter, and whether it is hearsay.
+    /// A throttle, a key, whom it concerns, milliseconds, the jitter, and whether it is untrusted.
     Refused(usize, usize, Scope, Option<u64>, f64, bool),
     Ended(usize, Vec<End>),
     Set {
@@ -240,7 +240,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(t, capacity, why)| Op::Capacity(t, capacity, why)),
         3 => throttle().prop_map(Op::Look),
         4 => (throttle(), 0..KEYS.len(), scope, prop::option::of(prop_oneof![3 => 0..5_000_u64, 1 => any::<u64>()]), 0.0..1.0, any::<bool>())
-            .prop_map(|(t, k, scope, ms, jitter, is_hearsay)| Op::Refused(t, k, scope, ms, jitter, is_hearsay)),
+            .prop_map(|(t, k, scope, ms, jitter, is_untrusted)| Op::Refused(t, k, scope, ms, jitter, is_untrusted)),
         3 => (throttle(), prop::collection::vec(ended, 1..4)).prop_map(|(t, ended)| Op::Ended(t, ended)),
         3 => (throttle(), 0..FIELDS.len(), text(), prop::option::weighted(0.2, 0..5_u64), prop::option::weighted(0.3, 0..4_u64), any::<bool>())
             .prop_map(|(throttle, field, text, if_seq, term, absent_only)| Op::Set { throttle, field, text, if_seq, term, absent_only }),
@@ -363,13 +363,13 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                     .await
             )
         }
-        Op::Refused(t, k, scope, ms, jitter, is_hearsay) => {
+        Op::Refused(t, k, scope, ms, jitter, is_untrusted) => {
             let delay = ms.map(std::time::Duration::from_millis);
             let refused = UpstreamRefusal {
                 key: KEYS[*k],
                 scope: *scope,
                 is_overload: *jitter > 0.7,
-                is_hearsay: *is_hearsay,
+                is_untrusted: *is_untrusted,
                 delay,
                 jitter: *jitter,
                 why: "429 | slow\ndown",
@@ -384,13 +384,13 @@ async fn seen(world: &World, op: &Op, last: &mut Option<(usize, Vec<(Lane, Grant
                 remaining,
                 reset: std::time::Duration::from_millis(ms),
             };
-            let one = |(key, succeeded, tokens, failed, message, is_hearsay): &End| KeyOutcomes {
+            let one = |(key, succeeded, tokens, failed, message, is_untrusted): &End| KeyOutcomes {
                 key: KEYS[*key],
                 succeeded: *succeeded,
                 tokens: *tokens,
                 failed: *failed,
                 quota: message.map(quota),
-                is_hearsay: *is_hearsay,
+                is_untrusted: *is_untrusted,
             };
             let ended: Vec<KeyOutcomes<'_>> = ended.iter().map(one).collect();
             format!(

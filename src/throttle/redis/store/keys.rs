@@ -65,7 +65,7 @@ impl RedisStore {
             let mut call = begin(call, "refused");
             call.number(u8::from(!refused.key.is_empty()));
             call.number(u8::from(refused.is_overload));
-            call.number(u8::from(refused.is_hearsay));
+            call.number(u8::from(refused.is_untrusted));
             call
         } else {
             let chain = self
@@ -75,10 +75,10 @@ impl RedisStore {
                 .chain;
             let names: Vec<Name> = chain.iter().map(|(name, _)| name.clone()).collect();
             let level = refused.level(&names).unwrap_or(throttle);
-            let mut call = self.law.call(2 + usize::from(refused.is_hearsay));
+            let mut call = self.law.call(2 + usize::from(refused.is_untrusted));
             call.key(&self.layout.key(level, KNOBS, ""));
             call.key(&self.layout.key(level, "bucket", ""));
-            if refused.is_hearsay {
+            if refused.is_untrusted {
                 call.key(&self.layout.key(throttle, KNOBS, ""));
             }
             let mut call = begin(call, "refused_all");
