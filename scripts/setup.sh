@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs what Flyball's demo and tests need and what is missing on this machine; says each thing it does.
 #
-#   scripts/setup.sh             servers (Postgres, Redis, Prometheus), PgBouncer, a C compiler, curl and Python for the examples in
-#                                the docs, and the demo's corpus (WordNet)
-#   scripts/setup.sh --demo      the same, without PgBouncer, curl and Python, and without servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL
+#   scripts/setup.sh             servers (Postgres, Redis, Prometheus), PgBouncer, nginx, a C compiler, curl and Python for the examples
+#                                in the docs, and the demo's corpus (WordNet)
+#   scripts/setup.sh --demo      the same, without PgBouncer, nginx, curl and Python, and without servers that DATABASE_URL, REDIS_URL or PROMETHEUS_URL
 #                                replace
 #   scripts/setup.sh --browser   Chromium and Node.js, for `make browser-test`
 #   scripts/setup.sh --check     installs nothing; says what is missing
@@ -112,9 +112,10 @@ missing() {
   { [ $given = yes ] && [ -n "${DATABASE_URL:-}" ]; } || has_postgres || echo postgres
   { [ $given = yes ] && [ -n "${REDIS_URL:-}" ]; } || has_server redis-server valkey-server || echo redis
   { [ $given = yes ] && [ -n "${PROMETHEUS_URL:-}" ]; } || has_server prometheus || echo prometheus
-  # Only the tests put a pooler before Postgres and run the examples in the docs.
+  # Only the tests put a pooler before Postgres, a proxy before the API, and run the examples in the docs.
   if [ "$demo" = no ]; then
     has_server pgbouncer || echo pgbouncer
+    have nginx || [ -x /usr/sbin/nginx ] || [ -x "$unpacked/usr/sbin/nginx" ] || echo nginx
     have curl || echo curl
     have python3 || echo python3
   fi
@@ -143,6 +144,7 @@ apt_packages() {
       postgres) postgres_package ;;
       redis) if [ -z "$(candidate redis-server)" ] && [ -n "$(candidate valkey-server)" ]; then echo valkey-server; else echo redis-server; fi ;;
       prometheus) echo prometheus ;;
+      nginx) echo nginx-light ;;
       pgbouncer | curl | python3) echo "$name" ;;
       cc) echo gcc; echo libc6-dev ;;
       certificates) echo ca-certificates ;;
@@ -167,6 +169,7 @@ forbid_starting_later() {
     case $package in
       postgresql*) unit=postgresql ;;
       redis-server | valkey-server | prometheus | pgbouncer) unit=$package ;;
+      nginx*) unit=nginx ;;
       *) continue ;;
     esac
     say "disabling the service $unit, which was installed just now (systemctl enable --now $unit brings it back)"
@@ -250,7 +253,7 @@ brew_packages() {
   for name in "$@"; do
     case $name in
       postgres) echo postgresql@17 ;;
-      redis | prometheus | pgbouncer | node | curl | python3) echo "$name" ;;
+      redis | prometheus | pgbouncer | nginx | node | curl | python3) echo "$name" ;;
       corpus) echo wordnet ;;
     esac
   done

@@ -1,6 +1,7 @@
 //! Settings: the commented default file, a file of the user's own, and the environment, in this
 //! order.
 
+mod api_limits;
 mod origin;
 #[cfg(feature = "notifications")]
 pub mod pools;
@@ -19,8 +20,10 @@ use crate::postgres::{Access, Pooler};
 #[cfg(feature = "notifications")]
 use crate::providers::Pools;
 use crate::reindex::Catalogue;
+use crate::throttle::ApiLimit;
 
 pub use crate::input::{FileError, FileProblem};
+pub use api_limits::API_LIMIT_KEYS;
 pub use origin::SettingsOrigin;
 #[cfg(feature = "notifications")]
 pub use pools::{ACCOUNT_KEYS, POOL_KEYS};
@@ -219,6 +222,11 @@ impl Settings {
             }
         }
         self.valid(tokens, issues)
+    }
+
+    /// Returns the limits of requests, of this API and of others.
+    pub fn api_limits(&self) -> Vec<ApiLimit> {
+        api_limits::read(&self.api_limits).unwrap_or_default()
     }
 
     /// Returns the sources and sinks that jobs of the kind `reindex` may name.

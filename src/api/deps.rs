@@ -21,7 +21,7 @@ use crate::jobs::{Kinds, Queue};
 use crate::notify::Deliveries;
 use crate::providers::pool::AccountPool;
 use crate::providers::{Pools, Tools};
-use crate::throttle::{CallerKnobs, Store};
+use crate::throttle::{ApiLimit, CallerKnobs, Store};
 
 /// The dependencies of the API, set by the composition root.
 #[derive(Clone)]
@@ -30,6 +30,8 @@ pub struct Deps {
     pub throttles: Arc<dyn Store>,
     /// The number of throttles beyond which none is made on first use.
     pub throttles_made_max: usize,
+    /// The limits of requests in the settings.
+    pub api_limits: Arc<[ApiLimit]>,
     /// The check of an edit of knobs.
     pub check_knobs: CheckKnobs,
     /// The handlers of this process, for their checks of arguments.
@@ -113,7 +115,7 @@ impl ApiState {
                 deps.public_url,
                 deps.queue.pool.clone(),
             )),
-            gate: Arc::new(Gate::new(deps.throttles.clone())),
+            gate: Arc::new(Gate::new(deps.throttles.clone(), deps.api_limits)),
             queue: deps.queue,
             store: deps.throttles,
             decisions: deps.decisions,

@@ -40,7 +40,7 @@ pub use audit::entry::AuditEntry;
 pub use deps::Deps;
 pub use http::auth::{AuthToken, TokenSecret};
 pub use http::connections::Connections;
-pub use http::limits::{DEFAULT_TENANT, seed as seed_limits};
+pub use http::limits::{DEFAULT_TENANT, seed as seed_limits, seed_api_limits};
 pub use http::listen::{ListenError, bind};
 pub use http::token_scope::{Permissions, TokenScope};
 pub use jobs::show::why_job_waits;

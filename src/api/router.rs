@@ -16,7 +16,7 @@ use super::jobs::{enqueue, many, moves, pause, show};
 use super::lanes::{keys, lane};
 use super::notifications::{events, messages, suppressions};
 use super::openapi::document;
-use super::throttles::{acquire, knobs};
+use super::throttles::{acquire, check, knobs};
 use super::{
     audit, crons, dashboard, decisions, health, lanes, metrics, pools, stream, throttles, workers,
 };
@@ -46,6 +46,7 @@ pub fn api() -> OpenApiRouter<ApiState> {
         .routes(routes!(acquire::acquire))
         .routes(routes!(acquire::peek))
         .routes(routes!(acquire::give_back))
+        .routes(routes!(check::check))
         .routes(routes!(lane::show, lane::weigh))
         .routes(routes!(lane::purge))
         .routes(routes!(keys::pause))

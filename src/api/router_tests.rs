@@ -73,6 +73,7 @@ async fn door(token: Option<&str>) -> Door {
         public_url: String::new(),
         throttles: shelf.clone(),
         throttles_made_max: 1000,
+        api_limits: Arc::default(),
         check_knobs,
         kinds,
         account_pools: Vec::new(),

@@ -41,6 +41,8 @@ pub(super) struct Seeding {
     pub(super) files: Vec<KnobsFile>,
     #[cfg(feature = "api")]
     pub(super) tenants: Vec<String>,
+    #[cfg(feature = "api")]
+    pub(super) api_limits: Vec<throttle::ApiLimit>,
     #[cfg(feature = "notifications")]
     pub(super) account_pools: Vec<AccountPool>,
     #[cfg(feature = "notifications")]
@@ -111,6 +113,7 @@ impl Seeding {
         {
             let tenants: Vec<&str> = self.tenants.iter().map(String::as_str).collect();
             api::seed_limits(store, &tenants).await?;
+            api::seed_api_limits(store, &tenants, &self.api_limits).await?;
         }
         #[cfg(feature = "notifications")]
         for accounts in &self.account_pools {

@@ -208,6 +208,8 @@ impl App {
             files,
             #[cfg(feature = "api")]
             tenants,
+            #[cfg(feature = "api")]
+            api_limits: settings.api_limits(),
             #[cfg(feature = "notifications")]
             account_pools: account_pools.clone(),
             #[cfg(feature = "notifications")]
@@ -279,6 +281,7 @@ impl App {
                 queue: queue.clone(),
                 throttles: throttles.clone(),
                 throttles_made_max: settings.throttles_made_max,
+                api_limits: settings.api_limits().into(),
                 check_knobs: Knobs::check,
                 kinds,
                 account_pools,

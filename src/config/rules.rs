@@ -80,6 +80,12 @@ pub(super) fn problems(settings: &Settings) -> Vec<Issue> {
     );
     tokens(settings, &mut issues);
     tables(settings, &mut issues);
+    issues.extend(
+        super::api_limits::read(&settings.api_limits)
+            .err()
+            .into_iter()
+            .flatten(),
+    );
     #[cfg(feature = "notifications")]
     issues.extend(
         super::pools::read(&settings.pools, None)

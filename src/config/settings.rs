@@ -75,6 +75,8 @@ pub struct Settings {
     #[serde(default)]
     pub api_tokens: BTreeMap<String, ApiToken>,
     #[serde(default)]
+    pub api_limits: Vec<toml::Table>,
+    #[serde(default)]
     pub prometheus: BTreeMap<String, PrometheusServer>,
     #[serde(default)]
     pub postgres: BTreeMap<String, DatabaseServer>,

@@ -9,9 +9,10 @@ use crate::input::wording::any_of;
 use crate::input::{Reader, pointer};
 
 /// Settings that are tables of tables.
-const TABLES: [&str; 6] = [
+const TABLES: [&str; 7] = [
     "kinds",
     "api_tokens",
+    "api_limits",
     "prometheus",
     "postgres",
     "reindex",
@@ -156,6 +157,16 @@ pub(super) fn check_file(fields: &mut Reader<'_>) {
     {
         each(&mut reindex, "sources", &SOURCE_KEYS, &[], of_reindex);
         each(&mut reindex, "sinks", &SINK_KEYS, &["type"], of_reindex);
+    }
+    let is_list = |value: &Value| {
+        let items = value.as_array();
+        items.is_some_and(|items| items.iter().all(Value::is_object))
+    };
+    if fields
+        .get("api_limits")
+        .is_some_and(|value| !is_list(value))
+    {
+        fields.wrong("api_limits", "must be tables: [[api_limits]]");
     }
     let pools = fields.get("pools").and_then(Value::as_object);
     let no_tables = pools.into_iter().flatten();

@@ -13,12 +13,15 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::caller::{AuthMethod, Caller, digest_of};
 use super::denied::{Denied, origin};
-use super::limits::{DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api};
+use super::limits::{DEFAULT_TENANT, Group, RateLimitPolicy, is_of_the_api, own_throttle};
 use super::problem::{Code, Problem};
 use super::remaining::remaining;
 use super::scopes;
 use crate::api::waiting;
-use crate::throttle::{AcquireRequest, LaneRequest, Limit, Name, RateLimit, Store};
+use crate::throttle::api_limit::limit_of;
+use crate::throttle::{
+    AcquireRequest, ApiLimit, LaneRequest, Limit, Name, OWN_API, RateLimit, Store,
+};
 
 /// The age at which the promise of a throttle and the absence of a throttle are read again. Redis
 /// decides on each request whatever the age.
@@ -30,12 +33,17 @@ const MOMENT: Duration = Duration::from_millis(50);
 /// The shortest pause before a request asks again for its token.
 const NAP_MIN: Duration = Duration::from_millis(5);
 
+/// The route that checks requests of other APIs.
+const CHECK: &str = "/api/v1/check";
+
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// The gate's memory between requests.
 pub struct Gate {
     throttles: Arc<dyn Store>,
+    /// The limits of the settings.
+    pub limits: Arc<[ApiLimit]>,
     denied: Denied,
     /// The throttles for which Redis has answered, with their promise; as many as groups and
     /// tenants.
@@ -52,9 +60,10 @@ struct CachedPromise {
 
 impl Gate {
     /// Creates a gate in front of the API's throttles.
-    pub fn new(throttles: Arc<dyn Store>) -> Self {
+    pub fn new(throttles: Arc<dyn Store>, limits: Arc<[ApiLimit]>) -> Self {
         Self {
             throttles,
+            limits,
             denied: Denied::default(),
             known: Mutex::default(),
             absent: Mutex::default(),
@@ -159,7 +168,9 @@ impl Gate {
         }
     }
 
-    async fn promise(&self, name: &Name) -> Option<RateLimitPolicy> {
+    /// Returns the limits of a throttle as its headers tell them, at most a second old; `None` if the
+    /// store does not answer.
+    pub async fn promise(&self, name: &Name) -> Option<RateLimitPolicy> {
         let now = Instant::now();
         {
             let mut known = self.locked();
@@ -278,7 +289,18 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
     let is_dashboard = client.proof == AuthMethod::Session
         || (client.proof == AuthMethod::Loopback && is_page(request.headers()));
     let group = Group::of(request.method(), request.uri().path(), is_dashboard);
-    let Some(name) = group.and_then(|group| group.throttle(&client.tenant).ok()) else {
+    let path = request.uri().path();
+    let is_check = path == CHECK;
+    // A limit of the settings replaces the group that the request has by itself.
+    let own = group.and_then(|_| limit_of(&gate.limits, OWN_API, request.method().as_str(), path));
+    let name = match own {
+        Some(limit) => own_throttle(limit, &client.tenant),
+        None => match group {
+            Some(group) => group.throttle(&client.tenant),
+            None => return next.run(request).await,
+        },
+    };
+    let Ok(name) = name else {
         return next.run(request).await;
     };
     match gate.ask_patiently(&name, &client.key).await {
@@ -298,7 +320,10 @@ pub async fn gate(State(gate): State<Arc<Gate>>, request: Request, next: Next) -
             );
             let standing =
                 left.map(|left| RateLimitPolicy::rate_limit_header(&name, false, left, 0));
-            set_rate_limit_headers(&mut response, promise, standing);
+            // The answer to a check tells the limits of the request that was checked.
+            if !is_check {
+                set_rate_limit_headers(&mut response, promise, standing);
+            }
             response
         }
         GateDecision::Refused(refusal) => {
@@ -354,7 +379,7 @@ fn is_page(headers: &HeaderMap) -> bool {
         .is_some_and(|site| site == "same-origin")
 }
 
-fn set_rate_limit_headers(
+pub fn set_rate_limit_headers(
     response: &mut Response,
     promise: Option<RateLimitPolicy>,
     standing: Option<String>,

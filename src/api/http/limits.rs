@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use axum::http::Method;
 
-use crate::throttle::{Change, Error, Knobs, Name, RateLimit, Store};
+use crate::throttle::api_limit::LIMIT_PREFIX;
+use crate::throttle::{ApiLimit, Change, Error, Knobs, Name, OWN_API, RateLimit, Store};
 
 /// The tenant of tokens that name none.
 pub const DEFAULT_TENANT: &str = "default";
@@ -18,9 +19,10 @@ pub const DEFAULT_TENANT: &str = "default";
 /// The prefix of the names of these throttles.
 const PREFIX: &str = "api:";
 
-/// Returns true for a throttle that limits the API itself.
+/// Returns true for a throttle that limits the API itself, or another API by the settings; only an
+/// administrator changes those, so that nobody lifts their own limits.
 pub fn is_of_the_api(throttle: &str) -> bool {
-    throttle.starts_with(PREFIX)
+    throttle.starts_with(PREFIX) || throttle.starts_with(LIMIT_PREFIX)
 }
 
 /// The rate of a tenant as a multiple of the rate of one token: it may use three tokens at full
@@ -76,6 +78,7 @@ impl Group {
             {
                 Self::Enqueue
             }
+            Method::POST if path == "/api/v1/check" => Self::Acquire,
             Method::POST
                 if path.starts_with("/api/v1/throttles/")
                     && TOKENS.iter().any(|verb| path.ends_with(verb)) =>
@@ -104,11 +107,84 @@ impl Group {
 
     /// Returns the throttle of this group for a tenant.
     pub fn throttle(self, tenant: &str) -> Result<Name, String> {
-        let name = match tenant {
-            DEFAULT_TENANT => format!("api:{}", self.as_str()),
-            tenant => format!("api:{}:{tenant}", self.as_str()),
+        of_tenant(self.as_str(), tenant)
+    }
+}
+
+/// Returns the throttle of a limit of our own API for a tenant.
+pub fn own_throttle(limit: &ApiLimit, tenant: &str) -> Result<Name, String> {
+    of_tenant(&limit.name, tenant)
+}
+
+fn of_tenant(group: &str, tenant: &str) -> Result<Name, String> {
+    let name = match tenant {
+        DEFAULT_TENANT => format!("{PREFIX}{group}"),
+        tenant => format!("{PREFIX}{group}:{tenant}"),
+    };
+    Name::new(name).map_err(|error| error.to_string())
+}
+
+/// Creates the missing throttles of the limits in the settings; knobs that are set already stay.
+pub async fn seed_api_limits(
+    store: &dyn Store,
+    tenants: &[&str],
+    limits: &[ApiLimit],
+) -> Result<(), Error> {
+    for limit in limits {
+        let number = |number: f64| number.to_string();
+        let (key_rps, all_rps) = (number(limit.key_rps), number(limit.customer_rps()));
+        let shape = |rps: String, key_rps: String| {
+            [
+                ("rps", rps),
+                ("key_rps", key_rps),
+                ("burst", number(limit.key_burst)),
+                ("key_burst", number(limit.key_burst)),
+                ("window", number(limit.window)),
+                // Without Redis the limited API stays open, as our own does.
+                ("on_store_loss", "open".to_owned()),
+            ]
         };
-        Name::new(name).map_err(|error| error.to_string())
+        if limit.api == OWN_API {
+            for name in tenants
+                .iter()
+                .filter_map(|tenant| own_throttle(limit, tenant).ok())
+            {
+                create(store, &name, shape(all_rps.clone(), key_rps.clone())).await?;
+            }
+            continue;
+        }
+        for (name, rps) in [(limit.of_keys(), key_rps), (limit.of_customers(), all_rps)] {
+            if let Ok(name) = name {
+                create(store, &name, shape("-1".to_owned(), rps)).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Creates a throttle of an API, if it is missing.
+async fn create(store: &dyn Store, name: &Name, fields: [(&str, String); 6]) -> Result<(), Error> {
+    let change = Change {
+        fields: fields
+            .into_iter()
+            .map(|(field, text)| (field.to_owned(), Some(text)))
+            .collect::<BTreeMap<_, _>>(),
+        by: "flyball".to_owned(),
+        why: "a rate limit of the API; adjust it as needed".to_owned(),
+        create: true,
+        absent_only: true,
+        ..Change::default()
+    };
+    match store.set(name, &change).await {
+        Ok(_) => Ok(()),
+        // An invalid knob that a person set stays and is shown in the dashboard; it must not
+        // prevent the process from starting.
+        Err(error @ Error::Invalid(_)) => {
+            let reason = error.to_string();
+            tracing::warn!(throttle.name = %name, reason, "the API's limits conflict with the knobs in the store");
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
 }
 
@@ -138,27 +214,7 @@ pub async fn seed(store: &dyn Store, tenants: &[&str]) -> Result<(), Error> {
             // Without Redis the API stays open, because people need it to find the fault.
             ("on_store_loss", "open".to_owned()),
         ];
-        let change = Change {
-            fields: fields
-                .into_iter()
-                .map(|(field, text)| (field.to_owned(), Some(text)))
-                .collect::<BTreeMap<_, _>>(),
-            by: "flyball".to_owned(),
-            why: "a rate limit of the API; adjust it as needed".to_owned(),
-            create: true,
-            absent_only: true,
-            ..Change::default()
-        };
-        match store.set(&name, &change).await {
-            Ok(_) => {}
-            // An invalid knob that a person set stays and is shown in the dashboard; it must not
-            // prevent the process from starting.
-            Err(error @ Error::Invalid(_)) => {
-                let reason = error.to_string();
-                tracing::warn!(throttle.name = %name, reason, "the API's limits conflict with the knobs in the store");
-            }
-            Err(error) => return Err(error),
-        }
+        create(store, &name, fields).await?;
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ pub enum Need {
 }
 
 /// The routes that need less than an administrator's token.
-const NEEDS: [(&str, &str, Need); 58] = [
+const NEEDS: [(&str, &str, Need); 59] = [
     ("GET", "/healthz", Need::Open),
     ("GET", "/readyz", Need::Open),
     (
@@ -55,6 +55,7 @@ const NEEDS: [(&str, &str, Need); 58] = [
         "/api/v1/throttles/{name}/return",
         Need::Scope(ThrottlesAcquire),
     ),
+    ("POST", "/api/v1/check", Need::Scope(ThrottlesAcquire)),
     ("GET", "/api/v1/pause", Need::Scope(OpsRead)),
     ("GET", "/api/v1/throttles", Need::Scope(OpsRead)),
     ("GET", "/api/v1/throttles/{name}", Need::Scope(OpsRead)),

@@ -18,6 +18,7 @@ use crate::api::notifications::suppressions::RECIPIENT_BYTES_MAX;
 use crate::api::throttles::acquire::{
     HELD_MAX, HOLDER_BYTES_MAX, TTL_S_MAX, WAIT_MS_MAX, WANT_MAX,
 };
+use crate::api::throttles::check::{API_BYTES_MAX, METHOD_BYTES_MAX, PATH_BYTES_MAX};
 use crate::cron::schedule::{CATCH_UPS, OVERLAPS};
 use crate::jobs::BATCH_JOBS_MAX;
 use crate::jobs::check::OF_SCHEDULES;
@@ -96,6 +97,17 @@ pub(super) fn bodies() -> Vec<Body> {
             more: tokens_alone(),
             ..body("Peek", wanted(false), &[])
         },
+        body(
+            "CheckedRequest",
+            vec![
+                ("method", text(1..=METHOD_BYTES_MAX)),
+                ("path", text(1..=PATH_BYTES_MAX)),
+                ("key", text(0..=KEY_BYTES_MAX)),
+                ("customer", text(0..=KEY_BYTES_MAX)),
+                ("api", text(0..=API_BYTES_MAX)),
+            ],
+            &["method", "path"],
+        ),
         body(
             "Unused",
             vec![

@@ -66,6 +66,9 @@ fn body(operation: &str) -> Option<Value> {
         "acquire_tokens" => json!({ "key": "acme", "tokens": 2, "wait_ms": 1000 }),
         "peek_tokens" => json!({ "key": "acme", "tokens": 2 }),
         "return_tokens" => json!({ "key": "acme", "tokens": 2 }),
+        "check_request" => {
+            json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "key-1", "customer": "acme" })
+        }
         "pause_key" => json!({ "seconds": 5, "why": "429" }),
         "weigh_lane" => json!({ "weight": 2.5, "by": "alice" }),
         "set_schedule" => json!({
@@ -142,6 +145,9 @@ fn answer(operation: &str) -> Option<Value> {
             "limit": { "level": "throttle" }, "reason": "throttle hooks grants 5 tokens a second, and other jobs go first",
             "effective_rps": 5.0, "limits_concurrency": false,
         }),
+        "check_request" => {
+            json!({ "allowed": true, "limit": "lead", "level": null, "remaining": 39, "reset_s": 0.0 })
+        }
         "return_tokens" => {
             json!({ "throttle": "hooks", "key": "acme", "returned": 2.0, "remaining": 7 })
         }

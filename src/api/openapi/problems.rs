@@ -58,6 +58,7 @@ const OWN: &[(&str, &[Code])] = &[
         "peek_tokens",
         &[NotAllowed, ThrottleNotFound, ThrottlesLost],
     ),
+    ("check_request", &[InvalidHeader]),
     (
         "return_tokens",
         &[NotAllowed, ThrottleNotFound, ThrottlesLost],

@@ -1,6 +1,7 @@
 //! Throttles: their state, their knobs and their tokens.
 
 pub mod acquire;
+pub mod check;
 pub mod delete;
 pub mod held;
 pub mod knobs;

@@ -1,5 +1,6 @@
 //! The HTTP API of a running process.
 
+mod api_limits;
 mod api_throttles;
 mod enqueue;
 mod jobs;

@@ -119,6 +119,8 @@ async fn what_is_answered_is_what_the_document_declares() {
         .gets(200, "return_tokens", of("hooks").json(json!({"tokens": 1})))
         .await;
     client.gets(404, "acquire_tokens", of("none")).await;
+    let request = json!({"method": "GET", "path": "/elsewhere"});
+    client.gets(200, "check_request", ask().json(request)).await;
     client
         .gets(
             200,

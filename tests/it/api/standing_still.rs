@@ -161,8 +161,9 @@ async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_b
     let fixture = ProcessFixture::new("rps = 50").await;
     let knobs = "[knobs]\nmode = \"manual\"\nrps = 50\nkey_rps = 0.5\n";
     fixture.knobs_file("calendar", knobs);
-    let (url, process) = (server().await, fixture.serve());
-    let api = process.url().await;
+    let url = server().await;
+    let registered = sqlx::query("select flyball.register_kind('http')");
+    registered.execute(fixture.pool()).await.unwrap();
     // One in four seconds runs. The jobs of one key were enqueued evenly over ten minutes, 0.8 a
     // second, those of the other all at once ten minutes ago.
     let job = |n: usize| NewJob {
@@ -173,16 +174,16 @@ async fn a_key_that_is_for_ever_over_its_quota_is_named_with_its_figures_and_a_b
     };
     fixture.enqueue_as(960, job).await;
     let backdated = "update flyball.job j set created_at = clock_timestamp() - make_interval(secs => case \
-         when l.key = 'steady' then 600 - n.rank * 1.25 else 600 end) \
-         from flyball.ready r join flyball.lane l using (lane_id) \
+         when j.key = 'steady' then 600 - n.rank * 1.25 else 600 end) \
+         from flyball.ready r \
          cross join lateral (select count(*) as rank from flyball.ready o \
              where o.lane_id = r.lane_id and o.job_id < r.job_id) n \
          where j.id = r.job_id";
-    sqlx::query(backdated)
-        .execute(fixture.pool())
-        .await
-        .unwrap();
+    let done = sqlx::query(backdated).execute(fixture.pool()).await;
+    assert_eq!(done.unwrap().rows_affected(), 960);
 
+    let process = fixture.serve();
+    let api = process.url().await;
     let found = eventually("the key is found", SOON, || async {
         let view = body(&format!("{api}/api/v1/throttles/calendar")).await;
         (view["held_keys"]["over_quota"] == 1).then(|| view["held_keys"]["most_over_quota"].clone())

@@ -45,6 +45,7 @@ impl ApiServer {
             queue: fixture.queue.clone(),
             throttles: fixture.store.clone(),
             throttles_made_max: 1000,
+            api_limits: Arc::default(),
             check_knobs: Knobs::check,
             kinds: Kinds::default(),
             pools: Arc::default(),

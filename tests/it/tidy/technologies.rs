@@ -57,7 +57,10 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
     ("lettre", &["providers/smtp/"]),
     ("mime_guess", &["api/"]),
     ("minijinja", &["outbound/template.rs", "outbound/template/"]),
-    ("percent_encoding", &["api/", "outbound/credentials.rs"]),
+    (
+        "percent_encoding",
+        &["api/", "outbound/credentials.rs", "throttle/api_limit.rs"],
+    ),
     ("pid", &["control/", "simulate/bare_pid.rs"]),
     (
         "plotters",

@@ -1,0 +1,294 @@
+//! The check of one request of another API against its limits.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::api::http::body;
+use crate::api::http::caller::digest_of;
+use crate::api::http::fields::{Errors, ObjectReader};
+use crate::api::http::gate::{Gate, set_rate_limit_headers};
+use crate::api::http::limits::RateLimitPolicy;
+use crate::api::http::problem::{Code, Problem};
+use crate::api::http::remaining::remaining;
+use crate::api::jobs::input::KEY_BYTES_MAX;
+use crate::throttle::api_limit::limit_of;
+use crate::throttle::{
+    AcquireRequest, ApiLimit, Grant, LaneRequest, Limit, Name, OWN_API, Refund, Store,
+};
+
+/// The longest method and the longest path, in bytes.
+pub const METHOD_BYTES_MAX: usize = 32;
+pub const PATH_BYTES_MAX: usize = 8192;
+/// The longest name of an API, in bytes.
+pub const API_BYTES_MAX: usize = 64;
+
+/// The key of requests without one, which share a limit.
+const ANONYMOUS: &str = "anonymous";
+
+/// The headers of a proxy that asks without a body.
+const ORIGINAL_METHOD: &str = "x-original-method";
+const ORIGINAL_URI: &str = "x-original-uri";
+const KEY: &str = "x-limit-key";
+const CUSTOMER: &str = "x-limit-customer";
+const API: &str = "x-limit-api";
+
+/// A request of another API.
+#[derive(utoipa::ToSchema)]
+#[expect(
+    dead_code,
+    reason = "it describes the body; the fields are checked one by one"
+)]
+pub struct CheckedRequest {
+    /// The method.
+    method: String,
+    /// The path; a query is ignored.
+    path: String,
+    /// The API key, or its identifier; requests without one share a limit.
+    key: Option<String>,
+    /// The customer that owns the key; absent for no limit of all its keys together.
+    customer: Option<String>,
+    /// The API, as the settings name it; absent for limits without one.
+    api: Option<String>,
+}
+
+/// The answer to the check of a request.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct CheckResult {
+    /// True if the request is within its limits; it has then been counted.
+    allowed: bool,
+    /// The limit that holds the request; `null` if none does.
+    limit: Option<String>,
+    /// The level that refuses: `key` or `customer`; `null` if the request is allowed.
+    level: Option<&'static str>,
+    /// Requests that are left now, at the level with fewer; `null` where nothing limits or while
+    /// Redis does not answer.
+    remaining: Option<u32>,
+    /// Seconds until the next request is allowed; 0 if this one is.
+    reset_s: f64,
+}
+
+/// The request to check, by a body or by headers.
+#[derive(Default)]
+struct Asked {
+    method: String,
+    path: String,
+    key: String,
+    customer: String,
+    api: String,
+}
+
+/// The outcome of a check, with the throttle whose limits the headers tell.
+struct CheckOutcome {
+    result: CheckResult,
+    throttle: Option<Name>,
+}
+
+/// Checks a request of another API against the limits in the settings, and counts it.
+///
+/// A proxy asks without a body: the headers `X-Original-Method`, `X-Original-URI`, `X-Limit-Key`,
+/// `X-Limit-Customer` and `X-Limit-Api` describe the request, and the answer is 204 or 403.
+#[utoipa::path(post, path = "/api/v1/check", operation_id = "check_request", tag = "throttles",
+    request_body = CheckedRequest,
+    responses((status = 200, body = CheckResult)))]
+pub async fn check(
+    State(gate): State<Arc<Gate>>,
+    State(store): State<Arc<dyn Store>>,
+    request: Request,
+) -> Result<Response, Problem> {
+    let by_headers = of_headers(request.headers())?;
+    let is_proxy = by_headers.is_some();
+    let asked = match by_headers {
+        Some(asked) => asked,
+        None => of_body(request).await?,
+    };
+    let limit = limit_of(&gate.limits, &asked.api, &asked.method, &asked.path);
+    let outcome = match limit {
+        Some(limit) => take(&*store, limit, &asked).await?,
+        None => CheckOutcome {
+            result: CheckResult {
+                allowed: true,
+                limit: None,
+                level: None,
+                remaining: None,
+                reset_s: 0.0,
+            },
+            throttle: None,
+        },
+    };
+    let (allowed, wait_s) = (outcome.result.allowed, outcome.result.reset_s.ceil() as u64);
+    let left = outcome.result.remaining;
+    let mut response = match (is_proxy, allowed) {
+        (true, true) => StatusCode::NO_CONTENT.into_response(),
+        (true, false) => StatusCode::FORBIDDEN.into_response(),
+        (false, _) => Json(outcome.result).into_response(),
+    };
+    if let Some(throttle) = outcome.throttle {
+        let wait_s = if allowed { 0 } else { wait_s.max(1) };
+        let standing =
+            left.map(|left| RateLimitPolicy::rate_limit_header(&throttle, false, left, wait_s));
+        set_rate_limit_headers(&mut response, gate.promise(&throttle).await, standing);
+        if !allowed && let Ok(wait) = wait_s.to_string().parse() {
+            response.headers_mut().insert("retry-after", wait);
+        }
+    }
+    Ok(response)
+}
+
+/// Takes a token of the key and one of its customer, both or none.
+async fn take(store: &dyn Store, limit: &ApiLimit, asked: &Asked) -> Result<CheckOutcome, Problem> {
+    let internal =
+        |error: crate::throttle::name::InvalidName| Problem::new(Code::Internal, error.to_string());
+    let of_keys = limit.of_keys().map_err(internal)?;
+    let of_customers = limit.of_customers().map_err(internal)?;
+    let refused = |level, throttle, wait_s| CheckOutcome {
+        result: CheckResult {
+            allowed: false,
+            limit: Some(limit.name.clone()),
+            level: Some(level),
+            remaining: Some(0),
+            reset_s: wait_s,
+        },
+        throttle: Some(throttle),
+    };
+    let by_key = one(store, &of_keys, &asked.key).await;
+    if by_key.granted == 0 {
+        return Ok(refused("key", of_keys, by_key.wait.as_secs_f64()));
+    }
+    let mut left = left_of(store, &of_keys, &asked.key).await;
+    let mut throttle = of_keys.clone();
+    if !asked.customer.is_empty() {
+        let by_customer = one(store, &of_customers, &asked.customer).await;
+        if by_customer.granted == 0 {
+            let refund = Refund {
+                key: &asked.key,
+                grant: &by_key,
+                units: 1,
+                cost: 1.0,
+            };
+            // A token that cannot be given back comes back by itself.
+            let _ = store.refund_many(&of_keys, &[refund]).await;
+            let wait_s = by_customer.wait.as_secs_f64();
+            return Ok(refused("customer", of_customers, wait_s));
+        }
+        let of_all = left_of(store, &of_customers, &asked.customer).await;
+        if let Some(fewer) = of_all.filter(|all| left.is_none_or(|own| *all < own)) {
+            (left, throttle) = (Some(fewer), of_customers);
+        }
+    }
+    Ok(CheckOutcome {
+        result: CheckResult {
+            allowed: true,
+            limit: Some(limit.name.clone()),
+            level: None,
+            remaining: left,
+            reset_s: 0.0,
+        },
+        throttle: Some(throttle),
+    })
+}
+
+/// Takes one token of a key. A throttle that was deleted limits nothing, nor does one that the store
+/// has never reported to this process.
+async fn one(store: &dyn Store, throttle: &Name, key: &str) -> Grant {
+    let ask = AcquireRequest {
+        throttle: throttle.clone(),
+        lanes: vec![LaneRequest {
+            key: key.to_owned(),
+            ..LaneRequest::default()
+        }],
+        holder: None,
+    };
+    let grant = store.acquire(&ask).await.lanes.into_iter().next();
+    let mut grant = grant.unwrap_or_default();
+    if matches!(grant.limit, Some(Limit::Unknown { .. } | Limit::StoreLost)) {
+        (grant.granted, grant.limit) = (1, None);
+    }
+    grant
+}
+
+async fn left_of(store: &dyn Store, throttle: &Name, key: &str) -> Option<u32> {
+    let taken = LaneRequest {
+        key: key.to_owned(),
+        want: 0,
+        ..LaneRequest::default()
+    };
+    remaining(store, throttle, taken).await
+}
+
+/// Reads the headers of a proxy; `None` if there are none.
+fn of_headers(headers: &HeaderMap) -> Result<Option<Asked>, Problem> {
+    let text = |name: &str| {
+        headers.get(name).map_or(Ok(String::new()), |value| {
+            value.to_str().map(str::to_owned).map_err(|_| {
+                let detail = format!("the header {name} must be visible ASCII characters");
+                Problem::new(Code::InvalidHeader, detail)
+            })
+        })
+    };
+    if !headers.contains_key(ORIGINAL_URI) {
+        return Ok(None);
+    }
+    // The key that a proxy passes on is a secret, so only its digest is stored and shown.
+    let key = match text(KEY)? {
+        key if key.is_empty() => ANONYMOUS.to_owned(),
+        key => digest_of(key.as_bytes()),
+    };
+    let mut customer = text(CUSTOMER)?;
+    if customer.len() > KEY_BYTES_MAX {
+        customer = digest_of(customer.as_bytes());
+    }
+    Ok(Some(Asked {
+        method: match text(ORIGINAL_METHOD)? {
+            method if method.is_empty() => "GET".to_owned(),
+            method => method,
+        },
+        path: text(ORIGINAL_URI)?,
+        key,
+        customer,
+        api: text(API)?,
+    }))
+}
+
+async fn of_body(request: Request) -> Result<Asked, Problem> {
+    let mut errors = Errors::default();
+    let value = body::json_or_empty(request, body::ONE_BYTES_MAX).await?;
+    let mut asked = Asked::default();
+    let allowed = ["method", "path", "key", "customer", "api"];
+    if let Some(mut fields) = ObjectReader::open(value, "", &allowed, &mut errors) {
+        for required in ["method", "path"] {
+            if !fields.has(required) {
+                fields.missing(required, "a text");
+            }
+        }
+        let mut text = |name: &str, bytes: std::ops::RangeInclusive<usize>| {
+            fields.text(name, bytes).unwrap_or_default()
+        };
+        asked = Asked {
+            method: text("method", 1..=METHOD_BYTES_MAX),
+            path: text("path", 1..=PATH_BYTES_MAX),
+            key: text("key", 0..=KEY_BYTES_MAX),
+            customer: text("customer", 0..=KEY_BYTES_MAX),
+            api: text("api", 0..=API_BYTES_MAX),
+        };
+        if asked.key.is_empty() {
+            ANONYMOUS.clone_into(&mut asked.key);
+        }
+        if asked.api == OWN_API {
+            fields.wrong(
+                "api",
+                "must be the name of another API; flyball limits its own requests by itself"
+                    .to_owned(),
+            );
+        }
+    }
+    if errors.is_empty() {
+        Ok(asked)
+    } else {
+        Err(Problem::fields(Code::InvalidFields, errors))
+    }
+}

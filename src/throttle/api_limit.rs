@@ -1,0 +1,146 @@
+//! Limits of an API's requests: groups by method and URL prefix, per key and per customer.
+//!
+//! The limit of one key stands beside one for all keys of its customer together, so that a customer
+//! that changes keys gains nothing.
+
+use super::Name;
+
+/// The name by which settings mean Flyball's own API.
+pub const OWN_API: &str = "flyball";
+
+/// The prefix of the throttles that limit other APIs.
+pub const LIMIT_PREFIX: &str = "limit:";
+
+/// The limit of a group of requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiLimit {
+    /// The name of the group.
+    pub name: String,
+    /// The API; [`OWN_API`] for our own, empty for the only other one.
+    pub api: String,
+    /// The methods of the group, in upper case; empty for all.
+    pub methods: Vec<String>,
+    /// The beginning of the paths of the group, such as `/api/v1/lead/`.
+    pub prefix: String,
+    /// The requests of one key, per second.
+    pub key_rps: f64,
+    /// The requests of one key that may come at once, in windows' worth.
+    pub key_burst: f64,
+    /// The length of a window, in seconds.
+    pub window: f64,
+    /// The requests of all keys of a customer together, in multiples of those of one key.
+    pub customer_multiple: f64,
+}
+
+impl ApiLimit {
+    /// Returns true if the group holds a request with this method and this [`plain_path`].
+    fn holds(&self, method: &str, path: &str) -> bool {
+        path.starts_with(&self.prefix)
+            && (self.methods.is_empty() || self.methods.iter().any(|known| known == method))
+    }
+
+    /// Returns the throttle of the keys of another API; its keys are those of the API.
+    pub fn of_keys(&self) -> Result<Name, super::name::InvalidName> {
+        Name::new(format!("{LIMIT_PREFIX}{}", self.name))
+    }
+
+    /// Returns the throttle of the customers of another API; its keys are the customers.
+    pub fn of_customers(&self) -> Result<Name, super::name::InvalidName> {
+        Name::new(format!("{LIMIT_PREFIX}{}:customer", self.name))
+    }
+
+    /// Returns the requests of all keys of a customer together, per second.
+    pub fn customer_rps(&self) -> f64 {
+        self.key_rps * self.customer_multiple
+    }
+}
+
+/// Returns the limit for a request: the one with the longest prefix, and of two with the same the
+/// one that names the method; `None` if no group holds it.
+pub fn limit_of<'a>(
+    limits: &'a [ApiLimit],
+    api: &str,
+    method: &str,
+    path: &str,
+) -> Option<&'a ApiLimit> {
+    let (method, path) = (method.to_ascii_uppercase(), plain_path(path));
+    limits
+        .iter()
+        .filter(|limit| limit.api == api && limit.holds(&method, &path))
+        .max_by_key(|limit| (limit.prefix.len(), !limit.methods.is_empty()))
+}
+
+/// Returns the path that a server would serve: without the query, decoded once, without repeated
+/// slashes, `.` and `..`. Otherwise `/api//v1/%6cead/` would pass the limit of `/api/v1/lead/`.
+pub fn plain_path(path: &str) -> String {
+    let path = path.split(['?', '#']).next().unwrap_or_default();
+    let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
+    let mut segments: Vec<&str> = Vec::new();
+    for segment in decoded.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    let is_folder = ["/", "/.", "/.."].iter().any(|end| decoded.ends_with(end));
+    let end = if is_folder && !segments.is_empty() {
+        "/"
+    } else {
+        ""
+    };
+    format!("/{}{end}", segments.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(name: &str, methods: &[&str], prefix: &str) -> ApiLimit {
+        ApiLimit {
+            name: name.to_owned(),
+            api: String::new(),
+            methods: methods.iter().map(|&method| method.to_owned()).collect(),
+            prefix: prefix.to_owned(),
+            key_rps: 40.0,
+            key_burst: 1.0,
+            window: 1.0,
+            customer_multiple: 3.0,
+        }
+    }
+
+    #[test]
+    fn the_longest_prefix_limits_and_a_named_method_goes_before_all() {
+        let limits = [
+            limit("all", &[], "/"),
+            limit("lead", &["POST"], "/api/v1/lead/"),
+            limit("any_lead", &[], "/api/v1/lead/"),
+            limit("report", &["GET", "HEAD"], "/api/v1/report"),
+        ];
+        let of = |method: &str, path: &str| {
+            limit_of(&limits, "", method, path).map(|limit| limit.name.as_str())
+        };
+        assert_eq!(of("POST", "/api/v1/lead/7?x=/../"), Some("lead"));
+        assert_eq!(of("post", "/api/v1/lead/"), Some("lead"));
+        assert_eq!(of("PUT", "/api/v1/lead/7"), Some("any_lead"));
+        assert_eq!(of("POST", "/api/v1/lead"), Some("all"));
+        assert_eq!(of("GET", "/api/v1/reports/3"), Some("report"));
+        assert_eq!(of("GET", "/elsewhere"), Some("all"));
+        assert_eq!(limit_of(&limits[1..], "", "GET", "/elsewhere"), None);
+        assert_eq!(limit_of(&limits, "other", "GET", "/"), None);
+    }
+
+    #[test]
+    fn a_path_in_disguise_is_the_path_that_is_served() {
+        for (given, plain) in [
+            ("/api//v1/%6Cead/7", "/api/v1/lead/7"),
+            ("/api/x/../v1/./lead/7?a=b", "/api/v1/lead/7"),
+            ("/../../api/v1/lead/", "/api/v1/lead/"),
+            ("/api/v1/lead/..", "/api/v1/"),
+            ("", "/"),
+            ("/%2e%2e/", "/"),
+        ] {
+            assert_eq!(plain_path(given), plain, "{given}");
+        }
+    }
+}

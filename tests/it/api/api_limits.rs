@@ -1,0 +1,293 @@
+//! Limits of requests by method and URL prefix: for another API, by a check or behind nginx, and for our own.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use axum::routing::any;
+use flyball::throttle::{Name, RedisStore, Store};
+use reqwest::{Client, Response, StatusCode};
+use serde_json::{Value, json};
+
+use crate::support::fixture::turn;
+use crate::support::process::{Process, ProcessFixture};
+use crate::support::{eventually, skip};
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// A lead costs a key that waits: one in ten seconds after the first four.
+const LIMITS: &str = r#"
+[[api_limits]]
+name = "lead"
+prefix = "/api/v1/lead/"
+methods = ["POST"]
+key_rps = 0.1
+key_burst = 4
+window = 10
+customer_multiple = 2
+
+[[api_limits]]
+name = "shop_lead"
+api = "shop"
+prefix = "/api/v1/lead/"
+key_rps = 0.1
+
+[[api_limits]]
+name = "own_jobs"
+api = "flyball"
+prefix = "/api/v1/jobs"
+methods = ["GET"]
+key_rps = 0.1
+key_burst = 3
+window = 10
+customer_multiple = 1000
+"#;
+
+async fn limited() -> (ProcessFixture, Process, String) {
+    let fixture = ProcessFixture::new("rps = 50").await;
+    fixture.settings_file(LIMITS);
+    let process = fixture.serve();
+    let url = process.url().await;
+    (fixture, process, url)
+}
+
+async fn check(url: &str, body: &Value) -> Response {
+    let request = Client::new().post(format!("{url}/api/v1/check"));
+    request.json(body).send().await.unwrap()
+}
+
+async fn answer(url: &str, body: &Value) -> Value {
+    let response = check(url, body).await;
+    assert_eq!(response.status(), StatusCode::OK);
+    response.json().await.unwrap()
+}
+
+fn header<'a>(response: &'a Response, name: &str) -> &'a str {
+    let value = response.headers().get(name);
+    value.map_or("", |value| value.to_str().unwrap())
+}
+
+#[tokio::test]
+async fn another_api_asks_for_each_request_and_a_customer_with_many_keys_gains_nothing() {
+    let (fixture, _process, url) = limited().await;
+    let lead = |key: &str| json!({ "method": "POST", "path": "/api/v1/lead/7?x=1", "key": key, "customer": "acme" });
+
+    let first = check(&url, &lead("k1")).await;
+    assert_eq!(
+        header(&first, "ratelimit-policy"),
+        "\"limit:lead\";q=1;w=10"
+    );
+    assert_eq!(
+        first.json::<Value>().await.unwrap(),
+        json!({ "allowed": true, "limit": "lead", "level": null, "remaining": 3, "reset_s": 0.0 })
+    );
+    // Four at once for a key, eight for its customer, whatever the path looks like.
+    let disguised = json!({ "method": "post", "path": "/api//v1/%6Cead/../lead/8", "key": "k1", "customer": "acme" });
+    for _ in 0..3 {
+        assert_eq!(answer(&url, &disguised).await["allowed"], true);
+    }
+    let refused = check(&url, &lead("k1")).await;
+    let wait: u64 = header(&refused, "retry-after").parse().unwrap();
+    assert!((1..=10).contains(&wait), "{wait}");
+    let refused: Value = refused.json().await.unwrap();
+    assert_eq!(
+        (
+            &refused["allowed"],
+            &refused["level"],
+            &refused["remaining"]
+        ),
+        (&json!(false), &json!("key"), &json!(0))
+    );
+    assert!(refused["reset_s"].as_f64().unwrap() > 5.0, "{refused}");
+
+    let mut allowed = 0;
+    let mut levels = Vec::new();
+    for n in 0..12 {
+        let answer = answer(&url, &lead(&format!("rotated-{n}"))).await;
+        allowed += i32::from(answer["allowed"] == true);
+        levels.extend(answer["level"].as_str().map(str::to_owned));
+    }
+    assert_eq!((allowed, levels), (4, vec!["customer".to_owned(); 8]));
+    // What its customer refused was not counted for the key.
+    let alone = json!({ "method": "POST", "path": "/api/v1/lead/7", "key": "rotated-11" });
+    assert_eq!(answer(&url, &alone).await["remaining"], 3);
+
+    // No limit holds these, and another API has its own.
+    for (method, path) in [("GET", "/api/v1/lead/7"), ("POST", "/api/v1/leads")] {
+        let free = answer(
+            &url,
+            &json!({ "method": method, "path": path, "key": "k1" }),
+        )
+        .await;
+        assert_eq!(
+            (&free["allowed"], &free["limit"]),
+            (&json!(true), &Value::Null)
+        );
+    }
+    let shop = json!({ "method": "GET", "path": "/api/v1/lead/7", "key": "k1", "api": "shop" });
+    assert_eq!(answer(&url, &shop).await["limit"], "shop_lead");
+
+    // The knob is live, and stays when a process starts again with the same settings.
+    let store = RedisStore::connect(&fixture.redis_url, &fixture.prefix).unwrap();
+    turn(&store, "limit:lead", &[("key_rps", "0")]).await;
+    eventually("the knob", SOON, || async {
+        (answer(&url, &alone).await["level"] == "key").then_some(())
+    })
+    .await;
+    let again = fixture.serve();
+    again.url().await;
+    let status = store.status(&Name::new("limit:lead").unwrap()).await;
+    assert!(status.unwrap().unwrap().knobs.key_rps.is_stopped());
+}
+
+#[tokio::test]
+async fn what_is_wrong_in_a_check_or_in_the_limits_is_named() {
+    let (fixture, process, url) = limited().await;
+    let wrong = check(&url, &json!({ "path": 7, "kee": "k", "api": "flyball" })).await;
+    assert_eq!(wrong.status(), StatusCode::UNPROCESSABLE_ENTITY);
+    let text = wrong.text().await.unwrap();
+    for said in ["/method", "/path", "/kee", "did you mean", "/api"] {
+        assert!(text.contains(said), "{text}");
+    }
+    drop(process);
+
+    fixture.settings_file(
+        "[[api_limits]]\nname = \"read\"\nprefix = \"api\"\nmethods = [\"FETCH\"]\nkey_rps = 0\n\
+         [[api_limits]]\nname = \"a b\"\nkey_rps = 1\nbrust = 2\n",
+    );
+    let mut command = fixture.command();
+    command.arg("serve");
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap());
+    let output = output.await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    for part in [
+        "settings:2: api_limits.0.name: must be another one: the API has a group of this name",
+        "settings:3: api_limits.0.prefix: must begin with /",
+        "settings:4: api_limits.0.methods: must be a list of GET, HEAD",
+        "settings:5: api_limits.0.key_rps: must be",
+        "settings:7: api_limits.1.name: must be letters, digits",
+        "api_limits.1.prefix: is missing",
+        "settings:9: api_limits.1.brust: is not a known field",
+    ] {
+        assert!(said.contains(part), "{part}\n{said}");
+    }
+}
+
+#[tokio::test]
+async fn our_own_api_has_groups_of_the_settings_too() {
+    let (_fixture, _process, url) = limited().await;
+    let get = |path: &str| reqwest::get(format!("{url}{path}"));
+    for _ in 0..3 {
+        let response = get("/api/v1/jobs?limit=1").await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(header(&response, "ratelimit-policy").starts_with("\"api:own_jobs\";q=1;w=10"));
+    }
+    let refused = get("/api/v1/jobs?limit=1").await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert!(refused.text().await.unwrap().contains("api:own_jobs"));
+    // Other requests keep their own group.
+    assert_eq!(
+        get("/api/v1/workers").await.unwrap().status(),
+        StatusCode::OK
+    );
+}
+
+/// A running nginx.
+struct Nginx(std::process::Child);
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn nginx() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").unwrap_or_default();
+    let unpacked = Path::new(&home).join(".cache/flyball/apt/root/usr/sbin");
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin".into(), unpacked])
+        .map(|dir| dir.join("nginx"))
+        .find(|program| program.is_file())
+}
+
+#[tokio::test]
+async fn nginx_limits_an_api_as_the_guide_shows_and_lets_it_live_when_flyball_is_away() {
+    let Some(program) = nginx() else {
+        return skip("nginx is not installed");
+    };
+    let (_fixture, process, url) = limited().await;
+    let backend = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let backend_at = backend.local_addr().unwrap().to_string();
+    let served = axum::Router::new().fallback(any(|| async { "served" }));
+    tokio::spawn(async move { axum::serve(backend, served).await });
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let front = free.local_addr().unwrap().to_string();
+    drop(free);
+
+    let guide = std::fs::read_to_string(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guides/api-limits.md"),
+    );
+    let guide = guide.unwrap();
+    let server = guide.split("```nginx\n").nth(1).unwrap();
+    let server = server.split("```").next().unwrap();
+    let server = server
+        .replace("127.0.0.1:8000", &front)
+        .replace("127.0.0.1:9000", &backend_at)
+        .replace("http://127.0.0.1:8080", &url);
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().display();
+    let paths = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|part| format!("{part}_temp_path {at}/{part};"))
+        .join("\n");
+    let config = format!(
+        "daemon off;\nmaster_process off;\npid {at}/pid;\nerror_log {at}/error.log;\nevents {{}}\n\
+         http {{\naccess_log off;\n{paths}\n{server}\n}}\n"
+    );
+    let file = dir.path().join("nginx.conf");
+    std::fs::write(&file, config).unwrap();
+    let child = Command::new(program)
+        .arg("-c")
+        .arg(&file)
+        .arg("-p")
+        .arg(dir.path())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let _nginx = Nginx(child);
+
+    let send = |path: &str, key: &str| {
+        let request = Client::new().post(format!("http://{front}{path}"));
+        request.header("x-api-key", key).body("a lead").send()
+    };
+    eventually("nginx", SOON, || async {
+        send("/elsewhere", "k1").await.ok()
+    })
+    .await;
+    for left in (0..4).rev() {
+        let response = send("/api/v1/lead/7", "k1").await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(
+            header(&response, "ratelimit"),
+            format!("\"limit:lead\";r={left}")
+        );
+        assert_eq!(response.text().await.unwrap(), "served");
+    }
+    let refused = send("/api/v1/%6cead/7", "k1").await.unwrap();
+    assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+    let wait: u64 = header(&refused, "retry-after").parse().unwrap();
+    assert!((1..=10).contains(&wait), "{wait}");
+    assert_eq!(
+        send("/api/v1/lead/7", "k2").await.unwrap().status(),
+        StatusCode::OK,
+        "another key has its own limit"
+    );
+    drop(process);
+    eventually("nginx without Flyball", SOON, || async {
+        let response = send("/api/v1/lead/7", "k1").await.ok()?;
+        (response.status() == StatusCode::OK).then_some(())
+    })
+    .await;
+}
