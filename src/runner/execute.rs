@@ -139,13 +139,18 @@ pub(super) async fn execute(
             })
             .observe(took),
     }
+    let outcome = outcome_label(&ending);
+    shared
+        .metrics
+        .by_throttle
+        .ended(&info.throttle, outcome, took);
     if known.is_none() || ending != Ending::Completed {
         shared
             .metrics
             .finished
             .get_or_create(&AttemptLabels {
                 kind: info.kind.clone(),
-                outcome: outcome_label(&ending),
+                outcome,
             })
             .inc();
     }

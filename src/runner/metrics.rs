@@ -1,5 +1,5 @@
 //! Metrics of the runner. Labels are kinds and outcomes: both are few and named by developers, not
-//! by users.
+//! by users. Those of throttles are bounded.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -7,6 +7,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
+
+use super::throttle_metrics::ThrottleMetrics;
 
 /// Kind and outcome of an attempt.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -33,6 +35,8 @@ pub struct WorkerMetrics {
     pub duration: Family<OfKind, Histogram>,
     /// Costs of attempts, by kind, in tokens.
     pub cost: Family<OfKind, Histogram>,
+    /// Attempts by throttle.
+    pub by_throttle: ThrottleMetrics,
     /// Jobs that reached this process and that it could not run, by kind.
     pub not_served: Family<OfKind, Counter>,
     /// Number of differences in what the live workers run.
@@ -62,6 +66,7 @@ impl WorkerMetrics {
             cost: Family::new_with_constructor(|| {
                 Histogram::new(exponential_buckets(0.25, 4.0, 10))
             }),
+            by_throttle: ThrottleMetrics::register(registry),
             not_served: Family::default(),
             differences: Gauge::default(),
             claimed: Counter::default(),

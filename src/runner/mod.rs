@@ -23,6 +23,7 @@ mod runs;
 mod settle;
 mod shared;
 mod tallies;
+mod throttle_metrics;
 mod uncertain_claims;
 mod unknown_kinds;
 mod worker;

@@ -281,6 +281,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_administrators_change_what_limits_an_api() {
+        assert!(
+            [
+                "api:read",
+                "api:own_jobs:acme",
+                "limit:lead",
+                "limit:lead:customer"
+            ]
+            .into_iter()
+            .all(is_of_the_api)
+        );
+        assert!(!["mail", "apis", "limits:x"].into_iter().any(is_of_the_api));
+    }
+
+    #[test]
     fn requests_are_grouped_by_method_and_path() {
         let of = |method: Method, path: &str| Group::of(&method, path, false);
         assert_eq!(of(Method::GET, "/api/v1/jobs"), Some(Group::Read));

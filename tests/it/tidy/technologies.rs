@@ -75,6 +75,7 @@ const TECHNOLOGIES: &[(&str, &[&str])] = &[
             "notify/metrics.rs",
             "providers/metrics.rs",
             "runner/metrics.rs",
+            "runner/throttle_metrics.rs",
             "runner/runs.rs",
             "throttle/leased.rs",
         ],
